@@ -1,0 +1,40 @@
+# Everything happens in .venv, which `make setup` makes; nothing else needs to be installed.
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+READY := $(VENV)/.ready
+
+.PHONY: help setup demo test check bench format clean
+
+help: ## list the targets
+	@grep -E '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*##/\t/' | expand -t 12
+
+setup: $(READY) ## make .venv and install workflows-mcp with its development tools
+
+$(READY): pyproject.toml
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --upgrade pip
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[dev]'
+	@touch $(READY)
+
+demo: $(READY) ## run the example workflow and print its outputs
+	@$(BIN)/workflows-mcp run examples/release-notes.yaml --input project=demo
+
+test: $(READY) ## run all tests
+	$(BIN)/python -m pytest -n 2
+
+check: $(READY) ## lint, formatting, types, import directions
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+	$(BIN)/python -m pytest tests/architecture
+
+bench: $(READY) ## measure, in one run: steps, commits, start, Shell overhead
+	$(BIN)/python -m bench
+
+format: $(READY) ## format and fix what can be fixed
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+
+clean: ## remove .venv and caches
+	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .hypothesis
