@@ -1,0 +1,152 @@
+"""Every error that a user can see, as one small tree.
+
+An error says where, what, and what to do. It is raised where it is known, worded once, and shown the
+same through MCP, the terminal and a log. This module knows nothing of any other part.
+
+    WorkflowsError
+    ├── DefinitionError      a workflow file is wrong; carries all of its problems
+    ├── RequestError         what was asked for cannot be done; nothing has changed
+    │   ├── UnknownWorkflow
+    │   ├── UnknownRun
+    │   ├── InvalidInputs    values for a workflow's inputs do not fit; names all of them
+    │   ├── InvalidResult    an agent's result does not fit its action
+    │   └── NotExpected      an answer to a question that nobody asks (any more)
+    ├── ExpressionError      an expression is malformed, or its value does not exist
+    ├── StepError            a step could not be carried out
+    │   └── Forbidden        policy does not allow what a step wants
+    └── StoreError           the store of runs cannot be used
+        └── LeaseLost        another process drives this run now; what was to be written is refused
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """A position in a definition file; `text` is the whole line that stands there."""
+
+    file: str
+    line: int
+    column: int
+    text: str = ""
+
+    def __str__(self) -> str:
+        return f"{self.file}:{self.line}:{self.column}"
+
+    def snippet(self) -> str:
+        """The line with a mark below the column, as a compiler shows it."""
+        margin = f"{self.line:>5} | "
+        return f"{margin}{self.text}\n{' ' * (len(margin) - 2)}| {' ' * (self.column - 1)}^"
+
+
+@dataclass(frozen=True, slots=True)
+class Problem:
+    """One thing that is wrong in a definition.
+
+    `path` leads to the value in the document, e.g. ("blocks", 3, "inputs", "command"); `offset` is a
+    position inside the text of that value. Whoever has the file turns both into a `place`.
+    """
+
+    code: str
+    message: str
+    hint: str = ""
+    path: tuple[str | int, ...] = ()
+    offset: int = 0
+    on_key: bool = False
+    place: Place | None = None
+    warning: bool = False
+
+    def at(self, place: Place | None) -> Problem:
+        return replace(self, place=place)
+
+    def __str__(self) -> str:
+        kind = "warning: " if self.warning else ""
+        lines = [f"{self.place}: {kind}{self.message}" if self.place else f"{kind}{self.message}"]
+        if self.place and self.place.text:
+            lines.append(self.place.snippet())
+        if self.hint:
+            lines.append(f"      = {self.hint}")
+        return "\n".join(lines)
+
+
+class WorkflowsError(Exception):
+    """The root of the tree: a code for programs, a message for people, a hint on what to do."""
+
+    code = "error"
+
+    def __init__(self, message: str, *, hint: str = "", code: str | None = None) -> None:
+        super().__init__(message)
+        self.message = message
+        self.hint = hint
+        if code is not None:
+            self.code = code
+
+    def __str__(self) -> str:
+        return f"{self.message}\n{self.hint}" if self.hint else self.message
+
+
+class DefinitionError(WorkflowsError):
+    code = "invalid_definition"
+
+    def __init__(self, problems: Sequence[Problem], *, name: str = "") -> None:
+        self.problems = list(problems)
+        self.name = name
+        count = len(self.problems)
+        what = f"workflow '{name}'" if name else "the workflow"
+        super().__init__(f"{what} has {count} problem{'s' if count != 1 else ''}")
+
+    def __str__(self) -> str:
+        return "\n".join([self.message + ":", *(str(problem) for problem in self.problems)])
+
+
+class RequestError(WorkflowsError):
+    code = "invalid_request"
+
+
+class UnknownWorkflow(RequestError):
+    code = "unknown_workflow"
+
+
+class UnknownRun(RequestError):
+    code = "unknown_run"
+
+
+class InvalidInputs(RequestError):
+    code = "invalid_inputs"
+
+
+class InvalidResult(RequestError):
+    code = "invalid_result"
+
+
+class NotExpected(RequestError):
+    code = "not_expected"
+
+
+class ExpressionError(WorkflowsError):
+    """`offset` is the position in the source of the expression at which it went wrong."""
+
+    code = "expression"
+
+    def __init__(self, message: str, *, hint: str = "", offset: int = 0, code: str | None = None) -> None:
+        super().__init__(message, hint=hint, code=code)
+        self.offset = offset
+
+
+class StepError(WorkflowsError):
+    code = "step_failed"
+
+
+class Forbidden(StepError):
+    code = "forbidden"
+
+
+class StoreError(WorkflowsError):
+    code = "store"
+
+
+class LeaseLost(StoreError):
+    code = "lease_lost"

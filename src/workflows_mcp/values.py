@@ -1,0 +1,95 @@
+"""Values: the JSON data that flows through a run, and the one way in which each thing is done with it.
+
+How a value becomes text inside a template, how it is named in an error, how a long one is previewed,
+how it is written as JSON, and which known name is nearest to a misspelt one. Knows no other part.
+"""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable
+from typing import Any, TypeAlias
+
+import msgspec
+
+Value: TypeAlias = Any
+"""JSON data: None, bool, int, float, str, list[Value], dict[str, Value]."""
+
+_encode = msgspec.json.Encoder().encode
+_decode = msgspec.json.Decoder().decode
+
+
+def to_json(value: Value, *, indent: int = 0) -> str:
+    encoded = _encode(value)
+    if indent:
+        encoded = msgspec.json.format(encoded, indent=indent)
+    return encoded.decode("utf-8")
+
+
+def from_json(text: str | bytes) -> Value:
+    """Raises ValueError with the position when `text` is not JSON."""
+    try:
+        return _decode(text)
+    except msgspec.DecodeError as error:
+        raise ValueError(str(error)) from None
+
+
+def to_text(value: Value) -> str:
+    """A value inside other text: text as it is, true/false, nothing for null, JSON for the rest."""
+    if isinstance(value, str):
+        return value
+    if value is None:
+        return ""
+    if value is True:
+        return "true"
+    if value is False:
+        return "false"
+    if isinstance(value, int | float):
+        return repr(value)
+    return to_json(value)
+
+
+def kind_of(value: Value) -> str:
+    """What people call the type of a value."""
+    if value is None:
+        return "null"
+    if isinstance(value, bool):
+        return "boolean"
+    if isinstance(value, int):
+        return "integer"
+    if isinstance(value, float):
+        return "number"
+    if isinstance(value, str):
+        return "text"
+    if isinstance(value, list | tuple):
+        return "list"
+    if isinstance(value, dict):
+        return "object"
+    return type(value).__name__
+
+
+def shown(value: Value, limit: int = 60) -> str:
+    """A value as an error message shows it: JSON, cut."""
+    text = to_json(value)
+    return text if len(text) <= limit else text[: limit - 1] + "…"
+
+
+def nearest(name: str, known: Iterable[str]) -> str | None:
+    """The known name that `name` was probably meant to be."""
+    options = list(known)
+    folded = {option.lower().replace("-", "_"): option for option in options}
+    match = folded.get(name.lower().replace("-", "_"))
+    if match is not None:
+        return match
+    close = difflib.get_close_matches(name, options, n=1, cutoff=0.6)
+    return close[0] if close else None
+
+
+def did_you_mean(name: str, known: Iterable[str], *, what: str = "there is", limit: int = 12) -> str:
+    """The hint for a misspelt name: the nearest one if any, and what exists."""
+    options = sorted(set(known))
+    if not options:
+        return f"{what} nothing here"
+    listed = ", ".join(options[:limit]) + (f", … ({len(options)} in all)" if len(options) > limit else "")
+    close = nearest(name, options)
+    return f"did you mean '{close}'? {what}: {listed}" if close else f"{what}: {listed}"
