@@ -1,0 +1,100 @@
+"""What every expression language offers, and what every value that it can look into offers.
+
+A language turns the source text of a template or of a condition into an `Expression`: parsed once,
+its references known, evaluated any number of times on a scope. A scope is a mapping of the names that
+exist; its values are JSON data or a `Namespace`, which answers for names that are computed.
+
+    expression = language.template("Hello ${inputs.name}")
+    expression.references                   # (Reference(("inputs", "name"), offset=6),)
+    expression.evaluate({"inputs": {"name": "Ada"}})
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, NamedTuple, Protocol
+
+from workflows_mcp.values import Value
+
+Scope = Mapping[str, Any]
+
+
+class Missing:
+    """The answer of a namespace for a name that it does not have."""
+
+    __slots__ = ()
+
+
+MISSING = Missing()
+
+
+class Namespace(Protocol):
+    """A value with named parts that are looked up, not stored: blocks, a block, run metadata."""
+
+    def lookup(self, name: str) -> Any:
+        """The part called `name`, or MISSING."""
+
+    def names(self) -> list[str]:
+        """What exists here, for error messages."""
+
+    def plain(self) -> Value:
+        """The whole as JSON data, for when it is used as a value itself."""
+
+
+class Reference(NamedTuple):
+    """A path that an expression reads: names, and integers for list positions."""
+
+    path: tuple[str | int, ...]
+    offset: int
+
+    def __str__(self) -> str:
+        head, *rest = self.path
+        return str(head) + "".join(f"[{part}]" if isinstance(part, int) else f".{part}" for part in rest)
+
+
+class Code(NamedTuple):
+    """Text in another language (a shell command, say) with values in it that must stay data.
+
+    `texts` has one item more than `values`; value i stands between text i and text i + 1. Whoever runs
+    the code decides how a value is handed over without becoming part of the code.
+    """
+
+    texts: tuple[str, ...]
+    values: tuple[Value, ...]
+
+
+class Expression(Protocol):
+    @property
+    def source(self) -> str: ...
+
+    @property
+    def references(self) -> tuple[Reference, ...]: ...
+
+    def evaluate(self, scope: Scope) -> Value:
+        """The value; raises ExpressionError where a reference does not exist."""
+
+
+class Language(Protocol):
+    """Every method raises ExpressionError, with the offset, when the source is malformed."""
+
+    def is_dynamic(self, text: str) -> bool:
+        """Whether `text` holds any expression at all."""
+
+    def template(self, text: str) -> Expression:
+        """Text with expressions in it; exactly one expression keeps the type of its value."""
+
+    def condition(self, text: str) -> Expression:
+        """An expression that must give true or false."""
+
+    def output(self, text: str) -> Expression:
+        """What a workflow hands out: an expression over references if it is one, else a template."""
+
+    def code(self, text: str) -> CodeTemplate:
+        """A template of code, whose values are kept apart from its text."""
+
+
+class CodeTemplate(Protocol):
+    @property
+    def references(self) -> tuple[Reference, ...]: ...
+
+    def evaluate(self, scope: Scope) -> Code: ...
