@@ -1,0 +1,67 @@
+"""Commands: what a run wishes to happen. An engine performs them and reports back with events.
+
+The key of a command names the operation and the attempt, so that a report that comes twice, or too
+late, is recognised.
+"""
+
+from __future__ import annotations
+
+from typing import TypeAlias
+
+import msgspec
+
+from workflows_mcp.expressions.base import Code
+from workflows_mcp.values import Value
+
+
+class RunStep(msgspec.Struct, frozen=True):
+    """Carry out this step and report StepDone or StepFailed with its key."""
+
+    key: str
+    address: str
+    step: str
+    inputs: dict[str, Value]
+    code: dict[str, Code] = {}
+    config: dict[str, Value] = {}
+
+
+class StopStep(msgspec.Struct, frozen=True):
+    """End what is left of this step; no report is expected."""
+
+    key: str
+
+
+class SetTimer(msgspec.Struct, frozen=True):
+    """Report TimerFired with this key at `due`."""
+
+    key: str
+    due: float
+
+
+class ClearTimer(msgspec.Struct, frozen=True):
+    key: str
+
+
+class LoadPlan(msgspec.Struct, frozen=True):
+    """Find the workflow called `name` and report PlanLoaded."""
+
+    key: str
+    name: str
+
+
+class Finish(msgspec.Struct, frozen=True):
+    """The run has ended; nothing more will be wished for."""
+
+    status: str
+
+
+Command: TypeAlias = RunStep | StopStep | SetTimer | ClearTimer | LoadPlan | Finish
+
+
+def key_of(address: str, attempt: int) -> str:
+    return f"{address}#{attempt}"
+
+
+def address_of(key: str) -> tuple[str, int]:
+    address, _, attempt = key.rpartition("#")
+    return address, int(attempt)

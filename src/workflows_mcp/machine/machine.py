@@ -1,0 +1,469 @@
+"""The interpreter. `apply(event)` changes the state by one fact and returns what is wished for next.
+
+How it works, in three sentences. A graph keeps, for each block, the number of dependencies that are not
+done; a block whose number reaches zero goes on a work list and is entered: skipped, handed to the
+engine, asked of the agent, or, for a call, opened as a scope of its own. Whatever ends a block lowers
+the numbers of its dependents, and the last block of a scope ends the scope, which ends the block that
+called it or the run. Nothing here waits, reads a clock or knows an engine: time is `event.at`, and all
+that is under way can be named again from the state alone (`outstanding`).
+
+    machine = Machine(bundle)
+    commands = machine.apply(Started(at=0.0, run_id="wf_1", inputs={}))
+    commands = machine.apply(StepDone(at=1.0, key="build#1", outputs={…}))
+    again = Machine(bundle, machine.snapshot())
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from typing import Any
+
+import msgspec
+
+from workflows_mcp.errors import InvalidInputs, NotExpected
+from workflows_mcp.limits import DEFAULT_LIMITS
+from workflows_mcp.machine.commands import (
+    ClearTimer,
+    Command,
+    Finish,
+    LoadPlan,
+    RunStep,
+    SetTimer,
+    StopStep,
+    address_of,
+    key_of,
+)
+from workflows_mcp.machine.events import (
+    Answered,
+    CancelRequested,
+    Event,
+    PlanLoaded,
+    Started,
+    StepDone,
+    StepFailed,
+    TimerFired,
+)
+from workflows_mcp.machine.program import MisplacedError, Program, program_of
+from workflows_mcp.machine.rules import finished_scope, skip_reason
+from workflows_mcp.machine.scope import names_in
+from workflows_mcp.machine.state import TERMINAL, BlockStatus, Fault, Frame, Outcome, Record, RunState, Scope
+from workflows_mcp.plan.inputs import check_inputs
+from workflows_mcp.plan.model import Bundle, Call, Node, Plan
+from workflows_mcp.values import Value
+
+_snapshots = msgspec.msgpack.Encoder()
+_restored = msgspec.msgpack.Decoder(RunState)
+
+
+class OpenScope:
+    """A scope with blocks still to be done, and what is counted while it is open.
+
+    All of it follows from the state, so it is not written down but made again after a restart.
+    """
+
+    __slots__ = ("missing", "names", "prefix", "program", "scope", "unfinished")
+
+    def __init__(self, prefix: str, scope: Scope, program: Program, names: dict[str, Any]) -> None:
+        self.prefix = prefix
+        self.scope = scope
+        self.program = program
+        self.names = names
+        ended = {name for name, record in scope.records.items() if record.status in TERMINAL}
+        self.unfinished = len(program.nodes) - len(ended)
+        if ended:
+            ids = [node.id for node in program.nodes]
+            self.missing = [sum(ids[need.node] not in ended for need in node.needs) for node in program.nodes]
+        else:
+            self.missing = [len(node.needs) for node in program.nodes]
+
+
+class Machine:
+    def __init__(
+        self, bundle: Bundle, snapshot: bytes | None = None, *, call_depth: int = DEFAULT_LIMITS.call_depth
+    ) -> None:
+        self.bundle = bundle
+        self._plans = dict(bundle.plans)
+        self._call_depth = call_depth
+        self._commands: list[Command] = []
+        self._work: deque[tuple[OpenScope, int]] = deque()
+        self._open: dict[str, OpenScope] = {}
+        self.state = RunState(run_id="", workflow=bundle.main, root=Scope(bundle.main))
+        if snapshot is not None:
+            self.state = _restored.decode(snapshot)
+            self._plans.update(self.state.plans)
+            if self.state.events and self.state.status == "running":
+                self._reopen("", self.state.root)
+
+    # What an engine calls
+
+    def apply(self, event: Event) -> list[Command]:
+        """Take in one fact. A fact that is not expected (any more) changes nothing."""
+        state = self.state
+        commands: list[Command] = []
+        self._commands = commands
+        state.events += 1
+        state.changed_at = event.at
+        if state.status == "running":
+            match event:
+                case StepDone() | StepFailed() | Answered():
+                    self._step_ended(event)
+                case Started():
+                    self._start(event)
+                case TimerFired():
+                    self._timed_out(event)
+                case PlanLoaded():
+                    self._plan_loaded(event)
+                case CancelRequested():
+                    self._cancel(event)
+            while self._work:
+                self._enter(*self._work.popleft())
+        return commands
+
+    def refuse_unexpected(self, event: Event) -> None:
+        """Raise NotExpected where nothing waits for `event`, so that it is not written down at all."""
+        state = self.state
+        if isinstance(event, Started):
+            return
+        if state.status != "running":
+            raise NotExpected(f"the run {state.run_id} has ended: it is {state.status}")
+        if isinstance(event, CancelRequested):
+            return
+        if isinstance(event, Answered):
+            frame = state.frames.get(event.address)
+            if frame is None or frame.kind != "agent":
+                raise NotExpected(f"nothing is asked at '{event.address}'")
+            return
+        address, attempt = address_of(event.key)
+        frame = state.frames.get(address)
+        if frame is None or frame.attempt != attempt:
+            raise NotExpected(f"'{event.key}' is not under way")
+
+    def outstanding(self, now: float) -> list[Command]:
+        """All that is under way, wished for again: what an engine performs after a restart.
+
+        A step that was cut off starts afresh, and so does its timeout; a call keeps its deadline.
+        """
+        commands: list[Command] = []
+        for address, frame in self.state.frames.items():
+            scope, index = self._locate(address)
+            key = key_of(address, frame.attempt)
+            if frame.kind == "step":
+                commands.append(self._run_step(scope, index, key))
+                if frame.timeout is not None:
+                    commands.append(SetTimer(key, now + frame.timeout))
+            elif frame.kind == "plan":
+                commands.append(LoadPlan(key, scope.program.prepared(index).workflow(scope.names)))
+            elif frame.deadline is not None:
+                commands.append(SetTimer(key, frame.deadline))
+        return commands
+
+    def snapshot(self) -> bytes:
+        return _snapshots.encode(self.state)
+
+    def program_named(self, workflow: str) -> Program:
+        return program_of(self._plans[workflow])
+
+    def source_of(self, workflow: str) -> str:
+        """The text that a workflow of this run was read from."""
+        return self.bundle.sources.get(workflow) or self.state.sources.get(workflow, "")
+
+    def plan_named(self, workflow: str) -> Plan:
+        return self._plans[workflow]
+
+    def node_at(self, address: str) -> Node:
+        scope, index = self._locate(address)
+        return scope.program.nodes[index]
+
+    def record_at(self, address: str) -> Record | None:
+        """The record of the block at `address`, under way or done."""
+        scope: Scope | None = self.state.root
+        record: Record | None = None
+        for part in address.split("/"):
+            record = scope.records.get(part) if scope is not None else None
+            if record is None:
+                return None
+            scope = record.scope
+        return record
+
+    # Events
+
+    def _start(self, event: Started) -> None:
+        state = self.state
+        state.run_id = event.run_id
+        state.started_at = event.at
+        state.root = Scope(self.bundle.main, event.inputs, event.at, {})
+        self._open_scope("", state.root)
+
+    def _step_ended(self, event: StepDone | StepFailed | Answered) -> None:
+        if isinstance(event, Answered):
+            address = event.address
+            frame = self.state.frames.get(address)
+            expected = frame is not None and frame.kind == "agent"
+        else:
+            address, attempt = address_of(event.key)
+            frame = self.state.frames.get(address)
+            expected = frame is not None and frame.kind == "step" and frame.attempt == attempt
+        if frame is None or not expected:
+            return
+        scope, index = self._locate(address)
+        self._close_frame(address, frame)
+        if isinstance(event, StepFailed):
+            fault = self._fault(scope, index, event.code, event.message)
+            self._end(scope, index, event.at, "failed", message=event.message, fault=fault)
+            return
+        outcome: Outcome = "success" if event.ok else "failure"
+        self._end(scope, index, event.at, "completed", outcome, event.outputs, event.message)
+
+    def _timed_out(self, event: TimerFired) -> None:
+        address, attempt = address_of(event.key)
+        frame = self.state.frames.get(address)
+        if frame is None or frame.attempt != attempt:
+            return
+        scope, index = self._locate(address)
+        self._stop(address, frame, event.at, "its caller timed out")
+        message = f"timed out after {frame.timeout:g} s"
+        fault = self._fault(scope, index, "timeout", message, path=("timeout",))
+        self._end(scope, index, event.at, "failed", message=message, fault=fault)
+
+    def _plan_loaded(self, event: PlanLoaded) -> None:
+        address, attempt = address_of(event.key)
+        frame = self.state.frames.get(address)
+        if frame is None or frame.kind != "plan" or frame.attempt != attempt:
+            return
+        scope, index = self._locate(address)
+        self._close_frame(address, frame)
+        if event.error is not None:
+            fault = self._fault(scope, index, "unknown_workflow", event.error, path=("inputs", "workflow"))
+            self._end(scope, index, event.at, "failed", message=event.error, fault=fault)
+            return
+        state = self.state
+        for name, plan in event.plans.items():
+            if name not in self._plans:
+                self._plans[name] = state.plans[name] = plan
+                state.sources[name] = event.sources.get(name, "")
+        self._call(scope, index, event.at)
+
+    def _cancel(self, event: CancelRequested) -> None:
+        reason = event.reason or "cancelled"
+        for address, frame in list(self.state.frames.items()):
+            if "/" not in address:
+                scope, index = self._locate(address)
+                self._stop(address, frame, event.at, reason)
+                record = scope.scope.records[scope.program.nodes[index].id]
+                record.status, record.message, record.completed_at = "failed", reason, event.at
+        self._finish("cancelled", event.at, Fault("cancelled", reason))
+
+    # Blocks
+
+    def _enter(self, scope: OpenScope, index: int) -> None:
+        """A block whose dependencies are all done: skip it, or start it."""
+        at = self.state.changed_at
+        node = scope.program.nodes[index]
+        reason = skip_reason(scope.program, index, scope.scope.records)
+        try:
+            if reason is None and node.condition is not None:
+                prepared = scope.program.prepared(index)
+                if not prepared.condition(scope.names):
+                    reason = f"the condition is false: {node.condition.strip()}"
+            if reason is not None:
+                self._end(scope, index, at, "skipped", message=reason)
+            elif isinstance(node.do, Call):
+                self._call(scope, index, at)
+            else:
+                self._do(scope, index, at)
+        except MisplacedError as error:
+            self._broken(scope, index, at, error)
+
+    def _do(self, scope: OpenScope, index: int, at: float) -> None:
+        node = scope.program.nodes[index]
+        prepared = scope.program.prepared(index)
+        address = scope.prefix + node.id
+        by_agent = node.do.by == "agent" if not isinstance(node.do, Call) else False
+        frame = Frame("agent" if by_agent else "step", at)
+        key = key_of(address, frame.attempt)
+        command = self._run_step(scope, index, key)
+        self._frame(address, frame, prepared.timeout(scope.names), at)
+        scope.scope.records[node.id] = Record(
+            "paused" if by_agent else "running", inputs=command.inputs, started_at=at
+        )
+        if not by_agent:
+            self._commands.append(command)
+
+    def _run_step(self, scope: OpenScope, index: int, key: str) -> RunStep:
+        node = scope.program.nodes[index]
+        assert not isinstance(node.do, Call)
+        inputs, code = scope.program.prepared(index).inputs(scope.names)
+        return RunStep(key, scope.prefix + node.id, node.do.step, inputs, code, node.do.config)
+
+    def _call(self, scope: OpenScope, index: int, at: float) -> None:
+        """Open the called workflow as a scope inside the record of the block that calls it."""
+        node = scope.program.nodes[index]
+        assert isinstance(node.do, Call)
+        prepared = scope.program.prepared(index)
+        address = scope.prefix + node.id
+        name = prepared.workflow(scope.names)
+        given, _ = prepared.inputs(scope.names)
+        timeout = prepared.timeout(scope.names)
+        record = scope.scope.records.get(node.id)
+        if record is None:
+            record = Record("running", inputs={"workflow": name, "inputs": given}, started_at=at)
+            scope.scope.records[node.id] = record
+        if name not in self._plans:
+            frame = Frame("plan", at)
+            self._frame(address, frame, None, at)
+            self._commands.append(LoadPlan(key_of(address, frame.attempt), name))
+            return
+        depth = address.count("/") + 1
+        if depth > self._call_depth:
+            message = (
+                f"workflows call each other {depth} deep; the limit is {self._call_depth}"
+                f" ({DEFAULT_LIMITS.setting('call_depth')})"
+            )
+            fault = self._fault(scope, index, "call_depth", message)
+            self._end(scope, index, at, "failed", message=message, fault=fault)
+            return
+        try:
+            inputs = check_inputs(self._plans[name], given if isinstance(given, dict) else {})
+        except InvalidInputs as error:
+            fault = self._fault(scope, index, error.code, error.message, error.hint, ("inputs", "inputs"))
+            self._end(scope, index, at, "failed", message=error.message, fault=fault)
+            return
+        self._frame(address, Frame("call", at), timeout, at)
+        record.scope = Scope(name, inputs, at, {})
+        self._open_scope(address + "/", record.scope)
+
+    def _end(
+        self,
+        scope: OpenScope,
+        index: int,
+        at: float,
+        status: BlockStatus,
+        outcome: Outcome = "n/a",
+        outputs: dict[str, Value] | None = None,
+        message: str | None = None,
+        fault: Fault | None = None,
+    ) -> None:
+        """A block has ended: keep its result, and see what that makes ready."""
+        program = scope.program
+        name = program.nodes[index].id
+        records = scope.scope.records
+        record = records.get(name)
+        if record is None:
+            record = records[name] = Record(started_at=at)
+        record.status = status
+        record.outcome = outcome
+        record.outputs = program.defaults(index) if outputs is None else outputs
+        record.message = message
+        record.fault = fault
+        record.completed_at = at
+        if not scope.prefix:
+            self.state.done += 1
+        scope.unfinished -= 1
+        missing = scope.missing
+        for dependent in program.dependents[index]:
+            missing[dependent] -= 1
+            if not missing[dependent]:
+                self._work.append((scope, dependent))
+        if not scope.unfinished:
+            self._scope_finished(scope, at)
+
+    def _broken(self, scope: OpenScope, index: int, at: float, error: MisplacedError) -> None:
+        cause = error.cause
+        fault = self._fault(scope, index, cause.code, cause.message, cause.hint, error.path, cause.offset)
+        self._end(scope, index, at, "failed", message=cause.message, fault=fault)
+
+    # Scopes
+
+    def _open_scope(self, prefix: str, scope: Scope) -> None:
+        program = self.program_named(scope.workflow)
+        names = names_in(scope, self.state.run_id, self.program_named)
+        opened = self._open[prefix] = OpenScope(prefix, scope, program, names)
+        ready = (index for index, missing in enumerate(opened.missing) if not missing)
+        self._work.extend((opened, index) for index in ready)
+        if not program.nodes:
+            self._scope_finished(opened, self.state.changed_at)
+
+    def _reopen(self, prefix: str, scope: Scope) -> None:
+        """Count again what is open, after a restart. Nothing is ready: ready means started."""
+        pending = [(prefix, scope)]
+        while pending:
+            prefix, scope = pending.pop()
+            names = names_in(scope, self.state.run_id, self.program_named)
+            self._open[prefix] = OpenScope(prefix, scope, self.program_named(scope.workflow), names)
+            for name, record in scope.records.items():
+                if record.scope is not None and record.status not in TERMINAL:
+                    pending.append((f"{prefix}{name}/", record.scope))
+
+    def _scope_finished(self, scope: OpenScope, at: float) -> None:
+        result = finished_scope(scope.prefix, scope.scope, scope.program, scope.names)
+        del self._open[scope.prefix]
+        if not scope.prefix:
+            self.state.outputs = result.outputs
+            self._finish("completed" if result.fault is None else "failed", at, result.fault)
+            return
+        address = scope.prefix[:-1]
+        self._close_frame(address, self.state.frames[address])
+        caller, index = self._locate(address)
+        outcome: Outcome = "success" if result.fault is None else "failure"
+        message = result.fault.message if result.fault else None
+        self._end(caller, index, at, "completed", outcome, result.outputs, message, result.fault)
+
+    def _finish(self, status: Any, at: float, fault: Fault | None) -> None:
+        state = self.state
+        state.status = status
+        state.fault = fault
+        state.ended_at = at
+        self._open.clear()
+        self._work.clear()
+        self._commands.append(Finish(status))
+
+    # Frames
+
+    def _frame(self, address: str, frame: Frame, timeout: float | None, at: float) -> None:
+        self.state.frames[address] = frame
+        if timeout is not None:
+            frame.timeout, frame.deadline = timeout, at + timeout
+            self._commands.append(SetTimer(key_of(address, frame.attempt), frame.deadline))
+
+    def _close_frame(self, address: str, frame: Frame) -> None:
+        del self.state.frames[address]
+        if frame.deadline is not None:
+            self._commands.append(ClearTimer(key_of(address, frame.attempt)))
+
+    def _stop(self, address: str, frame: Frame, at: float, reason: str) -> None:
+        """End an operation and all that is under way inside of it."""
+        if frame.kind == "call":
+            inside = address + "/"
+            for other, inner in [item for item in self.state.frames.items() if item[0].startswith(inside)]:
+                if inner.kind != "call":
+                    self._stop(other, inner, at, reason)
+                else:
+                    self._close_frame(other, inner)
+                record = self.record_at(other)
+                assert record is not None
+                record.status, record.message, record.completed_at = "failed", reason, at
+            for prefix in [prefix for prefix in self._open if prefix.startswith(inside)]:
+                del self._open[prefix]
+        self._close_frame(address, frame)
+        if frame.kind == "step":
+            self._commands.append(StopStep(key_of(address, frame.attempt)))
+
+    def _locate(self, address: str) -> tuple[OpenScope, int]:
+        cut = address.rfind("/") + 1
+        scope = self._open[address[:cut]]
+        return scope, scope.program.ids[address[cut:]]
+
+    def _fault(
+        self,
+        scope: OpenScope,
+        index: int,
+        code: str,
+        message: str,
+        hint: str = "",
+        path: tuple[str | int, ...] = (),
+        offset: int = 0,
+    ) -> Fault:
+        node = scope.program.nodes[index]
+        return Fault(
+            code, message, hint, scope.prefix + node.id, scope.scope.workflow, (*node.at, *path), offset
+        )

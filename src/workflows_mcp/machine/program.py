@@ -1,0 +1,198 @@
+"""A plan made ready to run: templates compiled, dependents known. One serves all runs of a plan.
+
+A node is compiled when it is first entered, so that a run of a large plan starts at once.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Callable
+from typing import Any
+
+from workflows_mcp.errors import ExpressionError
+from workflows_mcp.expressions.base import Code, CodeTemplate, Expression, Language, Scope
+from workflows_mcp.expressions.dollar import Dollar
+from workflows_mcp.plan.model import Call, Do, Node, Plan
+from workflows_mcp.values import Value, to_text
+
+LANGUAGES: dict[str, Language] = {"graph": Dollar()}
+Path = tuple[str | int, ...]
+Evaluate = Callable[[Scope], Value]
+
+
+class MisplacedError(Exception):
+    """An expression failed; `path` leads to it in the document, from the operation on."""
+
+    def __init__(self, cause: ExpressionError, path: Path) -> None:
+        super().__init__(str(cause))
+        self.cause = cause
+        self.path = path
+
+
+class PreparedNode:
+    """A node with its expressions compiled."""
+
+    __slots__ = ("_code", "_condition", "_inputs", "_timeout", "_workflow", "node")
+
+    def __init__(self, node: Node, language: Language) -> None:
+        self.node = node
+        do = node.do
+        self._condition = _expression(language.condition, node.condition, ("condition",))
+        self._timeout = compile_value(do.timeout, language, ("timeout",))
+        self._workflow: Evaluate | None = None
+        self._code: list[tuple[str, CodeTemplate]] = []
+        if isinstance(do, Call):
+            self._workflow = compile_value(do.workflow, language, ("inputs", "workflow"))
+            self._inputs = compile_value(do.inputs, language, ("inputs", "inputs"))
+        elif not do.code:
+            self._inputs = compile_value(do.inputs, language, ("inputs",))
+        else:
+            plain = {name: value for name, value in do.inputs.items() if name not in do.code}
+            self._inputs = compile_value(plain, language, ("inputs",))
+            self._code = [
+                (name, language.code(do.inputs[name])) for name in do.code if isinstance(do.inputs[name], str)
+            ]
+
+    def condition(self, scope: Scope) -> bool:
+        return True if self._condition is None else bool(self._condition(scope))
+
+    def timeout(self, scope: Scope) -> float | None:
+        value = self._timeout(scope)
+        if value is None:
+            return None
+        try:
+            seconds = float(value)
+        except (TypeError, ValueError):
+            seconds = 0.0
+        if isinstance(value, bool) or not seconds > 0:
+            problem = ExpressionError(f"a timeout is a number of seconds above 0, not {to_text(value)!r}")
+            raise MisplacedError(problem, ("timeout",))
+        return seconds
+
+    def workflow(self, scope: Scope) -> str:
+        assert self._workflow is not None
+        return to_text(self._workflow(scope))
+
+    def inputs(self, scope: Scope) -> tuple[dict[str, Value], dict[str, Code]]:
+        """The resolved inputs, and those of them that are code with their values kept apart."""
+        inputs = self._inputs(scope)
+        if not self._code:
+            return inputs, {}
+        inputs = dict(inputs)
+        codes: dict[str, Code] = {}
+        for name, template in self._code:
+            try:
+                code = template.evaluate(scope)
+            except ExpressionError as error:
+                raise MisplacedError(error, ("inputs", name)) from None
+            codes[name] = code
+            pieces = [code.texts[0]]
+            for value, text in zip(code.values, code.texts[1:], strict=True):
+                pieces.append(to_text(value))
+                pieces.append(text)
+            inputs[name] = "".join(pieces)
+        return inputs, codes
+
+
+class Program:
+    def __init__(self, plan: Plan) -> None:
+        self.plan = plan
+        self.language = LANGUAGES[plan.dialect]
+        self.nodes = plan.body.nodes
+        self.ids = {node.id: index for index, node in enumerate(self.nodes)}
+        self.dependents: list[list[int]] = [[] for _ in self.nodes]
+        for index, node in enumerate(self.nodes):
+            for need in node.needs:
+                self.dependents[need.node].append(index)
+        self._prepared: list[PreparedNode | None] = [None] * len(self.nodes)
+        self._outputs: dict[str, Evaluate] | None = None
+
+    def prepared(self, index: int) -> PreparedNode:
+        node = self._prepared[index]
+        if node is None:
+            node = self._prepared[index] = PreparedNode(self.nodes[index], self.language)
+        return node
+
+    @property
+    def outputs(self) -> dict[str, Evaluate]:
+        if self._outputs is None:
+            self._outputs = {
+                name: compile_value(value, self.language, ("outputs", name), read=self.language.output)
+                for name, value in self.plan.outputs.items()
+            }
+        return self._outputs
+
+    def defaults(self, index: int) -> dict[str, Value]:
+        do = self.nodes[index].do
+        return do.defaults if isinstance(do, Do) else {}
+
+
+def compile_value(
+    value: Value,
+    language: Language,
+    path: Path,
+    *,
+    read: Callable[[str], Expression] | None = None,
+) -> Evaluate:
+    """A function that gives `value` with every template in it resolved; types survive."""
+    if value is None:
+        return _nothing
+    compiled = _compile(value, language, path, read or language.template)
+    return compiled if compiled is not None else lambda _: value
+
+
+def _nothing(_: Scope) -> Value:
+    return None
+
+
+def _compile(
+    value: Value, language: Language, path: Path, read: Callable[[str], Expression]
+) -> Evaluate | None:
+    """None where there is nothing to resolve, so that constants are shared and not rebuilt."""
+    if isinstance(value, str):
+        return _expression(read, value, path) if language.is_dynamic(value) else None
+    if isinstance(value, dict):
+        pairs = [(key, _compile(item, language, (*path, key), read), item) for key, item in value.items()]
+        if not any(part for _, part, _ in pairs):
+            return None
+        return lambda scope: {key: part(scope) if part else item for key, part, item in pairs}
+    if isinstance(value, list):
+        items = [_compile(item, language, (*path, index), read) for index, item in enumerate(value)]
+        if not any(items):
+            return None
+        both = list(zip(items, value, strict=True))
+        return lambda scope: [part(scope) if part else item for part, item in both]
+    return None
+
+
+def _expression(
+    read: Callable[[str], Expression], source: str | None, path: Path
+) -> Callable[[Scope], Any] | None:
+    if source is None:
+        return None
+    expression = read(source)
+
+    def evaluate(scope: Scope) -> Value:
+        try:
+            return expression.evaluate(scope)
+        except ExpressionError as error:
+            raise MisplacedError(error, path) from None
+
+    return evaluate
+
+
+_CACHE: OrderedDict[int, Program] = OrderedDict()
+_CACHED = 128
+
+
+def program_of(plan: Plan) -> Program:
+    """The program of a plan; plans are frozen, so identity is enough to know one again."""
+    program = _CACHE.get(id(plan))
+    if program is None or program.plan is not plan:
+        program = Program(plan)
+        _CACHE[id(plan)] = program
+        if len(_CACHE) > _CACHED:
+            _CACHE.popitem(last=False)
+    else:
+        _CACHE.move_to_end(id(plan))
+    return program

@@ -1,0 +1,83 @@
+"""The state of a run: plain data that can be written down whole.
+
+A `Record` is what is known of one block. A `Scope` is one running workflow: its inputs and its records.
+A called workflow is a scope inside the record of the block that called it, so results nest by
+themselves. A `Frame` is an operation that is under way; its address is the path of block ids from the
+root of the run: `deploy`, or `ci/test` for the block `test` of the workflow that the block `ci` calls.
+"""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import msgspec
+
+from workflows_mcp.plan.model import Plan
+from workflows_mcp.values import Value
+
+RunStatus = Literal["running", "completed", "failed", "cancelled"]
+BlockStatus = Literal["pending", "running", "completed", "failed", "skipped", "paused"]
+Outcome = Literal["success", "failure", "n/a"]
+FrameKind = Literal["step", "agent", "call", "plan"]
+
+TERMINAL = frozenset({"completed", "failed", "skipped"})
+
+
+class Fault(msgspec.Struct, frozen=True, omit_defaults=True):
+    """Why something failed. `workflow`, `path` and `offset` lead to the place in its definition."""
+
+    code: str
+    message: str
+    hint: str = ""
+    address: str = ""
+    workflow: str = ""
+    path: tuple[str | int, ...] = ()
+    offset: int = 0
+
+
+class Record(msgspec.Struct, omit_defaults=True):
+    status: BlockStatus = "pending"
+    outcome: Outcome = "n/a"
+    inputs: dict[str, Value] = {}
+    outputs: dict[str, Value] = {}
+    message: str | None = None
+    fault: Fault | None = None
+    started_at: float | None = None
+    completed_at: float | None = None
+    scope: Scope | None = None
+
+
+class Scope(msgspec.Struct, omit_defaults=True):
+    workflow: str
+    inputs: dict[str, Value] = {}
+    started_at: float = 0.0
+    records: dict[str, Record] = {}
+
+
+class Frame(msgspec.Struct, omit_defaults=True):
+    """An operation under way. `deadline` is the time at which its timeout ends it."""
+
+    kind: FrameKind
+    since: float
+    attempt: int = 1
+    timeout: float | None = None
+    deadline: float | None = None
+
+
+class RunState(msgspec.Struct, omit_defaults=True):
+    run_id: str
+    workflow: str
+    root: Scope
+    status: RunStatus = "running"
+    started_at: float = 0.0
+    changed_at: float = 0.0
+    ended_at: float | None = None
+    frames: dict[str, Frame] = {}
+    outputs: dict[str, Value] = {}
+    fault: Fault | None = None
+    plans: dict[str, Plan] = {}
+    """Workflows that were found while the run was under way, because a call names them by an expression."""
+    sources: dict[str, str] = {}
+    done: int = 0
+    events: int = 0
+    """How many events have been applied: the position of the run in its journal."""
