@@ -1,0 +1,53 @@
+"""What every engine offers to the service. An engine knows the machine and the executor, and keeps runs;
+it knows nothing of agents, YAML or MCP."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Protocol
+
+from workflows_mcp.machine.events import Event
+from workflows_mcp.machine.machine import Machine
+from workflows_mcp.machine.state import RunState
+from workflows_mcp.plan.model import Bundle
+from workflows_mcp.values import Value
+
+MakeEvent = Callable[[Machine, float], Event]
+"""Makes the event to send from the run as it is now; raises when it cannot be sent."""
+
+FindBundle = Callable[[str], Bundle]
+"""Finds a workflow by name, with all that it calls; raises WorkflowsError."""
+
+
+@dataclass(frozen=True, slots=True)
+class RunSummary:
+    run_id: str
+    workflow: str
+    status: str
+    """running, idle (it waits for an agent only), completed, failed or cancelled."""
+    started_at: float
+    changed_at: float
+
+
+class Engine(Protocol):
+    async def open(self) -> None:
+        """Start; take over what a process that is gone has left, if this engine adopts runs."""
+
+    async def close(self) -> None:
+        """Stop what is under way here and leave every run to be taken over."""
+
+    async def start(self, bundle: Bundle, inputs: dict[str, Value], *, request_id: str | None = None) -> str:
+        """Start a run and give its id; a request_id that is known gives the run that it started."""
+
+    async def send(self, run_id: str, make_event: MakeEvent) -> None:
+        """Hand an event to a run. When this returns, the event is safe on disk."""
+
+    async def view(self, run_id: str) -> Machine:
+        """The run as it is now, to be read only. What it shows is safe on disk."""
+
+    async def wait(self, run_id: str, ready: Callable[[RunState], bool], seconds: float) -> Machine:
+        """The run as soon as `ready` holds, or as it is after `seconds`."""
+
+    async def recent(self, limit: int) -> list[RunSummary]:
+        """The runs that changed last, latest first."""

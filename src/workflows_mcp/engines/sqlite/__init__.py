@@ -1,0 +1,1 @@
+"""The embedded engine: all runs in one SQLite file, which several processes may share."""

@@ -1,0 +1,91 @@
+"""Which process drives which run: leases with an epoch, so that the dead lose and the late are refused.
+
+A process is alive while its row in `owners` is; it renews it every second. A run belongs to the process
+in its row; taking a run over raises its epoch, and a batch is written only under the epoch that its
+writer was given. So a process that was stopped and wakes up again cannot write into a run that another
+one drives by now.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import apsw
+
+from workflows_mcp.engines.driver import Batch
+from workflows_mcp.engines.sqlite.store import Store
+from workflows_mcp.errors import LeaseLost
+
+LEASE_SECONDS = 4.0
+RENEW_SECONDS = 1.0
+
+_ALIVE = "(SELECT id FROM owners WHERE expires_at > ?)"
+
+ORPHANS = f"SELECT id FROM runs WHERE status = 'running' AND (owner IS NULL OR owner NOT IN {_ALIVE})"
+"""Runs that somebody should drive and nobody alive does; takes the time."""
+
+_APPEND = """
+INSERT OR IGNORE INTO journal(run, position, epoch, events)
+SELECT ?1, ?2, ?3, ?4 WHERE EXISTS (SELECT 1 FROM runs WHERE id = ?1 AND epoch = ?3)
+"""
+
+
+def renew(connection: apsw.Connection, owner: str, now: float) -> None:
+    connection.execute(
+        "INSERT INTO owners VALUES(?, ?) ON CONFLICT(id) DO UPDATE SET expires_at = excluded.expires_at",
+        (owner, now + LEASE_SECONDS),
+    )
+    connection.execute("DELETE FROM owners WHERE expires_at < ?", (now - 60,))
+
+
+def retire(connection: apsw.Connection, owner: str) -> None:
+    """The process goes: its runs are free at once."""
+    connection.execute("UPDATE runs SET owner = NULL WHERE owner = ?", (owner,))
+    connection.execute("DELETE FROM owners WHERE id = ?", (owner,))
+
+
+def claim(connection: apsw.Connection, run_id: str, owner: str, now: float) -> int | None:
+    """Take over a run that nobody alive drives; its new epoch, or None when it cannot be had."""
+    rows = connection.execute(
+        "UPDATE runs SET owner = ?, epoch = epoch + 1, status = 'running'"
+        " WHERE id = ? AND status IN ('running', 'idle')"
+        f" AND (owner IS NULL OR owner = ? OR owner NOT IN {_ALIVE}) RETURNING epoch",
+        (owner, run_id, owner, now),
+    ).fetchall()
+    return int(str(rows[0][0])) if rows else None
+
+
+def release(connection: apsw.Connection, run_id: str, epoch: int) -> None:
+    """Give back a run that was claimed and in which nothing has happened."""
+    connection.execute(
+        "UPDATE runs SET owner = NULL, status = 'idle' WHERE id = ? AND epoch = ?", (run_id, epoch)
+    )
+
+
+def epoch_of(store: Store, run_id: str) -> int | None:
+    rows = store.read("SELECT epoch FROM runs WHERE id = ?", (run_id,))
+    return int(rows[0][0]) if rows else None
+
+
+def append(connection: apsw.Connection, run_id: str, epoch: int, batch: Batch) -> None:
+    """Write a batch under the lease; LeaseLost where the run is not ours any more."""
+    connection.execute(_APPEND, (run_id, batch.position, epoch, batch.events))
+    if connection.changes() != 1:
+        raise LeaseLost(f"the run {run_id} was taken over by another process")
+
+
+def close_batch(
+    connection: apsw.Connection, run_id: str, owner: str, epoch: int, batch: Batch, *, rest: bool
+) -> None:
+    """Write a batch, and with it that the run has changed its status; at rest it has no owner."""
+    append(connection, run_id, epoch, batch)
+    values: tuple[Any, ...] = (batch.status, batch.at, None if rest else owner, run_id, epoch)
+    connection.execute(
+        "UPDATE runs SET status = ?, changed_at = ?, owner = ? WHERE id = ? AND epoch = ?", values
+    )
+    if batch.snapshot is not None:
+        connection.execute(
+            "INSERT INTO snapshots VALUES(?, ?, ?) ON CONFLICT(run) DO UPDATE"
+            " SET position = excluded.position, body = excluded.body",
+            (run_id, batch.position + batch.count, batch.snapshot),
+        )

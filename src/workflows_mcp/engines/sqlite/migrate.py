@@ -1,0 +1,59 @@
+"""The schema of the store, and how an older one becomes the present one."""
+
+from __future__ import annotations
+
+import apsw
+
+from workflows_mcp.errors import StoreError
+
+VERSION = 1
+
+_FIRST = """
+CREATE TABLE bundles(           -- what runs are pinned to, by content
+  key TEXT PRIMARY KEY, body BLOB NOT NULL);
+
+CREATE TABLE runs(
+  id TEXT PRIMARY KEY,
+  workflow TEXT NOT NULL,
+  bundle TEXT NOT NULL REFERENCES bundles(key),
+  request_id TEXT UNIQUE,
+  status TEXT NOT NULL,         -- running, idle (waits for an agent only), completed, failed, cancelled
+  started_at REAL NOT NULL,
+  changed_at REAL NOT NULL,
+  owner TEXT,                   -- the process that drives it
+  epoch INTEGER NOT NULL);      -- raised by every change of owner; a write with an older one is refused
+CREATE INDEX runs_by_change ON runs(changed_at);
+CREATE INDEX runs_to_drive ON runs(owner) WHERE status = 'running';
+
+CREATE TABLE journal(           -- the events of a run, in batches
+  run TEXT NOT NULL, position INTEGER NOT NULL, epoch INTEGER NOT NULL, events BLOB NOT NULL,
+  PRIMARY KEY(run, position)) WITHOUT ROWID;
+
+CREATE TABLE snapshots(         -- the state of a run after `position` events
+  run TEXT PRIMARY KEY, position INTEGER NOT NULL, body BLOB NOT NULL);
+
+CREATE TABLE owners(            -- the processes that drive runs, while they are alive
+  id TEXT PRIMARY KEY, expires_at REAL NOT NULL);
+
+CREATE TABLE inbox(             -- events for runs that another process drives
+  id INTEGER PRIMARY KEY, run TEXT NOT NULL, event BLOB NOT NULL, answer TEXT);
+"""
+
+
+def migrate(connection: apsw.Connection) -> None:
+    """Bring the store to the present schema; refuse one that a newer version has written."""
+    connection.execute("BEGIN IMMEDIATE")
+    try:
+        found = int(connection.pragma("user_version") or 0)
+        if found > VERSION:
+            raise StoreError(
+                f"the store of runs has version {found}, this program knows versions up to {VERSION}",
+                hint="update workflows-mcp, or set WORKFLOWS_HOME to another directory",
+            )
+        if found == 0:
+            connection.execute(_FIRST)
+            connection.pragma("user_version", VERSION)
+        connection.execute("COMMIT")
+    except BaseException:
+        connection.execute("ROLLBACK")
+        raise

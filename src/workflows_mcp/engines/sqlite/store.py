@@ -1,0 +1,228 @@
+"""The file: writes are made in groups, readers never wait.
+
+A write is a function over the connection. All writes that one turn of the event loop brings share one
+commit, so the price of durability is paid once for all of them, and every write is answered only after
+the commit that holds it. On a fast disk the loop makes the commit itself, which is quicker than handing
+it to a thread; as soon as commits take longer than the loop may be held up, or another process is
+writing, the thread makes them.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import queue
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, NamedTuple, TypeVar
+
+import apsw
+
+from workflows_mcp.engines.sqlite.migrate import migrate
+from workflows_mcp.errors import StoreError
+
+logger = logging.getLogger(__name__)
+
+SAFE_TO_SHARE = (3, 51, 3)
+"""Older versions of SQLite can corrupt a file in WAL mode that two connections write to."""
+BUSY_MS = 10_000
+HELD_UP_SECONDS = 0.001
+"""How long a commit may take, on average, for the event loop to make it itself."""
+_SLICE_SECONDS = 0.005
+_WEIGHT = 0.05
+_IDLE_SECONDS = 0.5
+
+Done = Callable[[Any, Exception | None], None]
+T = TypeVar("T")
+
+
+class Write(NamedTuple):
+    action: Callable[[apsw.Connection], Any]
+    done: Done
+    single: bool
+    """The action is one statement: alone in its group it needs no transaction around it."""
+
+
+class Store:
+    def __init__(self, path: Path, *, synchronous: str = "FULL") -> None:
+        _refuse_old_sqlite()
+        path.parent.mkdir(parents=True, exist_ok=True)
+        self.path = path
+        self._writer = _connect(path, synchronous)
+        migrate(self._writer)
+        self._reader = _connect(path, synchronous)
+        self._keeper = _connect(path, synchronous)
+        self._loop = asyncio.get_running_loop()
+        self._pending: list[Write] = []
+        self._taken = False
+        """Whether somebody is about to write what is pending."""
+        self._with_thread = 0
+        """How many groups the thread has been given and has not answered."""
+        self._average = 0.0
+        self._heartbeat: tuple[float, Callable[[apsw.Connection], None]] | None = None
+        self.commits = 0
+        self._queue: queue.SimpleQueue[list[Write] | None] = queue.SimpleQueue()
+        self._thread = threading.Thread(target=self._run, name="store-writer", daemon=True)
+        self._thread.start()
+
+    def read(self, sql: str, values: tuple[Any, ...] = ()) -> list[Any]:
+        return list(self._reader.execute(sql, values))
+
+    def data_version(self) -> int:
+        """Changes whenever anybody else has written."""
+        return int(self._reader.pragma("data_version"))
+
+    def submit(self, action: Callable[[apsw.Connection], Any], done: Done, *, single: bool = False) -> None:
+        """Write; `done(result, error)` is called on the event loop after the commit, in order."""
+        self._pending.append(Write(action, done, single))
+        if not self._taken:
+            self._taken = True
+            self._loop.call_soon(self._write_pending)
+
+    async def write(self, action: Callable[[apsw.Connection], T]) -> T:
+        future: asyncio.Future[T] = self._loop.create_future()
+
+        def done(result: T, error: Exception | None) -> None:
+            if future.done():
+                return
+            if error is not None:
+                future.set_exception(error)
+            else:
+                future.set_result(result)
+
+        self.submit(action, done)
+        return await future
+
+    def beat(self, seconds: float, action: Callable[[apsw.Connection], None] | None) -> None:
+        """Write `action` every so many seconds, whatever the event loop is busy with; None stops it."""
+        self._heartbeat = None if action is None else (seconds, action)
+
+    async def close(self) -> None:
+        self._write_pending()
+        self._queue.put(None)
+        await asyncio.to_thread(self._thread.join)
+        for connection in (self._reader, self._keeper, self._writer):
+            connection.close()
+
+    # Commits
+
+    def _write_pending(self) -> None:
+        """Write what has come, and what follows from it, for as long as the loop may be held up."""
+        until = time.perf_counter() + _SLICE_SECONDS
+        while self._pending:
+            if time.perf_counter() > until:
+                self._loop.call_soon(self._write_pending)
+                return
+            group, self._pending = self._pending, []
+            if not self._with_thread and self._average < HELD_UP_SECONDS:
+                results = self._commit(group, wait=False)
+                if results is not None:
+                    _answer(group, results)
+                    continue
+            self._with_thread += 1
+            self._queue.put(group)
+        self._taken = False
+
+    def _commit(self, group: list[Write], *, wait: bool) -> list[tuple[Any, Exception | None]] | None:
+        """Write a group. Without waiting: None when somebody else is writing at this moment."""
+        connection = self._writer
+        connection.set_busy_timeout(BUSY_MS if wait else 0)
+        started = time.perf_counter()
+        try:
+            if len(group) == 1 and group[0].single:
+                results: list[tuple[Any, Exception | None]] = [(group[0].action(connection), None)]
+            else:
+                connection.execute("BEGIN IMMEDIATE")
+                results = [self._try(write, alone=len(group) == 1) for write in group]
+                connection.execute("COMMIT")
+        except Exception as error:
+            if connection.in_transaction:
+                connection.execute("ROLLBACK")
+            if isinstance(error, apsw.BusyError) and not wait:
+                return None
+            failure = error if not isinstance(error, apsw.Error) else _store_error(self.path, error)
+            return [(None, failure)] * len(group)
+        self.commits += 1
+        self._average += _WEIGHT * (time.perf_counter() - started - self._average)
+        return results
+
+    def _try(self, write: Write, *, alone: bool) -> tuple[Any, Exception | None]:
+        """One write of a group: its failure must not take the others with it."""
+        if alone or write.single:
+            return write.action(self._writer), None
+        try:
+            with self._writer:  # inside a transaction this is a savepoint
+                result = write.action(self._writer)
+        except Exception as error:
+            return None, error
+        return result, None
+
+    # The thread: commits that take long, and heartbeats
+
+    def _run(self) -> None:
+        beat_at = 0.0
+        while True:
+            heartbeat = self._heartbeat
+            if heartbeat is not None and time.monotonic() >= beat_at:
+                beat_at = time.monotonic() + heartbeat[0]
+                self._keep(heartbeat[1])
+            try:
+                group = self._queue.get(timeout=_IDLE_SECONDS)
+            except queue.Empty:
+                continue
+            if group is None:
+                return
+            results = self._commit(group, wait=True) or []
+            try:
+                self._loop.call_soon_threadsafe(self._thread_answered, group, results)
+            except RuntimeError:
+                return  # the loop has been closed: nobody is left to be told
+
+    def _thread_answered(self, group: list[Write], results: list[tuple[Any, Exception | None]]) -> None:
+        self._with_thread -= 1
+        _answer(group, results)
+
+    def _keep(self, action: Callable[[apsw.Connection], None]) -> None:
+        try:
+            action(self._keeper)
+        except apsw.Error:
+            logger.warning("the store %s could not be looked after", self.path, exc_info=True)
+
+
+def _answer(group: list[Write], results: list[tuple[Any, Exception | None]]) -> None:
+    for write, (result, error) in zip(group, results, strict=True):
+        try:
+            write.done(result, error)
+        except Exception:
+            logger.exception("what follows a write has failed")
+
+
+def _connect(path: Path, synchronous: str) -> apsw.Connection:
+    try:
+        connection = apsw.Connection(str(path))
+        connection.set_busy_timeout(BUSY_MS)
+        connection.pragma("journal_mode", "wal")
+        connection.pragma("synchronous", synchronous)
+        connection.pragma("journal_size_limit", 64 * 1024 * 1024)
+    except apsw.Error as error:
+        raise _store_error(path, error) from error
+    return connection
+
+
+def _store_error(path: Path, error: apsw.Error) -> StoreError:
+    return StoreError(
+        f"the store of runs {path} cannot be used: {error}",
+        hint="check that the disk has space and that the directory is writable, or set WORKFLOWS_HOME",
+    )
+
+
+def _refuse_old_sqlite() -> None:
+    version = tuple(int(part) for part in apsw.sqlite_lib_version().split("."))
+    if version < SAFE_TO_SHARE:
+        needed = ".".join(map(str, SAFE_TO_SHARE))
+        raise StoreError(
+            f"SQLite {apsw.sqlite_lib_version()} can damage a store that two processes share",
+            hint=f"it takes {needed} or later: install the wheel of apsw, which brings its own SQLite",
+        )

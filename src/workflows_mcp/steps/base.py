@@ -1,0 +1,139 @@
+"""A step type is one class: names, typed inputs and outputs, what it needs of the world, and `run`.
+
+Schema, documentation, validation and capability checks derive from the class. A step that the server
+carries out has `run`; one that is handed to the agent has `ask`. A step type must not know plans, runs
+or engines.
+
+    class Reverse(Step):
+        '''Reverses a text.'''
+
+        name = "Reverse"
+
+        class Inputs(StepInputs):
+            text: str = Field(description="What to reverse")
+
+        class Outputs(StepOutputs):
+            reversed: str = ""
+
+        def run(self, inputs: Inputs, context: StepContext) -> StepResult:
+            return StepResult({"reversed": inputs.text[::-1]})
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Awaitable
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
+
+from pydantic import BaseModel, ConfigDict
+
+from workflows_mcp.expressions.base import Code
+from workflows_mcp.values import Value
+
+if TYPE_CHECKING:
+    from workflows_mcp.policy.handles import World
+
+SecurityLevel = Literal["safe", "trusted", "privileged"]
+Capability = Literal["run_commands", "read_files", "write_files", "network", "modify_state"]
+
+
+class StepInputs(BaseModel):
+    """What a step takes: unknown names are refused."""
+
+    model_config = ConfigDict(extra="forbid", populate_by_name=True, arbitrary_types_allowed=True)
+
+
+class StepOutputs(BaseModel):
+    """What a step gives; the defaults are the outputs of a block that was skipped or could not run."""
+
+    model_config = ConfigDict(extra="allow")
+
+
+@dataclass(frozen=True, slots=True)
+class StepContext:
+    """Who runs this step, and the only way for it to reach the world."""
+
+    run_id: str
+    key: str
+    """Names this try of this step; unique in the store, the same after a restart."""
+    world: World
+    config: dict[str, Value] = field(default_factory=dict)
+    """What the definition says of the step beside its inputs (the declared outputs of a Shell block)."""
+    code: dict[str, Code] = field(default_factory=dict)
+    """The inputs that are code, with their values kept apart from the text."""
+
+
+@dataclass(frozen=True, slots=True)
+class StepResult:
+    """How it went. `ok` false: the step was carried out, and what it did failed (a non-zero exit)."""
+
+    outputs: dict[str, Value]
+    ok: bool = True
+    message: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Question:
+    """What an agent is asked to do, and the JSON Schema of the result that it hands back."""
+
+    type: str
+    instructions: str
+    parameters: dict[str, Value]
+    result_schema: dict[str, Value]
+    main_field: str | None = None
+    """A bare value that is submitted is taken as this field of the result."""
+
+
+class Step:
+    """Base of all step types. Instances carry no state: one serves all runs."""
+
+    name: ClassVar[str]
+    aliases: ClassVar[tuple[str, ...]] = ()
+    by: ClassVar[Literal["server", "agent"]] = "server"
+    Inputs: ClassVar[type[StepInputs]] = StepInputs
+    Outputs: ClassVar[type[StepOutputs]] = StepOutputs
+
+    level: ClassVar[SecurityLevel] = "safe"
+    capabilities: ClassVar[frozenset[Capability]] = frozenset()
+
+    code_inputs: ClassVar[frozenset[str]] = frozenset()
+    """Inputs that hold code; `context.code` has their text and values apart, the input itself the text."""
+    timeout_input: ClassVar[str | None] = None
+    """The input, in seconds, after which the step is stopped; a `timeout` of the block goes before it."""
+    may_fail: ClassVar[bool] = False
+    """Whether a step that was carried out can still have failed (completed, failure)."""
+    takes_output_specs: ClassVar[bool] = False
+    """Whether a block of this type may declare `outputs` of its own (Shell)."""
+
+    def changes_world(self, inputs: dict[str, Value]) -> bool:
+        """Whether repeating the step could be noticed: then the disk is waited for before it starts."""
+        return True
+
+    def run(self, inputs: Any, context: StepContext) -> StepResult | Awaitable[StepResult]:
+        """Carry the step out. Short work may be a plain function; anything that waits is a coroutine.
+
+        Raises StepError when it could not be carried out. A coroutine that is cancelled must leave
+        nothing of what it started behind.
+        """
+        raise TypeError(f"{self.name} is not carried out by the server")
+
+    def ask(self, inputs: Any) -> Question:
+        """What the agent is handed, for a step that it carries out."""
+        raise TypeError(f"{self.name} is not handed to an agent")
+
+    def answered(self, inputs: Any, result: dict[str, Value]) -> StepResult:
+        """The outputs that the agent's result, already checked against the schema, amounts to."""
+        return StepResult(dict(result))
+
+    def output_defaults(self, config: dict[str, Value]) -> dict[str, Value]:
+        """The outputs of a block of this type that did not run; the keys are all outputs there are."""
+        return self.Outputs().model_dump()
+
+    def check_config(self, config: dict[str, Value]) -> list[tuple[tuple[str | int, ...], str, str]]:
+        """Problems of what the block says beside its inputs: (path, message, hint) each."""
+        return []
+
+    @property
+    def summary(self) -> str:
+        return (inspect.getdoc(type(self)) or "").split("\n\n", 1)[0].replace("\n", " ")
