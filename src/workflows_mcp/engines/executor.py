@@ -36,6 +36,7 @@ class Executor:
         self._policy = policy
         self._scratch = scratch
         self._clock = clock
+        self._worlds: dict[str, World] = {}
         self._tasks: dict[tuple[str, str], asyncio.Task[None]] = {}
         self._queued: deque[tuple[str, RunStep, Report]] = deque()
 
@@ -55,7 +56,7 @@ class Executor:
         try:
             step = self._registry.get(command.step)
             inputs = step.Inputs.model_validate(command.inputs)
-            world = World(self._policy, run_id, self._scratch / run_id)
+            world = self._worlds.get(run_id) or self._world(run_id)
             context = StepContext(run_id, f"{run_id}/{command.key}", world, command.config, command.code)
             outcome = step.run(inputs, context)
             if isinstance(outcome, StepResult):
@@ -89,7 +90,13 @@ class Executor:
         self._queued = deque(item for item in self._queued if item[0] != run_id)
         await self.quiet(run_id)
 
+    def _world(self, run_id: str) -> World:
+        world = self._worlds[run_id] = World(self._policy, run_id, self._scratch / run_id)
+        return world
+
     def clear_scratch(self, run_id: str) -> None:
+        """A run has ended: what was its own goes with it."""
+        self._worlds.pop(run_id, None)
         remove_directory(self._scratch / run_id)
 
     async def end_leftovers(self, steps: list[tuple[str, str]]) -> None:

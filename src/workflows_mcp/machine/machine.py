@@ -20,14 +20,13 @@ from typing import Any
 
 import msgspec
 
-from workflows_mcp.errors import InvalidInputs, NotExpected
+from workflows_mcp.errors import NotExpected
 from workflows_mcp.limits import DEFAULT_LIMITS
 from workflows_mcp.machine.commands import (
     ClearTimer,
     Command,
     Finish,
     LoadPlan,
-    RunStep,
     SetTimer,
     StopStep,
     address_of,
@@ -43,38 +42,17 @@ from workflows_mcp.machine.events import (
     StepFailed,
     TimerFired,
 )
+from workflows_mcp.machine.open_scope import OpenScope
+from workflows_mcp.machine.operations import ENTER, step_command
 from workflows_mcp.machine.program import MisplacedError, Program, program_of
 from workflows_mcp.machine.rules import finished_scope, skip_reason
 from workflows_mcp.machine.scope import names_in
 from workflows_mcp.machine.state import TERMINAL, BlockStatus, Fault, Frame, Outcome, Record, RunState, Scope
-from workflows_mcp.plan.inputs import check_inputs
 from workflows_mcp.plan.model import Bundle, Call, Node, Plan
 from workflows_mcp.values import Value
 
 _snapshots = msgspec.msgpack.Encoder()
 _restored = msgspec.msgpack.Decoder(RunState)
-
-
-class OpenScope:
-    """A scope with blocks still to be done, and what is counted while it is open.
-
-    All of it follows from the state, so it is not written down but made again after a restart.
-    """
-
-    __slots__ = ("missing", "names", "prefix", "program", "scope", "unfinished")
-
-    def __init__(self, prefix: str, scope: Scope, program: Program, names: dict[str, Any]) -> None:
-        self.prefix = prefix
-        self.scope = scope
-        self.program = program
-        self.names = names
-        ended = {name for name, record in scope.records.items() if record.status in TERMINAL}
-        self.unfinished = len(program.nodes) - len(ended)
-        if ended:
-            ids = [node.id for node in program.nodes]
-            self.missing = [sum(ids[need.node] not in ended for need in node.needs) for node in program.nodes]
-        else:
-            self.missing = [len(node.needs) for node in program.nodes]
 
 
 class Machine:
@@ -83,7 +61,7 @@ class Machine:
     ) -> None:
         self.bundle = bundle
         self._plans = dict(bundle.plans)
-        self._call_depth = call_depth
+        self.call_depth = call_depth
         self._commands: list[Command] = []
         self._work: deque[tuple[OpenScope, int]] = deque()
         self._open: dict[str, OpenScope] = {}
@@ -148,7 +126,7 @@ class Machine:
             scope, index = self._locate(address)
             key = key_of(address, frame.attempt)
             if frame.kind == "step":
-                commands.append(self._run_step(scope, index, key))
+                commands.append(step_command(scope, index, frame.attempt))
                 if frame.timeout is not None:
                     commands.append(SetTimer(key, now + frame.timeout))
             elif frame.kind == "plan":
@@ -162,6 +140,16 @@ class Machine:
 
     def program_named(self, workflow: str) -> Program:
         return program_of(self._plans[workflow])
+
+    # What operations call
+
+    def wish(self, command: Command) -> None:
+        self._commands.append(command)
+
+    def knows(self, workflow: str) -> bool:
+        return workflow in self._plans
+
+    # What readers of a run call
 
     def source_of(self, workflow: str) -> str:
         """The text that a workflow of this run was read from."""
@@ -192,7 +180,7 @@ class Machine:
         state.run_id = event.run_id
         state.started_at = event.at
         state.root = Scope(self.bundle.main, event.inputs, event.at, {})
-        self._open_scope("", state.root)
+        self.open_scope("", state.root)
 
     def _step_ended(self, event: StepDone | StepFailed | Answered) -> None:
         if isinstance(event, Answered):
@@ -208,8 +196,7 @@ class Machine:
         scope, index = self._locate(address)
         self._close_frame(address, frame)
         if isinstance(event, StepFailed):
-            fault = self._fault(scope, index, event.code, event.message)
-            self._end(scope, index, event.at, "failed", message=event.message, fault=fault)
+            self.fail(scope, index, event.at, self.fault(scope, index, event.code, event.message))
             return
         outcome: Outcome = "success" if event.ok else "failure"
         self._end(scope, index, event.at, "completed", outcome, event.outputs, event.message)
@@ -222,8 +209,7 @@ class Machine:
         scope, index = self._locate(address)
         self._stop(address, frame, event.at, "its caller timed out")
         message = f"timed out after {frame.timeout:g} s"
-        fault = self._fault(scope, index, "timeout", message, path=("timeout",))
-        self._end(scope, index, event.at, "failed", message=message, fault=fault)
+        self.fail(scope, index, event.at, self.fault(scope, index, "timeout", message, path=("timeout",)))
 
     def _plan_loaded(self, event: PlanLoaded) -> None:
         address, attempt = address_of(event.key)
@@ -233,15 +219,16 @@ class Machine:
         scope, index = self._locate(address)
         self._close_frame(address, frame)
         if event.error is not None:
-            fault = self._fault(scope, index, "unknown_workflow", event.error, path=("inputs", "workflow"))
-            self._end(scope, index, event.at, "failed", message=event.error, fault=fault)
+            where = ("inputs", "workflow")
+            fault = self.fault(scope, index, "unknown_workflow", event.error, path=where)
+            self.fail(scope, index, event.at, fault)
             return
         state = self.state
         for name, plan in event.plans.items():
             if name not in self._plans:
                 self._plans[name] = state.plans[name] = plan
                 state.sources[name] = event.sources.get(name, "")
-        self._call(scope, index, event.at)
+        ENTER[Call](self, scope, index, event.at)
 
     def _cancel(self, event: CancelRequested) -> None:
         reason = event.reason or "cancelled"
@@ -267,70 +254,10 @@ class Machine:
                     reason = f"the condition is false: {node.condition.strip()}"
             if reason is not None:
                 self._end(scope, index, at, "skipped", message=reason)
-            elif isinstance(node.do, Call):
-                self._call(scope, index, at)
             else:
-                self._do(scope, index, at)
+                ENTER[type(node.do)](self, scope, index, at)
         except MisplacedError as error:
             self._broken(scope, index, at, error)
-
-    def _do(self, scope: OpenScope, index: int, at: float) -> None:
-        node = scope.program.nodes[index]
-        prepared = scope.program.prepared(index)
-        address = scope.prefix + node.id
-        by_agent = node.do.by == "agent" if not isinstance(node.do, Call) else False
-        frame = Frame("agent" if by_agent else "step", at)
-        key = key_of(address, frame.attempt)
-        command = self._run_step(scope, index, key)
-        self._frame(address, frame, prepared.timeout(scope.names), at)
-        scope.scope.records[node.id] = Record(
-            "paused" if by_agent else "running", inputs=command.inputs, started_at=at
-        )
-        if not by_agent:
-            self._commands.append(command)
-
-    def _run_step(self, scope: OpenScope, index: int, key: str) -> RunStep:
-        node = scope.program.nodes[index]
-        assert not isinstance(node.do, Call)
-        inputs, code = scope.program.prepared(index).inputs(scope.names)
-        return RunStep(key, scope.prefix + node.id, node.do.step, inputs, code, node.do.config)
-
-    def _call(self, scope: OpenScope, index: int, at: float) -> None:
-        """Open the called workflow as a scope inside the record of the block that calls it."""
-        node = scope.program.nodes[index]
-        assert isinstance(node.do, Call)
-        prepared = scope.program.prepared(index)
-        address = scope.prefix + node.id
-        name = prepared.workflow(scope.names)
-        given, _ = prepared.inputs(scope.names)
-        timeout = prepared.timeout(scope.names)
-        record = scope.scope.records.get(node.id)
-        if record is None:
-            record = Record("running", inputs={"workflow": name, "inputs": given}, started_at=at)
-            scope.scope.records[node.id] = record
-        if name not in self._plans:
-            frame = Frame("plan", at)
-            self._frame(address, frame, None, at)
-            self._commands.append(LoadPlan(key_of(address, frame.attempt), name))
-            return
-        depth = address.count("/") + 1
-        if depth > self._call_depth:
-            message = (
-                f"workflows call each other {depth} deep; the limit is {self._call_depth}"
-                f" ({DEFAULT_LIMITS.setting('call_depth')})"
-            )
-            fault = self._fault(scope, index, "call_depth", message)
-            self._end(scope, index, at, "failed", message=message, fault=fault)
-            return
-        try:
-            inputs = check_inputs(self._plans[name], given if isinstance(given, dict) else {})
-        except InvalidInputs as error:
-            fault = self._fault(scope, index, error.code, error.message, error.hint, ("inputs", "inputs"))
-            self._end(scope, index, at, "failed", message=error.message, fault=fault)
-            return
-        self._frame(address, Frame("call", at), timeout, at)
-        record.scope = Scope(name, inputs, at, {})
-        self._open_scope(address + "/", record.scope)
 
     def _end(
         self,
@@ -367,14 +294,18 @@ class Machine:
         if not scope.unfinished:
             self._scope_finished(scope, at)
 
+    def fail(self, scope: OpenScope, index: int, at: float, fault: Fault) -> None:
+        """A block could not be carried out."""
+        self._end(scope, index, at, "failed", message=fault.message, fault=fault)
+
     def _broken(self, scope: OpenScope, index: int, at: float, error: MisplacedError) -> None:
         cause = error.cause
-        fault = self._fault(scope, index, cause.code, cause.message, cause.hint, error.path, cause.offset)
-        self._end(scope, index, at, "failed", message=cause.message, fault=fault)
+        fault = self.fault(scope, index, cause.code, cause.message, cause.hint, error.path, cause.offset)
+        self.fail(scope, index, at, fault)
 
     # Scopes
 
-    def _open_scope(self, prefix: str, scope: Scope) -> None:
+    def open_scope(self, prefix: str, scope: Scope) -> None:
         program = self.program_named(scope.workflow)
         names = names_in(scope, self.state.run_id, self.program_named)
         opened = self._open[prefix] = OpenScope(prefix, scope, program, names)
@@ -419,7 +350,7 @@ class Machine:
 
     # Frames
 
-    def _frame(self, address: str, frame: Frame, timeout: float | None, at: float) -> None:
+    def open_frame(self, address: str, frame: Frame, timeout: float | None, at: float) -> None:
         self.state.frames[address] = frame
         if timeout is not None:
             frame.timeout, frame.deadline = timeout, at + timeout
@@ -453,7 +384,7 @@ class Machine:
         scope = self._open[address[:cut]]
         return scope, scope.program.ids[address[cut:]]
 
-    def _fault(
+    def fault(
         self,
         scope: OpenScope,
         index: int,

@@ -21,8 +21,9 @@ from workflows_mcp.engines.base import FindBundle, MakeEvent, RunSummary
 from workflows_mcp.engines.clock import Clock, SystemClock
 from workflows_mcp.engines.driver import Batch, Driver
 from workflows_mcp.engines.executor import Executor
-from workflows_mcp.engines.ids import new_owner_id, new_run_id
+from workflows_mcp.engines.ids import new_run_id
 from workflows_mcp.engines.sqlite import leases, runs
+from workflows_mcp.engines.sqlite.owners import Owner, this_process
 from workflows_mcp.engines.sqlite.store import Store
 from workflows_mcp.engines.waiting import wait_until
 from workflows_mcp.errors import LeaseLost, NotExpected, StoreError, WorkflowsError
@@ -47,16 +48,16 @@ _decode_event = msgspec.msgpack.Decoder(Event)
 class RunJournal:
     """The journal of one run, under one lease."""
 
-    def __init__(self, store: Store, owner: str, run_id: str, epoch: int) -> None:
+    def __init__(self, store: Store, process: Owner, run_id: str, epoch: int) -> None:
         self._store = store
-        self._owner = owner
+        self._process = process
         self.run_id = run_id
         self.epoch = epoch
         self.created: runs.NewRun | None = None
         self._status = "running"
 
     def append(self, batch: Batch, done: Callable[[Exception | None], None]) -> None:
-        run_id, owner, epoch, created = self.run_id, self._owner, self.epoch, self.created
+        run_id, process, epoch, created = self.run_id, self._process, self.epoch, self.created
         self.created = None
         rest = batch.status != "running"
         plain = created is None and batch.snapshot is None and batch.status == self._status
@@ -65,11 +66,12 @@ class RunJournal:
         def write(connection: apsw.Connection) -> Exception | None:
             try:
                 if created is not None:
-                    runs.create(connection, created, owner)
+                    leases.renew(connection, process, created.at)
+                    runs.create(connection, created, process.id)
                 if plain:
                     leases.append(connection, run_id, epoch, batch)
                 else:
-                    leases.close_batch(connection, run_id, owner, epoch, batch, rest=rest)
+                    leases.close_batch(connection, run_id, process.id, epoch, batch, rest=rest)
             except (LeaseLost, apsw.ConstraintError) as error:
                 return error
             return None
@@ -94,7 +96,8 @@ class SqliteEngine:
         self._clock = clock or SystemClock()
         self._adopts = adopt
         self._synchronous = synchronous
-        self._owner = new_owner_id()
+        self._process = this_process()
+        self._owner = self._process.id
         self._drivers: dict[str, Driver] = {}
         self._journals: dict[str, RunJournal] = {}
         self._at_rest: OrderedDict[str, None] = OrderedDict()
@@ -199,7 +202,7 @@ class SqliteEngine:
         return self._drivers[run_id].machine
 
     def _drive(self, run_id: str, machine: Machine, epoch: int) -> Driver:
-        journal = RunJournal(self.store, self._owner, run_id, epoch)
+        journal = RunJournal(self.store, self._process, run_id, epoch)
         driver = Driver(machine, journal, self._executor, self._clock, self._find_bundle)
         driver.on_rest = lambda status: self._rest(run_id, status)
         self._journals[run_id] = journal
@@ -234,6 +237,7 @@ class SqliteEngine:
         return taken
 
     async def _take(self, run_id: str) -> Driver | None:
+        await self._bury()
         here = self._at_rest_here(run_id)
         before = self._journals[run_id].epoch if here is not None else None
 
@@ -323,7 +327,9 @@ class SqliteEngine:
         """Take over every run that somebody should drive and nobody alive does."""
         if not self._adopts:
             return
-        orphans = [str(row[0]) for row in self.store.read(leases.ORPHANS, (self._clock.now(),))]
+        await self._bury()
+        rows = self.store.read(leases.ORPHANS, (self._owner, self._clock.now()))
+        orphans = [str(row[0]) for row in rows]
         taken = [await self._take(run_id) for run_id in orphans if self._live(run_id) is None]
         drivers = [driver for driver in taken if driver is not None]
         await self._executor.end_leftovers([(it.run_id, key) for it in drivers for key in it.under_way()])
@@ -331,5 +337,11 @@ class SqliteEngine:
             logger.info("the run %s goes on here", driver.run_id)
             driver.resume()
 
+    async def _bury(self) -> None:
+        """Processes that have died need not keep their runs until their leases end."""
+        gone = leases.gone(self.store, self._process, self._clock.now())
+        if gone:
+            await self.store.write(lambda connection: leases.bury(connection, gone))
+
     def _renew(self, connection: apsw.Connection) -> None:
-        leases.renew(connection, self._owner, self._clock.now())
+        leases.renew(connection, self._process, self._clock.now())

@@ -1,6 +1,7 @@
 """Which process drives which run: leases with an epoch, so that the dead lose and the late are refused.
 
-A process is alive while its row in `owners` is; it renews it every second. A run belongs to the process
+A process is alive while its row in `owners` is; it renews it every second, and the row of one that is
+known to be gone is removed. A run belongs to the process
 in its row; taking a run over raises its epoch, and a batch is written only under the epoch that its
 writer was given. So a process that was stopped and wakes up again cannot write into a run that another
 one drives by now.
@@ -13,6 +14,7 @@ from typing import Any
 import apsw
 
 from workflows_mcp.engines.driver import Batch
+from workflows_mcp.engines.sqlite.owners import Owner, is_gone
 from workflows_mcp.engines.sqlite.store import Store
 from workflows_mcp.errors import LeaseLost
 
@@ -21,8 +23,10 @@ RENEW_SECONDS = 1.0
 
 _ALIVE = "(SELECT id FROM owners WHERE expires_at > ?)"
 
-ORPHANS = f"SELECT id FROM runs WHERE status = 'running' AND (owner IS NULL OR owner NOT IN {_ALIVE})"
-"""Runs that somebody should drive and nobody alive does; takes the time."""
+ORPHANS = f"""
+SELECT id FROM runs WHERE status = 'running' AND (owner IS NULL OR owner = ? OR owner NOT IN {_ALIVE})
+"""
+"""Runs that somebody should drive and nobody else alive does: takes the id of the asker, and the time."""
 
 _APPEND = """
 INSERT OR IGNORE INTO journal(run, position, epoch, events)
@@ -30,12 +34,25 @@ SELECT ?1, ?2, ?3, ?4 WHERE EXISTS (SELECT 1 FROM runs WHERE id = ?1 AND epoch =
 """
 
 
-def renew(connection: apsw.Connection, owner: str, now: float) -> None:
+def renew(connection: apsw.Connection, owner: Owner, now: float) -> None:
     connection.execute(
-        "INSERT INTO owners VALUES(?, ?) ON CONFLICT(id) DO UPDATE SET expires_at = excluded.expires_at",
-        (owner, now + LEASE_SECONDS),
+        "INSERT INTO owners VALUES(?, ?, ?, ?, ?)"
+        " ON CONFLICT(id) DO UPDATE SET expires_at = excluded.expires_at",
+        (owner.id, now + LEASE_SECONDS, owner.machine, owner.pid, owner.born),
     )
-    connection.execute("DELETE FROM owners WHERE expires_at < ?", (now - 60,))
+    connection.execute("DELETE FROM owners WHERE expires_at < ?", (now - LEASE_SECONDS,))
+
+
+def gone(store: Store, owner: Owner, now: float) -> list[str]:
+    """Processes whose lease still runs and that are known not to exist any more."""
+    others = store.read(
+        "SELECT id, machine, pid, born FROM owners WHERE expires_at > ? AND id != ?", (now, owner.id)
+    )
+    return [str(name) for name, machine, pid, born in others if is_gone(machine, pid, born)]
+
+
+def bury(connection: apsw.Connection, owner_ids: list[str]) -> None:
+    connection.executemany("DELETE FROM owners WHERE id = ?", [(owner_id,) for owner_id in owner_ids])
 
 
 def retire(connection: apsw.Connection, owner: str) -> None:

@@ -7,6 +7,7 @@ import apsw
 from workflows_mcp.errors import StoreError
 
 VERSION = 1
+LAID_OUT_BYTES = 4 * 1024 * 1024
 
 _FIRST = """
 CREATE TABLE bundles(           -- what runs are pinned to, by content
@@ -33,7 +34,8 @@ CREATE TABLE snapshots(         -- the state of a run after `position` events
   run TEXT PRIMARY KEY, position INTEGER NOT NULL, body BLOB NOT NULL);
 
 CREATE TABLE owners(            -- the processes that drive runs, while they are alive
-  id TEXT PRIMARY KEY, expires_at REAL NOT NULL);
+  id TEXT PRIMARY KEY, expires_at REAL NOT NULL,
+  machine TEXT NOT NULL, pid INTEGER NOT NULL, born REAL NOT NULL);
 
 CREATE TABLE inbox(             -- events for runs that another process drives
   id INTEGER PRIMARY KEY, run TEXT NOT NULL, event BLOB NOT NULL, answer TEXT);
@@ -57,3 +59,17 @@ def migrate(connection: apsw.Connection) -> None:
     except BaseException:
         connection.execute("ROLLBACK")
         raise
+    if found == 0:
+        _lay_out(connection)
+
+
+def _lay_out(connection: apsw.Connection) -> None:
+    """Give a new store its files at working size: writing over what is there takes the disk a third less
+    time than making a file longer, for every single commit. The pages are free to be used."""
+    try:
+        connection.execute("CREATE TABLE filler(bytes)")
+        connection.execute("INSERT INTO filler VALUES(zeroblob(?))", (LAID_OUT_BYTES,))
+        connection.execute("DROP TABLE filler")
+        connection.wal_checkpoint(mode=apsw.SQLITE_CHECKPOINT_RESTART)
+    except apsw.BusyError:
+        return  # another process is at work in the new store already: it is fine as it is

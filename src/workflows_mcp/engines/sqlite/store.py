@@ -10,6 +10,7 @@ writing, the thread makes them.
 from __future__ import annotations
 
 import asyncio
+import ctypes
 import logging
 import queue
 import threading
@@ -206,6 +207,8 @@ def _connect(path: Path, synchronous: str) -> apsw.Connection:
         connection.pragma("journal_mode", "wal")
         connection.pragma("synchronous", synchronous)
         connection.pragma("journal_size_limit", 64 * 1024 * 1024)
+        keep = ctypes.c_int(1)  # the log stays at its size when the last process closes the store
+        connection.file_control("main", apsw.SQLITE_FCNTL_PERSIST_WAL, ctypes.addressof(keep))
     except apsw.Error as error:
         raise _store_error(path, error) from error
     return connection

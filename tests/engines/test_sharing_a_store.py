@@ -1,0 +1,196 @@
+"""Several engines on one store, as several server processes are: letters, leases, and late writes."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+
+import apsw
+import pytest
+
+from support.engines import World, asks, ended, status_of
+from support.plans import block, bundle, plan
+from workflows_mcp.engines.clock import settle
+from workflows_mcp.engines.sqlite import migrate
+from workflows_mcp.engines.sqlite.engine import SqliteEngine
+from workflows_mcp.engines.sqlite.store import Store
+from workflows_mcp.errors import LeaseLost, NotExpected, StoreError
+from workflows_mcp.machine.events import Answered, CancelRequested
+from workflows_mcp.plan.model import Do
+
+ASK = Do("Ask", {"prompt": "?"}, by="agent", defaults={"response": ""})
+
+
+def gate(name: str) -> Do:
+    return Do("Gate", {"name": name}, defaults={"name": ""})
+
+
+def note(text: str) -> Do:
+    return Do("Note", {"text": text}, defaults={"text": ""})
+
+
+def test_a_run_that_waits_for_an_answer_is_answered_through_any_process(tmp_path: Path) -> None:
+    async def go() -> None:
+        one, other = World(tmp_path), World(tmp_path)
+        main = plan(block("ask", ASK), block("again", ASK, ["ask"]), block("then", note("done"), ["again"]))
+        async with one.engine("sqlite") as first, other.engine("sqlite", adopt=False) as second:
+            run_id = await first.start(bundle(main), {})
+            await first.wait(run_id, asks, 5)
+            await second.send(run_id, lambda _, now: Answered(now, "ask", {"response": "yes"}))
+            state = (await first.view(run_id)).state
+            assert state.root.records["ask"].status == "completed"
+            await first.send(run_id, lambda _, now: Answered(now, "again", {"response": "yes"}))
+            assert (await second.wait(run_id, ended, 5)).state.status == "completed"
+            assert one.note.lines == ["done"]
+            assert other.note.lines == []
+
+    asyncio.run(go())
+
+
+@pytest.mark.rows("X3")
+def test_a_run_that_another_process_drives_is_cancelled_and_answered_by_letter(tmp_path: Path) -> None:
+    async def go() -> None:
+        one, other = World(tmp_path), World(tmp_path)
+        main = plan(block("ask", ASK), block("busy", gate("busy")), block("then", note("then"), ["ask"]))
+        async with one.engine("sqlite") as first, other.engine("sqlite", adopt=False) as second:
+            run_id = await first.start(bundle(main), {})
+            await first.wait(run_id, asks, 5)
+            while not one.gate.started:
+                await settle()
+            await second.send(run_id, lambda _, now: Answered(now, "ask", {"response": "yes"}))
+            await first.wait(run_id, status_of("then", "completed"), 5)
+            with pytest.raises(NotExpected, match="nothing is asked at 'ask'"):
+                await second.send(run_id, lambda _, now: Answered(now, "ask", {"response": "no"}))
+            await second.send(run_id, lambda _, now: CancelRequested(now, "from afar"))
+            assert (await second.wait(run_id, ended, 5)).state.status == "cancelled"
+            assert one.gate.stopped == ["busy"]
+
+    asyncio.run(go())
+
+
+@pytest.mark.rows("X1")
+def test_a_closed_engine_leaves_its_runs_to_the_next_which_repeats_only_what_was_cut_off(
+    tmp_path: Path,
+) -> None:
+    async def go() -> None:
+        one, other = World(tmp_path), World(tmp_path)
+        main = plan(block("a", note("a")), block("b", gate("b"), ["a"]), block("c", note("c"), ["b"]))
+        async with one.engine("sqlite") as first:
+            run_id = await first.start(bundle(main), {})
+            while not one.gate.started:
+                await settle()
+            await first.view(run_id)
+        assert one.note.lines == ["a"]
+        assert one.gate.stopped == ["b"]
+        other.gate.open("b")
+        async with other.engine("sqlite") as second:
+            assert (await second.wait(run_id, ended, 5)).state.status == "completed"
+        assert other.gate.started == ["b"]
+        assert other.note.lines == ["c"]
+
+    asyncio.run(go())
+
+
+def test_a_command_that_does_not_adopt_leaves_other_runs_alone(tmp_path: Path) -> None:
+    async def go() -> None:
+        one, other = World(tmp_path), World(tmp_path)
+        async with one.engine("sqlite") as first:
+            run_id = await first.start(bundle(plan(block("b", gate("b")))), {})
+            await first.view(run_id)
+        async with other.engine("sqlite", adopt=False) as second:
+            machine = await second.wait(run_id, ended, 0.05)
+            assert machine.state.status == "running"
+            assert other.gate.started == []
+
+    asyncio.run(go())
+
+
+def test_a_batch_under_an_old_epoch_is_refused_and_its_driver_stops(tmp_path: Path) -> None:
+    async def go() -> None:
+        one = World(tmp_path)
+        main = plan(block("b", gate("b")), block("c", note("c"), ["b"]))
+        async with one.engine("sqlite") as engine:
+            assert isinstance(engine, SqliteEngine)
+            run_id = await engine.start(bundle(main), {})
+            while not one.gate.started:
+                await settle()
+            await engine.view(run_id)
+            thief = apsw.Connection(str(tmp_path / "runs.db"))
+            thief.execute("INSERT INTO owners VALUES('thief', 1e12, 'elsewhere', 1, 1)")
+            thief.execute("UPDATE runs SET owner = 'thief', epoch = epoch + 1")
+            before = list(thief.execute("SELECT position, epoch FROM journal"))
+            driver = engine._drivers[run_id]
+            one.gate.open("b")
+            while driver.failure is None:
+                await asyncio.sleep(0.001)
+            assert isinstance(driver.failure, LeaseLost)
+            assert list(thief.execute("SELECT position, epoch FROM journal")) == before
+            assert one.note.lines == [], "a step started although its run belongs to another process"
+            thief.close()
+
+    asyncio.run(go())
+
+
+def test_a_long_run_is_restored_from_its_snapshot_and_what_came_after(tmp_path: Path) -> None:
+    async def go() -> None:
+        one, other = World(tmp_path), World(tmp_path)
+        blocks = [block(f"b{i}", Do("Echo", {"value": f"{i}-" + "x" * 3000})) for i in range(200)]
+        blocks += [block("ask", ASK, [f"b{i}" for i in range(200)])]
+        blocks += [block("last", note("${blocks.b199.value}"), ["ask"])]
+        async with one.engine("sqlite") as first:
+            run_id = await first.start(bundle(plan(*blocks)), {})
+            before = (await first.wait(run_id, asks, 5)).state
+        connection = apsw.Connection(str(tmp_path / "runs.db"))
+        assert list(connection.execute("SELECT count(*) FROM snapshots")) == [(1,)]
+        connection.close()
+        async with other.engine("sqlite") as second:
+            restored = (await second.view(run_id)).state
+            assert restored == before
+            await second.send(run_id, lambda _, now: Answered(now, "ask", {"response": "go"}))
+            assert (await second.wait(run_id, ended, 5)).state.status == "completed"
+        assert other.note.lines == ["199-" + "x" * 3000]
+
+    asyncio.run(go())
+
+
+def test_a_store_that_a_newer_version_has_written_is_refused_and_left_alone(tmp_path: Path) -> None:
+    async def go() -> None:
+        path = tmp_path / "runs.db"
+        connection = apsw.Connection(str(path))
+        connection.pragma("user_version", migrate.VERSION + 1)
+        connection.close()
+        with pytest.raises(StoreError, match="this program knows versions up to"):
+            Store(path)
+
+    asyncio.run(go())
+
+
+def test_a_store_that_cannot_be_opened_says_what_to_do(tmp_path: Path) -> None:
+    async def go() -> None:
+        (tmp_path / "runs.db").write_text("this is not a database, it is a text of some length" * 50)
+        with pytest.raises(StoreError, match="cannot be used"):
+            Store(tmp_path / "runs.db")
+
+    asyncio.run(go())
+
+
+def test_one_failing_write_of_a_group_does_not_take_the_others_with_it(tmp_path: Path) -> None:
+    async def go() -> None:
+        store = Store(tmp_path / "runs.db")
+
+        def good(connection: apsw.Connection) -> str:
+            connection.execute("INSERT INTO bundles VALUES('k', 'x')")
+            return "good"
+
+        def bad(connection: apsw.Connection) -> str:
+            connection.execute("INSERT INTO bundles VALUES('k2', 'x')")
+            connection.execute("INSERT INTO bundles VALUES('k', 'x')")
+            return "bad"
+
+        results = await asyncio.gather(store.write(good), store.write(bad), return_exceptions=True)
+        assert results[0] == "good"
+        assert isinstance(results[1], apsw.ConstraintError)
+        assert store.read("SELECT key FROM bundles") == [("k",)]
+        await store.close()
+
+    asyncio.run(go())
