@@ -16,6 +16,13 @@ from typing import Any
 from workflows_mcp.service import Service
 from workflows_mcp.settings import Settings
 
+LOADED = [
+    "workflows_mcp.engines.sqlite.engine",
+    "workflows_mcp.steps.call",
+    "workflows_mcp.steps.shell",
+    "workflows_mcp.steps.template",
+]
+"""So that a process that is forked off can work at once."""
 ENDED = ("completed", "failed", "cancelled")
 
 
@@ -58,7 +65,7 @@ def serve(home: Path, ready: Event, until_ended: bool) -> None:
 class Processes:
     def __init__(self) -> None:
         self._context: ForkServerContext = multiprocessing.get_context("forkserver")
-        self._context.set_forkserver_preload(["support.victims", "workflows_mcp.engines.sqlite.engine"])
+        self._context.set_forkserver_preload(["support.victims", *LOADED])
         self._started: list[BaseProcess] = []
 
     def start(self, target: Any, *arguments: Any) -> tuple[BaseProcess, Event]:

@@ -45,8 +45,10 @@ class Executor:
         return self._policy.limits
 
     def changes_world(self, command: RunStep) -> bool:
-        step = self._registry.find(command.step)
-        return step is None or step.changes_world(command.inputs)
+        try:
+            return self._registry.get(command.step).changes_world(command.inputs)
+        except Exception:
+            return True  # `perform` will find the same and report it
 
     def perform(self, run_id: str, command: RunStep, report: Report) -> None:
         """Carry out a step and report once. What needs no waiting reports before this returns."""

@@ -104,6 +104,7 @@ class SqliteEngine:
         self._bundles = runs.BundleCache()
         self._keeping: asyncio.Task[None] | None = None
         self._seen_version = -1
+        self._unreadable: set[str] = set()
         self.store: Store
 
     async def open(self) -> None:
@@ -330,12 +331,21 @@ class SqliteEngine:
         await self._bury()
         rows = self.store.read(leases.ORPHANS, (self._owner, self._clock.now()))
         orphans = [str(row[0]) for row in rows]
-        taken = [await self._take(run_id) for run_id in orphans if self._live(run_id) is None]
-        drivers = [driver for driver in taken if driver is not None]
+        drivers = [driver for run_id in orphans if (driver := await self._adopted(run_id)) is not None]
         await self._executor.end_leftovers([(it.run_id, key) for it in drivers for key in it.under_way()])
         for driver in drivers:
             logger.info("the run %s goes on here", driver.run_id)
             driver.resume()
+
+    async def _adopted(self, run_id: str) -> Driver | None:
+        if self._live(run_id) is not None or run_id in self._unreadable:
+            return None
+        try:
+            return await self._take(run_id)
+        except Exception:
+            self._unreadable.add(run_id)
+            logger.exception("the run %s cannot be read; it stays as it is", run_id)
+            return None
 
     async def _bury(self) -> None:
         """Processes that have died need not keep their runs until their leases end."""

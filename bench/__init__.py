@@ -1,0 +1,1 @@
+"""Measurements, all in one run, printed as ratios: `make bench`."""

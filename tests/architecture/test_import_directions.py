@@ -1,0 +1,111 @@
+"""Who may know whom, and that the interpreter is pure: read off the source itself."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+SOURCE = Path(__file__).resolve().parents[2] / "src" / "workflows_mcp"
+EVERYBODY = {"errors", "values", "limits", "settings"}
+
+MAY_KNOW: dict[str, set[str]] = {
+    "errors": set(),
+    "values": set(),
+    "limits": set(),
+    "settings": set(),
+    "expressions": set(),
+    "plan": {"expressions"},
+    "machine": {"plan", "expressions"},
+    "policy": set(),
+    "steps": {"policy", "expressions"},
+    "dialects": {"steps", "plan", "expressions"},
+    "library": {"dialects", "steps", "plan"},
+    "engines": {"steps", "policy", "machine", "plan"},
+    "agent": {"steps", "machine", "plan", "expressions"},
+    "service": {"agent", "engines", "dialects", "library", "steps", "policy", "machine", "plan"},
+    "mcp_server": {"service"},
+    "cli": {"service", "mcp_server"},
+    "__main__": {"cli"},
+}
+
+PURE = ("expressions", "plan", "machine")
+IMPURE_MODULES = {
+    "asyncio", "io", "multiprocessing", "os", "pathlib", "random", "secrets", "shutil", "signal", "socket",
+    "subprocess", "sys", "tempfile", "threading", "time", "uuid",
+}  # fmt: skip
+IMPURE_CALLS = {"open", "print", "input", "exec", "eval", "now", "today", "utcnow"}
+WATCHES_A_CLOCK = {"expressions/bounds.py"}
+"""The one place that may: it stops what runs too long."""
+
+
+def modules() -> Iterator[tuple[str, str, ast.Module]]:
+    """Every module: its path, the part that it belongs to, and its syntax tree."""
+    for path in sorted(SOURCE.rglob("*.py")):
+        relative = path.relative_to(SOURCE)
+        part = relative.parts[0].removesuffix(".py")
+        if part != "__init__":
+            yield relative.as_posix(), part, ast.parse(path.read_text(encoding="utf-8"))
+
+
+def imports(tree: ast.Module) -> Iterator[str]:
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            yield from (name.name for name in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            assert node.level == 0, "imports are absolute"
+            module = node.module or ""
+            yield from (
+                [f"{module}.{name.name}" for name in node.names] if module == "workflows_mcp" else [module]
+            )
+
+
+def test_imports_point_down_only() -> None:
+    wrong = []
+    for path, part, tree in modules():
+        for name in imports(tree):
+            if not name.startswith("workflows_mcp."):
+                continue
+            known = name.split(".")[1]
+            if known not in {part, "__version__", *EVERYBODY, *MAY_KNOW[part]}:
+                wrong.append(f"{path} knows {known}")
+    assert wrong == []
+
+
+@pytest.mark.parametrize("part", PURE)
+def test_the_interpreter_does_no_io_reads_no_clock_and_throws_no_dice(part: str) -> None:
+    wrong = []
+    for path, owner, tree in modules():
+        if owner != part or path in WATCHES_A_CLOCK:
+            continue
+        wrong += [f"{path} imports {name}" for name in imports(tree) if name.split(".")[0] in IMPURE_MODULES]
+        for node in ast.walk(tree):
+            if isinstance(node, ast.Call):
+                name = node.func.id if isinstance(node.func, ast.Name) else getattr(node.func, "attr", "")
+                if name in IMPURE_CALLS:
+                    wrong.append(f"{path}:{node.lineno} calls {name}()")
+    assert wrong == []
+
+
+def test_every_module_says_what_it_is_for() -> None:
+    assert [path for path, _, tree in modules() if not ast.get_docstring(tree)] == []
+
+
+def test_no_module_holds_more_than_one_idea_can_need() -> None:
+    lengths = {
+        path: len((SOURCE / path).read_text(encoding="utf-8").splitlines()) for path, _, _ in modules()
+    }
+    assert {path: length for path, length in lengths.items() if length > 450} == {}
+
+
+def test_only_the_terminal_writes_to_stdout() -> None:
+    wrong = []
+    for path, part, tree in modules():
+        if part == "cli":
+            continue
+        for node in ast.walk(tree):
+            if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == "print":
+                wrong.append(f"{path}:{node.lineno}")
+    assert wrong == []
