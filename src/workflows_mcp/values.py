@@ -17,6 +17,7 @@ Value: TypeAlias = Any
 
 _encode = msgspec.json.Encoder().encode
 _decode = msgspec.json.Decoder().decode
+_COMPARED = 300
 
 
 def to_json(value: Value, *, indent: int = 0) -> str:
@@ -81,6 +82,9 @@ def nearest(name: str, known: Iterable[str]) -> str | None:
     match = folded.get(name.lower().replace("-", "_"))
     if match is not None:
         return match
+    if len(options) > _COMPARED:  # comparing is slow: keep to those that are alike at first sight
+        alike = [it for it in options if it[:1] == name[:1] and abs(len(it) - len(name)) <= 2]
+        options = alike[:_COMPARED]
     close = difflib.get_close_matches(name, options, n=1, cutoff=0.6)
     return close[0] if close else None
 

@@ -91,6 +91,24 @@ def test_a_closed_engine_leaves_its_runs_to_the_next_which_repeats_only_what_was
     asyncio.run(go())
 
 
+def test_cancelling_a_run_that_was_cut_off_does_not_start_its_steps_again(tmp_path: Path) -> None:
+    async def go() -> None:
+        one, other = World(tmp_path), World(tmp_path)
+        async with one.engine("sqlite") as first:
+            run_id = await first.start(bundle(plan(block("b", gate("b")), block("c", note("c")))), {})
+            while not one.gate.started:
+                await settle()
+            await first.view(run_id)
+        async with other.engine("sqlite", adopt=False) as second:
+            await second.send(run_id, lambda _, now: CancelRequested(now))
+            assert (await second.view(run_id)).state.status == "cancelled"
+            await settle()
+        assert other.gate.started == []
+        assert other.note.lines == []
+
+    asyncio.run(go())
+
+
 def test_a_command_that_does_not_adopt_leaves_other_runs_alone(tmp_path: Path) -> None:
     async def go() -> None:
         one, other = World(tmp_path), World(tmp_path)
@@ -170,6 +188,8 @@ def test_a_store_that_cannot_be_opened_says_what_to_do(tmp_path: Path) -> None:
         (tmp_path / "runs.db").write_text("this is not a database, it is a text of some length" * 50)
         with pytest.raises(StoreError, match="cannot be used"):
             Store(tmp_path / "runs.db")
+        with pytest.raises(StoreError, match="set WORKFLOWS_HOME"):
+            Store(tmp_path / "runs.db" / "below a file" / "runs.db")
 
     asyncio.run(go())
 

@@ -40,7 +40,7 @@ class World:
             registry_of(self.note, self.gate, *self.more), policy, self.home / "scratch", self.clock
         )
 
-    def find(self, name: str) -> Bundle:
+    def find(self, name: str, _: str) -> Bundle:
         if name not in self.found:
             raise UnknownWorkflow(f"there is no workflow '{name}'")
         return self.found[name]

@@ -16,8 +16,8 @@ from workflows_mcp.values import Value
 MakeEvent = Callable[[Machine, float], Event]
 """Makes the event to send from the run as it is now; raises when it cannot be sent."""
 
-FindBundle = Callable[[str], Bundle]
-"""Finds a workflow by name, with all that it calls; raises WorkflowsError."""
+FindBundle = Callable[[str, str], Bundle]
+"""Finds a workflow by name, as seen from a file, with all that it calls; raises WorkflowsError."""
 
 
 @dataclass(frozen=True, slots=True)

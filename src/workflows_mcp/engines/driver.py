@@ -127,10 +127,17 @@ class Driver:
         frames = self.machine.state.frames.items()
         return [key_of(address, frame.attempt) for address, frame in frames if frame.kind == "step"]
 
-    def resume(self) -> None:
-        """Go on after a restart. What is left of the steps under way must have been ended before."""
-        for command in self.machine.outstanding(self._clock.now()):
-            self._perform(command)
+    def resume(self, event: Event | None = None) -> None:
+        """Go on after a restart, with what has happened meanwhile. What is left of the steps under way must
+        have been ended before; a step that the event makes needless is not repeated."""
+        commands = self.machine.outstanding(self._clock.now())
+        if event is not None:
+            self.feed(event)
+        frames = self.machine.state.frames.items()
+        wanted = {key_of(address, frame.attempt) for address, frame in frames}
+        for command in commands:
+            if not isinstance(command, Finish) and command.key in wanted:
+                self._perform(command)
         self._ready.extend(self._held)
         self._held = []
         self._pump()
@@ -242,7 +249,7 @@ class Driver:
 
     def _load(self, command: LoadPlan) -> PlanLoaded:
         try:
-            bundle = self._find_bundle(command.name)
+            bundle = self._find_bundle(command.name, command.beside)
         except WorkflowsError as error:
             return PlanLoaded(self._clock.now(), command.key, command.name, error=str(error))
         return PlanLoaded(self._clock.now(), command.key, command.name, bundle.plans, bundle.sources)

@@ -19,6 +19,7 @@ from workflows_mcp.values import Value, kind_of, shown
 
 Evaluator = Callable[[Scope], Value]
 MAX_DEPTH = 50
+_TRUTH_HINT = "write true or false; as text it needs quotes"
 _TRUTH = {"true": True, "True": True, "false": False, "False": False}
 
 
@@ -155,7 +156,8 @@ def compile_condition(parsed: ParsedCondition, quoted: Callable[[str, int], Expr
                 read.append(reference)
                 return lambda scope: follow(reference, scope)
             case ast.Name(id=name):
-                raise _refused(node, f"unknown word '{name}'", f"text needs quotes: '{name}'")
+                hint = _TRUTH_HINT if name in ("yes", "no", "on", "off") else f"text needs quotes: '{name}'"
+                raise _refused(node, f"unknown word '{name}'", hint)
             case ast.BoolOp(op=op, values=values):
                 parts = [compile_(value, depth + 1) for value in values]
                 if isinstance(op, ast.And):

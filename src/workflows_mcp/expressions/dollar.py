@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import ast
 import re
+import warnings
 from functools import lru_cache
 
 from workflows_mcp.errors import ExpressionError
@@ -220,7 +221,9 @@ def _parse_condition(text: str) -> ParsedCondition:
     shifted = code.strip()
     indent = len(code) - len(code.lstrip())
     try:
-        body = ast.parse(shifted, mode="eval").body
+        with warnings.catch_warnings():  # what Python thinks of the style is of no interest here
+            warnings.simplefilter("ignore")
+            body = ast.parse(shifted, mode="eval").body
     except (SyntaxError, RecursionError, MemoryError, ValueError) as error:
         column = getattr(error, "offset", None) or len(shifted) + 1
         offset = min(column - 1, len(shifted)) + indent

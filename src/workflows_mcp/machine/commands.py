@@ -47,6 +47,8 @@ class LoadPlan(msgspec.Struct, frozen=True):
 
     key: str
     name: str
+    beside: str = ""
+    """The file of the workflow that calls it."""
 
 
 class Finish(msgspec.Struct, frozen=True):

@@ -130,7 +130,8 @@ class Machine:
                 if frame.timeout is not None:
                     commands.append(SetTimer(key, now + frame.timeout))
             elif frame.kind == "plan":
-                commands.append(LoadPlan(key, scope.program.prepared(index).workflow(scope.names)))
+                name = scope.program.prepared(index).workflow(scope.names)
+                commands.append(LoadPlan(key, name, scope.program.plan.file))
             elif frame.deadline is not None:
                 commands.append(SetTimer(key, frame.deadline))
         return commands

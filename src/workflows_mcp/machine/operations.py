@@ -60,7 +60,7 @@ def enter_call(machine: Machine, scope: OpenScope, index: int, at: float) -> Non
     if not machine.knows(name):
         frame = Frame("plan", at)
         machine.open_frame(address, frame, None, at)
-        machine.wish(LoadPlan(key_of(address, frame.attempt), name))
+        machine.wish(LoadPlan(key_of(address, frame.attempt), name, scope.program.plan.file))
         return
     depth = address.count("/") + 1
     if depth > machine.call_depth:

@@ -11,11 +11,10 @@ from typing import Any
 
 from workflows_mcp.errors import ExpressionError
 from workflows_mcp.expressions.base import Code, CodeTemplate, Expression, Language, Scope
-from workflows_mcp.expressions.dollar import Dollar
 from workflows_mcp.plan.model import Call, Do, Node, Plan
+from workflows_mcp.plan.references import LANGUAGES
 from workflows_mcp.values import Value, to_text
 
-LANGUAGES: dict[str, Language] = {"graph": Dollar()}
 Path = tuple[str | int, ...]
 Evaluate = Callable[[Scope], Value]
 

@@ -40,9 +40,10 @@ def plan_key(plan: Plan) -> str:
 
 
 def bundle_key(bundle: Bundle) -> str:
-    """The hash of a plan together with all that it can call."""
-    plans = [(name, plan_key(plan)) for name, plan in sorted(bundle.plans.items())]
-    return _key(_encode([bundle.main, plans]))
+    """The hash of a plan together with all that it can call, and with the sources of all of them: a run
+    shows its errors in the text that it was started from."""
+    plans = [(name, plan_key(plan), plan.file) for name, plan in sorted(bundle.plans.items())]
+    return _key(_encode([bundle.main, plans, sorted(bundle.sources.items())]))
 
 
 def _key(data: bytes) -> str:

@@ -12,9 +12,11 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
+import msgspec
+
 from workflows_mcp.errors import InvalidInputs
 from workflows_mcp.plan.model import InputSpec, InputType, Plan
-from workflows_mcp.values import Value, from_json, kind_of, nearest, shown, to_json
+from workflows_mcp.values import Value, from_json, kind_of, nearest, shown
 
 TYPE_NAMES: dict[str, InputType] = {
     "string": "string",
@@ -32,6 +34,9 @@ TYPE_NAMES: dict[str, InputType] = {
     "any": "any",
 }
 """Every spelling of an input type that a definition may use."""
+
+_journal = msgspec.msgpack.Encoder().encode
+"""A value that cannot be written down cannot be kept: numbers of more than 64 bits, objects of Python."""
 
 _SCHEMA_TYPES = {
     "string": "string",
@@ -92,9 +97,9 @@ def converted(value: Any, kind: InputType) -> Value:
     if found is _NO:
         raise ValueError(f"must be {_SAMPLES[kind]}, not {kind_of(value)} {_shown(value)}")
     try:
-        to_json(found)
+        _journal(found)
     except (TypeError, ValueError, OverflowError) as error:
-        raise ValueError(f"cannot be kept as JSON: {error}") from None
+        raise ValueError(f"cannot be kept in a run: {error}") from None
     return found
 
 

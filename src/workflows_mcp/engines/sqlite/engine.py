@@ -144,22 +144,34 @@ class SqliteEngine:
 
     async def send(self, run_id: str, make_event: MakeEvent) -> None:
         driver = self._live(run_id)
+        if driver is not None:
+            event = make_event(driver.machine, self._clock.now())
+            driver.machine.refuse_unexpected(event)
+            driver.feed(event)
+        else:
+            driver = await self._send_at_rest(run_id, make_event)
+        if driver is not None:
+            await driver.synced()
+
+    async def _send_at_rest(self, run_id: str, make_event: MakeEvent) -> Driver | None:
+        """Send an event to a run that is not under way here: take it over with the event, or post it."""
+        machine = self._at_rest_here(run_id) or self._read(run_id)
+        event = make_event(machine, self._clock.now())
+        machine.refuse_unexpected(event)
+        driver = await self._take(run_id)
         if driver is None:
-            machine = self._at_rest_here(run_id) or self._read(run_id)
-            event = make_event(machine, self._clock.now())
-            machine.refuse_unexpected(event)
-            driver = await self._claim(run_id)
-            if driver is None:
-                await self._send_elsewhere(run_id, event)
-                return
+            await self._send_elsewhere(run_id, event)
+            return None
+        await self._executor.end_leftovers([(run_id, key) for key in driver.under_way()])
         try:
             event = make_event(driver.machine, self._clock.now())
             driver.machine.refuse_unexpected(event)
         except WorkflowsError:
+            driver.resume()
             await self._give_back(run_id, driver)
             raise
-        driver.feed(event)
-        await driver.synced()
+        driver.resume(event)
+        return driver
 
     async def view(self, run_id: str) -> Machine:
         return await self.wait(run_id, lambda _: True, 0.0)

@@ -49,8 +49,11 @@ class Write(NamedTuple):
 class Store:
     def __init__(self, path: Path, *, synchronous: str = "FULL") -> None:
         _refuse_old_sqlite()
-        path.parent.mkdir(parents=True, exist_ok=True)
         self.path = path
+        try:
+            path.parent.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise _store_error(path, error) from error
         self._writer = _connect(path, synchronous)
         migrate(self._writer)
         self._reader = _connect(path, synchronous)
@@ -214,7 +217,7 @@ def _connect(path: Path, synchronous: str) -> apsw.Connection:
     return connection
 
 
-def _store_error(path: Path, error: apsw.Error) -> StoreError:
+def _store_error(path: Path, error: Exception) -> StoreError:
     return StoreError(
         f"the store of runs {path} cannot be used: {error}",
         hint="check that the disk has space and that the directory is writable, or set WORKFLOWS_HOME",

@@ -1,0 +1,84 @@
+"""What a workflow is, for somebody who is about to run it: what it takes and gives, its steps, what it
+will ask of the agent, and what it will do to the machine."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from workflows_mcp.agent.previews import Cut, cut
+from workflows_mcp.machine.program import LANGUAGES
+from workflows_mcp.plan.inputs import input_schema
+from workflows_mcp.plan.model import Bundle, Call, Do, Graph, Node, Plan
+from workflows_mcp.steps.registry import StepRegistry
+from workflows_mcp.values import Value
+
+_CHARACTERS = 300
+
+
+def workflow_info(bundle: Bundle, registry: StepRegistry, *, source: str = "") -> dict[str, Any]:
+    plan = bundle.plans[bundle.main]
+    info: dict[str, Any] = {
+        "workflow": plan.name,
+        "description": plan.description,
+        "dialect": plan.dialect,
+        "version": plan.version,
+        "tags": list(plan.tags),
+        "source": source or plan.file,
+        "inputs": input_schema(plan),
+        "outputs": {name: _short(value) for name, value in plan.outputs.items()},
+        "steps": [_step(node, plan.body) for node in plan.body.nodes],
+        "asks": _asks(bundle),
+        "needs": _needs(bundle, registry),
+        "calls": sorted(name for name in bundle.plans if name != bundle.main),
+    }
+    always = ("workflow", "inputs", "outputs", "steps")
+    return {name: value for name, value in info.items() if value or name in always}
+
+
+def _step(node: Node, graph: Graph) -> dict[str, Value]:
+    step: dict[str, Value] = {"id": node.id}
+    if isinstance(node.do, Call):
+        step["calls"] = node.do.workflow
+    else:
+        step["type"] = node.do.step
+    if node.needs:
+        step["depends_on"] = [graph.nodes[need.node].id for need in node.needs]
+    if node.condition:
+        step["condition"] = _short(node.condition.strip())
+    return step
+
+
+def _asks(bundle: Bundle) -> list[Value]:
+    """Every question that a run may hand to the agent, in the workflow and in those that it calls."""
+    asked: list[Value] = []
+    for name, plan in _main_first(bundle):
+        for node in plan.body.nodes:
+            if isinstance(node.do, Do) and node.do.by == "agent":
+                question: dict[str, Value] = {"step": node.id, "type": node.do.step}
+                if name != bundle.main:
+                    question["workflow"] = name
+                question["inputs"] = _short(node.do.inputs)
+                asked.append(question)
+    return asked
+
+
+def _needs(bundle: Bundle, registry: StepRegistry) -> list[str]:
+    """What steps of the workflow, and of those that it calls, will do to the machine."""
+    needs: set[str] = set()
+    for plan in bundle.plans.values():
+        language = LANGUAGES[plan.dialect]
+        for node in plan.body.nodes:
+            if isinstance(node.do, Do):
+                step = registry.find(node.do.step)
+                needs |= set(step.capabilities) if step is not None else set()
+            elif isinstance(node.do.workflow, str) and language.is_dynamic(node.do.workflow):
+                needs.add("whatever the workflow needs that is chosen while it runs")
+    return sorted(needs)
+
+
+def _main_first(bundle: Bundle) -> list[tuple[str, Plan]]:
+    return sorted(bundle.plans.items(), key=lambda item: item[0] != bundle.main)
+
+
+def _short(value: Value) -> Value:
+    return cut(value, (), Cut(_CHARACTERS), lambda path, offset: "the definition itself")

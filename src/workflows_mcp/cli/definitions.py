@@ -1,0 +1,130 @@
+"""`list`, `info` and `validate`: what can be run, and whether a file is right. Nothing is run."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from pathlib import Path
+from typing import Any
+
+from workflows_mcp.cli.printing import err, out, print_json, print_table, problem_as_json
+from workflows_mcp.cli.running import meant_workflow, terminal_settings
+from workflows_mcp.errors import Place, Problem
+from workflows_mcp.service import Service
+from workflows_mcp.values import to_json
+
+
+def list_command(options: argparse.Namespace) -> int:
+    tags = [tag.strip() for tag in options.tags.split(",") if tag.strip()]
+    found = Service.open(terminal_settings()).list_workflows(tags=tags, query=" ".join(options.query))
+    if options.json:
+        print_json({"workflows": [_listed(summary) for summary in found]})
+        return 0
+    if not found:
+        err().line("no workflows" + (" like that" if tags or options.query else ""))
+        return 0
+    rows = [(summary.name, summary.source, summary.description.strip().split("\n")[0]) for summary in found]
+    print_table(out(), rows, ("bold", "dim"))
+    broken = [summary for summary in found if summary.problems]
+    if broken:
+        err().line(f"{len(broken)} cannot be run: workflows-mcp validate {broken[0].file} says why")
+    return 0
+
+
+def info_command(options: argparse.Namespace) -> int:
+    service = Service.open(terminal_settings())
+    meant = meant_workflow(options.workflow)
+    info = service.file_info(meant["file"]) if "file" in meant else service.workflow_info(options.workflow)
+    if options.json:
+        print_json(info)
+    else:
+        _print_info(info)
+    return 0
+
+
+def validate_command(options: argparse.Namespace) -> int:
+    service = Service.open(terminal_settings())
+    results = [(file, _problems(service, file)) for file in options.files]
+    wrong = sum(not problem.warning for _, problems in results for problem in problems)
+    if options.json:
+        files = [
+            {
+                "file": file,
+                "valid": all(problem.warning for problem in problems),
+                "problems": [problem_as_json(problem) for problem in problems],
+            }
+            for file, problems in results
+        ]
+        print_json({"valid": not wrong, "files": files})
+        return 1 if wrong else 0
+    paper = out()
+    for file, problems in results:
+        if not problems:
+            paper.line(f"{paper.mark('completed')} {file}")
+        for problem in problems:
+            paper.line(str(problem))
+    if wrong:
+        err().line(f"{wrong} problem{'s' if wrong != 1 else ''}")
+    return 1 if wrong else 0
+
+
+def _problems(service: Service, file: str) -> list[Problem]:
+    try:
+        text = sys.stdin.read() if file == "-" else Path(file).read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        reason = error.strerror if isinstance(error, OSError) else "it is not UTF-8"
+        return [Problem("unreadable", f"the file cannot be read: {reason}", place=Place(file, 1, 1))]
+    return service.validate(text, file="<stdin>" if file == "-" else file)
+
+
+def _listed(summary: Any) -> dict[str, Any]:
+    listed = {
+        "name": summary.name,
+        "description": summary.description,
+        "dialect": summary.dialect,
+        "source": summary.source,
+        "file": summary.file,
+        "tags": list(summary.tags),
+    }
+    if summary.problems:
+        listed["problems"] = [problem_as_json(problem) for problem in summary.problems]
+    return listed
+
+
+def _print_info(info: dict[str, Any]) -> None:
+    paper = out()
+    paper.line(paper.paint(info["workflow"], "bold") + (f" {info['version']}" if "version" in info else ""))
+    if info.get("description"):
+        paper.line(info["description"].rstrip())
+    paper.line(paper.paint(f"{info['dialect']} dialect, from {info.get('source', 'a text')}", "dim"))
+    schema = info["inputs"]
+    if schema["properties"]:
+        paper.line("\ninputs")
+        print_table(paper, [_input(name, spec, schema) for name, spec in schema["properties"].items()])
+    paper.line("\nsteps")
+    rows = []
+    for step in info["steps"]:
+        after = f"after {', '.join(step['depends_on'])}" if "depends_on" in step else ""
+        condition = f"if {step['condition']}" if "condition" in step else ""
+        kind = f"calls {step['calls']}" if "calls" in step else step["type"]
+        rows.append(("  " + step["id"], kind, "  ".join(part for part in (after, condition) if part)))
+    print_table(paper, rows)
+    if info["outputs"]:
+        paper.line("\noutputs")
+        print_table(paper, [(f"  {name}", _text(value)) for name, value in info["outputs"].items()])
+    if "asks" in info:
+        paper.line("\nasks for an answer at: " + ", ".join(question["step"] for question in info["asks"]))
+    if "needs" in info:
+        paper.line("\nneeds: " + ", ".join(need.replace("_", " ") for need in info["needs"]))
+
+
+def _input(name: str, spec: dict[str, Any], schema: dict[str, Any]) -> tuple[str, str, str]:
+    if name in schema["required"]:
+        kind = "required"
+    else:
+        kind = f"default {to_json(spec['default'])}" if "default" in spec else "optional"
+    return f"  {name}", f"{spec.get('type', 'any')}, {kind}", spec.get("description", "")
+
+
+def _text(value: Any) -> str:
+    return " ".join(value.split()) if isinstance(value, str) else to_json(value)

@@ -1,0 +1,112 @@
+"""A run as it goes, line by line, and how it ended."""
+
+from __future__ import annotations
+
+import asyncio
+from datetime import datetime
+from typing import Any
+
+from workflows_mcp.cli.asking import show_question
+from workflows_mcp.cli.printing import Paper, out, print_values, took
+from workflows_mcp.service import Progress
+
+_ENDED = ("completed", "failed", "skipped")
+_TOGETHER_SECONDS = 0.02
+
+
+class ProgressLines:
+    """A line for every block that starts, ends, is skipped, or asks something.
+
+    News that come together are put in order: a block that calls a workflow ends after those inside of it.
+    """
+
+    def __init__(self, paper: Paper) -> None:
+        self._paper = paper
+        self._seen: dict[str, str] = {}
+        self._news: list[Progress] = []
+
+    def after(self, statuses: dict[str, str]) -> None:
+        """What has happened already is not told again."""
+        self._seen.update(statuses)
+
+    def show(self, step: Progress) -> None:
+        if step.status == "pending" or self._seen.get(step.address) == step.status:
+            return
+        self._seen[step.address] = step.status
+        if not self._news:
+            asyncio.get_running_loop().call_later(_TOGETHER_SECONDS, self.flush)
+        self._news.append(step)
+
+    def flush(self) -> None:
+        news, self._news = self._news, []
+        for step in sorted(news, key=_in_order):
+            self._print(step)
+
+    def _print(self, step: Progress) -> None:
+        paper = self._paper
+        at = datetime.fromtimestamp(step.at).strftime("%H:%M:%S")
+        depth = "  " * step.address.count("/")
+        parts = [
+            paper.paint(at, "dim"),
+            f"{depth}{paper.mark(step.status, step.outcome)} {step.address}",
+            paper.paint(paper.clean(_how(step)), "dim"),
+        ]
+        paper.line("  ".join(part for part in parts if part))
+
+
+def _in_order(step: Progress) -> tuple[float, bool, int]:
+    """At the same time, ends come before starts; inner ends before outer ones, outer starts before inner."""
+    depth = step.address.count("/")
+    return (step.at, False, -depth) if step.status in _ENDED else (step.at, True, depth)
+
+
+def _how(step: Progress) -> str:
+    match step.status:
+        case "running":
+            return ""
+        case "paused":
+            return "asks for an answer"
+        case "skipped":
+            return f"skipped: {step.message}" if step.message else "skipped"
+    said = took(step.seconds)
+    if step.message:
+        said += f"  {step.message.splitlines()[0]}"
+    return said
+
+
+def print_end(answer: dict[str, Any], paper: Paper, *, outputs: bool, seconds: float | None = None) -> None:
+    """How a run ended, or what it waits for: outputs on stdout, the rest on stderr."""
+    status = answer["status"]
+    mark = paper.mark(status)
+    name = f"{answer['workflow']} {paper.paint(answer['workflow_id'], 'dim')}"
+    if status in ("completed", "failed", "cancelled"):
+        paper.line(f"{mark} {name} {status}" + (f" in {took(seconds)}" if seconds is not None else ""))
+        if "error" in answer:
+            _print_fault(answer["error"], answer["workflow_id"], paper)
+        if outputs and answer.get("outputs"):
+            print_values(out(), answer["outputs"])
+        return
+    for action in [answer["action"], *answer.get("more_actions", ())] if "action" in answer else []:
+        show_question(paper, action)
+    paper.line()
+    paper.line(f"{mark} {name} is {answer.get('why', status)}")
+    if "action" in answer:
+        paper.line(f"  to go on: {how_to_answer(answer)}")
+
+
+def how_to_answer(answer: dict[str, Any]) -> str:
+    step = f" --step {answer['action']['step_id']}" if answer.get("more_actions") else ""
+    return f"workflows-mcp answer {answer['workflow_id']} VALUE{step}"
+
+
+def _print_fault(error: dict[str, Any], run_id: str, paper: Paper) -> None:
+    paper.line(f"  {paper.paint(paper.clean(error['message']), 'red')}")
+    if "place" in error:
+        paper.line(f"  at {error['place']}" + (f": {error['line']}" if "line" in error else ""))
+    if "printed" in error:
+        paper.line("  it printed last:")
+        for line in error["printed"].splitlines():
+            paper.line(f"    {paper.clean(line)}")
+    if "hint" in error:
+        paper.line(f"  {error['hint']}")
+    paper.line(paper.paint(f"  more: workflows-mcp show {run_id}", "dim"))

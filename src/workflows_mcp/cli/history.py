@@ -1,0 +1,98 @@
+"""`runs` and `show`: what has been run, and how."""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+from typing import Any
+
+from workflows_mcp.cli.following import print_end
+from workflows_mcp.cli.printing import Paper, err, out, print_json, print_table, print_values, took
+from workflows_mcp.cli.running import terminal_settings
+from workflows_mcp.service import Service
+from workflows_mcp.values import Value, to_json
+
+_SHOWN_CHARS = 100
+
+
+def runs_command(options: argparse.Namespace) -> int:
+    async def read() -> list[dict[str, Value]]:
+        async with Service.open(terminal_settings(), adopt=False) as service:
+            return await service.recent(limit=options.limit)
+
+    found = asyncio.run(read())
+    if options.json:
+        print_json({"runs": found})
+        return 0
+    if not found:
+        err().line("nothing has been run yet")
+        return 0
+    paper = out()
+    rows = [(run["workflow_id"], run["status"], _when(run["started_at"]), run["workflow"]) for run in found]
+    print_table(paper, [("RUN", "STATUS", "STARTED", "WORKFLOW"), *rows])
+    return 0
+
+
+def show_command(options: argparse.Namespace) -> int:
+    async def read() -> tuple[dict[str, Any], dict[str, Any]]:
+        async with Service.open(terminal_settings(), adopt=False) as service:
+            answer = await service.status(options.run)
+            state = await service.state(options.run, paths=["inputs", "blocks", "metadata"])
+            return answer, state["values"]
+
+    answer, state = asyncio.run(read())
+    if options.json:
+        times = {key: state["metadata"][key] for key in ("started_at", "ended_at") if state["metadata"][key]}
+        print_json({**answer, **times, "inputs": state["inputs"], "blocks": state["blocks"]})
+        return 0
+    paper = out()
+    paper.line(f"{paper.mark(answer['status'])} {paper.paint(answer['workflow'], 'bold')} {answer['status']}")
+    paper.line(
+        paper.paint(f"{answer['workflow_id']}, started {_when(state['metadata']['started_at'])}", "dim")
+    )
+    if state["inputs"]:
+        paper.line("\ninputs")
+        print_values(paper, state["inputs"], "  ")
+    paper.line("\nblocks")
+    _print_blocks(paper, state["blocks"], "  ")
+    if answer.get("outputs"):
+        paper.line("\noutputs")
+        print_values(paper, answer["outputs"], "  ")
+    if answer["status"] != "completed":
+        paper.line()
+        print_end(answer, paper, outputs=False)
+    return 0
+
+
+def _print_blocks(paper: Paper, blocks: dict[str, Any], indent: str) -> None:
+    for name, block in blocks.items():
+        metadata = block["metadata"]
+        status = metadata["status"]
+        milliseconds = metadata["execution_time_ms"]
+        how = took(milliseconds / 1000) if milliseconds is not None and status != "skipped" else status
+        message = metadata["message"]
+        if message:
+            how += f"  {message.splitlines()[0]}"
+        mark = paper.mark(status, metadata["outcome"])
+        paper.line(f"{indent}{mark} {name}  {paper.paint(how, 'dim')}")
+        inside = indent + "    "
+        if "blocks" in block:
+            _print_blocks(paper, block["blocks"], inside)
+        elif status in ("completed", "failed"):
+            for key, value in block["outputs"].items():
+                if value not in (None, "", [], {}):
+                    paper.line(f"{inside}{paper.paint(f'{key}: {_short(value)}', 'dim')}")
+
+
+def _short(value: Value) -> str:
+    text = to_json(value)
+    return text if len(text) <= _SHOWN_CHARS else text[: _SHOWN_CHARS - 1] + "…"
+
+
+def _when(at: Any) -> str:
+    """A time of the journal in the local zone, to the second."""
+    from datetime import datetime
+
+    if not isinstance(at, str):
+        return ""
+    return datetime.fromisoformat(at).astimezone().strftime("%Y-%m-%d %H:%M:%S")

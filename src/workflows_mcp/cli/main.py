@@ -1,0 +1,132 @@
+"""The command line: which words there are, and which module carries each out.
+
+`workflows-mcp` alone serves MCP over stdio. Modules are imported when their command is used: help and
+mistakes cost nothing, and `mcp` is loaded only to serve.
+
+    0 completed · 1 failed or cancelled · 2 wrong use · 3 waiting for an answer · 130 interrupted
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+from collections.abc import Sequence
+from typing import NoReturn
+
+from workflows_mcp import __version__
+from workflows_mcp.cli.codes import INTERRUPTED, WRONG_USE
+
+_EPILOG = """\
+exit codes: 0 completed, 1 failed or cancelled, 2 wrong use, 3 waiting for an answer
+Without a command, MCP is served over stdin and stdout: that is what an MCP client starts."""
+
+
+class Parser(argparse.ArgumentParser):
+    """An argument parser whose refusals are JSON too, where JSON was asked for."""
+
+    def error(self, message: str) -> NoReturn:
+        if "--json" in sys.argv[1:]:
+            from workflows_mcp.cli.printing import print_json
+
+            print_json({"error": {"code": "usage", "message": message, "hint": self.format_usage().strip()}})
+        self.print_usage(sys.stderr)
+        self.exit(WRONG_USE, f"{self.prog}: {message}\n")
+
+
+def build_parser() -> argparse.ArgumentParser:
+    parser = Parser(
+        prog="workflows-mcp",
+        description="Runs workflows for LLM agents, and for you.",
+        epilog=_EPILOG,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("--version", action="version", version=f"workflows-mcp {__version__}")
+    commands = parser.add_subparsers(dest="command", metavar="COMMAND", parser_class=Parser)
+
+    serve = commands.add_parser("serve", help="serve MCP over stdin and stdout (the default)")
+    serve.set_defaults(module="serving")
+
+    run = commands.add_parser("run", help="run a workflow and print its outputs")
+    run.add_argument("workflow", metavar="NAME|FILE", help="a workflow by name, a YAML file, or - for stdin")
+    run.add_argument(
+        "--input",
+        "-i",
+        metavar="KEY=VALUE",
+        action="append",
+        default=[],
+        help="an input; KEY:=JSON for a value that is not text",
+    )
+    run.add_argument("--inputs-file", metavar="FILE", help="inputs from a JSON file, or - for stdin")
+    run.add_argument(
+        "--timeout", metavar="SECONDS", type=float, help="cancel the run if it has not ended by then"
+    )
+    _json(run)
+    run.set_defaults(module="running")
+
+    answer = commands.add_parser("answer", help="answer what a run asks, and go on with it")
+    answer.add_argument("run", metavar="RUN_ID")
+    answer.add_argument("value", metavar="VALUE", nargs="?", help="text or JSON; without it, it is asked for")
+    answer.add_argument("--step", metavar="ID", help="which question, where several are asked")
+    _json(answer)
+    answer.set_defaults(module="running")
+
+    cancel = commands.add_parser("cancel", help="end a run and all that is under way in it")
+    cancel.add_argument("run", metavar="RUN_ID")
+    cancel.add_argument("--reason", default="", help="kept with the run")
+    _json(cancel)
+    cancel.set_defaults(module="running")
+
+    runs = commands.add_parser("runs", help="the recent runs")
+    runs.add_argument("--limit", type=int, default=20, metavar="N")
+    _json(runs)
+    runs.set_defaults(module="history")
+
+    show = commands.add_parser("show", help="how a run went, block by block")
+    show.add_argument("run", metavar="RUN_ID")
+    _json(show)
+    show.set_defaults(module="history")
+
+    listing = commands.add_parser("list", help="the workflows that can be run")
+    listing.add_argument("query", nargs="*", metavar="WORD", help="only those that mention all of these")
+    listing.add_argument("--tags", metavar="A,B", default="", help="only those with all of these tags")
+    _json(listing)
+    listing.set_defaults(module="definitions")
+
+    info = commands.add_parser("info", help="what a workflow takes, does, asks and gives")
+    info.add_argument("workflow", metavar="NAME|FILE")
+    _json(info)
+    info.set_defaults(module="definitions")
+
+    validate = commands.add_parser("validate", help="check workflow files: all problems at once")
+    validate.add_argument("files", metavar="FILE", nargs="+", help="a YAML file, or - for stdin")
+    _json(validate)
+    validate.set_defaults(module="definitions")
+    return parser
+
+
+def _json(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--json", action="store_true", help="exactly one JSON object on stdout")
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    options = build_parser().parse_args(arguments)
+    if options.command is None:
+        options = argparse.Namespace(command="serve", module="serving", json=False)
+    from importlib import import_module
+
+    from workflows_mcp.cli.printing import print_error
+    from workflows_mcp.errors import WorkflowsError
+
+    try:
+        command = getattr(import_module(f"workflows_mcp.cli.{options.module}"), f"{options.command}_command")
+        return int(command(options))
+    except WorkflowsError as error:
+        print_error(error, as_json=getattr(options, "json", False))
+        return WRONG_USE
+    except KeyboardInterrupt:
+        return INTERRUPTED
+    except BrokenPipeError:
+        # Whoever read our output has gone; leave without a word, also when Python flushes at exit.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return WRONG_USE

@@ -1,0 +1,176 @@
+"""`run`, `answer` and `cancel`: a run is driven by this process until it ends or waits for an answer."""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import dataclasses
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+from workflows_mcp.cli.asking import can_ask, read_answer, show_question
+from workflows_mcp.cli.codes import INTERRUPTED, exit_code
+from workflows_mcp.cli.following import ProgressLines, print_end
+from workflows_mcp.cli.inputs import read_inputs
+from workflows_mcp.cli.printing import err, print_json
+from workflows_mcp.errors import InvalidResult
+from workflows_mcp.service import Service
+from workflows_mcp.settings import Settings, load_settings
+
+_ENDED = ("completed", "failed", "cancelled")
+_LOOK_AGAIN_SECONDS = 0.2
+_UNCUT = 1_000_000_000
+
+
+def terminal_settings() -> Settings:
+    """Settings for a person or a script: nothing is cut, as it would be for an agent."""
+    settings = load_settings()
+    limits = dataclasses.replace(settings.limits, preview_chars=_UNCUT, answer_chars=_UNCUT)
+    return dataclasses.replace(settings, limits=limits)
+
+
+class Session:
+    """One run, followed on the terminal. The id is known outside, so that an interruption can name it."""
+
+    def __init__(self, *, as_json: bool) -> None:
+        self.as_json = as_json
+        self.run_id = ""
+        self.paper = err()
+        self.progress = ProgressLines(self.paper)
+        self._started = time.monotonic()
+
+    def finish(self, answer: dict[str, Any]) -> int:
+        if self.as_json:
+            print_json(answer)
+        seconds = time.monotonic() - self._started
+        print_end(answer, self.paper, outputs=not self.as_json, seconds=seconds)
+        return exit_code(answer["status"])
+
+    async def follow(self, service: Service) -> dict[str, Any]:
+        """Until the run has ended, or waits for an answer that nobody here can give."""
+        while True:
+            async for step in service.watch(self.run_id):
+                self.progress.show(step)
+            self.progress.flush()
+            answer = await service.status(self.run_id)
+            if answer["status"] in _ENDED:
+                return answer
+            if "action" not in answer:
+                continue
+            if can_ask():
+                if not await self._ask(service, answer["action"]):
+                    return answer
+            elif await _is_working(service, self.run_id):
+                await asyncio.sleep(_LOOK_AGAIN_SECONDS)
+            else:
+                return answer
+
+    async def _ask(self, service: Service, action: dict[str, Any]) -> bool:
+        """Ask a person until the answer fits; false when they give none."""
+        show_question(self.paper, action)
+        while True:
+            typed = await read_answer(self.paper)
+            if typed is None:
+                return False
+            try:
+                await service.submit(self.run_id, typed, step_id=action["step_id"], wait_seconds=0)
+            except InvalidResult as error:
+                self.paper.line(self.paper.paint(error.message, "red"))
+                continue
+            return True
+
+
+def run_command(options: argparse.Namespace) -> int:
+    inputs = read_inputs(options.input, options.inputs_file)
+    session = Session(as_json=options.json)
+
+    async def run() -> int:
+        async with Service.open(terminal_settings(), adopt=False) as service:
+            answer = await service.start(**meant_workflow(options.workflow), inputs=inputs, wait_seconds=0)
+            session.run_id = answer["workflow_id"]
+            try:
+                async with asyncio.timeout(options.timeout):
+                    answer = await session.follow(service)
+            except TimeoutError:
+                reason = f"it had not ended after {options.timeout:g} s"
+                answer = await service.cancel(session.run_id, reason=reason)
+            return session.finish(answer)
+
+    return _interruptible(run(), session)
+
+
+def answer_command(options: argparse.Namespace) -> int:
+    session = Session(as_json=options.json)
+
+    async def answer() -> int:
+        async with Service.open(terminal_settings(), adopt=False) as service:
+            current = await service.next_step(options.run)
+            session.run_id = options.run
+            session.progress.after(await _statuses(service, options.run))
+            value = options.value
+            if value is None and not can_ask():
+                value = sys.stdin.read().rstrip("\n") or None
+            if value is not None:
+                await service.submit(options.run, value, step_id=options.step, wait_seconds=0)
+            elif not can_ask() or "action" not in current:
+                return session.finish(current)
+            return session.finish(await session.follow(service))
+
+    return _interruptible(answer(), session)
+
+
+def cancel_command(options: argparse.Namespace) -> int:
+    async def cancel() -> dict[str, Any]:
+        async with Service.open(terminal_settings(), adopt=False) as service:
+            return await service.cancel(options.run, reason=options.reason)
+
+    answer = asyncio.run(cancel())
+    if options.json:
+        print_json(answer)
+    else:
+        err().line(f"the run {options.run} is cancelled")
+    return 0
+
+
+def meant_workflow(workflow: str) -> dict[str, str]:
+    """Whether a name, a file or the definition itself is meant."""
+    if workflow == "-":
+        return {"text": sys.stdin.read()}
+    if workflow.endswith((".yaml", ".yml")) or Path(workflow).is_file():
+        return {"file": workflow}
+    return {"workflow": workflow}
+
+
+def _interruptible(running: Any, session: Session) -> int:
+    try:
+        return int(asyncio.run(running))
+    except KeyboardInterrupt:
+        if session.run_id:
+            session.paper.line()
+            session.paper.line(
+                f"interrupted: the run {session.run_id} is kept. What was under way has been stopped, and is "
+                "repeated as soon as a server runs (workflows-mcp serve)."
+            )
+            session.paper.line(f"to end it: workflows-mcp cancel {session.run_id}")
+        return INTERRUPTED
+
+
+async def _is_working(service: Service, run_id: str) -> bool:
+    """Whether anything but the question is still under way."""
+    return "running" in (await _statuses(service, run_id, calls=False)).values()
+
+
+async def _statuses(service: Service, run_id: str, *, calls: bool = True) -> dict[str, str]:
+    """The status of every block by its address; those that call a workflow only if `calls`."""
+    found: dict[str, str] = {}
+    waiting = [("", (await service.state(run_id))["blocks"])]
+    while waiting:
+        prefix, blocks = waiting.pop()
+        for name, block in blocks.items():
+            if calls or "blocks" not in block:
+                found[prefix + name] = block["status"]
+            if "blocks" in block:
+                waiting.append((f"{prefix}{name}/", block["blocks"]))
+    return found

@@ -1,0 +1,132 @@
+"""From the text of a workflow to a checked plan, whatever dialect it is written in.
+
+    definition = load(text, file="deploy.yaml", registry=default_registry(), limits=limits)
+    definition.plan
+
+All problems of a file are reported at once, in one DefinitionError, each with file, line, column, the
+line itself and what to do. What is wrong between workflows that call each other is found by
+`check_bundle`, once all of them are loaded.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+
+from workflows_mcp.dialects.graph import compile_graph
+from workflows_mcp.dialects.yaml_source import Document, collector_paused, locate, read_document
+from workflows_mcp.errors import DefinitionError, Problem
+from workflows_mcp.limits import DEFAULT_LIMITS, Limits
+from workflows_mcp.plan.check import check_calls
+from workflows_mcp.plan.model import Bundle, Plan
+from workflows_mcp.plan.resolution import MOST_PROBLEMS
+from workflows_mcp.steps.registry import StepRegistry
+from workflows_mcp.values import did_you_mean, kind_of
+
+__all__ = ["Definition", "check_bundle", "load", "locate", "place_problems"]
+
+DIALECTS = ("graph",)
+_EXPECTED = "a workflow has a name and a list of blocks, each with id, type and inputs"
+
+
+@dataclass(frozen=True, slots=True)
+class Definition:
+    """A workflow that is ready to run, and the text it was made from."""
+
+    plan: Plan
+    text: str
+    warnings: list[Problem] = field(default_factory=list)
+
+
+def load(text: str, *, file: str, registry: StepRegistry, limits: Limits = DEFAULT_LIMITS) -> Definition:
+    """Raises DefinitionError with all problems of the file. `file` names it in messages, and its stem is
+    the name of a workflow that has none."""
+    with collector_paused():
+        document = read_document(text, file, limits)
+        problems = _recognise(document)
+        if problems:
+            raise DefinitionError(_in_order([*document.problems, *_placed(problems, document)]))
+        plan, problems = compile_graph(document, registry)
+        found = _in_order([*document.problems, *_placed(problems, document)])
+        # The nodes of a large file are many: let go of them before the collector runs again.
+        del document
+    if any(not problem.warning for problem in found):
+        raise DefinitionError(_shortened(found), name=plan.name)
+    return Definition(plan, text, _shortened(found))
+
+
+def check_bundle(bundle: Bundle, sources: Mapping[str, str], known: Iterable[str] = ()) -> None:
+    """Raises DefinitionError for what is wrong between workflows that call each other.
+
+    `sources` are the texts of the workflows by name; `known` the names of all workflows there are.
+    """
+    found: list[Problem] = []
+    for name, problems in check_calls(bundle, known).items():
+        found += place_problems(problems, sources.get(name, ""), bundle.plans[name].file)
+    if found:
+        raise DefinitionError(found, name=bundle.main)
+
+
+def place_problems(problems: Iterable[Problem], text: str, file: str) -> list[Problem]:
+    """The problems with their places in the file that has this text, in the order of the file."""
+    try:
+        document = read_document(text, file)
+    except DefinitionError:
+        return list(problems)
+    return _in_order(_placed(problems, document))
+
+
+def _recognise(document: Document) -> list[Problem]:
+    """Why this is not a workflow of a dialect that is read here; nothing if it is."""
+    value = document.value
+    if value is None:
+        return [Problem("empty", "there is no workflow in this file", _EXPECTED)]
+    if not isinstance(value, dict):
+        return [Problem("wrong_type", f"a workflow is a mapping, not {kind_of(value)}", _EXPECTED)]
+    dialect = value.get("dialect")
+    if dialect is not None and dialect not in DIALECTS:
+        hint = did_you_mean(str(dialect), DIALECTS, what="this version reads")
+        return [Problem("dialect", f"the dialect '{dialect}' is not read here", hint, ("dialect",))]
+    if "blocks" in value or dialect is not None:
+        return []
+    if "steps" in value:
+        return [
+            Problem(
+                "dialect",
+                "workflows made of 'steps' are not read by this version",
+                "it reads workflows made of 'blocks'",
+                ("steps",),
+                on_key=True,
+            )
+        ]
+    return [Problem("missing_key", "there are no 'blocks'", _EXPECTED)]
+
+
+def _placed(problems: Iterable[Problem], document: Document) -> list[Problem]:
+    return [
+        problem
+        if problem.place is not None
+        else problem.at(document.place(problem.path, problem.offset, problem.on_key))
+        for problem in problems
+    ]
+
+
+def _shortened(problems: list[Problem]) -> list[Problem]:
+    """As many problems as anybody reads, and that there are more."""
+    if len(problems) <= MOST_PROBLEMS:
+        return problems
+    last = Problem(
+        "more",
+        "there are more problems from here on",
+        "solve those before it first: many will have the same cause",
+        place=problems[MOST_PROBLEMS].place,
+        warning=problems[MOST_PROBLEMS].warning,
+    )
+    return [*problems[:MOST_PROBLEMS], last]
+
+
+def _in_order(problems: Iterable[Problem]) -> list[Problem]:
+    def position(problem: Problem) -> tuple[int, int]:
+        return (problem.place.line, problem.place.column) if problem.place else (0, 0)
+
+    return sorted(problems, key=position)

@@ -1,0 +1,47 @@
+"""What every mapping of a definition is asked: are its keys known, and is this one text?"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator, Mapping
+
+from workflows_mcp.dialects.yaml_source import Document
+from workflows_mcp.errors import Problem
+from workflows_mcp.values import Value, did_you_mean, kind_of, shown
+
+Path = tuple[str | int, ...]
+
+
+def unknown_keys(
+    mapping: Mapping[str, Value], known: Collection[str], path: Path, what: str
+) -> Iterator[Problem]:
+    for key in mapping:
+        if key not in known:
+            yield Problem(
+                "unknown_key",
+                f"{what} has no key '{key}'",
+                did_you_mean(key, known, what="keys", limit=20),
+                (*path, key),
+                on_key=True,
+            )
+
+
+def text_of(
+    mapping: Mapping[str, Value], key: str, path: Path, document: Document, problems: list[Problem]
+) -> str:
+    """The text at `key`, empty if there is none; a number is taken as it is written."""
+    value = mapping.get(key)
+    if value is None:
+        return ""
+    if isinstance(value, str):
+        return value
+    if isinstance(value, int | float):
+        return document.written((*path, key)) or str(value)
+    problems.append(
+        Problem(
+            "wrong_type",
+            f"'{key}' must be text, not {kind_of(value)} {shown(value)}",
+            "put quotes around it if it is meant as text",
+            (*path, key),
+        )
+    )
+    return ""

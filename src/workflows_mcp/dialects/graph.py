@@ -1,0 +1,252 @@
+"""The graph dialect: `blocks` with dependencies become a plan.
+
+    name: greet
+    inputs:
+      who: {type: string, default: world}
+    blocks:
+      - id: hello
+        type: Shell
+        inputs: {command: 'echo "Hello ${inputs.who}"'}
+    outputs:
+      said: ${blocks.hello.outputs.stdout}
+
+Everything that is wrong is found in one go; a plan is given only if nothing is.
+"""
+
+from __future__ import annotations
+
+from pathlib import PurePath
+
+from workflows_mcp.dialects.document_keys import text_of, unknown_keys
+from workflows_mcp.dialects.graph_blocks import BlockReader, Draft
+from workflows_mcp.dialects.input_specs import read_inputs
+from workflows_mcp.dialects.yaml_source import Document
+from workflows_mcp.errors import Problem
+from workflows_mcp.plan.graph import Arrangement, arrange, cycles, tolerated, topological
+from workflows_mcp.plan.model import Graph, Need, Node, Plan
+from workflows_mcp.plan.references import LANGUAGES, ReferenceReader, Use, Uses, watched_blocks
+from workflows_mcp.plan.resolution import MOST_PROBLEMS, check_references
+from workflows_mcp.steps.registry import StepRegistry
+from workflows_mcp.values import Value, did_you_mean, kind_of, shown
+
+KEYS = ("name", "description", "tags", "version", "author", "dialect", "inputs", "blocks", "outputs")
+EXTENSION = "x-"
+"""Keys that start so are the author's own: a place for anchors."""
+
+
+def compile_graph(document: Document, registry: StepRegistry) -> tuple[Plan, list[Problem]]:
+    """The plan, which is good for running only if there are no problems but warnings."""
+    value: dict[str, Value] = document.value
+    problems: list[Problem] = []
+    keys = {key: item for key, item in value.items() if not key.startswith(EXTENSION)}
+    problems += unknown_keys(keys, KEYS, (), "a workflow")
+    inputs = read_inputs(document, problems)
+    references = ReferenceReader(LANGUAGES["graph"])
+    reader = BlockReader(document, registry, references)
+    drafts = _read_blocks(reader, value.get("blocks"), problems)
+    outputs, uses_of_outputs = _read_outputs(value.get("outputs"), references, problems)
+    needs = _resolve_dependencies(drafts, document, problems)
+    nodes, ordered = _nodes(drafts, needs, uses_of_outputs, problems)
+    plan = Plan(
+        name=text_of(value, "name", (), document, problems) or PurePath(document.source.file).stem,
+        dialect="graph",
+        body=Graph(nodes),
+        inputs=inputs,
+        outputs=outputs,
+        description=text_of(value, "description", (), document, problems),
+        tags=_tags(value.get("tags"), problems),
+        version=text_of(value, "version", (), document, problems),
+        file=document.source.file,
+    )
+    problems += reader.problems
+    problems += references.problems
+    problems += check_references(
+        plan,
+        Uses([draft.uses for draft in drafts], uses_of_outputs),
+        opaque=frozenset(draft.id for draft in drafts if draft.opaque),
+        ordered=ordered,
+    )
+    return plan, problems
+
+
+def _read_blocks(reader: BlockReader, blocks: Value, problems: list[Problem]) -> list[Draft]:
+    if not isinstance(blocks, list) or not blocks:
+        what = "is empty" if blocks is None or blocks == [] else f"must be a list, not {kind_of(blocks)}"
+        problems.append(
+            Problem(
+                "wrong_type",
+                f"'blocks' {what}",
+                "each block is an entry: - id: build, and below it type and inputs",
+                ("blocks",),
+                on_key=True,
+            )
+        )
+        return []
+    drafts = []
+    for index, block in enumerate(blocks):
+        if isinstance(block, dict):
+            drafts.append(reader.read(block, index))
+        else:
+            problems.append(
+                Problem(
+                    "wrong_type",
+                    f"a block must be a mapping, not {kind_of(block)} {shown(block)}",
+                    "e.g. - id: build, and below it type and inputs",
+                    ("blocks", index),
+                )
+            )
+    return drafts
+
+
+def _read_outputs(
+    outputs: Value, references: ReferenceReader, problems: list[Problem]
+) -> tuple[dict[str, Value], list[Use]]:
+    if outputs is None:
+        return {}, []
+    if isinstance(outputs, dict):
+        return outputs, references.in_output(outputs, ("outputs",))
+    problems.append(
+        Problem(
+            "wrong_type",
+            f"'outputs' must be a mapping of names and values, not {kind_of(outputs)} {shown(outputs)}",
+            "e.g. outputs: {said: '${blocks.hello.outputs.stdout}'}",
+            ("outputs",),
+        )
+    )
+    return {}, []
+
+
+def _tags(tags: Value, problems: list[Problem]) -> tuple[str, ...]:
+    if isinstance(tags, str):
+        return (tags,)
+    if tags is None:
+        return ()
+    if isinstance(tags, list) and all(isinstance(tag, str | int | float) for tag in tags):
+        return tuple(str(tag) for tag in tags)
+    problems.append(
+        Problem("wrong_type", "'tags' must be a list of words", "e.g. tags: [python, test]", ("tags",))
+    )
+    return ()
+
+
+def _resolve_dependencies(
+    drafts: list[Draft], document: Document, problems: list[Problem]
+) -> list[dict[int, bool]]:
+    """For each block the positions of those it depends on, and whether they must succeed."""
+    positions: dict[str, int] = {}
+    for index, draft in enumerate(drafts):
+        if positions.setdefault(draft.id, index) != index:
+            problems.append(_duplicate_id(draft, drafts[positions[draft.id]], document))
+            draft.id = f"#{draft.at[1]}"
+    needs: list[dict[int, bool]] = []
+    for index, draft in enumerate(drafts):
+        needed: dict[int, bool] = {}
+        if len(problems) > MOST_PROBLEMS:
+            draft.dependencies = []
+        for dependency in draft.dependencies:
+            position = positions.get(dependency.block)
+            if position is None:
+                problems.append(
+                    Problem(
+                        "unknown_dependency",
+                        f"there is no block '{dependency.block}'",
+                        did_you_mean(dependency.block, positions.keys() - {draft.id}, what="blocks"),
+                        dependency.path,
+                    )
+                )
+            elif position == index:
+                problems.append(
+                    Problem(
+                        "self_dependency",
+                        f"block '{draft.id}' depends on itself",
+                        "remove it from its own depends_on",
+                        dependency.path,
+                    )
+                )
+            else:
+                if position in needed:
+                    problems.append(
+                        Problem(
+                            "repeated_dependency",
+                            f"'{dependency.block}' stands twice in depends_on of block '{draft.id}'",
+                            "keep one of the two",
+                            dependency.path,
+                            warning=True,
+                        )
+                    )
+                needed[position] = dependency.required or needed.get(position, False)
+        needs.append(needed)
+    return needs
+
+
+def _duplicate_id(draft: Draft, first: Draft, document: Document) -> Problem:
+    before = document.place((*first.at, "id")).line
+    line = document.place((*draft.at, "id")).line
+    return Problem(
+        "duplicate_id",
+        f"the id '{draft.id}' stands on line {before} and again on line {line}",
+        "give one of the two blocks another id",
+        (*draft.at, "id"),
+    )
+
+
+def _nodes(
+    drafts: list[Draft], needs: list[dict[int, bool]], in_outputs: list[Use], problems: list[Problem]
+) -> tuple[tuple[Node, ...], bool]:
+    """The nodes with their places in the order, and whether there is an order."""
+    arrangement = arrange([list(needed) for needed in needs])
+    ordered = arrangement.complete
+    if not ordered:
+        problems += _cycles(drafts, needs, arrangement)
+    watched = _tolerated(drafts, needs, in_outputs, arrangement)
+    nodes = tuple(
+        Node(
+            id=draft.id,
+            do=draft.do,
+            at=draft.at,
+            needs=tuple([Need(position, required) for position, required in needed.items()]),
+            condition=draft.condition,
+            on_failure=draft.on_failure,
+            tolerated=looked_at,
+            wave=wave,
+            order=order,
+        )
+        for draft, needed, looked_at, wave, order in zip(
+            drafts, needs, watched, arrangement.waves, arrangement.order, strict=True
+        )
+    )
+    return nodes, ordered
+
+
+def _cycles(drafts: list[Draft], needs: list[dict[int, bool]], arrangement: Arrangement) -> list[Problem]:
+    problems = []
+    for cycle in cycles([list(needed) for needed in needs], arrangement.waves):
+        path = [drafts[index].id for index in cycle]
+        first, second = drafts[cycle[0]], drafts[cycle[1]]
+        at = next(dependency.path for dependency in first.dependencies if dependency.block == second.id)
+        problems.append(
+            Problem(
+                "cycle",
+                f"blocks wait for each other: {' → '.join([*path, path[0]])}",
+                "each depends on the next: remove one of these dependencies",
+                at,
+            )
+        )
+    return problems
+
+
+def _tolerated(
+    drafts: list[Draft], needs: list[dict[int, bool]], in_outputs: list[Use], arrangement: Arrangement
+) -> list[bool]:
+    looked_at = watched_blocks(in_outputs)
+    for draft in drafts:
+        looked_at |= watched_blocks(draft.uses)
+    watched = {index for index, draft in enumerate(drafts) if draft.id in looked_at}
+    required_by: list[list[int]] = [[] for _ in drafts]
+    for index, needed in enumerate(needs):
+        for position, required in needed.items():
+            if required:
+                required_by[position].append(index)
+            else:
+                watched.add(position)
+    return tolerated(required_by, topological(arrangement.order), watched)

@@ -1,0 +1,332 @@
+"""One block of a graph document becomes a draft of a node: what it does, and what it says of others.
+
+A block that has problems still gives a draft, so that everything else can be checked around it.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass, field
+
+from workflows_mcp.dialects.document_keys import unknown_keys
+from workflows_mcp.dialects.step_inputs import StepShape, check_step_inputs
+from workflows_mcp.dialects.yaml_source import Document
+from workflows_mcp.errors import Problem
+from workflows_mcp.plan.inputs import converted
+from workflows_mcp.plan.model import Call, Do, OnFailure
+from workflows_mcp.plan.references import ReferenceReader, Use
+from workflows_mcp.steps.registry import StepRegistry
+from workflows_mcp.values import Value, did_you_mean, kind_of, nearest, shown
+
+Path = tuple[str | int, ...]
+
+KEYS = (
+    "id",
+    "type",
+    "name",
+    "description",
+    "inputs",
+    "depends_on",
+    "condition",
+    "outputs",
+    "on_failure",
+    "timeout",
+)
+CALL = "ExecuteWorkflow"
+"""The step type that is an operation of the plan: it calls another workflow."""
+_KNOWN = frozenset(KEYS)
+_ID = re.compile(r"[\w-]+")
+_DEPENDENCY_KEYS = ("block", "required")
+
+
+@dataclass(slots=True)
+class Dependency:
+    block: str
+    required: bool
+    path: Path
+
+
+@dataclass(slots=True)
+class Draft:
+    """A block as it was read; dependencies are still ids."""
+
+    id: str
+    at: Path
+    do: Do | Call
+    condition: str | None = None
+    on_failure: OnFailure | None = None
+    dependencies: list[Dependency] = field(default_factory=list)
+    uses: list[Use] = field(default_factory=list)
+    opaque: bool = False
+    """Its outputs are not known, because what it does is not."""
+
+
+class BlockReader:
+    def __init__(self, document: Document, registry: StepRegistry, references: ReferenceReader) -> None:
+        self.document = document
+        self.registry = registry
+        self.references = references
+        self.problems: list[Problem] = []
+        self.shapes: dict[str, StepShape | None] = {}
+
+    def read(self, block: dict[str, Value], index: int) -> Draft:
+        at: Path = ("blocks", index)
+        if not block.keys() <= _KNOWN:
+            self.problems += unknown_keys(block, KEYS, at, "a block")
+        draft = Draft(self._id(block, at), at, Do(""))
+        shape = self._shape(block, at)
+        inputs = self._inputs(block, at)
+        if shape is None or inputs is None:
+            draft.opaque = True
+            draft.uses += self.references.in_value(inputs, (*at, "inputs"))
+        else:
+            self._operation(draft, shape, block, inputs)
+        if "depends_on" in block:
+            draft.dependencies = self._dependencies(block["depends_on"], (*at, "depends_on"))
+        if "condition" in block:
+            draft.condition = self._condition(block["condition"], (*at, "condition"))
+            if draft.condition is not None:
+                draft.uses += self.references.in_condition(draft.condition, (*at, "condition"))
+        if "on_failure" in block:
+            draft.on_failure = self._on_failure(block["on_failure"], (*at, "on_failure"))
+        return draft
+
+    def _problem(self, code: str, message: str, hint: str, path: Path, *, on_key: bool = False) -> None:
+        self.problems.append(Problem(code, message, hint, path, on_key=on_key))
+
+    def _id(self, block: dict[str, Value], at: Path) -> str:
+        given = block.get("id")
+        if isinstance(given, int | float):
+            given = self.document.written((*at, "id"))
+        if isinstance(given, str) and _ID.fullmatch(given):
+            return given
+        if given is None:
+            self._problem("missing_key", "a block needs an id", "add a line: id: a-name", at)
+        else:
+            self._problem(
+                "bad_id",
+                f"{shown(given)} cannot be an id",
+                "an id holds letters, digits, '_' and '-', e.g. run-tests",
+                (*at, "id"),
+            )
+        return f"#{at[1]}"  # nobody can refer to it, so that it causes no further problems
+
+    def _shape(self, block: dict[str, Value], at: Path) -> StepShape | None:
+        given = block.get("type")
+        if isinstance(given, str):
+            if given in self.shapes:
+                shape = self.shapes[given]
+            else:
+                step = self.registry.find(given)
+                shape = self.shapes[given] = StepShape(step) if step is not None else None
+            if shape is None:
+                hint = did_you_mean(given, self.registry.names(), what="types", limit=30)
+                self._problem("unknown_type", f"there is no block type '{given}'", hint, (*at, "type"))
+            return shape
+        types = ", ".join(self.registry.names())
+        if given is None:
+            self._problem("missing_key", "a block needs a type", f"add a line: type: …, one of: {types}", at)
+        else:
+            self._problem(
+                "unknown_type", f"{shown(given)} is no block type", f"types: {types}", (*at, "type")
+            )
+        return None
+
+    def _inputs(self, block: dict[str, Value], at: Path) -> dict[str, Value] | None:
+        """The inputs; None where nobody can say what they are meant to be."""
+        given = block.get("inputs")
+        if isinstance(given, dict):
+            return given
+        if given is None:
+            misspelt = any(nearest(key, KEYS) == "inputs" for key in block if key not in _KNOWN)
+            return None if misspelt else {}  # one mistake, one problem
+        self._problem(
+            "wrong_type",
+            f"'inputs' must be a mapping of names and values, not {kind_of(given)} {shown(given)}",
+            "write the inputs below it, indented: name: value",
+            (*at, "inputs"),
+        )
+        return None
+
+    def _operation(
+        self, draft: Draft, shape: StepShape, block: dict[str, Value], inputs: dict[str, Value]
+    ) -> None:
+        step, path, references = shape.step, (*draft.at, "inputs"), self.references
+        malformed = len(references.problems)
+        dynamic: set[str] = set()
+        for name, value in inputs.items():
+            if isinstance(value, str | dict | list):
+                read = references.in_code if name in step.code_inputs else references.in_value
+                uses = read(value, (*path, name))
+                if uses or len(references.problems) > malformed:
+                    malformed = len(references.problems)
+                    draft.uses += uses
+                    dynamic.add(name)
+        self.problems += check_step_inputs(shape, inputs, dynamic, path, self.document)
+        timeout = self._timeout(draft, block)
+        if step.name == CALL:
+            draft.do = self._call(inputs, timeout, path)
+            if "outputs" in block:
+                self._no_outputs(step.name, draft.at)
+            return
+        if timeout is None and step.timeout_input is not None:
+            timeout = inputs.get(step.timeout_input, shape.default_timeout)
+        config: dict[str, Value] = {}
+        defaults = shape.output_defaults
+        if "outputs" in block:
+            config, defaults = self._config(shape, block, draft.at)
+        draft.do = Do(
+            step=step.name,
+            inputs=inputs,
+            by=step.by,
+            code=tuple(name for name in inputs if name in step.code_inputs),
+            timeout=timeout,
+            config=config,
+            defaults=defaults,
+            may_fail=step.may_fail,
+        )
+
+    def _timeout(self, draft: Draft, block: dict[str, Value]) -> Value:
+        """The seconds that the block itself says, a number or a template."""
+        given = block.get("timeout")
+        if given is None:
+            return None
+        path: Path = (*draft.at, "timeout")
+        malformed = len(self.references.problems)
+        uses = self.references.in_value(given, path)
+        draft.uses += uses
+        if uses or len(self.references.problems) > malformed:
+            return given
+        try:
+            seconds = converted(given, "number")
+        except ValueError:
+            seconds = 0
+        if seconds > 0:
+            return seconds
+        self._problem(
+            "wrong_type",
+            f"'timeout' must be a number of seconds above 0, not {kind_of(given)} {shown(given)}",
+            "e.g. timeout: 90",
+            path,
+        )
+        return None
+
+    def _call(self, inputs: dict[str, Value], timeout: Value, path: Path) -> Call:
+        milliseconds = inputs.get("timeout_ms")
+        if timeout is None and milliseconds is not None:
+            if isinstance(milliseconds, int | float):
+                timeout = milliseconds / 1000
+            elif isinstance(milliseconds, str) and "${" in milliseconds:
+                self._problem(
+                    "wrong_type",
+                    "'timeout_ms' must be a number, it cannot be a reference",
+                    "write the reference as the block's own timeout, in seconds: timeout: ${…}",
+                    (*path, "timeout_ms"),
+                )
+        given = inputs.get("inputs")
+        return Call(inputs.get("workflow"), {} if given is None else given, timeout)
+
+    def _no_outputs(self, name: str, at: Path) -> None:
+        self._problem(
+            "unknown_key",
+            f"a block of type {name} declares no outputs of its own",
+            f"remove it: ${{blocks.id.outputs.…}} has the outputs of {name}",
+            (*at, "outputs"),
+            on_key=True,
+        )
+
+    def _config(
+        self, shape: StepShape, block: dict[str, Value], at: Path
+    ) -> tuple[dict[str, Value], dict[str, Value]]:
+        step, specs = shape.step, block["outputs"]
+        if specs is None:
+            return {}, shape.output_defaults
+        if not step.takes_output_specs:
+            self._no_outputs(step.name, at)
+            return {}, shape.output_defaults
+        if not isinstance(specs, dict):
+            self._problem(
+                "wrong_type",
+                f"'outputs' must be a mapping of names, not {kind_of(specs)} {shown(specs)}",
+                "e.g. outputs: {report: {type: json, path: $SCRATCH/report.json}}",
+                (*at, "outputs"),
+            )
+            return {}, shape.output_defaults
+        config: dict[str, Value] = {"outputs": specs}
+        found = step.check_config(config)
+        for path, message, hint in found:
+            self._problem("bad_output", message, hint or f"see {step.name}: outputs", (*at, *path))
+        if found:
+            names = dict.fromkeys(specs)
+            return {}, {**shape.output_defaults, **names}
+        return config, step.output_defaults(config)
+
+    def _dependencies(self, given: Value, path: Path) -> list[Dependency]:
+        if given is None:
+            return []
+        if isinstance(given, str):
+            return [Dependency(given, True, path)]
+        if not isinstance(given, list):
+            self._bad_dependency(given, path)
+            return []
+        found = []
+        for index, entry in enumerate(given):
+            if isinstance(entry, str):
+                found.append(Dependency(entry, True, (*path, index)))
+            else:
+                dependency = self._dependency(entry, (*path, index))
+                if dependency is not None:
+                    found.append(dependency)
+        return found
+
+    def _dependency(self, entry: Value, path: Path) -> Dependency | None:
+        if isinstance(entry, int | float):
+            return Dependency(self.document.written(path) or str(entry), True, path)
+        if not isinstance(entry, dict) or not isinstance(entry.get("block"), str):
+            self._bad_dependency(entry, path)
+            return None
+        self.problems += unknown_keys(entry, _DEPENDENCY_KEYS, path, "a dependency")
+        required = entry.get("required", True)
+        if not isinstance(required, bool):
+            self._problem(
+                "wrong_type",
+                f"'required' must be true or false, not {kind_of(required)} {shown(required)}",
+                "false: this block also runs when the other failed or was skipped",
+                (*path, "required"),
+            )
+            required = True
+        return Dependency(entry["block"], required, (*path, "block"))
+
+    def _bad_dependency(self, given: Value, path: Path) -> None:
+        self._problem(
+            "wrong_type",
+            f"a dependency is the id of a block, not {kind_of(given)} {shown(given)}",
+            "e.g. depends_on: [build] or depends_on: [{block: build, required: false}]",
+            path,
+        )
+
+    def _condition(self, given: Value, path: Path) -> str | None:
+        if isinstance(given, str):
+            return given
+        if isinstance(given, bool):
+            return "true" if given else "false"
+        self._problem(
+            "wrong_type",
+            f"a condition is text, not {kind_of(given)} {shown(given)}",
+            "e.g. condition: ${blocks.test.succeeded} and ${inputs.environment} == 'production'",
+            path,
+        )
+        return None
+
+    def _on_failure(self, given: Value, path: Path) -> OnFailure | None:
+        if given == "fail":
+            return "fail"
+        if given == "continue":
+            return "continue"
+        self._problem(
+            "wrong_value",
+            f"'on_failure' must be fail or continue, not {shown(given)}",
+            did_you_mean(str(given), ["fail", "continue"], what="values"),
+            path,
+        )
+        return None

@@ -1,0 +1,205 @@
+"""The inputs of a block against what its step type takes, before anything runs.
+
+Names, what is missing, and every literal value are checked with the step's own model. A value with an
+expression in it is known only at run time, when the same model checks it.
+
+A number or a truth value where text is wanted is taken as it is written: `permissions: 0644` is "0644",
+`version: 1.10` is "1.10".
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from types import NoneType, UnionType
+from typing import Annotated, Any, Union, get_args, get_origin
+
+from pydantic import ValidationError
+from pydantic.fields import FieldInfo
+from pydantic_core import ErrorDetails
+
+from workflows_mcp.dialects.yaml_source import Document
+from workflows_mcp.errors import Problem
+from workflows_mcp.steps.base import Step
+from workflows_mcp.values import Value, did_you_mean, kind_of, nearest, shown
+
+Path = tuple[str | int, ...]
+_UNSET = object()
+_PLAIN_WORDS = {
+    "a valid string": "text",
+    "a valid boolean": "true or false",
+    "a valid integer": "a whole number",
+    "a valid number": "a number",
+    "a valid list": "a list",
+    "a valid dictionary": "a mapping",
+}
+"""What the messages of the validator call things, and what we call them."""
+
+
+class StepShape:
+    """What blocks of one step type have in common, found out once for each file."""
+
+    def __init__(self, step: Step) -> None:
+        self.step = step
+        fields = step.Inputs.model_fields
+        self.names: dict[str, FieldInfo] = {}
+        """The fields by every spelling that is taken."""
+        self.listed: list[str] = []
+        """The spellings that a hint shows."""
+        for name, field in fields.items():
+            self.names[name] = self.names[field.alias or name] = field
+            if field.alias and field.alias.replace("-", "_") == name:
+                self.listed.append(field.alias)
+            else:
+                self.listed += dict.fromkeys([name, field.alias or name])
+        self.required = tuple(
+            (name, field.alias or name) for name, field in fields.items() if field.is_required()
+        )
+        self.texts = {name for name, field in self.names.items() if _wants_text(field.annotation)}
+        """The inputs that are text, or a list or mapping of texts."""
+        self.output_defaults = step.output_defaults({})
+        timeout = fields.get(step.timeout_input) if step.timeout_input else None
+        self.default_timeout = None
+        if timeout is not None and not timeout.is_required():
+            self.default_timeout = timeout.get_default(call_default_factory=True)
+
+    def takes(self) -> str:
+        """What the step takes, as a hint."""
+        listed = ", ".join(
+            f"{name} (required)" if self.names[name].is_required() else name for name in self.listed
+        )
+        return f"{self.step.name} takes: {listed}" if listed else f"{self.step.name} takes no inputs"
+
+
+def _wants_text(annotation: Any) -> bool:
+    """Whether a type is text, perhaps optional, or a list or mapping of such."""
+    if annotation is str:
+        return True
+    arguments = [argument for argument in get_args(annotation) if argument is not NoneType]
+    if get_origin(annotation) is Annotated:
+        return _wants_text(arguments[0])
+    if get_origin(annotation) in (Union, UnionType):
+        return all(_wants_text(argument) for argument in arguments)
+    if get_origin(annotation) in (dict, list):
+        return _wants_text(arguments[-1])
+    return False
+
+
+def check_step_inputs(
+    shape: StepShape, inputs: dict[str, Value], dynamic: set[str], path: Path, document: Document
+) -> Iterator[Problem]:
+    """`dynamic` are the inputs with expressions in them; `path` leads to `inputs` in the document.
+
+    Text that was written as a number is put into `inputs` as text.
+    """
+    name = shape.step.name
+    missing = [alias for field, alias in shape.required if field not in inputs and alias not in inputs]
+    literals = {}
+    for key, value in inputs.items():
+        if key not in shape.names:
+            hint = did_you_mean(key, shape.listed, what=f"{name} takes") if shape.listed else shape.takes()
+            yield Problem("unknown_input", f"{name} has no input '{key}'", hint, (*path, key), on_key=True)
+            if missing and (meant := nearest(key, missing)) is not None:
+                missing.remove(meant)  # one mistake, one problem
+            continue
+        if key in shape.texts and not isinstance(value, str):
+            inputs[key] = value = _as_written(value, (*path, key), document)  # noqa: PLW2901
+        if key not in dynamic:
+            literals[key] = value
+    if missing:
+        needs = ", ".join(f"'{alias}'" for alias in missing)
+        yield Problem("missing_input", f"{name} needs the input {needs}", shape.takes(), path, on_key=True)
+    try:
+        shape.step.Inputs.model_validate(literals)
+    except ValidationError as invalid:
+        errors = [error for error in invalid.errors(include_url=False) if _is_certain(error, dynamic)]
+        yield from _wrong_values(shape, inputs, errors, path)
+
+
+def _is_certain(error: ErrorDetails, dynamic: set[str]) -> bool:
+    """Whether an error stands although the inputs with expressions were left out. What is missing
+    altogether has been told already."""
+    if not error["loc"]:
+        return not dynamic
+    return error["type"] != "missing" or len(error["loc"]) > 1
+
+
+def _as_written(value: Value, path: Path, document: Document) -> Value:
+    """A number or a truth value, or those in a list or mapping, as the text that stands in the file."""
+
+    def written(item: Value, *part: str | int) -> Value:
+        return document.written((*path, *part)) or item if isinstance(item, int | float) else item
+
+    if isinstance(value, dict):
+        return {key: written(item, key) for key, item in value.items()}
+    if isinstance(value, list):
+        return [written(item, index) for index, item in enumerate(value)]
+    return written(value)
+
+
+def _wrong_values(
+    shape: StepShape, inputs: dict[str, Value], errors: list[ErrorDetails], path: Path
+) -> Iterator[Problem]:
+    by_place: dict[Path, list[ErrorDetails]] = {}
+    for error in errors:
+        by_place.setdefault(_existing(inputs, error["loc"]), []).append(error)
+    for place, here in by_place.items():
+        value = _value_at(inputs, place)
+        reasons = " or ".join(dict.fromkeys(_reason(error) for error in here))
+        what = f"'{'.'.join(map(str, place))}'" if place else f"the inputs of {shape.step.name}"
+        got = ""
+        if not reasons.startswith("must be"):
+            what += ":"  # the step's own words
+        elif place:
+            got = f", not {kind_of(value)} {shown(value)}"
+        yield Problem(
+            "wrong_type", f"{what} {reasons}{got}", _hint(shape, place, value, here), (*path, *place)
+        )
+
+
+def _existing(inputs: dict[str, Value], location: tuple[int | str, ...]) -> Path:
+    """As much of the place of an error as there is in the document: the rest names types, not values."""
+    place: list[str | int] = []
+    value: Any = inputs
+    for part in location:
+        value = _part(value, part)
+        if value is _UNSET:
+            break
+        place.append(part)
+    return tuple(place)
+
+
+def _part(value: Any, part: str | int) -> Any:
+    if isinstance(value, dict):
+        return value.get(part, _UNSET)
+    if isinstance(value, list) and isinstance(part, int) and part < len(value):
+        return value[part]
+    return _UNSET
+
+
+def _value_at(inputs: dict[str, Value], place: Path) -> Value:
+    value: Any = inputs
+    for part in place:
+        value = value[part]
+    return value
+
+
+def _reason(error: ErrorDetails) -> str:
+    message = error["msg"].removeprefix("Value error, ").removeprefix("Assertion failed, ")
+    message = message.replace("Input should be", "must be").split(", unable to parse")[0]
+    for technical, plain in _PLAIN_WORDS.items():
+        message = message.replace(technical, plain)
+    return message[:1].lower() + message[1:]
+
+
+def _hint(shape: StepShape, place: Path, value: Value, errors: list[ErrorDetails]) -> str:
+    if not place:
+        return shape.takes()
+    for error in errors:
+        if error["type"] == "literal_error" and isinstance(value, str):
+            close = nearest(value, re.findall(r"'([^']*)'", error["msg"]))
+            if close:
+                return f"did you mean '{close}'?"
+    name = str(place[0])
+    description = shape.names[name].description
+    return f"{name}: {description}" if description else shape.takes()

@@ -1,0 +1,306 @@
+"""A definition file becomes plain data, and every value of it can be found again in the file.
+
+YAML is read as 1.2. Problems that leave the rest readable (a duplicate key, a tag, an unquoted
+`{{ x }}`) are collected, so that the dialects can report theirs beside them; only broken syntax and
+exceeded limits end the reading. Keys are text, whatever they look like: JSON has no others.
+
+This module must not know what any key means, with one exception that the format has: a second `type`
+of a prompt is the type of what is asked for.
+
+    document = read_document(text, "deploy.yaml", limits)
+    document.value["blocks"][0]["id"]
+    document.place(("blocks", 0, "inputs", "command"), offset=12)     # deploy.yaml:7:31
+"""
+
+from __future__ import annotations
+
+import gc
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+
+from yaml import YAMLError
+from yaml.cyaml import CParser  # type: ignore[attr-defined]
+from yaml.nodes import MappingNode, Node, ScalarNode, SequenceNode
+
+from workflows_mcp.dialects.yaml_places import Path, Source, index_of, is_merge, node_at
+from workflows_mcp.dialects.yaml_scalars import PlainScalars
+from workflows_mcp.dialects.yaml_syntax import syntax_problem
+from workflows_mcp.errors import DefinitionError, Place, Problem
+from workflows_mcp.limits import DEFAULT_LIMITS, Limits
+from workflows_mcp.plan.resolution import MOST_PROBLEMS
+from workflows_mcp.values import Value
+
+_PROMPT_TYPES = ("prompt", "user_input")
+
+
+@dataclass(slots=True)
+class Document:
+    """A file that could be read. `problems` are what is wrong with it as YAML; they have their places."""
+
+    source: Source
+    value: Value
+    root: Node | None
+    problems: list[Problem] = field(default_factory=list)
+
+    def place(self, path: Path, offset: int = 0, on_key: bool = False) -> Place:
+        """Where the value at `path` stands, or where it would; `offset` is a position in its text."""
+        if self.root is None:
+            return self.source.place(0)
+        return self.source.place(index_of(self.root, self.source.text, path, offset, on_key=on_key))
+
+    def written(self, path: Path) -> str | None:
+        """A scalar as it is written: "1.10" where the value is the number 1.1."""
+        node = node_at(self.root, path) if self.root is not None else None
+        return str(node.value) if isinstance(node, ScalarNode) else None
+
+
+def read_document(text: str, file: str, limits: Limits = DEFAULT_LIMITS) -> Document:
+    """Raises DefinitionError where the text is not YAML or exceeds a limit."""
+    size = len(text) if text.isascii() else len(text.encode("utf-8", "surrogatepass"))
+    if size > limits.document_bytes:
+        problem = Problem(
+            "too_large",
+            f"the file has {size} bytes, at most {limits.document_bytes} are read",
+            f"split it into workflows that call each other, or raise {limits.setting('document_bytes')}",
+            place=Source(file, text[:200]).place(0),
+        )
+        raise DefinitionError([problem])
+    source = Source(file, _normalised(text))
+    with collector_paused():
+        root = _compose(source, limits)
+        document = Document(source, None, root)
+        if root is not None:
+            document.value = _Construction(document, limits).value_of(root)
+    return document
+
+
+def locate(text: str, file: str, path: Path, offset: int = 0, on_key: bool = False) -> Place | None:
+    """The place of a value in a source that is at hand only as text; None if it cannot be read."""
+    source = Source(file, _normalised(text))
+    try:
+        with collector_paused():
+            root = _compose(source, DEFAULT_LIMITS)
+    except DefinitionError:
+        return None
+    return Document(source, None, root).place(path, offset, on_key)
+
+
+@contextmanager
+def collector_paused() -> Iterator[None]:
+    """Reading a large file makes a great many objects and no cycles: the collector would walk over all
+    of them again and again, and take most of the time."""
+    was_enabled = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if was_enabled:
+            gc.enable()
+
+
+def _normalised(text: str) -> str:
+    text = text.removeprefix("\ufeff")
+    return text.replace("\r\n", "\n").replace("\r", "\n") if "\r" in text else text
+
+
+class _TooDeep(Exception):
+    """Carries the position at which the limit on nesting is exceeded."""
+
+    def __init__(self, index: int) -> None:
+        self.index = index
+
+
+class _Composer(CParser):
+    """The parser in C, with the resolution of tags left out: `tag` is None unless one is written."""
+
+    def __init__(self, text: str, deepest: int) -> None:
+        super().__init__(text)
+        self.left = deepest
+
+    def descend_resolver(self, parent: Node | None, index: object) -> None:
+        self.left -= 1
+        if self.left < 0:  # before the parser's own recursion ends the process
+            raise _TooDeep(parent.start_mark.index if parent is not None else 0)
+
+    def ascend_resolver(self) -> None:
+        self.left += 1
+
+    @staticmethod
+    def resolve(kind: object, value: object, implicit: object) -> None:
+        return None
+
+
+def _compose(source: Source, limits: Limits) -> Node | None:
+    try:
+        root: Node | None = _Composer(source.text, limits.document_depth).get_single_node()
+        return root
+    except _TooDeep as error:
+        problem = Problem(
+            "too_deep",
+            f"the document is nested more than {limits.document_depth} levels deep",
+            f"raise {limits.setting('document_depth')} if that is meant",
+            place=source.place(error.index),
+        )
+    except UnicodeEncodeError as error:
+        problem = Problem(
+            "yaml",
+            "the file holds half of a character (a lone surrogate)",
+            "save the file as UTF-8",
+            place=source.place(error.start),
+        )
+    except YAMLError as error:
+        problem = syntax_problem(error, source)
+    raise DefinitionError([problem])
+
+
+class _Enough(Exception):
+    """A limit is exceeded, or there are more problems than anybody wants to read."""
+
+
+class _Construction:
+    """Nodes become values. An alias is built again wherever it is used, and counted again."""
+
+    def __init__(self, document: Document, limits: Limits) -> None:
+        self.source = document.source
+        self.problems = document.problems
+        self.limits = limits
+        self.left = limits.document_nodes
+        self.plain = PlainScalars()
+
+    def value_of(self, root: Node) -> Value:
+        try:
+            value = self._value(root, 0)
+            if self.plain.refused:
+                self._report_refused(root)
+        except _Enough:
+            raise DefinitionError(self.problems) from None
+        return value
+
+    def _value(self, node: Node, depth: int) -> Value:
+        if node.tag is not None:
+            self._refuse_tag(node)
+        if isinstance(node, ScalarNode):
+            return node.value if node.style else self.plain[node.value]
+        self.left -= len(node.value)
+        if self.left < 0:
+            self._too_many(node)
+        if depth > self.limits.document_depth:
+            self._alias_too_deep(node)
+        if isinstance(node, SequenceNode):
+            return self._list(node, depth + 1)
+        return self._object(node, depth + 1)
+
+    def _list(self, node: SequenceNode, depth: int) -> list[Value]:
+        plain = self.plain
+        return [
+            (item.value if item.style else plain[item.value])
+            if type(item) is ScalarNode and item.tag is None
+            else self._value(item, depth)
+            for item in node.value
+        ]
+
+    def _object(self, node: Node, depth: int) -> Value:
+        plain = self.plain
+        result: dict[str, Value] = {}
+        merges: list[Node] = []
+        for key_node, item in node.value:
+            if type(key_node) is not ScalarNode:
+                return self._unquoted(node, key_node)
+            key = key_node.value
+            if key == "<<" and is_merge(key_node):
+                merges.append(item)
+                continue
+            if key_node.tag is not None:
+                self._refuse_tag(key_node)
+            if key in result:
+                if key == "type" and result["type"] in _PROMPT_TYPES and "prompt_type" not in result:
+                    key = "prompt_type"
+                else:
+                    self._duplicate(node, key_node)
+                    continue
+            if type(item) is ScalarNode and item.tag is None:
+                result[key] = item.value if item.style else plain[item.value]
+            else:
+                result[key] = self._value(item, depth)
+        for merge in merges:
+            self._merge(merge, result, depth)
+        return result
+
+    def _merge(self, node: Node, result: dict[str, Value], depth: int) -> None:
+        for source in node.value if isinstance(node, SequenceNode) else (node,):
+            merged = self._value(source, depth)
+            if not isinstance(source, MappingNode) or not isinstance(merged, dict):
+                self._problem(source, "yaml", "'<<' merges mappings only", "give it an alias: <<: *name")
+                continue
+            for key, value in merged.items():
+                result.setdefault(key, value)
+
+    def _unquoted(self, node: Node, key: Node) -> str:
+        """A mapping whose key is no word: nearly always braces that were meant as text."""
+        written = self.source.text[node.start_mark.index : node.end_mark.index]
+        if isinstance(key, MappingNode) and written.startswith("{{"):
+            message, hint = f"{written} is read as a mapping, not as text", f'quote it: "{written}"'
+        else:
+            message, hint = (
+                "a key must be text, not a list or a mapping",
+                "quote the key if it is meant as text",
+            )
+        self._problem(key if not written.startswith("{{") else node, "yaml", message, hint)
+        return written
+
+    def _duplicate(self, node: Node, key: ScalarNode) -> None:
+        first = next(other for other, _ in node.value if other.value == key.value)
+        before = self.source.place(first.start_mark.index).line
+        line = self.source.place(key.start_mark.index).line
+        self._problem(
+            key,
+            "duplicate_key",
+            f"'{key.value}' stands on line {before} and again on line {line}",
+            "keep one of the two",
+        )
+
+    def _refuse_tag(self, node: Node) -> None:
+        tag = str(node.tag).replace("tag:yaml.org,2002:", "!!")
+        self._problem(node, "tag", f"tags are not read: '{tag}'", "remove it; quote the value if it is text")
+
+    def _too_many(self, node: Node) -> None:
+        limit = self.limits.document_nodes
+        self._problem(
+            node,
+            "too_large",
+            f"the document holds more than {limit} values once its aliases are followed",
+            f"use fewer aliases of aliases, or raise {self.limits.setting('document_nodes')}",
+        )
+        raise _Enough
+
+    def _alias_too_deep(self, node: Node) -> None:
+        self._problem(
+            node,
+            "too_deep",
+            f"aliases nest values more than {self.limits.document_depth} levels deep",
+            "an anchor must not contain an alias of itself",
+        )
+        raise _Enough
+
+    def _report_refused(self, root: Node) -> None:
+        waiting = [root]
+        seen: set[int] = set()
+        while waiting:
+            node = waiting.pop()
+            if id(node) in seen:
+                continue
+            seen.add(id(node))
+            if isinstance(node, ScalarNode):
+                if not node.style and node.value in self.plain.refused:
+                    self._problem(node, "yaml", self.plain.refused[node.value], f"quote it: '{node.value}'")
+            elif isinstance(node, SequenceNode):
+                waiting.extend(node.value)
+            else:
+                waiting.extend(value for _, value in node.value)
+
+    def _problem(self, node: Node, code: str, message: str, hint: str) -> None:
+        place = self.source.place(node.start_mark.index)
+        self.problems.append(Problem(code, message, hint, place=place))
+        if len(self.problems) >= MOST_PROBLEMS:
+            raise _Enough

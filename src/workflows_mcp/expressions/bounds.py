@@ -1,0 +1,112 @@
+"""Stopping Python code that runs too long, in the thread where it runs.
+
+One watchdog thread, started on first use, raises an exception inside a call that is past its deadline. That
+stops loops; one long call into C code ends first. This is the only module in `expressions` that looks at a
+clock.
+
+    call_within(5.0, render, template)      # raises TookTooLong after five seconds
+"""
+
+from __future__ import annotations
+
+import ctypes
+import itertools
+import threading
+from collections.abc import Callable
+from contextlib import suppress
+from math import inf
+from time import monotonic, sleep
+from typing import ParamSpec, TypeVar
+
+Arguments = ParamSpec("Arguments")
+Result = TypeVar("Result")
+
+
+class TookTooLong(Exception):
+    """A call was stopped at its deadline."""
+
+
+class _Stop(BaseException):
+    """What is raised inside the call; not an Exception, so that nothing in there swallows it."""
+
+
+def call_within(
+    seconds: float,
+    function: Callable[Arguments, Result],
+    *arguments: Arguments.args,
+    **named: Arguments.kwargs,
+) -> Result:
+    try:
+        number = _watchdog.watch(seconds)
+        try:
+            return function(*arguments, **named)
+        finally:
+            _watchdog.release(number)
+    except _Stop:
+        raise TookTooLong(f"it took longer than {seconds:g} seconds") from None
+
+
+class _Watchdog:
+    """Which calls are watched, and the thread that watches them.
+
+    The exception can reach a call at any instruction, also while that call is entering or leaving here, so a
+    watched thread never waits for a lock: it would die holding it. It only does what cannot be interrupted
+    (one operation on a dict), and the thread tells of every exception that it has sent.
+    """
+
+    def __init__(self) -> None:
+        self._watched: dict[int, tuple[float, int]] = {}
+        self._sent: set[int] = set()
+        self._wakes_at = inf
+        self._sleep = threading.Lock()  # held while there is nothing new; released to wake the thread
+        self._sleep.acquire()
+        self._numbers = itertools.count()
+        self._thread: threading.Thread | None = None
+
+    def watch(self, seconds: float) -> int:
+        deadline = monotonic() + seconds
+        number = next(self._numbers)
+        self._watched[number] = (deadline, threading.get_ident())
+        # Mostly the thread sleeps until an earlier deadline than this one, and need not be woken.
+        if deadline < self._wakes_at:
+            self._wakes_at = deadline
+            self._wake()
+        return number
+
+    def release(self, number: int) -> None:
+        if self._watched.pop(number, None) is None:
+            # It is being stopped. What has not reached this thread yet must not reach it any more.
+            while number not in self._sent:
+                sleep(0)
+            self._sent.discard(number)
+            _raise_in_thread(threading.get_ident(), None)
+
+    def _wake(self) -> None:
+        if self._thread is None or not self._thread.is_alive():
+            self._thread = threading.Thread(target=self._run, daemon=True, name="expression-watchdog")
+            self._thread.start()
+        with suppress(RuntimeError):  # it has been woken already
+            self._sleep.release()
+
+    def _run(self) -> None:
+        while True:
+            self._wakes_at = inf  # before looking: who comes after the look finds this and wakes us again
+            now = monotonic()
+            earliest = inf
+            for number, (deadline, thread) in list(self._watched.items()):
+                if deadline > now:
+                    earliest = min(earliest, deadline)
+                elif self._watched.pop(number, None) is not None:
+                    _raise_in_thread(thread, _Stop)
+                    self._sent.add(number)
+            self._wakes_at = min(earliest, self._wakes_at)
+            self._sleep.acquire(timeout=-1 if earliest == inf else max(0.0, earliest - now))
+
+
+def _raise_in_thread(thread: int, exception: type[BaseException] | None) -> None:
+    ctypes.pythonapi.PyThreadState_SetAsyncExc(
+        ctypes.c_ulong(thread), None if exception is None else ctypes.py_object(exception)
+    )
+
+
+_watchdog = _Watchdog()

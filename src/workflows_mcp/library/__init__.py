@@ -1,0 +1,1 @@
+"""Finding workflows: which there are, where each comes from, and what a run of one is pinned to."""

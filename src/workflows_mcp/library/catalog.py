@@ -1,0 +1,284 @@
+"""Which workflows there are. Directories are looked into when somebody asks, never before.
+
+A workflow is known by the `name:` in its file, or by the file's own name where there is none. A later
+directory overrides an earlier one. A broken file hides nothing but itself: it is listed with its
+problems, and whoever asks for it gets them as a DefinitionError.
+
+    catalog = Catalog.of(settings, registry)
+    catalog.bundle("deploy")                        # the plan, and every plan that it calls
+    catalog.bundle_of_file(Path("flows/x.yaml"))    # of a file: those next to it are found too
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from workflows_mcp.dialects import Definition, load
+from workflows_mcp.errors import DefinitionError, Place, Problem, RequestError, UnknownWorkflow
+from workflows_mcp.library.bundles import assemble
+from workflows_mcp.plan.calls import called_workflows
+from workflows_mcp.plan.model import Bundle
+from workflows_mcp.settings import Settings
+from workflows_mcp.steps.registry import StepRegistry
+from workflows_mcp.values import did_you_mean
+
+Read = Callable[[str, str], Definition]
+"""(text, file) to definition; raises DefinitionError with all that is wrong."""
+
+BUILT_IN = "built-in"
+_SUFFIXES = (".yaml", ".yml")
+_SKIPPED = frozenset({"node_modules", "__pycache__"})
+_HEAD_BYTES = 64 * 1024
+_NAME = re.compile(r"""^name[ \t]*:[ \t]+(?:"([^"\n]*)"|'([^'\n]*)'|([^#\n]*?))[ \t]*(?:#.*)?\r?$""", re.M)
+
+
+@dataclass(frozen=True, slots=True)
+class WorkflowSummary:
+    """A line of the list of workflows. `problems` is empty for one that can be run."""
+
+    name: str
+    description: str
+    dialect: str
+    source: str
+    file: str
+    tags: tuple[str, ...] = ()
+    problems: tuple[Problem, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """A file that holds a workflow, known by name only."""
+
+    name: str
+    path: Path
+    source: str
+
+
+@dataclass(frozen=True, slots=True)
+class Folder:
+    """A place to look into. `deep`: the folders in it too."""
+
+    path: Path
+    label: str
+    deep: bool = True
+
+
+Stamp = tuple[int, int]
+"""When a file changed last, and its size: the same stamp, the same content."""
+
+
+@dataclass(slots=True)
+class Memory:
+    """What was read before, by file, as long as the file stays the same."""
+
+    names: dict[Path, tuple[Stamp, str]] = field(default_factory=dict)
+    definitions: dict[Path, tuple[Stamp, Definition | DefinitionError]] = field(default_factory=dict)
+
+
+class Catalog:
+    def __init__(self, builtin: Path | None, directories: Sequence[Path], read: Read) -> None:
+        self._folders = [Folder(builtin, BUILT_IN)] if builtin is not None else []
+        self._folders += [Folder(path, str(path)) for path in directories]
+        self._read = read
+        self._memory = Memory()
+
+    @classmethod
+    def of(cls, settings: Settings, registry: StepRegistry) -> Catalog:
+        """The built-in workflows, and those of the user's directories."""
+
+        def read(text: str, file: str) -> Definition:
+            return load(text, file=file, registry=registry, limits=settings.limits)
+
+        return cls(builtin_directory(), settings.definition_directories, read)
+
+    # What a run is pinned to
+
+    def bundle(self, name: str, beside: str = "") -> Bundle:
+        """By name, as seen from the file `beside`, whose directory goes before others.
+
+        Raises UnknownWorkflow, or DefinitionError with all that is wrong in it and in what it calls.
+        """
+        catalog = self._beside(Path(beside)) if beside and Path(beside).is_file() else self
+        return catalog._bundle(catalog.definition(name))
+
+    def bundle_of_file(self, path: Path) -> Bundle:
+        """Of a file that need not be in the catalog; workflows in the same directory go before others."""
+        if not path.is_file():
+            raise RequestError(
+                f"there is no file {path}", hint="workflows-mcp list shows the workflows that have a name"
+            )
+        catalog = self._beside(path)
+        return catalog._bundle(catalog._definition_in(path))
+
+    def bundle_of_text(self, text: str, file: str = "<yaml>") -> Bundle:
+        return self._bundle(self._read(text, file))
+
+    def check_text(self, text: str, *, file: str = "<yaml>") -> list[Problem]:
+        """The warnings of a definition that can be run; raises DefinitionError where it cannot."""
+        path = Path(file)
+        catalog = self._beside(path) if path.is_file() else self
+        definition = self._read(text, file)
+        catalog._bundle(definition)
+        return definition.warnings
+
+    # Which there are
+
+    def list(self, *, tags: Sequence[str] = (), query: str = "") -> list[WorkflowSummary]:
+        """What can be run, by name: those that have all of the tags and all words of the query."""
+        words = query.lower().split()
+        every = [self._summary(entry) for _, entry in sorted(self.entries().items())]
+        return [
+            summary
+            for summary in every
+            if set(tags) <= set(summary.tags) and all(word in _searched(summary) for word in words)
+        ]
+
+    def entries(self) -> dict[str, Entry]:
+        """Every workflow by name, the strongest of each."""
+        found: dict[str, Entry] = {}
+        for folder in self._folders:
+            for path in _files(folder):
+                name = self._name(path)
+                if name is not None:
+                    found[name] = Entry(name, path, folder.label)
+        return found
+
+    def find(self, name: str) -> Entry:
+        """Raises UnknownWorkflow with the nearest spelling, what there is, and where was looked."""
+        known = self.entries()
+        entry = known.get(name)
+        if entry is None:
+            looked = ", ".join(folder.label for folder in self._folders) or "nowhere"
+            raise UnknownWorkflow(
+                f"there is no workflow '{name}'",
+                hint=f"{did_you_mean(name, known, what='available', limit=30)}; looked in: {looked}",
+            )
+        return entry
+
+    def source_of(self, name: str) -> str:
+        """built-in, or the directory that a workflow comes from."""
+        return self.find(name).source
+
+    def definition(self, name: str) -> Definition:
+        """Raises UnknownWorkflow, or DefinitionError where the file is wrong."""
+        return self._definition_in(self.find(name).path)
+
+    # Inside
+
+    def _beside(self, file: Path) -> Catalog:
+        """This catalog, and stronger than all of it the workflows in the directory of `file`."""
+        other = Catalog(None, (), self._read)
+        directory = file.resolve().parent
+        other._folders = [*self._folders, Folder(directory, str(directory), deep=False)]
+        other._memory = self._memory
+        return other
+
+    def _bundle(self, definition: Definition) -> Bundle:
+        calls = called_workflows(definition.plan)
+        return assemble(definition, self.definition, self.entries() if calls else ())
+
+    def _definition_in(self, path: Path) -> Definition:
+        path = path.absolute()
+        stamp = _stamp(path)
+        remembered = self._memory.definitions.get(path)
+        if remembered is not None and remembered[0] == stamp:
+            found = remembered[1]
+        else:
+            found = self._load(path)
+            if stamp is not None:
+                self._memory.definitions[path] = (stamp, found)
+        if isinstance(found, DefinitionError):
+            raise DefinitionError(found.problems, name=found.name)
+        return found
+
+    def _summary(self, entry: Entry) -> WorkflowSummary:
+        try:
+            plan = self._definition_in(entry.path).plan
+        except DefinitionError as error:
+            said = f"cannot be run: {error.message}"
+            return WorkflowSummary(
+                entry.name, said, "", entry.source, str(entry.path), problems=tuple(error.problems)
+            )
+        return WorkflowSummary(
+            entry.name, plan.description, plan.dialect, entry.source, str(entry.path), plan.tags
+        )
+
+    def _name(self, path: Path) -> str | None:
+        """The name of the workflow in a file, without reading the file as YAML; None if it is gone."""
+        stamp = _stamp(path)
+        if stamp is None:
+            return None
+        remembered = self._memory.names.get(path)
+        if remembered is not None and remembered[0] == stamp:
+            return remembered[1]
+        try:
+            with path.open("rb") as file:
+                head = file.read(_HEAD_BYTES).decode("utf-8", "replace").removeprefix("\ufeff")
+        except OSError:
+            head = ""
+        match = _NAME.search(head)
+        name = next((part for part in match.groups() if part), "") if match else ""
+        name = name.strip() or path.stem
+        self._memory.names[path] = (stamp, name)
+        return name
+
+    def _load(self, path: Path) -> Definition | DefinitionError:
+        try:
+            return self._read(path.read_text(encoding="utf-8"), shown_path(path))
+        except DefinitionError as error:
+            return error
+        except UnicodeDecodeError as error:
+            problem = Problem(
+                "encoding",
+                f"the file is not UTF-8: byte {error.start} cannot be read",
+                "save it as UTF-8",
+                place=Place(shown_path(path), 1, 1),
+            )
+        except OSError as error:
+            problem = Problem(
+                "unreadable",
+                f"the file cannot be read: {error.strerror}",
+                "check that it exists and may be read",
+                place=Place(shown_path(path), 1, 1),
+            )
+        return DefinitionError([problem], name=path.stem)
+
+
+def builtin_directory() -> Path:
+    """The workflows that come with the package."""
+    return Path(__file__).parent / "templates"
+
+
+def shown_path(path: Path) -> str:
+    """A path as people write it: relative where it lies below the working directory."""
+    try:
+        return str(path.relative_to(Path.cwd()))
+    except ValueError:
+        return str(path)
+
+
+def _files(folder: Folder) -> Iterator[Path]:
+    """The definition files of a folder in a fixed order; a folder that does not exist has none."""
+    if not folder.deep:
+        names = sorted(entry.name for entry in os.scandir(folder.path)) if folder.path.is_dir() else []
+        yield from (folder.path / name for name in names if name.endswith(_SUFFIXES))
+        return
+    for directory, inner, names in os.walk(folder.path):
+        inner[:] = sorted(name for name in inner if not name.startswith(".") and name not in _SKIPPED)
+        yield from (Path(directory, name) for name in sorted(names) if name.endswith(_SUFFIXES))
+
+
+def _stamp(path: Path) -> Stamp | None:
+    try:
+        status = path.stat()
+    except OSError:
+        return None
+    return status.st_mtime_ns, status.st_size
+
+
+def _searched(summary: WorkflowSummary) -> str:
+    return f"{summary.name} {summary.description} {' '.join(summary.tags)}".lower()

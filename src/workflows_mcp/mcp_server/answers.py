@@ -1,0 +1,102 @@
+"""The shapes of what tools answer. Their JSON Schemas are published; absent fields are left out."""
+
+from __future__ import annotations
+
+from typing import Any, Literal, NotRequired
+
+# Below Python 3.12 pydantic reads only this one when they are nested.
+from typing_extensions import TypedDict
+
+Status = Literal["pending_action", "running", "waiting", "completed", "failed", "cancelled"]
+
+
+class Action(TypedDict, total=False):
+    step_id: str
+    type: str
+    instructions: str
+    parameters: dict[str, Any]
+    result_schema: dict[str, Any]
+
+
+class RunAnswer(TypedDict):
+    """The answer of every tool that touches a run. `more_actions` are actions too: to say so again in the
+    schema of every tool would cost more than it tells."""
+
+    workflow_id: str
+    workflow: str
+    status: Status
+    action: NotRequired[Action]
+    more_actions: NotRequired[list[Any]]
+    progress: NotRequired[dict[str, Any]]
+    why: NotRequired[str]
+    outputs: NotRequired[dict[str, Any]]
+    error: NotRequired[dict[str, Any]]
+
+
+class StatusAnswer(TypedDict, total=False):
+    """The answer of a run, or the recent runs."""
+
+    workflow_id: str
+    workflow: str
+    status: Status
+    action: Action
+    more_actions: list[Any]
+    progress: dict[str, Any]
+    why: str
+    outputs: dict[str, Any]
+    error: dict[str, Any]
+    runs: list[dict[str, Any]]
+
+
+class StateAnswer(TypedDict):
+    workflow_id: str
+    workflow: NotRequired[str]
+    status: Status
+    inputs: NotRequired[dict[str, Any]]
+    outputs: NotRequired[dict[str, Any]]
+    blocks: NotRequired[dict[str, Any]]
+    values: NotRequired[dict[str, Any]]
+    slices: NotRequired[dict[str, Any]]
+
+
+class Listed(TypedDict):
+    name: str
+    description: NotRequired[str]
+    dialect: NotRequired[str]
+    source: str
+    tags: NotRequired[list[str]]
+    problems: NotRequired[list[str]]
+
+
+class WorkflowList(TypedDict):
+    workflows: list[Listed]
+    more: NotRequired[int]
+
+
+class WorkflowInfo(TypedDict):
+    workflow: str
+    description: NotRequired[str]
+    dialect: NotRequired[str]
+    version: NotRequired[str]
+    tags: NotRequired[list[str]]
+    source: NotRequired[str]
+    inputs: dict[str, Any]
+    outputs: dict[str, Any]
+    steps: list[dict[str, Any]]
+    asks: NotRequired[list[dict[str, Any]]]
+    needs: NotRequired[list[str]]
+    calls: NotRequired[list[str]]
+
+
+class FoundProblem(TypedDict):
+    message: str
+    hint: NotRequired[str]
+    place: NotRequired[str]
+    line: NotRequired[str]
+    code: str
+    warning: NotRequired[bool]
+
+
+class Validation(TypedDict):
+    valid: bool
+    problems: list[FoundProblem]

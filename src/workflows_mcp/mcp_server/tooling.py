@@ -1,0 +1,146 @@
+"""From a function to a tool: compact schemas, arguments as they were sent, errors that reach the model.
+
+What the protocol library makes of a function costs tokens (titles, unions with null) and guesses at
+arguments (any text that looks like JSON is parsed, so that the answer "true" to a question would become
+a boolean). Here schemas are stripped to what they say, and only arguments that are structures are read
+from JSON text.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Awaitable, Callable, Mapping
+from typing import Annotated, Any
+
+from mcp.server.mcpserver.exceptions import ToolError
+from mcp.server.mcpserver.tools import Tool
+from mcp.server.mcpserver.utilities.func_metadata import FuncMetadata
+from mcp.types import CallToolResult, TextContent, ToolAnnotations
+from pydantic import BeforeValidator, ValidationError
+
+from workflows_mcp.errors import WorkflowsError
+from workflows_mcp.values import did_you_mean, from_json, to_json
+
+ToolFunction = Callable[..., Awaitable[CallToolResult]]
+ERROR_CHARS = 8000
+"""Clients cut longer errors, and not where we would."""
+
+
+def _structure(value: Any) -> Any:
+    """JSON text where a list or an object is wanted, because models send it so."""
+    if isinstance(value, str) and value.lstrip()[:1] in ("{", "["):
+        try:
+            return from_json(value)
+        except ValueError:
+            return value
+    return value
+
+
+def _texts(value: Any) -> Any:
+    value = _structure(value)
+    return [value] if isinstance(value, str) else value
+
+
+Structure = Annotated[dict[str, Any] | None, BeforeValidator(_structure)]
+"""An object, or JSON text of one."""
+Texts = Annotated[list[str] | None, BeforeValidator(_texts)]
+"""A list of texts, or JSON text of one, or a single text."""
+
+
+class AsSent(FuncMetadata):
+    """Arguments reach the function as they were sent."""
+
+    def pre_parse_json(self, data: dict[str, Any]) -> dict[str, Any]:
+        return data
+
+
+def make_tool(function: ToolFunction, *, title: str, hints: ToolAnnotations) -> Tool:
+    tool = Tool.from_function(_with_worded_errors(function), title=title, annotations=hints)
+    made = tool.fn_metadata
+    published = compact(made.output_schema)
+    published.pop("description", None)  # the docstring of a type is for those who read the code
+    tool.fn_metadata = AsSent(
+        arg_model=made.arg_model, output_model=made.output_model, output_schema=published
+    )
+    tool.parameters = compact(tool.parameters) or {}
+    tool.description = " ".join(tool.description.split())
+    return tool
+
+
+def answer(value: Mapping[str, Any]) -> CallToolResult:
+    """A result, structured for clients that know structure, and the same as text for those that do not."""
+    return CallToolResult(
+        content=[TextContent(type="text", text=to_json(value))], structured_content=dict(value)
+    )
+
+
+def worded(error: WorkflowsError) -> str:
+    text = str(error)
+    if len(text) > ERROR_CHARS:
+        text = f"{text[:ERROR_CHARS]}… (cut: {len(text)} characters in all)"
+    return text
+
+
+def without_nulls(tool: Tool, arguments: Mapping[str, Any]) -> dict[str, Any]:
+    """Models send null for what they do not want to say; only where a value is required is it one."""
+    required = tool.parameters.get("required", ())
+    return {name: value for name, value in arguments.items() if value is not None or name in required}
+
+
+def refuse_bad_arguments(tool: Tool, arguments: Mapping[str, Any]) -> None:
+    """Raise ToolError that names every argument that is missing, unknown or wrong."""
+    known = tool.parameters.get("properties", {})
+    problems = [
+        f"unknown argument '{name}': {did_you_mean(name, known, what='it takes')}"
+        for name in arguments
+        if name not in known
+    ]
+    try:
+        tool.fn_metadata.validate_arguments(dict(arguments))
+    except ValidationError as error:
+        for item in error.errors():
+            name = ".".join(str(part) for part in item["loc"][:1])
+            what = "is missing" if item["type"] == "missing" else f"is wrong: {item['msg']}"
+            problems.append(f"argument '{name}' {what}")
+    if problems:
+        raise ToolError(f"{tool.name}: " + "; ".join(dict.fromkeys(problems)))
+
+
+def compact(schema: Any) -> Any:
+    """A JSON Schema without what says nothing: titles, types beside a choice of
+    values, null as an alternative to being absent."""
+    if isinstance(schema, list):
+        return [compact(item) for item in schema]
+    if not isinstance(schema, dict):
+        return schema
+    schema = {key: value for key, value in schema.items() if not (key == "title" and isinstance(value, str))}
+    options = schema.get("anyOf")
+    if options and {"type": "null"} in options:
+        rest = [option for option in options if option != {"type": "null"}]
+        del schema["anyOf"]
+        if schema.get("default", 0) is None:
+            del schema["default"]
+        schema = {**(rest[0] if len(rest) == 1 else {"anyOf": rest}), **schema}
+    if schema.get("additionalProperties") is True:
+        del schema["additionalProperties"]
+    if "enum" in schema or "const" in schema:
+        schema.pop("type", None)
+    for key, value in schema.items():
+        if key in ("properties", "$defs"):
+            schema[key] = {name: compact(item) for name, item in value.items()}
+        elif key in ("items", "anyOf", "additionalProperties"):
+            schema[key] = compact(value)
+    return schema
+
+
+def _with_worded_errors(function: ToolFunction) -> ToolFunction:
+    """Only the text of ToolError reaches the model, so every error of ours becomes one."""
+
+    @functools.wraps(function)
+    async def call(*positional: Any, **named: Any) -> CallToolResult:
+        try:
+            return await function(*positional, **named)
+        except WorkflowsError as error:
+            raise ToolError(worded(error)) from error
+
+    return call

@@ -1,0 +1,201 @@
+"""Toolset `core`: enough to find, run, answer, watch, read and cancel workflows of every dialect."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Literal
+
+from mcp.server.mcpserver import Context
+from mcp.server.mcpserver.tools import Tool
+from mcp.types import CallToolResult, ToolAnnotations
+from pydantic import Field
+
+from workflows_mcp.errors import Problem
+from workflows_mcp.mcp_server.answers import (
+    RunAnswer,
+    StateAnswer,
+    StatusAnswer,
+    Validation,
+    WorkflowInfo,
+    WorkflowList,
+)
+from workflows_mcp.mcp_server.tooling import Structure, Texts, answer, make_tool
+from workflows_mcp.service import Service
+
+Ctx = Context[Service, Any]
+RunId = Annotated[str, Field(description="Id of the run, from start_workflow")]
+Wait = Annotated[float, Field(description="Seconds to wait for the run to need you or end; at most 45")]
+
+_LISTED = 100
+_PROBLEMS_LISTED = 3
+_DESCRIPTION_CHARS = 200
+
+
+def _service(ctx: Ctx) -> Service:
+    return ctx.request_context.lifespan_context
+
+
+async def list_workflows(
+    ctx: Ctx,
+    tags: Annotated[Texts, Field(description="Only those with all of these tags")] = None,
+    query: Annotated[str, Field(description="Words to look for in names and descriptions")] = "",
+) -> Annotated[CallToolResult, WorkflowList]:
+    """What can be run. `more`: how many are left out; narrow it down with tags or query."""
+    found = _service(ctx).list_workflows(tags=tags or (), query=query)
+    listed = [
+        _present(
+            {
+                "name": summary.name,
+                "description": _brief(summary.description),
+                "dialect": summary.dialect,
+                "source": summary.source,
+                "tags": list(summary.tags),
+                "problems": [str(problem) for problem in summary.problems[:_PROBLEMS_LISTED]],
+            }
+        )
+        for summary in found[:_LISTED]
+    ]
+    more = len(found) - len(listed)
+    return answer({"workflows": listed, **({"more": more} if more > 0 else {})})
+
+
+async def get_workflow_info(
+    ctx: Ctx, workflow: Annotated[str, Field(description="Its name")]
+) -> Annotated[CallToolResult, WorkflowInfo]:
+    """Before starting a workflow that you do not know: the JSON Schema of its inputs, its outputs and steps,
+    what it will ask of you, and what it does to the machine."""
+    return answer(_service(ctx).workflow_info(workflow))
+
+
+async def start_workflow(
+    ctx: Ctx,
+    workflow: Annotated[str | None, Field(description="Name of the workflow to run")] = None,
+    yaml: Annotated[str | None, Field(description="Instead of a name: the whole definition as YAML")] = None,
+    inputs: Annotated[Structure, Field(description="Values for the workflow's inputs, by name")] = None,
+    request_id: Annotated[
+        str | None, Field(description="Repeating a start with the same id returns the same run")
+    ] = None,
+    wait_seconds: Wait = 30,
+) -> Annotated[CallToolResult, RunAnswer]:
+    """Start a workflow. Returns when it needs you or has ended, else status "running" and it goes on.
+    On "pending_action": do what `action` says with its parameters, then submit_result. On "running" or
+    "waiting": get_workflow_status. On "completed": outputs. On "failed": error says where and why."""
+    return answer(
+        await _service(ctx).start(
+            workflow=workflow, text=yaml, inputs=inputs, request_id=request_id, wait_seconds=wait_seconds
+        )
+    )
+
+
+async def submit_result(
+    ctx: Ctx,
+    workflow_id: RunId,
+    result: Annotated[
+        Any, Field(description="What action.result_schema describes; a bare value is taken as its main field")
+    ],
+    step_id: Annotated[
+        str | None,
+        Field(description="action.step_id, so that a repeated call cannot answer the next question"),
+    ] = None,
+    wait_seconds: Wait = 30,
+) -> Annotated[CallToolResult, RunAnswer]:
+    """Hand in the result of the pending action. The reply carries the next action or the outputs, as in
+    start_workflow. Submitting the same result twice is harmless."""
+    return answer(await _service(ctx).submit(workflow_id, result, step_id=step_id, wait_seconds=wait_seconds))
+
+
+async def get_next_step(
+    ctx: Ctx,
+    workflow_id: RunId,
+    task_id: Annotated[str | None, Field(description="A sub-agent's task")] = None,
+) -> Annotated[CallToolResult, RunAnswer]:
+    """The pending action again, for when it was lost; changes nothing."""
+    return answer(await _service(ctx).next_step(workflow_id, task_id=task_id))
+
+
+async def get_workflow_status(
+    ctx: Ctx,
+    workflow_id: Annotated[
+        str | None, Field(description="Id of the run; without it, the recent runs")
+    ] = None,
+    wait_seconds: Wait = 30,
+) -> Annotated[CallToolResult, StatusAnswer]:
+    """Where a run is and why it waits. Waits itself while steps run, so do not poll faster."""
+    if workflow_id is None:
+        return answer({"runs": await _service(ctx).recent()})
+    return answer(await _service(ctx).status(workflow_id, wait_seconds=wait_seconds))
+
+
+async def get_workflow_state(
+    ctx: Ctx,
+    workflow_id: RunId,
+    paths: Annotated[
+        Texts,
+        Field(description="e.g. outputs.log, blocks.build.outputs.stdout, blocks.ci.blocks.test.metadata"),
+    ] = None,
+    offset: Annotated[int, Field(description="Where a slice of a long text or list starts")] = 0,
+    limit: Annotated[int | None, Field(description="Its length, in characters or items")] = None,
+) -> Annotated[CallToolResult, StateAnswer]:
+    """Look into a run: without paths, inputs, outputs and how each block went; with paths, those values, long
+    ones in slices (`slices` says the total and next_offset)."""
+    found = await _service(ctx).state(workflow_id, paths=paths or (), offset=offset, limit=limit)
+    return answer(found)
+
+
+async def control_workflow(
+    ctx: Ctx,
+    workflow_id: RunId,
+    action: Annotated[Literal["cancel"], Field(description="cancel: end the run and all its processes")],
+    reason: Annotated[str, Field(description="Kept with the run")] = "",
+) -> Annotated[CallToolResult, RunAnswer]:
+    """Cancel a run."""
+    return answer(await _service(ctx).cancel(workflow_id, reason=reason))
+
+
+async def validate_workflow_yaml(
+    ctx: Ctx, yaml_content: Annotated[str, Field(description="The whole definition")]
+) -> Annotated[CallToolResult, Validation]:
+    """Check a definition without running it: all problems at once, each with place, line and what to do."""
+    problems = _service(ctx).validate(yaml_content)
+    valid = all(problem.warning for problem in problems)
+    return answer({"valid": valid, "problems": [_found(problem) for problem in problems]})
+
+
+def core_tools() -> list[Tool]:
+    reads = ToolAnnotations(read_only_hint=True)
+    works = ToolAnnotations(destructive_hint=True, open_world_hint=True)
+    cancels = ToolAnnotations(destructive_hint=True, idempotent_hint=True)
+    return [
+        make_tool(list_workflows, title="List workflows", hints=reads),
+        make_tool(get_workflow_info, title="Describe a workflow", hints=reads),
+        make_tool(start_workflow, title="Start a workflow", hints=works),
+        make_tool(submit_result, title="Submit a result", hints=works),
+        make_tool(get_next_step, title="Next step", hints=reads),
+        make_tool(get_workflow_status, title="Run status", hints=reads),
+        make_tool(get_workflow_state, title="Run state", hints=reads),
+        make_tool(control_workflow, title="Control a run", hints=cancels),
+        make_tool(validate_workflow_yaml, title="Validate a workflow", hints=reads),
+    ]
+
+
+def _brief(description: str) -> str:
+    text = " ".join(description.split())
+    return text if len(text) <= _DESCRIPTION_CHARS else text[: _DESCRIPTION_CHARS - 1] + "…"
+
+
+def _found(problem: Problem) -> dict[str, Any]:
+    place = problem.place
+    return _present(
+        {
+            "message": problem.message,
+            "hint": problem.hint,
+            "place": str(place) if place else "",
+            "line": place.text.strip() if place else "",
+            "code": problem.code,
+            "warning": problem.warning,
+        }
+    )
+
+
+def _present(values: dict[str, Any]) -> dict[str, Any]:
+    """What says nothing is left out."""
+    return {key: value for key, value in values.items() if value}

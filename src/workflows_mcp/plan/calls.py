@@ -1,0 +1,125 @@
+"""Calls between workflows: that the called one exists, gets what it needs, and does not call for ever.
+
+Only calls by a fixed name can be checked before a run; a name that is a template is checked when it is
+known. A cycle of calls is fine where something on it can end it: a condition, or a block before the call
+whose failure skips it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+
+from workflows_mcp.errors import Problem
+from workflows_mcp.expressions.base import Language
+from workflows_mcp.plan.graph import arrange, cycles, topological
+from workflows_mcp.plan.inputs import converted, takes
+from workflows_mcp.plan.model import Bundle, Call, Do, Node, Plan
+from workflows_mcp.values import Value, did_you_mean, nearest
+
+
+def fixed_name(operation: Call | Do) -> str | None:
+    """The name of the called workflow, where it is no template."""
+    if isinstance(operation, Call) and isinstance(operation.workflow, str):
+        return None if "${" in operation.workflow else operation.workflow
+    return None
+
+
+def called_workflows(plan: Plan) -> list[str]:
+    """The names of the workflows that `plan` calls by a fixed name, each once."""
+    names = (fixed_name(node.do) for node in plan.body.nodes)
+    return list(dict.fromkeys(name for name in names if name is not None))
+
+
+def problems_of_call(
+    node: Node, plans: Mapping[str, Plan], names: set[str], language: Language
+) -> Iterator[Problem]:
+    call = node.do
+    name = fixed_name(call)
+    if name is None or not isinstance(call, Call):
+        return
+    called = plans.get(name)
+    if called is None:
+        yield Problem(
+            "unknown_workflow",
+            f"there is no workflow '{name}'",
+            did_you_mean(name, names, what="workflows"),
+            (*node.at, "inputs", "workflow"),
+        )
+        return
+    if not isinstance(call.inputs, dict):
+        return
+    missing = [
+        given
+        for given, spec in called.inputs.items()
+        if spec.required and not spec.has_default and given not in call.inputs
+    ]
+    for given in call.inputs:
+        meant = nearest(given, missing) if given not in called.inputs else None
+        if meant is not None:
+            missing.remove(meant)  # one mistake, one problem
+    if missing:
+        needs = ", ".join(f"'{given}' ({called.inputs[given].type})" for given in missing)
+        yield Problem(
+            "missing_input",
+            f"workflow '{name}' also needs {needs}",
+            takes(called),
+            (*node.at, "inputs", "inputs"),
+            on_key=True,
+        )
+    for given, value in call.inputs.items():
+        path = (*node.at, "inputs", "inputs", given)
+        if given not in called.inputs:
+            hint = did_you_mean(given, called.inputs, what="it takes") if called.inputs else takes(called)
+            yield Problem(
+                "unknown_input", f"workflow '{name}' has no input '{given}'", hint, path, on_key=True
+            )
+        elif not is_dynamic(value, language):
+            try:
+                converted(value, called.inputs[given].type)
+            except ValueError as error:
+                yield Problem(
+                    "wrong_type", f"input '{given}' of workflow '{name}' {error}", takes(called), path
+                )
+
+
+def is_dynamic(value: Value, language: Language) -> bool:
+    """Whether there is an expression anywhere in `value`."""
+    if isinstance(value, str):
+        return language.is_dynamic(value)
+    if isinstance(value, dict):
+        value = list(value.values())
+    return isinstance(value, list) and any(is_dynamic(item, language) for item in value)
+
+
+def circular_calls(bundle: Bundle) -> Iterator[tuple[str, Problem]]:
+    """Cycles that consist of unguarded calls only, each at one of its calls."""
+    names = sorted(bundle.plans, key=lambda name: name != bundle.main)
+    position = {name: index for index, name in enumerate(names)}
+    unguarded = [_unguarded_calls(bundle.plans[name]) for name in names]
+    needs = [[position[name] for name in calls if name in position] for calls in unguarded]
+    for cycle in cycles(needs, arrange(needs).waves):
+        path = [names[index] for index in cycle]
+        node = unguarded[cycle[0]][path[1] if len(path) > 1 else path[0]]
+        problem = Problem(
+            "circular_call",
+            f"the workflows call each other for ever: {' → '.join([*path, path[0]])}",
+            "give one of the calls a condition that ends the recursion",
+            (*node.at, "inputs", "workflow"),
+        )
+        yield path[0], problem
+
+
+def _unguarded_calls(plan: Plan) -> dict[str, Node]:
+    """The first call of each workflow that nothing before it can prevent."""
+    nodes = plan.body.nodes
+    guards = [False] * len(nodes)
+    """Whether a block, or one that it needs, can keep what comes after it from starting."""
+    calls: dict[str, Node] = {}
+    for index in topological([node.order for node in nodes]):
+        node = nodes[index]
+        guarded = node.condition is not None or any(guards[need.node] for need in node.needs if need.required)
+        guards[index] = guarded or isinstance(node.do, Call) or node.do.may_fail
+        name = fixed_name(node.do)
+        if name is not None and not guarded:
+            calls.setdefault(name, node)
+    return calls

@@ -1,0 +1,45 @@
+"""Whether a plan makes sense: all problems at once, each with its path in the document. Pure.
+
+`check_plan` looks at one plan alone; `check_calls` at plans that call each other.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from workflows_mcp.errors import Problem
+from workflows_mcp.plan.calls import circular_calls, problems_of_call
+from workflows_mcp.plan.model import Bundle, Call, Plan
+from workflows_mcp.plan.references import LANGUAGES, ReferenceReader
+from workflows_mcp.plan.resolution import check_references
+
+
+def check_plan(plan: Plan) -> list[Problem]:
+    """Everything that is wrong with the templates, conditions and references of `plan`."""
+    reader = ReferenceReader(LANGUAGES[plan.dialect])
+    uses = reader.in_plan(plan)
+    return reader.problems + check_references(plan, uses)
+
+
+def check_calls(bundle: Bundle, known: Iterable[str] = ()) -> dict[str, list[Problem]]:
+    """What is wrong with the calls of all plans of a bundle, by the name of the plan that calls.
+
+    `known` are the names of all workflows there are, for the nearest spelling of an unknown one.
+    """
+    names = {*known, *bundle.plans}
+    found: dict[str, list[Problem]] = {}
+    for name, plan in bundle.plans.items():
+        calls = [node for node in plan.body.nodes if isinstance(node.do, Call)]
+        if not calls:
+            continue
+        language = LANGUAGES[plan.dialect]
+        problems: list[Problem] = []
+        for node in calls:
+            problems += problems_of_call(node, bundle.plans, names, language)
+        uses = ReferenceReader(language).in_plan(plan)
+        problems += check_references(plan, uses, plans=bundle.plans)
+        if problems:
+            found[name] = problems
+    for name, problem in circular_calls(bundle):
+        found.setdefault(name, []).append(problem)
+    return found

@@ -1,0 +1,202 @@
+"""Does every reference of a plan lead somewhere? All that do not, each with its place in the document.
+
+A block may read inputs, metadata, and blocks that are certainly done before it starts: those that it
+depends on, directly or through others. Outputs of the workflow may read every block.
+
+Pure: problems carry paths of the document; whoever has the file turns them into places.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from workflows_mcp.errors import Problem
+from workflows_mcp.plan.calls import fixed_name
+from workflows_mcp.plan.graph import topological, unreachable
+from workflows_mcp.plan.model import Call, Do, Node, Plan
+from workflows_mcp.plan.references import STATE_WORDS, Path, Use, Uses
+from workflows_mcp.values import did_you_mean
+
+ROOTS = ("blocks", "inputs", "metadata")
+BLOCK_WORDS = ("inputs", "outputs", "metadata", *sorted(STATE_WORDS))
+"""What follows `${blocks.id.`; any other word is the name of an output."""
+BLOCK_METADATA = frozenset(
+    [
+        "status",
+        "outcome",
+        "execution_time_ms",
+        "started_at",
+        "completed_at",
+        "wave",
+        "execution_order",
+        "message",
+        "succeeded",
+        "failed",
+        "skipped",
+    ]
+)
+RUN_METADATA = frozenset(["workflow_name", "start_time", "run_id", "execution_id", "status"])
+
+
+MOST_PROBLEMS = 100
+"""Nobody reads more, and finding the nearest spelling for thousands takes its time."""
+
+
+def check_references(
+    plan: Plan,
+    uses: Uses,
+    *,
+    plans: Mapping[str, Plan] | None = None,
+    opaque: frozenset[str] = frozenset(),
+    ordered: bool = True,
+) -> list[Problem]:
+    """`plans` are the workflows that are known by name; `opaque` the blocks whose outputs are not known;
+    `ordered` is false where the graph has cycles, so that nobody can say what is done before what."""
+    checker = _Checker(plan, plans or {}, opaque)
+    problems: list[Problem] = []
+    waiting: dict[tuple[int, int], Use] = {}
+    for index, (node, in_node) in enumerate(zip(plan.body.nodes, uses.by_node, strict=True)):
+        direct = {need.node for need in node.needs}
+        if len(problems) > MOST_PROBLEMS:
+            return problems
+        for use in in_node:
+            problem = checker.problem(use, node)
+            if problem is not None:
+                problems.append(problem)
+            elif use.reference.path[0] == "blocks":
+                target = checker.index[str(use.reference.path[1])]
+                if target not in direct:
+                    waiting.setdefault((index, target), use)
+    for use in uses.in_outputs:
+        problem = checker.problem(use, None)
+        if problem is not None:
+            problems.append(problem)
+    if waiting and ordered:
+        problems += _not_dependencies(plan.body.nodes, waiting)
+    return problems
+
+
+def _not_dependencies(nodes: Sequence[Node], waiting: Mapping[tuple[int, int], Use]) -> list[Problem]:
+    needs = [[need.node for need in node.needs] for node in nodes]
+    in_order = topological([node.order for node in nodes])
+    missing = unreachable(needs, in_order, waiting)
+    unrelated = set(unreachable(needs, in_order, [(target, reader) for reader, target in missing]))
+    problems = []
+    for reader, target in missing:
+        use = waiting[reader, target]
+        here, there = nodes[reader].id, nodes[target].id
+        message = f"${{{use.reference}}} cannot be read: block '{here}' does not wait for block '{there}'"
+        hint = f"add '{there}' to depends_on of block '{here}'"
+        if (target, reader) not in unrelated:
+            message = f"${{{use.reference}}} cannot be read: block '{there}' runs after block '{here}'"
+            hint = f"remove the reference, or what makes '{there}' depend on '{here}'"
+        problems.append(Problem("not_a_dependency", message, hint, use.path, use.reference.offset))
+    return problems
+
+
+class _Checker:
+    """Whether a reference leads somewhere, by its path; equal paths are looked at once."""
+
+    def __init__(self, plan: Plan, plans: Mapping[str, Plan], opaque: frozenset[str]) -> None:
+        self.plan = plan
+        self.plans = plans
+        self.opaque = opaque
+        self.index = {node.id: position for position, node in enumerate(plan.body.nodes)}
+        self.answers: dict[Path, tuple[str, str] | None] = {}
+
+    def problem(self, use: Use, reader: Node | None) -> Problem | None:
+        """`reader` is the block that the reference stands in; None for the outputs of the workflow."""
+        path = use.reference.path
+        answer = None
+        if reader is not None and path[0] == "blocks":
+            if len(path) == 1:
+                answer = ("all blocks at once cannot be read", "name one: ${blocks.id.outputs.name}")
+            elif path[1] == reader.id:
+                answer = ("a block cannot read itself", "refer to what its inputs come from")
+        if answer is None:
+            try:
+                answer = self.answers[path]
+            except KeyError:
+                answer = self.answers[path] = self._answer(path)
+        if answer is None:
+            return None
+        message, hint = answer
+        return Problem("undefined", f"${{{use.reference}}}: {message}", hint, use.path, use.reference.offset)
+
+    def _answer(self, path: Path) -> tuple[str, str] | None:
+        """What is wrong with `path`, and what to do; None if nothing is."""
+        root, *rest = path
+        if root == "inputs":
+            return self._in_inputs(rest)
+        if root == "metadata":
+            return _among(rest, RUN_METADATA, "the metadata of a run has no", "fields")
+        if root == "blocks":
+            return self._in_blocks(self.plan, self.opaque, tuple(rest))
+        hint = did_you_mean(str(root), ROOTS, what="a reference starts with one of")
+        if root in self.index:
+            hint = f"write ${{blocks.{root}.…}}: a reference starts with one of: {', '.join(ROOTS)}"
+        return f"there is no '{root}'", hint
+
+    def _in_inputs(self, rest: Sequence[str | int]) -> tuple[str, str] | None:
+        if not self.plan.inputs and rest:
+            return "the workflow declares no inputs", f"declare it under inputs: {rest[0]}: {{type: string}}"
+        return _among(rest, self.plan.inputs, "the workflow has no input", "inputs")
+
+    def _in_blocks(self, plan: Plan, opaque: frozenset[str], rest: Path) -> tuple[str, str] | None:
+        """`rest` is what follows `blocks.`: an id, and what is read of that block."""
+        while rest:
+            node = self._node(plan, rest[0])
+            if node is None:
+                where = "" if plan is self.plan else f" in workflow '{plan.name}'"
+                hint = did_you_mean(str(rest[0]), [node.id for node in plan.body.nodes], what="blocks")
+                return f"there is no block '{rest[0]}'{where}", hint
+            if node.id in opaque:
+                return None
+            called = self.plans.get(fixed_name(node.do) or "") if isinstance(node.do, Call) else None
+            if len(rest) < 3 or rest[1] != "blocks" or not isinstance(node.do, Call):
+                return _in_block(node, called, rest[1:])
+            if called is None:
+                return None
+            plan, opaque, rest = called, frozenset(), rest[2:]
+        return None
+
+    def _node(self, plan: Plan, name: str | int) -> Node | None:
+        if plan is not self.plan:
+            return next((node for node in plan.body.nodes if node.id == name), None)
+        position = self.index.get(name) if isinstance(name, str) else None
+        return plan.body.nodes[position] if position is not None else None
+
+
+def _in_block(node: Node, called: Plan | None, rest: Path) -> tuple[str, str] | None:
+    """`rest` is what is read of the block `node`."""
+    word = rest[0] if rest else None
+    calls = isinstance(node.do, Call)
+    if word is None or word in STATE_WORDS or word == "inputs" or (word == "blocks" and calls):
+        return None
+    if word == "metadata":
+        return _among(rest[1:], BLOCK_METADATA, "the metadata of a block has no", "fields")
+    if isinstance(node.do, Do):
+        outputs = node.do.defaults
+    elif called is not None:
+        outputs = called.outputs
+    else:
+        return None
+    if word == "outputs":
+        return _among(rest[1:], outputs, f"block '{node.id}' has no output", "outputs")
+    if word in outputs:
+        return None
+    if word == "blocks":
+        return f"block '{node.id}' calls no workflow, so there are no blocks in it", "read its outputs"
+    return (
+        f"block '{node.id}' has no output '{word}'",
+        did_you_mean(str(word), [*outputs, *BLOCK_WORDS], what="there is", limit=20),
+    )
+
+
+def _among(
+    rest: Sequence[str | int], known: Mapping[str, object] | frozenset[str], has_no: str, what: str
+) -> tuple[str, str] | None:
+    if not rest or rest[0] in known:
+        return None
+    hint = did_you_mean(str(rest[0]), known, what=what, limit=20) if known else f"it has no {what} at all"
+    return f"{has_no} '{rest[0]}'", hint

@@ -1,0 +1,154 @@
+"""Reading and writing files the careful way: whole, within a limit, never half written.
+
+Which path may be touched is decided in `handles`; here a path is already allowed. A file is read only if it
+is an ordinary one (a named pipe would make the server wait for ever) and not larger than a limit. A file is
+written beside its place and then moved there, so that a reader sees the old text or the new one and a crash
+leaves no half of it.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import itertools
+import os
+import shutil
+import stat
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import Any
+
+from workflows_mcp.errors import StepError
+
+LOCK_SECONDS = 10.0
+_part_numbers = itertools.count()
+
+
+def read_file(path: Path, most: int, limit_hint: str) -> bytes | None:
+    """The content of an ordinary file of at most `most` bytes; None if there is no file."""
+    try:
+        descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+    except (FileNotFoundError, NotADirectoryError):
+        return None
+    except OSError as error:
+        raise StepError(f"cannot read {path}: {error.strerror}") from None
+    with open(descriptor, "rb", buffering=0) as file:
+        status = os.fstat(descriptor)
+        if not stat.S_ISREG(status.st_mode):
+            kind = "a directory" if stat.S_ISDIR(status.st_mode) else "not an ordinary file"
+            raise StepError(f"cannot read {path}: it is {kind}")
+        if status.st_size > most:
+            raise StepError(
+                f"{path} is too large: {status.st_size} bytes, and at most {most} are read", hint=limit_hint
+            )
+        data = b"".join(iter(lambda: file.read(1024 * 1024), b""))
+    if len(data) > most:
+        raise StepError(f"{path} is too large: more than {most} bytes", hint=limit_hint)
+    return data
+
+
+def write_file(path: Path, data: bytes, *, permissions: int | None = None, overwrite: bool = True) -> bool:
+    """Puts `data` at `path`, whole or not at all; says whether the file is new.
+
+    Without `permissions` a new file gets the usual ones and an existing file keeps its own.
+    """
+    before = _existing_mode(path)
+    if before is not None:
+        if not overwrite:
+            raise _exists(path)
+        if not stat.S_ISREG(before):
+            kind = "a directory" if stat.S_ISDIR(before) else "not an ordinary file"
+            raise StepError(f"cannot write {path}: there is {kind} of that name")
+        if permissions is None:
+            permissions = stat.S_IMODE(before)
+    part = path.parent / f".{path.name[:80]}.{os.getpid()}-{next(_part_numbers)}.part"
+    try:
+        descriptor = os.open(part, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o666)
+        try:
+            with open(descriptor, "wb", buffering=0) as file:
+                remaining = memoryview(data)
+                while remaining:
+                    remaining = remaining[file.write(remaining) :]
+                if permissions is not None:
+                    os.fchmod(descriptor, permissions)
+            if overwrite:
+                os.replace(part, path)
+            else:
+                os.link(part, path)  # unlike a move this fails if somebody was quicker
+        finally:
+            with suppress(FileNotFoundError):
+                os.unlink(part)
+    except FileExistsError:
+        raise _exists(path) from None
+    except FileNotFoundError:
+        raise StepError(
+            f"cannot write {path}: the directory {path.parent} does not exist",
+            hint="set create_parents: true to have it made",
+        ) from None
+    except OSError as error:
+        raise StepError(f"cannot write {path}: {error.strerror}") from None
+    return before is None
+
+
+def make_directory(path: Path) -> None:
+    try:
+        path.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise StepError(f"cannot make the directory {path}: {error.strerror}") from None
+
+
+def remove_directory(path: Path) -> None:
+    """Removes a directory with all that is in it, also what was made read-only; no matter if it is gone."""
+    if not path.is_dir():
+        return
+
+    def make_writable_and_retry(function: Callable[..., Any], failed: str, _: Any) -> None:
+        with suppress(OSError):
+            if failed != str(path):
+                os.chmod(os.path.dirname(failed), stat.S_IRWXU)
+            os.chmod(failed, stat.S_IRWXU)
+            shutil.rmtree(failed) if os.path.isdir(failed) else function(failed)
+
+    shutil.rmtree(path, onerror=make_writable_and_retry)
+
+
+@contextmanager
+def only_writer_in(directory: Path) -> Iterator[None]:
+    """Keeps other steps that read, change and write a file in `directory` out meanwhile, in any process.
+
+    The directory itself is what is locked: nothing is left behind in it.
+    """
+    try:
+        descriptor = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    except OSError as error:
+        raise StepError(f"cannot use the directory {directory}: {error.strerror}") from None
+    try:
+        give_up = time.monotonic() + LOCK_SECONDS
+        while True:
+            try:
+                fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                break
+            except BlockingIOError:
+                if time.monotonic() > give_up:
+                    raise StepError(
+                        f"another process has kept {directory} locked for {LOCK_SECONDS:g} seconds",
+                        hint="look for a stopped workflows-mcp process, and try again",
+                    ) from None
+                time.sleep(0.001)
+        yield
+    finally:
+        os.close(descriptor)
+
+
+def _existing_mode(path: Path) -> int | None:
+    try:
+        return os.stat(path).st_mode
+    except (FileNotFoundError, NotADirectoryError):
+        return None
+    except OSError as error:
+        raise StepError(f"cannot write {path}: {error.strerror}") from None
+
+
+def _exists(path: Path) -> StepError:
+    return StepError(f"{path} exists already", hint="set overwrite: true to replace it")

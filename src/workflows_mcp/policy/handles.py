@@ -1,0 +1,177 @@
+"""The handles through which a step reaches the world; whatever is not offered here, a step cannot do.
+
+A `World` is made for one try of one step. It lets paths through that lie inside the workspace, inside a
+directory that the settings allow, or inside the run's own scratch directory, after all symbolic links have
+been followed. It starts commands, if the settings allow commands at all. It must not know steps or runs.
+
+    world = World(policy, run_id, settings.scratch / run_id)
+    path = world.path_for_writing("report.md")
+    world.write(path, b"...")
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from functools import lru_cache
+from pathlib import Path
+
+from workflows_mcp.errors import Forbidden, StepError
+from workflows_mcp.limits import Limits
+from workflows_mcp.policy import files
+from workflows_mcp.policy.processes import Finished, run_process
+from workflows_mcp.policy.rules import Policy
+
+SCRATCH = "SCRATCH"
+"""The variable that names the scratch directory, in commands and at the beginning of paths."""
+INTERNAL = "WORKFLOWS_"
+"""Our own settings: commands do not get them."""
+
+
+class World:
+    __slots__ = ("_scratch", "policy", "run_id")
+
+    def __init__(self, policy: Policy, run_id: str, scratch: Path) -> None:
+        self.policy = policy
+        self.run_id = run_id
+        self._scratch = scratch
+
+    @property
+    def limits(self) -> Limits:
+        return self.policy.limits
+
+    # Paths
+
+    @property
+    def scratch_path(self) -> Path:
+        """Where the run's scratch directory is, or would be."""
+        return self._scratch
+
+    def scratch_directory(self) -> Path:
+        """The run's own directory for what its steps hand each other; made when first asked for."""
+        if not self._scratch.is_dir():
+            files.make_directory(self._scratch)
+        return self._scratch
+
+    def path_for_reading(self, text: str) -> Path:
+        return self._allowed_path(text, "read")
+
+    def path_for_writing(self, text: str) -> Path:
+        return self._allowed_path(text, "written")
+
+    def working_directory(self, text: str) -> Path:
+        """The directory that a command runs in; the workspace if `text` is empty."""
+        path = self._allowed_path(text, "used") if text.strip() else self.policy.workspace
+        if not path.is_dir():
+            what = "is not a directory" if path.exists() else "does not exist"
+            raise StepError(f"the working directory {path} {what}")
+        return path
+
+    def in_scratch(self, path: Path) -> bool:
+        """Whether `path`, with its links followed, lies in the run's scratch directory."""
+        return Path(os.path.realpath(path)).is_relative_to(_resolved(self._scratch))
+
+    def _allowed_path(self, text: str, verb: str) -> Path:
+        if not text.strip():
+            raise StepError("the path is empty")
+        if "\0" in text:
+            raise StepError(f"the path {text!r} holds a NUL character")
+        path = Path(os.path.realpath(self.policy.workspace / self._expanded(text)))
+        roots = [_resolved(root) for root in self.policy.roots]
+        if any(path.is_relative_to(root) for root in roots):
+            return path
+        scratch = _resolved(self._scratch)
+        if path.is_relative_to(scratch):
+            self.scratch_directory()
+            return path
+        raise Forbidden(
+            f"{path} may not be {verb}: it lies outside {' and '.join(str(root) for root in roots)}",
+            hint="add its directory to WORKFLOWS_ALLOWED_PATHS (allowed_paths in workflows.toml) to allow it",
+        )
+
+    def _expanded(self, text: str) -> str:
+        if text.startswith("~"):
+            return os.path.expanduser(text)
+        for spelling in (f"${SCRATCH}", f"${{{SCRATCH}}}"):
+            if text == spelling or text.startswith(spelling + "/"):
+                return str(self._scratch) + text[len(spelling) :]
+        return text
+
+    # Files
+
+    def read(self, path: Path, *, most: int | None = None, limit_hint: str = "") -> bytes | None:
+        """The content of a file, None if there is none; refused if it has more than `most` bytes."""
+        if most is None:
+            most = self.limits.file_bytes
+            limit_hint = f"set {self.limits.setting('file_bytes')} to change that"
+        return files.read_file(path, most, limit_hint)
+
+    def write(
+        self,
+        path: Path,
+        data: bytes,
+        *,
+        permissions: int | None = None,
+        overwrite: bool = True,
+        create_parents: bool = True,
+    ) -> bool:
+        """Puts a file there, whole or not at all; says whether it is new."""
+        if create_parents and not path.parent.is_dir():
+            files.make_directory(path.parent)
+        return files.write_file(path, data, permissions=permissions, overwrite=overwrite)
+
+    @contextmanager
+    def only_writer_of(self, path: Path, *, create_parents: bool = True) -> Iterator[None]:
+        """Keeps other steps, of any process, from changing the file between reading and writing it."""
+        if create_parents and not path.parent.is_dir():
+            files.make_directory(path.parent)
+        with files.only_writer_in(path.parent):
+            yield
+
+    # Commands
+
+    def check_command(self) -> None:
+        if not self.policy.allow_commands:
+            raise Forbidden(
+                "commands are switched off",
+                hint="set WORKFLOWS_ALLOW_COMMANDS=true (allow_commands in workflows.toml) to allow them",
+            )
+
+    def command_environment(self, added: Mapping[str, str]) -> dict[str, str]:
+        """The server's own variables without its settings, then `added`, then SCRATCH."""
+        environment = {name: value for name, value in os.environ.items() if not name.startswith(INTERNAL)}
+        for name, value in added.items():
+            if not name or "=" in name or "\0" in name:
+                raise StepError(f"{name!r} cannot be the name of an environment variable")
+            if "\0" in value:
+                raise StepError(f"the environment variable {name} holds a NUL character")
+            environment[name] = value
+        environment[SCRATCH] = str(self.scratch_directory())
+        return environment
+
+    async def run_command(
+        self,
+        arguments: Sequence[str],
+        *,
+        directory: Path,
+        environment: Mapping[str, str],
+        key: str,
+        capture: bool = True,
+    ) -> Finished:
+        """Runs a command to its end; cancelling kills everything that it has started. `key` marks it."""
+        self.check_command()
+        return await run_process(
+            arguments,
+            directory=directory,
+            environment=environment,
+            key=key,
+            capture=capture,
+            keep_bytes=self.limits.captured_bytes,
+            setting=self.limits.setting("captured_bytes"),
+        )
+
+
+@lru_cache(maxsize=256)
+def _resolved(path: Path) -> Path:
+    return Path(os.path.realpath(path))

@@ -1,0 +1,136 @@
+"""Finding and ending every process that a step has started, also those that ran away from it.
+
+A command runs in a session of its own and carries `WORKFLOWS_MCP_STEP=<key>` in its environment. What it
+started is found by any of four traces: the environment, the session, the process group, or being a child of
+something found. So a child that called setsid, and one that outlived a server that was killed, are found too.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+import time
+from collections.abc import Collection, Iterator
+from contextlib import suppress
+from typing import NamedTuple
+
+MARK = "WORKFLOWS_MCP_STEP"
+ROUNDS = 200
+PAUSE_SECONDS = 0.005
+
+
+class Process(NamedTuple):
+    pid: int
+    parent: int
+    group: int
+    session: int
+    key: str | None
+    """The step that its environment names."""
+
+
+def end_leftovers(keys: Collection[str]) -> int:
+    """Kills whatever is left of these steps on this machine and returns how many processes that were.
+
+    Comes back when they are gone. For a server that starts after another was killed, before it repeats steps.
+    """
+    ended: set[int] = set()
+    for _ in range(ROUNDS):
+        found = kill_all_of(keys)
+        if not found:
+            break
+        ended |= found
+        time.sleep(PAUSE_SECONDS)
+    return len(ended)
+
+
+def kill_all_of(keys: Collection[str], session: int | None = None) -> set[int]:
+    """Kills what is found of these steps, and of the session, and returns it.
+
+    A process may start another while it is looked for: call this until nothing is found.
+    """
+    if not keys:
+        return set()
+    found = _belonging_to(keys, session, list(_processes()))
+    for pid in found:
+        with suppress(ProcessLookupError, PermissionError):
+            os.kill(pid, signal.SIGKILL)
+    return found
+
+
+def _belonging_to(keys: Collection[str], session: int | None, processes: list[Process]) -> set[int]:
+    children: dict[int, list[int]] = {}
+    for process in processes:
+        children.setdefault(process.parent, []).append(process.pid)
+    ourselves = _ourselves({process.pid: process.parent for process in processes})
+    found: set[int] = set()
+    waiting = [
+        process.pid
+        for process in processes
+        if process.key in keys or (session is not None and session in (process.session, process.group))
+    ]
+    while waiting:
+        pid = waiting.pop()
+        if pid not in found and pid not in ourselves:
+            found.add(pid)
+            waiting += children.get(pid, ())
+    return found
+
+
+def _ourselves(parents: dict[int, int]) -> set[int]:
+    """This process and those that it runs in: a server may itself have been started by a step."""
+    line: set[int] = set()
+    pid = os.getpid()
+    while pid and pid not in line:
+        line.add(pid)
+        pid = parents.get(pid, 0)
+    return line
+
+
+def _processes() -> Iterator[Process]:
+    """All living processes; one that has ended but was not collected yet does not count."""
+    return _from_proc() if sys.platform == "linux" else _from_psutil()
+
+
+def _from_proc() -> Iterator[Process]:
+    mark = f"{MARK}=".encode()
+    for name in os.listdir("/proc"):
+        if not name.isdigit():
+            continue
+        try:
+            with open(f"/proc/{name}/stat", "rb", buffering=0) as file:
+                # The second field is the name in parentheses, which may hold spaces and parentheses.
+                state, parent, group, session = file.read().rpartition(b")")[2].split(None, 4)[:4]
+        except OSError:
+            continue
+        if state in (b"Z", b"X"):
+            continue
+        key = None
+        with suppress(OSError), open(f"/proc/{name}/environ", "rb", buffering=0) as file:
+            environment = b"".join(iter(lambda: file.read(65536), b""))
+            if mark in environment:
+                key = next(
+                    (
+                        entry[len(mark) :].decode("utf-8", "surrogateescape")
+                        for entry in environment.split(b"\0")
+                        if entry.startswith(mark)
+                    ),
+                    None,
+                )
+        yield Process(int(name), int(parent), int(group), int(session), key)
+
+
+def _from_psutil() -> Iterator[Process]:
+    import psutil
+
+    for process in psutil.process_iter():
+        with suppress(psutil.Error, OSError):
+            if process.status() == psutil.STATUS_ZOMBIE:
+                continue
+            key = None
+            with suppress(psutil.Error):
+                key = process.environ().get(MARK)
+            group = session = 0
+            with suppress(OSError):
+                group, session = os.getpgid(process.pid), os.getsid(process.pid)
+            yield Process(process.pid, process.ppid(), group, session, key)

@@ -1,0 +1,251 @@
+"""Running one command as a child process: its own session, no input, output captured within a limit.
+
+The event loop is told of output and of the end through file descriptors (a pipe each, and a pidfd where the
+system has them), which is several times cheaper than asyncio's own subprocesses. A command is over when its
+process ends, even if something that it left in the background still holds its output open. Being cancelled
+kills everything that the command has started.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import codecs
+import errno
+import os
+import subprocess
+import threading
+import time
+from collections import deque
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import IO
+
+from workflows_mcp.errors import StepError
+from workflows_mcp.policy.leftovers import MARK, PAUSE_SECONDS, ROUNDS, kill_all_of
+
+CHUNK = 65536
+"""How much is read at once: what a pipe holds."""
+CHUNKS_AT_EXIT = 16
+GRACE_SECONDS = 0.1
+"""How long output is still read when the process has ended and something else holds its output open."""
+
+
+@dataclass(frozen=True, slots=True)
+class Finished:
+    """How a command ended. `exit_code` is 128 + N after signal N, as a shell says it."""
+
+    exit_code: int
+    signal: int | None
+    stdout: str
+    stderr: str
+    seconds: float
+
+
+async def run_process(
+    arguments: Sequence[str],
+    *,
+    directory: Path,
+    environment: Mapping[str, str],
+    key: str,
+    capture: bool,
+    keep_bytes: int,
+    setting: str,
+) -> Finished:
+    """Runs a command to its end. `keep_bytes` of each output stream are kept; `setting` changes that."""
+    started = time.perf_counter()
+    process = _start(arguments, directory, {**environment, MARK: key}, capture)
+    running = _Running(process, keep_bytes)
+    try:
+        await running.finished
+    except BaseException:
+        await _kill(running, key)
+        raise
+    finally:
+        running.close()
+    code = process.returncode
+    return Finished(
+        exit_code=code if code >= 0 else 128 - code,
+        signal=-code if code < 0 else None,
+        stdout=running.kept[0].text(setting),
+        stderr=running.kept[1].text(setting),
+        seconds=time.perf_counter() - started,
+    )
+
+
+def _start(
+    arguments: Sequence[str], directory: Path, environment: dict[str, str], capture: bool
+) -> subprocess.Popen[bytes]:
+    output = subprocess.PIPE if capture else subprocess.DEVNULL
+    try:
+        return subprocess.Popen(
+            arguments,
+            bufsize=0,
+            stdin=subprocess.DEVNULL,
+            stdout=output,
+            stderr=output,
+            cwd=directory,
+            env=environment,
+            start_new_session=True,
+        )
+    except OSError as error:
+        if error.errno == errno.E2BIG:
+            raise StepError(
+                "the command and its environment are too large for the system",
+                hint="write large values to a file and let the command read it",
+            ) from None
+        if isinstance(error, FileNotFoundError) and directory.is_dir():
+            raise StepError(
+                f"command not found: {arguments[0]}",
+                hint="give its path, or use shell: true if it is a shell's own command",
+            ) from None
+        raise StepError(f"cannot start {arguments[0]}: {error.strerror}") from None
+    except ValueError as error:  # a NUL character in an argument or in the environment
+        raise StepError(f"cannot start {arguments[0]}: {error}") from None
+
+
+async def _kill(running: _Running, key: str) -> None:
+    process = running.process
+    for _ in range(ROUNDS):
+        if process.poll() is None:
+            with suppress(ProcessLookupError, PermissionError):
+                os.killpg(process.pid, 9)
+        # The number of a session stays taken as long as anything lives in it, so it cannot mean another one.
+        if not kill_all_of((key,), process.pid) and process.poll() is not None:
+            return
+        await asyncio.sleep(PAUSE_SECONDS)
+
+
+class _Running:
+    """A process under way, and what has been heard of it."""
+
+    def __init__(self, process: subprocess.Popen[bytes], keep_bytes: int) -> None:
+        self.process = process
+        self.kept = (Kept(keep_bytes), Kept(keep_bytes))
+        self._loop = asyncio.get_running_loop()
+        self.finished: asyncio.Future[None] = self._loop.create_future()
+        self._open: dict[int, tuple[IO[bytes], Kept]] = {}
+        self._exit_descriptor = -1
+        self._grace: asyncio.TimerHandle | None = None
+        for stream, kept in zip((process.stdout, process.stderr), self.kept, strict=True):
+            if stream is not None:
+                descriptor = stream.fileno()
+                os.set_blocking(descriptor, False)
+                self._open[descriptor] = (stream, kept)
+                self._loop.add_reader(descriptor, self._read, descriptor)
+        self._watch_exit()
+
+    def _watch_exit(self) -> None:
+        try:
+            self._exit_descriptor = os.pidfd_open(self.process.pid)
+        except (AttributeError, OSError):  # not Linux, or an old one
+            threading.Thread(target=self._wait_in_thread, daemon=True, name="wait-for-command").start()
+        else:
+            self._loop.add_reader(self._exit_descriptor, self._exited)
+
+    def _wait_in_thread(self) -> None:
+        self.process.wait()
+        with suppress(RuntimeError):  # the loop was closed meanwhile
+            self._loop.call_soon_threadsafe(self._exited)
+
+    def _read(self, descriptor: int) -> bool:
+        """Takes what the pipe has; says whether there may be more at once."""
+        stream, kept = self._open[descriptor]
+        try:
+            data = os.read(descriptor, CHUNK)
+        except BlockingIOError:
+            return False
+        if data:
+            kept.add(data)
+            return True
+        self._loop.remove_reader(descriptor)
+        del self._open[descriptor]
+        stream.close()
+        self._finish_if_over()
+        return False
+
+    def _exited(self) -> None:
+        if self._exit_descriptor >= 0:
+            self._loop.remove_reader(self._exit_descriptor)
+        if self.finished.done():
+            return
+        self.process.wait()
+        for descriptor in list(self._open):
+            for _ in range(CHUNKS_AT_EXIT):
+                if not self._read(descriptor):
+                    break
+        if self._open:
+            self._grace = self._loop.call_later(GRACE_SECONDS, self._finish)
+        else:
+            self._finish()
+
+    def _finish_if_over(self) -> None:
+        if not self._open and self.process.returncode is not None:
+            self._finish()
+
+    def _finish(self) -> None:
+        if not self.finished.done():
+            self.finished.set_result(None)
+
+    def close(self) -> None:
+        if self._grace is not None:
+            self._grace.cancel()
+        for descriptor, (stream, _) in self._open.items():
+            self._loop.remove_reader(descriptor)
+            stream.close()
+        self._open.clear()
+        if self._exit_descriptor >= 0:
+            self._loop.remove_reader(self._exit_descriptor)
+            os.close(self._exit_descriptor)
+            self._exit_descriptor = -1
+
+
+class Kept:
+    """The beginning and the end of a stream, each half of the limit; the middle is only counted."""
+
+    __slots__ = ("_half", "_head", "_tail", "_tail_bytes", "_total")
+
+    def __init__(self, limit: int) -> None:
+        self._half = max(limit // 2, 1)
+        self._head = bytearray()
+        self._tail: deque[bytes] = deque()
+        self._tail_bytes = 0
+        self._total = 0
+
+    def add(self, data: bytes) -> None:
+        self._total += len(data)
+        room = self._half - len(self._head)
+        if room > 0:
+            self._head += data[:room]
+            data = data[room:]
+            if not data:
+                return
+        self._tail.append(data)
+        self._tail_bytes += len(data)
+        while self._tail_bytes - len(self._tail[0]) >= self._half:
+            self._tail_bytes -= len(self._tail.popleft())
+
+    def text(self, setting: str) -> str:
+        if self._total <= 2 * self._half:
+            return (bytes(self._head) + b"".join(self._tail)).decode("utf-8", "replace")
+        head = _without_broken_end(bytes(self._head))
+        tail = _without_broken_start(b"".join(self._tail)[-self._half :])
+        cut = self._total - len(head) - len(tail)
+        note = f"\n[… {cut} bytes cut here; {setting}={2 * self._half} bytes are kept …]\n"
+        return head.decode("utf-8", "replace") + note + tail.decode("utf-8", "replace")
+
+
+def _without_broken_end(data: bytes) -> bytes:
+    """Without the first bytes of a character whose rest was cut off."""
+    decoder = codecs.getincrementaldecoder("utf-8")("replace")
+    decoder.decode(data[-4:])
+    return data[: len(data) - len(decoder.getstate()[0])]
+
+
+def _without_broken_start(data: bytes) -> bytes:
+    """Without the last bytes of a character whose beginning was cut off."""
+    broken = 0
+    while broken < min(3, len(data)) and data[broken] & 0xC0 == 0x80:
+        broken += 1
+    return data[broken:]

@@ -1,0 +1,351 @@
+from __future__ import annotations
+
+import os
+import pty
+import re
+import select
+import signal
+import subprocess
+import time
+from typing import Any
+
+import pytest
+
+BUILD = """\
+name: build
+inputs:
+  what: {type: string}
+  count: {type: integer, default: 1}
+  parts: {type: list, default: []}
+blocks:
+  - id: compile
+    type: Shell
+    inputs: {command: 'echo "compiling ${inputs.what}"; sleep 0.2'}
+  - id: check
+    type: Shell
+    inputs: {command: 'sleep 0.2'}
+  - id: never
+    type: Shell
+    condition: ${inputs.count} > 5
+    inputs: {command: 'echo no'}
+  - id: pack
+    type: Workflow
+    depends_on: [compile, check]
+    inputs: {workflow: packing, inputs: {count: '${inputs.count}'}}
+outputs:
+  log: ${blocks.compile.outputs.stdout}
+  boxes: ${blocks.pack.outputs.boxes}
+  parts: ${inputs.parts}
+"""
+PACKING = """\
+name: packing
+inputs: {count: {type: integer}}
+blocks:
+  - {id: box, type: RenderTemplate, inputs: {template: 'boxed', variables: {}}}
+outputs: {boxes: '${inputs.count}'}
+"""
+ASK = """\
+name: ask
+blocks:
+  - {id: name, type: Prompt, inputs: {prompt: 'Who are you?'}}
+  - {id: side, type: Shell, inputs: {command: 'sleep 0.4; echo side > side.txt'}}
+  - id: greet
+    type: RenderTemplate
+    depends_on: [name]
+    inputs: {template: 'Hello {{ who }}', variables: {who: '${blocks.name.response}'}}
+outputs: {greeting: '${blocks.greet.rendered}'}
+"""
+FAIL = """\
+name: fail
+blocks:
+  - {id: good, type: Shell, inputs: {command: 'echo fine'}}
+  - id: bad
+    type: Shell
+    inputs: {command: 'echo almost; echo "out of paper" >&2; exit 4'}
+"""
+
+
+def test_a_file_is_run_with_progress_on_stderr_and_outputs_on_stdout(terminal: Any) -> None:
+    terminal.write("flows/build.yaml", BUILD)
+    terminal.write("flows/packing.yaml", PACKING)
+    said = terminal.run(
+        "run", "flows/build.yaml", "-i", "what=it", "-i", "count=3", "--input", 'parts:=["a", {"b": 1}]'
+    )
+    assert said.code == 0, said.err
+    assert said.out == 'log: compiling it\nboxes: 3\nparts: ["a",{"b":1}]\n'
+    lines = said.err.splitlines()
+    starts = [line for line in lines if "▸ compile" in line or "▸ check" in line]
+    assert len(starts) == 2
+    ends = [index for index, line in enumerate(lines) if "✓ compile" in line or "✓ check" in line]
+    assert all(lines.index(start) < min(ends) for start in starts)
+    assert re.search(r"^\d\d:\d\d:\d\d  ✓ compile  0\.\d s$", said.err, re.M)
+    assert re.search(r"– never  skipped: the condition is false", said.err)
+    assert re.search(r"  ✓ pack/box", said.err)
+    assert said.err.index("✓ pack/box") < said.err.index("✓ pack  ")
+    assert re.search(r"^✓ build wf_\w+ completed in \d\.\d s$", said.err, re.M)
+    assert "\033[" not in said.err
+
+
+def test_json_is_exactly_one_object_the_answer_of_the_run(terminal: Any) -> None:
+    terminal.write("build.yaml", BUILD)
+    terminal.write("packing.yaml", PACKING)
+    inputs = terminal.write("inputs.json", '{"what": "all", "count": 2}')
+    said = terminal.run("run", "build.yaml", "--inputs-file", str(inputs), "-i", "count=7", "--json")
+    assert said.code == 0
+    assert said.out.count("\n") == 1
+    answer = said.data
+    assert answer["status"] == "completed"
+    assert answer["outputs"] == {"log": "compiling all\n", "boxes": 7, "parts": []}
+    assert answer["progress"] == {"done": 4, "total": 4}
+    said = terminal.run("run", "build.yaml", "--inputs-file", "-", "--json", stdin='{"what": "piped"}')
+    assert said.data["outputs"]["log"] == "compiling piped\n"
+
+
+def test_long_outputs_are_not_cut_for_people_and_scripts(terminal: Any) -> None:
+    text = (
+        "name: long\nblocks:\n  - {id: a, type: Shell, inputs: {command: 'seq 1 20000'}}\n"
+        "outputs: {all: '${blocks.a.stdout}'}\n"
+    )
+    said = terminal.run("run", "-", "--json", stdin=text)
+    assert said.data["outputs"]["all"].splitlines()[-1] == "20000"
+
+
+def test_a_failed_run_exits_with_1_and_says_where_and_what_was_printed(terminal: Any) -> None:
+    terminal.write("fail.yaml", FAIL)
+    said = terminal.run("run", "fail.yaml")
+    assert said.code == 1
+    assert said.out == ""
+    assert "✗ bad" in said.err
+    assert "block 'bad' failed" in said.err
+    assert "at fail.yaml:4:" in said.err
+    assert "out of paper" in said.err
+    said = terminal.run("run", "fail.yaml", "--json")
+    assert said.code == 1
+    assert said.data["error"]["printed"] == "out of paper"
+
+
+@pytest.mark.rows("G24")
+@pytest.mark.parametrize(
+    ("arguments", "code", "message"),
+    [
+        (["run", "bild"], "unknown_workflow", "there is no workflow 'bild'"),
+        (["run", "absent.yaml"], "invalid_request", "there is no file absent.yaml"),
+        (["run", "build"], "invalid_inputs", "missing input 'what'"),
+        (
+            ["run", "build", "-i", "what=x", "-i", "count=many"],
+            "invalid_inputs",
+            "'count' must be a whole number",
+        ),
+        (["run", "build", "-i", "what"], "invalid_inputs", "write name=text"),
+        (["run", "build", "-i", "what:={"], "invalid_inputs", "not JSON"),
+        (["run", "broken"], "invalid_definition", "broken.yaml:3:"),
+        (["show", "wf_0"], "unknown_run", "wf_0"),
+        (["answer", "wf_0", "x"], "unknown_run", "wf_0"),
+        (["info", "bild"], "unknown_workflow", "did you mean 'build'?"),
+    ],
+)
+def test_wrong_use_exits_with_2_and_says_what_to_do(
+    terminal: Any, arguments: list[str], code: str, message: str
+) -> None:
+    terminal.write(".workflows/build.yaml", BUILD)
+    terminal.write(".workflows/packing.yaml", PACKING)
+    terminal.write(".workflows/broken.yaml", "name: broken\nblocks:\n  - {id: a, type: Shel}\n")
+    said = terminal.run(*arguments)
+    assert said.code == 2, said
+    assert said.out == ""
+    assert message in said.err
+    said = terminal.run(*arguments, "--json")
+    assert said.code == 2
+    assert said.data["error"]["code"] == code
+
+
+@pytest.mark.parametrize("arguments", [["walk"], ["run"], ["run", "x", "--json", "--frobnicate"]])
+def test_words_that_do_not_exist_exit_with_2(terminal: Any, arguments: list[str]) -> None:
+    said = terminal.run(*arguments)
+    assert said.code == 2
+    assert "usage: workflows-mcp" in said.err
+    if "--json" in arguments:
+        assert said.data["error"]["code"] == "usage"
+
+
+@pytest.mark.rows("G15")
+def test_without_a_terminal_a_question_ends_with_3_and_is_answered_later(terminal: Any) -> None:
+    terminal.write("ask.yaml", ASK)
+    said = terminal.run("run", "ask.yaml")
+    assert said.code == 3
+    assert "Who are you?" in said.err
+    run_id = re.search(r"workflows-mcp answer (wf_\w+) VALUE", said.err)[1]  # type: ignore[index]
+    # What does not depend on the answer is done before the command gives up.
+    assert (terminal.workspace / "side.txt").exists()
+    assert terminal.run("answer", run_id).code == 3
+    listed = terminal.run("runs", "--json").data["runs"]
+    assert [(run["workflow_id"], run["status"]) for run in listed] == [(run_id, "pending_action")]
+    said = terminal.run("answer", run_id, "Ada")
+    assert said.code == 0
+    assert said.out == "greeting: Hello Ada\n"
+    assert "✓ name" in said.err
+    assert "side" not in said.err
+    said = terminal.run("answer", run_id, "Bob", "--step", "name", "--json")
+    assert said.code == 2
+    assert said.data["error"]["code"] == "not_expected"
+
+
+def test_an_answer_can_come_through_a_pipe(terminal: Any) -> None:
+    terminal.write("ask.yaml", ASK)
+    waiting = terminal.run("run", "ask.yaml", "--json")
+    assert waiting.code == 3
+    assert waiting.data["status"] == "pending_action"
+    said = terminal.run("answer", waiting.data["workflow_id"], "--json", stdin="Grace\n")
+    assert said.data["outputs"] == {"greeting": "Hello Grace"}
+
+
+class Screen:
+    """A process on a terminal of its own."""
+
+    def __init__(self, terminal: Any, *arguments: str) -> None:
+        self.controller, inside = pty.openpty()
+        self.process = subprocess.Popen(
+            [*terminal.command, *arguments],
+            cwd=terminal.workspace,
+            env=terminal.environment,
+            stdin=inside,
+            stdout=subprocess.PIPE,
+            stderr=inside,
+            start_new_session=True,
+        )
+        os.close(inside)
+        self.shown = ""
+
+    def wait_for(self, text: str, seconds: float = 20.0) -> None:
+        until = time.monotonic() + seconds
+        while text not in self.shown:
+            ready, _, _ = select.select([self.controller], [], [], max(until - time.monotonic(), 0))
+            assert ready, f"never saw {text!r} in {self.shown!r}"
+            try:
+                self.shown += os.read(self.controller, 4096).decode()
+            except OSError:
+                break
+        assert text in self.shown
+
+    def type(self, text: str) -> None:
+        os.write(self.controller, text.encode())
+
+    def end(self) -> tuple[int, str]:
+        assert self.process.stdout is not None
+        out = self.process.stdout.read().decode()
+        code = self.process.wait(20)
+        os.close(self.controller)
+        return code, out
+
+
+def test_on_a_terminal_the_question_is_asked_and_the_answer_typed(terminal: Any) -> None:
+    terminal.write("ask.yaml", ASK)
+    screen = Screen(terminal, "run", "ask.yaml")
+    screen.wait_for("Who are you?")
+    screen.wait_for("> ")
+    screen.type("Linus\n")
+    assert screen.end() == (0, "greeting: Hello Linus\n")
+
+
+def test_what_a_step_printed_cannot_steer_the_terminal(terminal: Any) -> None:
+    text = (
+        "name: evil\nblocks:\n  - {id: a, type: Shell, inputs: "
+        "{command: 'printf \"\\033[2Jgone\\007\" >&2; exit 1'}}\n"
+    )
+    terminal.write("evil.yaml", text)
+    screen = Screen(terminal, "run", "evil.yaml")
+    screen.wait_for("�[2Jgone�")
+    assert screen.end()[0] == 1
+    assert "\033" not in screen.shown
+
+
+def test_on_a_terminal_the_end_of_input_leaves_the_question_for_later(terminal: Any) -> None:
+    terminal.write("ask.yaml", ASK)
+    screen = Screen(terminal, "run", "ask.yaml")
+    screen.wait_for("> ")
+    screen.type("\x04")
+    screen.wait_for("workflows-mcp answer wf_")
+    assert screen.end() == (3, "")
+
+
+def interrupted(terminal: Any, command: str) -> str:
+    """The id of a run that was interrupted by Ctrl-C while it ran this command."""
+    terminal.write(
+        "slow.yaml", f"name: slow\nblocks:\n  - {{id: a, type: Shell, inputs: {{command: '{command}'}}}}\n"
+    )
+    screen = Screen(terminal, "run", "slow.yaml")
+    screen.wait_for("▸ a")
+    until = time.monotonic() + 20
+    while not (terminal.workspace / "begun").exists() and time.monotonic() < until:
+        time.sleep(0.02)
+    screen.process.send_signal(signal.SIGINT)
+    screen.wait_for("workflows-mcp cancel wf_")
+    assert screen.end() == (130, "")
+    assert "is kept" in screen.shown
+    run_id = re.search(r"cancel (wf_\w+)", screen.shown)
+    assert run_id is not None
+    assert terminal.run("runs", "--json").data["runs"][0]["status"] == "running"
+    return run_id[1]
+
+
+def test_ctrl_c_keeps_the_run_which_can_be_cancelled(terminal: Any) -> None:
+    run_id = interrupted(terminal, "touch begun; sleep 30.7")
+    assert terminal.run("cancel", run_id, "--reason", "changed my mind").code == 0
+    said = terminal.run("show", run_id, "--json").data
+    assert said["status"] == "cancelled"
+    assert said["error"]["message"] == "changed my mind"
+    assert terminal.run("cancel", run_id).code == 0
+
+
+@pytest.mark.rows("X1")
+def test_a_run_that_was_interrupted_goes_on_at_the_next_server(terminal: Any) -> None:
+    run_id = interrupted(terminal, "test -e begun && exit 0; touch begun; sleep 30.7")
+    server = subprocess.Popen(
+        terminal.command,
+        cwd=terminal.workspace,
+        env=terminal.environment,
+        stdin=subprocess.PIPE,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+    )
+    try:
+        until = time.monotonic() + 20
+        while time.monotonic() < until:
+            if terminal.run("runs", "--json").data["runs"][0]["status"] == "completed":
+                break
+        assert terminal.run("show", run_id, "--json").data["status"] == "completed"
+    finally:
+        assert server.stdin is not None
+        server.stdin.close()
+        assert server.wait(20) == 0
+
+
+def test_a_timeout_cancels_the_run(terminal: Any) -> None:
+    terminal.write(
+        "slow.yaml", "name: slow\nblocks:\n  - {id: a, type: Shell, inputs: {command: 'sleep 30'}}\n"
+    )
+    started = time.monotonic()
+    said = terminal.run("run", "slow.yaml", "--timeout", "1", "--json")
+    assert time.monotonic() - started < 8
+    assert said.code == 1
+    assert said.data["status"] == "cancelled"
+    assert "after 1 s" in said.data["error"]["message"]
+
+
+@pytest.mark.rows("G8", "G9")
+def test_show_has_the_tree_of_blocks_with_times_messages_and_outputs(terminal: Any) -> None:
+    terminal.write("build.yaml", BUILD)
+    terminal.write("packing.yaml", PACKING)
+    run_id = terminal.run("run", "build.yaml", "-i", "what=it", "--json").data["workflow_id"]
+    said = terminal.run("show", run_id)
+    assert said.code == 0
+    assert "✓ build completed" in said.out
+    assert re.search(r"^  ✓ compile  0\.\d s$", said.out, re.M)
+    assert 'stdout: "compiling it\\n"' in said.out
+    assert "– never  skipped  the condition is false" in said.out
+    assert re.search(r"^      ✓ box", said.out, re.M)
+    assert "boxes: 1" in said.out
+    data = terminal.run("show", run_id, "--json").data
+    assert data["blocks"]["pack"]["blocks"]["box"]["outputs"]["rendered"] == "boxed"
+    assert data["inputs"]["what"] == "it"
+    assert terminal.run("runs").out.count(run_id) == 1

@@ -1,0 +1,221 @@
+"""`${…}` in text: what is a reference, what is left alone, and what becomes of the values."""
+
+from __future__ import annotations
+
+from contextlib import suppress
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from workflows_mcp.errors import ExpressionError
+from workflows_mcp.expressions.base import MISSING, Code
+from workflows_mcp.expressions.dollar import Dollar
+from workflows_mcp.values import Value
+
+LANGUAGE = Dollar()
+
+
+class Blocks:
+    """A namespace as a run has it: looked up, never stored."""
+
+    def lookup(self, name: str) -> object:
+        return {"outputs": {"files": ["a", "b"], "n": 3}, "succeeded": True} if name == "build" else MISSING
+
+    def names(self) -> list[str]:
+        return ["build"]
+
+    def plain(self) -> Value:
+        return {"build": "everything"}
+
+
+SCOPE = {
+    "inputs": {
+        "name": "Ada",
+        "n": 42,
+        "ratio": 1.5,
+        "yes": True,
+        "no": False,
+        "nothing": None,
+        "list": [1, {"a": "b"}],
+        "object": {"k": [True]},
+        "dashed-name": "d",
+        "with space": "s",
+        "sneaky": "${inputs.n}",
+    },
+    "metadata": {"workflow_name": "w"},
+    "blocks": Blocks(),
+}
+
+
+def value(text: str) -> Value:
+    return LANGUAGE.template(text).evaluate(SCOPE)
+
+
+@pytest.mark.rows("G3")
+@pytest.mark.parametrize("name", ["n", "ratio", "yes", "nothing", "list", "object", "name"])
+@pytest.mark.parametrize("around", ["{}", " {} ", "\n{}\n"])
+def test_a_text_that_is_exactly_one_reference_gives_the_value_itself(name: str, around: str) -> None:
+    assert value(around.format(f"${{inputs.{name}}}")) is SCOPE["inputs"][name]  # type: ignore[index]
+
+
+@pytest.mark.rows("G3")
+@pytest.mark.parametrize(
+    ("template", "text"),
+    [
+        ("Hello ${inputs.name}!", "Hello Ada!"),
+        ("${inputs.n}${inputs.ratio}", "421.5"),
+        ("${inputs.yes}/${inputs.no}", "true/false"),
+        ("[${inputs.nothing}]", "[]"),
+        ("x ${inputs.list}", 'x [1,{"a":"b"}]'),
+        ("x ${inputs.object}", 'x {"k":[true]}'),
+        ("${ inputs.name } ok", "Ada ok"),
+        ("${inputs.list[1].a} ${inputs['with space']} ${inputs.dashed-name}", "b s d"),
+        ('${blocks["build"].outputs.files[1]}.', "b."),
+        ("plain", "plain"),
+        ("", ""),
+    ],
+)
+def test_anything_else_is_text(template: str, text: str) -> None:
+    assert value(template) == text
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "${HOME}/bin",
+        "${HOME:-x} ${#list} ${file%.txt} ${array[0]} ${array[@]}",
+        "$HOME $1 $$ $(date) ${",
+        "${inputs_dir} ${inputs-dir}",
+        "${{ matrix.os }}",
+        "cost: $5",
+    ],
+)
+def test_names_of_the_shell_are_left_alone(text: str) -> None:
+    assert value(text) == text
+    assert LANGUAGE.code(text).evaluate(SCOPE) == Code((text,), ())
+
+
+def test_a_backslash_makes_a_reference_the_text_itself() -> None:
+    assert value(r"\${inputs.name} is ${inputs.name}") == "${inputs.name} is Ada"
+    assert value(r"\${inputs.name}") == "${inputs.name}"
+    # In code the backslash stays: the shell takes it for the same purpose.
+    assert LANGUAGE.code(r"echo \${inputs.name}").evaluate(SCOPE) == Code((r"echo \${inputs.name}",), ())
+
+
+def test_text_that_comes_out_of_a_value_is_not_looked_at_again() -> None:
+    assert value("x ${inputs.sneaky}") == "x ${inputs.n}"
+    assert value("${inputs.sneaky}") == "${inputs.n}"
+
+
+def test_values_in_code_stay_apart_from_its_text() -> None:
+    code = LANGUAGE.code('echo "${inputs.name}" ${inputs.list[0]};')
+    assert [str(reference) for reference in code.references] == ["inputs.name", "inputs.list[0]"]
+    assert code.evaluate(SCOPE) == Code(('echo "', '" ', ";"), ("Ada", 1))
+
+
+@pytest.mark.parametrize(
+    ("text", "path", "offset"),
+    [
+        ("ab ${inputs.x}", ("inputs", "x"), 3),
+        ("${blocks.b.outputs.f[0].g}", ("blocks", "b", "outputs", "f", 0, "g"), 0),
+        ("${blocks['b-1']['x.y']}", ("blocks", "b-1", "x.y"), 0),
+        ("${other.thing}", ("other", "thing"), 0),
+    ],
+)
+def test_references_are_listed_with_where_they_stand(
+    text: str, path: tuple[str | int, ...], offset: int
+) -> None:
+    [reference] = LANGUAGE.template(text).references
+    assert (reference.path, reference.offset) == (path, offset)
+
+
+@pytest.mark.parametrize(
+    ("text", "offset"),
+    [
+        ("a ${inputs.x", 2),
+        ("${inputs.}", 0),
+        ("ok ${inputs.name} ${inputs.a b}", 18),
+        ("${blocks.a.outputs[x]}", 0),
+        ("${inputs.x:-default}", 0),
+        ("${metadata", 0),
+    ],
+)
+def test_what_starts_as_a_reference_and_is_none_is_an_error(text: str, offset: int) -> None:
+    for read in (LANGUAGE.template, LANGUAGE.code, LANGUAGE.output):
+        with pytest.raises(ExpressionError, match="malformed reference") as caught:
+            read(text)
+        assert (caught.value.offset, caught.value.code) == (offset, "syntax")
+
+
+@pytest.mark.rows("G5")
+@pytest.mark.parametrize(
+    "text", ["${__internal__.x}", "${inputs._x}", "${blocks.a.__class__}", "x ${metadata['_secret']}"]
+)
+def test_private_names_cannot_be_reached(text: str) -> None:
+    for read in (LANGUAGE.template, LANGUAGE.code, LANGUAGE.output, LANGUAGE.condition):
+        with pytest.raises(ExpressionError, match="is private") as caught:
+            read(text if read != LANGUAGE.condition else text.removeprefix("x "))
+        assert caught.value.code == "private"
+        assert "blocks, inputs, metadata" in caught.value.hint
+
+
+@pytest.mark.rows("G3", "G24")
+@pytest.mark.parametrize(
+    ("text", "message", "hint"),
+    [
+        ("${inputs.nmae}", "'inputs' has no 'nmae'", "did you mean 'name'?"),
+        ("x ${inputs.object.q}", "'inputs.object' has no 'q'", "'inputs.object' has: k"),
+        ("${inputs.list[7]}", "'inputs.list' is a list of 2", "count from 0"),
+        ("${inputs.n.real}", "'inputs.n' is integer, it has no parts", ""),
+        ("${inputs.name.upper}", "'inputs.name' is text, it has no parts", ""),
+        ("${blocks.biuld.x}", "'blocks' has no 'biuld'", "did you mean 'build'?"),
+        ("${input.name}", "there is no 'input'", "a reference starts with one of: blocks, inputs, metadata"),
+    ],
+)
+def test_an_undefined_reference_says_what_exists_there(text: str, message: str, hint: str) -> None:
+    with pytest.raises(ExpressionError) as caught:
+        value(text)
+    assert message in caught.value.message
+    assert hint in caught.value.hint
+    assert caught.value.code == "undefined"
+    assert caught.value.offset == text.index("$")
+
+
+def test_a_namespace_that_is_used_as_a_value_is_given_as_data() -> None:
+    assert value("${blocks}") == {"build": "everything"}
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("${inputs.yes} and ${inputs.n} == 42", True),
+        ("not ${inputs.yes}", False),
+        ("${inputs.n} > 50 or ${inputs.no}", False),
+        ("${inputs.yes} and\n${blocks.build.succeeded}\n", True),
+        ("${inputs.n}", 42),
+        ("${inputs.n} and counting", "42 and counting"),
+        ("${inputs.name} is in", "Ada is in"),
+        ("${inputs.n} + 1", "42 + 1"),
+        ("true and false", "true and false"),
+        ("1 < 2", "1 < 2"),
+    ],
+)
+def test_an_output_is_evaluated_if_it_is_an_expression_and_text_if_not(text: str, expected: Value) -> None:
+    found = LANGUAGE.output(text).evaluate(SCOPE)
+    assert found == expected
+    assert type(found) is type(expected)
+
+
+PIECES = st.sampled_from(
+    ["${inputs.n}", "${HOME}", "${inputs.", "${", "}", "$", "text ", "\n", "é", "x.y", "[0]"]
+)
+
+
+@settings(deadline=None)
+@given(st.lists(PIECES).map("".join))
+def test_any_text_is_malformed_or_keeps_all_that_is_no_reference(text: str) -> None:
+    with suppress(ExpressionError):
+        code = LANGUAGE.code(text).evaluate(SCOPE)
+        assert "${inputs.n}".join(code.texts) == text
+        assert code.values == (42,) * text.count("${inputs.n}")

@@ -1,0 +1,266 @@
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from pydantic import Field
+
+from workflows_mcp.dialects import Definition, load
+from workflows_mcp.errors import DefinitionError, RequestError, UnknownWorkflow
+from workflows_mcp.library.catalog import Catalog, builtin_directory
+from workflows_mcp.settings import load_settings
+from workflows_mcp.steps.base import Step, StepInputs, StepOutputs
+from workflows_mcp.steps.registry import StepRegistry, default_registry
+
+
+class Note(Step):
+    """Takes a text."""
+
+    name = "Note"
+
+    class Inputs(StepInputs):
+        text: str = Field(default="", description="The text")
+
+    class Outputs(StepOutputs):
+        text: str = ""
+
+
+class Call(Step):
+    """Calls a workflow; the dialect knows how."""
+
+    name = "ExecuteWorkflow"
+    aliases = ("Workflow",)
+
+    class Inputs(StepInputs):
+        workflow: str = Field(description="Which")
+        inputs: dict[str, object] = Field(default_factory=dict, description="Its inputs")
+        timeout_ms: int | None = Field(default=None, description="How long it may take")
+
+
+REGISTRY = StepRegistry(steps=[Note(), Call()])
+
+
+def workflow(name: str = "", *, calls: str = "", **extra: str) -> str:
+    head = f"name: {name}\n" if name else ""
+    head += "".join(f"{key}: {value}\n" for key, value in extra.items())
+    block = "  - id: one\n    type: Note\n    inputs: {text: hello}\n"
+    for index, called in enumerate(calls.split()):
+        block += f"  - id: call{index}\n    type: Workflow\n    inputs: {{workflow: {called}}}\n"
+    return f"{head}blocks:\n{block}"
+
+
+class Reading:
+    """Reads definitions, and keeps count of what it read."""
+
+    def __init__(self) -> None:
+        self.read: list[str] = []
+
+    def __call__(self, text: str, file: str) -> Definition:
+        self.read.append(Path(file).name)
+        return load(text, file=file, registry=REGISTRY)
+
+
+@pytest.fixture
+def reading() -> Reading:
+    return Reading()
+
+
+@pytest.fixture
+def write(tmp_path: Path) -> Callable[[str, str], Path]:
+    def write_file(name: str, text: str) -> Path:
+        path = tmp_path / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text, encoding="utf-8")
+        return path
+
+    return write_file
+
+
+Write = Callable[[str, str], Path]
+
+
+@pytest.mark.rows("G21")
+def test_a_later_directory_overrides_an_earlier_one_and_the_source_is_known(
+    tmp_path: Path, write: Write, reading: Reading
+) -> None:
+    write("built/in/a.yaml", workflow("shared", description="built in"))
+    write("built/b.yaml", workflow("only-built"))
+    write("mine/x.yml", workflow("shared", description="mine"))
+    catalog = Catalog(tmp_path / "built", [tmp_path / "mine", tmp_path / "absent"], reading)
+    assert {item.name: item.source for item in catalog.list()} == {
+        "only-built": "built-in",
+        "shared": str(tmp_path / "mine"),
+    }
+    assert catalog.bundle("shared").plans["shared"].description == "mine"
+    assert catalog.source_of("shared") == str(tmp_path / "mine")
+
+
+@pytest.mark.parametrize(
+    ("text", "name"),
+    [
+        ("name: plain\n", "plain"),
+        ("name: 'single'  # why\n", "single"),
+        ('name: "double: it"\n', "double: it"),
+        ("name: with:colon # comment\n", "with:colon"),
+        ("\ufeffname: marked\n", "marked"),
+        ("description: x\nname: second\r\n", "second"),
+        ("description: |\n  name: inside\n", "file"),
+        ("", "file"),
+    ],
+)
+def test_the_name_is_the_one_in_the_file_or_else_that_of_the_file(
+    tmp_path: Path, write: Write, reading: Reading, text: str, name: str
+) -> None:
+    write("file.yaml", text + "blocks:\n  - {id: a, type: Note}\n")
+    catalog = Catalog(None, [tmp_path], reading)
+    assert list(catalog.entries()) == [name]
+    assert reading.read == []
+    assert catalog.bundle(name).main == name
+
+
+@pytest.mark.rows("G24")
+def test_an_unknown_workflow_names_the_nearest_the_available_and_where_was_looked(
+    tmp_path: Path, write: Write, reading: Reading
+) -> None:
+    write("a.yaml", workflow("deploy"))
+    write("b.yaml", workflow("report"))
+    catalog = Catalog(None, [tmp_path], reading)
+    with pytest.raises(UnknownWorkflow) as refused:
+        catalog.bundle("deplyo")
+    said = str(refused.value)
+    assert "there is no workflow 'deplyo'" in said
+    assert "did you mean 'deploy'?" in said
+    assert "available: deploy, report" in said
+    assert str(tmp_path) in said
+    assert reading.read == []
+
+
+def test_a_broken_file_hides_only_itself_and_says_what_is_wrong(
+    tmp_path: Path, write: Write, reading: Reading
+) -> None:
+    write("good.yaml", workflow("good"))
+    write("bad.yaml", "name: bad\nblocks:\n  - id: a\n    type: Noet\n  - id: b\n    typ: Note\n")
+    (tmp_path / "bytes.yaml").write_bytes(b"name: caf\xe9\nblocks: []\n")
+    catalog = Catalog(None, [tmp_path], reading)
+    listed = {item.name: item for item in catalog.list()}
+    assert not listed["good"].problems
+    assert len(listed["bad"].problems) >= 2
+    assert len(listed) == 3
+    with pytest.raises(DefinitionError) as refused:
+        catalog.bundle("bad")
+    assert "did you mean 'Note'?" in str(refused.value)
+    assert "bad.yaml:4:11" in str(refused.value)
+    with pytest.raises(DefinitionError, match="not UTF-8"):
+        catalog.bundle(next(name for name in listed if name.startswith("caf")))
+
+
+def test_files_are_read_when_asked_for_and_again_only_when_they_change(
+    tmp_path: Path, write: Write, reading: Reading
+) -> None:
+    path = write("a.yaml", workflow("one"))
+    write("b.yaml", workflow("two"))
+    catalog = Catalog(None, [tmp_path], reading)
+    catalog.bundle("one")
+    catalog.bundle("one")
+    assert reading.read == ["a.yaml"]
+    path.write_text(workflow("one", description="changed"), encoding="utf-8")
+    assert catalog.bundle("one").plans["one"].description == "changed"
+    path.write_text(workflow("renamed"), encoding="utf-8")
+    os.utime(path, ns=(1, 1))
+    assert sorted(catalog.entries()) == ["renamed", "two"]
+    path.unlink()
+    assert list(catalog.entries()) == ["two"]
+
+
+def test_the_list_is_narrowed_by_tags_and_words(tmp_path: Path, write: Write, reading: Reading) -> None:
+    write("a.yaml", workflow("deploy-web", description="Ship it", tags="[ci, web]"))
+    write("b.yaml", workflow("deploy-api", tags="[ci]"))
+    catalog = Catalog(None, [tmp_path], reading)
+    assert [item.name for item in catalog.list(tags=["ci"])] == ["deploy-api", "deploy-web"]
+    assert [item.name for item in catalog.list(tags=["ci", "web"])] == ["deploy-web"]
+    assert [item.name for item in catalog.list(query="SHIP deploy")] == ["deploy-web"]
+    assert catalog.list(query="nothing like it") == []
+
+
+def test_hidden_and_foreign_folders_are_not_looked_into(
+    tmp_path: Path, write: Write, reading: Reading
+) -> None:
+    write("flows/.git/a.yaml", workflow("hidden"))
+    write("flows/node_modules/b.yaml", workflow("foreign"))
+    write("flows/deep/er/c.yaml", workflow("deep"))
+    assert list(Catalog(None, [tmp_path / "flows"], reading).entries()) == ["deep"]
+
+
+@pytest.mark.rows("X2")
+def test_a_bundle_has_every_workflow_that_is_called_by_a_fixed_name(
+    tmp_path: Path, write: Write, reading: Reading
+) -> None:
+    write("a.yaml", workflow("top", calls="middle"))
+    write("b.yaml", workflow("middle", calls="bottom"))
+    source = workflow("bottom")
+    write("c.yaml", source)
+    write("d.yaml", workflow("unrelated"))
+    bundle = Catalog(None, [tmp_path], reading).bundle("top")
+    assert bundle.main == "top"
+    assert sorted(bundle.plans) == ["bottom", "middle", "top"]
+    assert bundle.sources["bottom"] == source
+
+
+def test_problems_of_called_workflows_and_of_calls_are_found_before_anything_runs(
+    tmp_path: Path, write: Write, reading: Reading
+) -> None:
+    write("a.yaml", workflow("top", calls="midle"))
+    write("b.yaml", workflow("middle"))
+    write("c.yaml", workflow("other", calls="broken"))
+    write("d.yaml", "name: broken\nblocks:\n  - {id: a, type: Nothing}\n")
+    catalog = Catalog(None, [tmp_path], reading)
+    with pytest.raises(DefinitionError) as refused:
+        catalog.bundle("top")
+    assert "there is no workflow 'midle'" in str(refused.value)
+    assert "did you mean 'middle'?" in str(refused.value)
+    assert "a.yaml:8:24" in str(refused.value)
+    with pytest.raises(DefinitionError, match=r"d\.yaml:3"):
+        catalog.bundle("other")
+
+
+def test_a_workflow_may_call_itself_by_name_even_when_it_is_only_text(
+    tmp_path: Path, write: Write, reading: Reading
+) -> None:
+    text = (
+        "name: loop\ninputs: {n: {type: integer, default: 3}}\nblocks:\n"
+        "  - id: again\n    type: Workflow\n    condition: ${inputs.n} > 0\n"
+        "    inputs: {workflow: loop}\n"
+    )
+    assert list(Catalog(None, [tmp_path], reading).bundle_of_text(text).plans) == ["loop"]
+
+
+def test_a_file_finds_the_files_next_to_it_before_all_others(
+    tmp_path: Path, write: Write, reading: Reading
+) -> None:
+    write("catalog/helper.yaml", workflow("helper", description="from the catalog"))
+    write("catalog/other.yaml", workflow("other"))
+    start = write("project/main.yaml", workflow("main", calls="helper other"))
+    write("project/near.yaml", workflow("helper", description="next to it"))
+    write("project/compose.yaml", "services: {}\n")
+    catalog = Catalog(None, [tmp_path / "catalog"], reading)
+    assert catalog.bundle_of_file(start).plans["helper"].description == "next to it"
+    assert catalog.bundle("helper").plans["helper"].description == "from the catalog"
+    assert catalog.check_text(start.read_text(), file=str(start)) == []
+    assert "compose.yaml" not in reading.read
+    with pytest.raises(RequestError, match="there is no file"):
+        catalog.bundle_of_file(tmp_path / "absent.yaml")
+
+
+@pytest.mark.rows("G22")
+def test_every_built_in_workflow_can_be_run(tmp_path: Path) -> None:
+    settings = load_settings({"HOME": str(tmp_path)}, workspace=tmp_path)
+    catalog = Catalog(builtin_directory(), [], Catalog.of(settings, default_registry())._read)
+    summaries = catalog.list()
+    assert {item.name for item in summaries} >= {"example-hello", "example-parallel", "example-approval"}
+    for summary in summaries:
+        assert summary.problems == (), summary.name
+        assert summary.source == "built-in"
+        assert summary.description
+        assert catalog.bundle(summary.name).main == summary.name
