@@ -44,7 +44,7 @@ def test_a_run_that_waits_for_an_answer_is_answered_through_any_process(tmp_path
             assert one.note.lines == ["done"]
             assert other.note.lines == []
 
-    asyncio.run(go())
+    asyncio.run(asyncio.wait_for(go(), 20))
 
 
 @pytest.mark.rows("X3")
@@ -65,7 +65,7 @@ def test_a_run_that_another_process_drives_is_cancelled_and_answered_by_letter(t
             assert (await second.wait(run_id, ended, 5)).state.status == "cancelled"
             assert one.gate.stopped == ["busy"]
 
-    asyncio.run(go())
+    asyncio.run(asyncio.wait_for(go(), 20))
 
 
 @pytest.mark.rows("X1")
@@ -88,7 +88,7 @@ def test_a_closed_engine_leaves_its_runs_to_the_next_which_repeats_only_what_was
         assert other.gate.started == ["b"]
         assert other.note.lines == ["c"]
 
-    asyncio.run(go())
+    asyncio.run(asyncio.wait_for(go(), 20))
 
 
 def test_cancelling_a_run_that_was_cut_off_does_not_start_its_steps_again(tmp_path: Path) -> None:
@@ -106,7 +106,7 @@ def test_cancelling_a_run_that_was_cut_off_does_not_start_its_steps_again(tmp_pa
         assert other.gate.started == []
         assert other.note.lines == []
 
-    asyncio.run(go())
+    asyncio.run(asyncio.wait_for(go(), 20))
 
 
 def test_a_command_that_does_not_adopt_leaves_other_runs_alone(tmp_path: Path) -> None:
@@ -120,7 +120,7 @@ def test_a_command_that_does_not_adopt_leaves_other_runs_alone(tmp_path: Path) -
             assert machine.state.status == "running"
             assert other.gate.started == []
 
-    asyncio.run(go())
+    asyncio.run(asyncio.wait_for(go(), 20))
 
 
 def test_a_batch_under_an_old_epoch_is_refused_and_its_driver_stops(tmp_path: Path) -> None:
@@ -146,7 +146,7 @@ def test_a_batch_under_an_old_epoch_is_refused_and_its_driver_stops(tmp_path: Pa
             assert one.note.lines == [], "a step started although its run belongs to another process"
             thief.close()
 
-    asyncio.run(go())
+    asyncio.run(asyncio.wait_for(go(), 20))
 
 
 def test_a_long_run_is_restored_from_its_snapshot_and_what_came_after(tmp_path: Path) -> None:
@@ -168,7 +168,7 @@ def test_a_long_run_is_restored_from_its_snapshot_and_what_came_after(tmp_path: 
             assert (await second.wait(run_id, ended, 5)).state.status == "completed"
         assert other.note.lines == ["199-" + "x" * 3000]
 
-    asyncio.run(go())
+    asyncio.run(asyncio.wait_for(go(), 20))
 
 
 def test_a_store_that_a_newer_version_has_written_is_refused_and_left_alone(tmp_path: Path) -> None:
@@ -180,7 +180,7 @@ def test_a_store_that_a_newer_version_has_written_is_refused_and_left_alone(tmp_
         with pytest.raises(StoreError, match="this program knows versions up to"):
             Store(path)
 
-    asyncio.run(go())
+    asyncio.run(asyncio.wait_for(go(), 20))
 
 
 def test_a_store_that_cannot_be_opened_says_what_to_do(tmp_path: Path) -> None:
@@ -191,7 +191,7 @@ def test_a_store_that_cannot_be_opened_says_what_to_do(tmp_path: Path) -> None:
         with pytest.raises(StoreError, match="set WORKFLOWS_HOME"):
             Store(tmp_path / "runs.db" / "below a file" / "runs.db")
 
-    asyncio.run(go())
+    asyncio.run(asyncio.wait_for(go(), 20))
 
 
 def test_one_failing_write_of_a_group_does_not_take_the_others_with_it(tmp_path: Path) -> None:
@@ -213,4 +213,4 @@ def test_one_failing_write_of_a_group_does_not_take_the_others_with_it(tmp_path:
         assert store.read("SELECT key FROM bundles") == [("k",)]
         await store.close()
 
-    asyncio.run(go())
+    asyncio.run(asyncio.wait_for(go(), 20))

@@ -6,9 +6,9 @@ from __future__ import annotations
 from typing import Any
 
 from workflows_mcp.agent.previews import Cut, cut
-from workflows_mcp.machine.program import LANGUAGES
 from workflows_mcp.plan.inputs import input_schema
 from workflows_mcp.plan.model import Bundle, Call, Do, Graph, Node, Plan
+from workflows_mcp.plan.references import LANGUAGES
 from workflows_mcp.steps.registry import StepRegistry
 from workflows_mcp.values import Value
 

@@ -19,6 +19,7 @@ import msgspec
 
 from workflows_mcp.engines.base import FindBundle, MakeEvent, RunSummary
 from workflows_mcp.engines.clock import Clock, SystemClock
+from workflows_mcp.engines.collector import collect_rarely
 from workflows_mcp.engines.driver import Batch, Driver
 from workflows_mcp.engines.executor import Executor
 from workflows_mcp.engines.ids import new_run_id
@@ -108,6 +109,7 @@ class SqliteEngine:
         self.store: Store
 
     async def open(self) -> None:
+        collect_rarely()
         self.store = Store(self._path, synchronous=self._synchronous)
         await self._adopt()
         self._keeping = asyncio.create_task(self._keep())
