@@ -1,0 +1,60 @@
+"""Workflows run from text to answer, through the service, on the embedded engine."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import pytest
+
+from workflows_mcp.service import Service
+from workflows_mcp.settings import Settings
+
+
+class Ran(NamedTuple):
+    answer: dict[str, Any]
+    blocks: dict[str, Any]
+    """All that is known of each block, by id."""
+
+
+Run = Callable[..., Ran]
+
+
+@pytest.fixture
+def workspace(tmp_path: Path) -> Path:
+    path = tmp_path / "workspace"
+    (path / ".workflows").mkdir(parents=True)
+    return path
+
+
+@pytest.fixture
+def settings(tmp_path: Path, workspace: Path) -> Settings:
+    return Settings(workspace=workspace, home=tmp_path / "home")
+
+
+@pytest.fixture
+def run(settings: Settings, workspace: Path) -> Run:
+    """Run a workflow to its end; `answers` are submitted in order, `library` are further workflows."""
+
+    def go(
+        text: str,
+        inputs: dict[str, Any] | None = None,
+        answers: list[Any] | None = None,
+        library: dict[str, str] | None = None,
+    ) -> Ran:
+        for name, other in (library or {}).items():
+            (workspace / ".workflows" / f"{name}.yaml").write_text(other)
+
+        async def work() -> Ran:
+            async with Service.open(settings) as service:
+                answer = await service.start(text=text, inputs=inputs or {})
+                for result in answers or []:
+                    answer = await service.submit(answer["workflow_id"], result)
+                found = await service.state(answer["workflow_id"], paths=["blocks"])
+                return Ran(answer, found["values"]["blocks"])
+
+        return asyncio.run(asyncio.wait_for(work(), 30))
+
+    return go
