@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 from pathlib import Path
 
 import apsw
@@ -11,6 +12,7 @@ import pytest
 from support.engines import World, asks, ended, status_of
 from support.plans import block, bundle, plan
 from workflows_mcp.engines.clock import settle
+from workflows_mcp.engines.driver import Batch
 from workflows_mcp.engines.sqlite import migrate
 from workflows_mcp.engines.sqlite.engine import SqliteEngine
 from workflows_mcp.engines.sqlite.store import Store
@@ -144,6 +146,43 @@ def test_a_batch_under_an_old_epoch_is_refused_and_its_driver_stops(tmp_path: Pa
             assert isinstance(driver.failure, LeaseLost)
             assert list(thief.execute("SELECT position, epoch FROM journal")) == before
             assert one.note.lines == [], "a step started although its run belongs to another process"
+            thief.close()
+
+    asyncio.run(asyncio.wait_for(go(), 20))
+
+
+def test_a_process_whose_lease_had_run_out_asks_before_it_starts_a_step(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As after a stop and a wake-up: the heartbeat comes back first, and must not make it trust itself."""
+
+    async def go() -> None:
+        one = World(tmp_path)
+        async with one.engine("sqlite") as engine:
+            assert isinstance(engine, SqliteEngine)
+            run_id = await engine.start(
+                bundle(plan(block("a", ASK), block("b", note("b"), ["a"]), block("g", gate("g")))), {}
+            )
+            await engine.wait(run_id, asks, 5)
+            driver = engine._drivers[run_id]
+            monkeypatch.setattr(engine._lease, "_ends", 0.0)
+            await engine.store.write(engine._renew)
+            thief = apsw.Connection(str(tmp_path / "runs.db"))
+
+            def steal_after_writing(batch: Batch, done: Callable[[Exception | None], None]) -> None:
+                def stolen(error: Exception | None) -> None:
+                    thief.execute("UPDATE runs SET owner = 'thief', epoch = epoch + 1")
+                    done(error)
+
+                append(batch, stolen)
+
+            append = engine._journals[run_id].append
+            monkeypatch.setattr(engine._journals[run_id], "append", steal_after_writing)
+            driver.feed(Answered(one.clock.now(), "a", {"response": "go"}))
+            while driver.failure is None:
+                await asyncio.sleep(0.001)
+            assert isinstance(driver.failure, LeaseLost)
+            assert one.note.lines == []
             thief.close()
 
     asyncio.run(asyncio.wait_for(go(), 20))

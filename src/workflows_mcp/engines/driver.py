@@ -63,6 +63,13 @@ class Journal(Protocol):
     def append(self, batch: Batch, done: Callable[[Exception | None], None]) -> None:
         """Write; call `done` on the event loop when it is safe, in the order of the calls."""
 
+    def in_force(self) -> bool:
+        """Whether the run is known to be ours at this moment. A process that was stopped for a while does
+        not know, and must ask before it starts what cannot be taken back."""
+
+    def confirm(self, done: Callable[[Exception | None], None]) -> None:
+        """Find out whether the run is still ours; an error where it is not."""
+
 
 class Driver:
     def __init__(
@@ -92,6 +99,8 @@ class Driver:
         self._timers: dict[str, Timer] = {}
         self._pumping = False
         self._scheduled = False
+        self._asking = False
+        """Whether it is being found out if the run is still ours."""
         self._watching: list[asyncio.Future[None]] = []
         self._syncing: list[tuple[int, asyncio.Future[None]]] = []
         self.failure: Exception | None = None
@@ -186,8 +195,8 @@ class Driver:
         until = time.monotonic() + _SLICE_SECONDS
         try:
             while time.monotonic() < until:
-                if ready:
-                    self._start(ready.popleft())
+                if ready and not self._asking:
+                    self._start_next()
                 elif inbox and self._unsynced < _MAX_UNSYNCED:
                     self._take(inbox.popleft())
                 else:
@@ -198,7 +207,7 @@ class Driver:
             return
         finally:
             self._pumping = False
-        more = ready or (inbox and self._unsynced < _MAX_UNSYNCED)
+        more = (ready and not self._asking) or (inbox and self._unsynced < _MAX_UNSYNCED)
         if more and not self._scheduled:
             self._scheduled = True
             asyncio.get_running_loop().call_soon(self._next_slice)
@@ -280,7 +289,6 @@ class Driver:
         if self.failure is not None:
             return
         if error is not None:
-            logger.warning("the run %s is not driven here any more: %s", self.run_id, error)
             self._give_up(error)
             return
         self._safe_position = position
@@ -294,8 +302,25 @@ class Driver:
                 self.on_rest(status)
 
     def _give_up(self, error: Exception) -> None:
+        if self.failure is not None:
+            return
+        logger.warning("the run %s is not driven here any more: %s", self.run_id, error)
         self.failure = error
         asyncio.get_running_loop().create_task(self.abandon(error))
+
+    def _start_next(self) -> None:
+        if self._journal.in_force():
+            self._start(self._ready.popleft())
+        else:
+            self._asking = True
+            self._journal.confirm(self._confirmed)
+
+    def _confirmed(self, error: Exception | None) -> None:
+        self._asking = False
+        if error is not None:
+            self._give_up(error)
+        else:
+            self._pump()
 
     def _start(self, step: RunStep) -> None:
         """Start a step, unless it has been stopped meanwhile."""

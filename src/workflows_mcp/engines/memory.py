@@ -34,6 +34,12 @@ class MemoryJournal:
         self.batches.append(batch)
         asyncio.get_running_loop().call_soon(done, None)
 
+    def in_force(self) -> bool:
+        return True
+
+    def confirm(self, done: Callable[[Exception | None], None]) -> None:
+        done(None)
+
     def events(self) -> list[Event]:
         return [event for batch in self.batches for event in _events.decode(batch.events)]
 

@@ -18,6 +18,8 @@ from math import inf
 from time import monotonic, sleep
 from typing import ParamSpec, TypeVar
 
+SEND_AGAIN_SECONDS = 0.1
+
 Arguments = ParamSpec("Arguments")
 Result = TypeVar("Result")
 
@@ -36,6 +38,7 @@ def call_within(
     *arguments: Arguments.args,
     **named: Arguments.kwargs,
 ) -> Result:
+    number = -1
     try:
         number = _watchdog.watch(seconds)
         try:
@@ -43,6 +46,7 @@ def call_within(
         finally:
             _watchdog.release(number)
     except _Stop:
+        _watchdog.release(number)  # again, if it was interrupted
         raise TookTooLong(f"it took longer than {seconds:g} seconds") from None
 
 
@@ -50,12 +54,14 @@ class _Watchdog:
     """Which calls are watched, and the thread that watches them.
 
     The exception can reach a call at any instruction, also while that call is entering or leaving here, so a
-    watched thread never waits for a lock: it would die holding it. It only does what cannot be interrupted
-    (one operation on a dict), and the thread tells of every exception that it has sent.
+    watched thread never takes a lock: it would die holding it. Both sides only use single operations on
+    dicts and sets, which nothing can interrupt. The exception can also get lost (in a `__del__`, or in a
+    callback of the garbage collector), so it is sent again until the call is over.
     """
 
     def __init__(self) -> None:
         self._watched: dict[int, tuple[float, int]] = {}
+        self._being_sent: set[int] = set()
         self._sent: set[int] = set()
         self._wakes_at = inf
         self._sleep = threading.Lock()  # held while there is nothing new; released to wake the thread
@@ -74,10 +80,12 @@ class _Watchdog:
         return number
 
     def release(self, number: int) -> None:
-        if self._watched.pop(number, None) is None:
-            # It is being stopped. What has not reached this thread yet must not reach it any more.
-            while number not in self._sent:
-                sleep(0)
+        """After this no exception reaches the calling thread any more. Harmless to repeat."""
+        while self._watched.pop(number, None) is None:
+            if number not in self._being_sent and number not in self._watched:
+                break
+            sleep(0)
+        if number in self._sent:
             self._sent.discard(number)
             _raise_in_thread(threading.get_ident(), None)
 
@@ -93,14 +101,23 @@ class _Watchdog:
             self._wakes_at = inf  # before looking: who comes after the look finds this and wakes us again
             now = monotonic()
             earliest = inf
-            for number, (deadline, thread) in list(self._watched.items()):
-                if deadline > now:
-                    earliest = min(earliest, deadline)
-                elif self._watched.pop(number, None) is not None:
-                    _raise_in_thread(thread, _Stop)
-                    self._sent.add(number)
+            for number, (deadline, _) in list(self._watched.items()):
+                if deadline <= now:
+                    self._stop(number, now + SEND_AGAIN_SECONDS)
+                    deadline = now + SEND_AGAIN_SECONDS  # noqa: PLW2901
+                earliest = min(earliest, deadline)
             self._wakes_at = min(earliest, self._wakes_at)
             self._sleep.acquire(timeout=-1 if earliest == inf else max(0.0, earliest - now))
+
+    def _stop(self, number: int, again: float) -> None:
+        """Takes the call out of what is watched meanwhile, so that it cannot leave in the middle of this."""
+        self._being_sent.add(number)
+        watched = self._watched.pop(number, None)
+        if watched is not None:
+            _raise_in_thread(watched[1], _Stop)
+            self._sent.add(number)
+            self._watched[number] = (again, watched[1])
+        self._being_sent.discard(number)
 
 
 def _raise_in_thread(thread: int, exception: type[BaseException] | None) -> None:

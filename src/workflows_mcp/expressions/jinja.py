@@ -61,7 +61,7 @@ def render(
 
 
 def _render(source: str, variables: Mapping[str, Value], strict: bool, max_chars: int) -> str:
-    largest.chars = max_chars
+    largest.set(max_chars)
     template = _compiled.get(source, strict)
     return joined(template.root_render_func(template.new_context(dict(variables))))
 

@@ -7,8 +7,8 @@ null, JSON for lists and objects. Must not know how templates are compiled or wh
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable, ItemsView, Iterable, Iterator, KeysView, Mapping, ValuesView
+from contextvars import ContextVar
 from functools import wraps
 from types import GeneratorType
 from typing import Any
@@ -24,12 +24,8 @@ MOST_ITEMS = 100_000
 """How many items a list may get by `batch` or `slice`; Jinja's own limit for `range`."""
 
 
-class _Largest(threading.local):
-    chars = 2_000_000
-
-
-largest = _Largest()
-"""How long any one text may be, for the template that this thread renders now."""
+largest: ContextVar[int] = ContextVar("largest", default=2_000_000)
+"""How long any one text may be, for the template that is rendered now."""
 
 
 # Text
@@ -60,7 +56,7 @@ _LISTS: tuple[type[Iterable[Any]], ...] = (
 
 def plain(value: Any) -> Any:
     """A value as JSON data; refuses what is too large, also by holding the same list again and again."""
-    return _plain(value, iter(range(largest.chars)), 0)
+    return _plain(value, iter(range(largest.get())), 0)
 
 
 def _plain(value: Any, budget: Iterator[int], depth: int) -> Any:
@@ -81,7 +77,7 @@ def _plain(value: Any, budget: Iterator[int], depth: int) -> Any:
 
 def joined(parts: Iterable[Any]) -> str:
     """Parts put together, measured while that is done."""
-    most = largest.chars
+    most = largest.get()
     texts: list[str] = []
     length = 0
     for part in parts:
@@ -94,19 +90,19 @@ def joined(parts: Iterable[Any]) -> str:
 
 
 def _checked(text: str) -> str:
-    if len(text) > largest.chars:
+    if len(text) > largest.get():
         raise _too_long(len(text))
     return text
 
 
 def measure(length: int) -> None:
-    if length > largest.chars:
+    if length > largest.get():
         raise _too_long(length)
 
 
 def _too_long(length: int) -> SecurityError:
     return SecurityError(
-        f"the text gets too long: {length} characters, and at most {largest.chars} are allowed"
+        f"the text gets too long: {length} characters, and at most {largest.get()} are allowed"
     )
 
 

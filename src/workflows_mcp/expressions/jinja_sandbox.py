@@ -123,7 +123,28 @@ def _with_raw_strings(stream: Iterable[tuple[int, str, str]]) -> Iterator[tuple[
         yield held
 
 
+class _Buffer(list[str]):
+    """What a macro or a {% set %} block collects, measured while that is done."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._length = 0
+
+    def append(self, text: str, /) -> None:
+        self._length += len(text)
+        measure(self._length)
+        super().append(text)
+
+    def extend(self, texts: Iterable[str], /) -> None:
+        for text in texts:
+            self.append(text)
+
+
 class _Generator(CodeGenerator):
+    def buffer(self, frame: Frame) -> None:
+        frame.buffer = self.temporary_identifier()
+        self.writeline(f"{frame.buffer} = environment.buffer()")
+
     def visit_Concat(self, node: nodes.Concat, frame: Frame) -> None:
         self.write("environment.joined((")
         for part in node.nodes:
@@ -137,6 +158,7 @@ class Sandbox(ImmutableSandboxedEnvironment):
     intercepted_binops = frozenset({"*", "**", "%", "+"})
     concat = staticmethod(joined)
     joined = staticmethod(joined)
+    buffer = _Buffer
 
     def __init__(self, *, strict: bool) -> None:
         super().__init__(

@@ -33,19 +33,26 @@ def read_file(path: Path, most: int, limit_hint: str) -> bytes | None:
         return None
     except OSError as error:
         raise StepError(f"cannot read {path}: {error.strerror}") from None
-    with open(descriptor, "rb", buffering=0) as file:
+    try:
         status = os.fstat(descriptor)
         if not stat.S_ISREG(status.st_mode):
             kind = "a directory" if stat.S_ISDIR(status.st_mode) else "not an ordinary file"
             raise StepError(f"cannot read {path}: it is {kind}")
-        if status.st_size > most:
+        # Not only the size that it says is looked at: it may be growing, or be in /proc.
+        parts: list[bytes] = []
+        size = status.st_size
+        while size <= most and (part := os.read(descriptor, 1024 * 1024)):
+            parts.append(part)
+            size = max(size, sum(map(len, parts)))
+        if size > most:
             raise StepError(
-                f"{path} is too large: {status.st_size} bytes, and at most {most} are read", hint=limit_hint
+                f"{path} is too large: {size} bytes, and at most {most} are read", hint=limit_hint
             )
-        data = b"".join(iter(lambda: file.read(1024 * 1024), b""))
-    if len(data) > most:
-        raise StepError(f"{path} is too large: more than {most} bytes", hint=limit_hint)
-    return data
+        return b"".join(parts)
+    except OSError as error:
+        raise StepError(f"cannot read {path}: {error.strerror}") from None
+    finally:
+        os.close(descriptor)
 
 
 def write_file(path: Path, data: bytes, *, permissions: int | None = None, overwrite: bool = True) -> bool:

@@ -106,11 +106,9 @@ def _start(
 
 
 async def _kill(running: _Running, key: str) -> None:
+    """Kills all that the command has started. Who is whose child is looked at before anything is killed."""
     process = running.process
     for _ in range(ROUNDS):
-        if process.poll() is None:
-            with suppress(ProcessLookupError, PermissionError):
-                os.killpg(process.pid, 9)
         # The number of a session stays taken as long as anything lives in it, so it cannot mean another one.
         if not kill_all_of((key,), process.pid) and process.poll() is not None:
             return

@@ -39,9 +39,9 @@ Capability = Literal["run_commands", "read_files", "write_files", "network", "mo
 
 
 class StepInputs(BaseModel):
-    """What a step takes: unknown names are refused."""
+    """What a step takes: unknown names are refused, a number where text is wanted is taken as text."""
 
-    model_config = ConfigDict(extra="forbid", populate_by_name=True, arbitrary_types_allowed=True)
+    model_config = ConfigDict(extra="forbid", populate_by_name=True, coerce_numbers_to_str=True)
 
 
 class StepOutputs(BaseModel):

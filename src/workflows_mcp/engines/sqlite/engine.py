@@ -20,11 +20,12 @@ import msgspec
 from workflows_mcp.engines.base import FindBundle, MakeEvent, RunSummary
 from workflows_mcp.engines.clock import Clock, SystemClock
 from workflows_mcp.engines.collector import collect_rarely
-from workflows_mcp.engines.driver import Batch, Driver
+from workflows_mcp.engines.driver import Driver
 from workflows_mcp.engines.executor import Executor
 from workflows_mcp.engines.ids import new_run_id
 from workflows_mcp.engines.sqlite import leases, runs
-from workflows_mcp.engines.sqlite.owners import Owner, this_process
+from workflows_mcp.engines.sqlite.journal import RunJournal
+from workflows_mcp.engines.sqlite.owners import this_process
 from workflows_mcp.engines.sqlite.store import Store
 from workflows_mcp.engines.waiting import wait_until
 from workflows_mcp.errors import LeaseLost, NotExpected, StoreError, WorkflowsError
@@ -46,40 +47,6 @@ _event = msgspec.msgpack.Encoder()
 _decode_event = msgspec.msgpack.Decoder(Event)
 
 
-class RunJournal:
-    """The journal of one run, under one lease."""
-
-    def __init__(self, store: Store, process: Owner, run_id: str, epoch: int) -> None:
-        self._store = store
-        self._process = process
-        self.run_id = run_id
-        self.epoch = epoch
-        self.created: runs.NewRun | None = None
-        self._status = "running"
-
-    def append(self, batch: Batch, done: Callable[[Exception | None], None]) -> None:
-        run_id, process, epoch, created = self.run_id, self._process, self.epoch, self.created
-        self.created = None
-        rest = batch.status != "running"
-        plain = created is None and batch.snapshot is None and batch.status == self._status
-        self._status = batch.status
-
-        def write(connection: apsw.Connection) -> Exception | None:
-            try:
-                if created is not None:
-                    leases.renew(connection, process, created.at)
-                    runs.create(connection, created, process.id)
-                if plain:
-                    leases.append(connection, run_id, epoch, batch)
-                else:
-                    leases.close_batch(connection, run_id, process.id, epoch, batch, rest=rest)
-            except (LeaseLost, apsw.ConstraintError) as error:
-                return error
-            return None
-
-        self._store.submit(write, lambda result, error: done(error or result), single=plain)
-
-
 class SqliteEngine:
     def __init__(
         self,
@@ -97,8 +64,8 @@ class SqliteEngine:
         self._clock = clock or SystemClock()
         self._adopts = adopt
         self._synchronous = synchronous
-        self._process = this_process()
-        self._owner = self._process.id
+        self._lease = leases.Lease(this_process())
+        self._owner = self._lease.owner.id
         self._drivers: dict[str, Driver] = {}
         self._journals: dict[str, RunJournal] = {}
         self._at_rest: OrderedDict[str, None] = OrderedDict()
@@ -217,7 +184,7 @@ class SqliteEngine:
         return self._drivers[run_id].machine
 
     def _drive(self, run_id: str, machine: Machine, epoch: int) -> Driver:
-        journal = RunJournal(self.store, self._process, run_id, epoch)
+        journal = RunJournal(self.store, self._lease, self._clock, run_id, epoch)
         driver = Driver(machine, journal, self._executor, self._clock, self._find_bundle)
         driver.on_rest = lambda status: self._rest(run_id, status)
         self._journals[run_id] = journal
@@ -363,9 +330,9 @@ class SqliteEngine:
 
     async def _bury(self) -> None:
         """Processes that have died need not keep their runs until their leases end."""
-        gone = leases.gone(self.store, self._process, self._clock.now())
+        gone = leases.gone(self.store, self._lease.owner, self._clock.now())
         if gone:
             await self.store.write(lambda connection: leases.bury(connection, gone))
 
     def _renew(self, connection: apsw.Connection) -> None:
-        leases.renew(connection, self._process, self._clock.now())
+        self._lease.renew(connection, self._clock.now())

@@ -1,14 +1,14 @@
 """Which process drives which run: leases with an epoch, so that the dead lose and the late are refused.
 
 A process is alive while its row in `owners` is; it renews it every second, and the row of one that is
-known to be gone is removed. A run belongs to the process
-in its row; taking a run over raises its epoch, and a batch is written only under the epoch that its
-writer was given. So a process that was stopped and wakes up again cannot write into a run that another
-one drives by now.
+known to be gone is removed. A run belongs to the process in its row; taking a run over raises its epoch,
+and a batch is written only under the epoch that its writer was given. So a process that was stopped and
+wakes up again cannot write into a run that another one drives by now; and it asks before it starts a step.
 """
 
 from __future__ import annotations
 
+import time
 from typing import Any
 
 import apsw
@@ -20,6 +20,7 @@ from workflows_mcp.errors import LeaseLost
 
 LEASE_SECONDS = 4.0
 RENEW_SECONDS = 1.0
+_MARGIN_SECONDS = 0.5
 
 _ALIVE = "(SELECT id FROM owners WHERE expires_at > ?)"
 
@@ -34,13 +35,31 @@ SELECT ?1, ?2, ?3, ?4 WHERE EXISTS (SELECT 1 FROM runs WHERE id = ?1 AND epoch =
 """
 
 
-def renew(connection: apsw.Connection, owner: Owner, now: float) -> None:
-    connection.execute(
-        "INSERT INTO owners VALUES(?, ?, ?, ?, ?)"
-        " ON CONFLICT(id) DO UPDATE SET expires_at = excluded.expires_at",
-        (owner.id, now + LEASE_SECONDS, owner.machine, owner.pid, owner.born),
-    )
-    connection.execute("DELETE FROM owners WHERE expires_at < ?", (now - LEASE_SECONDS,))
+class Lease:
+    """What lets this process drive runs, as long as it is renewed."""
+
+    def __init__(self, owner: Owner) -> None:
+        self.owner = owner
+        self.lapses = 0
+        """How often it had run out before it was renewed: each time, runs may have been taken over."""
+        self._ends = 0.0
+
+    def renew(self, connection: apsw.Connection, now: float) -> None:
+        asked = time.monotonic()
+        if asked >= self._ends:
+            self.lapses += 1
+        connection.execute(
+            "INSERT INTO owners VALUES(?, ?, ?, ?, ?)"
+            " ON CONFLICT(id) DO UPDATE SET expires_at = excluded.expires_at",
+            (self.owner.id, now + LEASE_SECONDS, self.owner.machine, self.owner.pid, self.owner.born),
+        )
+        connection.execute("DELETE FROM owners WHERE expires_at < ?", (now - LEASE_SECONDS,))
+        self._ends = asked + LEASE_SECONDS - _MARGIN_SECONDS
+
+    def in_force_since(self, lapses: int) -> bool:
+        """Whether nobody can have taken over a run that was ours when there had been so many lapses, by our
+        own clock, which does not stand still when the process does."""
+        return self.lapses == lapses and time.monotonic() < self._ends
 
 
 def gone(store: Store, owner: Owner, now: float) -> list[str]:
@@ -84,11 +103,21 @@ def epoch_of(store: Store, run_id: str) -> int | None:
     return int(rows[0][0]) if rows else None
 
 
+def check(connection: apsw.Connection, run_id: str, epoch: int) -> None:
+    """LeaseLost where the run is not ours any more."""
+    if not connection.execute("SELECT 1 FROM runs WHERE id = ? AND epoch = ?", (run_id, epoch)).fetchall():
+        raise lost(run_id)
+
+
+def lost(run_id: str) -> LeaseLost:
+    return LeaseLost(f"the run {run_id} was taken over by another process")
+
+
 def append(connection: apsw.Connection, run_id: str, epoch: int, batch: Batch) -> None:
     """Write a batch under the lease; LeaseLost where the run is not ours any more."""
     connection.execute(_APPEND, (run_id, batch.position, epoch, batch.events))
     if connection.changes() != 1:
-        raise LeaseLost(f"the run {run_id} was taken over by another process")
+        raise lost(run_id)
 
 
 def close_batch(

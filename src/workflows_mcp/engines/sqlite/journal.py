@@ -1,0 +1,70 @@
+"""The journal of one run, under one lease: where its driver writes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import apsw
+
+from workflows_mcp.engines.clock import Clock
+from workflows_mcp.engines.driver import Batch
+from workflows_mcp.engines.sqlite import leases, runs
+from workflows_mcp.engines.sqlite.store import Store
+from workflows_mcp.errors import LeaseLost
+
+Done = Callable[[Exception | None], None]
+
+
+class RunJournal:
+    def __init__(self, store: Store, lease: leases.Lease, clock: Clock, run_id: str, epoch: int) -> None:
+        self._store = store
+        self._lease = lease
+        self._clock = clock
+        self.run_id = run_id
+        self.epoch = epoch
+        self.created: runs.NewRun | None = None
+        """What the first batch brings with it: the run itself."""
+        self._status = "running"
+        self._lapses = lease.lapses
+
+    def append(self, batch: Batch, done: Done) -> None:
+        created, self.created = self.created, None
+        plain = created is None and batch.snapshot is None and batch.status == self._status
+        self._status = batch.status
+        owner = self._lease.owner.id
+
+        def write(connection: apsw.Connection) -> None:
+            if created is not None:
+                self._lease.renew(connection, created.at)
+                self._lapses = self._lease.lapses
+                runs.create(connection, created, owner)
+            if plain:
+                leases.append(connection, self.run_id, self.epoch, batch)
+            else:
+                leases.close_batch(
+                    connection, self.run_id, owner, self.epoch, batch, rest=batch.status != "running"
+                )
+
+        self._submit(write, done, single=plain)
+
+    def in_force(self) -> bool:
+        return self._lease.in_force_since(self._lapses)
+
+    def confirm(self, done: Done) -> None:
+        def ask(connection: apsw.Connection) -> None:
+            leases.check(connection, self.run_id, self.epoch)
+            self._lease.renew(connection, self._clock.now())
+            self._lapses = self._lease.lapses
+
+        self._submit(ask, done, single=False)
+
+    def _submit(self, write: Callable[[apsw.Connection], None], done: Done, *, single: bool) -> None:
+        def careful(connection: apsw.Connection) -> Exception | None:
+            """What concerns this run alone must not undo the writes of others in the same group."""
+            try:
+                write(connection)
+            except (LeaseLost, apsw.ConstraintError) as error:
+                return error
+            return None
+
+        self._store.submit(careful, lambda result, error: done(error or result), single=single)

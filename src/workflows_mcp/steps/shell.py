@@ -1,0 +1,194 @@
+"""The step type `Shell`: runs a command on the server.
+
+How values get into the command without becoming part of its syntax is in `shell_quoting`.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import signal
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import Any, Literal
+
+from pydantic import Field, field_validator
+
+from workflows_mcp.errors import StepError
+from workflows_mcp.expressions.base import Code
+from workflows_mcp.policy.handles import World
+from workflows_mcp.policy.processes import Finished
+from workflows_mcp.steps.base import Step, StepContext, StepInputs, StepOutputs, StepResult
+from workflows_mcp.steps.shell_outputs import ConfigProblem, check_output_specs, read_outputs
+from workflows_mcp.steps.shell_quoting import quoted_script, quoted_words, spliced
+from workflows_mcp.values import Value, kind_of, to_text
+
+SHELL = "/bin/sh"
+SCRIPT_BYTES = 100 * 1024
+"""A longer script is run from a file: the system allows 128 KiB for one argument."""
+
+
+class ShellInputs(StepInputs):
+    command: str = Field(description="What to run. Values in it are data: they never become shell syntax.")
+    working_dir: str = Field(
+        "", description="Where to run it; relative to the workspace, which is the default."
+    )
+    timeout: float = Field(
+        120, gt=0, description="Seconds after which it is killed, with all it has started."
+    )
+    env: dict[str, str] = Field(default_factory=dict, description="Variables added to its environment.")
+    capture_output: bool = Field(True, description="Whether stdout and stderr are kept; false discards them.")
+    shell: bool = Field(
+        True,
+        description="false: no shell. The text is split into words, and a value is never split.",
+    )
+    continue_on_error: bool = Field(
+        False, alias="continue-on-error", description="Whether an exit code other than 0 counts as success."
+    )
+    unsafe: Literal["raw"] | None = Field(
+        None,
+        description="raw: values are put in as text and can be syntax. For values that you trust.",
+    )
+
+    @field_validator("env", mode="before")
+    @classmethod
+    def _values_as_text(cls, env: Any) -> Any:
+        if not isinstance(env, dict):
+            return env
+        for name, value in env.items():
+            if isinstance(value, list | dict):
+                raise ValueError(
+                    f"the variable '{name}' must be text, a number or true/false, not {kind_of(value)}"
+                )
+        return {name: to_text(value) for name, value in env.items()}
+
+
+class ShellOutputs(StepOutputs):
+    exit_code: int = 0
+    stdout: str = ""
+    stderr: str = ""
+    success: bool = False
+    command_executed: str = ""
+    execution_time_ms: float = 0.0
+
+
+class Shell(Step):
+    """Runs a command on the server and gives its exit code and output.
+
+    A command that ends with another exit code than 0 has been carried out and has failed; look at
+    `exit_code`, or at `.failed`. Files that it leaves become outputs of the block when they are declared
+    under `outputs`. `$SCRATCH` is a directory of the run's own that goes with the run.
+    """
+
+    name = "Shell"
+    Inputs = ShellInputs
+    Outputs = ShellOutputs
+    level = "privileged"
+    capabilities = frozenset({"run_commands", "read_files", "write_files", "network"})
+    code_inputs = frozenset({"command"})
+    timeout_input = "timeout"
+    may_fail = True
+    takes_output_specs = True
+
+    async def run(self, inputs: ShellInputs, context: StepContext) -> StepResult:
+        world = context.world
+        world.check_command()
+        directory = world.working_directory(inputs.working_dir)
+        code = context.code.get("command") or Code((inputs.command,), ())
+        environment = world.command_environment(inputs.env)
+        with _ValueFiles(world, context.key).kept() as files:
+            arguments = _arguments(inputs, code, environment, files)
+            finished = await world.run_command(
+                arguments,
+                directory=directory,
+                environment=environment,
+                key=context.key,
+                capture=inputs.capture_output,
+            )
+        ok = finished.exit_code == 0 or inputs.continue_on_error
+        outputs: dict[str, Value] = {
+            "exit_code": finished.exit_code,
+            "stdout": finished.stdout,
+            "stderr": finished.stderr,
+            "success": ok,
+            "command_executed": _cut(spliced(code), world.limits.preview_chars),
+            "execution_time_ms": round(finished.seconds * 1000, 3),
+        }
+        specs = context.config.get("outputs")
+        if specs:
+            outputs |= read_outputs(
+                specs,
+                world=world,
+                directory=directory,
+                environment=environment,
+                succeeded=finished.exit_code == 0,
+            )
+        return StepResult(outputs, ok=ok, message=None if finished.exit_code == 0 else _message(finished))
+
+    def output_defaults(self, config: dict[str, Value]) -> dict[str, Value]:
+        return {**self.Outputs().model_dump(), **dict.fromkeys(config.get("outputs") or {})}
+
+    def check_config(self, config: dict[str, Value]) -> list[ConfigProblem]:
+        specs = config.get("outputs")
+        return [] if specs is None else check_output_specs(specs, set(ShellOutputs.model_fields))
+
+
+def _arguments(inputs: ShellInputs, code: Code, environment: dict[str, str], files: _ValueFiles) -> list[str]:
+    """What to start; the variables that it refers to are added to the environment."""
+    if inputs.unsafe == "raw":
+        code = Code((spliced(code),), ())
+    if not inputs.shell:
+        command = quoted_words(code, names=inputs.env, keep_in_file=files.add)
+        environment |= command.variables
+        return command.words
+    script = quoted_script(code, names=inputs.env, keep_in_file=files.add)
+    if not script.text.strip():
+        raise StepError("the command is empty")
+    environment |= script.variables
+    if len(script.text) * 4 > SCRIPT_BYTES and len(script.text.encode()) > SCRIPT_BYTES:
+        return [SHELL, files.add("script", script.text)]
+    return [SHELL, "-c", script.text]
+
+
+class _ValueFiles:
+    """Values too large for a variable, in files of the scratch directory for as long as the command runs."""
+
+    def __init__(self, world: World, key: str) -> None:
+        self._world = world
+        self._name = hashlib.sha256(key.encode()).hexdigest()[:16]
+        self._paths: list[Path] = []
+
+    def add(self, part: int | str, text: str) -> str:
+        path = self._world.scratch_directory() / f".value-{self._name}-{part}"
+        self._paths.append(path)
+        self._world.write(path, text.encode(), permissions=0o600)
+        return str(path)
+
+    @contextmanager
+    def kept(self) -> Iterator[_ValueFiles]:
+        try:
+            yield self
+        finally:
+            for path in self._paths:
+                with suppress(OSError):
+                    path.unlink()
+
+
+def _message(finished: Finished) -> str:
+    if finished.signal is not None:
+        message = f"Command was ended by signal {finished.signal} ({_signal_name(finished.signal)})"
+    else:
+        message = f"Command exited with code {finished.exit_code}"
+    printed = (finished.stderr.strip() or finished.stdout.strip()).splitlines()
+    return f"{message}: {_cut(printed[-1].strip(), 200)}" if printed else message
+
+
+def _signal_name(number: int) -> str:
+    try:
+        return signal.Signals(number).name
+    except ValueError:
+        return "unknown"
+
+
+def _cut(text: str, most: int) -> str:
+    return text if len(text) <= most else text[: most - 1] + "…"

@@ -1,0 +1,334 @@
+"""No value runs a second command, in any quoting, in dash or in bash; in quotes it arrives byte for byte.
+
+`@` stands for the value in every context. Scripts are run by real shells in an empty directory; a value that
+got out of its place would make the file `pwned` there.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from workflows_mcp.errors import StepError
+from workflows_mcp.expressions.base import Code
+from workflows_mcp.steps.shell_quoting import quoted_script
+
+SHELLS = [shell for shell in ("/bin/dash", "/bin/bash") if shutil.which(shell)]
+
+HOSTILE = [
+    "'; touch pwned; echo \"",
+    '"; touch pwned; echo "',
+    "$(touch pwned)",
+    "`touch pwned`",
+    "x\ntouch pwned\n",
+    "x\nEOF\ntouch pwned\n",
+    "\tEOF\ntouch pwned",
+    "a[$(touch pwned)]",
+    "0+a[`touch pwned`0]",
+    "-v a[$(touch${IFS}pwned)]",
+    "-va[$(touch pwned)]",
+    "); touch pwned; (",
+    "}; touch pwned; {",
+    ")) ; touch pwned; ((",
+    "& touch pwned &",
+    "| touch pwned",
+    "\\$(touch pwned)",
+    "\\",
+    "esac; touch pwned",
+    "b/e;1etouch pwned;#",
+    "');import os;os.system('touch pwned');('",
+    '");system("touch pwned");("',
+    "-oProxyCommand=touch pwned",
+]
+AWKWARD = [
+    "",
+    "*",
+    "a b  c",
+    "-n",
+    "~",
+    "#",
+    "ünïcödé €",
+    "two\nlines\n\n",
+    "' \"",
+    "\x7f",
+    "_wf_0",
+    "%s \\n",
+    "{a,b}",
+]
+
+EXACT = {
+    "double quotes": 'printf %s "@"',
+    "single quotes": "printf %s '@'",
+    "after a backslash": "printf %s \\@",
+    "after a line that goes on": 'printf %s \\\n "@"',
+    "assignment": 'X=@; printf %s "$X"',
+    "exported assignment": 'export X=@; printf %s "$X"',
+    "variable for one command": "X='@' sh -c 'printf %s \"$X\"'",
+    "argument of env": "env X=@ sh -c 'printf %s \"$X\"'",
+    "default in double quotes": 'printf %s "${NOPE:-@}"',
+    "quoted default": 'printf %s ${NOPE:-"@"}',
+    "single-quoted default": "printf %s ${NOPE:-'@'}",
+    "function": 'f() { printf %s "@"; }; f',
+    "condition": 'if [ -n "x" ]; then printf %s "@"; fi',
+    "loop": 'while true; do printf %s "@"; break; done',
+    "group": '{ printf %s "@"; }',
+    "subshell": '( printf %s "@" )',
+    "after && and ||": 'true && printf %s "@" || false',
+    "background": 'printf %s "@" & wait',
+    "after a comment with a quote": "# it's @\nprintf %s '@'",
+    "after a case": 'case x in a) ;; (b) ;; *) printf %s "@";; esac',
+    "case in a substitution": 'x=$(case y in a) ;; *) printf "%s." "@";; esac); printf %s "${x%.}"',
+    "nested substitutions": 'x=$(printf %s "$(printf "%s." "@")"); printf %s "${x%.}"',
+    "backticks": 'x="`printf "%s." "@"`"; printf %s "${x%.}"',
+    "single quotes in backticks": "x=\"`printf '%s.' '@'`\"; printf %s \"${x%.}\"",
+    "sh -c in double quotes": "sh -c \"printf %s '@'\"",
+    "sh -c in single quotes": "sh -c 'printf %s \"@\"'",
+    "bash -lc": 'bash -lc "printf %s \\"@\\""',
+    "path of a shell, and arguments": "/bin/bash -ec 'printf %s \"@\"' x y",
+    "options before -c": "sh -eu -o noglob -c 'printf %s \"@\"'",
+    "env sh -c": "env FOO=1 sh -c 'printf %s \"@\"'",
+    "exec sh -c": "exec sh -c 'printf %s \"@\"'",
+    "command sh -c": "command sh -c 'printf %s \"@\"'",
+    "timeout sh -c": "timeout 5 sh -c 'printf %s \"@\"'",
+    "sh -c in sh -c": 'sh -c "sh -c \'printf %s \\"@\\"\'"',
+    "sh -c with a variable": 'D=dir; sh -c "printf %s \\"@\\"; : $D"',
+    "argument of sh -c": 'sh -c \'printf %s "$1"\' _ "@"',
+    "find -exec sh -c": "find . -maxdepth 0 -exec sh -c 'printf %s \"@\"' {} \\;",
+    "eval in double quotes": "eval \"printf %s '@'\"",
+    "eval in single quotes": "eval 'printf %s \"@\"'",
+    "trap": "trap 'printf %s \"@\"' EXIT",
+    "script from a here-document": "sh <<EOF\nprintf %s '@'\nEOF\n",
+    "script from a literal here-document": "sh <<'EOF'\nprintf %s \"@\"\nEOF\n",
+    "script from a here-document with a variable": 'sh -s <<EOF\nX=$HOME; printf %s "@"\nEOF\n',
+}
+WITH_NEWLINE = {
+    "here-document": "cat <<EOF\n@\nEOF\n",
+    "literal here-document": "cat <<'EOF'\n@\nEOF\n",
+    "here-document with a backslash": "cat <<\\EOF\n@\nEOF\n",
+    "here-document with tabs": "cat <<-'EOF'\n\t@\n\tEOF\n",
+    "the second of two here-documents": "cat <<A <<'B'\nfirst\nA\n@\nB\n",
+    "here-document in a condition": "if true; then cat <<EOF\n@\nEOF\nfi",
+    "piped here-document": "cat <<'EOF' | cat\n@\nEOF\n",
+    "here-document in sh -c": "sh -c 'cat <<\"EOF\"\n@\nEOF\n'",
+}
+SAFE_ONLY = {
+    "bare": 'printf "%s " @',
+    "mixed quotes": "printf %s a'b@c'\"d@e\"f@g",
+    "case word": "case @ in x) echo x;; *) echo other;; esac",
+    "case pattern": 'case "x" in @) echo x;; *) echo other;; esac',
+    "words of a loop": 'for x in @; do printf %s "$x"; done',
+    "comment": "echo hi # @",
+    "bare substitution": "printf %s $(printf %s @)",
+    "backticks in backticks": 'printf %s `printf %s \\`printf %s "@"\\``',
+    "prefix pattern": 'X=abc; printf %s "${X#@}"',
+    "quoted prefix pattern": "X=abc; printf %s \"${X#'@'}\"",
+    "substring": 'X=abcdef; printf %s "${X:@}"',
+    "subscript": 'X=(1 2); printf %s "${X[@]}"',
+    "name": 'printf %s "${@}"',
+    "arithmetic": 'echo "$((1 + @))"',
+    "arithmetic command": "((@)); true",
+    "arithmetic loop": "for ((i=0;i<@;i++)); do break; done",
+    "old arithmetic": "echo $[@]",
+    "let": 'let "x=@"',
+    "integer variable": "declare -i x=@",
+    "item of an array": "a[@]=5",
+    "item in a list": "a=([@]=1)",
+    "reference to a name": 'declare -n r="@"; echo "$r"',
+    "unset": 'unset "a[@]"',
+    "test of a name": '[ -v "@" ]',
+    "test of an item": '[ -v "a[@]" ]',
+    "test of two": '[ "@" "@" ]',
+    "bare test": "[ @ = x ]",
+    "quoted test": '[ "@" = x ]',
+    "comparison of numbers": "[[ @ -eq 1 ]]",
+    "comparison in brackets": '[[ "@" == x && "@" -gt 1 ]]',
+    "name in brackets": '[[ -v "@" ]]',
+    "format": 'printf "@"',
+    "variable for printf": 'printf -v "@" x',
+    "variable for read": 'read "@" </dev/null',
+    "redirection": "echo hi > @.txt",
+    "both outputs": "echo hi >&@",
+    "here-string": "cat <<< @",
+    "dollar sign": 'printf %s "$@"',
+    "ANSI quotes": "printf %s $'a\\n@'",
+    "after ANSI quotes": "printf %s $'it\\'s'; printf %s '@'",
+    "open quote": "echo '@",
+    "open double quote": 'echo "@',
+    "sh -c bare": "sh -c 'printf %s @'",
+    "sh -c around a substitution": 'sh -c "printf %s $(printf %s @)"',
+    "eval of words": "eval printf %s @",
+    "pipe into sh": 'echo "echo @" | sh',
+    "pipe of a group into sh": '{ echo "echo @"; } | cat | sh',
+    "pipe into a subshell": 'echo "echo @" | ( sh )',
+    "process substitution": 'sh <(echo "echo @")',
+    "here-string for sh": "sh <<< \"printf %s '@'\"",
+    "source from input": ". /dev/stdin <<EOF\necho @\nEOF\n",
+    "unknown shell": '$SHELL -c "echo @"',
+    "cleared environment": "env -i sh -c 'printf %s \"@\"'",
+    "prompt of a trace": "PS4='+@ '; set -x; true",
+    "alias": 'alias foo="echo @"',
+    "python -c": "python3 -c \"print('@')\"",
+    "python script": 'python3 "@"',
+    "python from input": "python3 - <<EOF\nprint('@')\nEOF\n",
+    "awk": "awk 'BEGIN { print \"@\" }'",
+    "awk -v": "awk -v x=@ 'BEGIN { print 1 }'",
+    "sed": 'echo a | sed "s/a/@/"',
+    "sed address": "echo a | sed -n '@p'",
+    "sed file": "echo a | sed 's/a/b/' \"@\"",
+    "perl -e": "perl -e 'print \"@\"'",
+    "perl -pe": "echo a | perl -pe's/a/@/'",
+}
+
+
+@dataclass(frozen=True)
+class Ran:
+    output: str
+    pwned: bool
+
+
+def as_code(context: str, value: str) -> Code:
+    texts = tuple(context.split("@"))
+    return Code(texts, (value,) * (len(texts) - 1))
+
+
+def run_in(shell: str, context: str, value: str, directory: Path) -> Ran:
+    script = quoted_script(as_code(context, value), keep_in_file=lambda number, text: "")
+    directory.mkdir(parents=True, exist_ok=True)
+    environment = {"PATH": os.environ["PATH"], "HOME": "/nonexistent", "SHELL": "/bin/sh", **script.variables}
+    finished = subprocess.run(
+        [shell, "-c", script.text],
+        cwd=directory,
+        env=environment,
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        timeout=20,
+        check=False,
+    )
+    pwned = (directory / "pwned").exists()
+    shutil.rmtree(directory)
+    return Ran(finished.stdout.decode("utf-8", "surrogateescape"), pwned)
+
+
+@pytest.mark.rows("G10")
+@pytest.mark.parametrize("shell", SHELLS)
+@pytest.mark.parametrize("context", EXACT.values(), ids=EXACT)
+def test_a_value_in_quotes_arrives_byte_for_byte(shell: str, context: str, tmp_path: Path) -> None:
+    for value in (*HOSTILE[:8], *AWKWARD):
+        ran = run_in(shell, context, value, tmp_path / "here")
+        assert not ran.pwned, value
+        assert ran.output == value
+
+
+@pytest.mark.parametrize("shell", SHELLS)
+@pytest.mark.parametrize("context", WITH_NEWLINE.values(), ids=WITH_NEWLINE)
+def test_a_value_in_a_here_document_arrives_byte_for_byte(shell: str, context: str, tmp_path: Path) -> None:
+    for value in (*HOSTILE[:8], *AWKWARD):
+        ran = run_in(shell, context, value, tmp_path / "here")
+        assert not ran.pwned, value
+        assert ran.output == value + "\n"
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("shell", SHELLS)
+@pytest.mark.parametrize("context", SAFE_ONLY.values(), ids=SAFE_ONLY)
+def test_no_value_runs_a_second_command(shell: str, context: str, tmp_path: Path) -> None:
+    for value in HOSTILE:
+        try:
+            ran = run_in(shell, context, value, tmp_path / "here")
+        except StepError:
+            continue  # refused is as good
+        assert not ran.pwned, value
+
+
+FRAGMENTS = (
+    ["@"] * 5
+    + [
+        " ",
+        "'",
+        '"',
+        "$(",
+        ")",
+        "`",
+        "\\",
+        "\n",
+        ";",
+        "|",
+        "&&",
+        "#",
+        "}",
+        "[ ",
+        " ]",
+        "((",
+        "))",
+        "$((",
+        "$'",
+        "$",
+    ]
+    + [
+        "echo ",
+        "printf %s ",
+        "true",
+        "x",
+        "${X:-",
+        "${X#",
+        "${X:",
+        "[[ ",
+        " ]]",
+        " -eq ",
+        "case x in ",
+        "esac",
+    ]
+    + [
+        "x) ",
+        ";;",
+        "<<EOF\n",
+        "<<'EOF'\n",
+        "\nEOF\n",
+        "<<-EOF\n",
+        "sh -c 'echo ",
+        'bash -c "echo ',
+        "eval : ",
+    ]
+    + ["eval 'echo ", "trap 'echo ", "> ", ">&", "<<< ", "a[", "]=", "X=", "export X=", "{ ", "; }", "( "]
+    + [
+        "if true; then ",
+        "; fi",
+        "for i in ",
+        "; do ",
+        "; done",
+        "f() ",
+        "| sh",
+        "cat ",
+        "let ",
+        "declare -i x=",
+    ]
+    + ["python3 -c 'print(", "sed s/x/", "awk 'BEGIN{", "\\\n", "\t", "env ", "!", "<("]
+)
+
+
+@pytest.mark.slow
+@settings(
+    max_examples=150,
+    deadline=None,
+    suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
+)
+@given(
+    st.lists(st.sampled_from(FRAGMENTS), min_size=2, max_size=20).map("".join),
+    st.sampled_from([value for value in HOSTILE if not value.startswith("-")]),
+)
+def test_no_value_gets_out_of_any_jumble_of_syntax(tmp_path: Path, context: str, value: str) -> None:
+    if not context.replace("@", "").strip():
+        return  # nothing but references: the author's own code
+    for shell in SHELLS:
+        try:
+            ran = run_in(shell, context, value, tmp_path / "here")
+        except StepError:
+            return
+        assert not ran.pwned, shell

@@ -1,0 +1,207 @@
+"""The step type Shell, with real commands."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from pydantic import ValidationError
+
+from workflows_mcp.errors import Forbidden, StepError
+from workflows_mcp.expressions.base import Code
+from workflows_mcp.policy.handles import World
+from workflows_mcp.policy.leftovers import end_leftovers
+from workflows_mcp.policy.rules import Policy
+from workflows_mcp.steps.base import StepContext, StepResult
+from workflows_mcp.steps.shell import Shell
+
+RunStep = Callable[..., StepResult]
+SHELL = Shell()
+
+
+@pytest.mark.rows("G10")
+def test_a_command_gives_its_output_and_exit_code(run_step: RunStep) -> None:
+    result = run_step(SHELL, {"command": "echo out; echo err >&2"})
+    time_taken = result.outputs.pop("execution_time_ms")
+    assert result == StepResult(
+        {
+            "exit_code": 0,
+            "stdout": "out\n",
+            "stderr": "err\n",
+            "success": True,
+            "command_executed": "echo out; echo err >&2",
+        }
+    )
+    assert 0 < time_taken < 10_000
+
+
+@pytest.mark.rows("G10")
+@pytest.mark.parametrize(
+    ("command", "message"),
+    [
+        ("exit 1", "Command exited with code 1"),
+        ("echo reason >&2; exit 7", "Command exited with code 7: reason"),
+        ("echo one; echo 'the last line'; echo; exit 2", "Command exited with code 2: the last line"),
+    ],
+)
+def test_another_exit_code_is_a_failure_that_says_what_was_printed_last(
+    run_step: RunStep, command: str, message: str
+) -> None:
+    result = run_step(SHELL, {"command": command})
+    assert (result.ok, result.message, result.outputs["success"]) == (False, message, False)
+
+
+def test_a_signal_is_named(run_step: RunStep) -> None:
+    result = run_step(SHELL, {"command": "kill -KILL $$"})
+    assert result.outputs["exit_code"] == 137
+    assert result.message == "Command was ended by signal 9 (SIGKILL)"
+
+
+@pytest.mark.rows("G10")
+@pytest.mark.parametrize("name", ["continue-on-error", "continue_on_error"])
+def test_continue_on_error_makes_any_exit_code_a_success(run_step: RunStep, name: str) -> None:
+    result = run_step(SHELL, {"command": "exit 3", name: True})
+    assert (result.ok, result.outputs["success"], result.outputs["exit_code"]) == (True, True, 3)
+
+
+@pytest.mark.rows("G10")
+def test_it_runs_where_it_is_told(run_step: RunStep, workspace: Path) -> None:
+    (workspace / "sub").mkdir()
+    assert run_step(SHELL, {"command": "pwd"}).outputs["stdout"] == f"{workspace}\n"
+    assert run_step(SHELL, {"command": "pwd", "working_dir": "sub"}).outputs["stdout"] == f"{workspace}/sub\n"
+    with pytest.raises(StepError, match="does not exist"):
+        run_step(SHELL, {"command": "pwd", "working_dir": "missing"})
+    with pytest.raises(Forbidden):
+        run_step(SHELL, {"command": "pwd", "working_dir": "/"})
+
+
+@pytest.mark.rows("G10")
+def test_variables_are_added_to_its_environment(run_step: RunStep) -> None:
+    env = {"A": "x y", "B": 3, "C": True, "D": 1.5, "E": None}
+    result = run_step(SHELL, {"command": 'echo "$A|$B|$C|$D|$E"', "env": env})
+    assert result.outputs["stdout"] == "x y|3|true|1.5|\n"
+    with pytest.raises(ValidationError, match="'A' must be text"):
+        run_step(SHELL, {"command": "true", "env": {"A": [1]}})
+
+
+def test_a_value_in_a_variable_is_data(run_step: RunStep, workspace: Path) -> None:
+    result = run_step(SHELL, {"command": 'echo "$X"', "env": {"X": "$(touch pwned)"}})
+    assert result.outputs["stdout"] == "$(touch pwned)\n"
+    assert not (workspace / "pwned").exists()
+
+
+@pytest.mark.rows("G10")
+@pytest.mark.parametrize(
+    "text", ["echo @", 'echo "@"', "echo '@'", "sh -c 'echo @'", "eval \"echo '@'\"", "cat <<E\n@\nE\n"]
+)
+def test_values_run_no_second_command(run_step: RunStep, workspace: Path, text: str) -> None:
+    hostile = "'; touch pwned; echo \""
+    code = Code(tuple(text.split("@")), (hostile,))
+    result = run_step(SHELL, {"command": text}, code=code)
+    assert hostile in result.outputs["stdout"]
+    assert list(workspace.iterdir()) == []
+    assert result.outputs["command_executed"] == text.replace("@", hostile)
+
+
+def test_raw_values_are_syntax(run_step: RunStep) -> None:
+    code = Code(("echo ", ""), ("a; echo b",))
+    assert run_step(SHELL, {"command": ""}, code=code).outputs["stdout"] == "a; echo b\n"
+    raw = run_step(SHELL, {"command": "", "unsafe": "raw"}, code=code)
+    assert raw.outputs["stdout"] == "a\nb\n"
+    with pytest.raises(ValidationError):
+        run_step(SHELL, {"command": "", "unsafe": "yes"})
+
+
+def test_a_command_that_is_one_value_is_run_as_it_is(run_step: RunStep) -> None:
+    code = Code(("", ""), ("for x in 1 2; do echo $x; done",))
+    assert run_step(SHELL, {"command": ""}, code=code).outputs["stdout"] == "1\n2\n"
+
+
+@pytest.mark.rows("G10")
+def test_without_a_shell_nothing_is_special(run_step: RunStep) -> None:
+    code = Code(("printf '%s|' $HOME * ", " 'a b'"), ("x; y",))
+    result = run_step(SHELL, {"command": "", "shell": False}, code=code)
+    assert result.outputs["stdout"] == "$HOME|*|x; y|a b|"
+    with pytest.raises(StepError, match="command not found: no-such-program"):
+        run_step(SHELL, {"command": "no-such-program x", "shell": False})
+
+
+@pytest.mark.parametrize("shell", [True, False])
+def test_an_empty_command_is_an_error(run_step: RunStep, shell: bool) -> None:
+    with pytest.raises(StepError, match="the command is empty"):
+        run_step(SHELL, {"command": "  \n", "shell": shell})
+
+
+@pytest.mark.rows("G10")
+def test_output_can_be_discarded(run_step: RunStep) -> None:
+    outputs = run_step(SHELL, {"command": "echo x; echo y >&2", "capture_output": False}).outputs
+    assert (outputs["stdout"], outputs["stderr"], outputs["exit_code"]) == ("", "", 0)
+
+
+@pytest.mark.parametrize(
+    "text", ["printf %s '@' | wc -c", "bash -c 'printf %s \"@\" | wc -c'", "wc -c <<E\n@\nE\n"]
+)
+def test_a_value_of_a_megabyte_works_and_leaves_nothing_behind(
+    run_step: RunStep, world: World, text: str
+) -> None:
+    code = Code(tuple(text.split("@")), ("x" * 1_000_000,))
+    result = run_step(SHELL, {"command": ""}, code=code)
+    assert result.outputs["stdout"].strip() in ("1000000", "1000001")
+    assert list(world.scratch_path.iterdir()) == []
+    assert len(result.outputs["command_executed"]) <= world.limits.preview_chars
+
+
+def test_a_script_of_a_megabyte_works(run_step: RunStep) -> None:
+    result = run_step(SHELL, {"command": "true\n" * 200_000 + "echo end"})
+    assert result.outputs["stdout"] == "end\n"
+
+
+def test_the_scratch_directory_is_the_runs_own(run_step: RunStep, world: World) -> None:
+    run_step(SHELL, {"command": "echo data > $SCRATCH/file"})
+    assert (world.scratch_path / "file").read_text() == "data\n"
+    assert run_step(SHELL, {"command": "cat $SCRATCH/file"}).outputs["stdout"] == "data\n"
+
+
+def test_commands_can_be_switched_off(run_step: RunStep, workspace: Path, tmp_path: Path) -> None:
+    closed = World(Policy(workspace, allow_commands=False), "run-1", tmp_path / "scratch")
+    with pytest.raises(Forbidden, match="switched off"):
+        run_step(SHELL, {"command": "touch x"}, at=closed)
+    assert list(workspace.iterdir()) == []
+
+
+@pytest.mark.rows("G10")
+def test_cancelling_ends_the_command_and_its_value_files(world: World) -> None:
+    code = Code(("echo '", "' | sleep 60 & sleep 60"), ("x" * 100_000,))
+
+    async def scenario() -> None:
+        context = StepContext("run-1", "run-1/cancelled", world, {}, {"command": code})
+        task = asyncio.ensure_future(SHELL.run(SHELL.Inputs.model_validate({"command": ""}), context))
+        while not world.scratch_path.exists() or not list(world.scratch_path.iterdir()):
+            await asyncio.sleep(0.005)
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+
+    asyncio.run(scenario())
+    assert list(world.scratch_path.iterdir()) == []
+    assert end_leftovers({"run-1/cancelled"}) == 0
+
+
+def test_what_a_block_gives_that_did_not_run() -> None:
+    assert SHELL.output_defaults({"outputs": {"count": {"path": "x"}}}) == {
+        "exit_code": 0,
+        "stdout": "",
+        "stderr": "",
+        "success": False,
+        "command_executed": "",
+        "execution_time_ms": 0.0,
+        "count": None,
+    }
+
+
+@pytest.mark.parametrize("timeout", [0, -1, "soon"])
+def test_a_timeout_is_a_number_of_seconds(timeout: object) -> None:
+    with pytest.raises(ValidationError):
+        SHELL.Inputs.model_validate({"command": "true", "timeout": timeout})
