@@ -164,6 +164,8 @@ def test_a_process_whose_lease_had_run_out_asks_before_it_starts_a_step(
                 bundle(plan(block("a", ASK), block("b", note("b"), ["a"]), block("g", gate("g")))), {}
             )
             await engine.wait(run_id, asks, 5)
+            while not one.gate.started:
+                await settle()
             driver = engine._drivers[run_id]
             monkeypatch.setattr(engine._lease, "_ends", 0.0)
             await engine.store.write(engine._renew)
@@ -176,8 +178,8 @@ def test_a_process_whose_lease_had_run_out_asks_before_it_starts_a_step(
 
                 append(batch, stolen)
 
-            append = engine._journals[run_id].append
-            monkeypatch.setattr(engine._journals[run_id], "append", steal_after_writing)
+            append = driver._journal.append
+            monkeypatch.setattr(driver._journal, "append", steal_after_writing)
             driver.feed(Answered(one.clock.now(), "a", {"response": "go"}))
             while driver.failure is None:
                 await asyncio.sleep(0.001)

@@ -160,6 +160,8 @@ SAFE_ONLY = {
     "ANSI quotes": "printf %s $'a\\n@'",
     "after ANSI quotes": "printf %s $'it\\'s'; printf %s '@'",
     "open quote": "echo '@",
+    "eval with a backslash at the end": "eval : @ \\",
+    "coprocess": "coproc sh <<EOF\necho @\nEOF\nwait",
     "open double quote": 'echo "@',
     "sh -c bare": "sh -c 'printf %s @'",
     "sh -c around a substitution": 'sh -c "printf %s $(printf %s @)"',

@@ -27,6 +27,7 @@ class World:
 
     def __init__(self, home: Path, *, clock: Clock | None = None, limits: Limits | None = None) -> None:
         self.home = home
+        self.store = home / "runs.db"
         self.clock = clock or SystemClock()
         self.limits = limits or Limits()
         self.note = Note()
@@ -51,9 +52,7 @@ class World:
         if kind == "memory":
             engine = MemoryEngine(self.executor(), self.find, clock=self.clock)
         else:
-            engine = SqliteEngine(
-                self.home / "runs.db", self.executor(), self.find, clock=self.clock, adopt=adopt
-            )
+            engine = SqliteEngine(self.store, self.executor(), self.find, clock=self.clock, adopt=adopt)
         await engine.open()
         try:
             yield engine

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import os
 import time
 from collections import deque
 from collections.abc import Callable
@@ -18,8 +19,9 @@ import msgspec
 
 from workflows_mcp.engines.base import FindBundle
 from workflows_mcp.engines.clock import Clock, Timer
+from workflows_mcp.engines.encoding import encode_event, join_events
 from workflows_mcp.engines.executor import Executor
-from workflows_mcp.errors import LeaseLost, WorkflowsError
+from workflows_mcp.errors import LeaseLost, NotExpected, RequestError, WorkflowsError
 from workflows_mcp.machine.commands import (
     ClearTimer,
     Command,
@@ -30,7 +32,7 @@ from workflows_mcp.machine.commands import (
     StopStep,
     key_of,
 )
-from workflows_mcp.machine.events import Event, PlanLoaded, TimerFired
+from workflows_mcp.machine.events import Event, PlanLoaded, StepDone, StepFailed, TimerFired
 from workflows_mcp.machine.machine import Machine
 
 logger = logging.getLogger(__name__)
@@ -40,8 +42,6 @@ _SLICE_SECONDS = 0.01
 _MAX_UNSYNCED = 64
 """How many batches may be on their way to the disk before a run waits for it."""
 _SNAPSHOT_BYTES = 256 * 1024
-
-_events = msgspec.msgpack.Encoder()
 
 
 class Batch(msgspec.Struct, frozen=True):
@@ -83,14 +83,17 @@ class Driver:
         self.machine = machine
         self._journal = journal
         self._executor = executor
+        self._hands = executor.hands(machine.state.run_id, machine.state.workspace)
         self._clock = clock
         self._find_bundle = find_bundle
         self._inbox: deque[Event] = deque()
+        self._sent: dict[int, asyncio.Future[None]] = {}
+        """Events that somebody waits to see accepted, by identity."""
         self._ready: deque[RunStep] = deque()
         """Steps that may start now."""
         self._held: list[RunStep] = []
         """Steps that change the world, until the disk has what led to them."""
-        self._unwritten: list[Event] = []
+        self._unwritten: list[bytes] = []
         self._unsynced = 0
         self._safe_position = machine.state.events
         """How many events of the run are safe on disk."""
@@ -99,13 +102,13 @@ class Driver:
         self._timers: dict[str, Timer] = {}
         self._pumping = False
         self._scheduled = False
-        self._asking = False
-        """Whether it is being found out if the run is still ours."""
+        self._blocked = False
+        """Whether starting steps has to wait: for room, or to find out if the run is still ours."""
+        self._on_hold = False
         self._watching: list[asyncio.Future[None]] = []
         self._syncing: list[tuple[int, asyncio.Future[None]]] = []
         self.failure: Exception | None = None
         """Why this process may not drive the run any more."""
-        self.on_event: Callable[[Event], None] | None = None
         self.on_rest: Callable[[str], None] | None = None
         """Told when all is on disk and there is nothing to do here: idle, or how the run ended."""
 
@@ -125,11 +128,30 @@ class Driver:
         idle = all(frame.kind in ("agent", "call") and frame.deadline is None for frame in frames)
         return "idle" if idle else "running"
 
+    # What an engine calls
+
+    def begin(self, event: Event, run_id: str, workspace: str) -> None:
+        """Take in the first event of a new run."""
+        self._hands = self._executor.hands(run_id, workspace)
+        self.feed(event)
+
     def feed(self, event: Event) -> None:
         """Take in an event and go on as far as possible."""
         if self.failure is None:
             self._inbox.append(event)
             self._pump()
+
+    async def send(self, event: Event) -> None:
+        """Take in an event from outside. Raises NotExpected if the run does not wait for it (any more) when
+        its turn comes; once this returns, it is safe on disk."""
+        encode_event(event)
+        accepted: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._sent[id(event)] = accepted
+        self.feed(event)
+        if self.failure is not None and not accepted.done():
+            raise self.failure
+        await accepted
+        await self.synced()
 
     def under_way(self) -> list[str]:
         """The steps that were started and have not ended, as far as the state knows."""
@@ -150,16 +172,33 @@ class Driver:
         self._ready.extend(self._held)
         self._held = []
         self._pump()
+        self._tell_rest()
 
     async def synced(self) -> None:
         """Wait until all that has happened up to now is safe on disk."""
-        position = self.machine.state.events + len(self._inbox)
+        await self._safe(self.machine.state.events + len(self._inbox))
+
+    async def _safe(self, position: int) -> None:
         if self.failure is None and self._safe_position < position:
             waiter: asyncio.Future[None] = asyncio.get_running_loop().create_future()
             self._syncing.append((position, waiter))
             await waiter
         if self.failure is not None:
             raise self.failure
+
+    async def settled(self) -> Machine:
+        """The run as it is on disk: nothing that it shows can still be lost. To be read before anything
+        else gets a turn."""
+        try:
+            while self._safe_position < self.machine.state.events:
+                self._on_hold = True  # nothing more is taken in until the disk has caught up
+                await self._safe(self.machine.state.events)
+        finally:
+            self._on_hold = False
+            self._schedule()
+        if self.failure is not None:
+            raise self.failure
+        return self.machine
 
     async def changed(self, seconds: float) -> None:
         """Wait until something happens, at most so many seconds."""
@@ -168,22 +207,16 @@ class Driver:
         await asyncio.wait([waiter], timeout=seconds)
         if not waiter.done():
             waiter.cancel()
+            self._watching = [other for other in self._watching if other is not waiter]
 
     async def quiet(self) -> None:
         """Wait until nothing that was stopped is still ending."""
-        await self._executor.quiet(self.run_id)
+        await self._hands.quiet()
 
     async def abandon(self, failure: Exception | None = None) -> None:
         """Stop driving: end what is under way here; the run itself stays as it is on disk."""
-        self.failure = (
-            self.failure or failure or LeaseLost(f"the run {self.run_id} is not driven here any more")
-        )
-        self._clear_timers()
-        self._held.clear()
-        self._ready.clear()
-        self._inbox.clear()
-        self._wake()
-        await self._executor.stop_run(self.run_id)
+        self._die(failure or LeaseLost(f"the run {self.run_id} is not driven here any more"))
+        await self._hands.stop_all()
 
     # The loop
 
@@ -194,37 +227,53 @@ class Driver:
         inbox, ready = self._inbox, self._ready
         until = time.monotonic() + _SLICE_SECONDS
         try:
-            while time.monotonic() < until:
-                if ready and not self._asking:
+            while time.monotonic() < until and not self._on_hold:
+                if ready and not self._blocked:
                     self._start_next()
                 elif inbox and self._unsynced < _MAX_UNSYNCED:
                     self._take(inbox.popleft())
                 else:
                     break
+            self._write()
         except Exception as error:
             logger.exception("the run %s cannot go on", self.run_id)
             self._give_up(error)
             return
         finally:
             self._pumping = False
-        more = (ready and not self._asking) or (inbox and self._unsynced < _MAX_UNSYNCED)
-        if more and not self._scheduled:
-            self._scheduled = True
-            asyncio.get_running_loop().call_soon(self._next_slice)
-        self._write()
+        if (ready and not self._blocked) or (inbox and self._unsynced < _MAX_UNSYNCED):
+            self._schedule()
         self._wake()
 
-    def _take(self, event: Event) -> None:
-        commands = self.machine.apply(event)
-        self._unwritten.append(event)
-        for command in commands:
-            self._perform(command)
-        if self.on_event is not None:
-            self.on_event(event)
+    def _schedule(self) -> None:
+        if not self._scheduled and not self._on_hold:
+            self._scheduled = True
+            asyncio.get_running_loop().call_soon(self._next_slice)
 
     def _next_slice(self) -> None:
         self._scheduled = False
         self._pump()
+
+    def _take(self, event: Event) -> None:
+        waiting = self._sent.pop(id(event), None)
+        try:
+            if waiting is not None:
+                self.machine.refuse_unexpected(event)
+            encoded = encode_event(event)
+        except (NotExpected, RequestError) as error:
+            if waiting is not None and not waiting.done():
+                waiting.set_exception(error)
+                return
+            if not isinstance(event, StepDone):
+                raise
+            event = StepFailed(event.at, event.key, error.code, f"its outputs are refused: {error}")
+            encoded = encode_event(event)
+        commands = self.machine.apply(event)
+        self._unwritten.append(encoded)
+        if waiting is not None and not waiting.done():
+            waiting.set_result(None)
+        for command in commands:
+            self._perform(command)
 
     def _perform(self, command: Command) -> None:
         match command:
@@ -232,7 +281,7 @@ class Driver:
                 if self._executor.changes_world(command):
                     self._held.append(command)
                 else:
-                    self._executor.perform(self.run_id, command, self.feed)
+                    self._hands.perform(command, self.feed)
             case SetTimer(key=key, due=due):
                 self._timers[key] = self._clock.call_at(due, lambda: self._fire(key))
             case ClearTimer(key=key):
@@ -241,7 +290,7 @@ class Driver:
                     timer.cancel()
             case StopStep(key=key):
                 self._held = [held for held in self._held if held.key != key]
-                self._executor.stop(self.run_id, key)
+                self._hands.stop(key)
             case LoadPlan():
                 self._inbox.append(self._load(command))
             case Finish():
@@ -257,29 +306,58 @@ class Driver:
         self.feed(TimerFired(self._clock.now(), key))
 
     def _load(self, command: LoadPlan) -> PlanLoaded:
+        now, name = self._clock.now(), command.name
+        beside = os.path.join(self.machine.state.workspace, command.beside) if command.beside else ""
         try:
-            bundle = self._find_bundle(command.name, command.beside)
+            bundle = self._find_bundle(name, beside)
         except WorkflowsError as error:
-            return PlanLoaded(self._clock.now(), command.key, command.name, error=str(error))
-        return PlanLoaded(self._clock.now(), command.key, command.name, bundle.plans, bundle.sources)
+            return PlanLoaded(now, command.key, name, error=str(error))
+        plans = {**bundle.plans, name: bundle.plans[bundle.main]}
+        return PlanLoaded(now, command.key, name, plans, bundle.sources)
+
+    # Starting steps
+
+    def _start_next(self) -> None:
+        """Start the next step that may start, if there is room for it and the run is still ours."""
+        if not self._executor.has_room():
+            self._blocked = True
+            self._executor.when_there_is_room(self._unblock)
+        elif not self._journal.in_force():
+            self._blocked = True
+            self._journal.confirm(self._confirmed)
+        else:
+            step = self._ready.popleft()
+            frame = self.machine.state.frames.get(step.address)
+            if frame is not None and key_of(step.address, frame.attempt) == step.key:
+                self._hands.perform(step, self.feed)
+
+    def _unblock(self) -> None:
+        self._blocked = False
+        self._schedule()
+
+    def _confirmed(self, error: Exception | None) -> None:
+        if error is not None:
+            self._give_up(error)
+        else:
+            self._unblock()
+
+    # Writing
 
     def _write(self) -> None:
         """Send what has happened to the disk; what may only start afterwards starts when it is there."""
-        events, steps = self._unwritten, self._held
-        if not events:
+        if not self._unwritten:
             return
-        self._unwritten, self._held = [], []
-        encoded = _events.encode(events)
         state = self.machine.state
-        self._written_bytes += len(encoded)
+        count = len(self._unwritten)
+        events = join_events(self._unwritten)
+        self._written_bytes += len(events)
         snapshot = None
         if self._written_bytes > self._snapshot_bytes:
             snapshot = self.machine.snapshot()
             self._written_bytes = 0
             self._snapshot_bytes = max(_SNAPSHOT_BYTES, len(snapshot))
-        batch = Batch(
-            state.events - len(events), encoded, len(events), self.status, state.changed_at, snapshot
-        )
+        batch = Batch(state.events - count, events, count, self.status, state.changed_at, snapshot)
+        steps, self._held, self._unwritten = self._held, [], []
         self._unsynced += 1
         position = state.events
         self._journal.append(batch, lambda error: self._written(position, steps, error))
@@ -296,37 +374,35 @@ class Driver:
         if self._ready or self._inbox:
             self._pump()
         self._wake()
-        if self.on_rest is not None and self._safe_position == self.machine.state.events:
-            status = self.status
-            if status != "running":
-                self.on_rest(status)
+        self._tell_rest()
+
+    def _tell_rest(self) -> None:
+        if self.on_rest is None or self.failure is not None:
+            return
+        if self._safe_position == self.machine.state.events and (status := self.status) != "running":
+            self._clear_timers()
+            self.on_rest(status)
+
+    # Ending
 
     def _give_up(self, error: Exception) -> None:
-        if self.failure is not None:
-            return
-        logger.warning("the run %s is not driven here any more: %s", self.run_id, error)
-        self.failure = error
-        asyncio.get_running_loop().create_task(self.abandon(error))
+        if self.failure is None:
+            logger.warning("the run %s is not driven here any more: %s", self.run_id, error)
+            self._die(error)
+            asyncio.get_running_loop().create_task(self._hands.stop_all())
 
-    def _start_next(self) -> None:
-        if self._journal.in_force():
-            self._start(self._ready.popleft())
-        else:
-            self._asking = True
-            self._journal.confirm(self._confirmed)
-
-    def _confirmed(self, error: Exception | None) -> None:
-        self._asking = False
-        if error is not None:
-            self._give_up(error)
-        else:
-            self._pump()
-
-    def _start(self, step: RunStep) -> None:
-        """Start a step, unless it has been stopped meanwhile."""
-        frame = self.machine.state.frames.get(step.address)
-        if frame is not None and key_of(step.address, frame.attempt) == step.key:
-            self._executor.perform(self.run_id, step, self.feed)
+    def _die(self, failure: Exception) -> None:
+        """From here on nothing is started, written or taken in."""
+        self.failure = self.failure or failure
+        self._clear_timers()
+        self._held.clear()
+        self._ready.clear()
+        self._inbox.clear()
+        for waiting in self._sent.values():
+            if not waiting.done():
+                waiting.set_exception(self.failure)
+        self._sent.clear()
+        self._wake()
 
     def _wake(self) -> None:
         watching, self._watching = self._watching, []

@@ -1,7 +1,8 @@
 """Performs steps: the same for every engine.
 
-A step that can be repeated unnoticed and does not wait is carried out at once, in place; any other is a
-task. The executor turns whatever happens into an event; it knows nothing of how a run is kept.
+`Hands` carry out the steps of one driver of one run: what they have begun they can end, and nothing that
+another driver of the same run has begun. Whatever happens becomes an event; how a run is kept is not
+known here.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ import asyncio
 import logging
 from collections import deque
 from collections.abc import Awaitable, Callable
+from dataclasses import replace
 from pathlib import Path
 
 from pydantic import ValidationError
@@ -31,105 +33,129 @@ Report = Callable[[StepDone | StepFailed], None]
 
 
 class Executor:
+    """What all drivers of a process share: step types, policy, and room for so many steps at once."""
+
     def __init__(self, registry: StepRegistry, policy: Policy, scratch: Path, clock: Clock) -> None:
-        self._registry = registry
-        self._policy = policy
+        self.registry = registry
+        self.policy = policy
+        self.clock = clock
         self._scratch = scratch
-        self._clock = clock
-        self._worlds: dict[str, World] = {}
-        self._tasks: dict[tuple[str, str], asyncio.Task[None]] = {}
-        self._queued: deque[tuple[str, RunStep, Report]] = deque()
+        self._under_way = 0
+        self._waiting: deque[Callable[[], None]] = deque()
 
     @property
     def limits(self) -> Limits:
-        return self._policy.limits
+        return self.policy.limits
+
+    def hands(self, run_id: str, workspace: str) -> Hands:
+        policy = replace(self.policy, workspace=Path(workspace)) if workspace else self.policy
+        return Hands(self, run_id, World(policy, run_id, self._scratch / run_id))
+
+    def has_room(self) -> bool:
+        return self._under_way < self.limits.parallel_steps
+
+    def when_there_is_room(self, callback: Callable[[], None]) -> None:
+        self._waiting.append(callback)
 
     def changes_world(self, command: RunStep) -> bool:
         try:
-            return self._registry.get(command.step).changes_world(command.inputs)
+            return self.registry.get(command.step).changes_world(command.inputs)
         except Exception:
-            return True  # `perform` will find the same and report it
-
-    def perform(self, run_id: str, command: RunStep, report: Report) -> None:
-        """Carry out a step and report once. What needs no waiting reports before this returns."""
-        if len(self._tasks) >= self._policy.limits.parallel_steps:
-            self._queued.append((run_id, command, report))
-            return
-        try:
-            step = self._registry.get(command.step)
-            inputs = step.Inputs.model_validate(command.inputs)
-            world = self._worlds.get(run_id) or self._world(run_id)
-            context = StepContext(run_id, f"{run_id}/{command.key}", world, command.config, command.code)
-            outcome = step.run(inputs, context)
-            if isinstance(outcome, StepResult):
-                report(self._done(command, outcome))
-                return
-        except Exception as error:
-            report(self._failed(command, error))
-            return
-        task = asyncio.get_running_loop().create_task(self._await(command, outcome, report))
-        self._tasks[run_id, command.key] = task
-        task.add_done_callback(lambda _: self._ended(run_id, command.key))
-
-    def stop(self, run_id: str, key: str) -> None:
-        """End a step, without a report."""
-        task = self._tasks.get((run_id, key))
-        if task is not None:
-            task.cancel()
-        self._queued = deque(item for item in self._queued if (item[0], item[1].key) != (run_id, key))
-
-    async def quiet(self, run_id: str, seconds: float = 5.0) -> None:
-        """Wait until nothing of a run is under way any more."""
-        tasks = [task for (owner, _), task in self._tasks.items() if owner == run_id]
-        if tasks:
-            await asyncio.wait(tasks, timeout=seconds)
-
-    async def stop_run(self, run_id: str) -> None:
-        """End everything that is under way for a run, without a report."""
-        for owner, key in list(self._tasks):
-            if owner == run_id:
-                self.stop(owner, key)
-        self._queued = deque(item for item in self._queued if item[0] != run_id)
-        await self.quiet(run_id)
-
-    def _world(self, run_id: str) -> World:
-        world = self._worlds[run_id] = World(self._policy, run_id, self._scratch / run_id)
-        return world
+            return True  # performing it will find the same and report it
 
     def clear_scratch(self, run_id: str) -> None:
         """A run has ended: what was its own goes with it."""
-        self._worlds.pop(run_id, None)
         remove_directory(self._scratch / run_id)
+
+    def scratch_of_runs(self) -> list[str]:
+        """The runs that have a scratch directory."""
+        return [path.name for path in self._scratch.iterdir()] if self._scratch.is_dir() else []
 
     async def end_leftovers(self, steps: list[tuple[str, str]]) -> None:
         """End what a process that is gone left running of these steps, before they are repeated."""
         if steps:
             await asyncio.to_thread(end_leftovers, {f"{run_id}/{key}" for run_id, key in steps})
 
+    def begun(self) -> None:
+        self._under_way += 1
+
+    def ended(self) -> None:
+        self._under_way -= 1
+        if self._waiting:
+            self._waiting.popleft()()
+
+
+class Hands:
+    def __init__(self, executor: Executor, run_id: str, world: World) -> None:
+        self._executor = executor
+        self._run_id = run_id
+        self._world = world
+        self._tasks: dict[str, asyncio.Task[None]] = {}
+        self._stopped: set[str] = set()
+
+    def perform(self, command: RunStep, report: Report) -> None:
+        """Carry out a step and report once. What needs no waiting reports before this returns."""
+        try:
+            step = self._executor.registry.get(command.step)
+            inputs = step.Inputs.model_validate(command.inputs)
+            key = f"{self._run_id}/{command.key}"
+            outcome = step.run(
+                inputs, StepContext(self._run_id, key, self._world, command.config, command.code)
+            )
+            if isinstance(outcome, StepResult):
+                report(self._done(command, outcome))
+                return
+        except (Exception, SystemExit) as error:
+            report(self._failed(command, error))
+            return
+        task = asyncio.get_running_loop().create_task(self._await(command, outcome, report))
+        self._tasks[command.key] = task
+        self._executor.begun()
+        task.add_done_callback(lambda _: self._ended(command.key))
+
+    def stop(self, key: str) -> None:
+        """End a step, without a report. Ending takes a moment, in which it must not be disturbed."""
+        task = self._tasks.get(key)
+        if task is not None and key not in self._stopped:
+            self._stopped.add(key)
+            task.cancel()
+
+    async def stop_all(self) -> None:
+        for key in list(self._tasks):
+            self.stop(key)
+        await self.quiet()
+
+    async def quiet(self, seconds: float = 5.0) -> None:
+        """Wait until nothing is under way any more."""
+        if self._tasks:
+            await asyncio.wait(self._tasks.values(), timeout=seconds)
+
+    def _ended(self, key: str) -> None:
+        self._tasks.pop(key, None)
+        self._stopped.discard(key)
+        self._executor.ended()
+
     async def _await(self, command: RunStep, running: Awaitable[StepResult], report: Report) -> None:
         try:
             event: StepDone | StepFailed = self._done(command, await running)
-        except asyncio.CancelledError:
-            raise
-        except Exception as error:
+        except asyncio.CancelledError as error:
+            if command.key in self._stopped:
+                raise
+            event = self._failed(command, RuntimeError(f"the step gave up by itself {error}".strip()))
+        except (Exception, SystemExit) as error:
             event = self._failed(command, error)
         report(event)
 
-    def _ended(self, run_id: str, key: str) -> None:
-        del self._tasks[run_id, key]
-        while self._queued and len(self._tasks) < self._policy.limits.parallel_steps:
-            self.perform(*self._queued.popleft())
-
     def _done(self, command: RunStep, result: StepResult) -> StepDone:
-        return StepDone(self._clock.now(), command.key, result.outputs, result.ok, result.message)
+        return StepDone(self._executor.clock.now(), command.key, result.outputs, result.ok, result.message)
 
-    def _failed(self, command: RunStep, error: Exception) -> StepFailed:
-        now = self._clock.now()
+    def _failed(self, command: RunStep, error: BaseException) -> StepFailed:
+        now = self._executor.clock.now()
         if isinstance(error, WorkflowsError):
             return StepFailed(now, command.key, error.code, str(error))
         if isinstance(error, ValidationError):
             return StepFailed(now, command.key, "invalid_inputs", _worded(command.step, error))
-        logger.exception("the step %s of type %s broke", command.key, command.step)
+        logger.error("the step %s of type %s broke", command.key, command.step, exc_info=error)
         return StepFailed(now, command.key, "internal", f"{type(error).__name__}: {error}")
 
 

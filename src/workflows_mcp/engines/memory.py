@@ -8,11 +8,10 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 
-import msgspec
-
 from workflows_mcp.engines.base import FindBundle, MakeEvent, RunSummary
 from workflows_mcp.engines.clock import Clock, SystemClock
 from workflows_mcp.engines.driver import Batch, Driver
+from workflows_mcp.engines.encoding import decode_events
 from workflows_mcp.engines.executor import Executor
 from workflows_mcp.engines.ids import new_run_id
 from workflows_mcp.engines.waiting import wait_until
@@ -22,8 +21,6 @@ from workflows_mcp.machine.machine import Machine
 from workflows_mcp.machine.state import RunState
 from workflows_mcp.plan.model import Bundle
 from workflows_mcp.values import Value
-
-_events = msgspec.msgpack.Decoder(list[Event])
 
 
 class MemoryJournal:
@@ -41,7 +38,7 @@ class MemoryJournal:
         done(None)
 
     def events(self) -> list[Event]:
-        return [event for batch in self.batches for event in _events.decode(batch.events)]
+        return [event for batch in self.batches for event in decode_events(batch.events)]
 
 
 class MemoryEngine:
@@ -68,7 +65,8 @@ class MemoryEngine:
         if request_id is not None:
             self._requests[request_id] = run_id
         driver = self._drive(run_id, Machine(bundle, call_depth=self._executor.limits.call_depth))
-        driver.feed(Started(self._clock.now(), run_id, inputs))
+        workspace = str(self._executor.policy.workspace)
+        driver.begin(Started(self._clock.now(), run_id, inputs, workspace), run_id, workspace)
         return run_id
 
     def _drive(self, run_id: str, machine: Machine) -> Driver:
@@ -89,15 +87,10 @@ class MemoryEngine:
 
     async def send(self, run_id: str, make_event: MakeEvent) -> None:
         driver = self._driver(run_id)
-        event = make_event(driver.machine, self._clock.now())
-        driver.machine.refuse_unexpected(event)
-        driver.feed(event)
-        await driver.synced()
+        await driver.send(make_event(driver.machine, self._clock.now()))
 
     async def view(self, run_id: str) -> Machine:
-        driver = self._driver(run_id)
-        await driver.synced()
-        return driver.machine
+        return await self._driver(run_id).settled()
 
     async def wait(self, run_id: str, ready: Callable[[RunState], bool], seconds: float) -> Machine:
         return await wait_until(self._driver(run_id), ready, seconds)

@@ -14,10 +14,12 @@ from workflows_mcp.plan.model import Plan
 from workflows_mcp.values import Value
 
 
-class Started(msgspec.Struct, frozen=True, tag="started"):
+class Started(msgspec.Struct, frozen=True, tag="started", omit_defaults=True):
     at: float
     run_id: str
     inputs: dict[str, Value]
+    workspace: str = ""
+    """The directory that the run works in, whichever process drives it."""
 
 
 class StepDone(msgspec.Struct, frozen=True, tag="done", omit_defaults=True):

@@ -126,9 +126,9 @@ class Machine:
             scope, index = self._locate(address)
             key = key_of(address, frame.attempt)
             if frame.kind == "step":
-                commands.append(step_command(scope, index, frame.attempt))
                 if frame.timeout is not None:
                     commands.append(SetTimer(key, now + frame.timeout))
+                commands.append(step_command(scope, index, frame.attempt))
             elif frame.kind == "plan":
                 name = scope.program.prepared(index).workflow(scope.names)
                 commands.append(LoadPlan(key, name, scope.program.plan.file))
@@ -179,6 +179,7 @@ class Machine:
     def _start(self, event: Started) -> None:
         state = self.state
         state.run_id = event.run_id
+        state.workspace = event.workspace
         state.started_at = event.at
         state.root = Scope(self.bundle.main, event.inputs, event.at, {})
         self.open_scope("", state.root)
@@ -237,8 +238,7 @@ class Machine:
             if "/" not in address:
                 scope, index = self._locate(address)
                 self._stop(address, frame, event.at, reason)
-                record = scope.scope.records[scope.program.nodes[index].id]
-                record.status, record.message, record.completed_at = "failed", reason, event.at
+                self._mark_stopped(scope, index, event.at, reason)
         self._finish("cancelled", event.at, Fault("cancelled", reason))
 
     # Blocks
@@ -259,6 +259,10 @@ class Machine:
                 ENTER[type(node.do)](self, scope, index, at)
         except MisplacedError as error:
             self._broken(scope, index, at, error)
+        except (ArithmeticError, LookupError, TypeError, ValueError, RecursionError) as error:
+            # A value that nobody thought of must not stop the run for ever: it is this block's failure.
+            message = f"the block cannot be entered: {type(error).__name__}: {error}"
+            self.fail(scope, index, at, self.fault(scope, index, "internal", message))
 
     def _end(
         self,
@@ -371,14 +375,18 @@ class Machine:
                     self._stop(other, inner, at, reason)
                 else:
                     self._close_frame(other, inner)
-                record = self.record_at(other)
-                assert record is not None
-                record.status, record.message, record.completed_at = "failed", reason, at
+                self._mark_stopped(*self._locate(other), at, reason)
             for prefix in [prefix for prefix in self._open if prefix.startswith(inside)]:
                 del self._open[prefix]
         self._close_frame(address, frame)
         if frame.kind == "step":
             self._commands.append(StopStep(key_of(address, frame.attempt)))
+
+    def _mark_stopped(self, scope: OpenScope, index: int, at: float, reason: str) -> None:
+        """A block that was ended from outside: it keeps its shape."""
+        record = scope.scope.records[scope.program.nodes[index].id]
+        record.status, record.message, record.completed_at = "failed", reason, at
+        record.outputs = scope.program.defaults(index)
 
     def _locate(self, address: str) -> tuple[OpenScope, int]:
         cut = address.rfind("/") + 1

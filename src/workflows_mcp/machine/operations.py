@@ -16,6 +16,7 @@ from workflows_mcp.machine.open_scope import OpenScope
 from workflows_mcp.machine.state import Frame, Record, Scope
 from workflows_mcp.plan.inputs import check_inputs
 from workflows_mcp.plan.model import Call, Do
+from workflows_mcp.values import kind_of, shown
 
 if TYPE_CHECKING:
     from workflows_mcp.machine.machine import Machine
@@ -70,10 +71,14 @@ def enter_call(machine: Machine, scope: OpenScope, index: int, at: float) -> Non
         )
         machine.fail(scope, index, at, machine.fault(scope, index, "call_depth", message))
         return
+    where = ("inputs", "inputs")
+    if not isinstance(given, dict):
+        message = f"the inputs of a call must be an object, not {kind_of(given)} {shown(given)}"
+        machine.fail(scope, index, at, machine.fault(scope, index, "invalid_inputs", message, path=where))
+        return
     try:
-        inputs = check_inputs(machine.plan_named(name), given if isinstance(given, dict) else {})
+        inputs = check_inputs(machine.plan_named(name), given)
     except InvalidInputs as error:
-        where = ("inputs", "inputs")
         machine.fail(
             scope, index, at, machine.fault(scope, index, error.code, error.message, error.hint, where)
         )

@@ -61,7 +61,7 @@ class PreparedNode:
             return None
         try:
             seconds = float(value)
-        except (TypeError, ValueError):
+        except (TypeError, ValueError, OverflowError):
             seconds = 0.0
         if isinstance(value, bool) or not seconds > 0:
             problem = ExpressionError(f"a timeout is a number of seconds above 0, not {to_text(value)!r}")

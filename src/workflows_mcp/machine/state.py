@@ -68,6 +68,7 @@ class RunState(msgspec.Struct, omit_defaults=True):
     run_id: str
     workflow: str
     root: Scope
+    workspace: str = ""
     status: RunStatus = "running"
     started_at: float = 0.0
     changed_at: float = 0.0

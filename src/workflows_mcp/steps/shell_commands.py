@@ -12,9 +12,8 @@ import re
 from workflows_mcp.steps.shell_script import Command, Piece, Script
 
 ASSIGNMENT = re.compile(r"[A-Za-z_][A-Za-z_0-9]*(?:\[[^\]]*\])?\+?=")
-_GO_ON = frozenset(
-    {"if", "then", "elif", "else", "while", "until", "do", "done", "fi", "{", "}", "!", "time"}
-)
+_GO_ON = frozenset("if then elif else while until do done fi { } ! time -p coproc".split())  # noqa: SIM905
+"""Words after which a command still comes, or may; -p is an option of `time`."""
 _CLAUSES = frozenset({"for", "select", "function", "[["})
 
 

@@ -37,7 +37,7 @@ class ScriptCursor:
     def expanded(self, start: int, quoting: Quoting) -> None:
         if self.piece is not None:
             self.piece.parts.append(EXPANSION)
-            self.piece.expansions.append((start, self.at, quoting is Quoting.DOUBLE))
+            self.piece.expansions.append((start, min(self.at, self.end), quoting is Quoting.DOUBLE))
 
     def hole(self, quoting: Quoting, start: int | None = None, before: str = "") -> None:
         hole = Hole(

@@ -33,6 +33,7 @@ from workflows_mcp.values import to_text
 _CONTROL = re.compile(r"[\x00-\x06]")
 _DEEPER = {number: number + 1 for number in range(1, 6)}
 _BACK = {number + 1: number for number in range(1, 6)}
+_HOW_TO_PRINT = frozenset({"-n", "-e", "--", "-", "%s", "%b", "%s\\n", "%b\\n"})
 _CODE_VARIABLE = re.compile(r"(PS[0-4]|PROMPT_COMMAND|BASH_ENV|ENV)\+?=")
 
 
@@ -125,6 +126,14 @@ def _filled(piece: Piece, values: Values) -> str:
 
 def _is_one_reference(pieces: Sequence[Piece]) -> bool:
     return " ".join(piece.text for piece in pieces).strip() == HOLE
+
+
+def _prints_one_reference(command: Command) -> bool:
+    """Whether what a command hands on is nothing but one value."""
+    if not command.words or command.words[0].text not in ("echo", "printf", "cat"):
+        return False
+    printed = [word for word in command.words[1:] if word.text not in _HOW_TO_PRINT]
+    return _is_one_reference([*printed, *command.here_strings, *(each.body for each in command.documents)])
 
 
 def _marked_for_inside(text: str) -> str:
@@ -268,30 +277,30 @@ class _Writer:
             if found := _CODE_VARIABLE.match(word.text):
                 self._code_words([word], shell_code.Code(0, 1, Reader.OTHER, found[1], RAW_HINT))
 
-    def _holes_in(self, pieces: Iterable[Piece]) -> list[Hole]:
-        """Holes anywhere in there, also in what the shell expands."""
-        ranges = [(piece.start, piece.end) for piece in pieces]
-        return [hole for hole in self._script.holes if any(a <= hole.start < b for a, b in ranges)]
+    def _numbers_in(self, start: int, end: int) -> list[int]:
+        """The numbers of all holes in a part of the source, also of those in what the shell expands."""
+        first = self._source.count(HOLE, 0, start)
+        return list(range(first, first + self._source.count(HOLE, start, end)))
 
-    def _check_plain(self, holes: Iterable[Hole], use: shell_code.Code) -> None:
-        self._values.check_plain([self._numbers[hole.number] for hole in holes], use.name, use.hint)
+    def _check_plain(self, numbers: Iterable[int], use: shell_code.Code) -> None:
+        self._values.check_plain([self._numbers[number] for number in numbers], use.name, use.hint)
 
     def _code_words(self, pieces: list[Piece], use: shell_code.Code) -> None:
-        holes = self._holes_in(pieces)
+        holes = [number for piece in pieces for number in self._numbers_in(piece.start, piece.end)]
         if not holes:
             return
         direct = {hole.number: hole for piece in pieces for hole in piece.holes}
         self._whole.update(direct)
         if _is_one_reference(pieces) and len(holes) == 1:
             return
-        self._check_plain((hole for hole in holes if hole.number not in direct), use)
+        self._check_plain((number for number in holes if number not in direct), use)
         if use.reader not in (Reader.SAME_SHELL, Reader.CHILD_SHELL):
             _check_foreign_code(pieces, use, self._values, self._numbers)
             return
         gaps = [self._source[one.end : other.start].strip(" \t") for one, other in pairwise(pieces)]
         if any(gaps) or any(hole.quoting is Quoting.ANSI for hole in direct.values()):
             raise StepError(
-                f"a value cannot be put into the code that `{use.name}` gets here: {self._around(holes[0])}",
+                f"a value cannot be put into the code that `{use.name}` gets here",
                 hint=f"write that code as one word in plain quotes; {RAW_HINT}",
             )
         text = _marked_for_inside(" ".join(piece.text for piece in pieces))
@@ -316,21 +325,19 @@ class _Writer:
         feeding = [other for other in self._script.commands if other.feeds is command]
         for other in feeding:
             feeding += [before for before in self._script.commands if before.feeds is other]
-        pieces = [piece for other in feeding for piece in other.pieces]
-        holes = self._holes_in(pieces)
         if command.fed_by_group or any(other.fed_by_group for other in feeding):
-            holes = [hole for hole in self._script.holes if hole.start < command.start]
-        elif len(holes) == 1 and any(_is_one_reference([piece]) for piece in pieces):
-            return
-        self._check_plain(holes, use)
+            self._check_plain(self._numbers_in(0, command.start), use)
+        elif not (len(feeding) == 1 and _prints_one_reference(feeding[0])):
+            for piece in (piece for other in feeding for piece in other.pieces):
+                self._check_plain(self._numbers_in(piece.start, piece.end), use)
 
     def _code_document(self, document: HereDocument, use: shell_code.Code) -> None:
         body = document.body
-        holes = self._holes_in([body])
+        holes = self._numbers_in(body.start, body.end)
         if not holes or (_is_one_reference([body]) and len(holes) == 1):
             return
         direct = {hole.number for hole in body.holes}
-        self._check_plain((hole for hole in holes if hole.number not in direct), use)
+        self._check_plain((number for number in holes if number not in direct), use)
         if use.reader is not Reader.CHILD_SHELL:
             _check_foreign_code([body], use, self._values, self._numbers)
             return

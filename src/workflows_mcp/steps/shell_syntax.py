@@ -182,7 +182,7 @@ class _Scanner(ScriptCursor):
             else:
                 piece.quoted |= character == "\\"
                 self._inside(Quoting.BARE, _IN_WORD)
-        piece.finish(self.at)
+        piece.finish(min(self.at, self.end))  # an open quote at the end goes one too far
         self.piece = None
         return piece
 

@@ -91,11 +91,15 @@ def claim(connection: apsw.Connection, run_id: str, owner: str, now: float) -> i
     return int(str(rows[0][0])) if rows else None
 
 
-def release(connection: apsw.Connection, run_id: str, epoch: int) -> None:
-    """Give back a run that was claimed and in which nothing has happened."""
-    connection.execute(
-        "UPDATE runs SET owner = NULL, status = 'idle' WHERE id = ? AND epoch = ?", (run_id, epoch)
-    )
+def release(connection: apsw.Connection, run_id: str, owner: str) -> int:
+    """Give back a run that was claimed and in which there is nothing to do; its epoch."""
+    rows = connection.execute(
+        "UPDATE runs SET owner = NULL, status = 'idle' WHERE id = ? AND owner = ? RETURNING epoch",
+        (run_id, owner),
+    ).fetchall()
+    if not rows:
+        raise lost(run_id)
+    return int(str(rows[0][0]))
 
 
 def epoch_of(store: Store, run_id: str) -> int | None:

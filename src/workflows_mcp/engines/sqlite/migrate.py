@@ -18,6 +18,7 @@ CREATE TABLE runs(
   workflow TEXT NOT NULL,
   bundle TEXT NOT NULL REFERENCES bundles(key),
   request_id TEXT UNIQUE,
+  request_digest TEXT,
   status TEXT NOT NULL,         -- running, idle (waits for an agent only), completed, failed, cancelled
   started_at REAL NOT NULL,
   changed_at REAL NOT NULL,
