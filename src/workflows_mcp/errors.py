@@ -23,6 +23,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
+LINE_CHARS = 160
+"""How much of a long line is shown."""
+
 
 @dataclass(frozen=True, slots=True)
 class Place:
@@ -36,10 +39,21 @@ class Place:
     def __str__(self) -> str:
         return f"{self.file}:{self.line}:{self.column}"
 
+    def excerpt(self) -> tuple[str, int]:
+        """The line, or of a long line what is around the column; and the position of the column in it."""
+        position = self.column - 1
+        if len(self.text) <= LINE_CHARS:
+            return self.text, position
+        start = max(0, min(position - LINE_CHARS // 2, len(self.text) - LINE_CHARS))
+        before = "…" if start else ""
+        after = "…" if start + LINE_CHARS < len(self.text) else ""
+        return before + self.text[start : start + LINE_CHARS] + after, position - start + len(before)
+
     def snippet(self) -> str:
         """The line with a mark below the column, as a compiler shows it."""
         margin = f"{self.line:>5} | "
-        return f"{margin}{self.text}\n{' ' * (len(margin) - 2)}| {' ' * (self.column - 1)}^"
+        text, position = self.excerpt()
+        return f"{margin}{text}\n{' ' * (len(margin) - 2)}| {' ' * position}^"
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,9 +105,11 @@ class WorkflowsError(Exception):
 class DefinitionError(WorkflowsError):
     code = "invalid_definition"
 
-    def __init__(self, problems: Sequence[Problem], *, name: str = "") -> None:
+    def __init__(self, problems: Sequence[Problem], *, name: str = "", draft: object = None) -> None:
         self.problems = list(problems)
         self.name = name
+        self.draft = draft
+        """As much of the definition as could be read, for whoever looks for further problems."""
         count = len(self.problems)
         what = f"workflow '{name}'" if name else "the workflow"
         super().__init__(f"{what} has {count} problem{'s' if count != 1 else ''}")

@@ -9,6 +9,7 @@ import subprocess
 import time
 from typing import Any
 
+import psutil
 import pytest
 
 BUILD = """\
@@ -349,3 +350,29 @@ def test_show_has_the_tree_of_blocks_with_times_messages_and_outputs(terminal: A
     assert data["blocks"]["pack"]["blocks"]["box"]["outputs"]["rendered"] == "boxed"
     assert data["inputs"]["what"] == "it"
     assert terminal.run("runs").out.count(run_id) == 1
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
+def test_being_told_to_go_ends_the_commands_that_were_started(terminal: Any, number: int) -> None:
+    terminal.write(
+        "long.yaml",
+        "name: long\nblocks:\n  - {id: a, type: Shell, inputs: {command: 'echo $$ > pid; sleep 97'}}\n",
+    )
+    process = subprocess.Popen(
+        [*terminal.command, "run", "long.yaml"],
+        cwd=terminal.workspace,
+        env=terminal.environment,
+        stderr=subprocess.PIPE,
+        start_new_session=True,
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_IGN),  # noqa: PLW1509
+    )
+    until = time.monotonic() + 20
+    pid_file = terminal.workspace / "pid"
+    while not (pid_file.exists() and pid_file.read_text().strip()):
+        assert time.monotonic() < until
+        time.sleep(0.01)
+    process.send_signal(number)
+    _, said = process.communicate(timeout=20)
+    assert process.returncode == 130
+    assert b"is kept" in said
+    assert not psutil.pid_exists(int(pid_file.read_text()))

@@ -239,6 +239,7 @@ def test_files_that_a_command_leaves_become_typed_outputs(run: Any, workspace: P
     ran = run(
         """
 name: outputs
+inputs: {file: {type: string, default: n}}
 blocks:
   - id: make
     type: Shell
@@ -250,14 +251,16 @@ blocks:
       data: {type: json, path: "$SCRATCH/data.json"}
       text: {type: string, path: inside.txt}
       missing: {type: string, path: $SCRATCH/nothing, required: false}
+      named: {type: int, path: "$SCRATCH/${inputs.file}"}
   - id: use
     type: Shell
     depends_on: [make]
     inputs: {command: 'ls "$SCRATCH"; echo ${blocks.make.data.a[1]}'}
-outputs: {number: "${blocks.make.number}", list: "${blocks.make.outputs.data.a}", none: "${blocks.make.missing}"}
+outputs: {number: "${blocks.make.number}", list: "${blocks.make.outputs.data.a}", none: "${blocks.make.missing}",
+  named: "${blocks.make.named}"}
 """
     )
-    assert ran.answer["outputs"] == {"number": 41, "list": [1, 2], "none": None}
+    assert ran.answer["outputs"] == {"number": 41, "list": [1, 2], "none": None, "named": 41}
     assert ran.blocks["use"]["outputs"]["stdout"] == "data.json\nn\n2\n"
     assert list((workspace.parent / "home" / "scratch").glob("*")) == [], "scratch goes with its run"
 

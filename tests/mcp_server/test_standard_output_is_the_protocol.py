@@ -1,9 +1,12 @@
 from __future__ import annotations
 
 import json
+import signal
 import subprocess
+import time
 from typing import Any
 
+import psutil
 import pytest
 
 NOISY = """\
@@ -81,3 +84,30 @@ def test_a_store_that_cannot_be_used_is_told_without_a_traceback(place: Any) -> 
     assert out == ""
     assert "Traceback" not in err
     assert str(place.home) in err
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_a_server_that_is_told_to_go_ends_what_it_has_started_and_goes(place: Any, number: int) -> None:
+    yaml = "name: x\nblocks:\n  - {id: a, type: Shell, inputs: {command: 'echo $$ > pid; sleep 97'}}\n"
+    process = start(place)
+    assert process.stdin is not None
+    client = {
+        "protocolVersion": "2025-06-18",
+        "capabilities": {},
+        "clientInfo": {"name": "t", "version": "1"},
+    }
+    process.stdin.write(message("initialize", 1, **client))
+    process.stdin.write(message("notifications/initialized"))
+    process.stdin.write(message("tools/call", 2, name="start_workflow", arguments={"yaml": yaml}))
+    process.stdin.flush()
+    pid = place.workspace / "pid"
+    until = time.monotonic() + 20
+    while not (pid.exists() and pid.read_text().strip()):
+        assert time.monotonic() < until
+        time.sleep(0.01)
+    process.send_signal(number)
+    assert process.wait(timeout=10) == 128 + number
+    assert not psutil.pid_exists(int(pid.read_text()))
+    for stream in (process.stdin, process.stdout, process.stderr):
+        assert stream is not None
+        stream.close()

@@ -88,7 +88,7 @@ def error_view(machine: Machine, place: FindPlace) -> dict[str, Value] | None:
     if where is not None:
         error["place"] = str(where)
         if where.text.strip():
-            error["line"] = where.text.strip()
+            error["line"] = where.excerpt()[0].strip()
     if fault.hint:
         error["hint"] = fault.hint
     printed = _printed(machine, fault.address)

@@ -15,7 +15,7 @@ from collections.abc import Sequence
 from typing import NoReturn
 
 from workflows_mcp import __version__
-from workflows_mcp.cli.codes import INTERRUPTED, WRONG_USE
+from workflows_mcp.cli.codes import FAILED, INTERRUPTED, WRONG_USE
 
 _EPILOG = """\
 exit codes: 0 completed, 1 failed or cancelled, 2 wrong use, 3 waiting for an answer
@@ -110,7 +110,12 @@ def _json(parser: argparse.ArgumentParser) -> None:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    options = build_parser().parse_args(arguments)
+    parser = build_parser()
+    options, left = parser.parse_known_args(arguments)
+    if len(left) == 1 and getattr(options, "value", "") is None and not left[0].startswith("-"):
+        options.value = left.pop()  # `answer ID --step X VALUE`, which argparse does not understand
+    if left:
+        parser.error(f"unrecognized arguments: {' '.join(left)}")
     if options.command is None:
         options = argparse.Namespace(command="serve", module="serving", json=False)
     from importlib import import_module
@@ -130,3 +135,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         # Whoever read our output has gone; leave without a word, also when Python flushes at exit.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return WRONG_USE
+    except OSError as error:
+        print(f"workflows-mcp: {error.strerror or error}", file=sys.stderr)
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return FAILED

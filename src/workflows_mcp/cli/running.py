@@ -5,8 +5,10 @@ from __future__ import annotations
 import argparse
 import asyncio
 import dataclasses
+import signal
 import sys
 import time
+from collections.abc import Coroutine
 from pathlib import Path
 from typing import Any
 
@@ -145,8 +147,8 @@ def meant_workflow(workflow: str) -> dict[str, str]:
 
 def _interruptible(running: Any, session: Session) -> int:
     try:
-        return int(asyncio.run(running))
-    except KeyboardInterrupt:
+        return int(asyncio.run(_until_asked_to_go(running)))
+    except (KeyboardInterrupt, asyncio.CancelledError):
         if session.run_id:
             session.paper.line()
             session.paper.line(
@@ -155,6 +157,15 @@ def _interruptible(running: Any, session: Session) -> int:
             )
             session.paper.line(f"to end it: workflows-mcp cancel {session.run_id}")
         return INTERRUPTED
+
+
+async def _until_asked_to_go(running: Coroutine[Any, Any, int]) -> int:
+    """A process that is told to go, or whose terminal is closed, ends what it has started, as on Ctrl-C."""
+    task = asyncio.current_task()
+    assert task is not None
+    for number in (signal.SIGTERM, signal.SIGHUP):
+        asyncio.get_running_loop().add_signal_handler(number, task.cancel)
+    return await running
 
 
 async def _is_working(service: Service, run_id: str) -> bool:

@@ -51,7 +51,8 @@ def load(text: str, *, file: str, registry: StepRegistry, limits: Limits = DEFAU
         # The nodes of a large file are many: let go of them before the collector runs again.
         del document
     if any(not problem.warning for problem in found):
-        raise DefinitionError(_shortened(found), name=plan.name)
+        draft = Definition(plan, text)
+        raise DefinitionError(_shortened(found), name=plan.name, draft=draft)
     return Definition(plan, text, _shortened(found))
 
 

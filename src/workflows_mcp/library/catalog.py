@@ -33,6 +33,8 @@ BUILT_IN = "built-in"
 _SUFFIXES = (".yaml", ".yml")
 _SKIPPED = frozenset({"node_modules", "__pycache__"})
 _HEAD_BYTES = 64 * 1024
+_HIDES_CALLS = frozenset({"cycle", "duplicate_id", "circular_call"})
+"""Problems of a draft that leave no order in which calls could be looked at."""
 _NAME = re.compile(r"""^name[ \t]*:[ \t]+(?:"([^"\n]*)"|'([^'\n]*)'|([^#\n]*?))[ \t]*(?:#.*)?\r?$""", re.M)
 
 
@@ -115,13 +117,13 @@ class Catalog:
         return catalog._bundle(catalog._definition_in(path))
 
     def bundle_of_text(self, text: str, file: str = "<yaml>") -> Bundle:
-        return self._bundle(self._read(text, file))
+        return self._bundle(self._read_all(text, file))
 
     def check_text(self, text: str, *, file: str = "<yaml>") -> list[Problem]:
         """The warnings of a definition that can be run; raises DefinitionError where it cannot."""
         path = Path(file)
         catalog = self._beside(path) if path.is_file() else self
-        definition = self._read(text, file)
+        definition = catalog._read_all(text, file)
         catalog._bundle(definition)
         return definition.warnings
 
@@ -181,6 +183,25 @@ class Catalog:
         calls = called_workflows(definition.plan)
         return assemble(definition, self.definition, self.entries() if calls else ())
 
+    def _read_all(self, text: str, file: str) -> Definition:
+        try:
+            return self._read(text, file)
+        except DefinitionError as error:
+            raise self._with_calls(error) from None
+
+    def _with_calls(self, error: DefinitionError) -> DefinitionError:
+        """All that is wrong at once: also with the calls of a definition that has other problems."""
+        if not isinstance(error.draft, Definition) or any(it.code in _HIDES_CALLS for it in error.problems):
+            return DefinitionError(error.problems, name=error.name)
+        try:
+            self._bundle(error.draft)
+        except DefinitionError as more:
+            known = {(problem.place, problem.message) for problem in error.problems}
+            added = [problem for problem in more.problems if (problem.place, problem.message) not in known]
+            problems = sorted([*error.problems, *added], key=_by_place)
+            return DefinitionError(problems, name=error.name)
+        return DefinitionError(error.problems, name=error.name)
+
     def _definition_in(self, path: Path) -> Definition:
         path = path.absolute()
         stamp = _stamp(path)
@@ -192,7 +213,7 @@ class Catalog:
             if stamp is not None:
                 self._memory.definitions[path] = (stamp, found)
         if isinstance(found, DefinitionError):
-            raise DefinitionError(found.problems, name=found.name)
+            raise self._with_calls(found)
         return found
 
     def _summary(self, entry: Entry) -> WorkflowSummary:
@@ -246,6 +267,11 @@ class Catalog:
                 place=Place(shown_path(path), 1, 1),
             )
         return DefinitionError([problem], name=path.stem)
+
+
+def _by_place(problem: Problem) -> tuple[str, int, int]:
+    place = problem.place
+    return (place.file, place.line, place.column) if place is not None else ("", 0, 0)
 
 
 def builtin_directory() -> Path:

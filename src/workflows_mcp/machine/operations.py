@@ -42,8 +42,10 @@ def step_command(scope: OpenScope, index: int, attempt: int) -> RunStep:
     node = scope.program.nodes[index]
     assert isinstance(node.do, Do)
     address = scope.prefix + node.id
-    inputs, code = scope.program.prepared(index).inputs(scope.names)
-    return RunStep(key_of(address, attempt), address, node.do.step, inputs, code, node.do.config)
+    prepared = scope.program.prepared(index)
+    inputs, code = prepared.inputs(scope.names)
+    config = prepared.config(scope.names)
+    return RunStep(key_of(address, attempt), address, node.do.step, inputs, code, config)
 
 
 def enter_call(machine: Machine, scope: OpenScope, index: int, at: float) -> None:

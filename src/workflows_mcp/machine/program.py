@@ -31,7 +31,7 @@ class MisplacedError(Exception):
 class PreparedNode:
     """A node with its expressions compiled."""
 
-    __slots__ = ("_code", "_condition", "_inputs", "_timeout", "_workflow", "node")
+    __slots__ = ("_code", "_condition", "_inputs", "_timeout", "_workflow", "config", "node")
 
     def __init__(self, node: Node, language: Language) -> None:
         self.node = node
@@ -40,6 +40,7 @@ class PreparedNode:
         self._timeout = compile_value(do.timeout, language, ("timeout",))
         self._workflow: Evaluate | None = None
         self._code: list[tuple[str, CodeTemplate]] = []
+        self.config = compile_value({} if isinstance(do, Call) else do.config, language, ())
         if isinstance(do, Call):
             self._workflow = compile_value(do.workflow, language, ("inputs", "workflow"))
             self._inputs = compile_value(do.inputs, language, ("inputs", "inputs"))

@@ -4,7 +4,10 @@ its run goes on."""
 
 from __future__ import annotations
 
+import asyncio
 import logging
+import os
+import signal
 import sys
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -57,6 +60,7 @@ def build_server(settings: Settings) -> WorkflowsServer:
         printed_to, sys.stdout = sys.stdout, sys.stderr
         try:
             async with Service.open(settings) as service:
+                _end_when_asked(service)
                 yield service
         finally:
             sys.stdout = printed_to
@@ -70,6 +74,26 @@ def build_server(settings: Settings) -> WorkflowsServer:
         lifespan=lifespan,
         log_level=_log_level(settings),
     )
+
+
+def _end_when_asked(service: Service) -> None:
+    """On a signal, end what is under way and go. Waiting for the protocol to end would be waiting for the
+    client, because its next message is being read by a thread that cannot be interrupted."""
+    loop = asyncio.get_running_loop()
+
+    async def end(number: int) -> None:
+        try:
+            await service.__aexit__(None, None, None)
+        finally:
+            os._exit(128 + number)
+
+    tasks: set[asyncio.Task[None]] = set()
+
+    def asked(number: int) -> None:
+        tasks.add(loop.create_task(end(number)))
+
+    for number in (signal.SIGTERM, signal.SIGHUP, signal.SIGINT):
+        loop.add_signal_handler(number, asked, number)
 
 
 def serve_stdio(settings: Settings) -> None:

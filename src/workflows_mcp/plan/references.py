@@ -74,6 +74,7 @@ class ReferenceReader:
             for name, value in node.do.inputs.items():
                 read = self.in_code if name in node.do.code else self.in_value
                 uses += read(value, (*inputs, name))
+            uses += self.in_value(node.do.config, node.at)
         uses += self.in_value(node.do.timeout, (*node.at, "timeout"))
         if node.condition is not None:
             uses += self.in_condition(node.condition, (*node.at, "condition"))

@@ -73,6 +73,8 @@ class SqliteEngine:
         """The runs that are under way here."""
         self._at_rest: OrderedDict[str, tuple[Machine, int]] = OrderedDict()
         """Runs that came to rest here and wait for an agent, with the epoch at which they did."""
+        self._ending: dict[str, asyncio.Task[None]] = {}
+        """Runs that have ended, until all that they started has ended too."""
         self._taking: dict[str, asyncio.Lock] = {}
         self._broken: set[str] = set()
         """Runs that this process cannot go on with; another version may."""
@@ -97,6 +99,7 @@ class SqliteEngine:
             with suppress(asyncio.CancelledError):
                 await self._keeping
         await asyncio.gather(*(driver.abandon() for driver in self._drivers.values()))
+        await asyncio.gather(*self._ending.values())
         self._drivers.clear()
         self.store.beat(0, None)
         try:
@@ -182,6 +185,8 @@ class SqliteEngine:
                     if self._live(run_id) is driver:
                         raise
                     continue  # another process drives it now: watch it there
+            if (ending := self._ending.get(run_id)) is not None:
+                await asyncio.wait([ending])
             position = runs.position_of(self.store, run_id)
             if position != seen or loop.time() >= until:
                 seen = position
@@ -241,13 +246,16 @@ class SqliteEngine:
                 self._at_rest.popitem(last=False)
         else:
             self._taking.pop(run_id, None)
-            asyncio.get_running_loop().create_task(self._clean_up(driver))
+            self._ending[run_id] = asyncio.get_running_loop().create_task(self._clean_up(driver))
         if not self._drivers:
             self.store.beat(0, None)
 
     async def _clean_up(self, driver: Driver) -> None:
-        await driver.quiet()
-        self._executor.clear_scratch(driver.run_id)
+        try:
+            await driver.quiet()
+            self._executor.clear_scratch(driver.run_id)
+        finally:
+            self._ending.pop(driver.run_id, None)
 
     async def _take(self, run_id: str) -> Driver | None:
         """Become the owner of a run that nobody alive drives; None when it cannot be had. It does not go on

@@ -12,6 +12,7 @@ from __future__ import annotations
 import asyncio
 import ctypes
 import logging
+import os
 import queue
 import threading
 import time
@@ -51,7 +52,8 @@ class Store:
         _refuse_old_sqlite()
         self.path = path
         try:
-            path.parent.mkdir(parents=True, exist_ok=True)
+            path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+            os.close(os.open(path, os.O_CREAT | os.O_RDWR, 0o600))  # inputs and outputs are the user's own
         except OSError as error:
             raise _store_error(path, error) from error
         self._writer = _connect(path, synchronous)

@@ -189,7 +189,7 @@ def _found(problem: Problem) -> dict[str, Any]:
             "message": problem.message,
             "hint": problem.hint,
             "place": str(place) if place else "",
-            "line": place.text.strip() if place else "",
+            "line": place.excerpt()[0].strip() if place else "",
             "code": problem.code,
             "warning": problem.warning,
         }
