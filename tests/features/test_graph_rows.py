@@ -407,3 +407,17 @@ blocks:
     assert error["place"] == "<yaml>:9:21"
     assert "echo ${blocks.state.data.pahse}" in error["line"]
     assert "'blocks.state.data' has no 'pahse'" in error["message"]
+
+
+@pytest.mark.rows("G10")
+def test_a_command_that_timed_out_keeps_what_it_had_printed(run: Any) -> None:
+    ran = run(
+        "name: slow\nblocks:\n  - {id: s, type: Shell, inputs: {command: 'echo partial; sleep 30', timeout: 0.4}}\n"
+    )
+    assert ran.answer["status"] == "failed"
+    assert ran.answer["error"]["message"] == "block 's' failed: timed out after 0.4 s"
+    assert ran.answer["error"]["printed"].strip() == "partial"
+    block = ran.blocks["s"]
+    assert (block["metadata"]["status"], block["metadata"]["outcome"]) == ("failed", "n/a")
+    assert block["outputs"]["stdout"] == "partial\n"
+    assert block["outputs"]["exit_code"] == 137

@@ -20,7 +20,7 @@ import msgspec
 from workflows_mcp.engines.base import FindBundle
 from workflows_mcp.engines.clock import Clock, Timer
 from workflows_mcp.engines.encoding import encode_event, join_events
-from workflows_mcp.engines.executor import Executor
+from workflows_mcp.engines.executor import TIMEOUT, Executor
 from workflows_mcp.errors import LeaseLost, NotExpected, RequestError, WorkflowsError
 from workflows_mcp.machine.commands import (
     ClearTimer,
@@ -224,11 +224,11 @@ class Driver:
         if self._pumping or self.failure is not None:
             return
         self._pumping = True
-        inbox, ready = self._inbox, self._ready
+        inbox = self._inbox
         until = time.monotonic() + _SLICE_SECONDS
         try:
             while time.monotonic() < until and not self._on_hold:
-                if ready and not self._blocked:
+                if self._ready and not self._blocked:
                     self._start_next()
                 elif inbox and self._unsynced < _MAX_UNSYNCED:
                     self._take(inbox.popleft())
@@ -241,7 +241,7 @@ class Driver:
             return
         finally:
             self._pumping = False
-        if (ready and not self._blocked) or (inbox and self._unsynced < _MAX_UNSYNCED):
+        if (self._ready and not self._blocked) or (inbox and self._unsynced < _MAX_UNSYNCED):
             self._schedule()
         self._wake()
 
@@ -288,9 +288,11 @@ class Driver:
                 timer = self._timers.pop(key, None)
                 if timer is not None:
                     timer.cancel()
-            case StopStep(key=key):
+            case StopStep(key=key, reason=reason):
                 self._held = [held for held in self._held if held.key != key]
-                self._hands.stop(key)
+                self._ready = deque(step for step in self._ready if step.key != key)
+                if not self._hands.stop(key, reason) and reason:
+                    self._inbox.append(StepFailed(self._clock.now(), key, TIMEOUT, reason))
             case LoadPlan():
                 self._inbox.append(self._load(command))
             case Finish():

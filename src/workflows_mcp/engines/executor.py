@@ -25,11 +25,12 @@ from workflows_mcp.policy.files import remove_directory
 from workflows_mcp.policy.handles import World
 from workflows_mcp.policy.leftovers import end_leftovers
 from workflows_mcp.policy.rules import Policy
-from workflows_mcp.steps.base import StepContext, StepResult
+from workflows_mcp.steps.base import StepContext, StepResult, StepStopped
 from workflows_mcp.steps.registry import StepRegistry
 
 logger = logging.getLogger(__name__)
 Report = Callable[[StepDone | StepFailed], None]
+TIMEOUT = "timeout"
 
 
 class Executor:
@@ -91,7 +92,8 @@ class Hands:
         self._run_id = run_id
         self._world = world
         self._tasks: dict[str, asyncio.Task[None]] = {}
-        self._stopped: set[str] = set()
+        self._stopped: dict[str, str] = {}
+        """Steps that are being ended, and the reason to report, if any."""
 
     def perform(self, command: RunStep, report: Report) -> None:
         """Carry out a step and report once. What needs no waiting reports before this returns."""
@@ -113,12 +115,16 @@ class Hands:
         self._executor.begun()
         task.add_done_callback(lambda _: self._ended(command.key))
 
-    def stop(self, key: str) -> None:
-        """End a step, without a report. Ending takes a moment, in which it must not be disturbed."""
+    def stop(self, key: str, reason: str = "") -> bool:
+        """End a step; with a reason, it is reported as failed for it. False if it is not under way.
+        Ending takes a moment, in which it must not be disturbed."""
         task = self._tasks.get(key)
-        if task is not None and key not in self._stopped:
-            self._stopped.add(key)
+        if task is None:
+            return False
+        if key not in self._stopped:
+            self._stopped[key] = reason
             task.cancel()
+        return True
 
     async def stop_all(self) -> None:
         for key in list(self._tasks):
@@ -132,16 +138,21 @@ class Hands:
 
     def _ended(self, key: str) -> None:
         self._tasks.pop(key, None)
-        self._stopped.discard(key)
+        self._stopped.pop(key, None)
         self._executor.ended()
 
     async def _await(self, command: RunStep, running: Awaitable[StepResult], report: Report) -> None:
         try:
             event: StepDone | StepFailed = self._done(command, await running)
         except asyncio.CancelledError as error:
-            if command.key in self._stopped:
+            reason = self._stopped.get(command.key)
+            if reason is None:
+                event = self._failed(command, RuntimeError(f"the step gave up by itself {error}".strip()))
+            elif reason:
+                outputs = error.outputs if isinstance(error, StepStopped) else {}
+                event = StepFailed(self._executor.clock.now(), command.key, TIMEOUT, reason, outputs)
+            else:
                 raise
-            event = self._failed(command, RuntimeError(f"the step gave up by itself {error}".strip()))
         except (Exception, SystemExit) as error:
             event = self._failed(command, error)
         report(event)

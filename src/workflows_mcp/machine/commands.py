@@ -26,9 +26,11 @@ class RunStep(msgspec.Struct, frozen=True):
 
 
 class StopStep(msgspec.Struct, frozen=True):
-    """End what is left of this step; no report is expected."""
+    """End what is left of this step. With a reason, StepFailed is to be reported with it, once the step has
+    ended; without one, no report is expected."""
 
     key: str
+    reason: str = ""
 
 
 class SetTimer(msgspec.Struct, frozen=True):

@@ -32,13 +32,14 @@ class StepDone(msgspec.Struct, frozen=True, tag="done", omit_defaults=True):
     message: str | None = None
 
 
-class StepFailed(msgspec.Struct, frozen=True, tag="failed"):
-    """A step could not be carried out."""
+class StepFailed(msgspec.Struct, frozen=True, tag="failed", omit_defaults=True):
+    """A step could not be carried out; `outputs` are what there was of them by then."""
 
     at: float
     key: str
     code: str
     message: str
+    outputs: dict[str, Value] = {}
 
 
 class Answered(msgspec.Struct, frozen=True, tag="answered", omit_defaults=True):

@@ -125,7 +125,9 @@ class Machine:
         for address, frame in self.state.frames.items():
             scope, index = self._locate(address)
             key = key_of(address, frame.attempt)
-            if frame.kind == "step":
+            if frame.stopping:
+                commands.append(StopStep(key, frame.stopping))
+            elif frame.kind == "step":
                 if frame.timeout is not None:
                     commands.append(SetTimer(key, now + frame.timeout))
                 commands.append(step_command(scope, index, frame.attempt))
@@ -198,7 +200,9 @@ class Machine:
         scope, index = self._locate(address)
         self._close_frame(address, frame)
         if isinstance(event, StepFailed):
-            self.fail(scope, index, event.at, self.fault(scope, index, event.code, event.message))
+            fault = self.fault(scope, index, event.code, event.message)
+            outputs = {**scope.program.defaults(index), **event.outputs}
+            self._end(scope, index, event.at, "failed", "n/a", outputs, event.message, fault)
             return
         outcome: Outcome = "success" if event.ok else "failure"
         self._end(scope, index, event.at, "completed", outcome, event.outputs, event.message)
@@ -208,9 +212,13 @@ class Machine:
         frame = self.state.frames.get(address)
         if frame is None or frame.attempt != attempt:
             return
+        message = f"timed out after {frame.timeout:g} s"
+        if frame.kind == "step":
+            frame.stopping = message
+            self._commands.append(StopStep(event.key, message))
+            return
         scope, index = self._locate(address)
         self._stop(address, frame, event.at, "its caller timed out")
-        message = f"timed out after {frame.timeout:g} s"
         self.fail(scope, index, event.at, self.fault(scope, index, "timeout", message, path=("timeout",)))
 
     def _plan_loaded(self, event: PlanLoaded) -> None:

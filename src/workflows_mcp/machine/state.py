@@ -62,6 +62,8 @@ class Frame(msgspec.Struct, omit_defaults=True):
     attempt: int = 1
     timeout: float | None = None
     deadline: float | None = None
+    stopping: str = ""
+    """Why the step is being ended; its report is awaited."""
 
 
 class RunState(msgspec.Struct, omit_defaults=True):

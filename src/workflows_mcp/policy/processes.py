@@ -43,6 +43,14 @@ class Finished:
     seconds: float
 
 
+class Killed(asyncio.CancelledError):
+    """The command was cancelled and is gone; what it had printed by then is not."""
+
+    def __init__(self, finished: Finished) -> None:
+        super().__init__()
+        self.finished = finished
+
+
 async def run_process(
     arguments: Sequence[str],
     *,
@@ -59,12 +67,20 @@ async def run_process(
     running = _Running(process, keep_bytes)
     try:
         await running.finished
+    except asyncio.CancelledError:
+        await _kill(running, key)
+        raise Killed(_finished(running, setting, started)) from None
     except BaseException:
         await _kill(running, key)
         raise
     finally:
         running.close()
-    code = process.returncode
+    return _finished(running, setting, started)
+
+
+def _finished(running: _Running, setting: str, started: float) -> Finished:
+    code = running.process.returncode
+    code = -9 if code is None else code
     return Finished(
         exit_code=code if code >= 0 else 128 - code,
         signal=-code if code < 0 else None,

@@ -21,6 +21,7 @@ or engines.
 
 from __future__ import annotations
 
+import asyncio
 import inspect
 from collections.abc import Awaitable
 from dataclasses import dataclass, field
@@ -71,6 +72,14 @@ class StepResult:
     outputs: dict[str, Value]
     ok: bool = True
     message: str | None = None
+
+
+class StepStopped(asyncio.CancelledError):
+    """A step was ended from outside, like any cancelled coroutine; it says what there was by then."""
+
+    def __init__(self, outputs: dict[str, Value]) -> None:
+        super().__init__()
+        self.outputs = outputs
 
 
 @dataclass(frozen=True, slots=True)

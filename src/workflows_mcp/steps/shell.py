@@ -17,8 +17,8 @@ from pydantic import Field, field_validator
 from workflows_mcp.errors import StepError
 from workflows_mcp.expressions.base import Code
 from workflows_mcp.policy.handles import World
-from workflows_mcp.policy.processes import Finished
-from workflows_mcp.steps.base import Step, StepContext, StepInputs, StepOutputs, StepResult
+from workflows_mcp.policy.processes import Finished, Killed
+from workflows_mcp.steps.base import Step, StepContext, StepInputs, StepOutputs, StepResult, StepStopped
 from workflows_mcp.steps.shell_outputs import ConfigProblem, check_output_specs, read_outputs
 from workflows_mcp.steps.shell_quoting import quoted_script, quoted_words, spliced
 from workflows_mcp.values import Value, kind_of, to_text
@@ -98,22 +98,19 @@ class Shell(Step):
         environment = world.command_environment(inputs.env)
         with _ValueFiles(world, context.key).kept() as files:
             arguments = _arguments(inputs, code, environment, files)
-            finished = await world.run_command(
-                arguments,
-                directory=directory,
-                environment=environment,
-                key=context.key,
-                capture=inputs.capture_output,
-            )
+            try:
+                finished = await world.run_command(
+                    arguments,
+                    directory=directory,
+                    environment=environment,
+                    key=context.key,
+                    capture=inputs.capture_output,
+                )
+            except Killed as killed:
+                shown = _cut(spliced(code), world.limits.preview_chars)
+                raise StepStopped(_outputs(killed.finished, shown, ok=False)) from None
         ok = finished.exit_code == 0 or inputs.continue_on_error
-        outputs: dict[str, Value] = {
-            "exit_code": finished.exit_code,
-            "stdout": finished.stdout,
-            "stderr": finished.stderr,
-            "success": ok,
-            "command_executed": _cut(spliced(code), world.limits.preview_chars),
-            "execution_time_ms": round(finished.seconds * 1000, 3),
-        }
+        outputs = _outputs(finished, _cut(spliced(code), world.limits.preview_chars), ok=ok)
         specs = context.config.get("outputs")
         if specs:
             outputs |= read_outputs(
@@ -131,6 +128,17 @@ class Shell(Step):
     def check_config(self, config: dict[str, Value]) -> list[ConfigProblem]:
         specs = config.get("outputs")
         return [] if specs is None else check_output_specs(specs, set(ShellOutputs.model_fields))
+
+
+def _outputs(finished: Finished, command: str, *, ok: bool) -> dict[str, Value]:
+    return {
+        "exit_code": finished.exit_code,
+        "stdout": finished.stdout,
+        "stderr": finished.stderr,
+        "success": ok,
+        "command_executed": command,
+        "execution_time_ms": round(finished.seconds * 1000, 3),
+    }
 
 
 def _arguments(inputs: ShellInputs, code: Code, environment: dict[str, str], files: _ValueFiles) -> list[str]:
