@@ -165,17 +165,6 @@ class Machine:
         scope, index = self._locate(address)
         return scope.program.nodes[index]
 
-    def record_at(self, address: str) -> Record | None:
-        """The record of the block at `address`, under way or done."""
-        scope: Scope | None = self.state.root
-        record: Record | None = None
-        for part in address.split("/"):
-            record = scope.records.get(part) if scope is not None else None
-            if record is None:
-                return None
-            scope = record.scope
-        return record
-
     # Events
 
     def _start(self, event: Started) -> None:

@@ -137,6 +137,8 @@ def compile_value(
     """A function that gives `value` with every template in it resolved; types survive."""
     if value is None:
         return _nothing
+    if not value:
+        return lambda _: value
     compiled = _compile(value, language, path, read or language.template)
     return compiled if compiled is not None else lambda _: value
 

@@ -1,6 +1,6 @@
 """The handles through which a step reaches the world; whatever is not offered here, a step cannot do.
 
-A `World` is made for one try of one step. It lets paths through that lie inside the workspace, inside a
+A `World` is made for one run. It lets paths through that lie inside the workspace, inside a
 directory that the settings allow, or inside the run's own scratch directory, after all symbolic links have
 been followed. It starts commands, if the settings allow commands at all. It must not know steps or runs.
 

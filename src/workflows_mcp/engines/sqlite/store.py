@@ -68,7 +68,6 @@ class Store:
         """How many groups the thread has been given and has not answered."""
         self._average = 0.0
         self._heartbeat: tuple[float, Callable[[apsw.Connection], None]] | None = None
-        self.commits = 0
         self._queue: queue.SimpleQueue[list[Write] | None] = queue.SimpleQueue()
         self._thread = threading.Thread(target=self._run, name="store-writer", daemon=True)
         self._thread.start()
@@ -150,7 +149,6 @@ class Store:
                 return None
             failure = error if not isinstance(error, apsw.Error) else _store_error(self.path, error)
             return [(None, failure)] * len(group)
-        self.commits += 1
         self._average += _WEIGHT * (time.perf_counter() - started - self._average)
         return results
 
