@@ -114,6 +114,9 @@ def check_step_inputs(
     except ValidationError as invalid:
         errors = [error for error in invalid.errors(include_url=False) if _is_certain(error, dynamic)]
         yield from _wrong_values(shape, inputs, errors, path)
+    for key, error, offset in shape.step.check_literals(literals):
+        hint = error.hint or f"correct it; {name} could not be carried out"
+        yield Problem("syntax", error.message, hint, (*path, key), offset)
 
 
 def _is_certain(error: ErrorDetails, dynamic: set[str]) -> bool:

@@ -60,6 +60,16 @@ def render(
         raise _at_line(source, _line_of(error), f"{type(error).__name__}: {error}") from None
 
 
+@lru_cache(maxsize=1024)
+def syntax_error(source: str) -> ExpressionError | None:
+    """What is malformed in a template, before anybody renders it."""
+    try:
+        _sandbox(True).parse(source)
+    except TemplateSyntaxError as error:
+        return _at_line(source, error.lineno, f"the template cannot be read: {error.message}")
+    return None
+
+
 def _render(source: str, variables: Mapping[str, Value], strict: bool, max_chars: int) -> str:
     largest.set(max_chars)
     template = _compiled.get(source, strict)

@@ -19,6 +19,8 @@ from workflows_mcp.machine.state import Fault, Record, Scope
 from workflows_mcp.plan.model import Node
 from workflows_mcp.values import Value
 
+_MESSAGE_CHARS = 900
+
 
 def skip_reason(program: Program, index: int, records: dict[str, Record]) -> str | None:
     """Why the dependencies of a block do not let it run, or None when they do."""
@@ -66,13 +68,20 @@ def _failure(prefix: str, scope: Scope, program: Program) -> Fault | None:
         return None
     node, record = causes[0]
     inner = record.fault
-    message = f"block '{node.id}' failed: {record.message or 'no reason was given'}"
+    message = _cut(f"block '{node.id}' failed: {record.message or 'no reason was given'}")
     if len(causes) > 1:
         message += f" (and {', '.join(repr(other.id) for other, _ in causes[1:4])}"
         message += f" and {len(causes) - 4} more)" if len(causes) > 4 else ")"
     if inner is not None:
         return Fault(inner.code, message, inner.hint, inner.address, inner.workflow, inner.path, inner.offset)
     return Fault("block_failed", message, "", prefix + node.id, scope.workflow, node.at)
+
+
+def _cut(message: str) -> str:
+    """Through many calls the blocks add up; the first ones and the reason at the end say enough."""
+    if len(message) <= _MESSAGE_CHARS:
+        return message
+    return f"{message[: _MESSAGE_CHARS // 3]} … {message[-2 * _MESSAGE_CHARS // 3 :]}"
 
 
 def _counts(node: Node, record: Record) -> bool:

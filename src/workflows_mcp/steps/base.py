@@ -29,6 +29,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 from pydantic import BaseModel, ConfigDict
 
+from workflows_mcp.errors import WorkflowsError
 from workflows_mcp.expressions.base import Code
 from workflows_mcp.values import Value
 
@@ -138,6 +139,11 @@ class Step:
     def output_defaults(self, config: dict[str, Value]) -> dict[str, Value]:
         """The outputs of a block of this type that did not run; the keys are all outputs there are."""
         return self.Outputs().model_dump()
+
+    def check_literals(self, inputs: dict[str, Value]) -> list[tuple[str, WorkflowsError, int]]:
+        """What is wrong with inputs that hold no references, beyond their types: the name of the input, the
+        error, and the position in its text."""
+        return []
 
     def check_config(self, config: dict[str, Value]) -> list[tuple[tuple[str | int, ...], str, str]]:
         """Problems of what the block says beside its inputs: (path, message, hint) each."""

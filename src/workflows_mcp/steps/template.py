@@ -6,8 +6,8 @@ from typing import Any
 
 from pydantic import Field
 
-from workflows_mcp.errors import ExpressionError, StepError
-from workflows_mcp.expressions.jinja import render
+from workflows_mcp.errors import ExpressionError, StepError, WorkflowsError
+from workflows_mcp.expressions.jinja import render, syntax_error
 from workflows_mcp.steps.base import Step, StepContext, StepInputs, StepOutputs, StepResult
 from workflows_mcp.steps.files import encoded
 from workflows_mcp.values import Value
@@ -47,6 +47,11 @@ class RenderTemplate(Step):
 
     def changes_world(self, inputs: dict[str, Value]) -> bool:
         return bool(inputs.get("output_path"))
+
+    def check_literals(self, inputs: dict[str, Value]) -> list[tuple[str, WorkflowsError, int]]:
+        template = inputs.get("template")
+        error = syntax_error(template) if isinstance(template, str) else None
+        return [("template", error, error.offset)] if error is not None else []
 
     def run(self, inputs: RenderTemplateInputs, context: StepContext) -> StepResult:
         limits = context.world.limits
