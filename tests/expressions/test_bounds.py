@@ -95,11 +95,3 @@ def test_a_call_that_ends_at_its_deadline_is_never_stopped_afterwards() -> None:
             stopped += 1
         sum(range(2000))  # would be hit by an exception that came late
     assert 0 <= stopped <= 300
-
-
-def test_watching_costs_microseconds() -> None:
-    call_within(5, int)
-    started = time.perf_counter()
-    for _ in range(2000):
-        call_within(5, int)
-    assert (time.perf_counter() - started) / 2000 < 0.0001
