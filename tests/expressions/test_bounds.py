@@ -5,6 +5,7 @@ import time
 
 import pytest
 
+from workflows_mcp.expressions import bounds
 from workflows_mcp.expressions.bounds import TookTooLong, call_within
 
 
@@ -95,3 +96,14 @@ def test_a_call_that_ends_at_its_deadline_is_never_stopped_afterwards() -> None:
             stopped += 1
         sum(range(2000))  # would be hit by an exception that came late
     assert 0 <= stopped <= 300
+
+
+def test_a_call_that_is_late_before_it_begins_leaves_nothing_behind() -> None:
+    """As when the process was stopped just as it began: the deadline has passed before the work starts."""
+    for _ in range(200):
+        with pytest.raises(TookTooLong):
+            call_within(-1.0, spin, 5.0)
+    assert bounds._watchdog._watched == {}
+    assert bounds._watchdog._sent == set()
+    time.sleep(0.01)
+    assert sum(range(100_000)) == 4999950000

@@ -18,7 +18,7 @@ from math import inf
 from time import monotonic, sleep
 from typing import ParamSpec, TypeVar
 
-SEND_AGAIN_SECONDS = 0.1
+SEND_AGAIN_SECONDS = 0.5
 
 Arguments = ParamSpec("Arguments")
 Result = TypeVar("Result")
@@ -38,16 +38,19 @@ def call_within(
     *arguments: Arguments.args,
     **named: Arguments.kwargs,
 ) -> Result:
-    number = -1
+    number = _watchdog.number()  # before anything is watched, so that whatever interrupts us, it is known
     try:
-        number = _watchdog.watch(seconds)
         try:
-            return function(*arguments, **named)
-        finally:
-            _watchdog.release(number)
+            try:
+                _watchdog.watch(number, seconds)
+                return function(*arguments, **named)
+            finally:
+                _watchdog.release(number)
+        except _Stop:
+            _watchdog.release(number)  # again, if it was interrupted
     except _Stop:
-        _watchdog.release(number)  # again, if it was interrupted
-        raise TookTooLong(f"it took longer than {seconds:g} seconds") from None
+        _watchdog.release(number)  # and again, if that was, by the exception being sent once more
+    raise TookTooLong(f"it took longer than {seconds:g} seconds")
 
 
 class _Watchdog:
@@ -69,15 +72,16 @@ class _Watchdog:
         self._numbers = itertools.count()
         self._thread: threading.Thread | None = None
 
-    def watch(self, seconds: float) -> int:
+    def number(self) -> int:
+        return next(self._numbers)
+
+    def watch(self, number: int, seconds: float) -> None:
         deadline = monotonic() + seconds
-        number = next(self._numbers)
         self._watched[number] = (deadline, threading.get_ident())
         # Mostly the thread sleeps until an earlier deadline than this one, and need not be woken.
         if deadline < self._wakes_at:
             self._wakes_at = deadline
             self._wake()
-        return number
 
     def release(self, number: int) -> None:
         """After this no exception reaches the calling thread any more. Harmless to repeat."""
