@@ -18,7 +18,7 @@ from math import inf
 from time import monotonic, sleep
 from typing import ParamSpec, TypeVar
 
-SEND_AGAIN_SECONDS = 0.5
+SEND_AGAIN_SECONDS = 0.1
 
 Arguments = ParamSpec("Arguments")
 Result = TypeVar("Result")
@@ -49,7 +49,7 @@ def call_within(
         except _Stop:
             _watchdog.release(number)  # again, if it was interrupted
     except _Stop:
-        _watchdog.release(number)  # and again, if that was, by the exception being sent once more
+        _watchdog.release_surely(number)  # and again, if that was, by the exception being sent once more
     raise TookTooLong(f"it took longer than {seconds:g} seconds")
 
 
@@ -92,6 +92,13 @@ class _Watchdog:
         if number in self._sent:
             self._sent.discard(number)
             _raise_in_thread(threading.get_ident(), None)
+
+    def release_surely(self, number: int) -> None:
+        while True:
+            try:
+                return self.release(number)
+            except _Stop:
+                continue
 
     def _wake(self) -> None:
         if self._thread is None or not self._thread.is_alive():
