@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from typing import Any
 
 import pytest
@@ -97,9 +98,10 @@ def test_there_is_no_way_out(template: str) -> None:
     ],
 )
 def test_bombs_are_refused_before_they_go_off(template: str) -> None:
-    with pytest.raises(ExpressionError) as refused:
-        render(template, VARIABLES, seconds=30, max_chars=200_000)
-    assert "took longer" not in refused.value.message
+    started = time.perf_counter()
+    with pytest.raises(ExpressionError):
+        render(template, VARIABLES, seconds=5, max_chars=200_000)
+    assert time.perf_counter() - started < 2
 
 
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")  # a stop that got lost
@@ -113,8 +115,10 @@ def test_bombs_are_refused_before_they_go_off(template: str) -> None:
     ],
 )
 def test_what_never_ends_is_stopped(template: str) -> None:
-    with pytest.raises(ExpressionError, match=r"took longer than 0\.1 seconds"):
+    started = time.perf_counter()
+    with pytest.raises(ExpressionError, match=r"0\.1 seconds"):
         render(template, VARIABLES, seconds=0.1)
+    assert time.perf_counter() - started < 2
 
 
 def test_a_result_as_long_as_allowed_is_fine() -> None:
