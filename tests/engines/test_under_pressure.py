@@ -62,6 +62,10 @@ def test_answers_that_come_at_once_are_all_taken_and_no_step_is_disturbed(tmp_pa
                 await engine.send(run_id, lambda _, now: Answered(now, f"q{i}", {"response": str(i)}))
 
             await asyncio.gather(*(answer(i) for i in range(6)))
+            assert isinstance(engine, SqliteEngine)
+            assert engine.store.read("SELECT epoch FROM runs") == [(2,)], (
+                "the run was taken over more than once"
+            )
             for i in range(6):
                 world.gate.open(f"g{i}")
             assert (await engine.wait(run_id, ended, 5)).state.status == "completed"

@@ -421,3 +421,15 @@ def test_a_command_that_timed_out_keeps_what_it_had_printed(run: Any) -> None:
     assert (block["metadata"]["status"], block["metadata"]["outcome"]) == ("failed", "n/a")
     assert block["outputs"]["stdout"] == "partial\n"
     assert block["outputs"]["exit_code"] == 137
+
+
+@pytest.mark.rows("G2")
+def test_the_waves_of_a_workflow_can_be_asked_for_before_it_runs(settings: Settings, workspace: Path) -> None:
+    (workspace / ".workflows" / "diamond.yaml").write_text(DIAMOND)
+    steps = Service.open(settings).workflow_info("diamond")["steps"]
+    assert [(step["id"], step["wave"]) for step in steps] == [
+        ("top", 0),
+        ("left", 1),
+        ("right", 1),
+        ("bottom", 2),
+    ]

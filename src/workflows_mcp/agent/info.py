@@ -36,7 +36,7 @@ def workflow_info(bundle: Bundle, registry: StepRegistry, *, source: str = "") -
 
 
 def _step(node: Node, graph: Graph) -> dict[str, Value]:
-    step: dict[str, Value] = {"id": node.id}
+    step: dict[str, Value] = {"id": node.id, "wave": node.wave}
     if isinstance(node.do, Call):
         step["calls"] = node.do.workflow
     else:
