@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 
-.PHONY: help setup demo test check bench format clean
+.PHONY: help setup demo test rows check bench format clean
 
 help: ## list the targets
 	@grep -E '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*##/\t/' | expand -t 12
@@ -22,6 +22,9 @@ demo: $(READY) ## run the example workflow and print its outputs
 
 test: $(READY) ## run all tests
 	$(BIN)/python -m pytest -n 2
+
+rows: $(READY) ## list the rows of docs/features.md with the number of tests that prove each
+	@PYTHONPATH=tests $(BIN)/python -m support.rows
 
 check: $(READY) ## lint, formatting, types, import directions
 	$(BIN)/ruff check .

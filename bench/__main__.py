@@ -1,16 +1,17 @@
-"""`python -m bench [part …]`: durability, loading, starting, shell; all of them without arguments."""
+"""`python -m bench [part …]`: durability, loading, starting, shell, memory; all of them without arguments."""
 
 from __future__ import annotations
 
 import sys
 
-from bench import durability, loading, shell, starting
+from bench import durability, loading, memory, shell, starting
 
 PARTS = {
     "durability": durability.run,
     "loading": loading.run,
     "starting": starting.run,
     "shell": shell.run,
+    "memory": memory.run,
 }
 
 if __name__ == "__main__":

@@ -10,11 +10,13 @@ same through MCP, the terminal and a log. This module knows nothing of any other
     │   ├── UnknownRun
     │   ├── InvalidInputs    values for a workflow's inputs do not fit; names all of them
     │   ├── InvalidResult    an agent's result does not fit its action
-    │   └── NotExpected      an answer to a question that nobody asks (any more)
+    │   ├── NotExpected      an answer to a question that nobody asks (any more)
+    │   └── MissingSecret    secrets that a workflow uses are not there, or cannot be used; names all of them
     ├── ExpressionError      an expression is malformed, or its value does not exist
     ├── StepError            a step could not be carried out
     │   └── Forbidden        policy does not allow what a step wants
     └── StoreError           the store of runs cannot be used
+        ├── Damaged          something that was written of a run is gone, or is not what was written
         └── LeaseLost        another process drives this run now; what was to be written is refused
 """
 
@@ -142,6 +144,10 @@ class NotExpected(RequestError):
     code = "not_expected"
 
 
+class MissingSecret(RequestError):
+    code = "missing_secret"
+
+
 class ExpressionError(WorkflowsError):
     """`offset` is the position in the source of the expression at which it went wrong."""
 
@@ -162,6 +168,10 @@ class Forbidden(StepError):
 
 class StoreError(WorkflowsError):
     code = "store"
+
+
+class Damaged(StoreError):
+    code = "damaged"
 
 
 class LeaseLost(StoreError):

@@ -15,10 +15,14 @@ MIB = 1024 * 1024
 class Limits:
     call_depth: int = 50
     """How deep workflows may call workflows."""
+    for_each_items: int = 10_000
+    """How many items one block may be carried out for."""
     captured_bytes: int = MIB
     """How much of each output stream of a command is kept; what is cut is said in its place."""
     file_bytes: int = 10 * MIB
     """How large a file may be that a step reads or that a command leaves as an output."""
+    stored_bytes: int = 32 * 1024
+    """How large a value may be before it is written apart, once, however often it is passed on."""
     preview_chars: int = 4000
     """How much of one text an answer to an agent carries; the rest is read in slices."""
     answer_chars: int = 40_000
@@ -37,6 +41,8 @@ class Limits:
     """How many steps one process carries out at once."""
     wait_seconds: float = 45.0
     """The longest that one call waits for a run."""
+    checkpoint_days: float = 30.0
+    """How long a checkpoint is kept; a question that a run still waits for is kept in any case."""
 
     def setting(self, name: str) -> str:
         """What a user sets to change the limit `name`."""

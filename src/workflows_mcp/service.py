@@ -12,18 +12,31 @@ the interpreter (`machine`), and words the answer (`agent`).
 
 from __future__ import annotations
 
+import time
 from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
-from workflows_mcp.agent.actions import already_answered, check_result, pending_actions
+from workflows_mcp.agent.actions import Clean, already_answered, check_result, pending_actions
+from workflows_mcp.agent.checkpoints import CheckpointId
+from workflows_mcp.agent.graph_answers import (
+    NOTHING_ASKED,
+    ResponseFormat,
+    checkpoint_details,
+    deleted_checkpoint,
+    graph_answer,
+    listed_checkpoint,
+)
+from workflows_mcp.agent.histories import Histories
 from workflows_mcp.agent.info import workflow_info
 from workflows_mcp.agent.views import run_answer, run_state
 from workflows_mcp.agent.walk import blocks_of
 from workflows_mcp.dialects.yaml_source import locate
 from workflows_mcp.engines.base import Engine
+from workflows_mcp.engines.permissions import PermittedSteps, check_bundle, forbidden_blocks
 from workflows_mcp.errors import DefinitionError, NotExpected, Place, Problem, RequestError
 from workflows_mcp.library.catalog import Catalog, WorkflowSummary
 from workflows_mcp.machine.events import Answered, CancelRequested, Event
@@ -32,12 +45,16 @@ from workflows_mcp.machine.scope import iso
 from workflows_mcp.machine.state import TERMINAL, Fault, RunState
 from workflows_mcp.plan.inputs import check_inputs
 from workflows_mcp.plan.model import Bundle
+from workflows_mcp.policy.rules import policy_of
+from workflows_mcp.policy.secrets import Secrets, hidden_in_logs, secrets_of
+from workflows_mcp.resuming import Resuming
 from workflows_mcp.settings import Settings
 from workflows_mcp.steps.registry import StepRegistry, default_registry
 from workflows_mcp.values import Value, to_json
 
 Answer = dict[str, Any]
 DEFAULT_WAIT = 30.0
+CHECKPOINTS_LISTED = 50
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,11 +70,26 @@ class Progress:
 
 
 class Service:
-    def __init__(self, settings: Settings, engine: Engine, catalog: Catalog, registry: StepRegistry) -> None:
+    def __init__(
+        self,
+        settings: Settings,
+        engine: Engine,
+        catalog: Catalog,
+        registry: StepRegistry,
+        secrets: Secrets | None = None,
+    ) -> None:
         self.settings = settings
         self._engine = engine
         self._catalog = catalog
         self._registry = registry
+        self._policy = policy_of(settings)
+        self._secrets = secrets or secrets_of(settings)
+        self._askable = PermittedSteps(registry, self._policy)
+        self._histories = Histories(engine, self._askable, settings.limits)
+        self._resuming = Resuming(
+            engine, self._histories, self._askable, submit=self._submit, cleaned=self._cleaned
+        )
+        self._open = ExitStack()
 
     @classmethod
     def open(cls, settings: Settings, *, registry: StepRegistry | None = None, adopt: bool = True) -> Service:
@@ -65,23 +97,27 @@ class Service:
         from workflows_mcp.engines.clock import SystemClock
         from workflows_mcp.engines.executor import Executor
         from workflows_mcp.engines.sqlite.engine import SqliteEngine
-        from workflows_mcp.policy.rules import policy_of
 
         registry = registry or default_registry()
         catalog = Catalog.of(settings, registry)
         clock = SystemClock()
-        executor = Executor(registry, policy_of(settings), settings.scratch, clock)
+        secrets = secrets_of(settings)
+        executor = Executor(registry, policy_of(settings), settings.scratch, clock, secrets)
         engine = SqliteEngine(settings.store, executor, catalog.bundle, clock=clock, adopt=adopt)
-        return cls(settings, engine, catalog, registry)
+        return cls(settings, engine, catalog, registry, secrets)
 
     async def __aenter__(self) -> Self:
+        self._open.enter_context(hidden_in_logs(self._secrets))
         await self._engine.open()
         return self
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        await self._engine.close()
+        try:
+            await self._engine.close()
+        finally:
+            self._open.close()
 
     # Definitions
 
@@ -89,11 +125,20 @@ class Service:
         return self._catalog.list(tags=tags, query=query)
 
     def workflow_info(self, workflow: str) -> dict[str, Any]:
-        bundle = self._catalog.bundle(workflow)
-        return workflow_info(bundle, self._registry, source=self._catalog.source_of(workflow))
+        return self._info(self._catalog.bundle(workflow), self._catalog.source_of(workflow))
 
     def file_info(self, file: str) -> dict[str, Any]:
-        return workflow_info(self._catalog.bundle_of_file(Path(file)), self._registry, source=file)
+        return self._info(self._catalog.bundle_of_file(Path(file)), file)
+
+    def _info(self, bundle: Bundle, source: str) -> dict[str, Any]:
+        forbidden = forbidden_blocks(bundle, self._registry, self._policy)
+        return workflow_info(
+            bundle,
+            self._registry,
+            source=source,
+            missing_secrets=self._secrets.missing(bundle.secrets),
+            forbidden=[str(block) for block in forbidden],
+        )
 
     def validate(self, text: str, *, file: str = "<yaml>") -> list[Problem]:
         """All problems and warnings of a definition, with those of its calls; nothing when it is fine."""
@@ -101,6 +146,12 @@ class Service:
             return self._catalog.check_text(text, file=file)
         except DefinitionError as error:
             return error.problems
+
+    def workflow_schema(self) -> dict[str, Any]:
+        """The JSON Schema that definitions fit."""
+        from workflows_mcp.dialects.schema import workflow_schema
+
+        return workflow_schema(self._registry)
 
     # Runs
 
@@ -114,9 +165,7 @@ class Service:
         request_id: str | None = None,
         wait_seconds: float = DEFAULT_WAIT,
     ) -> Answer:
-        bundle = self._bundle(workflow, text, file)
-        complete = check_inputs(bundle.plans[bundle.main], inputs or {})
-        run_id = await self._engine.start(bundle, complete, request_id=request_id)
+        run_id = await self._begin(workflow, text, file, inputs, request_id)
         return await self._answer(run_id, wait_seconds)
 
     async def submit(
@@ -124,18 +173,21 @@ class Service:
     ) -> Answer:
         """Answer what the run asks. The same answer twice is harmless; another one is refused with what
         is asked now."""
+        await self._submit(run_id, result, step_id)
+        return await self._answer(run_id, wait_seconds)
 
+    async def _submit(self, run_id: str, result: Any, step_id: str | None) -> None:
         def answered(machine: Machine, now: float) -> Event:
-            address, taken = check_result(machine, self._registry, step_id, result)
+            clean = self._cleaned(machine)
+            address, taken = check_result(machine, self._askable, step_id, result, clean)
             return Answered(now, address, taken.outputs, taken.ok, taken.message)
 
         try:
             await self._engine.send(run_id, answered)
         except NotExpected as refusal:
             machine = await self._engine.view(run_id)
-            if not already_answered(machine, self._registry, step_id, result):
+            if not already_answered(machine, self._askable, step_id, result, self._cleaned(machine)):
                 raise self._with_current_action(refusal, machine) from None
-        return await self._answer(run_id, wait_seconds)
 
     async def next_step(self, run_id: str, *, task_id: str | None = None) -> Answer:
         """What is asked now, again; harmless to repeat. A task is driven by its own id."""
@@ -147,7 +199,9 @@ class Service:
     async def cancel(self, run_id: str, *, reason: str = "") -> Answer:
         """End a run and all that is under way in it. Cancelling twice is harmless."""
         try:
-            await self._engine.send(run_id, lambda _, now: CancelRequested(now, reason))
+            await self._engine.send(
+                run_id, lambda machine, now: CancelRequested(now, self._cleaned(machine)(reason))
+            )
         except NotExpected:
             machine = await self._engine.view(run_id)
             if machine.state.status != "cancelled":
@@ -172,7 +226,7 @@ class Service:
     ) -> dict[str, Any]:
         machine = await self._engine.view(run_id)
         limits = self.settings.limits
-        return run_state(machine, self._registry, limits, paths=paths, offset=offset, limit=limit)
+        return run_state(machine, self._askable, limits, paths=paths, offset=offset, limit=limit)
 
     async def watch(self, run_id: str) -> AsyncIterator[Progress]:
         """Every block as it starts and ends, until the run has ended or needs an answer."""
@@ -193,7 +247,97 @@ class Service:
             if _needs_attention(state):
                 return
 
+    # Checkpoints, and runs in the words of the toolset `graph`
+
+    async def execute(
+        self,
+        *,
+        workflow: str | None = None,
+        text: str | None = None,
+        inputs: dict[str, Value] | None = None,
+        wait_seconds: float = DEFAULT_WAIT,
+        response_format: ResponseFormat = "minimal",
+    ) -> Answer:
+        run_id = await self._begin(workflow, text, None, inputs)
+        return await self._graph_answer(run_id, wait_seconds, response_format)
+
+    async def resume(
+        self,
+        checkpoint_id: str,
+        response: Any = None,
+        *,
+        wait_seconds: float = DEFAULT_WAIT,
+        response_format: ResponseFormat = "minimal",
+    ) -> Answer:
+        """Go on from a checkpoint: answer its question, or, where the run has moved on since, make a new run
+        from there. With the id of a run, that run as it is now."""
+        run_id, fork_of = await self._resuming.go_on(checkpoint_id, response)
+        return await self._graph_answer(run_id, wait_seconds, response_format, fork_of)
+
+    async def checkpoints(
+        self, *, workflow: str | None = None, run_id: str | None = None, limit: int = CHECKPOINTS_LISTED
+    ) -> dict[str, Any]:
+        """Those that can be gone on from, the latest first."""
+        found, more = await self._histories.latest(workflow=workflow, run_id=run_id, limit=max(limit, 1))
+        if not found and workflow is not None and not await self._engine.recent(1, workflow):
+            self._catalog.bundle(workflow)
+        listed = [listed_checkpoint(history, checkpoint) for history, checkpoint in found]
+        return {"checkpoints": listed, **({"more": True} if more else {})}
+
+    async def checkpoint_info(self, checkpoint_id: str) -> dict[str, Any]:
+        history, checkpoint = await self._histories.find(checkpoint_id)
+        then = await self._histories.state_at(checkpoint.id)
+        return checkpoint_details(history, checkpoint, then, self.settings.limits)
+
+    async def delete_checkpoint(self, checkpoint_id: str) -> dict[str, Any]:
+        """Hide a checkpoint for good; the run is left as it is. Deleting twice is harmless."""
+        history, checkpoint = await self._histories.find(checkpoint_id, gone_too=True)
+        await self._engine.forget_checkpoint(checkpoint.id.run_id, checkpoint.id.mark)
+        return deleted_checkpoint(history, checkpoint)
+
+    async def _graph_answer(
+        self,
+        run_id: str,
+        wait_seconds: float,
+        response_format: ResponseFormat,
+        fork_of: CheckpointId | None = None,
+    ) -> Answer:
+        machine = await self._wait(run_id, wait_seconds)
+        questions = NOTHING_ASKED
+        if _asks(machine.state):
+            machine, questions = await self._histories.questions(run_id)
+        return graph_answer(
+            machine,
+            self._askable,
+            self.settings.limits,
+            place=lambda fault: _place(machine, fault),
+            now=time.time(),
+            questions=questions,
+            response_format=response_format,
+            fork_of=fork_of,
+        )
+
     # Inside
+
+    async def _begin(
+        self,
+        workflow: str | None,
+        text: str | None,
+        file: str | None,
+        inputs: dict[str, Value] | None,
+        request_id: str | None = None,
+    ) -> str:
+        bundle = self._bundle(workflow, text, file)
+        check_bundle(bundle, self._registry, self._policy)
+        self._secrets.check(bundle.secrets)
+        complete = self._secrets.take_out(check_inputs(bundle.plans[bundle.main], inputs or {}))
+        return await self._engine.start(bundle, complete, request_id=request_id)
+
+    def _cleaned(self, machine: Machine) -> Clean:
+        """What comes from outside, in the form in which a run may keep it."""
+        plans = machine.state.plans.values()
+        self._secrets.learn((*machine.bundle.secrets, *(name for plan in plans for name in plan.secrets)))
+        return self._secrets.take_out
 
     def _bundle(self, workflow: str | None, text: str | None, file: str | None) -> Bundle:
         if workflow is not None and text is None and file is None:
@@ -205,14 +349,17 @@ class Service:
         raise RequestError("say which workflow to start: exactly one of its name, its YAML or its file")
 
     async def _answer(self, run_id: str, wait_seconds: float) -> Answer:
-        seconds = min(max(wait_seconds, 0.0), self.settings.limits.wait_seconds)
-        machine = await self._engine.wait(run_id, _needs_attention, seconds)
+        machine = await self._wait(run_id, wait_seconds)
         return run_answer(
-            machine, self._registry, self.settings.limits, place=lambda fault: _place(machine, fault)
+            machine, self._askable, self.settings.limits, place=lambda fault: _place(machine, fault)
         )
 
+    async def _wait(self, run_id: str, wait_seconds: float) -> Machine:
+        seconds = min(max(wait_seconds, 0.0), self.settings.limits.wait_seconds)
+        return await self._engine.wait(run_id, _needs_attention, seconds)
+
     def _with_current_action(self, refusal: NotExpected, machine: Machine) -> NotExpected:
-        actions = pending_actions(machine, self._registry)
+        actions = pending_actions(machine, self._askable)
         if not actions:
             return refusal
         asked = f"what is asked now: {to_json(actions[0])}"
@@ -221,7 +368,11 @@ class Service:
 
 def _needs_attention(state: RunState) -> bool:
     """Whether the run has ended or asks something of the agent."""
-    return state.status != "running" or any(frame.kind == "agent" for frame in state.frames.values())
+    return state.status != "running" or _asks(state)
+
+
+def _asks(state: RunState) -> bool:
+    return any(frame.kind == "agent" for frame in state.frames.values())
 
 
 def _moved_beyond(position: int) -> Callable[[RunState], bool]:

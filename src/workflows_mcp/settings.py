@@ -7,6 +7,13 @@ Read once at start and handed down; no other module looks at the environment.
     WORKFLOWS_ALLOWED_PATHS    what steps may touch beside the        [allowed_paths]
                                working directory, by comma
     WORKFLOWS_ALLOW_COMMANDS   false: no step may run a command       [allow_commands]
+    WORKFLOWS_SECURITY_LEVEL   the highest level of steps that may    [security_level]
+                               run: safe, trusted, privileged
+    WORKFLOWS_DENIED_CAPABILITIES  what no step may do, by comma      [denied_capabilities]
+    WORKFLOWS_SECRETS          the only secrets that workflows may    [secrets]
+                               use, by comma
+    WORKFLOWS_SECRETS_FILE     a file with secrets, NAME=value        [secrets_file]
+    WORKFLOWS_TOOLSETS         which tools are served, by comma       [toolsets]
     WORKFLOWS_LIMIT_<NAME>     any limit of limits.py                 [limits] name = …
     WORKFLOWS_LOG_LEVEL        what goes to stderr                    [log_level]
 """
@@ -25,6 +32,13 @@ from workflows_mcp.values import did_you_mean
 
 PREFIX = "WORKFLOWS_"
 FILE_NAME = "workflows.toml"
+TOOLSETS = ("core", "graph")
+DEFAULT_TOOLSETS = ("core",)
+
+LEVELS = ("safe", "trusted", "privileged")
+"""How much a step type may do, from the least to the most; `steps.base` says what each means."""
+CAPABILITIES = ("run_commands", "read_files", "write_files", "network", "modify_state")
+"""What a step type may need of the world."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,6 +50,12 @@ class Settings:
     template_paths: tuple[Path, ...] = ()
     allowed_paths: tuple[Path, ...] = ()
     allow_commands: bool = True
+    security_level: str = LEVELS[-1]
+    denied_capabilities: frozenset[str] = frozenset()
+    secrets: tuple[str, ...] | None = None
+    """The only names of secrets that workflows may use; None: all."""
+    secrets_file: Path | None = None
+    toolsets: tuple[str, ...] = DEFAULT_TOOLSETS
     log_level: str = "WARNING"
     limits: Limits = field(default_factory=Limits)
 
@@ -134,11 +154,53 @@ def _text(_: str, value: str) -> str:
     return value
 
 
+def read_toolsets(key: str, value: Any) -> tuple[str, ...]:
+    """Names of toolsets; `all` and `default` stand for several."""
+    known = {"all": TOOLSETS, "default": DEFAULT_TOOLSETS, **{name: (name,) for name in TOOLSETS}}
+    chosen: list[str] = []
+    for name in _names(key, value):
+        if name not in known:
+            hint = did_you_mean(name, known, what="toolsets are")
+            raise RequestError(f"the setting '{key}' has an unknown toolset '{name}'", hint=hint)
+        chosen += known[name]
+    return tuple(name for name in TOOLSETS if name in chosen) or DEFAULT_TOOLSETS
+
+
+def _level(key: str, value: Any) -> str:
+    level = str(value).strip().lower()
+    if level not in LEVELS:
+        raise RequestError(
+            f"the setting '{key}' cannot be {value!r}", hint=did_you_mean(level, LEVELS, what="levels are")
+        )
+    return level
+
+
+def _names(key: str, value: Any) -> tuple[str, ...]:
+    parts = value.split(",") if isinstance(value, str) else value
+    if not isinstance(parts, list) or not all(isinstance(part, str) for part in parts):
+        raise RequestError(f"the setting '{key}' must be names, separated by commas, not {value!r}")
+    return tuple(part.strip() for part in parts if part.strip())
+
+
+def _capabilities(key: str, value: Any) -> frozenset[str]:
+    names = _names(key, value)
+    for name in names:
+        if name not in CAPABILITIES:
+            hint = did_you_mean(name, CAPABILITIES, what="capabilities are")
+            raise RequestError(f"the setting '{key}' has an unknown capability '{name}'", hint=hint)
+    return frozenset(names)
+
+
 _READERS: dict[str, Any] = {
     "home": _path,
     "template_paths": _paths,
     "allowed_paths": _paths,
     "allow_commands": _flag,
+    "security_level": _level,
+    "denied_capabilities": _capabilities,
+    "secrets": _names,
+    "secrets_file": _path,
+    "toolsets": read_toolsets,
     "log_level": _text,
 }
 

@@ -7,7 +7,8 @@ how it is written as JSON, and which known name is nearest to a misspelt one. Kn
 from __future__ import annotations
 
 import difflib
-from collections.abc import Iterable
+import re
+from collections.abc import Callable, Iterable
 from typing import Any, TypeAlias
 
 import msgspec
@@ -18,6 +19,44 @@ Value: TypeAlias = Any
 _encode = msgspec.json.Encoder().encode
 _decode = msgspec.json.Decoder().decode
 _COMPARED = 300
+
+SECRET_OPEN, SECRET_CLOSE = "⟦secret:", "⟧"
+SECRET_MARK = re.compile(rf"{SECRET_OPEN}([^:⟦⟧]*)(?::([a-z0-9-]+))?{SECRET_CLOSE}")
+"""A mark: the name of the secret, and the form of its value, if it is not the value itself."""
+_BEGINNINGS = "|".join(rf"{SECRET_OPEN[1:length]}\Z" for length in range(1, len(SECRET_OPEN)))
+_OPENING = re.compile(rf"{SECRET_OPEN[0]}(?={SECRET_OPEN[1:]}|{_BEGINNINGS})")
+"""Also one that another text, put after it, would complete."""
+
+
+def secret_mark(name: str) -> str:
+    """What stands for the value of a secret everywhere but in the hands of the step that uses it."""
+    return f"{SECRET_OPEN}{name}{SECRET_CLOSE}"
+
+
+def disarmed(text: str, genuine: str = "") -> str:
+    """A text in which nothing is a mark, but for those that `genuine` has too."""
+    if SECRET_OPEN[0] not in text:
+        return text
+
+    def change(opening: re.Match[str]) -> str:
+        mark = SECRET_MARK.match(text, opening.start())
+        return opening[0] if mark is not None and mark[0] in genuine else "["
+
+    return _OPENING.sub(change, text)
+
+
+def with_texts(value: Value, change: Callable[[str], str]) -> Value:
+    """The value with every text in it changed, keys too; what stays the same is shared."""
+    if isinstance(value, str):
+        return change(value)
+    if isinstance(value, dict):
+        pairs = [(with_texts(key, change), with_texts(item, change)) for key, item in value.items()]
+        same = all(a is b and c is d for (a, c), (b, d) in zip(pairs, value.items(), strict=True))
+        return value if same else dict(pairs)
+    if isinstance(value, list | tuple):
+        items = [with_texts(item, change) for item in value]
+        return value if all(a is b for a, b in zip(items, value, strict=True)) else items
+    return value
 
 
 def to_json(value: Value, *, indent: int = 0) -> str:
@@ -33,6 +72,15 @@ def from_json(text: str | bytes) -> Value:
         return _decode(text)
     except msgspec.DecodeError as error:
         raise ValueError(str(error)) from None
+
+
+def from_json_in_run(text: str) -> Value:
+    """What JSON text that a run has stands for. No mark is in it that is not in the text: an escape cannot
+    spell one, and a text cannot be cut so that it becomes part of one."""
+    value = from_json(text)
+    if SECRET_OPEN[0] not in text and "\\u" not in text:
+        return value
+    return with_texts(value, lambda part: disarmed(part, text))
 
 
 def to_text(value: Value) -> str:

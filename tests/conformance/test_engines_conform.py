@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import Awaitable, Callable
-from pathlib import Path
+from collections.abc import Callable
 
 import pytest
 
-from support.engines import ENGINES, World, asks, ended, status_of
+from support.engines import World, asks, ended, status_of
 from support.plans import block, bundle, plan
 from workflows_mcp.engines.base import Engine
 from workflows_mcp.engines.clock import VirtualClock, settle
@@ -16,8 +14,6 @@ from workflows_mcp.errors import NotExpected, UnknownRun
 from workflows_mcp.limits import Limits
 from workflows_mcp.machine.events import Answered, CancelRequested
 from workflows_mcp.plan.model import Call, Do, InputSpec
-
-Scenario = Callable[[World, Engine], Awaitable[None]]
 
 
 def note(text: str, **more: bool) -> Do:
@@ -30,21 +26,6 @@ def gate(name: str, timeout: float | None = None) -> Do:
 
 def ask(prompt: str) -> Do:
     return Do("Ask", {"prompt": prompt}, by="agent", defaults={"response": ""})
-
-
-@pytest.fixture(params=ENGINES)
-def on_engine(request: pytest.FixtureRequest, tmp_path: Path) -> Callable[..., None]:
-    """Runs a scenario on one engine."""
-
-    def run(scenario: Scenario, *, limits: Limits | None = None) -> None:
-        async def go() -> None:
-            world = World(tmp_path, clock=VirtualClock(), limits=limits)
-            async with world.engine(request.param) as engine:
-                await asyncio.wait_for(scenario(world, engine), 20)
-
-        asyncio.run(go())
-
-    return run
 
 
 def test_a_run_goes_from_start_to_outputs(on_engine: Callable[..., None]) -> None:
@@ -309,6 +290,29 @@ def test_recent_runs_are_listed_latest_first(on_engine: Callable[..., None]) -> 
         listed = [(run.run_id, run.workflow, run.status) for run in await engine.recent(10)]
         assert listed == [(second, "other", "idle"), (first, "test", "completed")]
         assert len(await engine.recent(1)) == 1
+
+    on_engine(scenario)
+
+
+def test_a_run_that_goes_on_without_a_change_of_its_status_is_listed_before_one_that_does_not(
+    on_engine: Callable[..., None],
+) -> None:
+    async def scenario(world: World, engine: Engine) -> None:
+        assert isinstance(world.clock, VirtualClock)
+        first = await engine.start(
+            bundle(plan(block("a", gate("a")), block("b", gate("b")), block("c", gate("c")))), {}
+        )
+        await engine.view(first)
+        await world.clock.advance(2)
+        second = await engine.start(bundle(plan(block("ask", ask("?")))), {})
+        await engine.wait(second, asks, 10)
+        await world.clock.advance(2)
+        world.gate.open("a")
+        await engine.wait(first, status_of("a", "completed"), 10)
+        listed = await engine.recent(10)
+        assert [run.run_id for run in listed] == [first, second]
+        assert listed[0].status == "running"
+        assert listed[0].changed_at == world.clock.now()
 
     on_engine(scenario)
 

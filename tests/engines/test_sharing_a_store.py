@@ -12,13 +12,14 @@ import pytest
 from support.engines import World, asks, ended, status_of
 from support.plans import block, bundle, plan
 from workflows_mcp.engines.clock import settle
-from workflows_mcp.engines.driver import Batch
+from workflows_mcp.engines.journals import Batch
 from workflows_mcp.engines.sqlite import migrate
 from workflows_mcp.engines.sqlite.engine import SqliteEngine
 from workflows_mcp.engines.sqlite.store import Store
 from workflows_mcp.errors import LeaseLost, NotExpected, StoreError
 from workflows_mcp.machine.events import Answered, CancelRequested
 from workflows_mcp.plan.model import Do
+from workflows_mcp.steps.base import Step, StepContext, StepInputs, StepResult
 
 ASK = Do("Ask", {"prompt": "?"}, by="agent", defaults={"response": ""})
 
@@ -186,6 +187,45 @@ def test_a_process_whose_lease_had_run_out_asks_before_it_starts_a_step(
             assert isinstance(driver.failure, LeaseLost)
             assert one.note.lines == []
             thief.close()
+
+    asyncio.run(asyncio.wait_for(go(), 20))
+
+
+@pytest.mark.parametrize("stolen", [True, False])
+def test_a_process_that_was_stopped_just_before_it_starts_a_command_asks_first(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, stolen: bool
+) -> None:
+    async def go() -> None:
+        class Touch(Step):
+            """Runs a command after the process has been stopped for longer than its lease."""
+
+            name = "Touch"
+
+            async def run(self, inputs: StepInputs, context: StepContext) -> StepResult:
+                assert isinstance(engine, SqliteEngine)
+                monkeypatch.setattr(engine._lease, "_ends", 0.0)
+                if stolen:
+                    thief = apsw.Connection(str(tmp_path / "runs.db"))
+                    thief.execute("UPDATE runs SET owner = 'thief', epoch = epoch + 1")
+                    thief.close()
+                await context.world.run_command(
+                    ["touch", str(tmp_path / "touched")], directory=tmp_path, environment={}, key=context.key
+                )
+                return StepResult({})
+
+        world = World(tmp_path)
+        world.more = [Touch()]
+        async with world.engine("sqlite", adopt=False) as engine:
+            assert isinstance(engine, SqliteEngine)
+            run_id = await engine.start(bundle(plan(block("a", Do("Touch")))), {})
+            driver = engine._drivers[run_id]
+            if stolen:
+                while driver.failure is None:
+                    await asyncio.sleep(0.001)
+                assert isinstance(driver.failure, LeaseLost)
+            else:
+                assert (await engine.wait(run_id, ended, 5)).state.status == "completed"
+        assert (tmp_path / "touched").exists() is not stolen
 
     asyncio.run(asyncio.wait_for(go(), 20))
 

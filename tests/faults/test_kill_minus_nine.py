@@ -157,8 +157,7 @@ def test_a_server_that_was_stopped_and_wakes_up_again_cannot_write_into_a_run_th
         _, ready = group.start(serve, tmp_path, False)
         assert ready.wait(20)
         stalled, ready = group.start(drive, tmp_path, FILE, {"log": str(log), "pause": "0.4"})
-        # Stopped while it waits for its steps. A process that is stopped between its last look at the lease and
-        # the start of a command starts that command when it wakes up, and ends it as soon as it looks again.
+        # Stopped while it waits for its steps: after waking it must not start what follows from them.
         wait_for(lambda: {("start", "left"), ("start", "right")} <= {line[:2] for line in lines_of(log)})
         assert stalled.pid is not None
         os.kill(stalled.pid, signal.SIGSTOP)

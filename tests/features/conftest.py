@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import asyncio
+import os
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import pytest
 
+from support.git import GitRepository, repository_at, without_configuration
+from support.programs import Programs
 from workflows_mcp.service import Service
 from workflows_mcp.settings import Settings
 
@@ -32,6 +35,21 @@ def workspace(tmp_path: Path) -> Path:
 @pytest.fixture
 def settings(tmp_path: Path, workspace: Path) -> Settings:
     return Settings(workspace=workspace, home=tmp_path / "home")
+
+
+@pytest.fixture
+def programs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Programs:
+    """Stand-ins that commands of workflows find before the real programs."""
+    found = Programs(tmp_path / "bin")
+    monkeypatch.setenv("PATH", f"{found.directory}{os.pathsep}{os.environ['PATH']}")
+    return found
+
+
+@pytest.fixture
+def repository(workspace: Path, monkeypatch: pytest.MonkeyPatch) -> GitRepository:
+    """The workspace as a git repository with one commit on main."""
+    without_configuration(monkeypatch)
+    return repository_at(workspace)
 
 
 @pytest.fixture

@@ -1,5 +1,5 @@
 """Properties of the interpreter over random workflows: graphs with optional dependencies, conditions,
-questions, calls, failures and crashes, completed in any order, restarted at any point."""
+questions, calls, items, retries, failures and crashes, completed in any order, restarted at any point."""
 
 from __future__ import annotations
 
@@ -13,12 +13,18 @@ from hypothesis import strategies as st
 
 from support.plans import block, bundle, plan
 from workflows_mcp.agent.waiting import why_waiting
-from workflows_mcp.machine.commands import Command, Finish, RunStep
-from workflows_mcp.machine.events import Answered, Event, Started, StepDone, StepFailed
+from workflows_mcp.machine.commands import Command, Finish, RunStep, SetTimer
+from workflows_mcp.machine.events import Answered, Event, Started, StepDone, StepFailed, TimerFired
 from workflows_mcp.machine.machine import Machine
 from workflows_mcp.machine.state import RunState
-from workflows_mcp.plan.model import Bundle, Call, Do, InputSpec, Plan
+from workflows_mcp.plan.model import Bundle, Call, Do, ForEach, InputSpec, Plan
 
+ITEMS = (
+    ForEach([1, 2, 3]),
+    ForEach({"x": 1, "y/z": 2, "w": 3, "v": 4}, max_parallel=2),
+    ForEach([1, 2, 3], max_parallel=1, condition="${each.value} != 2"),
+    ForEach([]),
+)
 OUTCOMES = ("success", "success", "success", "failure", "crash")
 
 
@@ -44,7 +50,21 @@ def workflows(draw: st.DrawFn, name: str = "main", calls: tuple[str, ...] = ("in
             )
         condition = draw(st.sampled_from([None, None, None, "${inputs.flag}", "${inputs.flag} == 3"]))
         tolerated = draw(st.booleans())
-        blocks.append(block(f"b{index}", do, needs, condition=condition, tolerated=tolerated))
+        retry = draw(
+            st.sampled_from([None, None, {"attempts": 2, "delay": 1}, {"attempts": 3, "on": ["error"]}])
+        )
+        for_each = draw(st.sampled_from([None, None, None, *ITEMS]))
+        blocks.append(
+            block(
+                f"b{index}",
+                do,
+                needs,
+                condition=condition,
+                tolerated=tolerated,
+                retry=retry,
+                for_each=for_each,
+            )
+        )
     inputs = {"flag": InputSpec("boolean", default=True, has_default=True)}
     return plan(*blocks, name=name, inputs=inputs, outputs={"last": f"${{blocks.b{size - 1}.status}}"})
 
@@ -54,9 +74,9 @@ def bundles(draw: st.DrawFn) -> Bundle:
     return bundle(draw(workflows()), draw(workflows(name="inner", calls=())))
 
 
-def result_of(address: str, seed: int) -> str:
-    """How a step goes: fixed by its address, so that it is the same in whatever order steps end."""
-    return random.Random(f"{seed}:{address}").choice(OUTCOMES)
+def result_of(key: str, seed: int) -> str:
+    """How a step goes: fixed by its address and try, so that it is the same in whatever order steps end."""
+    return random.Random(f"{seed}:{key}").choice(OUTCOMES)
 
 
 def reports(machine: Machine, commands: list[Command], seed: int) -> list[Callable[[float], Event]]:
@@ -65,11 +85,13 @@ def reports(machine: Machine, commands: list[Command], seed: int) -> list[Callab
     for command in commands:
         if isinstance(command, RunStep):
             events.append(lambda at, it=command: report(it, at, seed))  # type: ignore[misc]
+        elif isinstance(command, SetTimer):
+            events.append(lambda at, it=command: TimerFired(at, it.key))  # type: ignore[misc]
     return events
 
 
 def report(command: RunStep, at: float, seed: int) -> Event:
-    outcome = result_of(command.address, seed)
+    outcome = result_of(command.key, seed)
     if outcome == "crash":
         return StepFailed(at, command.key, "boom", "it crashed")
     return StepDone(at, command.key, {"text": command.inputs["text"]}, outcome == "success")
@@ -156,8 +178,11 @@ def test_what_is_under_way_can_be_named_again_from_the_state_alone(
         wished |= {command.key: command for command in commands if isinstance(command, RunStep)}
         again = Machine(pinned, machine.snapshot()).outstanding(0.0)
         assert {it.key: it for it in again if isinstance(it, RunStep)} == wished
+        timers = [it.key for it in again if isinstance(it, SetTimer)]
         questions = [address for address, frame in machine.state.frames.items() if frame.kind == "agent"]
-        if wished and (not questions or choose.random() < 0.7):
+        if timers:
+            commands = machine.apply(TimerFired(0.0, choose.choice(timers)))
+        elif wished and (not questions or choose.random() < 0.7):
             command = wished.pop(choose.choice(sorted(wished)))
             commands = machine.apply(report(command, 0.0, seed))
         elif questions:

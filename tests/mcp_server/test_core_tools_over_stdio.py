@@ -9,7 +9,7 @@ from mcp.shared.exceptions import MCPError
 DEPLOY = """\
 name: deploy
 description: Builds, asks, ships
-tags: [ci]
+tags: [shipping]
 inputs:
   target: {type: string, description: Where to}
   times: {type: integer, default: 1}
@@ -54,14 +54,14 @@ def test_an_agent_finds_starts_answers_reads_and_cancels_workflows(place: Any, m
     place.define("deploy", DEPLOY)
 
     async def work(agent: Any) -> None:
-        listed = await agent.call("list_workflows", tags=["ci"])
+        listed = await agent.call("list_workflows", tags=["shipping"])
         assert listed["workflows"] == [
             {
                 "name": "deploy",
                 "description": "Builds, asks, ships",
                 "dialect": "graph",
                 "source": str(place.workspace / ".workflows"),
-                "tags": ["ci"],
+                "tags": ["shipping"],
             }
         ]
         info = await agent.call("get_workflow_info", workflow="deploy")
@@ -129,7 +129,7 @@ def test_arguments_that_are_structures_are_taken_as_json_text_too(place: Any) ->
         assert state["values"]["inputs"] == {"target": "prod", "times": 2}
         done = await agent.call("submit_result", workflow_id=run["workflow_id"], result='{"response": "yes"}')
         assert done["outputs"]["shipped"] is True
-        assert len((await agent.call("list_workflows", tags="ci"))["workflows"]) == 1
+        assert len((await agent.call("list_workflows", tags="shipping"))["workflows"]) == 1
         assert len((await agent.call("list_workflows", tags=None, query=None))["workflows"]) >= 4
         status = await agent.call("get_workflow_status", workflow_id=run["workflow_id"], wait_seconds=None)
         assert status == done

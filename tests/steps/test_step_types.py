@@ -12,11 +12,13 @@ from workflows_mcp.steps.registry import default_registry
 
 NAMES = [
     "CreateFile",
+    "CreateWorktree",
     "ExecuteWorkflow",
     "MergeJSONState",
     "Prompt",
     "ReadFile",
     "ReadJSONState",
+    "RemoveWorktree",
     "RenderTemplate",
     "Shell",
     "WriteJSONState",
@@ -41,7 +43,7 @@ def test_every_type_is_found_by_name_and_documents_itself(name: str) -> None:
 def test_a_type_that_touches_the_world_says_so(name: str) -> None:
     step = default_registry().get(name)
     assert bool(step.capabilities) == (name not in ("Prompt", "ExecuteWorkflow"))
-    assert (step.level == "privileged") == (name == "Shell")
+    assert (step.level == "privileged") == ("run_commands" in step.capabilities)
 
 
 @pytest.mark.parametrize("name", NAMES)

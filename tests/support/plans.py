@@ -7,7 +7,18 @@ from collections.abc import Mapping, Sequence
 import msgspec
 
 from workflows_mcp.plan.graph import arrange
-from workflows_mcp.plan.model import Bundle, Call, Do, Graph, InputSpec, Need, Node, Plan
+from workflows_mcp.plan.model import (
+    Bundle,
+    Call,
+    Do,
+    ForEach,
+    Graph,
+    InputSpec,
+    Need,
+    Node,
+    OnInterrupt,
+    Plan,
+)
 from workflows_mcp.values import Value
 
 
@@ -18,11 +29,16 @@ def block(
     *,
     condition: str | None = None,
     tolerated: bool = False,
+    retry: dict[str, Value] | None = None,
+    for_each: ForEach | None = None,
+    on_interrupt: OnInterrupt = "repeat",
 ) -> tuple[Node, list[tuple[str, bool]]]:
     """A block and the names of what it depends on; (name, False) is an optional dependency."""
     wanted = [(need, True) if isinstance(need, str) else need for need in needs]
     operation = do or Do("Echo", {"value": name}, defaults={"value": None})
-    return Node(name, operation, ("blocks", name), condition=condition, tolerated=tolerated), wanted
+    node = Node(name, operation, ("blocks", name), condition=condition, tolerated=tolerated)
+    node = msgspec.structs.replace(node, retry=retry, for_each=for_each, on_interrupt=on_interrupt)
+    return node, wanted
 
 
 def plan(

@@ -7,29 +7,24 @@ is ever written down, and the refusal says what would fit.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Callable
 from typing import Any
 
 from pydantic import ValidationError
 
+from workflows_mcp.agent.asked import Asked, cut_off, unaskable
 from workflows_mcp.agent.schema_check import example, fits, violations
 from workflows_mcp.agent.walk import Visited, block_at, blocks_of, under_way
 from workflows_mcp.errors import InvalidResult, NotExpected
 from workflows_mcp.machine.machine import Machine
 from workflows_mcp.machine.state import Record
 from workflows_mcp.plan.model import Do, Node
-from workflows_mcp.steps.base import Question, Step, StepInputs, StepResult
+from workflows_mcp.steps.base import Question, StepResult
 from workflows_mcp.steps.registry import StepRegistry
 from workflows_mcp.values import Value, from_json, nearest, to_json, to_text
 
-
-@dataclass(frozen=True, slots=True)
-class Asked:
-    """A step that was handed to the agent, with the inputs that it was handed with."""
-
-    step: Step
-    inputs: StepInputs
-    question: Question
+Clean = Callable[[Value], Value]
+"""Makes a value from outside fit to be kept; see `policy.secrets`."""
 
 
 def pending_actions(machine: Machine, registry: StepRegistry) -> list[dict[str, Value]]:
@@ -41,7 +36,7 @@ def pending_actions(machine: Machine, registry: StepRegistry) -> list[dict[str, 
 
 
 def check_result(
-    machine: Machine, registry: StepRegistry, step_id: str | None, result: Any
+    machine: Machine, registry: StepRegistry, step_id: str | None, result: Any, clean: Clean | None = None
 ) -> tuple[str, StepResult]:
     """The address of the step that `result` answers, and what the result amounts to.
 
@@ -50,6 +45,7 @@ def check_result(
     address = _question_meant(machine, step_id)
     asked = _asked(machine, registry, address)
     taken = _taken(asked.question, result)
+    taken = clean(taken) if clean is not None else taken
     wrong = violations(taken, asked.question.result_schema)
     if wrong:
         raise InvalidResult(
@@ -60,7 +56,9 @@ def check_result(
     return address, asked.step.answered(asked.inputs, taken)
 
 
-def already_answered(machine: Machine, registry: StepRegistry, step_id: str | None, result: Any) -> bool:
+def already_answered(
+    machine: Machine, registry: StepRegistry, step_id: str | None, result: Any, clean: Clean | None = None
+) -> bool:
     """Whether this very answer was taken before: then submitting it again is harmless.
 
     Without a step id, the last answer is meant, as long as nothing else is asked.
@@ -79,6 +77,7 @@ def already_answered(machine: Machine, registry: StepRegistry, step_id: str | No
         visited = found
     asked = _asked_at(visited, registry)
     taken = _taken(asked.question, result)
+    taken = clean(taken) if clean is not None else taken
     if not fits(taken, asked.question.result_schema):
         return False
     return asked.step.answered(asked.inputs, taken).outputs == visited.record.outputs
@@ -170,6 +169,9 @@ def _is_bare_object(question: Question, main: str, result: dict[str, Value]) -> 
 def _asked(machine: Machine, registry: StepRegistry, address: str) -> Asked:
     visited = block_at(machine, address)
     assert visited is not None
+    frame = machine.state.frames.get(address)
+    if frame is not None and frame.cut_off:
+        return cut_off(visited)
     return _asked_at(visited, registry)
 
 
@@ -180,37 +182,8 @@ def _asked_at(visited: Visited, registry: StepRegistry) -> Asked:
     try:
         inputs = step.Inputs.model_validate(visited.record.inputs)
     except ValidationError as error:
-        return _unaskable(visited, step, error)
+        return unaskable(visited, step, error)
     return Asked(step, inputs, step.ask(inputs))
-
-
-class _Unaskable(Step):
-    """Stands in for a step whose inputs came out wrong: whatever the agent answers, the step has failed.
-    Without it the run would wait for an answer that nobody can give."""
-
-    name = "unaskable"
-    by = "agent"
-
-    def __init__(self, wrong: str, outputs: dict[str, Value]) -> None:
-        self._wrong = wrong
-        self._outputs = outputs
-
-    def answered(self, inputs: Any, result: dict[str, Value]) -> StepResult:
-        return StepResult(self._outputs, ok=False, message=f"its inputs do not fit: {self._wrong}")
-
-
-def _unaskable(visited: Visited, step: Step, error: ValidationError) -> Asked:
-    wrong = "; ".join(f"{'.'.join(map(str, item['loc']))}: {item['msg']}" for item in error.errors())
-    do = visited.node.do
-    question = Question(
-        type=step.name.lower(),
-        instructions=f"The inputs of this {step.name} step do not fit it ({wrong}), so it cannot be carried "
-        "out. Submit {} to let the run go on with this step as failed, or cancel the run.",
-        parameters=dict(visited.record.inputs),
-        result_schema={"type": "object"},
-    )
-    defaults = dict(do.defaults) if isinstance(do, Do) else {}
-    return Asked(_Unaskable(wrong, defaults), StepInputs(), question)
 
 
 def _as_action(address: str, question: Question) -> dict[str, Value]:

@@ -3,19 +3,30 @@ will ask of the agent, and what it will do to the machine."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 from workflows_mcp.agent.previews import Cut, cut
 from workflows_mcp.plan.inputs import input_schema
 from workflows_mcp.plan.model import Bundle, Call, Do, Graph, Node, Plan
 from workflows_mcp.plan.references import LANGUAGES
+from workflows_mcp.settings import LEVELS
 from workflows_mcp.steps.registry import StepRegistry
 from workflows_mcp.values import Value
 
 _CHARACTERS = 300
+_CALL = "ExecuteWorkflow"
 
 
-def workflow_info(bundle: Bundle, registry: StepRegistry, *, source: str = "") -> dict[str, Any]:
+def workflow_info(
+    bundle: Bundle,
+    registry: StepRegistry,
+    *,
+    source: str = "",
+    missing_secrets: Sequence[str] = (),
+    forbidden: Sequence[str] = (),
+) -> dict[str, Any]:
+    """`forbidden`: every block that would not be run, and why."""
     plan = bundle.plans[bundle.main]
     info: dict[str, Any] = {
         "workflow": plan.name,
@@ -28,7 +39,11 @@ def workflow_info(bundle: Bundle, registry: StepRegistry, *, source: str = "") -
         "outputs": {name: _short(value) for name, value in plan.outputs.items()},
         "steps": [_step(node, plan.body) for node in plan.body.nodes],
         "asks": _asks(bundle),
+        "level": _level(bundle, registry),
         "needs": _needs(bundle, registry),
+        "secrets": bundle.secrets,
+        "missing_secrets": list(missing_secrets),
+        "forbidden": list(forbidden),
         "calls": sorted(name for name in bundle.plans if name != bundle.main),
     }
     always = ("workflow", "inputs", "outputs", "steps")
@@ -43,8 +58,12 @@ def _step(node: Node, graph: Graph) -> dict[str, Value]:
         step["type"] = node.do.step
     if node.needs:
         step["depends_on"] = [graph.nodes[need.node].id for need in node.needs]
-    if node.condition:
-        step["condition"] = _short(node.condition.strip())
+    condition = node.condition
+    if (each := node.for_each) is not None:
+        step["for_each"] = _short(each.items)
+        condition = condition or each.condition
+    if condition:
+        step["condition"] = _short(condition.strip())
     return step
 
 
@@ -60,6 +79,14 @@ def _asks(bundle: Bundle) -> list[Value]:
                 question["inputs"] = _short(node.do.inputs)
                 asked.append(question)
     return asked
+
+
+def _level(bundle: Bundle, registry: StepRegistry) -> str:
+    """The highest level of all steps of the workflow, and of those that it calls."""
+    nodes = [node.do for plan in bundle.plans.values() for node in plan.body.nodes]
+    names = {_CALL if isinstance(do, Call) else do.step for do in nodes}
+    levels = {step.level for name in names if (step := registry.find(name)) is not None}
+    return max(levels, key=LEVELS.index, default=LEVELS[0])
 
 
 def _needs(bundle: Bundle, registry: StepRegistry) -> list[str]:

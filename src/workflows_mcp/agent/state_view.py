@@ -13,13 +13,13 @@ from workflows_mcp.agent.actions import pending_actions
 from workflows_mcp.agent.paths import Path, parse_path
 from workflows_mcp.agent.previews import Cut, Reader, cut, reader, shortened, within
 from workflows_mcp.agent.waiting import run_status
-from workflows_mcp.agent.walk import PENDING
+from workflows_mcp.agent.walk import blocks_in
 from workflows_mcp.errors import ExpressionError, RequestError
 from workflows_mcp.expressions.base import Reference
 from workflows_mcp.expressions.lookup import follow
 from workflows_mcp.limits import Limits
 from workflows_mcp.machine.machine import Machine
-from workflows_mcp.machine.scope import Blocks, iso
+from workflows_mcp.machine.scope import Blocks, iso, outputs_of
 from workflows_mcp.machine.state import Record, Scope
 from workflows_mcp.plan.model import Call, Node
 from workflows_mcp.steps.registry import StepRegistry
@@ -148,9 +148,12 @@ def _overview(machine: Machine, how: Cut) -> dict[str, Any]:
     return overview
 
 
-def _blocks(machine: Machine, scope: Scope) -> dict[str, Value]:
+def _blocks(machine: Machine, scope: Scope, around: Node | None = None) -> dict[str, Value]:
+    blocks = [_block(machine, node, record) for node, record in blocks_in(machine, scope, around)]
+    if scope.each is not None:
+        return {str(key): block for key, block in zip(scope.each, blocks, strict=True)}
     nodes = machine.program_named(scope.workflow).nodes
-    return {node.id: _block(machine, node, scope.records.get(node.id, PENDING)) for node in nodes}
+    return {node.id: block for node, block in zip(nodes, blocks, strict=True)}
 
 
 def _block(machine: Machine, node: Node, record: Record) -> dict[str, Value]:
@@ -161,11 +164,15 @@ def _block(machine: Machine, node: Node, record: Record) -> dict[str, Value]:
         said["outcome"] = record.outcome
     if record.started_at is not None and record.completed_at is not None:
         said["seconds"] = round(record.completed_at - record.started_at, 3)
+    if record.attempts > 1:
+        said["attempts"] = record.attempts
     if record.message:
         said["message"] = shortened(record.message, _MESSAGE_CHARS)
-    if record.status in ("completed", "failed") and record.outputs:
-        said["outputs"] = list(record.outputs)
-    if record.scope is not None:
+    if record.status in ("completed", "failed") and (outputs := outputs_of(record)):
+        said["outputs"] = list(outputs)
+    if record.scope is not None and record.scope.each is not None:
+        said["items"] = _blocks(machine, record.scope, node)
+    elif record.scope is not None:
         said["calls"] = record.scope.workflow
         said["blocks"] = _blocks(machine, record.scope)
     return said

@@ -35,6 +35,9 @@ def why_waiting(machine: Machine, now: float) -> str:
     working = under_way(machine, "step", "plan")
     if working:
         reasons.append("running " + _listed([_working(*item, now) for item in working]))
+    paused = sorted(under_way(machine, "retry"), key=lambda item: item[1].deadline or 0.0)
+    if paused:
+        reasons.append("trying again " + _listed([_trying(*item, now) for item in paused]))
     if not reasons:
         timed = [item for item in under_way(machine, "call") if item[1].deadline is not None]
         if timed:
@@ -49,6 +52,10 @@ def _asked(address: str, frame: Frame, now: float) -> str:
 
 def _working(address: str, frame: Frame, now: float) -> str:
     return f"'{address}' for {duration(now - frame.since)}"
+
+
+def _trying(address: str, frame: Frame, now: float) -> str:
+    return f"'{address}' at {clock(frame.deadline or now, now)} (try {frame.attempt})"
 
 
 def _ends(frame: Frame, now: float) -> str:

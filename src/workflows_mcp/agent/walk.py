@@ -7,6 +7,7 @@ from typing import NamedTuple
 
 from workflows_mcp.machine.machine import Machine
 from workflows_mcp.machine.state import Frame, Record, Scope
+from workflows_mcp.plan.items import item_node, names_of_items
 from workflows_mcp.plan.model import Node
 
 PENDING = Record()
@@ -23,12 +24,26 @@ def blocks_of(machine: Machine, scope: Scope | None = None, prefix: str = "") ->
 
     Works on a run that has ended too, when the machine itself has put its working notes away.
     """
-    scope = machine.state.root if scope is None else scope
+    for node, record in blocks_in(machine, scope or machine.state.root, None):
+        yield from _with_inner(machine, Visited(prefix + node.id, node, record))
+
+
+def _with_inner(machine: Machine, visited: Visited) -> Iterator[Visited]:
+    yield visited
+    if visited.record.scope is not None:
+        for node, record in blocks_in(machine, visited.record.scope, visited.node):
+            yield from _with_inner(machine, Visited(f"{visited.address}/{node.id}", node, record))
+
+
+def blocks_in(machine: Machine, scope: Scope, around: Node | None) -> Iterator[tuple[Node, Record]]:
+    """The blocks of one scope: of a workflow, or the items of the block `around`."""
+    if scope.each is not None:
+        assert around is not None
+        for name in names_of_items(scope.each):
+            yield item_node(around, name), scope.records.get(name, PENDING)
+        return
     for node in machine.program_named(scope.workflow).nodes:
-        record = scope.records.get(node.id, PENDING)
-        yield Visited(prefix + node.id, node, record)
-        if record.scope is not None:
-            yield from blocks_of(machine, record.scope, f"{prefix}{node.id}/")
+        yield node, scope.records.get(node.id, PENDING)
 
 
 def block_at(machine: Machine, address: str) -> Visited | None:
@@ -39,14 +54,21 @@ def block_at(machine: Machine, address: str) -> Visited | None:
     for depth, part in enumerate(parts):
         if scope is None:
             return None
-        program = machine.program_named(scope.workflow)
-        index = program.ids.get(part)
-        if index is None:
+        node = _node_called(machine, scope, found.node if found is not None else None, part)
+        if node is None:
             return None
         record = scope.records.get(part, PENDING)
-        found = Visited("/".join(parts[: depth + 1]), program.nodes[index], record)
+        found = Visited("/".join(parts[: depth + 1]), node, record)
         scope = record.scope
     return found
+
+
+def _node_called(machine: Machine, scope: Scope, around: Node | None, name: str) -> Node | None:
+    if scope.each is not None and around is not None:
+        return item_node(around, name) if name in names_of_items(scope.each) else None
+    program = machine.program_named(scope.workflow)
+    index = program.ids.get(name)
+    return program.nodes[index] if index is not None else None
 
 
 def under_way(machine: Machine, *kinds: str) -> list[tuple[str, Frame]]:

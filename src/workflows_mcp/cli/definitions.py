@@ -116,6 +116,12 @@ def _print_info(info: dict[str, Any]) -> None:
         paper.line("\nasks for an answer at: " + ", ".join(question["step"] for question in info["asks"]))
     if "needs" in info:
         paper.line("\nneeds: " + ", ".join(need.replace("_", " ") for need in info["needs"]))
+    if "secrets" in info:
+        missing = info.get("missing_secrets", ())
+        named = (f"{name} (missing)" if name in missing else name for name in info["secrets"])
+        paper.line("\nsecrets: " + ", ".join(named))
+    for block in info.get("forbidden", ()):
+        paper.line(f"\nmay not run here: {block}")
 
 
 def _input(name: str, spec: dict[str, Any], schema: dict[str, Any]) -> tuple[str, str, str]:

@@ -70,6 +70,8 @@ def _print_blocks(paper: Paper, blocks: dict[str, Any], indent: str) -> None:
         status = metadata["status"]
         milliseconds = metadata["execution_time_ms"]
         how = took(milliseconds / 1000) if milliseconds is not None and status != "skipped" else status
+        if metadata["attempts"] > 1:
+            how += f", {metadata['attempts']} tries"
         message = metadata["message"]
         if message:
             how += f"  {message.splitlines()[0]}"
@@ -78,10 +80,22 @@ def _print_blocks(paper: Paper, blocks: dict[str, Any], indent: str) -> None:
         inside = indent + "    "
         if "blocks" in block:
             _print_blocks(paper, block["blocks"], inside)
+        elif "items" in block:
+            _print_blocks(paper, _with_outputs(block), inside)
         elif status in ("completed", "failed"):
             for key, value in block["outputs"].items():
                 if value not in (None, "", [], {}):
                     paper.line(f"{inside}{paper.paint(f'{key}: {_short(value)}', 'dim')}")
+
+
+def _with_outputs(block: dict[str, Any]) -> dict[str, Any]:
+    """The items of a block that was carried out for each of them, with their outputs."""
+    results = block["outputs"]["results"]
+    outputs = results.values() if isinstance(results, dict) else results
+    return {
+        key: {**item, "outputs": given}
+        for (key, item), given in zip(block["items"].items(), outputs, strict=True)
+    }
 
 
 def _short(value: Value) -> str:

@@ -45,6 +45,9 @@ def build_parser() -> argparse.ArgumentParser:
     commands = parser.add_subparsers(dest="command", metavar="COMMAND", parser_class=Parser)
 
     serve = commands.add_parser("serve", help="serve MCP over stdin and stdout (the default)")
+    serve.add_argument(
+        "--toolsets", metavar="A,B", help="which tools: core (the default), graph, or all of them"
+    )
     serve.set_defaults(module="serving")
 
     run = commands.add_parser("run", help="run a workflow and print its outputs")
@@ -77,6 +80,24 @@ def build_parser() -> argparse.ArgumentParser:
     _json(cancel)
     cancel.set_defaults(module="running")
 
+    checkpoints = commands.add_parser("checkpoints", help="where runs can be gone on from")
+    checkpoints.add_argument(
+        "id", metavar="RUN_ID", nargs="?", help="only those of this run; of a checkpoint, all about it"
+    )
+    checkpoints.add_argument("--workflow", metavar="NAME", help="only those of runs of this workflow")
+    checkpoints.add_argument("--limit", type=int, default=20, metavar="N")
+    checkpoints.add_argument(
+        "--delete", action="store_true", help="delete this checkpoint; its run is left as it is"
+    )
+    _json(checkpoints)
+    checkpoints.set_defaults(module="checkpoints")
+
+    resume = commands.add_parser("resume", help="go on from a checkpoint")
+    resume.add_argument("checkpoint", metavar="CHECKPOINT")
+    resume.add_argument("value", metavar="RESPONSE", nargs="?", help="the answer, where it is a question")
+    _json(resume)
+    resume.set_defaults(module="checkpoints")
+
     runs = commands.add_parser("runs", help="the recent runs")
     runs.add_argument("--limit", type=int, default=20, metavar="N")
     _json(runs)
@@ -102,6 +123,10 @@ def build_parser() -> argparse.ArgumentParser:
     validate.add_argument("files", metavar="FILE", nargs="+", help="a YAML file, or - for stdin")
     _json(validate)
     validate.set_defaults(module="definitions")
+
+    schema = commands.add_parser("schema", help="the JSON Schema of workflow files, for editors")
+    schema.add_argument("--output", "-o", metavar="FILE", help="write it to a file, and not to stdout")
+    schema.set_defaults(module="schema")
     return parser
 
 
@@ -117,7 +142,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if left:
         parser.error(f"unrecognized arguments: {' '.join(left)}")
     if options.command is None:
-        options = argparse.Namespace(command="serve", module="serving", json=False)
+        options = argparse.Namespace(command="serve", module="serving", json=False, toolsets=None)
     from importlib import import_module
 
     from workflows_mcp.cli.printing import print_error

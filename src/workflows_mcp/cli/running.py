@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import contextlib
 import dataclasses
 import signal
 import sys
@@ -42,12 +43,14 @@ class Session:
         self.paper = err()
         self.progress = ProgressLines(self.paper)
         self._started = time.monotonic()
+        self._stdout = sys.stdout
 
     def finish(self, answer: dict[str, Any]) -> int:
-        if self.as_json:
-            print_json(answer)
-        seconds = time.monotonic() - self._started
-        print_end(answer, self.paper, outputs=not self.as_json, seconds=seconds)
+        with contextlib.redirect_stdout(self._stdout):
+            if self.as_json:
+                print_json(answer)
+            seconds = time.monotonic() - self._started
+            print_end(answer, self.paper, outputs=not self.as_json, seconds=seconds)
         return exit_code(answer["status"])
 
     async def follow(self, service: Service) -> dict[str, Any]:
@@ -100,7 +103,7 @@ def run_command(options: argparse.Namespace) -> int:
                 answer = await service.cancel(session.run_id, reason=reason)
             return session.finish(answer)
 
-    return _interruptible(run(), session)
+    return interruptible(run(), session)
 
 
 def answer_command(options: argparse.Namespace) -> int:
@@ -110,7 +113,7 @@ def answer_command(options: argparse.Namespace) -> int:
         async with Service.open(terminal_settings(), adopt=False) as service:
             current = await service.next_step(options.run)
             session.run_id = options.run
-            session.progress.after(await _statuses(service, options.run))
+            session.progress.after(await statuses(service, options.run))
             value = options.value
             if value is None and not can_ask():
                 value = sys.stdin.read().rstrip("\n") or None
@@ -120,7 +123,7 @@ def answer_command(options: argparse.Namespace) -> int:
                 return session.finish(current)
             return session.finish(await session.follow(service))
 
-    return _interruptible(answer(), session)
+    return interruptible(answer(), session)
 
 
 def cancel_command(options: argparse.Namespace) -> int:
@@ -145,9 +148,11 @@ def meant_workflow(workflow: str) -> dict[str, str]:
     return {"workflow": workflow}
 
 
-def _interruptible(running: Any, session: Session) -> int:
+def interruptible(running: Any, session: Session) -> int:
     try:
-        return int(asyncio.run(_until_asked_to_go(running)))
+        # What a step type prints by accident is no part of the answer.
+        with contextlib.redirect_stdout(sys.stderr):
+            return int(asyncio.run(_until_asked_to_go(running)))
     except (KeyboardInterrupt, asyncio.CancelledError):
         if session.run_id:
             session.paper.line()
@@ -170,18 +175,19 @@ async def _until_asked_to_go(running: Coroutine[Any, Any, int]) -> int:
 
 async def _is_working(service: Service, run_id: str) -> bool:
     """Whether anything but the question is still under way."""
-    return "running" in (await _statuses(service, run_id, calls=False)).values()
+    return "running" in (await statuses(service, run_id, calls=False)).values()
 
 
-async def _statuses(service: Service, run_id: str, *, calls: bool = True) -> dict[str, str]:
+async def statuses(service: Service, run_id: str, *, calls: bool = True) -> dict[str, str]:
     """The status of every block by its address; those that call a workflow only if `calls`."""
     found: dict[str, str] = {}
     waiting = [("", (await service.state(run_id))["blocks"])]
     while waiting:
         prefix, blocks = waiting.pop()
         for name, block in blocks.items():
-            if calls or "blocks" not in block:
+            inside = block.get("blocks") or block.get("items")
+            if calls or inside is None:
                 found[prefix + name] = block["status"]
-            if "blocks" in block:
-                waiting.append((f"{prefix}{name}/", block["blocks"]))
+            if inside is not None:
+                waiting.append((f"{prefix}{name}/", inside))
     return found

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import argparse
+import dataclasses
 import sys
 
 from workflows_mcp.errors import WorkflowsError
-from workflows_mcp.settings import load_settings
+from workflows_mcp.settings import load_settings, read_toolsets
 
 
 def serve_command(options: argparse.Namespace) -> int:
     settings = load_settings()
+    if options.toolsets is not None:
+        settings = dataclasses.replace(settings, toolsets=read_toolsets("toolsets", options.toolsets))
     if sys.stdin.isatty():
         print(
             "workflows-mcp serves MCP on stdin and stdout now, for an MCP client. "

@@ -24,7 +24,7 @@ from workflows_mcp.dialects.yaml_source import Document
 from workflows_mcp.errors import Problem
 from workflows_mcp.plan.graph import Arrangement, arrange, cycles, tolerated, topological
 from workflows_mcp.plan.model import Graph, Need, Node, Plan
-from workflows_mcp.plan.references import LANGUAGES, ReferenceReader, Use, Uses, watched_blocks
+from workflows_mcp.plan.references import LANGUAGES, ReferenceReader, Use, Uses, secrets_in, watched_blocks
 from workflows_mcp.plan.resolution import MOST_PROBLEMS, check_references
 from workflows_mcp.steps.registry import StepRegistry
 from workflows_mcp.values import Value, did_you_mean, kind_of, shown
@@ -57,6 +57,7 @@ def compile_graph(document: Document, registry: StepRegistry) -> tuple[Plan, lis
         tags=_tags(value.get("tags"), problems),
         version=text_of(value, "version", (), document, problems),
         file=document.source.file,
+        secrets=secrets_in([*uses_of_outputs, *(use for draft in drafts for use in draft.uses)]),
     )
     problems += reader.problems
     problems += references.problems
@@ -204,18 +205,26 @@ def _nodes(
             id=draft.id,
             do=draft.do,
             at=draft.at,
-            needs=tuple([Need(position, required) for position, required in needed.items()]),
+            needs=tuple([_need(draft, drafts[position].id, position, it) for position, it in needed.items()]),
             condition=draft.condition,
             on_failure=draft.on_failure,
             tolerated=looked_at,
             wave=wave,
             order=order,
+            retry=draft.retry,
+            for_each=draft.for_each,
+            on_interrupt=draft.on_interrupt,
         )
         for draft, needed, looked_at, wave, order in zip(
             drafts, needs, watched, arrangement.waves, arrangement.order, strict=True
         )
     )
     return nodes, ordered
+
+
+def _need(draft: Draft, block: str, position: int, required: bool) -> Need:
+    said = any(it.said for it in draft.dependencies if it.block == block)
+    return Need(position, required, watched=not said and block in draft.watches)
 
 
 def _cycles(drafts: list[Draft], needs: list[dict[int, bool]], arrangement: Arrangement) -> list[Problem]:
@@ -238,9 +247,10 @@ def _cycles(drafts: list[Draft], needs: list[dict[int, bool]], arrangement: Arra
 def _tolerated(
     drafts: list[Draft], needs: list[dict[int, bool]], in_outputs: list[Use], arrangement: Arrangement
 ) -> list[bool]:
-    looked_at = watched_blocks(in_outputs)
+    repeated = {draft.id for draft in drafts if draft.for_each is not None}
+    looked_at = watched_blocks(in_outputs, repeated)
     for draft in drafts:
-        looked_at |= watched_blocks(draft.uses)
+        looked_at |= watched_blocks(draft.uses, repeated)
     watched = {index for index, draft in enumerate(drafts) if draft.id in looked_at}
     required_by: list[list[int]] = [[] for _ in drafts]
     for index, needed in enumerate(needs):

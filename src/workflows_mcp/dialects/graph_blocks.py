@@ -9,12 +9,13 @@ import re
 from dataclasses import dataclass, field
 
 from workflows_mcp.dialects.document_keys import unknown_keys
+from workflows_mcp.dialects.repetition import FOR_EACH_KEYS, read_for_each, read_retry
 from workflows_mcp.dialects.step_inputs import StepShape, check_step_inputs
 from workflows_mcp.dialects.yaml_source import Document
 from workflows_mcp.errors import Problem
 from workflows_mcp.plan.inputs import converted
-from workflows_mcp.plan.model import Call, Do, OnFailure
-from workflows_mcp.plan.references import ReferenceReader, Use
+from workflows_mcp.plan.model import Call, Do, ForEach, OnFailure, OnInterrupt
+from workflows_mcp.plan.references import ReferenceReader, Use, blocks_asked_about
 from workflows_mcp.steps.registry import StepRegistry
 from workflows_mcp.values import Value, did_you_mean, kind_of, nearest, shown
 
@@ -30,7 +31,12 @@ KEYS = (
     "condition",
     "outputs",
     "on_failure",
+    "on_interrupt",
     "timeout",
+    "retry",
+    "for_each",
+    "max_parallel",
+    "for_each_mode",
 )
 CALL = "ExecuteWorkflow"
 """The step type that is an operation of the plan: it calls another workflow."""
@@ -44,6 +50,8 @@ class Dependency:
     block: str
     required: bool
     path: Path
+    said: bool = False
+    """Whether `required` was said, and not just left at what it is by itself."""
 
 
 @dataclass(slots=True)
@@ -55,7 +63,12 @@ class Draft:
     do: Do | Call
     condition: str | None = None
     on_failure: OnFailure | None = None
+    on_interrupt: OnInterrupt = "repeat"
+    retry: dict[str, Value] | None = None
+    for_each: ForEach | None = None
     dependencies: list[Dependency] = field(default_factory=list)
+    watches: frozenset[str] = frozenset()
+    """The blocks that the condition asks how they went."""
     uses: list[Use] = field(default_factory=list)
     opaque: bool = False
     """Its outputs are not known, because what it does is not."""
@@ -86,9 +99,26 @@ class BlockReader:
         if "condition" in block:
             draft.condition = self._condition(block["condition"], (*at, "condition"))
             if draft.condition is not None:
-                draft.uses += self.references.in_condition(draft.condition, (*at, "condition"))
+                uses = self.references.in_condition(draft.condition, (*at, "condition"))
+                draft.uses += uses
+                draft.watches = blocks_asked_about(uses)
         if "on_failure" in block:
             draft.on_failure = self._on_failure(block["on_failure"], (*at, "on_failure"))
+        if "on_interrupt" in block:
+            draft.on_interrupt = self._on_interrupt(block["on_interrupt"], (*at, "on_interrupt"))
+        elif shape is not None:
+            draft.on_interrupt = shape.step.on_interrupt
+        if "retry" in block:
+            path = (*at, "retry")
+            draft.retry, uses = read_retry(block["retry"], path, self.references, self.problems.append)
+            draft.uses += uses
+        if not block.keys().isdisjoint(FOR_EACH_KEYS):
+            draft.for_each, uses = read_for_each(
+                block, draft.condition, at, self.references, self.problems.append
+            )
+            draft.uses += uses
+            if draft.for_each is not None and draft.for_each.condition is not None:
+                draft.condition = None
         return draft
 
     def _problem(self, code: str, message: str, hint: str, path: Path, *, on_key: bool = False) -> None:
@@ -296,7 +326,7 @@ class BlockReader:
                 (*path, "required"),
             )
             required = True
-        return Dependency(entry["block"], required, (*path, "block"))
+        return Dependency(entry["block"], required, (*path, "block"), "required" in entry)
 
     def _bad_dependency(self, given: Value, path: Path) -> None:
         self._problem(
@@ -318,6 +348,20 @@ class BlockReader:
             path,
         )
         return None
+
+    def _on_interrupt(self, given: Value, path: Path) -> OnInterrupt:
+        if given == "ask":
+            return "ask"
+        if given == "fail":
+            return "fail"
+        if given != "repeat":
+            self._problem(
+                "wrong_value",
+                f"'on_interrupt' must be repeat, ask or fail, not {shown(given)}",
+                did_you_mean(str(given), ["repeat", "ask", "fail"], what="values"),
+                path,
+            )
+        return "repeat"
 
     def _on_failure(self, given: Value, path: Path) -> OnFailure | None:
         if given == "fail":

@@ -49,5 +49,19 @@ class Engine(Protocol):
     async def wait(self, run_id: str, ready: Callable[[RunState], bool], seconds: float) -> Machine:
         """The run as soon as `ready` holds, or as it is after `seconds`."""
 
-    async def recent(self, limit: int) -> list[RunSummary]:
-        """The runs that changed last, latest first."""
+    async def recent(self, limit: int, workflow: str | None = None) -> list[RunSummary]:
+        """The runs that changed last, latest first; those of one workflow only, if it is named."""
+
+    async def journal(self, run_id: str) -> tuple[Bundle, list[Event]]:
+        """What the run is pinned to, and all its events that are safe on disk, in order."""
+
+    async def fork(self, run_id: str, position: int) -> str:
+        """Make a new run of the first `position` events of a run and give its id. It goes on by itself, as a
+        run does that was taken over after a crash; the old one stays as it is. RequestError where there is no
+        such position, or the run had ended at it."""
+
+    async def forget_checkpoint(self, run_id: str, position: int) -> None:
+        """Remember that nobody wants to be offered this position of a run any more."""
+
+    async def forgotten_checkpoints(self, run_id: str) -> set[int]:
+        """The positions of a run that were forgotten."""

@@ -11,16 +11,16 @@ import asyncio
 import logging
 import os
 import time
+import weakref
 from collections import deque
 from collections.abc import Callable
-from typing import Protocol
-
-import msgspec
 
 from workflows_mcp.engines.base import FindBundle
 from workflows_mcp.engines.clock import Clock, Timer
-from workflows_mcp.engines.encoding import encode_event, join_events
+from workflows_mcp.engines.encoding import encode, join_events
 from workflows_mcp.engines.executor import TIMEOUT, Executor
+from workflows_mcp.engines.journals import Batch, Journal
+from workflows_mcp.engines.large_values import LargeValues
 from workflows_mcp.errors import LeaseLost, NotExpected, RequestError, WorkflowsError
 from workflows_mcp.machine.commands import (
     ClearTimer,
@@ -30,9 +30,10 @@ from workflows_mcp.machine.commands import (
     RunStep,
     SetTimer,
     StopStep,
+    TellInterrupted,
     key_of,
 )
-from workflows_mcp.machine.events import Event, PlanLoaded, StepDone, StepFailed, TimerFired
+from workflows_mcp.machine.events import Event, Interrupted, PlanLoaded, StepDone, StepFailed, TimerFired
 from workflows_mcp.machine.machine import Machine
 
 logger = logging.getLogger(__name__)
@@ -44,46 +45,25 @@ _MAX_UNSYNCED = 64
 _SNAPSHOT_BYTES = 256 * 1024
 
 
-class Batch(msgspec.Struct, frozen=True):
-    """Events of one run, to be written together or not at all."""
-
-    position: int
-    """How many events of the run come before these."""
-    events: bytes
-    count: int
-    status: str
-    """running, idle (it waits for an agent only), completed, failed or cancelled."""
-    at: float
-    snapshot: bytes | None = None
-
-
-class Journal(Protocol):
-    """Where the events of one run go."""
-
-    def append(self, batch: Batch, done: Callable[[Exception | None], None]) -> None:
-        """Write; call `done` on the event loop when it is safe, in the order of the calls."""
-
-    def in_force(self) -> bool:
-        """Whether the run is known to be ours at this moment. A process that was stopped for a while does
-        not know, and must ask before it starts what cannot be taken back."""
-
-    def confirm(self, done: Callable[[Exception | None], None]) -> None:
-        """Find out whether the run is still ours; an error where it is not."""
-
-
 class Driver:
     def __init__(
         self,
+        run_id: str,
         machine: Machine,
+        large: LargeValues,
         journal: Journal,
         executor: Executor,
         clock: Clock,
         find_bundle: FindBundle,
     ) -> None:
+        self.run_id = run_id
         self.machine = machine
+        self.large = large
         self._journal = journal
         self._executor = executor
-        self._hands = executor.hands(machine.state.run_id, machine.state.workspace)
+        itself = weakref.ref(self)  # without a cycle, so that a run that has ended is freed at once
+        self._hands = executor.hands(run_id, machine.state.workspace, lambda: _may_start(itself))
+        executor.learn_secrets((*machine.bundle.plans.values(), *machine.state.plans.values()))
         self._clock = clock
         self._find_bundle = find_bundle
         self._inbox: deque[Event] = deque()
@@ -113,10 +93,6 @@ class Driver:
         """Told when all is on disk and there is nothing to do here: idle, or how the run ended."""
 
     @property
-    def run_id(self) -> str:
-        return self.machine.state.run_id
-
-    @property
     def status(self) -> str:
         """Who has to do something next: the server (running), an agent (idle), or nobody (how it ended)."""
         state = self.machine.state
@@ -125,15 +101,10 @@ class Driver:
         if self._inbox or self._ready:
             return "running"
         frames = state.frames.values()
-        idle = all(frame.kind in ("agent", "call") and frame.deadline is None for frame in frames)
+        idle = all(frame.kind in ("agent", "call", "each") and frame.deadline is None for frame in frames)
         return "idle" if idle else "running"
 
     # What an engine calls
-
-    def begin(self, event: Event, run_id: str, workspace: str) -> None:
-        """Take in the first event of a new run."""
-        self._hands = self._executor.hands(run_id, workspace)
-        self.feed(event)
 
     def feed(self, event: Event) -> None:
         """Take in an event and go on as far as possible."""
@@ -144,7 +115,7 @@ class Driver:
     async def send(self, event: Event) -> None:
         """Take in an event from outside. Raises NotExpected if the run does not wait for it (any more) when
         its turn comes; once this returns, it is safe on disk."""
-        encode_event(event)
+        encode(event)
         accepted: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._sent[id(event)] = accepted
         self.feed(event)
@@ -158,10 +129,11 @@ class Driver:
         frames = self.machine.state.frames.items()
         return [key_of(address, frame.attempt) for address, frame in frames if frame.kind == "step"]
 
-    def resume(self, event: Event | None = None) -> None:
+    def resume(self, event: Event | None = None, *, cut_off: bool = True) -> None:
         """Go on after a restart, with what has happened meanwhile. What is left of the steps under way must
-        have been ended before; a step that the event makes needless is not repeated."""
-        commands = self.machine.outstanding(self._clock.now())
+        have been ended before; a step that the event makes needless is not repeated. Of a fork nothing was
+        cut off."""
+        commands = self.machine.outstanding(self._clock.now(), cut_off=cut_off)
         if event is not None:
             self.feed(event)
         frames = self.machine.state.frames.items()
@@ -259,7 +231,7 @@ class Driver:
         try:
             if waiting is not None:
                 self.machine.refuse_unexpected(event)
-            encoded = encode_event(event)
+            encoded = self.large.encode(event)
         except (NotExpected, RequestError) as error:
             if waiting is not None and not waiting.done():
                 waiting.set_exception(error)
@@ -267,7 +239,7 @@ class Driver:
             if not isinstance(event, StepDone):
                 raise
             event = StepFailed(event.at, event.key, error.code, f"its outputs are refused: {error}")
-            encoded = encode_event(event)
+            encoded = self.large.encode(event)
         commands = self.machine.apply(event)
         self._unwritten.append(encoded)
         if waiting is not None and not waiting.done():
@@ -293,6 +265,8 @@ class Driver:
                 self._ready = deque(step for step in self._ready if step.key != key)
                 if not self._hands.stop(key, reason) and reason:
                     self._inbox.append(StepFailed(self._clock.now(), key, TIMEOUT, reason))
+            case TellInterrupted(key=key):
+                self._inbox.append(Interrupted(self._clock.now(), key))
             case LoadPlan():
                 self._inbox.append(self._load(command))
             case Finish():
@@ -314,6 +288,7 @@ class Driver:
             bundle = self._find_bundle(name, beside)
         except WorkflowsError as error:
             return PlanLoaded(now, command.key, name, error=str(error))
+        self._executor.learn_secrets(bundle.plans.values())
         plans = {**bundle.plans, name: bundle.plans[bundle.main]}
         return PlanLoaded(now, command.key, name, plans, bundle.sources)
 
@@ -332,6 +307,18 @@ class Driver:
             frame = self.machine.state.frames.get(step.address)
             if frame is not None and key_of(step.address, frame.attempt) == step.key:
                 self._hands.perform(step, self.feed)
+
+    async def confirm_ownership(self) -> None:
+        """LeaseLost where the run is not ours any more: asked right before a command is started, because this
+        process may have been stopped since it looked."""
+        if self._journal.in_force():
+            return
+        answer: asyncio.Future[Exception | None] = asyncio.get_running_loop().create_future()
+        self._journal.confirm(lambda error: None if answer.done() else answer.set_result(error))
+        error = await answer
+        if error is not None:
+            self._give_up(error)
+            raise error
 
     def _unblock(self) -> None:
         self._blocked = False
@@ -355,10 +342,11 @@ class Driver:
         self._written_bytes += len(events)
         snapshot = None
         if self._written_bytes > self._snapshot_bytes:
-            snapshot = self.machine.snapshot()
+            snapshot = self.large.snapshot(self.machine)
             self._written_bytes = 0
             self._snapshot_bytes = max(_SNAPSHOT_BYTES, len(snapshot))
-        batch = Batch(state.events - count, events, count, self.status, state.changed_at, snapshot)
+        blobs = self.large.take_new()
+        batch = Batch(state.events - count, events, count, self.status, state.changed_at, snapshot, blobs)
         steps, self._held, self._unwritten = self._held, [], []
         self._unsynced += 1
         position = state.events
@@ -383,7 +371,8 @@ class Driver:
             return
         if self._safe_position == self.machine.state.events and (status := self.status) != "running":
             self._clear_timers()
-            self.on_rest(status)
+            on_rest, self.on_rest = self.on_rest, None
+            on_rest(status)
 
     # Ending
 
@@ -414,8 +403,17 @@ class Driver:
         if not self._syncing:
             return
         lost = self.failure is not None
-        pending = self._syncing
-        self._syncing = [item for item in pending if item[0] > self._safe_position and not lost]
+        # What was waited for may have been refused when its turn came: then nothing more is to be waited for.
+        all_safe = not self._inbox and self._safe_position == self.machine.state.events
+        pending, self._syncing = self._syncing, []
         for position, waiter in pending:
-            if (position <= self._safe_position or lost) and not waiter.done():
+            if position > self._safe_position and not lost and not all_safe:
+                self._syncing.append((position, waiter))
+            elif not waiter.done():
                 waiter.set_result(None)
+
+
+async def _may_start(driver: weakref.ref[Driver]) -> None:
+    found = driver()
+    if found is not None:
+        await found.confirm_ownership()

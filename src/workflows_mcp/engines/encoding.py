@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import msgspec
 
 from workflows_mcp.errors import RequestError
@@ -9,13 +11,12 @@ from workflows_mcp.machine.events import Event
 
 _encoder = msgspec.msgpack.Encoder()
 _event: msgspec.msgpack.Decoder[Event] = msgspec.msgpack.Decoder(Event)
-_events = msgspec.msgpack.Decoder(list[Event])
 
 
-def encode_event(event: Event) -> bytes:
-    """Raises RequestError where a value in it is not JSON data that can be kept."""
+def encode(value: Any) -> bytes:
+    """An event, or a value of one. Raises RequestError where it is not JSON data that can be kept."""
     try:
-        return _encoder.encode(event)
+        return _encoder.encode(value)
     except (OverflowError, UnicodeEncodeError, TypeError, ValueError, RecursionError) as error:
         raise RequestError(
             f"a value cannot be kept: {error}",
@@ -31,7 +32,3 @@ def decode_event(body: bytes) -> Event:
 def join_events(encoded: list[bytes]) -> bytes:
     """A batch, of events that have been encoded before."""
     return _encoder.encode([msgspec.Raw(body) for body in encoded])
-
-
-def decode_events(batch: bytes) -> list[Event]:
-    return _events.decode(batch)

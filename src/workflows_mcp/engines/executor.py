@@ -9,24 +9,31 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import os
 from collections import deque
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterable
 from dataclasses import replace
 from pathlib import Path
 
+import msgspec
 from pydantic import ValidationError
 
 from workflows_mcp.engines.clock import Clock
-from workflows_mcp.errors import WorkflowsError
+from workflows_mcp.engines.permissions import check_step
+from workflows_mcp.errors import RequestError, WorkflowsError
 from workflows_mcp.limits import Limits
 from workflows_mcp.machine.commands import RunStep
 from workflows_mcp.machine.events import StepDone, StepFailed
+from workflows_mcp.plan.model import Plan
+from workflows_mcp.policy.copies import copy_directory
 from workflows_mcp.policy.files import remove_directory
-from workflows_mcp.policy.handles import World
+from workflows_mcp.policy.handles import MayStart, World
 from workflows_mcp.policy.leftovers import end_leftovers
 from workflows_mcp.policy.rules import Policy
+from workflows_mcp.policy.secrets import Secrets
 from workflows_mcp.steps.base import StepContext, StepResult, StepStopped
 from workflows_mcp.steps.registry import StepRegistry
+from workflows_mcp.steps.secret_values import Given, with_secrets
 
 logger = logging.getLogger(__name__)
 Report = Callable[[StepDone | StepFailed], None]
@@ -36,9 +43,17 @@ TIMEOUT = "timeout"
 class Executor:
     """What all drivers of a process share: step types, policy, and room for so many steps at once."""
 
-    def __init__(self, registry: StepRegistry, policy: Policy, scratch: Path, clock: Clock) -> None:
+    def __init__(
+        self,
+        registry: StepRegistry,
+        policy: Policy,
+        scratch: Path,
+        clock: Clock,
+        secrets: Secrets | None = None,
+    ) -> None:
         self.registry = registry
         self.policy = policy
+        self.secrets = secrets or Secrets()
         self.clock = clock
         self._scratch = scratch
         self._under_way = 0
@@ -48,9 +63,15 @@ class Executor:
     def limits(self) -> Limits:
         return self.policy.limits
 
-    def hands(self, run_id: str, workspace: str) -> Hands:
+    def hands(self, run_id: str, workspace: str, may_start: MayStart | None = None) -> Hands:
+        """For a run that works in `workspace`; empty is the workspace of this process."""
         policy = replace(self.policy, workspace=Path(workspace)) if workspace else self.policy
-        return Hands(self, run_id, World(policy, run_id, self._scratch / run_id))
+        world = World(policy, run_id, self._scratch / run_id, may_start, self.secrets)
+        return Hands(self, run_id, world)
+
+    def learn_secrets(self, plans: Iterable[Plan]) -> None:
+        """What steps give may hold the secrets of these plans, whichever process has put them there."""
+        self.secrets.learn(name for plan in plans for name in plan.secrets)
 
     def has_room(self) -> bool:
         return self._under_way < self.limits.parallel_steps
@@ -67,6 +88,27 @@ class Executor:
     def clear_scratch(self, run_id: str) -> None:
         """A run has ended: what was its own goes with it."""
         remove_directory(self._scratch / run_id)
+
+    def copy_scratch(self, run_id: str, new_run_id: str) -> None:
+        """A run is made of another one: it gets a copy of what that one's steps have handed each other."""
+        source = self._scratch / run_id
+        if not source.is_dir():
+            return
+        try:
+            copy_directory(source, self._scratch / new_run_id)
+        except OSError as error:
+            self.clear_scratch(new_run_id)
+            raise RequestError(
+                f"the files of the run {run_id} cannot be copied for a new one: {error}",
+                hint=f"see whether {source} can be read and the disk has room",
+            ) from None
+
+    def scratch_age(self, run_id: str) -> float:
+        """For how many seconds nobody has put anything into the scratch directory of a run."""
+        try:
+            return self.clock.now() - os.stat(self._scratch / run_id).st_ctime
+        except OSError:
+            return 0.0
 
     def scratch_of_runs(self) -> list[str]:
         """The runs that have a scratch directory."""
@@ -99,16 +141,17 @@ class Hands:
         """Carry out a step and report once. What needs no waiting reports before this returns."""
         try:
             step = self._executor.registry.get(command.step)
-            inputs = step.Inputs.model_validate(command.inputs)
+            check_step(step, self._world.policy)
+            given = Given(command.inputs, command.config, command.code)
+            real = with_secrets(given, self._executor.secrets)
+            inputs = step.Inputs.model_validate(real.inputs)
             key = f"{self._run_id}/{command.key}"
-            outcome = step.run(
-                inputs, StepContext(self._run_id, key, self._world, command.config, command.code)
-            )
+            outcome = step.run(inputs, StepContext(self._run_id, key, self._world, real.config, real.code))
             if isinstance(outcome, StepResult):
-                report(self._done(command, outcome))
+                report(self._without_secrets(self._done(command, outcome)))
                 return
         except (Exception, SystemExit) as error:
-            report(self._failed(command, error))
+            report(self._without_secrets(self._failed(command, error)))
             return
         task = asyncio.get_running_loop().create_task(self._await(command, outcome, report))
         self._tasks[command.key] = task
@@ -155,15 +198,26 @@ class Hands:
                 raise
         except (Exception, SystemExit) as error:
             event = self._failed(command, error)
-        report(event)
+        report(self._without_secrets(event))
 
     def _done(self, command: RunStep, result: StepResult) -> StepDone:
         return StepDone(self._executor.clock.now(), command.key, result.outputs, result.ok, result.message)
 
+    def _without_secrets(self, event: StepDone | StepFailed) -> StepDone | StepFailed:
+        """What a step gives may be kept and told only with marks in place of secrets."""
+        secrets = self._executor.secrets
+        try:
+            outputs, message = secrets.take_out(event.outputs), secrets.take_out(event.message)
+        except RequestError as error:
+            return StepFailed(event.at, event.key, error.code, f"its outputs are refused: {error}")
+        if outputs is event.outputs and message is event.message:
+            return event
+        return msgspec.structs.replace(event, outputs=outputs, message=message)
+
     def _failed(self, command: RunStep, error: BaseException) -> StepFailed:
         now = self._executor.clock.now()
         if isinstance(error, WorkflowsError):
-            return StepFailed(now, command.key, error.code, str(error))
+            return StepFailed(now, command.key, error.code, error.message, hint=error.hint)
         if isinstance(error, ValidationError):
             return StepFailed(now, command.key, "invalid_inputs", _worded(command.step, error))
         logger.error("the step %s of type %s broke", command.key, command.step, exc_info=error)

@@ -10,10 +10,13 @@ from collections.abc import Callable
 
 from workflows_mcp.engines.base import FindBundle, MakeEvent, RunSummary
 from workflows_mcp.engines.clock import Clock, SystemClock
-from workflows_mcp.engines.driver import Batch, Driver
-from workflows_mcp.engines.encoding import decode_events
+from workflows_mcp.engines.driver import Driver
 from workflows_mcp.engines.executor import Executor
+from workflows_mcp.engines.forks import batch_of, fork_of
 from workflows_mcp.engines.ids import new_run_id
+from workflows_mcp.engines.journals import Batch
+from workflows_mcp.engines.large_values import LargeValues
+from workflows_mcp.engines.replay import machine_of, replayed
 from workflows_mcp.engines.waiting import wait_until
 from workflows_mcp.errors import UnknownRun
 from workflows_mcp.machine.events import Event, Started
@@ -24,12 +27,18 @@ from workflows_mcp.values import Value
 
 
 class MemoryJournal:
-    def __init__(self) -> None:
+    def __init__(self, large: LargeValues, blobs: dict[bytes, bytes]) -> None:
         self.batches: list[Batch] = []
+        self._large = large
+        self._blobs = blobs
 
     def append(self, batch: Batch, done: Callable[[Exception | None], None]) -> None:
-        self.batches.append(batch)
+        self.keep(batch)
         asyncio.get_running_loop().call_soon(done, None)
+
+    def keep(self, batch: Batch) -> None:
+        self.batches.append(batch)
+        self._blobs.update(batch.blobs)
 
     def in_force(self) -> bool:
         return True
@@ -38,7 +47,7 @@ class MemoryJournal:
         done(None)
 
     def events(self) -> list[Event]:
-        return [event for batch in self.batches for event in decode_events(batch.events)]
+        return [event for batch in self.batches for event in self._large.decode_events(batch.events)]
 
 
 class MemoryEngine:
@@ -48,6 +57,9 @@ class MemoryEngine:
         self._clock = clock or SystemClock()
         self._drivers: dict[str, Driver] = {}
         self._requests: dict[str, str] = {}
+        self._forked_at: dict[str, float] = {}
+        self._forgotten: dict[str, set[int]] = {}
+        self._blobs: dict[bytes, bytes] = {}
         self.journals: dict[str, MemoryJournal] = {}
 
     async def open(self) -> None:
@@ -64,14 +76,15 @@ class MemoryEngine:
         run_id = new_run_id()
         if request_id is not None:
             self._requests[request_id] = run_id
-        driver = self._drive(run_id, Machine(bundle, call_depth=self._executor.limits.call_depth))
+        driver = self._drive(run_id, machine_of(bundle, self._executor.limits))
         workspace = str(self._executor.policy.workspace)
-        driver.begin(Started(self._clock.now(), run_id, inputs, workspace), run_id, workspace)
+        driver.feed(Started(self._clock.now(), run_id, inputs, workspace))
         return run_id
 
     def _drive(self, run_id: str, machine: Machine) -> Driver:
-        journal = self.journals.setdefault(run_id, MemoryJournal())
-        driver = Driver(machine, journal, self._executor, self._clock, self._find_bundle)
+        large = LargeValues(run_id, self._executor.limits.stored_bytes, self._blobs.get)
+        journal = self.journals.setdefault(run_id, MemoryJournal(large, self._blobs))
+        driver = Driver(run_id, machine, large, journal, self._executor, self._clock, self._find_bundle)
         self._drivers[run_id] = driver
         return driver
 
@@ -80,10 +93,8 @@ class MemoryEngine:
         driver = self._drivers.pop(run_id)
         bundle = driver.machine.bundle
         await driver.abandon()
-        machine = Machine(bundle, call_depth=self._executor.limits.call_depth)
-        for event in self.journals[run_id].events():
-            machine.apply(event)
-        self._drive(run_id, Machine(bundle, machine.snapshot())).resume()
+        machine = replayed(bundle, self.journals[run_id].events(), self._executor.limits)
+        self._drive(run_id, machine_of(bundle, self._executor.limits, machine.snapshot())).resume()
 
     async def send(self, run_id: str, make_event: MakeEvent) -> None:
         driver = self._driver(run_id)
@@ -95,13 +106,41 @@ class MemoryEngine:
     async def wait(self, run_id: str, ready: Callable[[RunState], bool], seconds: float) -> Machine:
         return await wait_until(self._driver(run_id), ready, seconds)
 
-    async def recent(self, limit: int) -> list[RunSummary]:
-        states = [(driver.machine.state, driver.status) for driver in self._drivers.values()]
-        states.sort(key=lambda item: item[0].changed_at, reverse=True)
-        return [
-            RunSummary(state.run_id, state.workflow, status, state.started_at, state.changed_at)
-            for state, status in states[:limit]
+    async def recent(self, limit: int, workflow: str | None = None) -> list[RunSummary]:
+        listed = [
+            self._summary(driver)
+            for driver in self._drivers.values()
+            if workflow is None or driver.machine.state.workflow == workflow
         ]
+        listed.sort(key=lambda run: run.changed_at, reverse=True)
+        return listed[:limit]
+
+    def _summary(self, driver: Driver) -> RunSummary:
+        state = driver.machine.state
+        changed_at = max(state.changed_at, self._forked_at.get(state.run_id, 0.0))
+        return RunSummary(state.run_id, state.workflow, driver.status, state.started_at, changed_at)
+
+    async def journal(self, run_id: str) -> tuple[Bundle, list[Event]]:
+        machine = await self._driver(run_id).settled()
+        return machine.bundle, self.journals[run_id].events()
+
+    async def fork(self, run_id: str, position: int) -> str:
+        bundle, events = await self.journal(run_id)
+        fork = fork_of(run_id, bundle, events, position, self._executor.limits)
+        await asyncio.to_thread(self._executor.copy_scratch, run_id, fork.run_id)
+        driver = self._drive(fork.run_id, fork.machine)
+        now = self._forked_at[fork.run_id] = self._clock.now()
+        self.journals[fork.run_id].keep(batch_of(fork, driver.large, now))
+        driver.resume(cut_off=False)
+        return fork.run_id
+
+    async def forget_checkpoint(self, run_id: str, position: int) -> None:
+        self._driver(run_id)
+        self._forgotten.setdefault(run_id, set()).add(position)
+
+    async def forgotten_checkpoints(self, run_id: str) -> set[int]:
+        self._driver(run_id)
+        return set(self._forgotten.get(run_id, ()))
 
     def _driver(self, run_id: str) -> Driver:
         driver = self._drivers.get(run_id)

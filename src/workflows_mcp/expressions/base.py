@@ -31,8 +31,8 @@ MISSING = Missing()
 class Namespace(Protocol):
     """A value with named parts that are looked up, not stored: blocks, a block, run metadata."""
 
-    def lookup(self, name: str) -> Any:
-        """The part called `name`, or MISSING."""
+    def lookup(self, name: str | int) -> Any:
+        """The part called `name`, or at that position, or MISSING."""
 
     def names(self) -> list[str]:
         """What exists here, for error messages."""

@@ -28,7 +28,7 @@ _CACHED = 32_768
 _REFERENCE_PATTERN = r"""\$\{\s*([A-Za-z_][\w-]*)((?:\.[\w-]+|\[\d+\]|\['[^']*'\]|\["[^"]*"\])*)\s*\}"""
 _REFERENCE = re.compile(_REFERENCE_PATTERN)
 _PART = re.compile(r"""\.([\w-]+)|\[(\d+)\]|\['([^']*)'\]|\["([^"]*)"\]""")
-_UNCLOSED = re.compile(r"\$\{\s*(?:blocks|inputs|metadata)(?![\w-])")
+_UNCLOSED = re.compile(r"\$\{\s*(?:(?:blocks|inputs|metadata)(?![\w-])|(?:each|secrets)\.)")
 _REFERENCE_OR_LITERAL = re.compile(_REFERENCE_PATTERN + r"""|'(?:[^'\\]|\\.)*'|"(?:[^"\\]|\\.)*\"""", re.S)
 _WORD = re.compile(r"\b(true|false|null|none)\b", re.I)
 _EXAMPLE = "e.g. ${blocks.test.succeeded} and ${inputs.environment} == 'production'"

@@ -20,7 +20,7 @@ def follow(reference: Reference, scope: Scope) -> Value:
         elif kind is list:
             found = _item(value, part)
         elif hasattr(value, "lookup"):
-            found = value.lookup(part) if type(part) is str else MISSING
+            found = value.lookup(part)
         else:
             found = MISSING
         if found is MISSING:

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import os
 import re
+from collections import OrderedDict
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -69,6 +70,7 @@ class Folder:
     deep: bool = True
 
 
+_BUNDLES = 64
 Stamp = tuple[int, int]
 """When a file changed last, and its size: the same stamp, the same content."""
 
@@ -79,6 +81,19 @@ class Memory:
 
     names: dict[Path, tuple[Stamp, str]] = field(default_factory=dict)
     definitions: dict[Path, tuple[Stamp, Definition | DefinitionError]] = field(default_factory=dict)
+    bundles: OrderedDict[str, Bundle] = field(default_factory=OrderedDict)
+
+    def same(self, bundle: Bundle) -> Bundle:
+        """The bundle that was handed out before, if nothing in it has changed: runs then share it."""
+        known = self.bundles.get(bundle.main)
+        plans = list(map(id, bundle.plans.values()))
+        if known is None or list(map(id, known.plans.values())) != plans:
+            known = bundle
+        self.bundles[bundle.main] = known
+        self.bundles.move_to_end(bundle.main)
+        if len(self.bundles) > _BUNDLES:
+            self.bundles.popitem(last=False)
+        return known
 
 
 class Catalog:
@@ -181,7 +196,7 @@ class Catalog:
 
     def _bundle(self, definition: Definition) -> Bundle:
         calls = called_workflows(definition.plan)
-        return assemble(definition, self.definition, self.entries() if calls else ())
+        return self._memory.same(assemble(definition, self.definition, self.entries() if calls else ()))
 
     def _read_all(self, text: str, file: str) -> Definition:
         try:

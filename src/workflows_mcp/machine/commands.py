@@ -53,19 +53,25 @@ class LoadPlan(msgspec.Struct, frozen=True):
     """The file of the workflow that calls it."""
 
 
+class TellInterrupted(msgspec.Struct, frozen=True):
+    """This step was cut off and is not simply repeated: report Interrupted with its key."""
+
+    key: str
+
+
 class Finish(msgspec.Struct, frozen=True):
     """The run has ended; nothing more will be wished for."""
 
     status: str
 
 
-Command: TypeAlias = RunStep | StopStep | SetTimer | ClearTimer | LoadPlan | Finish
+Command: TypeAlias = RunStep | StopStep | SetTimer | ClearTimer | LoadPlan | TellInterrupted | Finish
 
 
-def key_of(address: str, attempt: int) -> str:
+def key_of(address: str, attempt: str) -> str:
     return f"{address}#{attempt}"
 
 
-def address_of(key: str) -> tuple[str, int]:
+def address_of(key: str) -> tuple[str, str]:
     address, _, attempt = key.rpartition("#")
-    return address, int(attempt)
+    return address, attempt

@@ -20,6 +20,8 @@ class Started(msgspec.Struct, frozen=True, tag="started", omit_defaults=True):
     inputs: dict[str, Value]
     workspace: str = ""
     """The directory that the run works in, whichever process drives it."""
+    forked_from: str = ""
+    """The run and the position in its journal that this one was made of: `wf_1@7`."""
 
 
 class StepDone(msgspec.Struct, frozen=True, tag="done", omit_defaults=True):
@@ -40,6 +42,7 @@ class StepFailed(msgspec.Struct, frozen=True, tag="failed", omit_defaults=True):
     code: str
     message: str
     outputs: dict[str, Value] = {}
+    hint: str = ""
 
 
 class Answered(msgspec.Struct, frozen=True, tag="answered", omit_defaults=True):
@@ -68,9 +71,18 @@ class PlanLoaded(msgspec.Struct, frozen=True, tag="plan", omit_defaults=True):
     error: str | None = None
 
 
+class Interrupted(msgspec.Struct, frozen=True, tag="interrupted"):
+    """A step was cut off by a crash, and what was left of it has been ended."""
+
+    at: float
+    key: str
+
+
 class CancelRequested(msgspec.Struct, frozen=True, tag="cancel", omit_defaults=True):
     at: float
     reason: str = ""
 
 
-Event: TypeAlias = Started | StepDone | StepFailed | Answered | TimerFired | PlanLoaded | CancelRequested
+Event: TypeAlias = (
+    Started | StepDone | StepFailed | Answered | TimerFired | PlanLoaded | Interrupted | CancelRequested
+)

@@ -22,6 +22,7 @@ import msgspec
 
 from workflows_mcp.errors import NotExpected
 from workflows_mcp.limits import DEFAULT_LIMITS
+from workflows_mcp.machine.again import decided, interrupted, tried_again
 from workflows_mcp.machine.commands import (
     ClearTimer,
     Command,
@@ -29,6 +30,7 @@ from workflows_mcp.machine.commands import (
     LoadPlan,
     SetTimer,
     StopStep,
+    TellInterrupted,
     address_of,
     key_of,
 )
@@ -36,41 +38,52 @@ from workflows_mcp.machine.events import (
     Answered,
     CancelRequested,
     Event,
+    Interrupted,
     PlanLoaded,
     Started,
     StepDone,
     StepFailed,
     TimerFired,
 )
+from workflows_mcp.machine.items import OpenItems, items_outcome
 from workflows_mcp.machine.open_scope import OpenScope
-from workflows_mcp.machine.operations import ENTER, step_command
+from workflows_mcp.machine.operations import ENTER, enter, step_command
 from workflows_mcp.machine.program import MisplacedError, Program, program_of
-from workflows_mcp.machine.rules import finished_scope, skip_reason
-from workflows_mcp.machine.scope import names_in
-from workflows_mcp.machine.state import TERMINAL, BlockStatus, Fault, Frame, Outcome, Record, RunState, Scope
+from workflows_mcp.machine.rules import finished_scope, outputs_if_not_run, skip_reason
+from workflows_mcp.machine.scopes import OpenScopes
+from workflows_mcp.machine.state import BlockStatus, Fault, Frame, Outcome, Record, RunState, Scope
 from workflows_mcp.plan.model import Bundle, Call, Node, Plan
 from workflows_mcp.values import Value
 
 _snapshots = msgspec.msgpack.Encoder()
 _restored = msgspec.msgpack.Decoder(RunState)
+_COMPOSITE = ("call", "each")
+"""Frames with further frames inside."""
 
 
 class Machine:
     def __init__(
-        self, bundle: Bundle, snapshot: bytes | None = None, *, call_depth: int = DEFAULT_LIMITS.call_depth
+        self,
+        bundle: Bundle,
+        snapshot: bytes | RunState | None = None,
+        *,
+        call_depth: int = DEFAULT_LIMITS.call_depth,
+        most_items: int = DEFAULT_LIMITS.for_each_items,
     ) -> None:
         self.bundle = bundle
         self._plans = dict(bundle.plans)
         self.call_depth = call_depth
+        self.most_items = most_items
         self._commands: list[Command] = []
         self._work: deque[tuple[OpenScope, int]] = deque()
-        self._open: dict[str, OpenScope] = {}
+        self._scopes = OpenScopes()
         self.state = RunState(run_id="", workflow=bundle.main, root=Scope(bundle.main))
         if snapshot is not None:
-            self.state = _restored.decode(snapshot)
+            self.state = _restored.decode(snapshot) if isinstance(snapshot, bytes) else snapshot
             self._plans.update(self.state.plans)
             if self.state.events and self.state.status == "running":
-                self._reopen("", self.state.root)
+                state = self.state
+                self._scopes.reopen(state.root, self.program_named, state.run_id, state.frames)
 
     # What an engine calls
 
@@ -91,6 +104,8 @@ class Machine:
                     self._timed_out(event)
                 case PlanLoaded():
                     self._plan_loaded(event)
+                case Interrupted():
+                    interrupted(self, event)
                 case CancelRequested():
                     self._cancel(event)
             while self._work:
@@ -116,23 +131,26 @@ class Machine:
         if frame is None or frame.attempt != attempt:
             raise NotExpected(f"'{event.key}' is not under way")
 
-    def outstanding(self, now: float) -> list[Command]:
+    def outstanding(self, now: float, *, cut_off: bool = True) -> list[Command]:
         """All that is under way, wished for again: what an engine performs after a restart.
 
-        A step that was cut off starts afresh, and so does its timeout; a call keeps its deadline.
+        A step that was cut off starts afresh, and so does its timeout; a call keeps its deadline. A run that
+        is made of the events of another one has started nothing yet: nothing of it was cut off.
         """
         commands: list[Command] = []
         for address, frame in self.state.frames.items():
-            scope, index = self._locate(address)
+            scope, index = self.locate(address)
             key = key_of(address, frame.attempt)
             if frame.stopping:
                 commands.append(StopStep(key, frame.stopping))
+            elif frame.kind == "step" and cut_off and scope.program.nodes[index].on_interrupt != "repeat":
+                commands.append(TellInterrupted(key))
             elif frame.kind == "step":
                 if frame.timeout is not None:
                     commands.append(SetTimer(key, now + frame.timeout))
                 commands.append(step_command(scope, index, frame.attempt))
             elif frame.kind == "plan":
-                name = scope.program.prepared(index).workflow(scope.names)
+                name = scope.program.prepared(index).workflow(scope.names_for(index))
                 commands.append(LoadPlan(key, name, scope.program.plan.file))
             elif frame.deadline is not None:
                 commands.append(SetTimer(key, frame.deadline))
@@ -152,6 +170,13 @@ class Machine:
     def knows(self, workflow: str) -> bool:
         return workflow in self._plans
 
+    def locate(self, address: str) -> tuple[OpenScope, int]:
+        """The block at an address: the scope that it is in, and its place in the program."""
+        return self._scopes.locate(address)
+
+    def enter_again(self, scope: OpenScope, index: int) -> None:
+        self._work.append((scope, index))
+
     # What readers of a run call
 
     def source_of(self, workflow: str) -> str:
@@ -162,7 +187,7 @@ class Machine:
         return self._plans[workflow]
 
     def node_at(self, address: str) -> Node:
-        scope, index = self._locate(address)
+        scope, index = self.locate(address)
         return scope.program.nodes[index]
 
     # Events
@@ -171,9 +196,10 @@ class Machine:
         state = self.state
         state.run_id = event.run_id
         state.workspace = event.workspace
+        state.forked_from = event.forked_from
         state.started_at = event.at
         state.root = Scope(self.bundle.main, event.inputs, event.at, {})
-        self.open_scope("", state.root)
+        self.open_scope(state.root)
 
     def _step_ended(self, event: StepDone | StepFailed | Answered) -> None:
         if isinstance(event, Answered):
@@ -186,27 +212,36 @@ class Machine:
             expected = frame is not None and frame.kind == "step" and frame.attempt == attempt
         if frame is None or not expected:
             return
-        scope, index = self._locate(address)
-        self._close_frame(address, frame)
+        scope, index = self.locate(address)
+        self.close_frame(address, frame)
+        if frame.cut_off:
+            decided(self, scope, index, event)
+            return
         if isinstance(event, StepFailed):
-            fault = self.fault(scope, index, event.code, event.message)
+            fault = self.fault(scope, index, event.code, event.message, event.hint)
             outputs = {**scope.program.defaults(index), **event.outputs}
-            self._end(scope, index, event.at, "failed", "n/a", outputs, event.message, fault)
+            message = f"{event.message}\n{event.hint}" if event.hint else event.message
+            self.end(scope, index, event.at, "failed", "n/a", outputs, message, fault)
             return
         outcome: Outcome = "success" if event.ok else "failure"
-        self._end(scope, index, event.at, "completed", outcome, event.outputs, event.message)
+        self.end(scope, index, event.at, "completed", outcome, event.outputs, event.message)
 
     def _timed_out(self, event: TimerFired) -> None:
         address, attempt = address_of(event.key)
         frame = self.state.frames.get(address)
         if frame is None or frame.attempt != attempt:
             return
+        if frame.kind == "retry":
+            scope, index = self.locate(address)
+            del self.state.frames[address]
+            self.enter_again(scope, index)
+            return
         message = f"timed out after {frame.timeout:g} s"
         if frame.kind == "step":
             frame.stopping = message
             self._commands.append(StopStep(event.key, message))
             return
-        scope, index = self._locate(address)
+        scope, index = self.locate(address)
         self._stop(address, frame, event.at, "its caller timed out")
         self.fail(scope, index, event.at, self.fault(scope, index, "timeout", message, path=("timeout",)))
 
@@ -215,8 +250,8 @@ class Machine:
         frame = self.state.frames.get(address)
         if frame is None or frame.kind != "plan" or frame.attempt != attempt:
             return
-        scope, index = self._locate(address)
-        self._close_frame(address, frame)
+        scope, index = self.locate(address)
+        self.close_frame(address, frame)
         if event.error is not None:
             where = ("inputs", "workflow")
             fault = self.fault(scope, index, "unknown_workflow", event.error, path=where)
@@ -233,7 +268,7 @@ class Machine:
         reason = event.reason or "cancelled"
         for address, frame in list(self.state.frames.items()):
             if "/" not in address:
-                scope, index = self._locate(address)
+                scope, index = self.locate(address)
                 self._stop(address, frame, event.at, reason)
                 self._mark_stopped(scope, index, event.at, reason)
         self._finish("cancelled", event.at, Fault("cancelled", reason))
@@ -241,19 +276,24 @@ class Machine:
     # Blocks
 
     def _enter(self, scope: OpenScope, index: int) -> None:
-        """A block whose dependencies are all done: skip it, or start it."""
+        """A block whose dependencies are all done: skip it, or start it. One that is tried again was not
+        skipped the first time."""
         at = self.state.changed_at
         node = scope.program.nodes[index]
-        reason = skip_reason(scope.program, index, scope.scope.records)
+        reason = None
         try:
-            if reason is None and node.condition is not None:
-                prepared = scope.program.prepared(index)
-                if not prepared.condition(scope.names):
-                    reason = f"the condition is false: {node.condition.strip()}"
+            if node.id not in scope.scope.records:
+                reason = skip_reason(scope.program, index, scope.scope.records)
+                if reason is None and node.condition is not None:
+                    prepared = scope.program.prepared(index)
+                    if not prepared.condition(scope.names_for(index)):
+                        reason = f"the condition is false: {node.condition.strip()}"
+                if reason is None and node.retry is not None and node.for_each is None:
+                    scope.program.prepared(index).retry(scope.names_for(index))  # whether it makes sense
             if reason is not None:
-                self._end(scope, index, at, "skipped", message=reason)
+                self.end(scope, index, at, "skipped", message=reason)
             else:
-                ENTER[type(node.do)](self, scope, index, at)
+                enter(self, scope, index, at)
         except MisplacedError as error:
             self._broken(scope, index, at, error)
         except (ArithmeticError, LookupError, TypeError, ValueError, RecursionError) as error:
@@ -261,7 +301,7 @@ class Machine:
             message = f"the block cannot be entered: {type(error).__name__}: {error}"
             self.fail(scope, index, at, self.fault(scope, index, "internal", message))
 
-    def _end(
+    def end(
         self,
         scope: OpenScope,
         index: int,
@@ -272,16 +312,22 @@ class Machine:
         message: str | None = None,
         fault: Fault | None = None,
     ) -> None:
-        """A block has ended: keep its result, and see what that makes ready."""
+        """A block has ended: keep its result, and see what that makes ready, unless it is tried again."""
         program = scope.program
         name = program.nodes[index].id
         records = scope.scope.records
         record = records.get(name)
         if record is None:
             record = records[name] = Record(started_at=at)
+        elif (
+            (status == "failed" or outcome == "failure")
+            and program.nodes[index].retry is not None
+            and tried_again(self, scope, index, at, record, outputs or {}, message, fault)
+        ):
+            return
         record.status = status
         record.outcome = outcome
-        record.outputs = program.defaults(index) if outputs is None else outputs
+        record.outputs = outputs_if_not_run(program, index, self._plans) if outputs is None else outputs
         record.message = message
         record.fault = fault
         record.completed_at = at
@@ -293,12 +339,14 @@ class Machine:
             missing[dependent] -= 1
             if not missing[dependent]:
                 self._work.append((scope, dependent))
+        if (following := scope.following()) is not None:
+            self._work.append((scope, following))
         if not scope.unfinished:
             self._scope_finished(scope, at)
 
     def fail(self, scope: OpenScope, index: int, at: float, fault: Fault) -> None:
         """A block could not be carried out."""
-        self._end(scope, index, at, "failed", message=fault.message, fault=fault)
+        self.end(scope, index, at, "failed", message=fault.message, fault=fault)
 
     def _broken(self, scope: OpenScope, index: int, at: float, error: MisplacedError) -> None:
         cause = error.cause
@@ -307,46 +355,42 @@ class Machine:
 
     # Scopes
 
-    def open_scope(self, prefix: str, scope: Scope) -> None:
-        program = self.program_named(scope.workflow)
-        names = names_in(scope, self.state.run_id, self.program_named)
-        opened = self._open[prefix] = OpenScope(prefix, scope, program, names)
-        ready = (index for index, missing in enumerate(opened.missing) if not missing)
-        self._work.extend((opened, index) for index in ready)
-        if not program.nodes:
+    def open_scope(self, scope: Scope, around: OpenScope | None = None, name: str = "") -> None:
+        self._begin(self._scopes.open_workflow(scope, self.program_named, self.state.run_id, around, name))
+
+    def open_items(self, scope: Scope, around: OpenScope, index: int, items: Value) -> None:
+        self._begin(self._scopes.open_items(scope, around, index, items))
+
+    def _begin(self, opened: OpenScope) -> None:
+        self._work.extend((opened, index) for index in opened.ready())
+        if not opened.program.nodes:
             self._scope_finished(opened, self.state.changed_at)
 
-    def _reopen(self, prefix: str, scope: Scope) -> None:
-        """Count again what is open, after a restart. Nothing is ready: ready means started."""
-        pending = [(prefix, scope)]
-        while pending:
-            prefix, scope = pending.pop()
-            names = names_in(scope, self.state.run_id, self.program_named)
-            self._open[prefix] = OpenScope(prefix, scope, self.program_named(scope.workflow), names)
-            for name, record in scope.records.items():
-                if record.scope is not None and record.status not in TERMINAL:
-                    pending.append((f"{prefix}{name}/", record.scope))
-
     def _scope_finished(self, scope: OpenScope, at: float) -> None:
-        result = finished_scope(scope.prefix, scope.scope, scope.program, scope.names)
-        del self._open[scope.prefix]
+        if isinstance(scope, OpenItems):
+            message, fault = items_outcome(scope.prefix, scope.scope, scope.program)
+            outputs: dict[str, Value] = {}  # they are made of the outputs of the items
+        else:
+            result = finished_scope(scope.prefix, scope.scope, scope.program, scope.names)
+            outputs, fault = result.outputs, result.fault
+            message = fault.message if fault is not None else None
+        self._scopes.close(scope.prefix)
         if not scope.prefix:
-            self.state.outputs = result.outputs
-            self._finish("completed" if result.fault is None else "failed", at, result.fault)
+            self.state.outputs = outputs
+            self._finish("completed" if fault is None else "failed", at, fault)
             return
         address = scope.prefix[:-1]
-        self._close_frame(address, self.state.frames[address])
-        caller, index = self._locate(address)
-        outcome: Outcome = "success" if result.fault is None else "failure"
-        message = result.fault.message if result.fault else None
-        self._end(caller, index, at, "completed", outcome, result.outputs, message, result.fault)
+        self.close_frame(address, self.state.frames[address])
+        caller, index = self.locate(address)
+        outcome: Outcome = "success" if fault is None else "failure"
+        self.end(caller, index, at, "completed", outcome, outputs, message, fault)
 
     def _finish(self, status: Any, at: float, fault: Fault | None) -> None:
         state = self.state
         state.status = status
         state.fault = fault
         state.ended_at = at
-        self._open.clear()
+        self._scopes.clear()
         self._work.clear()
         self._commands.append(Finish(status))
 
@@ -358,24 +402,23 @@ class Machine:
             frame.timeout, frame.deadline = timeout, at + timeout
             self._commands.append(SetTimer(key_of(address, frame.attempt), frame.deadline))
 
-    def _close_frame(self, address: str, frame: Frame) -> None:
+    def close_frame(self, address: str, frame: Frame) -> None:
         del self.state.frames[address]
         if frame.deadline is not None:
             self._commands.append(ClearTimer(key_of(address, frame.attempt)))
 
     def _stop(self, address: str, frame: Frame, at: float, reason: str) -> None:
         """End an operation and all that is under way inside of it."""
-        if frame.kind == "call":
+        if frame.kind in _COMPOSITE:
             inside = address + "/"
             for other, inner in [item for item in self.state.frames.items() if item[0].startswith(inside)]:
-                if inner.kind != "call":
+                if inner.kind not in _COMPOSITE:
                     self._stop(other, inner, at, reason)
                 else:
-                    self._close_frame(other, inner)
-                self._mark_stopped(*self._locate(other), at, reason)
-            for prefix in [prefix for prefix in self._open if prefix.startswith(inside)]:
-                del self._open[prefix]
-        self._close_frame(address, frame)
+                    self.close_frame(other, inner)
+                self._mark_stopped(*self.locate(other), at, reason)
+            self._scopes.close_inside(inside)
+        self.close_frame(address, frame)
         if frame.kind == "step":
             self._commands.append(StopStep(key_of(address, frame.attempt)))
 
@@ -383,12 +426,7 @@ class Machine:
         """A block that was ended from outside: it keeps its shape."""
         record = scope.scope.records[scope.program.nodes[index].id]
         record.status, record.message, record.completed_at = "failed", reason, at
-        record.outputs = scope.program.defaults(index)
-
-    def _locate(self, address: str) -> tuple[OpenScope, int]:
-        cut = address.rfind("/") + 1
-        scope = self._open[address[:cut]]
-        return scope, scope.program.ids[address[cut:]]
+        record.outputs = outputs_if_not_run(scope.program, index, self._plans)
 
     def fault(
         self,

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from workflows_mcp.machine.program import Program
-from workflows_mcp.machine.state import TERMINAL, Scope
+from workflows_mcp.machine.state import TERMINAL, Record, Scope
 
 
 class OpenScope:
@@ -14,13 +14,25 @@ class OpenScope:
     All of it follows from the state, so it is not written down but made again after a restart.
     """
 
-    __slots__ = ("missing", "names", "prefix", "program", "scope", "unfinished")
+    __slots__ = ("depth", "missing", "names", "prefix", "program", "scope", "tries", "unfinished")
 
-    def __init__(self, prefix: str, scope: Scope, program: Program, names: dict[str, Any]) -> None:
+    def __init__(
+        self,
+        prefix: str,
+        scope: Scope,
+        program: Program,
+        names: dict[str, Any],
+        depth: int = 0,
+        tries: str = "",
+    ) -> None:
         self.prefix = prefix
         self.scope = scope
         self.program = program
         self.names = names
+        self.depth = depth
+        """How many calls lead here."""
+        self.tries = tries
+        """Which tries of the calls around it this is, so that what belongs to an earlier one is known."""
         ended = {name for name, record in scope.records.items() if record.status in TERMINAL}
         self.unfinished = len(program.nodes) - len(ended)
         if ended:
@@ -28,3 +40,22 @@ class OpenScope:
             self.missing = [sum(ids[need.node] not in ended for need in node.needs) for node in program.nodes]
         else:
             self.missing = [len(node.needs) for node in program.nodes]
+
+    def attempt(self, record: Record) -> str:
+        """Which try of a block this is."""
+        return f"{self.tries}{record.attempts}"
+
+    def tries_inside(self, record: Record) -> str:
+        return f"{self.tries}{record.attempts}." if record.attempts > 1 else self.tries
+
+    def names_for(self, index: int) -> dict[str, Any]:
+        """The names that expressions of a block start from."""
+        return self.names
+
+    def ready(self) -> list[int]:
+        """The blocks to enter when the scope is opened."""
+        return [index for index, missing in enumerate(self.missing) if not missing]
+
+    def following(self) -> int | None:
+        """A block to enter because another one has ended, whichever it was."""
+        return None

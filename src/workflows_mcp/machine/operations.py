@@ -15,6 +15,7 @@ from workflows_mcp.machine.commands import LoadPlan, RunStep, key_of
 from workflows_mcp.machine.open_scope import OpenScope
 from workflows_mcp.machine.state import Frame, Record, Scope
 from workflows_mcp.plan.inputs import check_inputs
+from workflows_mcp.plan.items import keys_of
 from workflows_mcp.plan.model import Call, Do
 from workflows_mcp.values import kind_of, shown
 
@@ -27,24 +28,27 @@ def enter_do(machine: Machine, scope: OpenScope, index: int, at: float) -> None:
     node = scope.program.nodes[index]
     assert isinstance(node.do, Do)
     by_agent = node.do.by == "agent"
-    frame = Frame("agent" if by_agent else "step", at)
+    record = scope.scope.records.get(node.id) or Record(started_at=at)
+    frame = Frame("agent" if by_agent else "step", at, scope.attempt(record))
     command = step_command(scope, index, frame.attempt)
-    machine.open_frame(command.address, frame, scope.program.prepared(index).timeout(scope.names), at)
-    scope.scope.records[node.id] = Record(
-        "paused" if by_agent else "running", inputs=command.inputs, started_at=at
-    )
+    timeout = scope.program.prepared(index).timeout(scope.names_for(index))
+    machine.open_frame(command.address, frame, timeout, at)
+    record.status = "paused" if by_agent else "running"
+    record.inputs = command.inputs
+    scope.scope.records[node.id] = record
     if not by_agent:
         machine.wish(command)
 
 
-def step_command(scope: OpenScope, index: int, attempt: int) -> RunStep:
+def step_command(scope: OpenScope, index: int, attempt: str) -> RunStep:
     """The step with its inputs resolved. What it reads has ended, so it is the same whenever it is asked."""
     node = scope.program.nodes[index]
     assert isinstance(node.do, Do)
     address = scope.prefix + node.id
     prepared = scope.program.prepared(index)
-    inputs, code = prepared.inputs(scope.names)
-    config = prepared.config(scope.names)
+    names = scope.names_for(index)
+    inputs, code = prepared.inputs(names)
+    config = prepared.config(names)
     return RunStep(key_of(address, attempt), address, node.do.step, inputs, code, config)
 
 
@@ -53,19 +57,20 @@ def enter_call(machine: Machine, scope: OpenScope, index: int, at: float) -> Non
     node = scope.program.nodes[index]
     prepared = scope.program.prepared(index)
     address = scope.prefix + node.id
-    name = prepared.workflow(scope.names)
-    given, _ = prepared.inputs(scope.names)
-    timeout = prepared.timeout(scope.names)
+    names = scope.names_for(index)
+    name = prepared.workflow(names)
+    given, _ = prepared.inputs(names)
+    timeout = prepared.timeout(names)
     record = scope.scope.records.get(node.id)
     if record is None:
-        record = Record("running", inputs={"workflow": name, "inputs": given}, started_at=at)
-        scope.scope.records[node.id] = record
+        record = scope.scope.records[node.id] = Record(started_at=at)
+    record.status, record.inputs = "running", {"workflow": name, "inputs": given}
     if not machine.knows(name):
-        frame = Frame("plan", at)
+        frame = Frame("plan", at, scope.attempt(record))
         machine.open_frame(address, frame, None, at)
         machine.wish(LoadPlan(key_of(address, frame.attempt), name, scope.program.plan.file))
         return
-    depth = address.count("/") + 1
+    depth = scope.depth + 1
     if depth > machine.call_depth:
         message = (
             f"workflows call each other {depth} deep; the limit is {machine.call_depth}"
@@ -85,9 +90,36 @@ def enter_call(machine: Machine, scope: OpenScope, index: int, at: float) -> Non
             scope, index, at, machine.fault(scope, index, error.code, error.message, error.hint, where)
         )
         return
-    machine.open_frame(address, Frame("call", at), timeout, at)
+    machine.open_frame(address, Frame("call", at, scope.attempt(record)), timeout, at)
     record.scope = Scope(name, inputs, at, {})
-    machine.open_scope(address + "/", record.scope)
+    machine.open_scope(record.scope, scope, node.id)
+
+
+def enter_items(machine: Machine, scope: OpenScope, index: int, at: float) -> None:
+    """Open the items as a scope inside the record of the block that is carried out for each of them."""
+    node = scope.program.nodes[index]
+    items = scope.program.prepared(index).items(scope.names)
+    if len(items) > machine.most_items:
+        message = (
+            f"for_each has {len(items)} items; the limit is {machine.most_items}"
+            f" ({DEFAULT_LIMITS.setting('for_each_items')})"
+        )
+        where = ("for_each",)
+        machine.fail(scope, index, at, machine.fault(scope, index, "for_each_items", message, path=where))
+        return
+    inside = Scope(scope.scope.workflow, started_at=at, records={}, each=keys_of(items))
+    scope.scope.records[node.id] = Record("running", started_at=at, scope=inside)
+    address = scope.prefix + node.id
+    machine.open_frame(address, Frame("each", at), None, at)
+    machine.open_items(inside, scope, index, items)
+
+
+def enter(machine: Machine, scope: OpenScope, index: int, at: float) -> None:
+    node = scope.program.nodes[index]
+    if node.for_each is not None:
+        enter_items(machine, scope, index, at)
+    else:
+        ENTER[type(node.do)](machine, scope, index, at)
 
 
 Enter = Callable[["Machine", OpenScope, int, float], None]

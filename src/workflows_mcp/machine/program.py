@@ -11,9 +11,12 @@ from typing import Any
 
 from workflows_mcp.errors import ExpressionError
 from workflows_mcp.expressions.base import Code, CodeTemplate, Expression, Language, Scope
+from workflows_mcp.plan.inputs import at_once
+from workflows_mcp.plan.items import NO_ITEMS
 from workflows_mcp.plan.model import Call, Do, Node, Plan
 from workflows_mcp.plan.references import LANGUAGES
-from workflows_mcp.values import Value, to_text
+from workflows_mcp.plan.retry import Rule, WrongRetry, read_rule
+from workflows_mcp.values import Value, kind_of, shown, to_text
 
 Path = tuple[str | int, ...]
 Evaluate = Callable[[Scope], Value]
@@ -31,13 +34,29 @@ class MisplacedError(Exception):
 class PreparedNode:
     """A node with its expressions compiled."""
 
-    __slots__ = ("_code", "_condition", "_inputs", "_timeout", "_workflow", "config", "node")
+    __slots__ = (
+        "_code",
+        "_condition",
+        "_inputs",
+        "_items",
+        "_max_parallel",
+        "_retry",
+        "_timeout",
+        "_workflow",
+        "config",
+        "node",
+    )
 
     def __init__(self, node: Node, language: Language) -> None:
         self.node = node
         do = node.do
         self._condition = _expression(language.condition, node.condition, ("condition",))
         self._timeout = compile_value(do.timeout, language, ("timeout",))
+        self._retry = compile_value(node.retry, language, ("retry",)) if node.retry is not None else None
+        self._items = self._max_parallel = None
+        if (each := node.for_each) is not None:
+            self._items = compile_value(each.items, language, ("for_each",))
+            self._max_parallel = compile_value(each.max_parallel, language, ("max_parallel",))
         self._workflow: Evaluate | None = None
         self._code: list[tuple[str, CodeTemplate]] = []
         self.config = compile_value({} if isinstance(do, Call) else do.config, language, ())
@@ -55,6 +74,39 @@ class PreparedNode:
 
     def condition(self, scope: Scope) -> bool:
         return True if self._condition is None else bool(self._condition(scope))
+
+    def retry(self, scope: Scope) -> Rule | None:
+        if self._retry is None:
+            return None
+        try:
+            return read_rule(self._retry(scope))
+        except WrongRetry as wrong:
+            path: Path = ("retry",) if wrong.key is None else ("retry", wrong.key)
+            raise MisplacedError(ExpressionError(str(wrong), hint=wrong.hint), path) from None
+
+    def items(self, scope: Scope) -> list[Value] | dict[str, Value]:
+        assert self._items is not None
+        items = self._items(scope)
+        if isinstance(items, list | dict):
+            return items
+        raise MisplacedError(
+            ExpressionError(
+                f"for_each takes a list or an object, not {kind_of(items)} {shown(items)}",
+                hint="a command gives data through its outputs: {name: {type: json, path: …}}",
+            ),
+            ("for_each",),
+        )
+
+    def max_parallel(self, scope: Scope) -> int | None:
+        assert self._max_parallel is not None
+        value = self._max_parallel(scope)
+        if value is None:
+            return None
+        try:
+            return at_once(value)
+        except ValueError as error:
+            problem = ExpressionError(f"'max_parallel' {error}")
+            raise MisplacedError(problem, ("max_parallel",)) from None
 
     def timeout(self, scope: Scope) -> float | None:
         value = self._timeout(scope)
@@ -123,8 +175,10 @@ class Program:
         return self._outputs
 
     def defaults(self, index: int) -> dict[str, Value]:
-        do = self.nodes[index].do
-        return do.defaults if isinstance(do, Do) else {}
+        node = self.nodes[index]
+        if node.for_each is not None:
+            return NO_ITEMS
+        return node.do.defaults if isinstance(node.do, Do) else {}
 
 
 def compile_value(

@@ -6,17 +6,21 @@
 | completed, failure                 | skip           | run             |
 | failed (it could not be carried out) | skip         | skip            |
 | skipped                            | skip           | run             |
+
+A dependency that does not say `required` and that the block's own condition asks how it went leaves the
+decision to the condition.
 """
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
 from workflows_mcp.machine.program import MisplacedError, Program
 from workflows_mcp.machine.scope import failed, succeeded
 from workflows_mcp.machine.state import Fault, Record, Scope
-from workflows_mcp.plan.model import Node
+from workflows_mcp.plan.model import Call, Node, Plan
 from workflows_mcp.values import Value
 
 _MESSAGE_CHARS = 900
@@ -27,10 +31,21 @@ def skip_reason(program: Program, index: int, records: dict[str, Record]) -> str
     for need in program.nodes[index].needs:
         name = program.nodes[need.node].id
         record = records[name]
+        if need.watched:
+            continue
         if record.status == "failed" or (need.required and not succeeded(record)):
             how = "was skipped" if record.status == "skipped" else "failed"
             return f"its dependency '{name}' {how}"
     return None
+
+
+def outputs_if_not_run(program: Program, index: int, plans: Mapping[str, Plan]) -> dict[str, Value]:
+    """The outputs of a block that did not run; a call has those of the workflow that it would call."""
+    node = program.nodes[index]
+    if isinstance(node.do, Call) and node.for_each is None and isinstance(node.do.workflow, str):
+        called = plans.get(node.do.workflow)
+        return dict.fromkeys(called.outputs) if called is not None else {}
+    return program.defaults(index)
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,11 +65,20 @@ def finished_scope(prefix: str, scope: Scope, program: Program, names: dict[str,
         except MisplacedError as error:
             if fault is None:
                 cause = error.cause
-                message = f"the output '{name}' cannot be given: {cause.message}"
+                message = f"the output '{name}' cannot be given: {cause.message}{_also(scope, program)}"
                 fault = Fault(
                     cause.code, message, cause.hint, prefix[:-1], scope.workflow, error.path, cause.offset
                 )
     return ScopeResult(outputs, fault)
+
+
+def _also(scope: Scope, program: Program) -> str:
+    """A block whose failure was put up with is often the reason for what is missing later."""
+    for node in program.nodes:
+        record = scope.records[node.id]
+        if failed(record):
+            return _cut(f"; block '{node.id}' failed: {record.message or 'no reason was given'}")
+    return ""
 
 
 def _failure(prefix: str, scope: Scope, program: Program) -> Fault | None:
@@ -68,7 +92,8 @@ def _failure(prefix: str, scope: Scope, program: Program) -> Fault | None:
         return None
     node, record = causes[0]
     inner = record.fault
-    message = _cut(f"block '{node.id}' failed: {record.message or 'no reason was given'}")
+    reason = inner.message if inner is not None else record.message
+    message = _cut(f"block '{node.id}' failed: {reason or 'no reason was given'}")
     if len(causes) > 1:
         message += f" (and {', '.join(repr(other.id) for other, _ in causes[1:4])}"
         message += f" and {len(causes) - 4} more)" if len(causes) > 4 else ")"

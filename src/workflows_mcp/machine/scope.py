@@ -1,7 +1,8 @@
-"""What expressions see of a run: `inputs`, `metadata` and `blocks`, and the shape of a block's result.
+"""What expressions see of a run: `inputs`, `metadata`, `blocks` and `secrets`, and the shape of a result.
 
 The same shape at every depth: a block has inputs, outputs, metadata and, when it called a workflow, the
-blocks of that workflow. The same functions serve expressions, answers and the CLI.
+blocks of that workflow, or its items, when it was carried out for each of them. The same functions serve
+expressions, answers and the CLI.
 """
 
 from __future__ import annotations
@@ -13,8 +14,9 @@ from typing import Any
 from workflows_mcp.expressions.base import MISSING
 from workflows_mcp.machine.program import Program
 from workflows_mcp.machine.state import Record, Scope
-from workflows_mcp.plan.model import Node
-from workflows_mcp.values import Value
+from workflows_mcp.plan.items import item_node, names_of_items
+from workflows_mcp.plan.model import Call, Node
+from workflows_mcp.values import Value, secret_mark
 
 ProgramOf = Callable[[str], Program]
 """The program of the workflow with this name, in the bundle of the run."""
@@ -54,7 +56,26 @@ def metadata_of(record: Record, node: Node) -> dict[str, Value]:
         "completed_at": iso(record.completed_at),
         "wave": node.wave,
         "execution_order": node.order,
+        "attempts": record.attempts,
         "message": record.message,
+    }
+
+
+def outputs_of(record: Record) -> dict[str, Value]:
+    """The outputs of a block; those of a block for each item are made of the outputs of its items."""
+    scope = record.scope
+    if scope is None or scope.each is None:
+        return record.outputs
+    items = [scope.records.get(name, _PENDING) for name in names_of_items(scope.each)]
+    by_position = all(isinstance(key, int) for key in scope.each)
+    results = [item.outputs for item in items]
+    return {
+        "results": results if by_position else dict(zip(scope.each, results, strict=True)),
+        "count": len(items),
+        "failed_keys": [key for key, item in zip(scope.each, items, strict=True) if failed(item)],
+        "skipped_keys": [
+            key for key, item in zip(scope.each, items, strict=True) if item.status == "skipped"
+        ],
     }
 
 
@@ -62,11 +83,17 @@ def block_result(record: Record, node: Node, program_of: ProgramOf) -> dict[str,
     """All that is known of a block; a called workflow's blocks are inside its block."""
     result: dict[str, Value] = {
         "inputs": record.inputs,
-        "outputs": record.outputs,
+        "outputs": outputs_of(record),
         "metadata": metadata_of(record, node),
     }
-    if record.scope is not None:
+    if record.scope is None:
+        if isinstance(node.do, Call) and node.for_each is None:
+            result["blocks"] = {}
+        return result
+    if record.scope.each is None:
         result["blocks"] = Blocks(record.scope, program_of).plain()
+    else:
+        result["items"] = Items(record.scope, node, program_of).plain()
     return result
 
 
@@ -80,10 +107,11 @@ class Blocks:
         self._nodes = program_of(scope.workflow)
         self._program_of = program_of
 
-    def lookup(self, name: str) -> Any:
-        index = self._nodes.ids.get(name)
+    def lookup(self, name: str | int) -> Any:
+        index = self._nodes.ids.get(str(name))
         if index is None:
             return MISSING
+        name = str(name)
         return Block(self._records.get(name, _PENDING), self._nodes.nodes[index], self._program_of)
 
     def names(self) -> list[str]:
@@ -106,11 +134,12 @@ class Block:
         self._node = node
         self._program_of = program_of
 
-    def lookup(self, name: str) -> Any:
+    def lookup(self, name: str | int) -> Any:
         record = self._record
         match name:
             case "outputs":
-                return record.outputs
+                facts = self._facts()
+                return CallOutputs(record.outputs, facts) if facts else outputs_of(record)
             case "succeeded":
                 return succeeded(record)
             case "failed":
@@ -125,15 +154,120 @@ class Block:
                 return record.inputs
             case "metadata":
                 return metadata_of(record, self._node)
-            case "blocks":
+            case "blocks" if self._items is None:
                 return {} if record.scope is None else Blocks(record.scope, self._program_of)
-        return record.outputs.get(name, MISSING)
+            case "items" if self._items is not None:
+                return self._items
+        if self._items is None:
+            found = record.outputs.get(name, MISSING) if isinstance(name, str) else MISSING
+            return self._facts().get(name, MISSING) if found is MISSING else found
+        item = self._items.lookup(name)
+        return item if item is not MISSING or isinstance(name, int) else outputs_of(record).get(name, MISSING)
+
+    def _facts(self) -> dict[Any, Value]:
+        """What a call has beside the outputs of the workflow that it called, which go before these."""
+        if not isinstance(self._node.do, Call) or self._node.for_each is not None:
+            return {}
+        record = self._record
+        facts: dict[Any, Value] = {
+            "success": succeeded(record),
+            "workflow": record.inputs.get("workflow"),
+            "execution_time_ms": metadata_of(record, self._node)["execution_time_ms"],
+            "total_blocks": 0,
+            "execution_waves": 0,
+        }
+        if record.scope is not None:
+            nodes = self._program_of(record.scope.workflow).nodes
+            facts["total_blocks"] = len(nodes)
+            facts["execution_waves"] = 1 + max((node.wave for node in nodes), default=-1)
+        return facts
+
+    @property
+    def _items(self) -> Items | None:
+        scope = self._record.scope
+        if scope is None or scope.each is None:
+            return None
+        return Items(scope, self._node, self._program_of)
 
     def names(self) -> list[str]:
-        return [*_PARTS, *_STATES, *self._record.outputs]
+        return [*_PARTS, *_STATES, *outputs_of(self._record), *(self._items.names() if self._items else ())]
 
     def plain(self) -> Value:
         return block_result(self._record, self._node, self._program_of)
+
+
+class CallOutputs:
+    """The outputs of a call; what is known of the call itself can be asked for among them."""
+
+    __slots__ = ("_facts", "_outputs")
+
+    def __init__(self, outputs: dict[str, Value], facts: dict[Any, Value]) -> None:
+        self._outputs = outputs
+        self._facts = facts
+
+    def lookup(self, name: str | int) -> Any:
+        return {**self._facts, **self._outputs}.get(name, MISSING)
+
+    def names(self) -> list[str]:
+        return [*self._outputs, *self._facts]
+
+    def plain(self) -> Value:
+        return self._outputs
+
+
+class Items:
+    """The items of a block that was carried out for each of them, by key or by position."""
+
+    __slots__ = ("_node", "_program_of", "_scope")
+
+    def __init__(self, scope: Scope, node: Node, program_of: ProgramOf) -> None:
+        self._scope = scope
+        self._node = node
+        self._program_of = program_of
+
+    def lookup(self, name: str | int) -> Any:
+        keys = self._scope.each or []
+        position = -1
+        if name in keys:
+            position = keys.index(name)
+        elif isinstance(name, int) or name.isdecimal():
+            position = int(name)
+        return self._block(names_of_items(keys)[position]) if 0 <= position < len(keys) else MISSING
+
+    def _block(self, name: str) -> Block:
+        record = self._scope.records.get(name, _PENDING)
+        return Block(record, item_node(self._node, name), self._program_of)
+
+    def names(self) -> list[str]:
+        return [str(key) for key in self._scope.each or []]
+
+    def plain(self) -> Value:
+        """How each item went. Their outputs are the results of the block."""
+        keys = self._scope.each or []
+        went = {}
+        for key, name in zip(keys, names_of_items(keys), strict=True):
+            result = self._block(name).plain()
+            del result["outputs"]
+            went[str(key)] = result
+        return went
+
+
+class Secrets:
+    """`secrets`: their names stand for them; only the step that uses one gets its value."""
+
+    __slots__ = ()
+
+    def lookup(self, name: str | int) -> Any:
+        return secret_mark(str(name))
+
+    def names(self) -> list[str]:
+        return []
+
+    def plain(self) -> Value:
+        return {}
+
+
+_SECRETS = Secrets()
 
 
 def names_in(scope: Scope, run_id: str, program_of: ProgramOf) -> dict[str, Any]:
@@ -148,4 +282,5 @@ def names_in(scope: Scope, run_id: str, program_of: ProgramOf) -> dict[str, Any]
             "status": "running",
         },
         "blocks": Blocks(scope, program_of),
+        "secrets": _SECRETS,
     }

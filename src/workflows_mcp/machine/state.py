@@ -2,8 +2,9 @@
 
 A `Record` is what is known of one block. A `Scope` is one running workflow: its inputs and its records.
 A called workflow is a scope inside the record of the block that called it, so results nest by
-themselves. A `Frame` is an operation that is under way; its address is the path of block ids from the
-root of the run: `deploy`, or `ci/test` for the block `test` of the workflow that the block `ci` calls.
+themselves; so are the items of a block that is carried out for each of them. A `Frame` is an operation
+that is under way; its address is the path of block ids from the root of the run: `deploy`, or `ci/test`
+for the block `test` of the workflow that the block `ci` calls, or `build/2` for an item.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from workflows_mcp.values import Value
 RunStatus = Literal["running", "completed", "failed", "cancelled"]
 BlockStatus = Literal["pending", "running", "completed", "failed", "skipped", "paused"]
 Outcome = Literal["success", "failure", "n/a"]
-FrameKind = Literal["step", "agent", "call", "plan"]
+FrameKind = Literal["step", "agent", "call", "plan", "each", "retry"]
 
 TERMINAL = frozenset({"completed", "failed", "skipped"})
 
@@ -44,7 +45,10 @@ class Record(msgspec.Struct, omit_defaults=True):
     fault: Fault | None = None
     started_at: float | None = None
     completed_at: float | None = None
+    attempts: int = 1
+    """How often it has been tried."""
     scope: Scope | None = None
+    """What is inside: the called workflow, or the items of a block that is carried out for each."""
 
 
 class Scope(msgspec.Struct, omit_defaults=True):
@@ -52,6 +56,8 @@ class Scope(msgspec.Struct, omit_defaults=True):
     inputs: dict[str, Value] = {}
     started_at: float = 0.0
     records: dict[str, Record] = {}
+    each: list[str | int] | None = None
+    """The keys of the items, in order, where this is a block for each of them; its records are the items."""
 
 
 class Frame(msgspec.Struct, omit_defaults=True):
@@ -59,11 +65,14 @@ class Frame(msgspec.Struct, omit_defaults=True):
 
     kind: FrameKind
     since: float
-    attempt: int = 1
+    attempt: str = "1"
+    """Which try this is; inside of a call that is tried again, the try of the call goes before it: 2.1"""
     timeout: float | None = None
     deadline: float | None = None
     stopping: str = ""
     """Why the step is being ended; its report is awaited."""
+    cut_off: bool = False
+    """The step was cut off, and the agent is asked what to do about it."""
 
 
 class RunState(msgspec.Struct, omit_defaults=True):
@@ -71,6 +80,7 @@ class RunState(msgspec.Struct, omit_defaults=True):
     workflow: str
     root: Scope
     workspace: str = ""
+    forked_from: str = ""
     status: RunStatus = "running"
     started_at: float = 0.0
     changed_at: float = 0.0

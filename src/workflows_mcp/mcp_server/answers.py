@@ -74,6 +74,8 @@ class WorkflowList(TypedDict):
 
 
 class WorkflowInfo(TypedDict):
+    """What a workflow is. Its lists are of texts where nothing else is said: to say so costs tokens."""
+
     workflow: str
     description: NotRequired[str]
     dialect: NotRequired[str]
@@ -84,8 +86,12 @@ class WorkflowInfo(TypedDict):
     outputs: dict[str, Any]
     steps: list[dict[str, Any]]
     asks: NotRequired[list[dict[str, Any]]]
-    needs: NotRequired[list[str]]
-    calls: NotRequired[list[str]]
+    level: NotRequired[str]
+    needs: NotRequired[list[Any]]
+    secrets: NotRequired[list[Any]]
+    missing_secrets: NotRequired[list[Any]]
+    forbidden: NotRequired[list[Any]]
+    calls: NotRequired[list[Any]]
 
 
 class FoundProblem(TypedDict):

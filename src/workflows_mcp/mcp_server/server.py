@@ -20,20 +20,12 @@ from mcp.types import INVALID_PARAMS, CallToolResult, InputRequiredResult
 
 from workflows_mcp import __version__
 from workflows_mcp.mcp_server.tooling import refuse_bad_arguments, without_nulls
-from workflows_mcp.mcp_server.tools.core import core_tools
+from workflows_mcp.mcp_server.toolsets import INSTRUCTIONS, instructions, tools_of
 from workflows_mcp.service import Service
 from workflows_mcp.settings import Settings
 from workflows_mcp.values import did_you_mean
 
-INSTRUCTIONS = """\
-Runs workflows (YAML) durably: the server does the steps, keeps the state and asks you for what only you or \
-the user can do.
-1. list_workflows, and get_workflow_info for inputs that you do not know.
-2. start_workflow with inputs.
-3. While status is "pending_action": do what action.instructions say (ask the user where only the user can \
-decide), then submit_result; the reply carries the next action.
-4. While status is "running" or "waiting": get_workflow_status; runs go on without you and survive restarts.
-Long values are cut; the note at a cut says which call reads on."""
+__all__ = ["INSTRUCTIONS", "build_server", "serve_stdio"]
 
 
 class WorkflowsServer(MCPServer[Service]):
@@ -69,8 +61,8 @@ def build_server(settings: Settings) -> WorkflowsServer:
         "workflows-mcp",
         title="Workflows",
         version=__version__,
-        instructions=INSTRUCTIONS,
-        tools=core_tools(),
+        instructions=instructions(settings.toolsets),
+        tools=tools_of(settings.toolsets),
         lifespan=lifespan,
         log_level=_log_level(settings),
     )

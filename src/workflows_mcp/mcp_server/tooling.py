@@ -108,7 +108,7 @@ def refuse_bad_arguments(tool: Tool, arguments: Mapping[str, Any]) -> None:
 
 def compact(schema: Any) -> Any:
     """A JSON Schema without what says nothing: titles, types beside a choice of
-    values, null as an alternative to being absent."""
+    values, null as an alternative to being absent, items that may be anything."""
     if isinstance(schema, list):
         return [compact(item) for item in schema]
     if not isinstance(schema, dict):
@@ -123,6 +123,8 @@ def compact(schema: Any) -> Any:
         schema = {**(rest[0] if len(rest) == 1 else {"anyOf": rest}), **schema}
     if schema.get("additionalProperties") is True:
         del schema["additionalProperties"]
+    if schema.get("items") == {}:
+        del schema["items"]
     if "enum" in schema or "const" in schema:
         schema.pop("type", None)
     for key, value in schema.items():

@@ -117,7 +117,8 @@ def _unguarded_calls(plan: Plan) -> dict[str, Node]:
     calls: dict[str, Node] = {}
     for index in topological([node.order for node in nodes]):
         node = nodes[index]
-        guarded = node.condition is not None or any(guards[need.node] for need in node.needs if need.required)
+        guarded = node.condition is not None or node.for_each is not None
+        guarded = guarded or any(guards[need.node] for need in node.needs if need.required)
         guards[index] = guarded or isinstance(node.do, Call) or node.do.may_fail
         name = fixed_name(node.do)
         if name is not None and not guarded:

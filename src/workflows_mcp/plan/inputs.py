@@ -16,7 +16,7 @@ import msgspec
 
 from workflows_mcp.errors import InvalidInputs
 from workflows_mcp.plan.model import InputSpec, InputType, Plan
-from workflows_mcp.values import Value, from_json, kind_of, nearest, shown
+from workflows_mcp.values import Value, from_json_in_run, kind_of, nearest, shown
 
 TYPE_NAMES: dict[str, InputType] = {
     "string": "string",
@@ -103,6 +103,14 @@ def converted(value: Any, kind: InputType) -> Value:
     return found
 
 
+def at_once(value: Any) -> int:
+    """How many items may be under way at once; raises ValueError."""
+    number: int = converted(value, "integer")
+    if number < 1:
+        raise ValueError(f"must be 1 or more, not {number}")
+    return number
+
+
 def takes(plan: Plan) -> str:
     """What the workflow takes, as a hint."""
     if not plan.inputs:
@@ -172,7 +180,7 @@ def _as_number(value: Any, kind: InputType) -> Any:
 def _as_container(value: Any, container: type) -> Any:
     if isinstance(value, str):
         try:
-            value = from_json(value)
+            value = from_json_in_run(value)
         except ValueError:
             return _NO
     return value if isinstance(value, container) else _NO

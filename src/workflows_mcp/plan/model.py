@@ -20,6 +20,7 @@ SEMANTICS = 1
 """Raised when the meaning of plans changes; a run keeps the rules that it started with."""
 
 OnFailure = Literal["fail", "continue"]
+OnInterrupt = Literal["repeat", "ask", "fail"]
 InputType = Literal["string", "number", "integer", "float", "boolean", "list", "object", "any"]
 
 
@@ -55,6 +56,19 @@ class Need(msgspec.Struct, frozen=True, array_like=True):
 
     node: int
     required: bool = True
+    watched: bool = False
+    """The condition of the block asks how it went, and so decides alone."""
+
+
+class ForEach(msgspec.Struct, frozen=True, omit_defaults=True):
+    """The block is carried out once for each item; `${each.value}` and `${each.key}` are the item."""
+
+    items: Value
+    """A list or an object, or a template of one."""
+    max_parallel: Value = None
+    """How many items may be under way at once."""
+    condition: str | None = None
+    """A condition that looks at the item: it decides for each one. One that does not is the block's."""
 
 
 class Node(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -70,6 +84,11 @@ class Node(msgspec.Struct, frozen=True, omit_defaults=True):
     """The workflow looks at how this block went, so its failure is not the workflow's."""
     wave: int = 0
     order: int = 0
+    retry: dict[str, Value] | None = None
+    """When and how often a block that failed is tried again; `plan.retry` reads it."""
+    for_each: ForEach | None = None
+    on_interrupt: OnInterrupt = "repeat"
+    """What becomes of a step that a crash has cut off."""
 
 
 class Graph(msgspec.Struct, frozen=True, tag="graph", omit_defaults=True):
@@ -101,6 +120,8 @@ class Plan(msgspec.Struct, frozen=True, omit_defaults=True):
     tags: tuple[str, ...] = ()
     version: str = ""
     file: str = ""
+    secrets: tuple[str, ...] = ()
+    """The names of the secrets that it refers to."""
     semantics: int = SEMANTICS
 
 
@@ -112,3 +133,8 @@ class Bundle(msgspec.Struct, frozen=True):
     """By workflow name."""
     sources: dict[str, str] = {}
     """The text that each plan was read from, so that an error at run time can show its line."""
+
+    @property
+    def secrets(self) -> list[str]:
+        """The names of the secrets that any of the plans refers to."""
+        return sorted({name for plan in self.plans.values() for name in plan.secrets})

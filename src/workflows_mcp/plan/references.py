@@ -6,7 +6,7 @@ problem with its position. Which of the references lead somewhere is for `check`
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from typing import NamedTuple, Protocol
 
 from workflows_mcp.errors import ExpressionError, Problem
@@ -76,8 +76,15 @@ class ReferenceReader:
                 uses += read(value, (*inputs, name))
             uses += self.in_value(node.do.config, node.at)
         uses += self.in_value(node.do.timeout, (*node.at, "timeout"))
-        if node.condition is not None:
-            uses += self.in_condition(node.condition, (*node.at, "condition"))
+        uses += self.in_value(node.retry, (*node.at, "retry"))
+        conditions = [node.condition]
+        if (each := node.for_each) is not None:
+            uses += self.in_value(each.items, (*node.at, "for_each"))
+            uses += self.in_value(each.max_parallel, (*node.at, "max_parallel"))
+            conditions.append(each.condition)
+        for condition in conditions:
+            if condition is not None:
+                uses += self.in_condition(condition, (*node.at, "condition"))
         return uses
 
     def in_plan(self, plan: Plan) -> Uses:
@@ -107,13 +114,41 @@ class ReferenceReader:
             return []
 
 
-def watched_blocks(uses: Iterable[Use]) -> set[str]:
-    """The ids of blocks of which some reference asks how they went."""
-    return {
-        str(use.reference.path[1])
-        for use in uses
-        if use.reference.path[0] == "blocks" and _asks_how_it_went(use.reference.path[1:])
-    }
+def secrets_in(uses: Iterable[Use]) -> tuple[str, ...]:
+    """The names of the secrets that are referred to."""
+    paths = (use.reference.path for use in uses)
+    return tuple(sorted({str(path[1]) for path in paths if path[0] == "secrets" and len(path) > 1}))
+
+
+def blocks_asked_about(uses: Iterable[Use]) -> frozenset[str]:
+    """The ids of blocks whose status, or whether they succeeded, failed or were skipped, is asked for."""
+    paths = (use.reference.path for use in uses)
+    return frozenset(
+        str(path[1])
+        for path in paths
+        if path[0] == "blocks"
+        and any(word in STATE_WORDS for word in (path[3:4] if path[2:3] == ("metadata",) else path[2:3]))
+    )
+
+
+def watched_blocks(uses: Iterable[Use], repeated: Collection[str] = ()) -> set[str]:
+    """The ids of blocks of which some reference asks how they went. `repeated` are the blocks with items:
+    there, how an item went may be asked for too."""
+    watched: set[str] = set()
+    for path in (use.reference.path for use in uses):
+        if path[0] != "blocks" or len(path) < 2 or path[1] in watched:
+            continue
+        block, rest = str(path[1]), path[1:]
+        if _asks_how_it_went(rest) or (block in repeated and _asks_of_items(rest)):
+            watched.add(block)
+    return watched
+
+
+def _asks_of_items(path: Path) -> bool:
+    if any(part in ("failed_keys", "skipped_keys") for part in path[1:3]):
+        return True
+    inside = path[2:] if path[1:2] == ("items",) else path[1:]
+    return bool(inside) and _asks_how_it_went(inside)
 
 
 def _asks_how_it_went(path: Path) -> bool:

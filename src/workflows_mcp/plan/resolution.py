@@ -13,11 +13,12 @@ from collections.abc import Mapping, Sequence
 from workflows_mcp.errors import Problem
 from workflows_mcp.plan.calls import fixed_name
 from workflows_mcp.plan.graph import topological, unreachable
+from workflows_mcp.plan.items import EACH, NO_ITEMS
 from workflows_mcp.plan.model import Call, Do, Node, Plan
 from workflows_mcp.plan.references import STATE_WORDS, Path, Use, Uses
 from workflows_mcp.values import did_you_mean
 
-ROOTS = ("blocks", "inputs", "metadata")
+ROOTS = ("blocks", "inputs", "metadata", "secrets")
 BLOCK_WORDS = ("inputs", "outputs", "metadata", *sorted(STATE_WORDS))
 """What follows `${blocks.id.`; any other word is the name of an output."""
 BLOCK_METADATA = frozenset(
@@ -29,12 +30,15 @@ BLOCK_METADATA = frozenset(
         "completed_at",
         "wave",
         "execution_order",
+        "attempts",
         "message",
         "succeeded",
         "failed",
         "skipped",
     ]
 )
+CALL_FACTS = ("success", "workflow", "execution_time_ms", "total_blocks", "execution_waves")
+"""What a call has beside the outputs of the workflow that it calls."""
 RUN_METADATA = frozenset(["workflow_name", "start_time", "run_id", "execution_id", "status"])
 
 
@@ -108,7 +112,11 @@ class _Checker:
         """`reader` is the block that the reference stands in; None for the outputs of the workflow."""
         path = use.reference.path
         answer = None
-        if reader is not None and path[0] == "blocks":
+        if path[0] in ("secrets", "each"):
+            answer = _secret(use, reader) if path[0] == "secrets" else _each(use, reader)
+            if answer is None:
+                return None
+        elif reader is not None and path[0] == "blocks":
             if len(path) == 1:
                 answer = ("all blocks at once cannot be read", "name one: ${blocks.id.outputs.name}")
             elif path[1] == reader.id:
@@ -153,6 +161,11 @@ class _Checker:
             if node.id in opaque:
                 return None
             called = self.plans.get(fixed_name(node.do) or "") if isinstance(node.do, Call) else None
+            if node.for_each is not None:
+                found = _in_items(node, rest[1:])
+                if found is not _AN_ITEM:
+                    return found
+                rest = (rest[0], *rest[3 if rest[1] == "items" else 2 :])
             if len(rest) < 3 or rest[1] != "blocks" or not isinstance(node.do, Call):
                 return _in_block(node, called, rest[1:])
             if called is None:
@@ -165,6 +178,52 @@ class _Checker:
             return next((node for node in plan.body.nodes if node.id == name), None)
         position = self.index.get(name) if isinstance(name, str) else None
         return plan.body.nodes[position] if position is not None else None
+
+
+def _secret(use: Use, reader: Node | None) -> tuple[str, str] | None:
+    """A secret may go into what the server does, and nowhere where somebody would see it."""
+    if len(use.reference.path) != 2 or not str(use.reference.path[1]).isidentifier():
+        return "a secret is named by one word", "e.g. ${secrets.GITHUB_TOKEN}"
+    hint = "a secret can be given to inputs of blocks that the server carries out, and to workflows it calls"
+    if reader is None:
+        return "a secret cannot be an output of the workflow", hint
+    part, *further = use.path[len(reader.at) :]
+    if part != "inputs":
+        return f"a secret cannot be part of '{part}'", hint
+    if isinstance(reader.do, Do) and reader.do.by == "agent":
+        return "a secret cannot be shown to an agent", hint
+    if isinstance(reader.do, Call) and further[:1] == ["workflow"]:
+        return "a secret cannot be the name of a workflow", hint
+    return None
+
+
+def _each(use: Use, reader: Node | None) -> tuple[str, str] | None:
+    if reader is None or reader.for_each is None:
+        where = "'each' exists only in a block with for_each"
+        return where, "add for_each: ${inputs.items} to the block, or refer to something else"
+    if use.path[len(reader.at)] in ("for_each", "max_parallel"):
+        return "the items are not known yet where they are listed", "refer to inputs or other blocks"
+    return _among(use.reference.path[1:], dict.fromkeys(EACH), "an item has no", "fields")
+
+
+_AN_ITEM = ("", "")
+"""The reference goes on inside of an item."""
+
+
+def _in_items(node: Node, rest: Path) -> tuple[str, str] | None:
+    """`rest` is what is read of a block with `for_each`; the keys of its items are known when it runs."""
+    word = rest[0] if rest else None
+    if word is None or word in STATE_WORDS or word in NO_ITEMS:
+        return None
+    if word == "metadata":
+        return _among(rest[1:], BLOCK_METADATA, "the metadata of a block has no", "fields")
+    if word == "outputs":
+        has_no = f"block '{node.id}' is carried out for each item; as a whole it has no output"
+        return _among(rest[1:], NO_ITEMS, has_no, "outputs")
+    if word == "inputs":
+        hint = f"write the key of the item first: ${{blocks.{node.id}.key.inputs.…}}"
+        return f"each item of block '{node.id}' has its own inputs", hint
+    return None if word == "items" and len(rest) == 1 else _AN_ITEM
 
 
 def _in_block(node: Node, called: Plan | None, rest: Path) -> tuple[str, str] | None:
@@ -181,9 +240,11 @@ def _in_block(node: Node, called: Plan | None, rest: Path) -> tuple[str, str] | 
         outputs = called.outputs
     else:
         return None
+    facts = CALL_FACTS if calls else ()
     if word == "outputs":
-        return _among(rest[1:], outputs, f"block '{node.id}' has no output", "outputs")
-    if word in outputs:
+        known = {**dict.fromkeys(facts), **outputs}
+        return _among(rest[1:], known, f"block '{node.id}' has no output", "outputs")
+    if word in outputs or word in facts:
         return None
     if word == "blocks":
         return f"block '{node.id}' calls no workflow, so there are no blocks in it", "read its outputs"

@@ -12,7 +12,7 @@ been followed. It starts commands, if the settings allow commands at all. It mus
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import lru_cache
 from pathlib import Path
@@ -20,22 +20,36 @@ from pathlib import Path
 from workflows_mcp.errors import Forbidden, StepError
 from workflows_mcp.limits import Limits
 from workflows_mcp.policy import files
-from workflows_mcp.policy.processes import Finished, run_process
-from workflows_mcp.policy.rules import Policy
+from workflows_mcp.policy.processes import Finished, Trim, run_process
+from workflows_mcp.policy.rules import READ_FILES, RUN_COMMANDS, WRITE_FILES, Policy
 
 SCRATCH = "SCRATCH"
 """The variable that names the scratch directory, in commands and at the beginning of paths."""
 INTERNAL = "WORKFLOWS_"
 """Our own settings: commands do not get them."""
 
+MayStart = Callable[[], Awaitable[None]]
+"""Asked at the last moment before a command is started; raises where it must not be started after all."""
+
+_DOING = {RUN_COMMANDS: "commands are", READ_FILES: "reading files is", WRITE_FILES: "writing files is"}
+
 
 class World:
-    __slots__ = ("_scratch", "policy", "run_id")
+    __slots__ = ("_may_start", "_scratch", "_trim", "policy", "run_id")
 
-    def __init__(self, policy: Policy, run_id: str, scratch: Path) -> None:
+    def __init__(
+        self,
+        policy: Policy,
+        run_id: str,
+        scratch: Path,
+        may_start: MayStart | None = None,
+        trim: Trim | None = None,
+    ) -> None:
         self.policy = policy
         self.run_id = run_id
         self._scratch = scratch
+        self._may_start = may_start
+        self._trim = trim
 
     @property
     def limits(self) -> Limits:
@@ -55,9 +69,11 @@ class World:
         return self._scratch
 
     def path_for_reading(self, text: str) -> Path:
+        self._check(READ_FILES)
         return self._allowed_path(text, "read")
 
     def path_for_writing(self, text: str) -> Path:
+        self._check(WRITE_FILES)
         return self._allowed_path(text, "written")
 
     def working_directory(self, text: str) -> Path:
@@ -102,6 +118,7 @@ class World:
 
     def read(self, path: Path, *, most: int | None = None, limit_hint: str = "") -> bytes | None:
         """The content of a file, None if there is none; refused if it has more than `most` bytes."""
+        self._check(READ_FILES)
         if most is None:
             most = self.limits.file_bytes
             limit_hint = f"set {self.limits.setting('file_bytes')} to change that"
@@ -117,6 +134,7 @@ class World:
         create_parents: bool = True,
     ) -> bool:
         """Puts a file there, whole or not at all; says whether it is new."""
+        self._check(WRITE_FILES)
         if create_parents and not path.parent.is_dir():
             files.make_directory(path.parent)
         return files.write_file(path, data, permissions=permissions, overwrite=overwrite)
@@ -132,11 +150,13 @@ class World:
     # Commands
 
     def check_command(self) -> None:
-        if not self.policy.allow_commands:
-            raise Forbidden(
-                "commands are switched off",
-                hint="set WORKFLOWS_ALLOW_COMMANDS=true (allow_commands in workflows.toml) to allow them",
-            )
+        self._check(RUN_COMMANDS)
+
+    def _check(self, capability: str) -> None:
+        """For steps that do what they have not declared; what they declare is looked at before they run."""
+        denial = self.policy.denial(capability)
+        if denial is not None:
+            raise Forbidden(f"{_DOING[capability]} switched off: {denial.setting}", hint=denial.remedy)
 
     def command_environment(self, added: Mapping[str, str]) -> dict[str, str]:
         """The server's own variables without its settings, then `added`, then SCRATCH."""
@@ -161,6 +181,8 @@ class World:
     ) -> Finished:
         """Runs a command to its end; cancelling kills everything that it has started. `key` marks it."""
         self.check_command()
+        if self._may_start is not None:
+            await self._may_start()
         return await run_process(
             arguments,
             directory=directory,
@@ -169,6 +191,7 @@ class World:
             capture=capture,
             keep_bytes=self.limits.captured_bytes,
             setting=self.limits.setting("captured_bytes"),
+            trim=self._trim,
         )
 
 

@@ -20,7 +20,7 @@ from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import IO
+from typing import IO, Protocol
 
 from workflows_mcp.errors import StepError
 from workflows_mcp.policy.leftovers import MARK, PAUSE_SECONDS, ROUNDS, kill_all_of
@@ -30,6 +30,17 @@ CHUNK = 65536
 CHUNKS_AT_EXIT = 16
 GRACE_SECONDS = 0.1
 """How long output is still read when the process has ended and something else holds its output open."""
+
+LEAST_PART = 4
+"""How much of what must not be seen has to stand at the end of what a killed command has printed."""
+
+
+class Trim(Protocol):
+    """Takes away what is left, at a cut, of something that must not be seen."""
+
+    def end_of_cut(self, text: str, least: int = 1) -> str: ...
+
+    def start_of_cut(self, text: str) -> str: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,6 +71,7 @@ async def run_process(
     capture: bool,
     keep_bytes: int,
     setting: str,
+    trim: Trim | None = None,
 ) -> Finished:
     """Runs a command to its end. `keep_bytes` of each output stream are kept; `setting` changes that."""
     started = time.perf_counter()
@@ -69,23 +81,25 @@ async def run_process(
         await running.finished
     except asyncio.CancelledError:
         await _kill(running, key)
-        raise Killed(_finished(running, setting, started)) from None
+        raise Killed(_finished(running, setting, trim, started, killed=True)) from None
     except BaseException:
         await _kill(running, key)
         raise
     finally:
         running.close()
-    return _finished(running, setting, started)
+    return _finished(running, setting, trim, started)
 
 
-def _finished(running: _Running, setting: str, started: float) -> Finished:
+def _finished(
+    running: _Running, setting: str, trim: Trim | None, started: float, *, killed: bool = False
+) -> Finished:
     code = running.process.returncode
     code = -9 if code is None else code
     return Finished(
         exit_code=code if code >= 0 else 128 - code,
         signal=-code if code < 0 else None,
-        stdout=running.kept[0].text(setting),
-        stderr=running.kept[1].text(setting),
+        stdout=running.kept[0].text(setting, trim, killed=killed),
+        stderr=running.kept[1].text(setting, trim, killed=killed),
         seconds=time.perf_counter() - started,
     )
 
@@ -240,14 +254,25 @@ class Kept:
         while self._tail_bytes - len(self._tail[0]) >= self._half:
             self._tail_bytes -= len(self._tail.popleft())
 
-    def text(self, setting: str) -> str:
+    def text(self, setting: str, trim: Trim | None = None, *, killed: bool = False) -> str:
+        """What was kept; of something that must not be seen, no part is left where the text was cut."""
         if self._total <= 2 * self._half:
-            return (bytes(self._head) + b"".join(self._tail)).decode("utf-8", "replace")
-        head = _without_broken_end(bytes(self._head))
-        tail = _without_broken_start(b"".join(self._tail)[-self._half :])
-        cut = self._total - len(head) - len(tail)
+            text = (bytes(self._head) + b"".join(self._tail)).decode("utf-8", "replace")
+        else:
+            text = self._cut_text(setting, trim)
+        return trim.end_of_cut(text, LEAST_PART) if killed and trim is not None else text
+
+    def _cut_text(self, setting: str, trim: Trim | None) -> str:
+        head_bytes = _without_broken_end(bytes(self._head))
+        tail_bytes = _without_broken_start(b"".join(self._tail)[-self._half :])
+        cut = self._total - len(head_bytes) - len(tail_bytes)
+        head, tail = head_bytes.decode("utf-8", "replace"), tail_bytes.decode("utf-8", "replace")
+        if trim is not None:
+            kept_head, kept_tail = trim.end_of_cut(head), trim.start_of_cut(tail)
+            cut += len((head[len(kept_head) :] + tail[: len(tail) - len(kept_tail)]).encode())
+            head, tail = kept_head, kept_tail
         note = f"\n[… {cut} bytes cut here; {setting}={2 * self._half} bytes are kept …]\n"
-        return head.decode("utf-8", "replace") + note + tail.decode("utf-8", "replace")
+        return head + note + tail
 
 
 def _without_broken_end(data: bytes) -> bytes:

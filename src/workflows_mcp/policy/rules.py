@@ -1,12 +1,35 @@
-"""The rules in force for a run, as data. `handles` enforces them."""
+"""The rules in force for a run, as data. `handles` enforces what steps may touch; `denials` says whether a
+step of some level, with some capabilities, may run at all.
+
+    policy = Policy(workspace, security_level="trusted", denied_capabilities=frozenset({"network"}))
+    policy.denials("privileged", {"run_commands", "network"})
+    # [it is privileged, and security_level is trusted; it needs network, and denied_capabilities has network]
+"""
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import NamedTuple
 
 from workflows_mcp.limits import Limits
-from workflows_mcp.settings import Settings
+from workflows_mcp.settings import LEVELS, Settings
+
+RUN_COMMANDS = "run_commands"
+READ_FILES = "read_files"
+WRITE_FILES = "write_files"
+
+
+class Denial(NamedTuple):
+    """Why a step may not run, or not do something: what it is about, the setting, and what would allow it."""
+
+    what: str
+    setting: str
+    remedy: str
+
+    def __str__(self) -> str:
+        return f"{self.what}, and {self.setting}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -16,11 +39,52 @@ class Policy:
     allowed_paths: tuple[Path, ...] = ()
     allow_commands: bool = True
     limits: Limits = field(default_factory=Limits)
+    security_level: str = LEVELS[-1]
+    """The highest level that may run."""
+    denied_capabilities: frozenset[str] = frozenset()
+    """What no step may do; not to allow commands is the same as to deny `run_commands`."""
 
     @property
     def roots(self) -> tuple[Path, ...]:
         return (self.workspace, *self.allowed_paths)
 
+    def denials(self, level: str, capabilities: Iterable[str]) -> list[Denial]:
+        """Every reason why a step may not run; none where it may."""
+        if self.allow_commands and not self.denied_capabilities and self.security_level == LEVELS[-1]:
+            return []
+        found = []
+        if _rank(level) > _rank(self.security_level):
+            remedy = f"set WORKFLOWS_SECURITY_LEVEL={level} (security_level in workflows.toml) to allow it"
+            found.append(Denial(f"it is {level}", f"security_level is {self.security_level}", remedy))
+        denied = (self.denial(capability) for capability in sorted(capabilities))
+        return found + [denial for denial in denied if denial is not None]
+
+    def denial(self, capability: str) -> Denial | None:
+        """Why no step may do this; None where it is allowed."""
+        what = f"it needs {capability}"
+        if capability in self.denied_capabilities:
+            remedy = (
+                f"take {capability} out of WORKFLOWS_DENIED_CAPABILITIES (denied_capabilities in "
+                "workflows.toml) to allow it"
+            )
+            return Denial(what, f"denied_capabilities has {capability}", remedy)
+        if capability == RUN_COMMANDS and not self.allow_commands:
+            remedy = "set WORKFLOWS_ALLOW_COMMANDS=true (allow_commands in workflows.toml) to allow it"
+            return Denial(what, "allow_commands is false", remedy)
+        return None
+
+
+def _rank(level: str) -> int:
+    """A level that nobody knows counts as the highest."""
+    return LEVELS.index(level) if level in LEVELS else len(LEVELS) - 1
+
 
 def policy_of(settings: Settings) -> Policy:
-    return Policy(settings.workspace, settings.allowed_paths, settings.allow_commands, settings.limits)
+    return Policy(
+        settings.workspace,
+        settings.allowed_paths,
+        settings.allow_commands,
+        settings.limits,
+        settings.security_level,
+        settings.denied_capabilities,
+    )

@@ -113,6 +113,8 @@ class Step:
     """The input, in seconds, after which the step is stopped; a `timeout` of the block goes before it."""
     may_fail: ClassVar[bool] = False
     """Whether a step that was carried out can still have failed (completed, failure)."""
+    on_interrupt: ClassVar[Literal["repeat", "ask", "fail"]] = "repeat"
+    """What becomes of a step that a crash has cut off, where the block does not say."""
     takes_output_specs: ClassVar[bool] = False
     """Whether a block of this type may declare `outputs` of its own (Shell)."""
 

@@ -10,9 +10,7 @@ drives it.
 from __future__ import annotations
 
 import asyncio
-import hashlib
 import logging
-from collections import OrderedDict
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
@@ -23,21 +21,25 @@ from workflows_mcp.engines.base import FindBundle, MakeEvent, RunSummary
 from workflows_mcp.engines.clock import Clock, SystemClock
 from workflows_mcp.engines.collector import collect_rarely
 from workflows_mcp.engines.driver import Driver
-from workflows_mcp.engines.encoding import encode_event
+from workflows_mcp.engines.encoding import encode
 from workflows_mcp.engines.executor import Executor
+from workflows_mcp.engines.forks import Fork, batch_of, fork_of
 from workflows_mcp.engines.ids import new_run_id
-from workflows_mcp.engines.sqlite import leases, runs
+from workflows_mcp.engines.large_values import LargeValues
+from workflows_mcp.engines.replay import machine_of
+from workflows_mcp.engines.sqlite import checkpoints, leases, runs
 from workflows_mcp.engines.sqlite.journal import RunJournal
 from workflows_mcp.engines.sqlite.letters import Letters
 from workflows_mcp.engines.sqlite.owners import this_process
+from workflows_mcp.engines.sqlite.resting import Resting, RestingRuns
 from workflows_mcp.engines.sqlite.store import Store
 from workflows_mcp.engines.waiting import wait_until
-from workflows_mcp.errors import LeaseLost, RequestError, StoreError, WorkflowsError
+from workflows_mcp.errors import Damaged, LeaseLost, StoreError, WorkflowsError
 from workflows_mcp.machine.events import Event, Started
 from workflows_mcp.machine.machine import Machine
 from workflows_mcp.machine.state import RunState
 from workflows_mcp.plan.model import Bundle
-from workflows_mcp.values import Value, to_json
+from workflows_mcp.values import Value
 
 logger = logging.getLogger(__name__)
 
@@ -46,8 +48,8 @@ POLL_SECONDS = 0.05
 _TURNS_A_SECOND = round(1 / POLL_SECONDS)
 _TRIES = 3
 """How often an event is sent again when the run changes hands on the way."""
-_KEPT_AT_REST = 64
-"""How many runs that wait for an agent stay in memory, so that the answer need not read them again."""
+_UNCLAIMED_SECONDS = 86_400.0
+"""How long a directory of a run that is not in the store is left to whoever may still be making the run."""
 
 
 class SqliteEngine:
@@ -71,10 +73,11 @@ class SqliteEngine:
         self._owner = self._lease.owner.id
         self._drivers: dict[str, Driver] = {}
         """The runs that are under way here."""
-        self._at_rest: OrderedDict[str, tuple[Machine, int]] = OrderedDict()
-        """Runs that came to rest here and wait for an agent, with the epoch at which they did."""
+        self._at_rest = RestingRuns()
         self._ending: dict[str, asyncio.Task[None]] = {}
         """Runs that have ended, until all that they started has ended too."""
+        self._making: set[asyncio.Task[None]] = set()
+        """Forks that are being made."""
         self._taking: dict[str, asyncio.Lock] = {}
         self._broken: set[str] = set()
         """Runs that this process cannot go on with; another version may."""
@@ -98,6 +101,7 @@ class SqliteEngine:
             self._keeping.cancel()
             with suppress(asyncio.CancelledError):
                 await self._keeping
+        await asyncio.gather(*self._making, return_exceptions=True)
         await asyncio.gather(*(driver.abandon() for driver in self._drivers.values()))
         await asyncio.gather(*self._ending.values())
         self._drivers.clear()
@@ -110,23 +114,24 @@ class SqliteEngine:
     # Runs
 
     async def start(self, bundle: Bundle, inputs: dict[str, Value], *, request_id: str | None = None) -> str:
-        request = runs.Request(request_id, _digest(bundle, inputs)) if request_id is not None else None
-        if request is not None and (known := self._started_by(request)) is not None:
+        request = runs.Request.of(request_id, bundle, inputs) if request_id is not None else None
+        if request is not None and (known := runs.started_by(self.store, request)) is not None:
             return known
         run_id, now, workspace = new_run_id(), self._clock.now(), str(self._executor.policy.workspace)
         started = Started(now, run_id, inputs, workspace)
-        encode_event(started)
-        machine = Machine(bundle, call_depth=self._executor.limits.call_depth)
-        driver, journal = self._new_driver(run_id, machine, epoch=1)
+        encode(started)
+        machine = machine_of(bundle, self._executor.limits)
+        large = runs.large_values(self.store, run_id, self._executor.limits)
+        driver, journal = self._new_driver(run_id, machine, large, epoch=1)
         key, body = self._bundles.put(bundle)
-        journal.created = runs.NewRun(run_id, bundle.main, key, body, request, now)
+        journal.created = runs.NewRun(run_id, bundle.main, key, body, request, now, now)
         self._drivers[run_id] = driver
-        driver.begin(started, run_id, workspace)
+        driver.feed(started)
         if request is not None:
             try:
                 await driver.synced()
             except apsw.ConstraintError:
-                known = self._started_by(request)
+                known = runs.started_by(self.store, request)
                 if known is None:
                     raise
                 return known
@@ -153,7 +158,7 @@ class SqliteEngine:
                 return False
             machine = self._resting(run_id) or self._read(run_id)
             event = make_event(machine, self._clock.now())
-            encode_event(event)
+            encode(event)
             machine.refuse_unexpected(event)
             driver = await self._take(run_id)
             if driver is not None:
@@ -195,31 +200,68 @@ class SqliteEngine:
                     return machine
             await asyncio.sleep(min(POLL_SECONDS, max(0.0, until - loop.time())))
 
-    async def recent(self, limit: int) -> list[RunSummary]:
-        rows = self.store.read(
-            "SELECT id, workflow, status, started_at, changed_at FROM runs ORDER BY changed_at DESC LIMIT ?",
-            (limit,),
+    async def recent(self, limit: int, workflow: str | None = None) -> list[RunSummary]:
+        return runs.recent(self.store, limit, workflow)
+
+    async def journal(self, run_id: str) -> tuple[Bundle, list[Event]]:
+        bundle, events, _ = await self._journal(run_id)
+        return bundle, events
+
+    async def _journal(self, run_id: str) -> tuple[Bundle, list[Event], LargeValues]:
+        driver = self._live(run_id)
+        if driver is not None:
+            with suppress(LeaseLost):  # another process drives it now: what that one has written counts
+                await driver.settled()
+        return runs.journal(self.store, self._bundles, run_id, self._executor.limits)
+
+    async def fork(self, run_id: str, position: int) -> str:
+        bundle, events, large = await self._journal(run_id)
+        fork = fork_of(run_id, bundle, events, position, self._executor.limits)
+        making = asyncio.create_task(self._make(fork, large, run_id))
+        self._making.add(making)
+        making.add_done_callback(self._making.discard)
+        await asyncio.shield(making)  # whoever has asked may go away: it is made whole all the same
+        return fork.run_id
+
+    async def _make(self, fork: Fork, large: LargeValues, run_id: str) -> None:
+        try:
+            await asyncio.to_thread(self._executor.copy_scratch, run_id, fork.run_id)
+            async with self._taking.setdefault(fork.run_id, asyncio.Lock()):
+                await self._create(fork, large)
+                driver, _ = self._new_driver(fork.run_id, fork.machine, large, epoch=1)
+                await self._go_on([driver], cut_off=False)
+        except BaseException:
+            if runs.status_of(self.store, fork.run_id) is None:
+                self._executor.clear_scratch(fork.run_id)
+            raise
+
+    async def _create(self, fork: Fork, large: LargeValues) -> None:
+        """Write a fork down, all of it at once."""
+        state, now = fork.machine.state, self._clock.now()
+        run = runs.NewRun(
+            fork.run_id, state.workflow, *self._bundles.put(fork.machine.bundle), None, state.started_at, now
         )
-        return [RunSummary(*row) for row in rows]
+        batch = batch_of(fork, large, now)
+
+        def write(connection: apsw.Connection) -> None:
+            self._renew(connection)
+            runs.create(connection, run, self._owner)
+            leases.close_batch(connection, fork.run_id, self._owner, 1, batch, rest=False)
+
+        await self.store.write(write)
+
+    async def forget_checkpoint(self, run_id: str, position: int) -> None:
+        await checkpoints.forget(self.store, run_id, position)
+
+    async def forgotten_checkpoints(self, run_id: str) -> set[int]:
+        return checkpoints.forgotten(self.store, run_id)
 
     def _read(self, run_id: str) -> Machine:
-        return runs.read(self.store, self._bundles, run_id, self._executor.limits.call_depth)
+        return runs.read(self.store, self._bundles, run_id, self._executor.limits)[0]
 
     def _resting(self, run_id: str) -> Machine | None:
         """A run that came to rest in this process and that nobody has touched since."""
-        known = self._at_rest.get(run_id)
-        if known is None or leases.epoch_of(self.store, run_id) != known[1]:
-            return None
-        return known[0]
-
-    def _started_by(self, request: runs.Request) -> str | None:
-        known = runs.started_by(self.store, request.id)
-        if known is not None and known[1] != request.digest:
-            raise RequestError(
-                f"the request_id '{request.id}' has started something else: the run {known[0]}",
-                hint="use a new request_id for a new run; the same one only to repeat the same call",
-            )
-        return known[0] if known is not None else None
+        return self._at_rest.at(run_id, leases.epoch_of(self.store, run_id))
 
     # Driving
 
@@ -228,9 +270,11 @@ class SqliteEngine:
         driver = self._drivers.get(run_id)
         return driver if driver is not None and driver.failure is None else None
 
-    def _new_driver(self, run_id: str, machine: Machine, epoch: int) -> tuple[Driver, RunJournal]:
+    def _new_driver(
+        self, run_id: str, machine: Machine, large: LargeValues, epoch: int
+    ) -> tuple[Driver, RunJournal]:
         journal = RunJournal(self.store, self._lease, self._clock, run_id, epoch)
-        driver = Driver(machine, journal, self._executor, self._clock, self._find_bundle)
+        driver = Driver(run_id, machine, large, journal, self._executor, self._clock, self._find_bundle)
         driver.on_rest = lambda status: self._rest(run_id, driver, epoch, status)
         self.store.beat(leases.RENEW_SECONDS, self._renew)
         return driver, journal
@@ -240,10 +284,7 @@ class SqliteEngine:
         if self._drivers.get(run_id) is driver:
             del self._drivers[run_id]
         if status == "idle":
-            self._at_rest[run_id] = (driver.machine, epoch)
-            self._at_rest.move_to_end(run_id)
-            while len(self._at_rest) > _KEPT_AT_REST:
-                self._at_rest.popitem(last=False)
+            self._at_rest.keep(run_id, Resting(driver.machine, driver.large, epoch))
         else:
             self._taking.pop(run_id, None)
             self._ending[run_id] = asyncio.get_running_loop().create_task(self._clean_up(driver))
@@ -264,8 +305,6 @@ class SqliteEngine:
         before = self._drivers.pop(run_id, None)
         if before is not None:
             await before.abandon()
-        resting = self._resting(run_id)
-        epoch_before = self._at_rest.pop(run_id)[1] if resting is not None else None
 
         def claim(connection: apsw.Connection) -> int | None:
             self._renew(connection)
@@ -274,18 +313,25 @@ class SqliteEngine:
         epoch = await self.store.write(claim)
         if epoch is None:
             return None
-        machine = resting if resting is not None and epoch_before == epoch - 1 else self._read(run_id)
-        return self._new_driver(run_id, machine, epoch)[0]
+        resting = self._at_rest.take(run_id, epoch)
+        if resting is not None:
+            machine, large = resting.machine, resting.large
+        else:
+            machine, large = runs.read(self.store, self._bundles, run_id, self._executor.limits)
+        return self._new_driver(run_id, machine, large, epoch)[0]
 
-    async def _go_on(self, drivers: list[Driver], event: Event | None = None) -> None:
+    async def _go_on(
+        self, drivers: list[Driver], event: Event | None = None, *, cut_off: bool = True
+    ) -> None:
         """End what is left of steps that were cut off, then let the runs go on."""
-        await self._executor.end_leftovers([(it.run_id, key) for it in drivers for key in it.under_way()])
+        if cut_off:
+            await self._executor.end_leftovers([(it.run_id, key) for it in drivers for key in it.under_way()])
         for driver in drivers:
             self._drivers[driver.run_id] = driver
             if event is None and driver.status == "idle":
                 await self._release(driver)
             else:
-                driver.resume(event)
+                driver.resume(event, cut_off=cut_off)
 
     async def _release(self, driver: Driver) -> None:
         """A run that was taken over, and in which there is nothing to do without an agent."""
@@ -361,6 +407,9 @@ class SqliteEngine:
                 if driver is not None:
                     logger.info("the run %s goes on here", run_id)
                     await self._go_on([driver])
+        except Damaged as error:
+            self._broken.add(run_id)
+            logger.error("nobody goes on with a run that is damaged: %s", error)
         except (StoreError, apsw.Error):
             logger.warning("the run %s cannot be taken over yet", run_id, exc_info=True)
         except Exception:
@@ -377,11 +426,13 @@ class SqliteEngine:
         self._lease.renew(connection, self._clock.now())
 
     def _sweep_scratch(self) -> None:
-        """What runs that have ended left behind because their process was killed."""
+        """What runs that have ended left behind because their process was killed, and what was copied for
+        a fork that was never made."""
         for run_id in self._executor.scratch_of_runs():
-            if runs.has_ended(self.store, run_id):
+            status = runs.status_of(self.store, run_id)
+            if status is None:
+                ended = self._executor.scratch_age(run_id) > _UNCLAIMED_SECONDS
+            else:
+                ended = status not in ("running", "idle")
+            if ended:
                 self._executor.clear_scratch(run_id)
-
-
-def _digest(bundle: Bundle, inputs: dict[str, Value]) -> str:
-    return hashlib.blake2b(to_json([bundle.main, inputs]).encode(), digest_size=12).hexdigest()

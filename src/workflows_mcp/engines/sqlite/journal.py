@@ -7,12 +7,15 @@ from collections.abc import Callable
 import apsw
 
 from workflows_mcp.engines.clock import Clock
-from workflows_mcp.engines.driver import Batch
+from workflows_mcp.engines.journals import Batch
 from workflows_mcp.engines.sqlite import leases, runs
 from workflows_mcp.engines.sqlite.store import Store
 from workflows_mcp.errors import LeaseLost
 
 Done = Callable[[Exception | None], None]
+
+CHANGED_SECONDS = 1.0
+"""How far behind the time may be at which a run says that it has changed: saying so costs a write."""
 
 
 class RunJournal:
@@ -25,12 +28,20 @@ class RunJournal:
         self.created: runs.NewRun | None = None
         """What the first batch brings with it: the run itself."""
         self._status = "running"
+        self._changed_at = 0.0
+        """When the run last told when it has changed."""
         self._lapses = lease.lapses
 
     def append(self, batch: Batch, done: Done) -> None:
         created, self.created = self.created, None
-        plain = created is None and batch.snapshot is None and batch.status == self._status
-        self._status = batch.status
+        plain = (
+            created is None
+            and batch.snapshot is None
+            and batch.status == self._status
+            and batch.at < self._changed_at + CHANGED_SECONDS
+        )
+        if not plain:
+            self._status, self._changed_at = batch.status, batch.at
         owner = self._lease.owner.id
 
         def write(connection: apsw.Connection) -> None:
@@ -45,7 +56,7 @@ class RunJournal:
                     connection, self.run_id, owner, self.epoch, batch, rest=batch.status != "running"
                 )
 
-        self._submit(write, done, single=plain)
+        self._submit(write, done, single=plain and not batch.blobs)
 
     def in_force(self) -> bool:
         return self._lease.in_force_since(self._lapses)

@@ -13,7 +13,7 @@ from typing import Any
 
 import apsw
 
-from workflows_mcp.engines.driver import Batch
+from workflows_mcp.engines.journals import Batch
 from workflows_mcp.engines.sqlite.owners import Owner, is_gone
 from workflows_mcp.engines.sqlite.store import Store
 from workflows_mcp.errors import LeaseLost
@@ -122,6 +122,8 @@ def append(connection: apsw.Connection, run_id: str, epoch: int, batch: Batch) -
     connection.execute(_APPEND, (run_id, batch.position, epoch, batch.events))
     if connection.changes() != 1:
         raise lost(run_id)
+    if batch.blobs:
+        connection.executemany("INSERT OR IGNORE INTO blobs VALUES(?, ?)", batch.blobs)
 
 
 def close_batch(

@@ -12,7 +12,7 @@ from collections.abc import Callable
 import apsw
 
 from workflows_mcp.engines.driver import Driver
-from workflows_mcp.engines.encoding import decode_event, encode_event
+from workflows_mcp.engines.encoding import decode_event, encode
 from workflows_mcp.engines.sqlite.store import Store
 from workflows_mcp.errors import NotExpected, RequestError, StoreError
 from workflows_mcp.machine.events import Event
@@ -26,7 +26,7 @@ class Letters:
         self._in_hand: set[int] = set()
 
     async def post(self, run_id: str, event: Event) -> int:
-        body = encode_event(event)
+        body = encode(event)
 
         def write(connection: apsw.Connection) -> int:
             connection.execute("INSERT INTO inbox(run, event) VALUES(?, ?)", (run_id, body))

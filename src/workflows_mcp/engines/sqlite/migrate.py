@@ -6,7 +6,7 @@ import apsw
 
 from workflows_mcp.errors import StoreError
 
-VERSION = 1
+VERSION = 2
 LAID_OUT_BYTES = 4 * 1024 * 1024
 
 _FIRST = """
@@ -42,6 +42,19 @@ CREATE TABLE inbox(             -- events for runs that another process drives
   id INTEGER PRIMARY KEY, run TEXT NOT NULL, event BLOB NOT NULL, answer TEXT);
 """
 
+_SECOND = """
+CREATE INDEX runs_by_workflow ON runs(workflow, changed_at);
+
+CREATE TABLE forgotten(         -- positions of runs that nobody wants to be offered any more
+  run TEXT NOT NULL, position INTEGER NOT NULL, PRIMARY KEY(run, position)) WITHOUT ROWID;
+
+CREATE TABLE blobs(             -- large values of events and snapshots, each once, by content
+  hash BLOB PRIMARY KEY, body BLOB NOT NULL);
+"""
+
+_STEPS = (_FIRST, _SECOND)
+"""What leads from each version to the next."""
+
 
 def migrate(connection: apsw.Connection) -> None:
     """Bring the store to the present schema; refuse one that a newer version has written."""
@@ -53,8 +66,9 @@ def migrate(connection: apsw.Connection) -> None:
                 f"the store of runs has version {found}, this program knows versions up to {VERSION}",
                 hint="update workflows-mcp, or set WORKFLOWS_HOME to another directory",
             )
-        if found == 0:
-            connection.execute(_FIRST)
+        for step in _STEPS[found:]:
+            connection.execute(step)
+        if found < VERSION:
             connection.pragma("user_version", VERSION)
         connection.execute("COMMIT")
     except BaseException:

@@ -2,17 +2,24 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections import OrderedDict
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 import apsw
 
-from workflows_mcp.engines.encoding import decode_events
+from workflows_mcp.engines.base import RunSummary
+from workflows_mcp.engines.large_values import LargeValues
+from workflows_mcp.engines.replay import machine_of
 from workflows_mcp.engines.sqlite.store import Store
-from workflows_mcp.errors import StoreError, UnknownRun
+from workflows_mcp.errors import Damaged, RequestError, UnknownRun
+from workflows_mcp.limits import Limits
+from workflows_mcp.machine.events import Event
 from workflows_mcp.machine.machine import Machine
 from workflows_mcp.plan.codec import bundle_key, decode_bundle, encode_bundle
 from workflows_mcp.plan.model import Bundle
+from workflows_mcp.values import Value, to_json
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,6 +29,11 @@ class Request:
     id: str
     digest: str
 
+    @classmethod
+    def of(cls, request_id: str, bundle: Bundle, inputs: dict[str, Value]) -> Request:
+        asked = to_json([bundle.main, inputs]).encode()
+        return cls(request_id, hashlib.blake2b(asked, digest_size=12).hexdigest())
+
 
 @dataclass(frozen=True, slots=True)
 class NewRun:
@@ -30,7 +42,9 @@ class NewRun:
     bundle_key: str
     bundle: bytes
     request: Request | None
+    started_at: float
     at: float
+    """When it was made, which for a fork is not when it started."""
 
 
 class BundleCache:
@@ -70,11 +84,19 @@ def create(connection: apsw.Connection, run: NewRun, owner: str) -> None:
     connection.execute(
         "INSERT INTO runs(id, workflow, bundle, request_id, request_digest, status, started_at, changed_at,"
         " owner, epoch) VALUES(?, ?, ?, ?, ?, 'running', ?, ?, ?, 1)",
-        (run.run_id, run.workflow, run.bundle_key, *request, run.at, run.at, owner),
+        (run.run_id, run.workflow, run.bundle_key, *request, run.started_at, run.at, owner),
     )
 
 
-def read(store: Store, bundles: BundleCache, run_id: str, call_depth: int) -> Machine:
+def large_values(store: Store, run_id: str, limits: Limits) -> LargeValues:
+    def fetch(digest: bytes) -> bytes | None:
+        rows = store.read("SELECT body FROM blobs WHERE hash = ?", (digest,))
+        return rows[0][0] if rows else None
+
+    return LargeValues(run_id, limits.stored_bytes, fetch)
+
+
+def read(store: Store, bundles: BundleCache, run_id: str, limits: Limits) -> tuple[Machine, LargeValues]:
     """The run as it is on disk: its latest snapshot and what has happened since."""
     rows = store.read(
         "SELECT runs.bundle, snapshots.position, snapshots.body FROM runs"
@@ -82,19 +104,49 @@ def read(store: Store, bundles: BundleCache, run_id: str, call_depth: int) -> Ma
         (run_id,),
     )
     if not rows:
-        raise UnknownRun(f"there is no run '{run_id}'", hint="the recent runs are listed without an id")
+        raise unknown(run_id)
     key, position, snapshot = rows[0]
-    machine = Machine(bundles.get(store, key), snapshot, call_depth=call_depth)
+    large = large_values(store, run_id, limits)
+    state = large.restore(snapshot) if snapshot is not None else None
+    machine = machine_of(bundles.get(store, key), limits, state)
+    for event in _events(store, run_id, position or 0, large):
+        machine.apply(event)
+    return machine, large
+
+
+def journal(
+    store: Store, bundles: BundleCache, run_id: str, limits: Limits
+) -> tuple[Bundle, list[Event], LargeValues]:
+    """All events of a run, and what it is pinned to."""
+    rows = store.read("SELECT bundle FROM runs WHERE id = ?", (run_id,))
+    if not rows:
+        raise unknown(run_id)
+    large = large_values(store, run_id, limits)
+    return bundles.get(store, rows[0][0]), list(_events(store, run_id, 0, large)), large
+
+
+def _events(store: Store, run_id: str, position: int, large: LargeValues) -> Iterator[Event]:
+    """The events of a run from a position on. Batches end where snapshots are made."""
     batches = store.read(
         "SELECT position, events FROM journal WHERE run = ? AND position >= ? ORDER BY position",
-        (run_id, position or 0),
+        (run_id, position),
     )
-    for first, events in batches:
-        if first != machine.state.events:
-            raise StoreError(f"the journal of the run {run_id} has a gap after {machine.state.events} events")
-        for event in decode_events(events):
-            machine.apply(event)
-    return machine
+    for first, body in batches:
+        if first != position:
+            raise Damaged(f"the journal of the run {run_id} has a gap after {position} events")
+        events = large.decode_events(body)
+        position += len(events)
+        yield from events
+
+
+def recent(store: Store, limit: int, workflow: str | None) -> list[RunSummary]:
+    columns = "SELECT id, workflow, status, started_at, changed_at FROM runs"
+    latest = "ORDER BY changed_at DESC LIMIT ?"
+    if workflow is None:
+        rows = store.read(f"{columns} {latest}", (limit,))
+    else:
+        rows = store.read(f"{columns} WHERE workflow = ? {latest}", (workflow, limit))
+    return [RunSummary(*row) for row in rows]
 
 
 def position_of(store: Store, run_id: str) -> tuple[int, int]:
@@ -104,16 +156,29 @@ def position_of(store: Store, run_id: str) -> tuple[int, int]:
         (run_id,),
     )
     if not rows:
-        raise UnknownRun(f"there is no run '{run_id}'", hint="the recent runs are listed without an id")
+        raise unknown(run_id)
     return int(rows[0][0]), int(rows[0][1] or 0)
 
 
-def started_by(store: Store, request_id: str) -> tuple[str, str] | None:
-    """The run that a request has started, and the digest of what it asked for."""
-    rows = store.read("SELECT id, request_digest FROM runs WHERE request_id = ?", (request_id,))
-    return (str(rows[0][0]), str(rows[0][1])) if rows else None
+def started_by(store: Store, request: Request) -> str | None:
+    """The run that a request has started. Raises RequestError where it has started something else."""
+    rows = store.read("SELECT id, request_digest FROM runs WHERE request_id = ?", (request.id,))
+    if not rows:
+        return None
+    run_id, digest = str(rows[0][0]), str(rows[0][1])
+    if digest != request.digest:
+        raise RequestError(
+            f"the request_id '{request.id}' has started something else: the run {run_id}",
+            hint="use a new request_id for a new run; the same one only to repeat the same call",
+        )
+    return run_id
 
 
-def has_ended(store: Store, run_id: str) -> bool:
+def status_of(store: Store, run_id: str) -> str | None:
+    """What the store says of a run; None when it knows none of that id."""
     rows = store.read("SELECT status FROM runs WHERE id = ?", (run_id,))
-    return bool(rows) and rows[0][0] not in ("running", "idle")
+    return str(rows[0][0]) if rows else None
+
+
+def unknown(run_id: str) -> UnknownRun:
+    return UnknownRun(f"there is no run '{run_id}'", hint="the recent runs are listed without an id")

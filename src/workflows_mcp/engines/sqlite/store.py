@@ -183,6 +183,7 @@ class Store:
                 self._loop.call_soon_threadsafe(self._thread_answered, group, results)
             except RuntimeError:
                 return  # the loop has been closed: nobody is left to be told
+            del group, results  # while waiting, nothing of a run that has ended is held
 
     def _thread_answered(self, group: list[Write], results: list[tuple[Any, Exception | None]]) -> None:
         self._with_thread -= 1

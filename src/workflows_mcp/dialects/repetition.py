@@ -1,0 +1,96 @@
+"""What a block says of doing it more than once: `retry`, `for_each` and what goes with them.
+
+Literals are checked here; what holds references is checked again by the run, with the same rules.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from workflows_mcp.errors import Problem
+from workflows_mcp.expressions.base import Language
+from workflows_mcp.plan.inputs import at_once
+from workflows_mcp.plan.model import ForEach
+from workflows_mcp.plan.references import ReferenceReader, Use
+from workflows_mcp.plan.retry import WrongRetry, as_mapping, read_rule
+from workflows_mcp.values import Value, did_you_mean, kind_of, shown
+
+Path = tuple[str | int, ...]
+Report = Callable[[Problem], None]
+
+FOR_EACH_KEYS = ("for_each", "max_parallel", "for_each_mode")
+_MODES = ("parallel", "sequential")
+
+
+def read_retry(
+    given: Value, path: Path, references: ReferenceReader, report: Report
+) -> tuple[dict[str, Value] | None, list[Use]]:
+    """What `retry` says, None where it says nothing that could be used, and its references."""
+    if given is None:
+        return None, []
+    uses = references.in_value(given, path)
+    try:
+        mapping = as_mapping(given)
+        read_rule({key: value for key, value in mapping.items() if not _dynamic(value, references.language)})
+    except WrongRetry as wrong:
+        where = (*path, wrong.key) if isinstance(given, dict) and wrong.key is not None else path
+        code = "unknown_key" if wrong.on_key else "wrong_value"
+        report(Problem(code, str(wrong), wrong.hint, where, on_key=wrong.on_key))
+        return None, uses
+    return mapping, uses
+
+
+def read_for_each(
+    block: dict[str, Value], condition: str | None, at: Path, references: ReferenceReader, report: Report
+) -> tuple[ForEach | None, list[Use]]:
+    """What the block is repeated for. A condition that looks at the item is part of it."""
+    if "for_each" not in block:
+        for key in FOR_EACH_KEYS[1:]:
+            if key in block:
+                hint = "add for_each: ${inputs.items}, or remove it"
+                message = f"'{key}' is for a block with for_each"
+                report(Problem("unknown_key", message, hint, (*at, key), on_key=True))
+        return None, []
+    items = block["for_each"]
+    uses = references.in_value(items, (*at, "for_each"))
+    if not isinstance(items, list | dict) and not _dynamic(items, references.language):
+        report(
+            Problem(
+                "wrong_type",
+                f"'for_each' must be a list or an object, not {kind_of(items)} {shown(items)}",
+                "e.g. for_each: ${inputs.files} or for_each: [linux, macos]",
+                (*at, "for_each"),
+            )
+        )
+        items = []
+    limit = block.get("max_parallel")
+    uses += references.in_value(limit, (*at, "max_parallel"))
+    if limit is not None and not _dynamic(limit, references.language):
+        try:
+            limit = at_once(limit)
+        except ValueError as error:
+            hint = "how many items may be under way at once"
+            report(Problem("wrong_type", f"'max_parallel' {error}", hint, (*at, "max_parallel")))
+            limit = None
+    mode = block.get("for_each_mode", "parallel")
+    if mode not in _MODES:
+        hint = did_you_mean(str(mode), _MODES, what="modes")
+        message = f"'for_each_mode' must be parallel or sequential, not {shown(mode)}"
+        report(Problem("wrong_value", message, hint, (*at, "for_each_mode")))
+    elif mode == "sequential":
+        limit = 1
+    return ForEach(items, limit, condition if looks_at_item(condition, references.language) else None), uses
+
+
+def looks_at_item(condition: str | None, language: Language) -> bool:
+    """Whether a condition decides for each item on its own."""
+    if condition is None or "each." not in condition:
+        return False
+    references = ReferenceReader(language).in_condition(condition, ())
+    return any(use.reference.path[0] == "each" for use in references)
+
+
+def _dynamic(value: Value, language: Language) -> bool:
+    if isinstance(value, str):
+        return language.is_dynamic(value)
+    return isinstance(value, list) and any(_dynamic(item, language) for item in value)

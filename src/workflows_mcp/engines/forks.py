@@ -1,0 +1,59 @@
+"""A fork: a new run that is made of the first events of another one, and goes on in its own way.
+
+It is whole by itself: its events are copies, the first of them with its own id and where it comes from. What
+was under way at that point is started afresh, as after a crash. The other run is not touched. How either
+is kept is not known here.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import msgspec
+
+from workflows_mcp.engines.encoding import join_events
+from workflows_mcp.engines.ids import new_run_id
+from workflows_mcp.engines.journals import Batch
+from workflows_mcp.engines.large_values import LargeValues
+from workflows_mcp.engines.replay import replayed
+from workflows_mcp.errors import RequestError
+from workflows_mcp.limits import Limits
+from workflows_mcp.machine.events import Event, Started
+from workflows_mcp.machine.machine import Machine
+from workflows_mcp.plan.model import Bundle
+
+
+@dataclass(frozen=True, slots=True)
+class Fork:
+    run_id: str
+    events: list[Event]
+    machine: Machine
+    """The new run after these events."""
+
+
+def fork_of(run_id: str, bundle: Bundle, events: list[Event], position: int, limits: Limits) -> Fork:
+    """Raises RequestError where there is no such position, or nothing is left to do at it."""
+    if not 1 <= position <= len(events):
+        raise RequestError(
+            f"the run {run_id} has no position {position}",
+            hint=f"a position is the number of events that a fork is made of: 1 to {len(events)}",
+        )
+    started = events[0]
+    assert isinstance(started, Started), "a journal begins with the start of its run"
+    new_id = new_run_id()
+    origin = msgspec.structs.replace(started, run_id=new_id, forked_from=f"{run_id}@{position}")
+    copied = [origin, *events[1:position]]
+    machine = replayed(bundle, copied, limits)
+    if machine.state.status != "running":
+        raise RequestError(
+            f"the run {run_id} had ended at position {position}: nothing is left to do",
+            hint="fork it from an earlier position, or start the workflow again",
+        )
+    return Fork(new_id, copied, machine)
+
+
+def batch_of(fork: Fork, large: LargeValues, at: float) -> Batch:
+    """All of a fork, to be written together."""
+    events = join_events([large.encode(event) for event in fork.events])
+    snapshot = large.snapshot(fork.machine)
+    return Batch(0, events, len(fork.events), "running", at, snapshot, large.take_new())

@@ -1,0 +1,129 @@
+"""Which steps may run under the policy in force: before a run starts, and again when a step is performed.
+
+A step type declares its level and what it needs of the world; `policy` says what is allowed. What may not run
+is refused before anything has run, with all blocks that it is about. It is looked at again when a step is
+performed, because a workflow may be chosen while the run is under way, and a run may have been started by a
+server with other settings. How a step is carried out is not known here.
+"""
+
+from __future__ import annotations
+
+from typing import Any, ClassVar, NamedTuple
+
+from pydantic import ConfigDict
+
+from workflows_mcp.errors import Forbidden
+from workflows_mcp.plan.model import Bundle, Call
+from workflows_mcp.policy.rules import Denial, Policy
+from workflows_mcp.steps.base import Question, Step, StepInputs, StepOutputs, StepResult
+from workflows_mcp.steps.registry import StepRegistry
+from workflows_mcp.values import Value
+
+CALL = "ExecuteWorkflow"
+"""The step type that declares what a call is."""
+
+
+class ForbiddenBlock(NamedTuple):
+    workflow: str
+    block: str
+    step: str
+    denials: list[Denial]
+
+    def __str__(self) -> str:
+        reasons = "; ".join(str(denial) for denial in self.denials)
+        return f"block '{self.block}' of workflow '{self.workflow}' ({self.step}): {reasons}"
+
+
+def denials(step: Step, policy: Policy) -> list[Denial]:
+    """Every reason why the step may not run; none where it may."""
+    return policy.denials(step.level, step.capabilities)
+
+
+def check_step(step: Step, policy: Policy) -> None:
+    """Raise Forbidden where the step may not run."""
+    found = denials(step, policy)
+    if found:
+        reasons = "; ".join(str(denial) for denial in found)
+        raise Forbidden(f"a {step.name} step may not run: {reasons}", hint=_remedies(found))
+
+
+def forbidden_blocks(bundle: Bundle, registry: StepRegistry, policy: Policy) -> list[ForbiddenBlock]:
+    """All blocks of a workflow, and of those that it calls by a fixed name, that may not run."""
+    found = []
+    for name, plan in sorted(bundle.plans.items(), key=lambda item: item[0] != bundle.main):
+        for node in plan.body.nodes:
+            step = registry.find(CALL if isinstance(node.do, Call) else node.do.step)
+            denied = denials(step, policy) if step is not None else []
+            if step is not None and denied:
+                found.append(ForbiddenBlock(name, node.id, step.name, denied))
+    return found
+
+
+def check_bundle(bundle: Bundle, registry: StepRegistry, policy: Policy) -> None:
+    """Raise Forbidden, naming every block that may not run."""
+    found = forbidden_blocks(bundle, registry, policy)
+    if found:
+        count = f"{len(found)} blocks" if len(found) > 1 else "a block"
+        raise Forbidden(
+            f"the workflow '{bundle.main}' is not started: {count} may not run here: "
+            + "; ".join(
+                f"{number}. {block}" if len(found) > 1 else str(block)
+                for number, block in enumerate(found, 1)
+            ),
+            hint=_remedies([denial for block in found for denial in block.denials]),
+        )
+
+
+def _remedies(found: list[Denial]) -> str:
+    return "; ".join(dict.fromkeys(denial.remedy for denial in found))
+
+
+class PermittedSteps(StepRegistry):
+    """The step types as an agent may be handed them: what may not run is asked of nobody."""
+
+    def __init__(self, registry: StepRegistry, policy: Policy) -> None:
+        super().__init__()
+        self._registry = registry
+        self._policy = policy
+
+    def names(self) -> list[str]:
+        return self._registry.names()
+
+    def find(self, name: str) -> Step | None:
+        step = self._registry.find(name)
+        if step is None or step.by != "agent":
+            return step
+        denied = denials(step, self._policy)
+        return _NotPermitted(step, denied) if denied else step
+
+
+class _AnyInputs(StepInputs):
+    model_config = ConfigDict(extra="allow")
+
+
+class _NotPermitted(Step):
+    """Stands in for a step that may not be handed to an agent: all that can be answered is to let it fail."""
+
+    by = "agent"
+    Inputs: ClassVar[type[StepInputs]] = _AnyInputs
+    Outputs: ClassVar[type[StepOutputs]] = StepOutputs
+
+    def __init__(self, step: Step, denied: list[Denial]) -> None:
+        self.name = step.name  # type: ignore[misc]
+        self._step = step
+        self._reasons = "; ".join(str(denial) for denial in denied)
+        self._remedies = _remedies(denied)
+
+    def ask(self, inputs: Any) -> Question:
+        return Question(
+            type="forbidden",
+            instructions=f"A {self.name} step may not run here ({self._reasons}), so it is not handed out. "
+            f"Tell the user: {self._remedies}. Submit {{}} to let the run go on with this step as failed, or "
+            "cancel the run.",
+            parameters={},
+            result_schema={"type": "object", "additionalProperties": False},
+        )
+
+    def answered(self, inputs: Any, result: dict[str, Value]) -> StepResult:
+        outputs = self._step.output_defaults({})
+        return StepResult(outputs, ok=False, message=f"it may not run here: {self._reasons}")

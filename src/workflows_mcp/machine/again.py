@@ -1,0 +1,97 @@
+"""A block that is carried out again: because it failed, or because a crash has cut it off.
+
+A block that waits for its next try is a frame of kind `retry` with a timer. A step that was cut off is
+repeated unless its block says otherwise (`on_interrupt`): then it has failed, or the agent is asked.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from workflows_mcp.machine.commands import SetTimer, address_of, key_of
+from workflows_mcp.machine.events import Answered, Interrupted, StepDone, StepFailed
+from workflows_mcp.machine.open_scope import OpenScope
+from workflows_mcp.machine.state import Fault, Frame, Record
+from workflows_mcp.plan.retry import Failure, pause
+from workflows_mcp.values import Value
+
+if TYPE_CHECKING:
+    from workflows_mcp.machine.machine import Machine
+
+CUT_OFF = "the server stopped while this step was under way"
+
+
+def tried_again(
+    machine: Machine,
+    scope: OpenScope,
+    index: int,
+    at: float,
+    record: Record,
+    outputs: dict[str, Value],
+    message: str | None,
+    fault: Fault | None,
+) -> bool:
+    """Whether a block that has failed gets another try, which then waits for its time."""
+    state = machine.state
+    seconds = _seconds_to_next_try(scope, index, at, state.run_id, record, outputs, fault)
+    if seconds is None:
+        return False
+    address = scope.prefix + scope.program.nodes[index].id
+    record.attempts += 1
+    record.status, record.outcome, record.message, record.outputs = "running", "n/a", message, outputs
+    frame = state.frames[address] = Frame("retry", at, scope.attempt(record), deadline=at + seconds)
+    machine.wish(SetTimer(key_of(address, frame.attempt), at + seconds))
+    return True
+
+
+def _seconds_to_next_try(
+    scope: OpenScope,
+    index: int,
+    at: float,
+    run_id: str,
+    record: Record,
+    outputs: dict[str, Value],
+    fault: Fault | None,
+) -> float | None:
+    """How long a block that has failed waits for its next try; None where it gets none."""
+    node = scope.program.nodes[index]
+    if node.for_each is not None:
+        return None  # its items have had their tries
+    rule = scope.program.prepared(index).retry(scope.names_for(index))
+    if rule is None:
+        return None
+    code = fault.code if fault is not None else ""
+    kind = "failure" if record.scope is not None or fault is None else "error"
+    failure = Failure("timeout" if code == "timeout" else kind, code, outputs.get("exit_code"))
+    this_try = f"{run_id}/{key_of(scope.prefix + node.id, scope.attempt(record))}"
+    return pause(rule, record.attempts, failure, at - (record.started_at or at), this_try)
+
+
+def interrupted(machine: Machine, event: Interrupted) -> None:
+    """A step that was cut off, and that is not simply repeated."""
+    address, attempt = address_of(event.key)
+    frame = machine.state.frames.get(address)
+    if frame is None or frame.kind != "step" or frame.attempt != attempt:
+        return
+    scope, index = machine.locate(address)
+    machine.close_frame(address, frame)
+    if scope.program.nodes[index].on_interrupt == "fail":
+        machine.fail(scope, index, event.at, machine.fault(scope, index, "interrupted", CUT_OFF))
+        return
+    machine.state.frames[address] = Frame("agent", event.at, attempt, cut_off=True)
+    record = scope.scope.records[scope.program.nodes[index].id]
+    record.status, record.message = "paused", CUT_OFF
+
+
+def decided(machine: Machine, scope: OpenScope, index: int, event: StepDone | StepFailed | Answered) -> None:
+    """The agent has said what becomes of a step that was cut off."""
+    decision = event.outputs.get("decision")
+    if decision == "repeat":
+        scope.scope.records[scope.program.nodes[index].id].attempts += 1
+        machine.enter_again(scope, index)
+    elif decision == "done":
+        given = event.outputs.get("outputs")
+        outputs = {**scope.program.defaults(index), **(given if isinstance(given, dict) else {})}
+        machine.end(scope, index, event.at, "completed", "success", outputs)
+    else:
+        machine.fail(scope, index, event.at, machine.fault(scope, index, "interrupted", CUT_OFF))

@@ -1,0 +1,96 @@
+"""A block that is carried out for each item: the items as blocks of a scope of their own.
+
+The items are a graph without dependencies, of which only so many nodes are entered at once. So whatever
+holds for blocks holds for items: retries, timeouts, questions, calls, cancellation, restarts.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from workflows_mcp.machine.open_scope import OpenScope
+from workflows_mcp.machine.program import Evaluate, PreparedNode, Program
+from workflows_mcp.machine.scope import failed
+from workflows_mcp.machine.state import Fault, Record, Scope
+from workflows_mcp.plan.items import item_node, names_of_items
+from workflows_mcp.plan.model import Plan
+
+_NAMED = 5
+_MESSAGE_CHARS = 300
+
+
+class ItemsProgram(Program):
+    """The program of the items: each of them the same block, prepared once."""
+
+    def __init__(self, around: Program, index: int, keys: Sequence[str | int]) -> None:
+        self.plan: Plan = around.plan
+        self.language = around.language
+        names = names_of_items(keys)
+        self.nodes = tuple(item_node(around.nodes[index], name) for name in names)
+        self._one = PreparedNode(item_node(around.nodes[index], ""), around.language)
+        self.ids = {name: position for position, name in enumerate(names)}
+        self.dependents = [[] for _ in names]
+
+    def prepared(self, index: int) -> PreparedNode:
+        return self._one
+
+    @property
+    def outputs(self) -> dict[str, Evaluate]:
+        return {}
+
+
+class OpenItems(OpenScope):
+    """The items while some of them are still to be done."""
+
+    __slots__ = ("_next", "_values", "limit")
+
+    def __init__(
+        self, around: OpenScope, index: int, prefix: str, scope: Scope, items: Any, limit: int | None
+    ) -> None:
+        keys = scope.each or []
+        program = ItemsProgram(around.program, index, keys)
+        super().__init__(prefix, scope, program, around.names, around.depth, around.tries)
+        self._values = list(items.values()) if isinstance(items, dict) else items
+        self.limit = limit
+        self._next = len(scope.records)
+        """Items are entered in order, so those that have no record are the last ones."""
+
+    def names_for(self, index: int) -> dict[str, Any]:
+        keys = self.scope.each or []
+        each = {"key": keys[index], "value": self._values[index], "index": index, "count": len(keys)}
+        return {**self.names, "each": each}
+
+    def ready(self) -> list[int]:
+        count = len(self.program.nodes)
+        self._next = count if self.limit is None else min(self.limit, count)
+        return list(range(self._next))
+
+    def following(self) -> int | None:
+        if self._next >= len(self.program.nodes):
+            return None
+        self._next += 1
+        return self._next - 1
+
+
+def items_outcome(prefix: str, scope: Scope, program: Program) -> tuple[str | None, Fault | None]:
+    """How the block went once all items have ended: what to say of those that failed, and why the first
+    of them did."""
+    keys = scope.each or []
+    wrong: list[tuple[str | int, Record]] = []
+    for key, node in zip(keys, program.nodes, strict=True):
+        record = scope.records[node.id]
+        if failed(record):
+            wrong.append((key, record))
+    if not wrong:
+        return None, None
+    key, record = wrong[0]
+    reason = (record.message or "no reason was given")[:_MESSAGE_CHARS]
+    message = f"{len(wrong)} of {len(keys)} items failed: '{key}': {reason}"
+    if len(wrong) > 1:
+        message += f" (and {', '.join(repr(str(other)) for other, _ in wrong[1:_NAMED])}"
+        message += f" and {len(wrong) - _NAMED} more)" if len(wrong) > _NAMED else ")"
+    name = names_of_items(keys)[keys.index(key)]
+    inner = record.fault or Fault("block_failed", "", "", prefix + name, scope.workflow, program.nodes[0].at)
+    fault = Fault(inner.code, message, inner.hint, inner.address, inner.workflow, inner.path, inner.offset)
+    return message, fault

@@ -1,0 +1,74 @@
+"""Which scopes are open, by the prefix of the addresses inside of them. All of it follows from the state."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from workflows_mcp.machine.items import OpenItems
+from workflows_mcp.machine.open_scope import OpenScope
+from workflows_mcp.machine.scope import ProgramOf, names_in
+from workflows_mcp.machine.state import TERMINAL, Frame, Scope
+from workflows_mcp.values import Value
+
+
+class OpenScopes:
+    def __init__(self) -> None:
+        self._open: dict[str, OpenScope] = {}
+
+    def open_workflow(
+        self,
+        scope: Scope,
+        program_of: ProgramOf,
+        run_id: str,
+        around: OpenScope | None = None,
+        name: str = "",
+    ) -> OpenScope:
+        """A workflow: the run's own, or the one that the block `name` of the scope `around` calls."""
+        prefix, depth, tries = "", 0, ""
+        if around is not None:
+            prefix, depth = f"{around.prefix}{name}/", around.depth + 1
+            tries = around.tries_inside(around.scope.records[name])
+        names = names_in(scope, run_id, program_of)
+        opened = self._open[prefix] = OpenScope(
+            prefix, scope, program_of(scope.workflow), names, depth, tries
+        )
+        return opened
+
+    def open_items(self, scope: Scope, around: OpenScope, index: int, items: Value) -> OpenScope:
+        """The items of the block `index` of the scope `around`."""
+        prefix = f"{around.prefix}{around.program.nodes[index].id}/"
+        limit = around.program.prepared(index).max_parallel(around.names)
+        opened = self._open[prefix] = OpenItems(around, index, prefix, scope, items, limit)
+        return opened
+
+    def reopen(self, root: Scope, program_of: ProgramOf, run_id: str, frames: Mapping[str, Frame]) -> None:
+        """Count again what is open, after a restart. Nothing is ready: ready means started."""
+        pending = [self.open_workflow(root, program_of, run_id)]
+        while pending:
+            around = pending.pop()
+            for name, record in around.scope.records.items():
+                address = around.prefix + name
+                if record.scope is None or record.status in TERMINAL or frames[address].kind == "retry":
+                    continue  # nothing is inside, or what is inside has ended
+                if record.scope.each is None:
+                    pending.append(self.open_workflow(record.scope, program_of, run_id, around, name))
+                else:
+                    index = around.program.ids[name]
+                    items = around.program.prepared(index).items(around.names)
+                    pending.append(self.open_items(record.scope, around, index, items))
+
+    def locate(self, address: str) -> tuple[OpenScope, int]:
+        """The block at an address: its scope, and its place in the program."""
+        cut = address.rfind("/") + 1
+        scope = self._open[address[:cut]]
+        return scope, scope.program.ids[address[cut:]]
+
+    def close(self, prefix: str) -> None:
+        del self._open[prefix]
+
+    def close_inside(self, prefix: str) -> None:
+        for inside in [inside for inside in self._open if inside.startswith(prefix)]:
+            del self._open[inside]
+
+    def clear(self) -> None:
+        self._open.clear()

@@ -1,0 +1,174 @@
+"""Toolset `graph`: run to success, failure or a pause, go on from checkpoints; workflows of every dialect."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Literal, NotRequired
+
+from mcp.server.mcpserver import Context
+from mcp.server.mcpserver.tools import Tool
+from mcp.types import CallToolResult, ToolAnnotations
+from pydantic import Field
+from typing_extensions import TypedDict
+
+from workflows_mcp.mcp_server.tooling import Structure, answer, make_tool
+from workflows_mcp.service import Service
+
+Ctx = Context[Service, Any]
+Format = Annotated[
+    Literal["minimal", "detailed"],
+    Field(description="detailed: also every block with inputs, outputs and metadata, for debugging"),
+]
+Inputs = Annotated[Structure, Field(description="Values for the workflow's inputs, by name")]
+Wait = Annotated[float, Field(description="Seconds to wait for it to pause or end; at most 45")]
+CheckpointIdText = Annotated[str, Field(description="From list_checkpoints or a paused answer")]
+
+
+class WorkflowResponse(TypedDict):
+    """How a run went, or what it waits for."""
+
+    status: Literal["success", "failure", "paused", "running"]
+    workflow_id: str
+    outputs: NotRequired[dict[str, Any]]
+    blocks: NotRequired[dict[str, Any]]
+    metadata: NotRequired[dict[str, Any]]
+    error: NotRequired[str]
+    checkpoint_id: NotRequired[str]
+    prompt: NotRequired[str]
+    response_schema: NotRequired[dict[str, Any]]
+    more_prompts: NotRequired[list[dict[str, Any]]]
+    forked_from: NotRequired[str]
+    message: NotRequired[str]
+
+
+class CheckpointList(TypedDict):
+    checkpoints: list[dict[str, Any]]
+    more: NotRequired[bool]
+
+
+class CheckpointInfo(TypedDict):
+    checkpoint_id: str
+    workflow: str
+    workflow_id: str
+    type: Literal["pause", "automatic"]
+    created_at: str
+    position: int
+    moved_on: bool
+    completed_blocks: list[str]
+    failed_blocks: NotRequired[list[str]]
+    skipped_blocks: NotRequired[list[str]]
+    execution_waves: list[Any]
+    current_wave: NotRequired[int]
+    inputs: dict[str, Any]
+    paused_block: NotRequired[str]
+    workflow_stack: NotRequired[list[str]]
+    prompt: NotRequired[str]
+    answered_with: NotRequired[dict[str, Any]]
+    how_to_resume: str
+
+
+class Deleted(TypedDict):
+    deleted: bool
+    checkpoint_id: str
+    workflow_id: str
+    message: str
+
+
+class WorkflowSchema(TypedDict):
+    type: NotRequired[str]
+    properties: NotRequired[dict[str, Any]]
+
+
+def _service(ctx: Ctx) -> Service:
+    return ctx.request_context.lifespan_context
+
+
+async def execute_workflow(
+    ctx: Ctx,
+    workflow: Annotated[str, Field(description="Its name")],
+    inputs: Inputs = None,
+    response_format: Format = "minimal",
+    wait_seconds: Wait = 30,
+) -> Annotated[CallToolResult, WorkflowResponse]:
+    """Run a workflow. "success": outputs. "failure": error says where and why. "paused": answer `prompt` with
+    resume_workflow(checkpoint_id, response). "running": it goes on by itself; message says how to wait."""
+    return answer(
+        await _service(ctx).execute(
+            workflow=workflow, inputs=inputs, wait_seconds=wait_seconds, response_format=response_format
+        )
+    )
+
+
+async def execute_inline_workflow(
+    ctx: Ctx,
+    workflow_yaml: Annotated[str, Field(description="The whole definition")],
+    inputs: Inputs = None,
+    response_format: Format = "minimal",
+    wait_seconds: Wait = 30,
+) -> Annotated[CallToolResult, WorkflowResponse]:
+    """Run a workflow given as YAML, without saving it. Answers as execute_workflow does."""
+    return answer(
+        await _service(ctx).execute(
+            text=workflow_yaml, inputs=inputs, wait_seconds=wait_seconds, response_format=response_format
+        )
+    )
+
+
+async def resume_workflow(
+    ctx: Ctx,
+    checkpoint_id: Annotated[
+        str,
+        Field(description="pause_…: what you answer; chk_…: where to go on; a workflow_id: waits on"),
+    ],
+    response: Annotated[Any, Field(description="The answer to the prompt, of a pause_… checkpoint")] = None,
+    response_format: Format = "minimal",
+    wait_seconds: Wait = 30,
+) -> Annotated[CallToolResult, WorkflowResponse]:
+    """Answer a paused run and go on with it. The same response twice is harmless. Where the run has moved on
+    since the checkpoint, a new run goes on from there (`forked_from`); the old one stays as it is."""
+    return answer(
+        await _service(ctx).resume(
+            checkpoint_id, response, wait_seconds=wait_seconds, response_format=response_format
+        )
+    )
+
+
+async def get_workflow_schema(ctx: Ctx) -> Annotated[CallToolResult, WorkflowSchema]:
+    """The JSON Schema of workflow definitions, with every block type: to write one."""
+    return answer(_service(ctx).workflow_schema())
+
+
+async def list_checkpoints(
+    ctx: Ctx,
+    workflow_name: Annotated[str | None, Field(description="Only of runs of this workflow")] = None,
+    workflow_id: Annotated[str | None, Field(description="Only of this run")] = None,
+) -> Annotated[CallToolResult, CheckpointList]:
+    """Where runs can be gone on from, the latest first: questions ("pause") and ends of waves ("automatic").
+    `moved_on`: resuming makes a new run. `more`: older ones are left out."""
+    return answer(await _service(ctx).checkpoints(workflow=workflow_name, run_id=workflow_id))
+
+
+async def get_checkpoint_info(
+    ctx: Ctx, checkpoint_id: CheckpointIdText
+) -> Annotated[CallToolResult, CheckpointInfo]:
+    """All about a checkpoint: inputs, blocks that had ended, waves, the whole prompt, how to resume it."""
+    return answer(await _service(ctx).checkpoint_info(checkpoint_id))
+
+
+async def delete_checkpoint(ctx: Ctx, checkpoint_id: CheckpointIdText) -> Annotated[CallToolResult, Deleted]:
+    """Hide a checkpoint for good: it can no longer be resumed. Its run is left as it is."""
+    return answer(await _service(ctx).delete_checkpoint(checkpoint_id))
+
+
+def graph_tools() -> list[Tool]:
+    reads = ToolAnnotations(read_only_hint=True)
+    works = ToolAnnotations(destructive_hint=True, open_world_hint=True)
+    deletes = ToolAnnotations(destructive_hint=True, idempotent_hint=True)
+    return [
+        make_tool(execute_workflow, title="Run a workflow", hints=works),
+        make_tool(execute_inline_workflow, title="Run a workflow given as YAML", hints=works),
+        make_tool(resume_workflow, title="Resume a workflow", hints=works),
+        make_tool(get_workflow_schema, title="Schema of workflows", hints=reads),
+        make_tool(list_checkpoints, title="List checkpoints", hints=reads),
+        make_tool(get_checkpoint_info, title="Describe a checkpoint", hints=reads),
+        make_tool(delete_checkpoint, title="Delete a checkpoint", hints=deletes),
+    ]

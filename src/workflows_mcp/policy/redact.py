@@ -1,0 +1,208 @@
+"""Marks in place of the values of secrets, and values in place of marks; in texts and in whole JSON values.
+
+A mark (`⟦secret:KEY⟧`, or `⟦secret:KEY:base64⟧` for an encoded form) in a run is always genuine, because
+whatever comes from outside is disarmed first: what merely looks like a mark there loses its opening bracket.
+A `Redactor` is made for a set of known values and never changes; where values come from is not known here.
+
+    redactor = Redactor({"hunter22": "PASSWORD"})
+    redactor.text("it is hunter22")                 # 'it is ⟦secret:PASSWORD⟧'
+    disarmed("⟦secret:PASSWORD⟧")                    # '[secret:PASSWORD⟧'
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable, Iterator, Mapping
+
+import msgspec
+
+from workflows_mcp.policy.secret_forms import LEAST_CHARS, forms_of, is_base64
+from workflows_mcp.values import SECRET_MARK, SECRET_OPEN, Value, disarmed, secret_mark
+
+PART = "[part of a secret]"
+"""Stands for what is left of a secret where a text was cut in the middle of it."""
+
+_CUTS = ("…", "...")
+"""What is written where a text was cut."""
+_BASE64_LINE = 60
+"""Programs break base64 into lines that are longer than this."""
+_NEWLINE = re.compile(r"\r?\n")
+
+ValueOf = Callable[[str, str], str]
+"""The value of the secret with this name, in the form with this label."""
+
+
+def filled(text: str, value_of: ValueOf) -> str:
+    """The text with values in place of marks."""
+    if SECRET_OPEN[0] not in text:
+        return text
+    return SECRET_MARK.sub(lambda mark: value_of(mark[1], mark[2] or ""), text)
+
+
+def split_at_marks(text: str, value_of: ValueOf) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """The text around the marks, and the values that the marks stand for: one text more than values."""
+    marks = list(SECRET_MARK.finditer(text)) if SECRET_OPEN[0] in text else []
+    starts = [0, *(mark.end() for mark in marks)]
+    ends = [*(mark.start() for mark in marks), len(text)]
+    texts = tuple(text[start:end] for start, end in zip(starts, ends, strict=True))
+    return texts, tuple(value_of(mark[1], mark[2] or "") for mark in marks)
+
+
+class Redactor:
+    def __init__(self, known: Mapping[str, str]) -> None:
+        """`known`: the values of secrets, with the name of each."""
+        marks: dict[str, str] = {}
+        patterns: dict[str, str] = {}
+        for value, name in known.items():
+            for label, text in forms_of(value):
+                if text not in marks:
+                    marks[text] = secret_mark(f"{name}:{label}" if label else name)
+                    patterns[text] = _pattern(text, label)
+        self._marks = marks
+        self._forms = sorted(patterns, key=len, reverse=True)
+        self._pattern = re.compile("|".join(patterns[text] for text in self._forms)) if patterns else None
+        self._has_numbers = any(text.lstrip("-")[:1].isdigit() for text in marks)
+        self._by_head = _grouped((text[:LEAST_CHARS], text) for text in self._forms)
+        self._by_tail = _grouped((text[-LEAST_CHARS:], text) for text in self._forms)
+        self._heads = re.compile(_any_of(self._by_head))
+        self._tails = re.compile(_any_of(self._by_tail))
+
+    @property
+    def knows_any(self) -> bool:
+        return self._pattern is not None
+
+    def text(self, text: str) -> str:
+        """The text with a mark in place of every occurrence of a known value."""
+        if self._pattern is None or len(text) < LEAST_CHARS:
+            return text
+        text = self._pattern.sub(self._mark_of, text)
+        return self._without_parts(text) if any(cut in text for cut in _CUTS) else text
+
+    def number(self, number: float) -> Value:
+        """The number, or the mark of the secret that it is."""
+        return self._marks.get(repr(number), number) if self._has_numbers else number
+
+    def _mark_of(self, found: re.Match[str]) -> str:
+        return self._marks.get(found[0]) or self._marks[_NEWLINE.sub("", found[0])]
+
+    # Where a text was cut
+
+    def end_of_cut(self, text: str, least: int = 1) -> str:
+        """A text that was cut off at its end, without the beginning of a secret that may stand there."""
+        while True:  # what is left of a whole secret, when its end was taken for the beginning of another one
+            shorter = min((_without_head(text, form, least) for form in self._forms), key=len, default=text)
+            if len(shorter) == len(text):
+                return text
+            text = shorter
+
+    def start_of_cut(self, text: str) -> str:
+        """A text that was cut off at its beginning, without the end of a secret that may stand there."""
+        while True:
+            shorter = min((_without_tail(text, form) for form in self._forms), key=len, default=text)
+            if len(shorter) == len(text):
+                return text
+            text = shorter
+
+    def _without_parts(self, text: str) -> str:
+        """Without what is left of secrets where the text itself says that something was cut."""
+        parts: list[tuple[int, int]] = []
+        for start in _starts(self._heads, text):
+            for form in self._by_head[text[start : start + LEAST_CHARS]]:
+                same = _same(form, text[start : start + len(form)])
+                if same < len(form) and text.startswith(_CUTS, start + same):
+                    parts.append((start, start + same))
+        for start in _starts(self._tails, text):
+            end = start + LEAST_CHARS
+            for form in self._by_tail[text[end - LEAST_CHARS : end]]:
+                before = text[max(end - len(form), 0) : end]
+                same = _same(form[::-1], before[::-1])
+                if same < len(form) and text.endswith(_CUTS, 0, end - same):
+                    parts.append((end - same, end))
+        pieces: list[str] = []
+        position = 0
+        for start, end in sorted(parts):
+            if end > position:
+                pieces += (text[position:start], PART) if start >= position else ()
+                position = end
+        return "".join((*pieces, text[position:]))
+
+
+def redacted(value: Value, redactor: Redactor) -> Value:
+    """A value from outside: disarmed, with marks in place of known secrets. What is not changed is shared."""
+
+    def clean(text: str) -> str:
+        return redactor.text(disarmed(text))
+
+    return _changed(value, clean if redactor.knows_any else disarmed, redactor.number)
+
+
+def _changed(value: Value, text: Callable[[str], str], number: Callable[[float], Value]) -> Value:
+    if isinstance(value, str):
+        return text(value)
+    if value is None or isinstance(value, bool):
+        return value
+    if isinstance(value, int | float):
+        return number(value)
+    if isinstance(value, dict):
+        pairs = [(_changed(key, text, number), _changed(item, text, number)) for key, item in value.items()]
+        same = all(a is b and c is d for (a, c), (b, d) in zip(pairs, value.items(), strict=True))
+        return value if same else dict(pairs)
+    if isinstance(value, list | tuple):
+        items = [_changed(item, text, number) for item in value]
+        return value if all(a is b for a, b in zip(items, value, strict=True)) else items
+    try:
+        plain = msgspec.to_builtins(value)
+    except (TypeError, ValueError):
+        return value  # nothing that can be written down
+    return _changed(plain, text, number) if isinstance(plain, str | dict | list) else plain
+
+
+def _without_head(text: str, form: str, least: int) -> str:
+    start = text.find(form[0], max(len(text) - len(form) + 1, 0), len(text) - least + 1)
+    while start >= 0:
+        if form.startswith(text[start:]):
+            return text[:start]
+        start = text.find(form[0], start + 1, len(text) - least + 1)
+    return text
+
+
+def _without_tail(text: str, form: str) -> str:
+    end = text.rfind(form[-1], 0, len(form) - 1)
+    while end >= 0:
+        if form.endswith(text[: end + 1]):
+            return text[end + 1 :]
+        end = text.rfind(form[-1], 0, end)
+    return text
+
+
+def _starts(pattern: re.Pattern[str], text: str) -> Iterator[int]:
+    """Where it is found, one that overlaps another too."""
+    found = pattern.search(text)
+    while found is not None:
+        yield found.start()
+        found = pattern.search(text, found.start() + 1)
+
+
+def _same(one: str, other: str) -> int:
+    """How many characters the two begin with in common."""
+    for position, (a, b) in enumerate(zip(one, other, strict=False)):
+        if a != b:
+            return position
+    return min(len(one), len(other))
+
+
+def _pattern(text: str, label: str) -> str:
+    if is_base64(label) and len(text) > _BASE64_LINE:
+        return r"(?:\r?\n)?".join(re.escape(character) for character in text)
+    return re.escape(text)
+
+
+def _any_of(texts: Iterable[str]) -> str:
+    return "|".join(re.escape(text) for text in texts) or "(?!)"
+
+
+def _grouped(pairs: Iterable[tuple[str, str]]) -> dict[str, list[str]]:
+    groups: dict[str, list[str]] = {}
+    for key, item in pairs:
+        groups.setdefault(key, []).append(item)
+    return groups

@@ -1,0 +1,114 @@
+"""Going on from a checkpoint: the part of the service that decides whether the run itself goes on, or a fork.
+
+| the checkpoint                       | what goes on                                                  |
+| ------------------------------------ | ------------------------------------------------------------- |
+| a question that is open              | the run, with the response                                    |
+| a question that had this response    | the run, wherever it is                                       |
+| a question that was closed otherwise | a fork with the response; the same one if it was made before  |
+| automatic, the run has moved on      | a fork                                                        |
+| automatic, it has not                | the run                                                       |
+
+Knows runs and their checkpoints; how an answer is worded is not known here.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+from workflows_mcp.agent.actions import Clean, check_result
+from workflows_mcp.agent.checkpoints import Checkpoint, CheckpointId, History
+from workflows_mcp.agent.histories import Histories
+from workflows_mcp.agent.walk import block_at
+from workflows_mcp.engines.base import Engine
+from workflows_mcp.errors import RequestError, UnknownRun
+from workflows_mcp.machine.machine import Machine
+from workflows_mcp.steps.registry import StepRegistry
+from workflows_mcp.values import Value
+
+Submit = Callable[[str, Any, str], Awaitable[None]]
+"""Answers the question of a run at an address."""
+
+_FORKS_READ = 50
+"""How many of the latest runs are looked at for a fork that was made by the same call before."""
+
+
+class Resuming:
+    def __init__(
+        self,
+        engine: Engine,
+        histories: Histories,
+        registry: StepRegistry,
+        *,
+        submit: Submit,
+        cleaned: Callable[[Machine], Clean],
+    ) -> None:
+        self._engine = engine
+        self._histories = histories
+        self._registry = registry
+        self._submit = submit
+        self._cleaned = cleaned
+        self._forking = asyncio.Lock()
+
+    async def go_on(self, checkpoint_id: str, response: Any) -> tuple[str, CheckpointId | None]:
+        """The run that goes on, and the checkpoint that it is a fork from, if it is one. With the id of a run
+        instead of a checkpoint: that run, whose only question is answered if there is a response."""
+        if await self._is_run(checkpoint_id):
+            if response is None:
+                return checkpoint_id, None
+            checkpoint_id = await self._histories.only_question(checkpoint_id)
+        history, checkpoint = await self._histories.find(checkpoint_id)
+        if checkpoint.id.type == "automatic":
+            run_id = await self._from_position(history, checkpoint, response)
+        else:
+            run_id = await self._from_question(history, checkpoint, response)
+        return run_id, checkpoint.id if run_id != checkpoint.id.run_id else None
+
+    async def _from_position(self, history: History, checkpoint: Checkpoint, response: Any) -> str:
+        if response is not None:
+            raise RequestError(
+                f"'{checkpoint.id}' asks nothing, so it takes no response",
+                hint="leave the response out; where the run asks, it gives a checkpoint to answer",
+            )
+        if not history.moved_on(checkpoint):
+            return checkpoint.id.run_id
+        return await self._engine.fork(checkpoint.id.run_id, checkpoint.id.position)
+
+    async def _from_question(self, history: History, checkpoint: Checkpoint, response: Any) -> str:
+        run_id, address = checkpoint.id.run_id, checkpoint.address
+        if response is None:
+            hint = f"it asks: {checkpoint.prompt}"
+            raise RequestError(f"'{checkpoint.id}' is a question, so it needs a response", hint=hint)
+        if not history.moved_on(checkpoint):
+            await self._submit(run_id, response, address)
+            return run_id
+        then = await self._histories.state_at(checkpoint.id)
+        _, taken = check_result(then, self._registry, address, response, self._cleaned(then))
+        if checkpoint.answer is not None and checkpoint.answer.outputs == taken.outputs:
+            return run_id
+        async with self._forking:
+            made = await self._fork_answered(then.state.workflow, checkpoint.id, address, taken.outputs)
+            if made is None:
+                made = await self._engine.fork(run_id, checkpoint.id.position)
+                await self._submit(made, response, address)
+            return made
+
+    async def _fork_answered(
+        self, workflow: str, origin: CheckpointId, address: str, outputs: dict[str, Value]
+    ) -> str | None:
+        """The fork that the very same call has made before, so that repeating it is harmless."""
+        for run in await self._engine.recent(_FORKS_READ, workflow):
+            machine = await self._engine.view(run.run_id)
+            if machine.state.forked_from == f"{origin.run_id}@{origin.position}":
+                visited = block_at(machine, address)
+                if visited is not None and visited.record.outputs == outputs:
+                    return run.run_id
+        return None
+
+    async def _is_run(self, run_id: str) -> bool:
+        try:
+            await self._engine.view(run_id)
+        except UnknownRun:
+            return False
+        return True

@@ -1,0 +1,38 @@
+"""What a step is given, with the values of secrets in place of their marks.
+
+Inputs, config and the values in code get the values. The text of code never does: where a command is nothing
+but one reference, its value is the author's own code, and a secret inside of it stays a value of its own, so
+that it becomes neither syntax nor an argument that other users of the machine can see.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from workflows_mcp.expressions.base import Code
+from workflows_mcp.policy.secrets import Secrets
+from workflows_mcp.values import Value
+
+
+class Given(NamedTuple):
+    inputs: dict[str, Value]
+    config: dict[str, Value]
+    code: dict[str, Code]
+
+
+def with_secrets(given: Given, secrets: Secrets) -> Given:
+    """Raises MissingSecret. What holds no mark is shared."""
+    return Given(
+        secrets.put_in(given.inputs),
+        secrets.put_in(given.config),
+        {name: _code(code, secrets) for name, code in given.code.items()} if given.code else given.code,
+    )
+
+
+def _code(code: Code, secrets: Secrets) -> Code:
+    texts, values = code
+    if len(values) == 1 and isinstance(values[0], str) and not "".join(texts).strip():
+        inner, found = secrets.split(values[0])
+        if "".join(inner).strip():
+            return Code((texts[0] + inner[0], *inner[1:-1], inner[-1] + texts[1]), found) if found else code
+    return Code(texts, tuple(secrets.put_in(value) for value in values))
