@@ -18,11 +18,13 @@ Value: TypeAlias = Any
 
 _encode = msgspec.json.Encoder().encode
 _decode = msgspec.json.Decoder().decode
+_written = msgspec.msgpack.Encoder().encode
 _COMPARED = 300
 
 SECRET_OPEN, SECRET_CLOSE = "⟦secret:", "⟧"
 SECRET_MARK = re.compile(rf"{SECRET_OPEN}([^:⟦⟧]*)(?::([a-z0-9-]+))?{SECRET_CLOSE}")
 """A mark: the name of the secret, and the form of its value, if it is not the value itself."""
+_OPENING_BYTES = SECRET_OPEN[0].encode()
 _BEGINNINGS = "|".join(rf"{SECRET_OPEN[1:length]}\Z" for length in range(1, len(SECRET_OPEN)))
 _OPENING = re.compile(rf"{SECRET_OPEN[0]}(?={SECRET_OPEN[1:]}|{_BEGINNINGS})")
 """Also one that another text, put after it, would complete."""
@@ -43,6 +45,15 @@ def disarmed(text: str, genuine: str = "") -> str:
         return opening[0] if mark is not None and mark[0] in genuine else "["
 
     return _OPENING.sub(change, text)
+
+
+def may_hold_mark(value: Value) -> bool:
+    """Whether a mark, or the beginning of one, can be anywhere in the value. Looking at the value in its
+    written form takes a tenth of the time that looking at each of its texts does."""
+    try:
+        return _OPENING_BYTES in _written(value)
+    except (OverflowError, RecursionError, TypeError, UnicodeEncodeError, ValueError):
+        return True
 
 
 def with_texts(value: Value, change: Callable[[str], str]) -> Value:

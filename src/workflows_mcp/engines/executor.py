@@ -212,6 +212,8 @@ class Hands:
             return StepFailed(event.at, event.key, error.code, f"its outputs are refused: {error}")
         if outputs is event.outputs and message is event.message:
             return event
+        if outputs is event.outputs and message is event.message:
+            return event
         return msgspec.structs.replace(event, outputs=outputs, message=message)
 
     def _failed(self, command: RunStep, error: BaseException) -> StepFailed:

@@ -17,7 +17,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 import msgspec
 
 from workflows_mcp.policy.secret_forms import LEAST_CHARS, forms_of, is_base64
-from workflows_mcp.values import SECRET_MARK, SECRET_OPEN, Value, disarmed, secret_mark
+from workflows_mcp.values import SECRET_MARK, SECRET_OPEN, Value, disarmed, may_hold_mark, secret_mark
 
 PART = "[part of a secret]"
 """Stands for what is left of a secret where a text was cut in the middle of it."""
@@ -133,6 +133,8 @@ def redacted(value: Value, redactor: Redactor) -> Value:
     def clean(text: str) -> str:
         return redactor.text(disarmed(text))
 
+    if not redactor.knows_any and not may_hold_mark(value):
+        return value
     return _changed(value, clean if redactor.knows_any else disarmed, redactor.number)
 
 

@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 from workflows_mcp.expressions.base import Code
 from workflows_mcp.policy.secrets import Secrets
-from workflows_mcp.values import Value
+from workflows_mcp.values import Value, may_hold_mark
 
 
 class Given(NamedTuple):
@@ -22,6 +22,8 @@ class Given(NamedTuple):
 
 def with_secrets(given: Given, secrets: Secrets) -> Given:
     """Raises MissingSecret. What holds no mark is shared."""
+    if not may_hold_mark(given):
+        return given
     return Given(
         secrets.put_in(given.inputs),
         secrets.put_in(given.config),
