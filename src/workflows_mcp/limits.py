@@ -44,6 +44,11 @@ class Limits:
     checkpoint_days: float = 30.0
     """How long a checkpoint is kept; a question that a run still waits for is kept in any case."""
 
+    @property
+    def of_a_run(self) -> dict[str, int]:
+        """Those that decide how a run goes. It keeps the ones that it was started with."""
+        return {"call_depth": self.call_depth, "for_each_items": self.for_each_items}
+
     def setting(self, name: str) -> str:
         """What a user sets to change the limit `name`."""
         assert name in {field.name for field in fields(self)}

@@ -13,25 +13,21 @@ Knows runs and their checkpoints; how an answer is worded is not known here.
 
 from __future__ import annotations
 
-import asyncio
+import hashlib
 from collections.abc import Awaitable, Callable
 from typing import Any
 
 from workflows_mcp.agent.actions import Clean, check_result
 from workflows_mcp.agent.checkpoints import Checkpoint, CheckpointId, History
 from workflows_mcp.agent.histories import Histories
-from workflows_mcp.agent.walk import block_at
 from workflows_mcp.engines.base import Engine
 from workflows_mcp.errors import RequestError, UnknownRun
 from workflows_mcp.machine.machine import Machine
 from workflows_mcp.steps.registry import StepRegistry
-from workflows_mcp.values import Value
+from workflows_mcp.values import to_json
 
 Submit = Callable[[str, Any, str], Awaitable[None]]
 """Answers the question of a run at an address."""
-
-_FORKS_READ = 50
-"""How many of the latest runs are looked at for a fork that was made by the same call before."""
 
 
 class Resuming:
@@ -49,7 +45,6 @@ class Resuming:
         self._registry = registry
         self._submit = submit
         self._cleaned = cleaned
-        self._forking = asyncio.Lock()
 
     async def go_on(self, checkpoint_id: str, response: Any) -> tuple[str, CheckpointId | None]:
         """The run that goes on, and the checkpoint that it is a fork from, if it is one. With the id of a run
@@ -87,24 +82,12 @@ class Resuming:
         _, taken = check_result(then, self._registry, address, response, self._cleaned(then))
         if checkpoint.answer is not None and checkpoint.answer.outputs == taken.outputs:
             return run_id
-        async with self._forking:
-            made = await self._fork_answered(then.state.workflow, checkpoint.id, address, taken.outputs)
-            if made is None:
-                made = await self._engine.fork(run_id, checkpoint.id.position)
-                await self._submit(made, response, address)
-            return made
-
-    async def _fork_answered(
-        self, workflow: str, origin: CheckpointId, address: str, outputs: dict[str, Value]
-    ) -> str | None:
-        """The fork that the very same call has made before, so that repeating it is harmless."""
-        for run in await self._engine.recent(_FORKS_READ, workflow):
-            machine = await self._engine.view(run.run_id)
-            if machine.state.forked_from == f"{origin.run_id}@{origin.position}":
-                visited = block_at(machine, address)
-                if visited is not None and visited.record.outputs == outputs:
-                    return run.run_id
-        return None
+        request = hashlib.blake2b(to_json([str(checkpoint.id), taken.outputs]).encode(), digest_size=12)
+        made = await self._engine.fork(
+            run_id, checkpoint.id.position, request_id=f"fork {request.hexdigest()}"
+        )
+        await self._submit(made, response, address)  # harmless where the same call has made it before
+        return made
 
     async def _is_run(self, run_id: str) -> bool:
         try:

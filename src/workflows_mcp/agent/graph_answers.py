@@ -224,7 +224,7 @@ def _message(machine: Machine, questions: Questions, fork_of: CheckpointId | Non
     if fork_of is not None:
         said.append(
             f"this is a new run, a fork of {fork_of.run_id} from {fork_of}: that run had moved on, and is "
-            "unchanged"
+            "unchanged; $SCRATCH is a copy of its files, and empty if it had ended"
         )
     if questions.open:
         first = questions.open[0].id

@@ -50,7 +50,7 @@ class Run(Protocol):
 class Journals(Protocol):
     """Whoever keeps runs."""
 
-    async def journal(self, run_id: str) -> tuple[Bundle, list[Event]]: ...
+    async def journal(self, run_id: str, after: int = 0) -> tuple[Bundle, list[Event]]: ...
     async def forgotten_checkpoints(self, run_id: str) -> set[int]: ...
     async def recent(self, limit: int, workflow: str | None = None) -> Sequence[Run]: ...
 
@@ -67,9 +67,10 @@ class Histories:
         """The run as its journal has it. It is read on by whoever asks next: look at it before anything else
         gets a turn, or keep to its checkpoints."""
         async with self._reading:
-            bundle, events = await self._journals.journal(run_id)
-            history = self._kept.pop(run_id, None) or History(self._machine(bundle), self._registry)
-            for event in events[history.position :]:
+            known = self._kept.pop(run_id, None)
+            bundle, events = await self._journals.journal(run_id, known.position if known else 0)
+            history = known or History(Machine(bundle), self._registry)
+            for event in events:
                 history.take(event)
                 if not history.position % _SLICE:
                     await asyncio.sleep(0)
@@ -82,7 +83,7 @@ class Histories:
     async def state_at(self, checkpoint: CheckpointId) -> Machine:
         """The run as it was at a checkpoint."""
         bundle, events = await self._journals.journal(checkpoint.run_id)
-        machine = self._machine(bundle)
+        machine = Machine(bundle)
         for event in events[: checkpoint.position]:
             machine.apply(event)
             if not machine.state.events % _SLICE:
@@ -194,10 +195,6 @@ class Histories:
             if len(runs) < limit:
                 return
             limit += _PAGE
-
-    def _machine(self, bundle: Bundle) -> Machine:
-        limits = self._limits
-        return Machine(bundle, call_depth=limits.call_depth, most_items=limits.for_each_items)
 
 
 def _not_found(wanted: CheckpointId) -> str:

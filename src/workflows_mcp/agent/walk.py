@@ -39,7 +39,7 @@ def blocks_in(machine: Machine, scope: Scope, around: Node | None) -> Iterator[t
     """The blocks of one scope: of a workflow, or the items of the block `around`."""
     if scope.each is not None:
         assert around is not None
-        for name in names_of_items(scope.each):
+        for name in names_of_items(scope.each, scope.named):
             yield item_node(around, name), scope.records.get(name, PENDING)
         return
     for node in machine.program_named(scope.workflow).nodes:
@@ -65,7 +65,8 @@ def block_at(machine: Machine, address: str) -> Visited | None:
 
 def _node_called(machine: Machine, scope: Scope, around: Node | None, name: str) -> Node | None:
     if scope.each is not None and around is not None:
-        return item_node(around, name) if name in names_of_items(scope.each) else None
+        known = name in scope.records or name in names_of_items(scope.each, scope.named)
+        return item_node(around, name) if known else None
     program = machine.program_named(scope.workflow)
     index = program.ids.get(name)
     return program.nodes[index] if index is not None else None

@@ -10,7 +10,7 @@ line itself and what to do. What is wrong between workflows that call each other
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 
 from workflows_mcp.dialects.graph import compile_graph
@@ -21,7 +21,7 @@ from workflows_mcp.plan.check import check_calls
 from workflows_mcp.plan.model import Bundle, Plan
 from workflows_mcp.plan.resolution import MOST_PROBLEMS
 from workflows_mcp.steps.registry import StepRegistry
-from workflows_mcp.values import did_you_mean, kind_of
+from workflows_mcp.values import SECRET_OPEN, Value, did_you_mean, kind_of, may_hold_mark
 
 __all__ = ["Definition", "check_bundle", "load", "locate", "place_problems"]
 
@@ -47,6 +47,7 @@ def load(text: str, *, file: str, registry: StepRegistry, limits: Limits = DEFAU
         if problems:
             raise DefinitionError(_in_order([*document.problems, *_placed(problems, document)]))
         plan, problems = compile_graph(document, registry)
+        problems += _marks_of_secrets(document)
         found = _in_order([*document.problems, *_placed(problems, document)])
         # The nodes of a large file are many: let go of them before the collector runs again.
         del document
@@ -101,6 +102,28 @@ def _recognise(document: Document) -> list[Problem]:
             )
         ]
     return [Problem("missing_key", "there are no 'blocks'", _EXPECTED)]
+
+
+def _marks_of_secrets(document: Document) -> list[Problem]:
+    """What stands for a secret inside of a run has no place in a definition: it would be taken for one."""
+
+    def find(value: Value, path: tuple[str | int, ...]) -> Iterator[tuple[str | int, ...]]:
+        if isinstance(value, str):
+            if SECRET_OPEN in value:
+                yield path
+        elif isinstance(value, dict | list):
+            for key, item in value.items() if isinstance(value, dict) else enumerate(value):
+                yield from find(item, (*path, key))
+
+    if not may_hold_mark(document.value):
+        return []
+    hint = "write ${secrets.NAME} where a step takes it"
+    return [
+        Problem(
+            "secret_mark", f"'{SECRET_OPEN}…' stands for a secret in a run and cannot be written", hint, path
+        )
+        for path in find(document.value, ())
+    ]
 
 
 def _placed(problems: Iterable[Problem], document: Document) -> list[Problem]:

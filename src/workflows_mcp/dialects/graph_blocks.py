@@ -14,7 +14,7 @@ from workflows_mcp.dialects.step_inputs import StepShape, check_step_inputs
 from workflows_mcp.dialects.yaml_source import Document
 from workflows_mcp.errors import Problem
 from workflows_mcp.plan.inputs import converted
-from workflows_mcp.plan.model import Call, Do, ForEach, OnFailure, OnInterrupt
+from workflows_mcp.plan.model import MOST_SECONDS, Call, Do, ForEach, OnFailure, OnInterrupt
 from workflows_mcp.plan.references import ReferenceReader, Use, blocks_asked_about
 from workflows_mcp.steps.registry import StepRegistry
 from workflows_mcp.values import Value, did_you_mean, kind_of, nearest, shown
@@ -232,7 +232,7 @@ class BlockReader:
             seconds = converted(given, "number")
         except ValueError:
             seconds = 0
-        if seconds > 0:
+        if 0 < seconds <= MOST_SECONDS:
             return seconds
         self._problem(
             "wrong_type",

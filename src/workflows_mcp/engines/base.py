@@ -52,13 +52,13 @@ class Engine(Protocol):
     async def recent(self, limit: int, workflow: str | None = None) -> list[RunSummary]:
         """The runs that changed last, latest first; those of one workflow only, if it is named."""
 
-    async def journal(self, run_id: str) -> tuple[Bundle, list[Event]]:
-        """What the run is pinned to, and all its events that are safe on disk, in order."""
+    async def journal(self, run_id: str, after: int = 0) -> tuple[Bundle, list[Event]]:
+        """What the run is pinned to, and its events after so many that are safe on disk, in order."""
 
-    async def fork(self, run_id: str, position: int) -> str:
-        """Make a new run of the first `position` events of a run and give its id. It goes on by itself, as a
-        run does that was taken over after a crash; the old one stays as it is. RequestError where there is no
-        such position, or the run had ended at it."""
+    async def fork(self, run_id: str, position: int, *, request_id: str | None = None) -> str:
+        """Make a new run of the first `position` events of a run and give its id; a request_id that is known
+        gives the fork that it made. It goes on by itself, like a run that was taken over after a crash. The
+        old one stays as it is. RequestError where there is no such position, or nothing is left to do."""
 
     async def forget_checkpoint(self, run_id: str, position: int) -> None:
         """Remember that nobody wants to be offered this position of a run any more."""

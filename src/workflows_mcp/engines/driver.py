@@ -69,9 +69,9 @@ class Driver:
         self._inbox: deque[Event] = deque()
         self._sent: dict[int, asyncio.Future[None]] = {}
         """Events that somebody waits to see accepted, by identity."""
-        self._ready: deque[RunStep] = deque()
+        self._ready: dict[str, RunStep] = {}
         """Steps that may start now."""
-        self._held: list[RunStep] = []
+        self._held: dict[str, RunStep] = {}
         """Steps that change the world, until the disk has what led to them."""
         self._unwritten: list[bytes] = []
         self._unsynced = 0
@@ -141,8 +141,8 @@ class Driver:
         for command in commands:
             if not isinstance(command, Finish) and command.key in wanted:
                 self._perform(command)
-        self._ready.extend(self._held)
-        self._held = []
+        self._ready.update(self._held)
+        self._held = {}
         self._pump()
         self._tell_rest()
 
@@ -251,7 +251,7 @@ class Driver:
         match command:
             case RunStep():
                 if self._executor.changes_world(command):
-                    self._held.append(command)
+                    self._held[command.key] = command
                 else:
                     self._hands.perform(command, self.feed)
             case SetTimer(key=key, due=due):
@@ -261,8 +261,8 @@ class Driver:
                 if timer is not None:
                     timer.cancel()
             case StopStep(key=key, reason=reason):
-                self._held = [held for held in self._held if held.key != key]
-                self._ready = deque(step for step in self._ready if step.key != key)
+                self._held.pop(key, None)
+                self._ready.pop(key, None)
                 if not self._hands.stop(key, reason) and reason:
                     self._inbox.append(StepFailed(self._clock.now(), key, TIMEOUT, reason))
             case TellInterrupted(key=key):
@@ -303,7 +303,11 @@ class Driver:
             self._blocked = True
             self._journal.confirm(self._confirmed)
         else:
-            step = self._ready.popleft()
+            step = next(iter(self._ready.values()))
+            if self._hands.when_ended(step.address, self._unblock):
+                self._blocked = True  # what is left of an earlier try goes first
+                return
+            del self._ready[step.key]
             frame = self.machine.state.frames.get(step.address)
             if frame is not None and key_of(step.address, frame.attempt) == step.key:
                 self._hands.perform(step, self.feed)
@@ -347,12 +351,12 @@ class Driver:
             self._snapshot_bytes = max(_SNAPSHOT_BYTES, len(snapshot))
         blobs = self.large.take_new()
         batch = Batch(state.events - count, events, count, self.status, state.changed_at, snapshot, blobs)
-        steps, self._held, self._unwritten = self._held, [], []
+        steps, self._held, self._unwritten = self._held, {}, []
         self._unsynced += 1
         position = state.events
         self._journal.append(batch, lambda error: self._written(position, steps, error))
 
-    def _written(self, position: int, steps: list[RunStep], error: Exception | None) -> None:
+    def _written(self, position: int, steps: dict[str, RunStep], error: Exception | None) -> None:
         self._unsynced -= 1
         if self.failure is not None:
             return
@@ -360,7 +364,7 @@ class Driver:
             self._give_up(error)
             return
         self._safe_position = position
-        self._ready.extend(steps)
+        self._ready.update(steps)
         if self._ready or self._inbox:
             self._pump()
         self._wake()

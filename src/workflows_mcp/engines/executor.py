@@ -169,6 +169,16 @@ class Hands:
             task.cancel()
         return True
 
+    def when_ended(self, address: str, callback: Callable[[], None]) -> bool:
+        """Whether steps of the same block at the top of the run are being ended; calls back when one has."""
+        block = address.partition("/")[0]
+        for key in self._stopped:
+            task = self._tasks.get(key)
+            if task is not None and key.partition("#")[0].partition("/")[0] == block:
+                task.add_done_callback(lambda _: callback())
+                return True
+        return False
+
     async def stop_all(self) -> None:
         for key in list(self._tasks):
             self.stop(key)
@@ -207,14 +217,16 @@ class Hands:
         """What a step gives may be kept and told only with marks in place of secrets."""
         secrets = self._executor.secrets
         try:
-            outputs, message = secrets.take_out(event.outputs), secrets.take_out(event.message)
+            if isinstance(event, StepFailed):
+                message, hint = (secrets.take_out(_writable(text)) for text in (event.message, event.hint))
+                outputs = secrets.take_out(event.outputs)
+                return msgspec.structs.replace(event, outputs=outputs, message=message, hint=hint)
+            outputs, said = secrets.take_out(event.outputs), secrets.take_out(event.message)
         except RequestError as error:
             return StepFailed(event.at, event.key, error.code, f"its outputs are refused: {error}")
-        if outputs is event.outputs and message is event.message:
+        if outputs is event.outputs and said is event.message:
             return event
-        if outputs is event.outputs and message is event.message:
-            return event
-        return msgspec.structs.replace(event, outputs=outputs, message=message)
+        return msgspec.structs.replace(event, outputs=outputs, message=said)
 
     def _failed(self, command: RunStep, error: BaseException) -> StepFailed:
         now = self._executor.clock.now()
@@ -224,6 +236,11 @@ class Hands:
             return StepFailed(now, command.key, "invalid_inputs", _worded(command.step, error))
         logger.error("the step %s of type %s broke", command.key, command.step, exc_info=error)
         return StepFailed(now, command.key, "internal", f"{type(error).__name__}: {error}")
+
+
+def _writable(text: str) -> str:
+    """What went wrong must be told, whatever characters are in it."""
+    return text.encode("utf-8", "replace").decode("utf-8")
 
 
 def _worded(step: str, error: ValidationError) -> str:

@@ -17,8 +17,7 @@ from workflows_mcp.engines.journals import Batch
 from workflows_mcp.engines.large_values import LargeValues
 from workflows_mcp.engines.replay import replayed
 from workflows_mcp.errors import RequestError
-from workflows_mcp.limits import Limits
-from workflows_mcp.machine.events import Event, Started
+from workflows_mcp.machine.events import Event, Forked, Started
 from workflows_mcp.machine.machine import Machine
 from workflows_mcp.plan.model import Bundle
 
@@ -31,7 +30,7 @@ class Fork:
     """The new run after these events."""
 
 
-def fork_of(run_id: str, bundle: Bundle, events: list[Event], position: int, limits: Limits) -> Fork:
+def fork_of(run_id: str, bundle: Bundle, events: list[Event], position: int, now: float) -> Fork:
     """Raises RequestError where there is no such position, or nothing is left to do at it."""
     if not 1 <= position <= len(events):
         raise RequestError(
@@ -43,13 +42,15 @@ def fork_of(run_id: str, bundle: Bundle, events: list[Event], position: int, lim
     new_id = new_run_id()
     origin = msgspec.structs.replace(started, run_id=new_id, forked_from=f"{run_id}@{position}")
     copied = [origin, *events[1:position]]
-    machine = replayed(bundle, copied, limits)
+    machine = replayed(bundle, copied)
     if machine.state.status != "running":
         raise RequestError(
             f"the run {run_id} had ended at position {position}: nothing is left to do",
             hint="fork it from an earlier position, or start the workflow again",
         )
-    return Fork(new_id, copied, machine)
+    forked = Forked(now)
+    machine.apply(forked)
+    return Fork(new_id, [*copied, forked], machine)
 
 
 def batch_of(fork: Fork, large: LargeValues, at: float) -> Batch:

@@ -16,7 +16,7 @@ from workflows_mcp.engines.forks import batch_of, fork_of
 from workflows_mcp.engines.ids import new_run_id
 from workflows_mcp.engines.journals import Batch
 from workflows_mcp.engines.large_values import LargeValues
-from workflows_mcp.engines.replay import machine_of, replayed
+from workflows_mcp.engines.replay import replayed
 from workflows_mcp.engines.waiting import wait_until
 from workflows_mcp.errors import UnknownRun
 from workflows_mcp.machine.events import Event, Started
@@ -76,9 +76,10 @@ class MemoryEngine:
         run_id = new_run_id()
         if request_id is not None:
             self._requests[request_id] = run_id
-        driver = self._drive(run_id, machine_of(bundle, self._executor.limits))
+        driver = self._drive(run_id, Machine(bundle))
         workspace = str(self._executor.policy.workspace)
-        driver.feed(Started(self._clock.now(), run_id, inputs, workspace))
+        limits = self._executor.limits.of_a_run
+        driver.feed(Started(self._clock.now(), run_id, inputs, workspace, limits))
         return run_id
 
     def _drive(self, run_id: str, machine: Machine) -> Driver:
@@ -93,8 +94,8 @@ class MemoryEngine:
         driver = self._drivers.pop(run_id)
         bundle = driver.machine.bundle
         await driver.abandon()
-        machine = replayed(bundle, self.journals[run_id].events(), self._executor.limits)
-        self._drive(run_id, machine_of(bundle, self._executor.limits, machine.snapshot())).resume()
+        machine = replayed(bundle, self.journals[run_id].events())
+        self._drive(run_id, Machine(bundle, machine.snapshot())).resume()
 
     async def send(self, run_id: str, make_event: MakeEvent) -> None:
         driver = self._driver(run_id)
@@ -120,13 +121,17 @@ class MemoryEngine:
         changed_at = max(state.changed_at, self._forked_at.get(state.run_id, 0.0))
         return RunSummary(state.run_id, state.workflow, driver.status, state.started_at, changed_at)
 
-    async def journal(self, run_id: str) -> tuple[Bundle, list[Event]]:
+    async def journal(self, run_id: str, after: int = 0) -> tuple[Bundle, list[Event]]:
         machine = await self._driver(run_id).settled()
-        return machine.bundle, self.journals[run_id].events()
+        return machine.bundle, self.journals[run_id].events()[after:]
 
-    async def fork(self, run_id: str, position: int) -> str:
+    async def fork(self, run_id: str, position: int, *, request_id: str | None = None) -> str:
+        if request_id is not None and request_id in self._requests:
+            return self._requests[request_id]
         bundle, events = await self.journal(run_id)
-        fork = fork_of(run_id, bundle, events, position, self._executor.limits)
+        fork = fork_of(run_id, bundle, events, position, self._clock.now())
+        if request_id is not None:
+            self._requests[request_id] = fork.run_id
         await asyncio.to_thread(self._executor.copy_scratch, run_id, fork.run_id)
         driver = self._drive(fork.run_id, fork.machine)
         now = self._forked_at[fork.run_id] = self._clock.now()

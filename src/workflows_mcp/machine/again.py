@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from workflows_mcp.machine.commands import SetTimer, address_of, key_of
-from workflows_mcp.machine.events import Answered, Interrupted, StepDone, StepFailed
+from workflows_mcp.machine.events import Answered, Forked, Interrupted, StepDone, StepFailed
 from workflows_mcp.machine.open_scope import OpenScope
 from workflows_mcp.machine.state import Fault, Frame, Record
 from workflows_mcp.plan.retry import Failure, pause
@@ -65,6 +65,19 @@ def _seconds_to_next_try(
     failure = Failure("timeout" if code == "timeout" else kind, code, outputs.get("exit_code"))
     this_try = f"{run_id}/{key_of(scope.prefix + node.id, scope.attempt(record))}"
     return pause(rule, record.attempts, failure, at - (record.started_at or at), this_try)
+
+
+def wait_afresh(machine: Machine, event: Forked) -> None:
+    """A fork begins where another run was long ago: what waits for a time waits as long from now on."""
+    for address, frame in machine.state.frames.items():
+        if frame.deadline is None:
+            continue
+        seconds, later = frame.deadline - frame.since, event.at - frame.since
+        frame.since, frame.deadline = event.at, event.at + seconds
+        scope, index = machine.locate(address)
+        record = scope.scope.records[scope.program.nodes[index].id]
+        if frame.kind == "retry" and record.started_at is not None:
+            record.started_at += later  # `within` counts from the first try
 
 
 def interrupted(machine: Machine, event: Interrupted) -> None:

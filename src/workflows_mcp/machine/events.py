@@ -20,6 +20,8 @@ class Started(msgspec.Struct, frozen=True, tag="started", omit_defaults=True):
     inputs: dict[str, Value]
     workspace: str = ""
     """The directory that the run works in, whichever process drives it."""
+    limits: dict[str, int] = {}
+    """The limits that decide how the run goes: they stay, whichever process goes on with it."""
     forked_from: str = ""
     """The run and the position in its journal that this one was made of: `wf_1@7`."""
 
@@ -71,6 +73,12 @@ class PlanLoaded(msgspec.Struct, frozen=True, tag="plan", omit_defaults=True):
     error: str | None = None
 
 
+class Forked(msgspec.Struct, frozen=True, tag="forked"):
+    """From here on the run is one of its own: what waits for a time waits from now on."""
+
+    at: float
+
+
 class Interrupted(msgspec.Struct, frozen=True, tag="interrupted"):
     """A step was cut off by a crash, and what was left of it has been ended."""
 
@@ -84,5 +92,13 @@ class CancelRequested(msgspec.Struct, frozen=True, tag="cancel", omit_defaults=T
 
 
 Event: TypeAlias = (
-    Started | StepDone | StepFailed | Answered | TimerFired | PlanLoaded | Interrupted | CancelRequested
+    Started
+    | Forked
+    | StepDone
+    | StepFailed
+    | Answered
+    | TimerFired
+    | PlanLoaded
+    | Interrupted
+    | CancelRequested
 )

@@ -13,7 +13,7 @@ from workflows_mcp.machine.open_scope import OpenScope
 from workflows_mcp.machine.program import Evaluate, PreparedNode, Program
 from workflows_mcp.machine.scope import failed
 from workflows_mcp.machine.state import Fault, Record, Scope
-from workflows_mcp.plan.items import item_node, names_of_items
+from workflows_mcp.plan.items import item_node, name_of_item, names_of_items
 from workflows_mcp.plan.model import Plan
 
 _NAMED = 5
@@ -23,10 +23,10 @@ _MESSAGE_CHARS = 300
 class ItemsProgram(Program):
     """The program of the items: each of them the same block, prepared once."""
 
-    def __init__(self, around: Program, index: int, keys: Sequence[str | int]) -> None:
+    def __init__(self, around: Program, index: int, keys: Sequence[str | int], named: bool) -> None:
         self.plan: Plan = around.plan
         self.language = around.language
-        names = names_of_items(keys)
+        names = names_of_items(keys, named)
         self.nodes = tuple(item_node(around.nodes[index], name) for name in names)
         self._one = PreparedNode(item_node(around.nodes[index], ""), around.language)
         self.ids = {name: position for position, name in enumerate(names)}
@@ -49,7 +49,7 @@ class OpenItems(OpenScope):
         self, around: OpenScope, index: int, prefix: str, scope: Scope, items: Any, limit: int | None
     ) -> None:
         keys = scope.each or []
-        program = ItemsProgram(around.program, index, keys)
+        program = ItemsProgram(around.program, index, keys, scope.named)
         super().__init__(prefix, scope, program, around.names, around.depth, around.tries)
         self._values = list(items.values()) if isinstance(items, dict) else items
         self.limit = limit
@@ -90,7 +90,7 @@ def items_outcome(prefix: str, scope: Scope, program: Program) -> tuple[str | No
     if len(wrong) > 1:
         message += f" (and {', '.join(repr(str(other)) for other, _ in wrong[1:_NAMED])}"
         message += f" and {len(wrong) - _NAMED} more)" if len(wrong) > _NAMED else ")"
-    name = names_of_items(keys)[keys.index(key)]
+    name = name_of_item(keys, keys.index(key), scope.named)
     inner = record.fault or Fault("block_failed", "", "", prefix + name, scope.workflow, program.nodes[0].at)
     fault = Fault(inner.code, message, inner.hint, inner.address, inner.workflow, inner.path, inner.offset)
     return message, fault

@@ -21,8 +21,8 @@ from typing import Any
 import msgspec
 
 from workflows_mcp.errors import NotExpected
-from workflows_mcp.limits import DEFAULT_LIMITS
-from workflows_mcp.machine.again import decided, interrupted, tried_again
+from workflows_mcp.limits import Limits
+from workflows_mcp.machine.again import decided, interrupted, tried_again, wait_afresh
 from workflows_mcp.machine.commands import (
     ClearTimer,
     Command,
@@ -38,6 +38,7 @@ from workflows_mcp.machine.events import (
     Answered,
     CancelRequested,
     Event,
+    Forked,
     Interrupted,
     PlanLoaded,
     Started,
@@ -66,14 +67,9 @@ class Machine:
         self,
         bundle: Bundle,
         snapshot: bytes | RunState | None = None,
-        *,
-        call_depth: int = DEFAULT_LIMITS.call_depth,
-        most_items: int = DEFAULT_LIMITS.for_each_items,
     ) -> None:
         self.bundle = bundle
         self._plans = dict(bundle.plans)
-        self.call_depth = call_depth
-        self.most_items = most_items
         self._commands: list[Command] = []
         self._work: deque[tuple[OpenScope, int]] = deque()
         self._scopes = OpenScopes()
@@ -106,6 +102,8 @@ class Machine:
                     self._plan_loaded(event)
                 case Interrupted():
                     interrupted(self, event)
+                case Forked():
+                    wait_afresh(self, event)
                 case CancelRequested():
                     self._cancel(event)
             while self._work:
@@ -115,7 +113,7 @@ class Machine:
     def refuse_unexpected(self, event: Event) -> None:
         """Raise NotExpected where nothing waits for `event`, so that it is not written down at all."""
         state = self.state
-        if isinstance(event, Started):
+        if isinstance(event, Started | Forked):
             return
         if state.status != "running":
             raise NotExpected(f"the run {state.run_id} has ended: it is {state.status}")
@@ -164,6 +162,10 @@ class Machine:
 
     # What operations call
 
+    @property
+    def limits(self) -> Limits:
+        return Limits(**self.state.limits)
+
     def wish(self, command: Command) -> None:
         self._commands.append(command)
 
@@ -197,6 +199,7 @@ class Machine:
         state.run_id = event.run_id
         state.workspace = event.workspace
         state.forked_from = event.forked_from
+        state.limits = event.limits
         state.started_at = event.at
         state.root = Scope(self.bundle.main, event.inputs, event.at, {})
         self.open_scope(state.root)
@@ -358,8 +361,10 @@ class Machine:
     def open_scope(self, scope: Scope, around: OpenScope | None = None, name: str = "") -> None:
         self._begin(self._scopes.open_workflow(scope, self.program_named, self.state.run_id, around, name))
 
-    def open_items(self, scope: Scope, around: OpenScope, index: int, items: Value) -> None:
-        self._begin(self._scopes.open_items(scope, around, index, items))
+    def open_items(
+        self, scope: Scope, around: OpenScope, index: int, items: Value, limit: int | None
+    ) -> None:
+        self._begin(self._scopes.open_items(scope, around, index, items, limit))
 
     def _begin(self, opened: OpenScope) -> None:
         self._work.extend((opened, index) for index in opened.ready())

@@ -46,7 +46,8 @@ class OpenScope:
         return f"{self.tries}{record.attempts}"
 
     def tries_inside(self, record: Record) -> str:
-        return f"{self.tries}{record.attempts}." if record.attempts > 1 else self.tries
+        """What the tries of everything inside begin with: nothing while all are first ones."""
+        return f"{self.tries}{record.attempts}." if self.tries or record.attempts > 1 else ""
 
     def names_for(self, index: int) -> dict[str, Any]:
         """The names that expressions of a block start from."""

@@ -10,12 +10,11 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from workflows_mcp.errors import InvalidInputs
-from workflows_mcp.limits import DEFAULT_LIMITS
 from workflows_mcp.machine.commands import LoadPlan, RunStep, key_of
 from workflows_mcp.machine.open_scope import OpenScope
 from workflows_mcp.machine.state import Frame, Record, Scope
 from workflows_mcp.plan.inputs import check_inputs
-from workflows_mcp.plan.items import keys_of
+from workflows_mcp.plan.items import can_be_names, keys_of
 from workflows_mcp.plan.model import Call, Do
 from workflows_mcp.values import kind_of, shown
 
@@ -71,10 +70,10 @@ def enter_call(machine: Machine, scope: OpenScope, index: int, at: float) -> Non
         machine.wish(LoadPlan(key_of(address, frame.attempt), name, scope.program.plan.file))
         return
     depth = scope.depth + 1
-    if depth > machine.call_depth:
+    if depth > machine.limits.call_depth:
         message = (
-            f"workflows call each other {depth} deep; the limit is {machine.call_depth}"
-            f" ({DEFAULT_LIMITS.setting('call_depth')})"
+            f"workflows call each other {depth} deep; the limit is {machine.limits.call_depth}"
+            f" ({machine.limits.setting('call_depth')})"
         )
         machine.fail(scope, index, at, machine.fault(scope, index, "call_depth", message))
         return
@@ -98,20 +97,23 @@ def enter_call(machine: Machine, scope: OpenScope, index: int, at: float) -> Non
 def enter_items(machine: Machine, scope: OpenScope, index: int, at: float) -> None:
     """Open the items as a scope inside the record of the block that is carried out for each of them."""
     node = scope.program.nodes[index]
-    items = scope.program.prepared(index).items(scope.names)
-    if len(items) > machine.most_items:
+    prepared = scope.program.prepared(index)
+    items, limit = prepared.items(scope.names), prepared.max_parallel(scope.names)
+    if len(items) > machine.limits.for_each_items:
         message = (
-            f"for_each has {len(items)} items; the limit is {machine.most_items}"
-            f" ({DEFAULT_LIMITS.setting('for_each_items')})"
+            f"for_each has {len(items)} items; the limit is {machine.limits.for_each_items}"
+            f" ({machine.limits.setting('for_each_items')})"
         )
         where = ("for_each",)
         machine.fail(scope, index, at, machine.fault(scope, index, "for_each_items", message, path=where))
         return
     inside = Scope(scope.scope.workflow, started_at=at, records={}, each=keys_of(items))
+    inside.by_key = isinstance(items, dict)
+    inside.named = can_be_names(inside.each or ())
     scope.scope.records[node.id] = Record("running", started_at=at, scope=inside)
     address = scope.prefix + node.id
     machine.open_frame(address, Frame("each", at), None, at)
-    machine.open_items(inside, scope, index, items)
+    machine.open_items(inside, scope, index, items, limit)
 
 
 def enter(machine: Machine, scope: OpenScope, index: int, at: float) -> None:

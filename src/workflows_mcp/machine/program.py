@@ -13,7 +13,7 @@ from workflows_mcp.errors import ExpressionError
 from workflows_mcp.expressions.base import Code, CodeTemplate, Expression, Language, Scope
 from workflows_mcp.plan.inputs import at_once
 from workflows_mcp.plan.items import NO_ITEMS
-from workflows_mcp.plan.model import Call, Do, Node, Plan
+from workflows_mcp.plan.model import MOST_SECONDS, Call, Do, Node, Plan
 from workflows_mcp.plan.references import LANGUAGES
 from workflows_mcp.plan.retry import Rule, WrongRetry, read_rule
 from workflows_mcp.values import Value, kind_of, shown, to_text
@@ -116,8 +116,10 @@ class PreparedNode:
             seconds = float(value)
         except (TypeError, ValueError, OverflowError):
             seconds = 0.0
-        if isinstance(value, bool) or not seconds > 0:
-            problem = ExpressionError(f"a timeout is a number of seconds above 0, not {to_text(value)!r}")
+        if isinstance(value, bool) or not 0 < seconds <= MOST_SECONDS:
+            problem = ExpressionError(
+                f"a timeout is a number of seconds above 0, at most {MOST_SECONDS}, not {to_text(value)!r}"
+            )
             raise MisplacedError(problem, ("timeout",))
         return seconds
 

@@ -13,8 +13,8 @@ from typing import Any
 
 from workflows_mcp.expressions.base import MISSING
 from workflows_mcp.machine.program import Program
-from workflows_mcp.machine.state import Record, Scope
-from workflows_mcp.plan.items import item_node, names_of_items
+from workflows_mcp.machine.state import TERMINAL, Record, Scope
+from workflows_mcp.plan.items import NO_ITEMS, item_node, name_of_item, names_of_items
 from workflows_mcp.plan.model import Call, Node
 from workflows_mcp.values import Value, secret_mark
 
@@ -66,11 +66,10 @@ def outputs_of(record: Record) -> dict[str, Value]:
     scope = record.scope
     if scope is None or scope.each is None:
         return record.outputs
-    items = [scope.records.get(name, _PENDING) for name in names_of_items(scope.each)]
-    by_position = all(isinstance(key, int) for key in scope.each)
+    items = [scope.records.get(name, _PENDING) for name in names_of_items(scope.each, scope.named)]
     results = [item.outputs for item in items]
     return {
-        "results": results if by_position else dict(zip(scope.each, results, strict=True)),
+        "results": dict(zip(scope.each, results, strict=True)) if scope.by_key else results,
         "count": len(items),
         "failed_keys": [key for key, item in zip(scope.each, items, strict=True) if failed(item)],
         "skipped_keys": [
@@ -100,19 +99,26 @@ def block_result(record: Record, node: Node, program_of: ProgramOf) -> dict[str,
 class Blocks:
     """`blocks`: the blocks of one scope by id."""
 
-    __slots__ = ("_nodes", "_program_of", "_records")
+    __slots__ = ("_made", "_nodes", "_program_of", "_records")
 
     def __init__(self, scope: Scope, program_of: ProgramOf) -> None:
         self._records = scope.records
         self._nodes = program_of(scope.workflow)
         self._program_of = program_of
+        self._made: dict[str, dict[str, Value]] = {}
+        """The outputs of blocks that were carried out for each item, once they have ended."""
 
     def lookup(self, name: str | int) -> Any:
         index = self._nodes.ids.get(str(name))
         if index is None:
             return MISSING
         name = str(name)
-        return Block(self._records.get(name, _PENDING), self._nodes.nodes[index], self._program_of)
+        node, record = self._nodes.nodes[index], self._records.get(name, _PENDING)
+        if node.for_each is None or record.status not in TERMINAL:
+            return Block(record, node, self._program_of)
+        if name not in self._made:
+            self._made[name] = outputs_of(record)
+        return Block(record, node, self._program_of, self._made[name])
 
     def names(self) -> list[str]:
         return list(self._nodes.ids)
@@ -127,19 +133,30 @@ class Blocks:
 class Block:
     """One block: its parts, its state by short names, and its outputs by name."""
 
-    __slots__ = ("_node", "_program_of", "_record")
+    __slots__ = ("_made", "_node", "_program_of", "_record")
 
-    def __init__(self, record: Record, node: Node, program_of: ProgramOf) -> None:
+    def __init__(
+        self,
+        record: Record,
+        node: Node,
+        program_of: ProgramOf,
+        made: dict[str, Value] | None = None,
+    ) -> None:
         self._record = record
         self._node = node
         self._program_of = program_of
+        self._made = made
+
+    @property
+    def _outputs(self) -> dict[str, Value]:
+        return outputs_of(self._record) if self._made is None else self._made
 
     def lookup(self, name: str | int) -> Any:
         record = self._record
         match name:
             case "outputs":
                 facts = self._facts()
-                return CallOutputs(record.outputs, facts) if facts else outputs_of(record)
+                return CallOutputs(record.outputs, facts) if facts else self._outputs
             case "succeeded":
                 return succeeded(record)
             case "failed":
@@ -156,13 +173,14 @@ class Block:
                 return metadata_of(record, self._node)
             case "blocks" if self._items is None:
                 return {} if record.scope is None else Blocks(record.scope, self._program_of)
-            case "items" if self._items is not None:
-                return self._items
+            case "items" if self._node.for_each is not None:
+                return self._items or {}
         if self._items is None:
             found = record.outputs.get(name, MISSING) if isinstance(name, str) else MISSING
             return self._facts().get(name, MISSING) if found is MISSING else found
-        item = self._items.lookup(name)
-        return item if item is not MISSING or isinstance(name, int) else outputs_of(record).get(name, MISSING)
+        if name in NO_ITEMS:
+            return self._outputs[str(name)]
+        return self._items.lookup(name)
 
     def _facts(self) -> dict[Any, Value]:
         """What a call has beside the outputs of the workflow that it called, which go before these."""
@@ -190,7 +208,7 @@ class Block:
         return Items(scope, self._node, self._program_of)
 
     def names(self) -> list[str]:
-        return [*_PARTS, *_STATES, *outputs_of(self._record), *(self._items.names() if self._items else ())]
+        return [*_PARTS, *_STATES, *self._outputs, *(self._items.names() if self._items else ())]
 
     def plain(self) -> Value:
         return block_result(self._record, self._node, self._program_of)
@@ -228,11 +246,13 @@ class Items:
     def lookup(self, name: str | int) -> Any:
         keys = self._scope.each or []
         position = -1
-        if name in keys:
+        if self._scope.by_key and name in keys:
             position = keys.index(name)
         elif isinstance(name, int) or name.isdecimal():
             position = int(name)
-        return self._block(names_of_items(keys)[position]) if 0 <= position < len(keys) else MISSING
+        if not 0 <= position < len(keys):
+            return MISSING
+        return self._block(name_of_item(keys, position, self._scope.named))
 
     def _block(self, name: str) -> Block:
         record = self._scope.records.get(name, _PENDING)
@@ -245,7 +265,7 @@ class Items:
         """How each item went. Their outputs are the results of the block."""
         keys = self._scope.each or []
         went = {}
-        for key, name in zip(keys, names_of_items(keys), strict=True):
+        for key, name in zip(keys, names_of_items(keys, self._scope.named), strict=True):
             result = self._block(name).plain()
             del result["outputs"]
             went[str(key)] = result

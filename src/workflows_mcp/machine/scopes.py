@@ -34,10 +34,11 @@ class OpenScopes:
         )
         return opened
 
-    def open_items(self, scope: Scope, around: OpenScope, index: int, items: Value) -> OpenScope:
-        """The items of the block `index` of the scope `around`."""
+    def open_items(
+        self, scope: Scope, around: OpenScope, index: int, items: Value, limit: int | None
+    ) -> OpenScope:
+        """The items of the block `index` of the scope `around`, so many of them at once."""
         prefix = f"{around.prefix}{around.program.nodes[index].id}/"
-        limit = around.program.prepared(index).max_parallel(around.names)
         opened = self._open[prefix] = OpenItems(around, index, prefix, scope, items, limit)
         return opened
 
@@ -54,8 +55,9 @@ class OpenScopes:
                     pending.append(self.open_workflow(record.scope, program_of, run_id, around, name))
                 else:
                     index = around.program.ids[name]
-                    items = around.program.prepared(index).items(around.names)
-                    pending.append(self.open_items(record.scope, around, index, items))
+                    prepared = around.program.prepared(index)
+                    items, limit = prepared.items(around.names), prepared.max_parallel(around.names)
+                    pending.append(self.open_items(record.scope, around, index, items, limit))
 
     def locate(self, address: str) -> tuple[OpenScope, int]:
         """The block at an address: its scope, and its place in the program."""

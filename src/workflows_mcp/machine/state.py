@@ -58,6 +58,10 @@ class Scope(msgspec.Struct, omit_defaults=True):
     records: dict[str, Record] = {}
     each: list[str | int] | None = None
     """The keys of the items, in order, where this is a block for each of them; its records are the items."""
+    by_key: bool = False
+    """The items are the entries of an object, not of a list."""
+    named: bool = True
+    """The items are called by their keys in addresses, not by their positions."""
 
 
 class Frame(msgspec.Struct, omit_defaults=True):
@@ -80,6 +84,7 @@ class RunState(msgspec.Struct, omit_defaults=True):
     workflow: str
     root: Scope
     workspace: str = ""
+    limits: dict[str, int] = {}
     forked_from: str = ""
     status: RunStatus = "running"
     started_at: float = 0.0

@@ -21,10 +21,18 @@ def keys_of(items: list[Value] | dict[str, Value]) -> list[str | int]:
     return list(items) if isinstance(items, dict) else list(range(len(items)))
 
 
-def names_of_items(keys: Sequence[str | int]) -> list[str]:
-    """What the items are called in addresses: their keys where all of them can stand there."""
-    named = all(isinstance(key, int) or _NAME.fullmatch(key) for key in keys)
-    return [str(key) for key in keys] if named else [str(index) for index in range(len(keys))]
+def can_be_names(keys: Sequence[str | int]) -> bool:
+    """Whether all keys can stand in addresses; else the items are called by their positions there."""
+    return all(isinstance(key, int) or _NAME.fullmatch(key) for key in keys)
+
+
+def name_of_item(keys: Sequence[str | int], position: int, named: bool) -> str:
+    """What an item is called in addresses."""
+    return str(keys[position]) if named else str(position)
+
+
+def names_of_items(keys: Sequence[str | int], named: bool) -> list[str]:
+    return [str(key) for key in keys] if named else [str(position) for position in range(len(keys))]
 
 
 def item_node(node: Node, name: str) -> Node:

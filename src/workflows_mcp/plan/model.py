@@ -19,6 +19,9 @@ from workflows_mcp.values import Value
 SEMANTICS = 1
 """Raised when the meaning of plans changes; a run keeps the rules that it started with."""
 
+MOST_SECONDS = 1_000_000_000
+"""Longer than that, nobody means it."""
+
 OnFailure = Literal["fail", "continue"]
 OnInterrupt = Literal["repeat", "ask", "fail"]
 InputType = Literal["string", "number", "integer", "float", "boolean", "list", "object", "any"]

@@ -14,7 +14,7 @@ from collections.abc import Mapping
 from typing import NamedTuple
 
 from workflows_mcp.plan.inputs import converted
-from workflows_mcp.plan.model import InputType
+from workflows_mcp.plan.model import MOST_SECONDS, InputType
 from workflows_mcp.values import Value, did_you_mean, kind_of, shown
 
 KEYS = ("attempts", "delay", "backoff", "max_delay", "jitter", "on", "within")
@@ -111,7 +111,10 @@ def pause(rule: Rule, attempt: int, failure: Failure, since_first: float, chance
     """
     if attempt >= rule.attempts or not _covers(rule, failure):
         return None
-    seconds = min(rule.delay * rule.backoff ** min(attempt - 1, 64), rule.max_delay)
+    try:
+        seconds = min(rule.delay * rule.backoff ** (attempt - 1), rule.max_delay)
+    except OverflowError:
+        seconds = rule.max_delay
     if rule.jitter:
         seconds *= 1 + rule.jitter * _chance(chance_of)
     if rule.within is not None and since_first + seconds > rule.within:
@@ -145,6 +148,10 @@ def _number(given: Mapping[str, Value], key: str, kind: InputType, default: floa
 
 def _at_least(given: Mapping[str, Value], key: str, least: float, default: float) -> float:
     number = _number(given, key, "number", default)
+    if number > MOST_SECONDS and key != "backoff":
+        raise WrongRetry(
+            key, f"'{key}' must be at most {MOST_SECONDS} seconds, not {shown(number)}", _MEANS[key]
+        )
     if number < least:
         raise WrongRetry(key, f"'{key}' must be {least:g} or more, not {shown(number)}", _MEANS[key])
     return float(number)

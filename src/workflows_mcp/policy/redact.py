@@ -26,6 +26,9 @@ _CUTS = ("…", "...")
 """What is written where a text was cut."""
 _BASE64_LINE = 60
 """Programs break base64 into lines that are longer than this."""
+_HEAD = 12
+"""How much of the beginning of a form is looked for first."""
+_COMPILED = 256
 _NEWLINE = re.compile(r"\r?\n")
 
 ValueOf = Callable[[str, str], str]
@@ -59,8 +62,10 @@ class Redactor:
                     marks[text] = secret_mark(f"{name}:{label}" if label else name)
                     patterns[text] = _pattern(text, label)
         self._marks = marks
+        self._patterns = patterns
         self._forms = sorted(patterns, key=len, reverse=True)
-        self._pattern = re.compile("|".join(patterns[text] for text in self._forms)) if patterns else None
+        self._wrapped = any(pattern != re.escape(text) for text, pattern in patterns.items())
+        self._compiled: dict[tuple[str, ...], re.Pattern[str]] = {}
         self._has_numbers = any(text.lstrip("-")[:1].isdigit() for text in marks)
         self._by_head = _grouped((text[:LEAST_CHARS], text) for text in self._forms)
         self._by_tail = _grouped((text[-LEAST_CHARS:], text) for text in self._forms)
@@ -69,14 +74,33 @@ class Redactor:
 
     @property
     def knows_any(self) -> bool:
-        return self._pattern is not None
+        return bool(self._forms)
 
     def text(self, text: str) -> str:
         """The text with a mark in place of every occurrence of a known value."""
-        if self._pattern is None or len(text) < LEAST_CHARS:
+        if not self._forms or len(text) < LEAST_CHARS:
             return text
-        text = self._pattern.sub(self._mark_of, text)
+        found = self._forms_in(text)
+        if found:
+            text = self._pattern_of(found).sub(self._mark_of, text)
         return self._without_parts(text) if any(cut in text for cut in _CUTS) else text
+
+    def _forms_in(self, text: str) -> tuple[str, ...]:
+        """The forms whose beginning is in the text: looking for plain text takes a hundredth of the time that
+        looking for all patterns at once does."""
+        found = [form for form in self._forms if form[:_HEAD] in text]
+        if self._wrapped and "\n" in text:
+            unwrapped = _NEWLINE.sub("", text)
+            found = [form for form in self._forms if form in found or form[:_HEAD] in unwrapped]
+        return tuple(found)
+
+    def _pattern_of(self, forms: tuple[str, ...]) -> re.Pattern[str]:
+        pattern = self._compiled.get(forms)
+        if pattern is None:
+            pattern = re.compile("|".join(self._patterns[form] for form in forms))
+            if len(self._compiled) < _COMPILED:
+                self._compiled[forms] = pattern
+        return pattern
 
     def number(self, number: float) -> Value:
         """The number, or the mark of the secret that it is."""

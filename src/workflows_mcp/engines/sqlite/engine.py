@@ -26,7 +26,6 @@ from workflows_mcp.engines.executor import Executor
 from workflows_mcp.engines.forks import Fork, batch_of, fork_of
 from workflows_mcp.engines.ids import new_run_id
 from workflows_mcp.engines.large_values import LargeValues
-from workflows_mcp.engines.replay import machine_of
 from workflows_mcp.engines.sqlite import checkpoints, leases, runs
 from workflows_mcp.engines.sqlite.journal import RunJournal
 from workflows_mcp.engines.sqlite.letters import Letters
@@ -118,9 +117,9 @@ class SqliteEngine:
         if request is not None and (known := runs.started_by(self.store, request)) is not None:
             return known
         run_id, now, workspace = new_run_id(), self._clock.now(), str(self._executor.policy.workspace)
-        started = Started(now, run_id, inputs, workspace)
+        started = Started(now, run_id, inputs, workspace, self._executor.limits.of_a_run)
         encode(started)
-        machine = machine_of(bundle, self._executor.limits)
+        machine = Machine(bundle)
         large = runs.large_values(self.store, run_id, self._executor.limits)
         driver, journal = self._new_driver(run_id, machine, large, epoch=1)
         key, body = self._bundles.put(bundle)
@@ -131,8 +130,7 @@ class SqliteEngine:
             try:
                 await driver.synced()
             except apsw.ConstraintError:
-                known = runs.started_by(self.store, request)
-                if known is None:
+                if (known := runs.started_by(self.store, request)) is None:
                     raise
                 return known
         return run_id
@@ -203,31 +201,39 @@ class SqliteEngine:
     async def recent(self, limit: int, workflow: str | None = None) -> list[RunSummary]:
         return runs.recent(self.store, limit, workflow)
 
-    async def journal(self, run_id: str) -> tuple[Bundle, list[Event]]:
-        bundle, events, _ = await self._journal(run_id)
+    async def journal(self, run_id: str, after: int = 0) -> tuple[Bundle, list[Event]]:
+        bundle, events, _ = await self._journal(run_id, after)
         return bundle, events
 
-    async def _journal(self, run_id: str) -> tuple[Bundle, list[Event], LargeValues]:
+    async def _journal(self, run_id: str, after: int = 0) -> tuple[Bundle, list[Event], LargeValues]:
         driver = self._live(run_id)
         if driver is not None:
             with suppress(LeaseLost):  # another process drives it now: what that one has written counts
                 await driver.settled()
-        return runs.journal(self.store, self._bundles, run_id, self._executor.limits)
+        return runs.journal(self.store, self._bundles, run_id, self._executor.limits, after)
 
-    async def fork(self, run_id: str, position: int) -> str:
+    async def fork(self, run_id: str, position: int, *, request_id: str | None = None) -> str:
+        request = runs.Request(request_id, f"{run_id}@{position}") if request_id is not None else None
+        if request is not None and (known := runs.started_by(self.store, request)) is not None:
+            return known
         bundle, events, large = await self._journal(run_id)
-        fork = fork_of(run_id, bundle, events, position, self._executor.limits)
-        making = asyncio.create_task(self._make(fork, large, run_id))
+        fork = fork_of(run_id, bundle, events, position, self._clock.now())
+        making = asyncio.create_task(self._make(fork, large, run_id, request))
         self._making.add(making)
         making.add_done_callback(self._making.discard)
-        await asyncio.shield(making)  # whoever has asked may go away: it is made whole all the same
+        try:
+            await asyncio.shield(making)  # whoever has asked may go away: it is made whole all the same
+        except apsw.ConstraintError:
+            if request is None or (known := runs.started_by(self.store, request)) is None:
+                raise
+            return known
         return fork.run_id
 
-    async def _make(self, fork: Fork, large: LargeValues, run_id: str) -> None:
+    async def _make(self, fork: Fork, large: LargeValues, run_id: str, request: runs.Request | None) -> None:
         try:
             await asyncio.to_thread(self._executor.copy_scratch, run_id, fork.run_id)
             async with self._taking.setdefault(fork.run_id, asyncio.Lock()):
-                await self._create(fork, large)
+                await self._create(fork, large, request)
                 driver, _ = self._new_driver(fork.run_id, fork.machine, large, epoch=1)
                 await self._go_on([driver], cut_off=False)
         except BaseException:
@@ -235,11 +241,16 @@ class SqliteEngine:
                 self._executor.clear_scratch(fork.run_id)
             raise
 
-    async def _create(self, fork: Fork, large: LargeValues) -> None:
+    async def _create(self, fork: Fork, large: LargeValues, request: runs.Request | None) -> None:
         """Write a fork down, all of it at once."""
         state, now = fork.machine.state, self._clock.now()
         run = runs.NewRun(
-            fork.run_id, state.workflow, *self._bundles.put(fork.machine.bundle), None, state.started_at, now
+            fork.run_id,
+            state.workflow,
+            *self._bundles.put(fork.machine.bundle),
+            request,
+            state.started_at,
+            now,
         )
         batch = batch_of(fork, large, now)
 

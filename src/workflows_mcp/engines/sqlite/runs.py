@@ -11,7 +11,6 @@ import apsw
 
 from workflows_mcp.engines.base import RunSummary
 from workflows_mcp.engines.large_values import LargeValues
-from workflows_mcp.engines.replay import machine_of
 from workflows_mcp.engines.sqlite.store import Store
 from workflows_mcp.errors import Damaged, RequestError, UnknownRun
 from workflows_mcp.limits import Limits
@@ -108,21 +107,26 @@ def read(store: Store, bundles: BundleCache, run_id: str, limits: Limits) -> tup
     key, position, snapshot = rows[0]
     large = large_values(store, run_id, limits)
     state = large.restore(snapshot) if snapshot is not None else None
-    machine = machine_of(bundles.get(store, key), limits, state)
+    machine = Machine(bundles.get(store, key), state)
     for event in _events(store, run_id, position or 0, large):
         machine.apply(event)
     return machine, large
 
 
 def journal(
-    store: Store, bundles: BundleCache, run_id: str, limits: Limits
+    store: Store, bundles: BundleCache, run_id: str, limits: Limits, after: int = 0
 ) -> tuple[Bundle, list[Event], LargeValues]:
-    """All events of a run, and what it is pinned to."""
+    """The events of a run after so many, and what it is pinned to."""
     rows = store.read("SELECT bundle FROM runs WHERE id = ?", (run_id,))
     if not rows:
         raise unknown(run_id)
     large = large_values(store, run_id, limits)
-    return bundles.get(store, rows[0][0]), list(_events(store, run_id, 0, large)), large
+    start = store.read("SELECT max(position) FROM journal WHERE run = ? AND position <= ?", (run_id, after))[
+        0
+    ][0]
+    first = int(start or 0)
+    events = list(_events(store, run_id, first, large))
+    return bundles.get(store, rows[0][0]), events[after - first :], large
 
 
 def _events(store: Store, run_id: str, position: int, large: LargeValues) -> Iterator[Event]:
