@@ -272,6 +272,7 @@ class Service:
         """Go on from a checkpoint: answer its question, or, where the run has moved on since, make a new run
         from there. With the id of a run, that run as it is now."""
         run_id, fork_of = await self._resuming.go_on(checkpoint_id, response)
+        await self._engine.carry_on(run_id)
         return await self._graph_answer(run_id, wait_seconds, response_format, fork_of)
 
     async def checkpoints(

@@ -20,6 +20,7 @@ Read once at start and handed down; no other module looks at the environment.
 
 from __future__ import annotations
 
+import logging
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
@@ -29,6 +30,8 @@ from typing import Any
 from workflows_mcp.errors import RequestError
 from workflows_mcp.limits import Limits
 from workflows_mcp.values import did_you_mean
+
+logger = logging.getLogger(__name__)
 
 PREFIX = "WORKFLOWS_"
 FILE_NAME = "workflows.toml"
@@ -90,6 +93,9 @@ def load_settings(environ: Mapping[str, str] | None = None, *, workspace: Path |
             limits[name[len(PREFIX) + 6 :].lower()] = text
         elif name.startswith(PREFIX) and (key := name[len(PREFIX) :].lower()) in _READERS:
             given[key] = text
+        elif name.startswith(PREFIX) and not name.startswith(PREFIX + "SECRET_"):
+            hint = did_you_mean(key, _READERS, what="settings")
+            logger.warning("%s is no setting and is ignored; %s", name, hint)
     known = {key: _READERS[key](key, value) for key, value in given.items()}
     return Settings(
         workspace=workspace,

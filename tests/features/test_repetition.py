@@ -218,3 +218,44 @@ blocks:
     )
     assert ran.answer["error"]["code"] == "for_each_items"
     assert "WORKFLOWS_LIMIT_FOR_EACH_ITEMS" in ran.answer["error"]["message"]
+
+
+@pytest.mark.parametrize("read", ["results", "outputs.results", "count"])
+def test_reading_what_items_gave_does_not_put_up_with_those_that_failed(run: Any, read: str) -> None:
+    ran = run(
+        f"""
+name: strict
+blocks:
+  - {{id: t, type: Shell, for_each: [0, 1], inputs: {{command: "exit ${{each.value}}"}}}}
+outputs: {{read: "${{blocks.t.{read}}}"}}
+"""
+    )
+    assert ran.answer["status"] == "failed"
+
+
+@pytest.mark.rows("G7")
+def test_looking_at_a_block_does_not_put_up_with_the_failure_of_one_before_it(run: Any) -> None:
+    ran = run(
+        """
+name: strict
+blocks:
+  - {id: compile, type: Shell, inputs: {command: exit 2}}
+  - {id: release, type: Shell, depends_on: [compile], inputs: {command: echo}}
+outputs: {released: "${blocks.release.succeeded}"}
+"""
+    )
+    assert ran.answer["status"] == "failed"
+    assert ran.answer["outputs"] == {"released": False}
+    assert "block 'compile' failed: Command exited with code 2" in ran.answer["error"]["message"]
+
+
+@pytest.mark.rows("X7")
+def test_the_error_says_how_often_it_was_tried(run: Any) -> None:
+    ran = run(
+        """
+name: tried
+blocks:
+  - {id: bad, type: Shell, retry: {attempts: 3, delay: 0}, inputs: {command: exit 1}}
+"""
+    )
+    assert "block 'bad' failed after 3 tries" in ran.answer["error"]["message"]

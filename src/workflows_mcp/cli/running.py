@@ -158,8 +158,9 @@ def interruptible(running: Any, session: Session) -> int:
             session.paper.line()
             session.paper.line(
                 f"interrupted: the run {session.run_id} is kept. What was under way has been stopped, and is "
-                "repeated as soon as a server runs (workflows-mcp serve)."
+                "repeated when somebody goes on with it: a server does so by itself."
             )
+            session.paper.line(f"to go on: workflows-mcp resume {session.run_id}")
             session.paper.line(f"to end it: workflows-mcp cancel {session.run_id}")
         return INTERRUPTED
 

@@ -253,10 +253,12 @@ def _tolerated(
         looked_at |= watched_blocks(draft.uses, repeated)
     watched = {index for index, draft in enumerate(drafts) if draft.id in looked_at}
     required_by: list[list[int]] = [[] for _ in drafts]
+    optional: set[int] = set()
     for index, needed in enumerate(needs):
         for position, required in needed.items():
             if required:
                 required_by[position].append(index)
             else:
-                watched.add(position)
-    return tolerated(required_by, topological(arrangement.order), watched)
+                optional.add(position)
+    put_up_with = tolerated(required_by, topological(arrangement.order), optional)
+    return [fine or index in watched for index, fine in enumerate(put_up_with)]

@@ -43,6 +43,9 @@ class Engine(Protocol):
     async def send(self, run_id: str, make_event: MakeEvent) -> None:
         """Hand an event to a run. When this returns, the event is safe on disk."""
 
+    async def carry_on(self, run_id: str) -> None:
+        """Go on with a run that nobody alive drives, also in a process that does not look for such runs."""
+
     async def view(self, run_id: str) -> Machine:
         """The run as it is now, to be read only. What it shows is safe on disk."""
 

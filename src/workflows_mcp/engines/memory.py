@@ -101,6 +101,9 @@ class MemoryEngine:
         driver = self._driver(run_id)
         await driver.send(make_event(driver.machine, self._clock.now()))
 
+    async def carry_on(self, run_id: str) -> None:
+        self._driver(run_id)
+
     async def view(self, run_id: str) -> Machine:
         return await self._driver(run_id).settled()
 

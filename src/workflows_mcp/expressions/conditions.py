@@ -174,6 +174,9 @@ def compile_condition(parsed: ParsedCondition, quoted: Callable[[str, int], Expr
             case ast.List(elts=elements) | ast.Tuple(elts=elements):
                 items = [compile_(element, depth + 1) for element in elements]
                 return lambda scope: [item(scope) for item in items]
+        if isinstance(node, ast.Attribute):
+            written = ast.unparse(node)
+            raise _refused(node, f"'{written}' is no value", f"a reference is written ${{{written}}}")
         raise _refused(
             node,
             f"{_called(node)} not part of the condition language",

@@ -53,7 +53,7 @@ from workflows_mcp.machine.program import MisplacedError, Program, program_of
 from workflows_mcp.machine.rules import finished_scope, outputs_if_not_run, skip_reason
 from workflows_mcp.machine.scopes import OpenScopes
 from workflows_mcp.machine.state import BlockStatus, Fault, Frame, Outcome, Record, RunState, Scope
-from workflows_mcp.plan.model import Bundle, Call, Node, Plan
+from workflows_mcp.plan.model import Bundle, Call, Plan
 from workflows_mcp.values import Value
 
 _snapshots = msgspec.msgpack.Encoder()
@@ -123,6 +123,8 @@ class Machine:
             frame = state.frames.get(event.address)
             if frame is None or frame.kind != "agent":
                 raise NotExpected(f"nothing is asked at '{event.address}'")
+            if frame.deadline is not None and event.at > frame.deadline:
+                raise NotExpected(f"the question at '{event.address}' has timed out")
             return
         address, attempt = address_of(event.key)
         frame = state.frames.get(address)
@@ -187,10 +189,6 @@ class Machine:
 
     def plan_named(self, workflow: str) -> Plan:
         return self._plans[workflow]
-
-    def node_at(self, address: str) -> Node:
-        scope, index = self.locate(address)
-        return scope.program.nodes[index]
 
     # Events
 

@@ -93,7 +93,8 @@ def _failure(prefix: str, scope: Scope, program: Program) -> Fault | None:
     node, record = causes[0]
     inner = record.fault
     reason = inner.message if inner is not None else record.message
-    message = _cut(f"block '{node.id}' failed: {reason or 'no reason was given'}")
+    tries = f" after {record.attempts} tries" if record.attempts > 1 else ""
+    message = _cut(f"block '{node.id}' failed{tries}: {reason or 'no reason was given'}")
     if len(causes) > 1:
         message += f" (and {', '.join(repr(other.id) for other, _ in causes[1:4])}"
         message += f" and {len(causes) - 4} more)" if len(causes) > 4 else ")"

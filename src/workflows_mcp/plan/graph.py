@@ -107,7 +107,7 @@ def unreachable(
 
 
 def tolerated(required_by: Needs, in_order: Sequence[int], watched: Iterable[int]) -> list[bool]:
-    """Whether somebody looks at how a node went: at itself, or at all that its failure would skip.
+    """Whether the failure of a node can be put up with: it is `watched`, or all that it would skip is.
 
     `required_by[i]` are the nodes that need node i to succeed.
     """

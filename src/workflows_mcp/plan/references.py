@@ -12,6 +12,7 @@ from typing import NamedTuple, Protocol
 from workflows_mcp.errors import ExpressionError, Problem
 from workflows_mcp.expressions.base import Language, Reference
 from workflows_mcp.expressions.dollar import Dollar
+from workflows_mcp.plan.items import NO_ITEMS
 from workflows_mcp.plan.model import Call, Node, Plan
 from workflows_mcp.values import Value
 
@@ -148,7 +149,7 @@ def _asks_of_items(path: Path) -> bool:
     if any(part in ("failed_keys", "skipped_keys") for part in path[1:3]):
         return True
     inside = path[2:] if path[1:2] == ("items",) else path[1:]
-    return bool(inside) and _asks_how_it_went(inside)
+    return bool(inside) and inside[0] not in NO_ITEMS and inside[0] != "outputs" and _asks_how_it_went(inside)
 
 
 def _asks_how_it_went(path: Path) -> bool:

@@ -172,6 +172,10 @@ class SqliteEngine:
         await self._send_elsewhere(run_id, event)
         return True
 
+    async def carry_on(self, run_id: str) -> None:
+        if self._live(run_id) is None and self._read(run_id).state.status == "running":
+            await self._take_over(run_id)
+
     async def view(self, run_id: str) -> Machine:
         return await self.wait(run_id, lambda _: True, 0.0)
 
@@ -244,14 +248,8 @@ class SqliteEngine:
     async def _create(self, fork: Fork, large: LargeValues, request: runs.Request | None) -> None:
         """Write a fork down, all of it at once."""
         state, now = fork.machine.state, self._clock.now()
-        run = runs.NewRun(
-            fork.run_id,
-            state.workflow,
-            *self._bundles.put(fork.machine.bundle),
-            request,
-            state.started_at,
-            now,
-        )
+        pinned = self._bundles.put(fork.machine.bundle)
+        run = runs.NewRun(fork.run_id, state.workflow, *pinned, request, state.started_at, now)
         batch = batch_of(fork, large, now)
 
         def write(connection: apsw.Connection) -> None:

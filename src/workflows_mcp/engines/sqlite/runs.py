@@ -185,4 +185,7 @@ def status_of(store: Store, run_id: str) -> str | None:
 
 
 def unknown(run_id: str) -> UnknownRun:
-    return UnknownRun(f"there is no run '{run_id}'", hint="the recent runs are listed without an id")
+    return UnknownRun(
+        f"there is no run '{run_id}'",
+        hint="get_workflow_status(), or workflows-mcp runs, lists the recent ones",
+    )
