@@ -1,10 +1,10 @@
-"""`python -m bench [part …]`: durability, loading, starting, shell, memory; all of them without arguments."""
+"""`python -m bench [part …]`: durability, loading, starting, shell, memory, protocol; none: all."""
 
 from __future__ import annotations
 
 import sys
 
-from bench import durability, loading, memory, shell, starting
+from bench import durability, loading, memory, protocol, shell, starting
 
 PARTS = {
     "durability": durability.run,
@@ -12,6 +12,7 @@ PARTS = {
     "starting": starting.run,
     "shell": shell.run,
     "memory": memory.run,
+    "protocol": protocol.run,
 }
 
 if __name__ == "__main__":

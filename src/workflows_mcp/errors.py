@@ -148,6 +148,11 @@ class MissingSecret(RequestError):
     code = "missing_secret"
 
 
+TOO_SLOW = "too_slow"
+"""The code of an expression that was stopped because it took too long: nobody can say that it would be
+stopped again."""
+
+
 class ExpressionError(WorkflowsError):
     """`offset` is the position in the source of the expression at which it went wrong."""
 

@@ -15,8 +15,20 @@ MIB = 1024 * 1024
 class Limits:
     call_depth: int = 50
     """How deep workflows may call workflows."""
+    state_bytes: int = MIB
+    """How large the state of one workflow may be."""
     for_each_items: int = 10_000
     """How many items one block may be carried out for."""
+    task_depth: int = 5
+    """How deep tasks may hand out tasks."""
+    parallel_children: int = 100
+    """How many children of one foreach may be under way at once."""
+    pending_actions: int = 50
+    """How many actions of one run may wait for agents at once."""
+    steps_per_workflow: int = 1000
+    """How many steps a workflow, or one of its tasks, may have."""
+    cached_definitions: int = 100
+    """How many definitions are kept read; a file that has changed is read again at once."""
     captured_bytes: int = MIB
     """How much of each output stream of a command is kept; what is cut is said in its place."""
     file_bytes: int = 10 * MIB
@@ -41,13 +53,19 @@ class Limits:
     """How many steps one process carries out at once."""
     wait_seconds: float = 45.0
     """The longest that one call waits for a run."""
+    action_lease_seconds: float = 300.0
+    """How long a sub-agent may be silent before another one may take over its task."""
+    memory_value_bytes: int = MIB
+    """How large a value may be that is remembered beyond a run."""
+    memory_keys: int = 10_000
+    """How many keys the memory may have."""
     checkpoint_days: float = 30.0
     """How long a checkpoint is kept; a question that a run still waits for is kept in any case."""
 
     @property
-    def of_a_run(self) -> dict[str, int]:
+    def of_a_run(self) -> dict[str, int | float]:
         """Those that decide how a run goes. It keeps the ones that it was started with."""
-        return {"call_depth": self.call_depth, "for_each_items": self.for_each_items}
+        return {name: getattr(self, name) for name in _OF_A_RUN}
 
     def setting(self, name: str) -> str:
         """What a user sets to change the limit `name`."""
@@ -55,4 +73,14 @@ class Limits:
         return f"WORKFLOWS_LIMIT_{name.upper()}"
 
 
+_OF_A_RUN = (
+    "call_depth",
+    "for_each_items",
+    "task_depth",
+    "parallel_children",
+    "pending_actions",
+    "state_bytes",
+    "expression_seconds",
+    "expression_chars",
+)
 DEFAULT_LIMITS = Limits()

@@ -20,6 +20,7 @@ from typing import Any
 from workflows_mcp.agent.actions import Clean, check_result
 from workflows_mcp.agent.checkpoints import Checkpoint, CheckpointId, History
 from workflows_mcp.agent.histories import Histories
+from workflows_mcp.agent.parts import question_id, whole_run
 from workflows_mcp.engines.base import Engine
 from workflows_mcp.errors import RequestError, UnknownRun
 from workflows_mcp.machine.machine import Machine
@@ -75,18 +76,19 @@ class Resuming:
         if response is None:
             hint = f"it asks: {checkpoint.prompt}"
             raise RequestError(f"'{checkpoint.id}' is a question, so it needs a response", hint=hint)
-        if not history.moved_on(checkpoint):
-            await self._submit(run_id, response, address)
-            return run_id
         then = await self._histories.state_at(checkpoint.id)
-        _, taken = check_result(then, self._registry, address, response, self._cleaned(then))
+        question = question_id(then.state, whole_run(run_id), address)
+        if not history.moved_on(checkpoint):
+            await self._submit(run_id, response, question)
+            return run_id
+        _, taken = check_result(then, self._registry, question, response, self._cleaned(then))
         if checkpoint.answer is not None and checkpoint.answer.outputs == taken.outputs:
             return run_id
         request = hashlib.blake2b(to_json([str(checkpoint.id), taken.outputs]).encode(), digest_size=12)
         made = await self._engine.fork(
             run_id, checkpoint.id.position, request_id=f"fork {request.hexdigest()}"
         )
-        await self._submit(made, response, address)  # harmless where the same call has made it before
+        await self._submit(made, response, question)  # harmless where the same call has made it before
         return made
 
     async def _is_run(self, run_id: str) -> bool:

@@ -20,7 +20,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
-from workflows_mcp.agent.actions import Clean, already_answered, check_result, pending_actions
+from workflows_mcp.agent.actions import Clean
 from workflows_mcp.agent.checkpoints import CheckpointId
 from workflows_mcp.agent.graph_answers import (
     NOTHING_ASKED,
@@ -32,25 +32,28 @@ from workflows_mcp.agent.graph_answers import (
 )
 from workflows_mcp.agent.histories import Histories
 from workflows_mcp.agent.info import workflow_info
-from workflows_mcp.agent.views import run_answer, run_state
+from workflows_mcp.agent.parts import joined, run_of
 from workflows_mcp.agent.walk import blocks_of
-from workflows_mcp.dialects.yaml_source import locate
+from workflows_mcp.dialects.yaml_source import locate, read_document
+from workflows_mcp.driving import Driving
 from workflows_mcp.engines.base import Engine
 from workflows_mcp.engines.permissions import PermittedSteps, check_bundle, forbidden_blocks
 from workflows_mcp.errors import DefinitionError, NotExpected, Place, Problem, RequestError
 from workflows_mcp.library.catalog import Catalog, WorkflowSummary
-from workflows_mcp.machine.events import Answered, CancelRequested, Event
+from workflows_mcp.machine.events import CancelRequested
 from workflows_mcp.machine.machine import Machine
 from workflows_mcp.machine.scope import iso
 from workflows_mcp.machine.state import TERMINAL, Fault, RunState
 from workflows_mcp.plan.inputs import check_inputs
 from workflows_mcp.plan.model import Bundle
+from workflows_mcp.policy.mcp_client import ToolServers
+from workflows_mcp.policy.mcp_servers import servers_of
 from workflows_mcp.policy.rules import policy_of
 from workflows_mcp.policy.secrets import Secrets, hidden_in_logs, secrets_of
 from workflows_mcp.resuming import Resuming
 from workflows_mcp.settings import Settings
 from workflows_mcp.steps.registry import StepRegistry, default_registry
-from workflows_mcp.values import Value, to_json
+from workflows_mcp.values import Value
 
 Answer = dict[str, Any]
 DEFAULT_WAIT = 30.0
@@ -77,6 +80,8 @@ class Service:
         catalog: Catalog,
         registry: StepRegistry,
         secrets: Secrets | None = None,
+        now: Callable[[], float] = time.time,
+        tools: ToolServers | None = None,
     ) -> None:
         self.settings = settings
         self._engine = engine
@@ -84,15 +89,26 @@ class Service:
         self._registry = registry
         self._policy = policy_of(settings)
         self._secrets = secrets or secrets_of(settings)
+        self._tools = tools
         self._askable = PermittedSteps(registry, self._policy)
         self._histories = Histories(engine, self._askable, settings.limits)
+        self._driving = Driving(
+            engine, self._askable, settings.limits, cleaned=self._cleaned, place=_place, now=now
+        )
         self._resuming = Resuming(
-            engine, self._histories, self._askable, submit=self._submit, cleaned=self._cleaned
+            engine, self._histories, self._askable, submit=self._driving.submit, cleaned=self._cleaned
         )
         self._open = ExitStack()
 
     @classmethod
-    def open(cls, settings: Settings, *, registry: StepRegistry | None = None, adopt: bool = True) -> Service:
+    def open(
+        cls,
+        settings: Settings,
+        *,
+        registry: StepRegistry | None = None,
+        adopt: bool = True,
+        now: Callable[[], float] = time.time,
+    ) -> Service:
         """A service over the embedded engine. One that adopts goes on with what dead processes left."""
         from workflows_mcp.engines.clock import SystemClock
         from workflows_mcp.engines.executor import Executor
@@ -102,9 +118,10 @@ class Service:
         catalog = Catalog.of(settings, registry)
         clock = SystemClock()
         secrets = secrets_of(settings)
-        executor = Executor(registry, policy_of(settings), settings.scratch, clock, secrets)
+        tools = ToolServers(servers_of(settings.mcp_servers))
+        executor = Executor(registry, policy_of(settings), settings.scratch, clock, secrets, tools)
         engine = SqliteEngine(settings.store, executor, catalog.bundle, clock=clock, adopt=adopt)
-        return cls(settings, engine, catalog, registry, secrets)
+        return cls(settings, engine, catalog, registry, secrets, now, tools)
 
     async def __aenter__(self) -> Self:
         self._open.enter_context(hidden_in_logs(self._secrets))
@@ -117,7 +134,11 @@ class Service:
         try:
             await self._engine.close()
         finally:
-            self._open.close()
+            try:
+                if self._tools is not None:
+                    await self._tools.close()
+            finally:
+                self._open.close()
 
     # Definitions
 
@@ -153,7 +174,7 @@ class Service:
 
         return workflow_schema(self._registry)
 
-    # Runs
+    # Runs, and the tasks of runs, which are known by ids of their own
 
     async def start(
         self,
@@ -166,38 +187,42 @@ class Service:
         wait_seconds: float = DEFAULT_WAIT,
     ) -> Answer:
         run_id = await self._begin(workflow, text, file, inputs, request_id)
-        return await self._answer(run_id, wait_seconds)
+        return await self._driving.answer(run_id, wait_seconds)
 
     async def submit(
-        self, run_id: str, result: Any, *, step_id: str | None = None, wait_seconds: float = DEFAULT_WAIT
+        self, workflow_id: str, result: Any, *, step_id: str | None = None, wait_seconds: float = DEFAULT_WAIT
     ) -> Answer:
-        """Answer what the run asks. The same answer twice is harmless; another one is refused with what
-        is asked now."""
-        await self._submit(run_id, result, step_id)
-        return await self._answer(run_id, wait_seconds)
+        """Answer what the run or the task asks. The same answer twice is harmless; another one is refused
+        with what is asked now."""
+        await self._driving.submit(workflow_id, result, step_id)
+        return await self._driving.answer(workflow_id, wait_seconds)
 
-    async def _submit(self, run_id: str, result: Any, step_id: str | None) -> None:
-        def answered(machine: Machine, now: float) -> Event:
-            clean = self._cleaned(machine)
-            address, taken = check_result(machine, self._askable, step_id, result, clean)
-            return Answered(now, address, taken.outputs, taken.ok, taken.message)
-
-        try:
-            await self._engine.send(run_id, answered)
-        except NotExpected as refusal:
-            machine = await self._engine.view(run_id)
-            if not already_answered(machine, self._askable, step_id, result, self._cleaned(machine)):
-                raise self._with_current_action(refusal, machine) from None
-
-    async def next_step(self, run_id: str, *, task_id: str | None = None) -> Answer:
+    async def next_step(self, workflow_id: str, *, task_id: str | None = None) -> Answer:
         """What is asked now, again; harmless to repeat. A task is driven by its own id."""
-        return await self._answer(task_id or run_id, 0.0)
+        return await self._driving.hand_out(joined(workflow_id, task_id))
 
-    async def status(self, run_id: str, *, wait_seconds: float = 0.0) -> Answer:
-        return await self._answer(run_id, wait_seconds)
+    async def status(self, workflow_id: str, *, wait_seconds: float = 0.0, alone: bool = False) -> Answer:
+        """`alone`: for somebody without sub-agents, of whom all is asked that is asked inside of tasks."""
+        return await self._driving.answer(workflow_id, wait_seconds, alone=alone)
+
+    async def submit_step(
+        self, workflow_id: str, result: Any, *, step_id: str | None = None, wait_seconds: float = DEFAULT_WAIT
+    ) -> Answer:
+        """As `submit`, in the words of the toolset `stateful`."""
+        await self._driving.submit(workflow_id, result, step_id)
+        return await self._driving.step(workflow_id, wait_seconds)
+
+    async def step(self, workflow_id: str, *, task_id: str | None = None) -> Answer:
+        """As `next_step`, in the words of the toolset `stateful`."""
+        return await self._driving.step(joined(workflow_id, task_id))
 
     async def cancel(self, run_id: str, *, reason: str = "") -> Answer:
         """End a run and all that is under way in it. Cancelling twice is harmless."""
+        if run_of(run_id) != run_id:
+            raise RequestError(
+                f"'{run_id}' is a task, and a task cannot be cancelled alone",
+                hint=f"to end the whole run, cancel '{run_of(run_id)}'",
+            )
         try:
             await self._engine.send(
                 run_id, lambda machine, now: CancelRequested(now, self._cleaned(machine)(reason))
@@ -206,7 +231,7 @@ class Service:
             machine = await self._engine.view(run_id)
             if machine.state.status != "cancelled":
                 raise
-        return await self._answer(run_id, 0.0)
+        return await self._driving.answer(run_id)
 
     async def recent(self, *, limit: int = 20) -> list[dict[str, Value]]:
         runs = await self._engine.recent(limit)
@@ -222,11 +247,9 @@ class Service:
         ]
 
     async def state(
-        self, run_id: str, *, paths: Sequence[str] = (), offset: int = 0, limit: int | None = None
+        self, workflow_id: str, *, paths: Sequence[str] = (), offset: int = 0, limit: int | None = None
     ) -> dict[str, Any]:
-        machine = await self._engine.view(run_id)
-        limits = self.settings.limits
-        return run_state(machine, self._askable, limits, paths=paths, offset=offset, limit=limit)
+        return await self._driving.state(workflow_id, paths=paths, offset=offset, limit=limit)
 
     async def watch(self, run_id: str) -> AsyncIterator[Progress]:
         """Every block as it starts and ends, until the run has ended or needs an answer."""
@@ -318,6 +341,20 @@ class Service:
             fork_of=fork_of,
         )
 
+    # What is remembered beyond runs
+
+    async def save_memory(self, key: str, value: Value) -> None:
+        """Keep a value, without its secrets, under a key; null forgets the key."""
+        await self._engine.remember(self._secrets.take_out(key), self._secrets.take_out(value))
+
+    async def load_memory(self, key: str) -> Value:
+        """What is kept under a key; null if nothing is."""
+        return self._secrets.take_out(await self._engine.recall(self._secrets.take_out(key)))
+
+    async def list_memory(self, prefix: str = "") -> list[str]:
+        """The keys that there are, those that begin so."""
+        return await self._engine.remembered(prefix)
+
     # Inside
 
     async def _begin(
@@ -349,22 +386,17 @@ class Service:
             return self._catalog.bundle_of_file(Path(file))
         raise RequestError("say which workflow to start: exactly one of its name, its YAML or its file")
 
-    async def _answer(self, run_id: str, wait_seconds: float) -> Answer:
-        machine = await self._wait(run_id, wait_seconds)
-        return run_answer(
-            machine, self._askable, self.settings.limits, place=lambda fault: _place(machine, fault)
-        )
-
     async def _wait(self, run_id: str, wait_seconds: float) -> Machine:
         seconds = min(max(wait_seconds, 0.0), self.settings.limits.wait_seconds)
         return await self._engine.wait(run_id, _needs_attention, seconds)
 
-    def _with_current_action(self, refusal: NotExpected, machine: Machine) -> NotExpected:
-        actions = pending_actions(machine, self._askable)
-        if not actions:
-            return refusal
-        asked = f"what is asked now: {to_json(actions[0])}"
-        return NotExpected(refusal.message, hint=f"{refusal.hint}\n{asked}" if refusal.hint else asked)
+
+def read_yaml(text: str, file: str) -> Value:
+    """Values that a user has written, read as definitions are. Raises DefinitionError."""
+    document = read_document(text, file)
+    if document.problems:
+        raise DefinitionError(document.problems)
+    return document.value
 
 
 def _needs_attention(state: RunState) -> bool:

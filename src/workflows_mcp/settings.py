@@ -14,6 +14,10 @@ Read once at start and handed down; no other module looks at the environment.
                                use, by comma
     WORKFLOWS_SECRETS_FILE     a file with secrets, NAME=value        [secrets_file]
     WORKFLOWS_TOOLSETS         which tools are served, by comma       [toolsets]
+    WORKFLOWS_MCP_SERVERS      servers whose tools steps may call,    [mcp_servers.name]
+                               as JSON
+    WORKFLOWS_STATE_ACCESS     whether reading state that a step does [state_access]
+                               not declare is refused: enforce, warn
     WORKFLOWS_LIMIT_<NAME>     any limit of limits.py                 [limits] name = …
     WORKFLOWS_LOG_LEVEL        what goes to stderr                    [log_level]
 """
@@ -29,17 +33,18 @@ from typing import Any
 
 from workflows_mcp.errors import RequestError
 from workflows_mcp.limits import Limits
-from workflows_mcp.values import did_you_mean
+from workflows_mcp.values import did_you_mean, from_json
 
 logger = logging.getLogger(__name__)
 
 PREFIX = "WORKFLOWS_"
 FILE_NAME = "workflows.toml"
-TOOLSETS = ("core", "graph")
+TOOLSETS = ("core", "graph", "stateful", "memory")
 DEFAULT_TOOLSETS = ("core",)
 
 LEVELS = ("safe", "trusted", "privileged")
 """How much a step type may do, from the least to the most; `steps.base` says what each means."""
+STATE_ACCESS = ("enforce", "warn")
 CAPABILITIES = ("run_commands", "read_files", "write_files", "network", "modify_state")
 """What a step type may need of the world."""
 
@@ -59,6 +64,10 @@ class Settings:
     """The only names of secrets that workflows may use; None: all."""
     secrets_file: Path | None = None
     toolsets: tuple[str, ...] = DEFAULT_TOOLSETS
+    mcp_servers: Mapping[str, Any] = field(default_factory=dict)
+    """MCP servers whose tools the server itself may call, by name; `policy.mcp_servers` reads them."""
+    state_access: str = "enforce"
+    """What holds for workflows of steps that do not say it themselves."""
     log_level: str = "WARNING"
     limits: Limits = field(default_factory=Limits)
 
@@ -172,6 +181,18 @@ def read_toolsets(key: str, value: Any) -> tuple[str, ...]:
     return tuple(name for name in TOOLSETS if name in chosen) or DEFAULT_TOOLSETS
 
 
+def _tables(key: str, value: Any) -> dict[str, Any]:
+    """Tables by name, or JSON text of them."""
+    if isinstance(value, str):
+        try:
+            value = from_json(value) if value.strip() else {}
+        except ValueError as error:
+            raise RequestError(f"the setting '{key}' is not valid JSON: {error}") from None
+    if not isinstance(value, dict):
+        raise RequestError(f"the setting '{key}' must be a table for each name")
+    return value
+
+
 def _level(key: str, value: Any) -> str:
     level = str(value).strip().lower()
     if level not in LEVELS:
@@ -179,6 +200,14 @@ def _level(key: str, value: Any) -> str:
             f"the setting '{key}' cannot be {value!r}", hint=did_you_mean(level, LEVELS, what="levels are")
         )
     return level
+
+
+def _state_access(key: str, value: Any) -> str:
+    access = str(value).strip().lower()
+    if access not in STATE_ACCESS:
+        hint = did_you_mean(access, STATE_ACCESS, what="it is one of")
+        raise RequestError(f"the setting '{key}' cannot be {value!r}", hint=hint)
+    return access
 
 
 def _names(key: str, value: Any) -> tuple[str, ...]:
@@ -207,6 +236,8 @@ _READERS: dict[str, Any] = {
     "secrets": _names,
     "secrets_file": _path,
     "toolsets": read_toolsets,
+    "mcp_servers": _tables,
+    "state_access": _state_access,
     "log_level": _text,
 }
 

@@ -1,9 +1,6 @@
 from __future__ import annotations
 
-import os
-import pty
 import re
-import select
 import signal
 import subprocess
 import time
@@ -11,6 +8,8 @@ from typing import Any
 
 import psutil
 import pytest
+
+from support.screen import Screen
 
 BUILD = """\
 name: build
@@ -198,45 +197,6 @@ def test_an_answer_can_come_through_a_pipe(terminal: Any) -> None:
     assert waiting.data["status"] == "pending_action"
     said = terminal.run("answer", waiting.data["workflow_id"], "--json", stdin="Grace\n")
     assert said.data["outputs"] == {"greeting": "Hello Grace"}
-
-
-class Screen:
-    """A process on a terminal of its own."""
-
-    def __init__(self, terminal: Any, *arguments: str) -> None:
-        self.controller, inside = pty.openpty()
-        self.process = subprocess.Popen(
-            [*terminal.command, *arguments],
-            cwd=terminal.workspace,
-            env=terminal.environment,
-            stdin=inside,
-            stdout=subprocess.PIPE,
-            stderr=inside,
-            start_new_session=True,
-        )
-        os.close(inside)
-        self.shown = ""
-
-    def wait_for(self, text: str, seconds: float = 20.0) -> None:
-        until = time.monotonic() + seconds
-        while text not in self.shown:
-            ready, _, _ = select.select([self.controller], [], [], max(until - time.monotonic(), 0))
-            assert ready, f"never saw {text!r} in {self.shown!r}"
-            try:
-                self.shown += os.read(self.controller, 4096).decode()
-            except OSError:
-                break
-        assert text in self.shown
-
-    def type(self, text: str) -> None:
-        os.write(self.controller, text.encode())
-
-    def end(self) -> tuple[int, str]:
-        assert self.process.stdout is not None
-        out = self.process.stdout.read().decode()
-        code = self.process.wait(20)
-        os.close(self.controller)
-        return code, out
 
 
 def test_on_a_terminal_the_question_is_asked_and_the_answer_typed(terminal: Any) -> None:

@@ -198,7 +198,9 @@ def test_the_timeout_of_the_block_goes_before_that_of_the_step(
     block_timeout: str, input_timeout: str, expected: Value
 ) -> None:
     written = f"  - {{id: a, type: Command, inputs: {{command: x, {input_timeout}}}, {block_timeout}}}"
-    assert block(written, "inputs: {t: integer}").do.timeout == expected
+    made = block(written, "inputs: {t: integer}").do
+    assert isinstance(made, Do)
+    assert made.timeout == expected
 
 
 @pytest.mark.rows("G11")
@@ -435,6 +437,7 @@ def test_values_with_expressions_are_not_checked_for_their_type_before_they_are_
         "  - {id: a, type: Command, inputs: {command: x, timeout: '${inputs.t}', env: '${inputs.e}'}}",
         "inputs: {t: integer, e: object}",
     )
+    assert isinstance(node.do, Do)
     assert node.do.timeout == "${inputs.t}"
 
 

@@ -15,11 +15,12 @@ from jsonschema.exceptions import best_match
 from pydantic import BaseModel, BeforeValidator, Field, model_validator
 
 from support.steps import registry_of
-from workflows_mcp.dialects import graph, graph_blocks, input_specs, load
+from workflows_mcp.dialects import graph, graph_blocks, input_specs, load, stateful
 from workflows_mcp.dialects.schema import workflow_schema
 from workflows_mcp.dialects.yaml_source import read_document
 from workflows_mcp.errors import DefinitionError
 from workflows_mcp.plan import retry
+from workflows_mcp.plan.input_rules import RULES
 from workflows_mcp.steps.base import Step, StepInputs
 from workflows_mcp.steps.registry import StepRegistry, default_registry
 from workflows_mcp.steps.shell_outputs import KEYS as OUTPUT_KEYS
@@ -28,6 +29,7 @@ ROOT = Path(__file__).resolve().parents[2]
 BESIDE = ROOT.parent / "shared" / "corpus"
 CORPUS = Path(os.environ.get("WORKFLOWS_CORPUS", BESIDE)) / "graph"
 BROKEN = ROOT / "tests" / "dialects" / "broken"
+BROKEN_STEPS = ROOT / "tests" / "dialects" / "broken_stateful"
 FOLDERS = [ROOT / "src" / "workflows_mcp" / "library" / "templates", ROOT / "examples", CORPUS]
 FILES = sorted(path for folder in FOLDERS for path in folder.rglob("*.yaml"))
 
@@ -69,9 +71,12 @@ def test_it_knows_and_describes_every_key() -> None:
     definitions = SCHEMA["$defs"]
     retry_keys = definitions["retry"]["anyOf"][0]["properties"]
     for properties, keys in [
-        (SCHEMA["properties"], graph.KEYS),
+        (SCHEMA["else"]["properties"], graph.KEYS),
+        (definitions["steps_workflow"]["properties"], stateful.KEYS),
+        (definitions["task"]["properties"], stateful.TASK_KEYS),
+        (definitions["input"]["properties"]["validation"]["properties"], tuple(RULES)),
         (definitions["block"]["properties"], graph_blocks.KEYS),
-        (definitions["input"]["properties"], input_specs._KEYS),
+        (definitions["input"]["properties"], input_specs.KEYS),
         (definitions["dependency"]["properties"], graph_blocks._DEPENDENCY_KEYS),
         (definitions["shell_output"]["properties"], OUTPUT_KEYS),
         (retry_keys, retry.KEYS),
@@ -114,6 +119,52 @@ def test_every_workflow_that_loads_fits(path: Path) -> None:
 )  # fmt: skip
 def test_mistakes_that_need_no_knowledge_of_the_whole_file_are_seen(name: str) -> None:
     assert problem(read_document((BROKEN / f"{name}.yaml").read_text(), name).value)
+
+
+@pytest.mark.rows("X12")
+@pytest.mark.parametrize(
+    "name",
+    [
+        "agents", "condition_without_steps", "foreach_mistakes", "goto_mistakes", "input_rules", "missing_keys",
+        "misspelt_keys", "misspelt_types", "needs_state", "not_a_list_of_steps", "outputs_to_nowhere", "prompts",
+        "run_on", "state_access", "tasks_not_a_mapping", "workflow_calls",
+    ],
+)  # fmt: skip
+def test_mistakes_in_steps_are_seen_too(name: str) -> None:
+    assert problem(read_document((BROKEN_STEPS / f"{name}.yaml").read_text(), name).value)
+
+
+def step(**keys: Any) -> dict[str, Any]:
+    """A workflow of one step."""
+    return {"steps": [{"id": "s", "needs_state": [], **keys}]}
+
+
+@pytest.mark.rows("X12")
+@pytest.mark.parametrize(
+    ("document", "says"),
+    [
+        (step(type="shel", command="x"), "steps.0.type: 'shel' is not one of ['condition'"),
+        (step(type="shell", comand="x"), "steps.0: "),
+        (step(type="shell", command=["x"]), "steps.0.command: "),
+        (step(type="goto", target="a"), "steps.0: 'max_iterations' is a required property"),
+        (step(type="foreach", items=3, task="t", output_to="o"), "steps.0.items: "),
+        (
+            step(type="return", value=1, when="x"),
+            "steps.0: Additional properties are not allowed ('when' was",
+        ),
+        (
+            step(type="condition", **{"if": "x", "then": [{"id": "t", "type": "wat"}]}),
+            "steps.0.then.0.type: 'wat'",
+        ),
+        ({**step(type="wait", duration_seconds=1), "task": {}}, ": 'task' does not match any of the regexes"),
+        ({**step(type="wait", duration_seconds=1), "tasks": {"t": {}}}, "tasks.t: 'steps' is a required"),
+        ({"dialect": "stateful"}, ": 'steps' is a required property"),
+    ],
+    ids=lambda it: it if isinstance(it, str) else "",
+)
+def test_a_mistake_in_a_step_is_seen_where_it_is(document: dict[str, Any], says: str) -> None:
+    assert not is_loaded(document, default_registry())
+    assert problem(document).startswith(says)
 
 
 @pytest.mark.rows("X12")
@@ -343,6 +394,7 @@ def test_what_the_code_of_a_step_type_lets_through_fits() -> None:
 
 class BrokenPoint:
     name = "Missing"
+    value = "missing.steps:Missing"
 
     def load(self) -> Any:
         raise ImportError("no module named missing")

@@ -11,7 +11,7 @@ import pytest
 from support.engines import World, asks, ended
 from support.plans import block, bundle, plan
 from workflows_mcp.engines.clock import settle
-from workflows_mcp.engines.sqlite import leases
+from workflows_mcp.engines.sqlite import leases, migrate
 from workflows_mcp.engines.sqlite.engine import SqliteEngine
 from workflows_mcp.machine.events import Answered
 from workflows_mcp.plan.model import Do
@@ -171,7 +171,7 @@ def test_runs_in_flight_in_a_store_of_the_first_version_go_on_in_the_present_one
         other.gate.open("g")
         async with other.engine("sqlite") as second:
             assert isinstance(second, SqliteEngine)
-            assert second.store.read("PRAGMA user_version") == [(2,)]
+            assert second.store.read("PRAGMA user_version") == [(migrate.VERSION,)]
             assert (await second.view(waiting)).state == before
             forked = await second.fork(waiting, before.events)
             await second.forget_checkpoint(waiting, 1)

@@ -269,7 +269,7 @@ DOCUMENT = Path(__file__).resolve().parents[2] / "docs" / "security.md"
 def test_the_table_of_levels_and_capabilities_in_the_documents_is_what_the_classes_say() -> None:
     registry = default_registry()
     expected = []
-    for name in registry.names():
+    for name in registry.own_names():
         step = registry.get(name)
         needs = ", ".join(f"`{capability}`" for capability in sorted(step.capabilities)) or "nothing"
         expected.append(f"| `{step.name}` | {step.level} | {needs} |")

@@ -10,6 +10,7 @@ from pydantic import Field
 from workflows_mcp.dialects import Definition, load
 from workflows_mcp.errors import DefinitionError, RequestError, UnknownWorkflow
 from workflows_mcp.library.catalog import Catalog, builtin_directory
+from workflows_mcp.limits import Limits
 from workflows_mcp.settings import load_settings
 from workflows_mcp.steps.base import Step, StepInputs, StepOutputs
 from workflows_mcp.steps.registry import StepRegistry, default_registry
@@ -264,3 +265,38 @@ def test_every_built_in_workflow_can_be_run(tmp_path: Path) -> None:
         assert summary.source == "built-in"
         assert summary.description
         assert catalog.bundle(summary.name).main == summary.name
+
+
+@pytest.mark.rows("S14")
+def test_only_the_last_definitions_are_kept_and_a_list_reads_nothing_twice(
+    tmp_path: Path, write: Write, reading: Reading
+) -> None:
+    for number in range(6):
+        write(f"flows/w{number}.yaml", workflow(f"w{number}", description=f"number {number}"))
+    catalog = Catalog(None, [tmp_path / "flows"], reading, Limits(cached_definitions=3))
+    assert [item.description for item in catalog.list()] == [f"number {number}" for number in range(6)]
+    assert len(catalog._memory.definitions) == 3
+    assert [item.description for item in catalog.list()] == [f"number {number}" for number in range(6)]
+    assert len(reading.read) == 6
+    catalog.definition("w5")
+    assert len(reading.read) == 6
+    catalog.definition("w0")
+    assert reading.read[6:] == ["w0.yaml"]
+    assert len(catalog._memory.definitions) == 3
+    write("flows/w1.yaml", workflow("w1", description="changed, and longer"))
+    assert catalog.list()[1].description == "changed, and longer"
+    assert reading.read[7:] == ["w1.yaml"]
+
+
+@pytest.mark.rows("S2")
+def test_whether_undeclared_state_is_refused_is_a_setting(tmp_path: Path) -> None:
+    text = "initial_state: {a: 1}\nsteps: [{id: s, type: return, needs_state: [], value: '{{ state.a }}'}]\n"
+    strict = Catalog.of(load_settings({}, workspace=tmp_path), default_registry())
+    with pytest.raises(DefinitionError):
+        strict.check_text(text)
+    lenient = load_settings({"WORKFLOWS_STATE_ACCESS": "warn"}, workspace=tmp_path)
+    assert [problem.code for problem in Catalog.of(lenient, default_registry()).check_text(text)] == [
+        "undeclared_state"
+    ]
+    with pytest.raises(RequestError, match="'state_access' cannot be 'never'"):
+        load_settings({"WORKFLOWS_STATE_ACCESS": "never"}, workspace=tmp_path)

@@ -8,14 +8,14 @@ from pathlib import Path
 import pytest
 
 from workflows_mcp.library.catalog import Catalog, builtin_directory
-from workflows_mcp.plan.model import Call, Node
+from workflows_mcp.plan.model import Call, Do, Graph, Node, Plan, Return
 from workflows_mcp.service import Service
 from workflows_mcp.settings import Settings
 from workflows_mcp.steps.registry import default_registry
 
 ROOT = Path(__file__).resolve().parents[2]
 FILES = sorted(builtin_directory().rglob("*.yaml"))
-KINDS = ("ci", "examples", "files", "git", "node", "python")
+KINDS = ("ci", "examples", "files", "git", "node", "python", "stateful")
 
 
 def name_of(file: Path) -> str:
@@ -24,6 +24,15 @@ def name_of(file: Path) -> str:
 
 
 NAMES = [name_of(file) for file in FILES]
+
+
+def gives(plan: Plan) -> list[str]:
+    """The names of what a workflow gives: its outputs, or the parts of the value that it returns at its end."""
+    if isinstance(plan.body, Graph):
+        return list(plan.outputs)
+    last = plan.body.nodes[-1].do
+    assert isinstance(last, Return)
+    return list(last.value)
 
 
 @pytest.fixture
@@ -56,8 +65,8 @@ def test_a_workflow_says_what_it_is_for_and_what_it_takes_and_gives(file: Path, 
     assert len(plan.description) > 50 or plan.name == "example-hello"
     assert [name for name, spec in plan.inputs.items() if not spec.description] == []
     assert [name for name, spec in plan.inputs.items() if spec.type == "any"] == []
-    assert plan.outputs
-    asks = any(getattr(node.do, "step", "") == "Prompt" for node in plan.body.nodes)
+    assert gives(plan)
+    asks = any(getattr(node.do, "step", "") in ("Prompt", "UserPrompt") for node in plan.body.nodes)
     assert not asks or "interactive" in plan.tags
 
 
@@ -69,7 +78,7 @@ def test_whether_a_failure_counts_is_never_left_to_who_happens_to_look_at_it(
     be on purpose: where it is so, the block says on_failure."""
 
     def can_fail(node: Node) -> bool:
-        return isinstance(node.do, Call) or node.do.may_fail
+        return isinstance(node.do, Call) or (isinstance(node.do, Do) and node.do.may_fail)
 
     nodes = catalog.definition(name).plan.body.nodes
     assert [node.id for node in nodes if can_fail(node) and node.tolerated and node.on_failure is None] == []
@@ -94,7 +103,7 @@ def test_a_workflow_is_in_the_table_of_the_library_with_its_inputs_and_outputs(
     optional = [name for name, spec in plan.inputs.items() if not spec.required]
     assert re.findall(r"\*\*`(\w+)`\*\*", inputs) == required
     assert re.findall(r"(?<!\*)`(\w+)`", inputs) == optional
-    assert re.findall(r"`(\w+)`", outputs) == list(plan.outputs)
+    assert re.findall(r"`(\w+)`", outputs) == gives(plan)
 
 
 def test_the_table_has_nothing_that_is_not_in_the_library() -> None:

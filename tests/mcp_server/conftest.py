@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import sys
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Coroutine
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -65,10 +65,23 @@ class Place:
             async with Client(self.parameters, mode=mode) as client:
                 return await work(Agent(client))
 
-        try:
-            return asyncio.run(asyncio.wait_for(session(), 60))
-        except BaseExceptionGroup as group:
-            raise _innermost(group) from None
+        return _run(session())
+
+    def serve_two(self, work: Callable[[Agent, Agent], Awaitable[T]]) -> T:
+        """Start two servers that share the store, and let an agent work with each."""
+
+        async def session() -> T:
+            async with Client(self.parameters) as one, Client(self.parameters) as other:
+                return await work(Agent(one), Agent(other))
+
+        return _run(session())
+
+
+def _run(session: Coroutine[Any, Any, T]) -> T:
+    try:
+        return asyncio.run(asyncio.wait_for(session, 60))
+    except BaseExceptionGroup as group:
+        raise _innermost(group) from None
 
 
 def _innermost(error: BaseException) -> BaseException:

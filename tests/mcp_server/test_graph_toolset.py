@@ -13,7 +13,7 @@ from mcp import Client
 
 from workflows_mcp.errors import RequestError
 from workflows_mcp.mcp_server.server import build_server
-from workflows_mcp.settings import load_settings
+from workflows_mcp.settings import TOOLSETS, load_settings
 
 SNAPSHOT = Path(__file__).parent / "graph_tool_schemas.json"
 """A change shows up as a difference; to take it over, run `python tests/mcp_server/test_graph_toolset.py`."""
@@ -104,7 +104,7 @@ def test_alone_it_has_all_that_it_needs_and_beside_the_core_every_tool_is_there_
     assert alone == [*SHARED, *OWN]
     core = [tool["name"] for tool in definitions("core")]
     assert [tool["name"] for tool in definitions("core,graph")] == [*core, *OWN]
-    assert definitions("all") == definitions("graph, core")
+    assert definitions("all") == definitions(", ".join(reversed(TOOLSETS)))
     assert definitions("default") == definitions("core") == definitions("")
 
 

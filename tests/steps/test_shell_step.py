@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 from pydantic import ValidationError
@@ -14,6 +15,8 @@ from workflows_mcp.expressions.base import Code
 from workflows_mcp.policy.handles import World
 from workflows_mcp.policy.leftovers import end_leftovers
 from workflows_mcp.policy.rules import Policy
+from workflows_mcp.service import Service
+from workflows_mcp.settings import Settings
 from workflows_mcp.steps.base import StepContext, StepResult
 from workflows_mcp.steps.shell import Shell
 
@@ -25,6 +28,7 @@ SHELL = Shell()
 def test_a_command_gives_its_output_and_exit_code(run_step: RunStep) -> None:
     result = run_step(SHELL, {"command": "echo out; echo err >&2"})
     time_taken = result.outputs.pop("execution_time_ms")
+    assert result.outputs.pop("duration") == pytest.approx(time_taken / 1000, abs=0.001)
     assert result == StepResult(
         {
             "exit_code": 0,
@@ -197,6 +201,7 @@ def test_what_a_block_gives_that_did_not_run() -> None:
         "success": False,
         "command_executed": "",
         "execution_time_ms": 0.0,
+        "duration": None,
         "count": None,
     }
 
@@ -205,3 +210,67 @@ def test_what_a_block_gives_that_did_not_run() -> None:
 def test_a_timeout_is_a_number_of_seconds(timeout: object) -> None:
     with pytest.raises(ValidationError):
         SHELL.Inputs.model_validate({"command": "true", "timeout": timeout})
+
+
+# Handed to an agent
+
+
+def test_an_agent_is_asked_to_run_exactly_this_and_to_say_how_it_went() -> None:
+    question = SHELL.ask(SHELL.Inputs.model_validate({"command": "make test", "timeout": 120}))
+    assert question.type == "shell"
+    assert question.parameters == {"command": "make test", "timeout": 120}
+    assert question.result_schema["required"] == ["exit_code"]
+    for said in ("exactly as it stands", "120 seconds", "also when it failed", '"exit_code"'):
+        assert said in question.instructions
+    inputs = SHELL.Inputs.model_validate({"command": "env", "working_dir": "src", "env": {"N": 1}})
+    question = SHELL.ask(inputs)
+    assert question.parameters == {"command": "env", "timeout": 30, "working_dir": "src", "env": {"N": "1"}}
+    assert "parameters.working_dir" in question.instructions
+    assert "parameters.env" in question.instructions
+
+
+def test_whatever_the_exit_code_a_command_that_an_agent_has_run_is_a_result() -> None:
+    inputs = SHELL.Inputs.model_validate({"command": "false"})
+    assert SHELL.answered(inputs, {"exit_code": 3, "stderr": "no", "extra": 1}) == StepResult(
+        {"stdout": "", "stderr": "no", "exit_code": 3, "duration": None, "success": False}
+    )
+    given = {"stdout": "ok", "stderr": None, "exit_code": 0, "duration": 1.5}
+    assert SHELL.answered(inputs, given).outputs == {
+        "stdout": "ok",
+        "stderr": "",
+        "exit_code": 0,
+        "duration": 1.5,
+        "success": True,
+    }
+
+
+def test_in_the_stateful_dialect_the_exit_code_of_a_command_of_the_server_is_a_result_too(
+    run_step: RunStep,
+) -> None:
+    result = run_step(SHELL, {"command": "exit 7"}, config=SHELL.told["stateful"])
+    assert result.ok
+    assert (result.outputs["exit_code"], result.outputs["success"]) == (7, False)
+    assert SHELL.usually_by({}, "stateful") == "agent"
+    assert SHELL.usually_by({}, "graph") == "server"
+
+
+@pytest.mark.rows("S8")
+@pytest.mark.parametrize(
+    ("unsafe", "command"), [("", "echo 'a;' date '|' wc"), (", unsafe: raw", "echo a; date | wc")]
+)
+def test_values_are_data_in_the_text_that_an_agent_runs_unless_the_author_says_otherwise(
+    unsafe: str, command: str, tmp_path: Path
+) -> None:
+    text = f"""\
+name: commands
+version: "1.0.0"
+initial_state: {{what: "a; date | wc"}}
+steps:
+  - {{id: go, type: shell, needs_state: [what], command: "echo {{{{ state.what }}}}"{unsafe}}}
+"""
+
+    async def work() -> dict[str, Any]:
+        async with Service.open(Settings(workspace=tmp_path, home=tmp_path / "home")) as service:
+            return await service.start(text=text)
+
+    assert asyncio.run(work())["action"]["parameters"]["command"] == command

@@ -1,4 +1,4 @@
-"""What a run asks of the agent, and whether a result answers it.
+"""What a run or a task asks of its agent, and whether a result answers it.
 
 An action is a question with everything in place: which step, what to do, with which values, and the
 JSON Schema of the result. A result is checked here, before it becomes a fact: nothing that does not fit
@@ -7,17 +7,23 @@ is ever written down, and the refusal says what would fit.
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable
 from typing import Any
 
 from pydantic import ValidationError
 
 from workflows_mcp.agent.asked import Asked, cut_off, unaskable
+from workflows_mcp.agent.delegation import delegated_action, is_task, task_title
+from workflows_mcp.agent.parts import Part, asking_of, question_id, task_of, whole_run
 from workflows_mcp.agent.schema_check import example, fits, violations
+from workflows_mcp.agent.situation import Situation, situation_of
+from workflows_mcp.agent.tasks import outermost
+from workflows_mcp.agent.waiting import until
 from workflows_mcp.agent.walk import Visited, block_at, blocks_of, under_way
 from workflows_mcp.errors import InvalidResult, NotExpected
 from workflows_mcp.machine.machine import Machine
-from workflows_mcp.machine.state import Record
+from workflows_mcp.machine.state import Frame, Record
 from workflows_mcp.plan.model import Do, Node
 from workflows_mcp.steps.base import Question, StepResult
 from workflows_mcp.steps.registry import StepRegistry
@@ -28,28 +34,53 @@ Clean = Callable[[Value], Value]
 
 
 def pending_actions(machine: Machine, registry: StepRegistry) -> list[dict[str, Value]]:
-    """All that is asked of the agent now, the oldest first."""
+    """All that is asked anywhere in a run now, the oldest first."""
     return [
         _as_action(address, _asked(machine, registry, address).question)
         for address, _ in under_way(machine, "agent")
     ]
 
 
+def actions_of(
+    situation: Situation, registry: StepRegistry, *, at_work: bool = False
+) -> list[dict[str, Value]]:
+    """What its agent is to do now, the oldest first; with `at_work`, also the tasks at which its sub-agents
+    are at work."""
+    machine, part = situation.machine, situation.part
+    found: list[tuple[float, dict[str, Value]]] = []
+    for address, frame in situation.duties.questions:
+        name = question_id(machine.state, part, address)
+        action = _as_action(name, _asked(machine, registry, address).question)
+        found.append((frame.since, _of_task(machine, part, address) | action))
+    for delegation in situation.duties.delegations:
+        if at_work or delegation.needs_somebody:
+            found.append((delegation.frame.since, delegated_action(situation, delegation)))
+    return [action for _, action in sorted(found, key=lambda item: item[0])]
+
+
 def check_result(
-    machine: Machine, registry: StepRegistry, step_id: str | None, result: Any, clean: Clean | None = None
+    machine: Machine,
+    registry: StepRegistry,
+    step_id: str | None,
+    result: Any,
+    clean: Clean | None = None,
+    part: Part | None = None,
+    now: float | None = None,
 ) -> tuple[str, StepResult]:
     """The address of the step that `result` answers, and what the result amounts to.
 
     Raises NotExpected where nothing (or something else) is asked, InvalidResult where it does not fit.
     """
-    address = _question_meant(machine, step_id)
+    at = time.time() if now is None else now
+    address = _question_meant(machine, part or whole_run(machine.state.run_id), step_id, at)
     asked = _asked(machine, registry, address)
-    taken = _taken(asked.question, result)
+    taken = asked.step.understood(asked.inputs, _taken(asked.question, result))
     taken = clean(taken) if clean is not None else taken
     wrong = violations(taken, asked.question.result_schema)
     if wrong:
+        name = part.step_id(address) if part is not None else address
         raise InvalidResult(
-            f"the result does not fit what '{address}' asks for: {'; '.join(wrong)}",
+            f"the result does not fit what '{name}' asks for: {'; '.join(wrong)}",
             hint=f"submit for example {to_json(example(asked.question.result_schema))}; "
             f"the result must fit {to_json(asked.question.result_schema)}. Nothing has changed.",
         )
@@ -57,26 +88,23 @@ def check_result(
 
 
 def already_answered(
-    machine: Machine, registry: StepRegistry, step_id: str | None, result: Any, clean: Clean | None = None
+    machine: Machine,
+    registry: StepRegistry,
+    step_id: str | None,
+    result: Any,
+    clean: Clean | None = None,
+    part: Part | None = None,
 ) -> bool:
     """Whether this very answer was taken before: then submitting it again is harmless.
 
     Without a step id, the last answer is meant, as long as nothing else is asked.
     """
-    if step_id is None:
-        if under_way(machine, "agent"):
-            return False
-        answered = [visited for visited in blocks_of(machine) if _was_answered(visited.node, visited.record)]
-        if not answered:
-            return False
-        visited = max(answered, key=lambda item: item.record.completed_at or 0.0)
-    else:
-        found = block_at(machine, step_id)
-        if found is None or not _was_answered(found.node, found.record):
-            return False
-        visited = found
+    part = part or whole_run(machine.state.run_id)
+    visited = _last_answered(machine, part) if step_id is None else _step_meant(machine, part, step_id)
+    if visited is None or not _was_answered(visited.node, visited.record):
+        return False
     asked = _asked_at(visited, registry)
-    taken = _taken(asked.question, result)
+    taken = asked.step.understood(asked.inputs, _taken(asked.question, result))
     taken = clean(taken) if clean is not None else taken
     if not fits(taken, asked.question.result_schema):
         return False
@@ -86,42 +114,93 @@ def already_answered(
 # Which question
 
 
-def _question_meant(machine: Machine, step_id: str | None) -> str:
-    pending = [address for address, _ in under_way(machine, "agent")]
-    state = machine.state
-    if step_id in pending:
-        return step_id
+def _question_meant(machine: Machine, part: Part, step_id: str | None, now: float) -> str:
+    open_questions = {address for address, _ in under_way(machine, "agent") if part.covers(address)}
+    if step_id is not None:
+        said = step_id.partition("@")[2]
+        for address in part.meant(step_id):
+            if address in open_questions and asking_of(machine.state, address) == said:
+                return address
+    situation = situation_of(machine, part=part, now=now)
+    pending = [address for address, _ in situation.duties.questions]
     if not pending:
-        if state.status != "running":
-            raise NotExpected(
-                f"the run {state.run_id} has ended: it is {state.status}",
-                hint=f"read how it went with get_workflow_status(workflow_id='{state.run_id}')",
-            )
-        raise NotExpected(
-            f"the run {state.run_id} asks nothing of you now: it is still working",
-            hint=f"wait for it with get_workflow_status(workflow_id='{state.run_id}', wait_seconds=30)",
-        )
+        raise _nothing_asked(situation, step_id)
+    names = ", ".join(repr(question_id(machine.state, part, address)) for address in pending)
     if step_id is None:
         if len(pending) == 1:
             return pending[0]
         raise NotExpected(
             f"{len(pending)} actions are pending, so say with step_id which one this result is for",
-            hint=f"pending now: {', '.join(repr(address) for address in pending)}",
+            hint=f"pending now: {names}",
         )
-    message = f"'{step_id}' does not wait for an answer: {_standing(machine, step_id, pending)}"
-    raise NotExpected(message, hint=f"pending now: {', '.join(repr(address) for address in pending)}")
+    known = [question_id(machine.state, part, address) for address in pending]
+    message = f"'{step_id}' does not wait for an answer: {_standing(situation, step_id, known)}"
+    raise NotExpected(message, hint=f"pending now: {names}")
 
 
-def _standing(machine: Machine, step_id: str, pending: list[str]) -> str:
-    visited = block_at(machine, step_id)
+def _nothing_asked(situation: Situation, step_id: str | None) -> NotExpected:
+    what = f"the {'run' if situation.task is None else 'task'} {situation.part.id}"
+    status = f"get_workflow_status(workflow_id='{situation.part.id}'"
+    if situation.has_ended:
+        message = f"{what} has ended: it is {situation.status}"
+        return NotExpected(message, hint=f"read how it went with {status})")
+    if situation.duties.delegations:
+        names = ", ".join(repr(situation.part.step_id(it.address)) for it in situation.duties.delegations)
+        return NotExpected(
+            f"{what} takes no result for {names}: the sub-agents of its tasks submit theirs, each to the "
+            "workflow_id of its task, and it goes on by itself when all tasks are done",
+            hint=f"see how the tasks stand with {status})",
+        )
+    meant = situation.part.meant(step_id) if step_id is not None else None
+    for address, frame in situation.under_way("wait"):
+        if meant is None or address in meant:
+            name = situation.part.step_id(address)
+            message = f"'{name}' takes no result: {_waits(frame, situation.now)}"
+            return NotExpected(message, hint=f"wait with {status}, wait_seconds=30)")
+    message = f"{what} asks nothing of you now: it is still working"
+    return NotExpected(message, hint=f"wait for it with {status}, wait_seconds=30)")
+
+
+def _waits(frame: Frame, now: float) -> str:
+    return f"the server itself waits {until(frame, now)}, and then goes on by itself"
+
+
+def _standing(situation: Situation, step_id: str, pending: list[str]) -> str:
+    machine, part = situation.machine, situation.part
+    visited = _step_meant(machine, part, step_id)
     if visited is None:
         close = nearest(step_id, pending)
-        return "the run has no such step" + (f"; did you mean '{close}'?" if close else "")
+        what = "run" if part.is_run else "task"
+        return f"the {what} has no such step" + (f"; did you mean '{close}'?" if close else "")
+    frame = machine.state.frames.get(visited.address)
+    if frame is not None and frame.kind == "wait":
+        return _waits(frame, situation.now)
     if _was_answered(visited.node, visited.record):
         return "it has been answered already, with another result"
     if not _by_agent(visited.node):
         return "the server carries it out itself"
     return f"it is {visited.record.status}"
+
+
+def _step_meant(machine: Machine, part: Part, step_id: str) -> Visited | None:
+    for address in part.meant(step_id):
+        visited = block_at(machine, address)
+        if visited is not None:
+            return visited
+    return None
+
+
+def _last_answered(machine: Machine, part: Part) -> Visited | None:
+    """The step that the agent of the part answered last, where nothing is asked of it now."""
+    if situation_of(machine, part=part, now=machine.state.changed_at).duties.questions:
+        return None
+    inside = [it for it in blocks_of(machine) if it.address != part.address and part.covers(it.address)]
+    others = {it.address for it in inside if it.node.for_each is not None and it.node.for_each.agent}
+    own = [it for it in inside if outermost(it.address, others) is None]
+    if (itself := block_at(machine, part.address)) is not None:
+        own.append(itself)
+    answered = [it for it in own if _was_answered(it.node, it.record)]
+    return max(reversed(answered), key=lambda it: it.record.completed_at or 0.0, default=None)
 
 
 # What the result amounts to
@@ -194,6 +273,19 @@ def _as_action(address: str, question: Question) -> dict[str, Value]:
         "parameters": question.parameters,
         "result_schema": question.result_schema,
     }
+
+
+def _of_task(machine: Machine, part: Part, address: str) -> dict[str, Value]:
+    """Which task of the part a question belongs to, where nobody else drives that task."""
+    names = address.split("/")
+    for end in reversed(range(2, len(names))):
+        item = "/".join(names[:end])
+        if item == part.address or not part.covers(item):
+            break
+        visited = block_at(machine, item)
+        if visited is not None and is_task(visited.node):
+            return {"workflow_id": task_of(machine.state, item).id, "task": task_title(visited.node.do)}
+    return {}
 
 
 def _by_agent(node: Node) -> bool:

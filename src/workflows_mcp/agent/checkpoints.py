@@ -211,8 +211,10 @@ class History:
 
 def prompt_of(action: dict[str, Value]) -> str:
     """A question as one text: the prompt that the author wrote, or what is to be done and with what."""
-    prompt = action["parameters"].get("prompt")
-    if isinstance(prompt, str):
-        return prompt
-    given = f"\n{to_json(action['parameters'])}" if action["parameters"] else ""
+    parameters = action["parameters"]
+    if action["type"] == "prompt":
+        prompt = parameters.get("prompt", parameters.get("message"))
+        if isinstance(prompt, str):
+            return "\n".join([prompt, *(f"- {option}" for option in parameters.get("options", ()))])
+    given = f"\n{to_json(parameters)}" if parameters else ""
     return f"{action['instructions']}{given}"

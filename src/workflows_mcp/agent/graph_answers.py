@@ -214,8 +214,13 @@ def _response_schemas(machine: Machine, registry: StepRegistry) -> dict[str, dic
     return {
         action["step_id"]: action["result_schema"]
         for action in pending_actions(machine, registry)
-        if action["type"] != "prompt"
+        if action["type"] != "prompt" or not _is_plain_text(action["result_schema"])
     }
+
+
+def _is_plain_text(schema: dict[str, Value]) -> bool:
+    fields = list(schema.get("properties", {}).values())
+    return len(fields) == 1 and set(fields[0]) <= {"type", "description"} and fields[0]["type"] == "string"
 
 
 def _message(machine: Machine, questions: Questions, fork_of: CheckpointId | None, now: float) -> str:

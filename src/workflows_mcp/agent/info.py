@@ -7,9 +7,9 @@ from collections.abc import Sequence
 from typing import Any
 
 from workflows_mcp.agent.previews import Cut, cut
+from workflows_mcp.plan.calls import fixed_name
 from workflows_mcp.plan.inputs import input_schema
-from workflows_mcp.plan.model import Bundle, Call, Do, Graph, Node, Plan
-from workflows_mcp.plan.references import LANGUAGES
+from workflows_mcp.plan.model import Bundle, Call, Do, Graph, Node, Operation, Plan, kind_of_operation
 from workflows_mcp.settings import LEVELS
 from workflows_mcp.steps.registry import StepRegistry
 from workflows_mcp.values import Value
@@ -37,8 +37,8 @@ def workflow_info(
         "source": source or plan.file,
         "inputs": input_schema(plan),
         "outputs": {name: _short(value) for name, value in plan.outputs.items()},
-        "steps": [_step(node, plan.body) for node in plan.body.nodes],
-        "asks": _asks(bundle),
+        "steps": [_step(node, plan, registry) for node in plan.body.nodes],
+        "asks": _asks(bundle, registry),
         "level": _level(bundle, registry),
         "needs": _needs(bundle, registry),
         "secrets": bundle.secrets,
@@ -50,30 +50,41 @@ def workflow_info(
     return {name: value for name, value in info.items() if value or name in always}
 
 
-def _step(node: Node, graph: Graph) -> dict[str, Value]:
-    step: dict[str, Value] = {"id": node.id, "wave": node.wave}
+def _type(do: Operation, dialect: str, registry: StepRegistry) -> str:
+    """What the dialect calls it."""
+    step = registry.known(do.step) if isinstance(do, Do) else None
+    return step.offered.get(dialect, step.name) if step is not None else kind_of_operation(do)
+
+
+def _step(node: Node, plan: Plan, registry: StepRegistry) -> dict[str, Value]:
+    graph = plan.body
+    step: dict[str, Value] = {"id": node.id}
+    if isinstance(graph, Graph):
+        step["wave"] = node.wave
     if isinstance(node.do, Call):
         step["calls"] = node.do.workflow
     else:
-        step["type"] = node.do.step
+        step["type"] = _type(node.do, plan.dialect, registry)
     if node.needs:
         step["depends_on"] = [graph.nodes[need.node].id for need in node.needs]
     condition = node.condition
     if (each := node.for_each) is not None:
         step["for_each"] = _short(each.items)
+        if each.agent:
+            step["agent"] = each.agent
         condition = condition or each.condition
     if condition:
         step["condition"] = _short(condition.strip())
     return step
 
 
-def _asks(bundle: Bundle) -> list[Value]:
+def _asks(bundle: Bundle, registry: StepRegistry) -> list[Value]:
     """Every question that a run may hand to the agent, in the workflow and in those that it calls."""
     asked: list[Value] = []
     for name, plan in _main_first(bundle):
         for node in plan.body.nodes:
             if isinstance(node.do, Do) and node.do.by == "agent":
-                question: dict[str, Value] = {"step": node.id, "type": node.do.step}
+                question: dict[str, Value] = {"step": node.id, "type": _type(node.do, plan.dialect, registry)}
                 if name != bundle.main:
                     question["workflow"] = name
                 question["inputs"] = _short(node.do.inputs)
@@ -83,28 +94,27 @@ def _asks(bundle: Bundle) -> list[Value]:
 
 def _level(bundle: Bundle, registry: StepRegistry) -> str:
     """The highest level of all steps of the workflow, and of those that it calls."""
-    nodes = [node.do for plan in bundle.plans.values() for node in plan.body.nodes]
-    names = {_CALL if isinstance(do, Call) else do.step for do in nodes}
-    levels = {step.level for name in names if (step := registry.find(name)) is not None}
+    nodes = [node.do for plan in bundle.every_plan.values() for node in plan.body.nodes]
+    names = {_CALL if isinstance(do, Call) else do.step for do in nodes if isinstance(do, Do | Call)}
+    levels = {step.level for name in names if (step := registry.known(name)) is not None}
     return max(levels, key=LEVELS.index, default=LEVELS[0])
 
 
 def _needs(bundle: Bundle, registry: StepRegistry) -> list[str]:
     """What steps of the workflow, and of those that it calls, will do to the machine."""
     needs: set[str] = set()
-    for plan in bundle.plans.values():
-        language = LANGUAGES[plan.dialect]
+    for plan in bundle.every_plan.values():
         for node in plan.body.nodes:
             if isinstance(node.do, Do):
-                step = registry.find(node.do.step)
+                step = registry.known(node.do.step)
                 needs |= set(step.capabilities) if step is not None else set()
-            elif isinstance(node.do.workflow, str) and language.is_dynamic(node.do.workflow):
+            elif isinstance(node.do, Call) and fixed_name(node.do) is None:
                 needs.add("whatever the workflow needs that is chosen while it runs")
     return sorted(needs)
 
 
 def _main_first(bundle: Bundle) -> list[tuple[str, Plan]]:
-    return sorted(bundle.plans.items(), key=lambda item: item[0] != bundle.main)
+    return sorted(bundle.every_plan.items(), key=lambda item: item[0] != bundle.main)
 
 
 def _short(value: Value) -> Value:

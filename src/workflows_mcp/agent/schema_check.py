@@ -8,9 +8,10 @@ Knows nothing of runs or steps.
 
 from __future__ import annotations
 
-import re
 from typing import Any
 
+from workflows_mcp.errors import ExpressionError
+from workflows_mcp.expressions.patterns import search
 from workflows_mcp.values import Value, did_you_mean, kind_of, nearest, shown
 
 _WORDS = {
@@ -126,9 +127,17 @@ def _string(value: str, schema: dict[str, Any], called: str) -> list[str]:
         found.append(f"{called} must not be empty" if wanted == 1 else f"{called} needs {wanted} characters")
     if "maxLength" in schema and len(value) > schema["maxLength"]:
         found.append(f"{called} may have {schema['maxLength']} characters, it has {len(value)}")
-    if "pattern" in schema and not re.search(schema["pattern"], value):
-        found.append(f"{called} must match the pattern {schema['pattern']}, {shown(value)} does not")
+    if "pattern" in schema and (problem := _unmatched(schema["pattern"], value)):
+        found.append(f"{called} must match the pattern {schema['pattern']}, {problem}")
     return found
+
+
+def _unmatched(pattern: str, value: str) -> str:
+    """Why a text does not match; nothing where it does. Patterns come from workflows, and may never end."""
+    try:
+        return "" if search(pattern, value) is not None else f"{shown(value)} does not"
+    except ExpressionError as error:
+        return f"and cannot be checked: {error.message}"
 
 
 def _number(value: float, schema: dict[str, Any], called: str) -> list[str]:

@@ -1,7 +1,7 @@
-"""Looking into a run: an overview of it, or the values at given paths, long ones in slices.
+"""Looking into a run or a task: an overview of it, or the values at given paths, long ones in slices.
 
-run_state(…)                                            # status, inputs, outputs, how each block went
-run_state(…, paths=["outputs.log"], offset=4000)        # the next part of a long text
+state_of(…)                                             # status, inputs, state, outputs, how each block went
+state_of(…, paths=["outputs.log"], offset=4000)         # the next part of a long text
 """
 
 from __future__ import annotations
@@ -9,10 +9,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
-from workflows_mcp.agent.actions import pending_actions
+from workflows_mcp.agent.actions import actions_of
 from workflows_mcp.agent.paths import Path, parse_path
 from workflows_mcp.agent.previews import Cut, Reader, cut, reader, shortened, within
-from workflows_mcp.agent.waiting import run_status
+from workflows_mcp.agent.situation import Situation, situation_of
 from workflows_mcp.agent.walk import blocks_in
 from workflows_mcp.errors import ExpressionError, RequestError
 from workflows_mcp.expressions.base import Reference
@@ -21,7 +21,7 @@ from workflows_mcp.limits import Limits
 from workflows_mcp.machine.machine import Machine
 from workflows_mcp.machine.scope import Blocks, iso, outputs_of
 from workflows_mcp.machine.state import Record, Scope
-from workflows_mcp.plan.model import Call, Node
+from workflows_mcp.plan.model import Node, kind_of_operation
 from workflows_mcp.steps.registry import StepRegistry
 from workflows_mcp.values import Value
 
@@ -62,14 +62,28 @@ def run_state(
     offset: int = 0,
     limit: int | None = None,
 ) -> dict[str, Any]:
+    """The run as a whole, with all that is asked anywhere in it."""
+    situation = situation_of(machine, now=machine.state.changed_at, limits=limits, alone=True)
+    return state_of(situation, registry, limits, paths=paths, offset=offset, limit=limit)
+
+
+def state_of(
+    situation: Situation,
+    registry: StepRegistry,
+    limits: Limits,
+    *,
+    paths: Sequence[str] = (),
+    offset: int = 0,
+    limit: int | None = None,
+) -> dict[str, Any]:
     """Raises RequestError for a path that leads nowhere, with what exists there."""
     if offset < 0 or (limit is not None and limit < 1):
         raise RequestError("offset must be 0 or more, and limit 1 or more")
     if not paths:
-        return within(limits, lambda how: _overview(machine, how))
-    names = _names(machine, registry)
+        return within(limits, lambda how: _overview(situation, how))
+    names = _names(situation, registry)
     found = [(text, path, _value_at(path, names)) for text in paths for path in [parse_path(text)]]
-    read = reader(machine.state.run_id)
+    read = reader(situation.part.id)
     room = max(limits.answer_chars // (2 * len(found)), 1)
 
     def build(how: Cut) -> dict[str, Any]:
@@ -81,7 +95,7 @@ def run_state(
             values[text] = part.value
             if not part.is_whole:
                 slices[text] = part.described()
-        answer = {"workflow_id": machine.state.run_id, "status": run_status(machine), "values": values}
+        answer = {"workflow_id": situation.part.id, "status": situation.status, "values": values}
         return {**answer, "slices": slices} if slices else answer
 
     return within(limits, build)
@@ -114,38 +128,57 @@ def _value_at(path: Path, names: dict[str, Any]) -> Value:
         raise RequestError(error.message.replace("${", "").replace("}", ""), hint=error.hint) from None
 
 
-def _names(machine: Machine, registry: StepRegistry) -> dict[str, Any]:
+def _names(situation: Situation, registry: StepRegistry) -> dict[str, Any]:
     """What a path can start from."""
+    machine, scope, task = situation.machine, situation.scope, situation.task
     state = machine.state
-    return {
-        "inputs": state.root.inputs,
-        "outputs": state.outputs,
-        "blocks": Blocks(state.root, machine.program_named),
-        "actions": {action["step_id"]: action for action in pending_actions(machine, registry)},
-        "metadata": {
-            "workflow_id": state.run_id,
-            "workflow": state.workflow,
-            "status": run_status(machine),
-            "started_at": iso(state.started_at),
-            "changed_at": iso(state.changed_at),
-            "ended_at": iso(state.ended_at),
-        },
+    names: dict[str, Any] = {"inputs": _inputs(situation)}
+    if situation.is_sequence and scope is not None:
+        names |= {"state": scope.state, "result": scope.result}
+    else:
+        names["outputs"] = state.outputs if task is None else outputs_of(task.record)
+    names["blocks"] = Blocks(scope, machine.program_named) if scope is not None else {}
+    if scope is not None and scope.variables:
+        names |= scope.variables
+    names["actions"] = {it["step_id"]: it for it in actions_of(situation, registry, at_work=True)}
+    names["metadata"] = {
+        "workflow_id": situation.part.id,
+        "workflow": situation.workflow,
+        "status": situation.status,
+        "started_at": iso(state.started_at if task is None else task.record.started_at),
+        "changed_at": iso(state.changed_at),
+        "ended_at": iso(state.ended_at if task is None else task.record.completed_at),
     }
+    return names
 
 
-def _overview(machine: Machine, how: Cut) -> dict[str, Any]:
-    state = machine.state
-    read = reader(state.run_id)
+def _overview(situation: Situation, how: Cut) -> dict[str, Any]:
+    scope = situation.scope
+    read = reader(situation.part.id)
     overview: dict[str, Any] = {
-        "workflow_id": state.run_id,
-        "workflow": state.workflow,
-        "status": run_status(machine),
-        "inputs": cut(state.root.inputs, ("inputs",), how, read),
+        "workflow_id": situation.part.id,
+        "workflow": situation.workflow,
+        "status": situation.status,
+        "inputs": cut(_inputs(situation), ("inputs",), how, read),
     }
-    if state.status != "running":
-        overview["outputs"] = cut(state.outputs, ("outputs",), how, read)
-    overview["blocks"] = cut(_blocks(machine, state.root), ("blocks",), how, read)
+    if situation.is_sequence and scope is not None:
+        overview["state"] = cut(scope.state, ("state",), how, read)
+        if situation.has_ended:
+            overview["result"] = cut(scope.result, ("result",), how, read)
+    elif situation.has_ended:
+        task, state = situation.task, situation.machine.state
+        outputs = state.outputs if task is None else outputs_of(task.record)
+        overview["outputs"] = cut(outputs, ("outputs",), how, read)
+    if scope is not None:
+        overview["blocks"] = cut(_blocks(situation.machine, scope), ("blocks",), how, read)
     return overview
+
+
+def _inputs(situation: Situation) -> dict[str, Value]:
+    scope, task = situation.scope, situation.task
+    if scope is not None:
+        return scope.inputs
+    return task.record.inputs if task is not None else {}
 
 
 def _blocks(machine: Machine, scope: Scope, around: Node | None = None) -> dict[str, Value]:
@@ -158,7 +191,7 @@ def _blocks(machine: Machine, scope: Scope, around: Node | None = None) -> dict[
 
 def _block(machine: Machine, node: Node, record: Record) -> dict[str, Value]:
     """How a block went, in short; its outputs are named, and read by path."""
-    said: dict[str, Value] = {"type": "call" if isinstance(node.do, Call) else node.do.step}
+    said: dict[str, Value] = {"type": kind_of_operation(node.do)}
     said["status"] = record.status
     if record.outcome != "n/a":
         said["outcome"] = record.outcome

@@ -1,4 +1,5 @@
-"""The answer that an agent gets about a run: one shape, whatever was asked, with absent parts left out.
+"""The answer that an agent gets about a run or a task: one shape, whatever was asked, with absent parts left
+out.
 
     {"workflow_id": "wf_7f3a", "workflow": "deploy", "status": "pending_action", "action": {…},
      "progress": {"done": 3, "total": 9}, "why": "waiting for your answer to 'approve' since 12:04:31Z"}
@@ -12,23 +13,29 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-from workflows_mcp.agent.actions import pending_actions
+from workflows_mcp.agent.actions import actions_of
+from workflows_mcp.agent.parts import Part, whole_run
 from workflows_mcp.agent.previews import Cut, Reader, cut, reader, shortened, within
+from workflows_mcp.agent.progress import progress_of
+from workflows_mcp.agent.situation import Situation, situation_of
 from workflows_mcp.agent.state_view import run_state
-from workflows_mcp.agent.waiting import run_status, why_waiting
+from workflows_mcp.agent.waiting import why
 from workflows_mcp.agent.walk import block_at
 from workflows_mcp.errors import Place
 from workflows_mcp.limits import Limits
 from workflows_mcp.machine.machine import Machine
+from workflows_mcp.machine.scope import failed, outputs_of
 from workflows_mcp.machine.state import Fault
 from workflows_mcp.steps.registry import StepRegistry
 from workflows_mcp.values import Value
 
-__all__ = ["error_view", "run_answer", "run_state", "run_status"]
+__all__ = ["answer_about", "error_view", "run_answer", "run_state"]
 
 MESSAGE_CHARS = 2000
 PRINTED_CHARS = 500
 """How much of what a failed block printed last is part of the error."""
+STATE_SHARE = 8
+"""Beside the value that a workflow returns, its state is cut so many times earlier."""
 
 FindPlace = Callable[[Fault], Place | None]
 
@@ -41,49 +48,87 @@ def run_answer(
     place: FindPlace,
     now: float | None = None,
 ) -> dict[str, Any]:
-    at = time.time() if now is None else now
-    actions = pending_actions(machine, registry)
-    return within(limits, lambda how: _answer(machine, actions, how, place, at))
+    situation = situation_of(machine, now=time.time() if now is None else now, limits=limits)
+    return answer_about(situation, registry, limits, place=place)
+
+
+def answer_about(
+    situation: Situation,
+    registry: StepRegistry,
+    limits: Limits,
+    *,
+    place: FindPlace,
+    at_work: bool = False,
+) -> dict[str, Any]:
+    """`at_work`: also the action of tasks at which sub-agents are at work, for an agent that has lost it."""
+    actions = actions_of(situation, registry, at_work=at_work)
+    return within(limits, lambda how: _answer(situation, actions, how, place))
+
+
+def over_answer(workflow_id: str, message: str) -> dict[str, Any]:
+    """About a task whose step is being carried out anew: there is nothing left of it, and nothing to do."""
+    return {"workflow_id": workflow_id, "workflow": "", "status": "completed", "why": message}
 
 
 def _answer(
-    machine: Machine, actions: list[dict[str, Value]], how: Cut, place: FindPlace, now: float
+    situation: Situation, actions: list[dict[str, Value]], how: Cut, place: FindPlace
 ) -> dict[str, Any]:
-    state = machine.state
-    read = reader(state.run_id)
+    read = reader(situation.part.id)
     answer: dict[str, Any] = {
-        "workflow_id": state.run_id,
-        "workflow": state.workflow,
-        "status": run_status(machine),
+        "workflow_id": situation.part.id,
+        "workflow": situation.workflow,
+        "status": situation.status,
     }
+    left_out = 0
     if actions:
-        first, *more = [_shortened(action, how, read) for action in actions]
+        first, *more = [shortened_action(action, how, read) for action in actions[: how.items + 1]]
         answer["action"] = first
         if more:
             answer["more_actions"] = more
-    answer["progress"] = {
-        "done": state.done,
-        "total": len(machine.program_named(state.workflow).nodes),
-    }
-    if state.status == "running":
-        answer["why"] = why_waiting(machine, now)
+        left_out = len(actions) - 1 - len(more)
+    scope = situation.scope
+    if scope is not None:
+        answer["progress"] = progress_of(situation.machine, scope, ended=situation.has_ended)
+    if not situation.has_ended:
+        answer["why"] = why(situation)
+        if left_out:
+            answer["why"] += f"; {left_out} more actions are shown when these have been answered"
         return answer
-    if state.outputs or state.status == "completed":
-        answer["outputs"] = cut(state.outputs, ("outputs",), how, read)
-    error = error_view(machine, place)
+    if situation.task is not None and situation.task.record.status == "skipped":
+        answer["why"] = f"skipped: {situation.task.record.message}"
+    answer |= _given(situation, how, read)
+    error = error_view(situation.machine, place, situation.part)
     if error is not None:
         answer["error"] = error
     return answer
 
 
-def error_view(machine: Machine, place: FindPlace) -> dict[str, Value] | None:
-    """Why the run failed: what happened, in which block, where that stands, and what it printed last."""
-    fault = machine.state.fault
+def _given(situation: Situation, how: Cut, read: Reader) -> dict[str, Value]:
+    """What came of it: the value that a sequence returned and the state that it left, or outputs."""
+    completed = situation.status == "completed"
+    scope, state = situation.scope, situation.machine.state
+    if situation.is_sequence and scope is not None:
+        if not completed:
+            return {}
+        given: dict[str, Value] = {"result": cut(scope.result, ("result",), how, read)}
+        if situation.task is None:
+            shown = how if scope.result is None else Cut(how.characters // STATE_SHARE, how.items)
+            given["state"] = cut(scope.state, ("state",), shown, read)
+        return given
+    outputs = state.outputs if situation.task is None else outputs_of(situation.task.record)
+    return {"outputs": cut(outputs, ("outputs",), how, read)} if outputs or completed else {}
+
+
+def error_view(machine: Machine, place: FindPlace, part: Part | None = None) -> dict[str, Value] | None:
+    """Why the run or the task failed: what happened, in which block, where that stands, and what it printed
+    last."""
+    part = part or whole_run(machine.state.run_id)
+    fault = _fault_of(machine, part)
     if fault is None or (fault.code == "cancelled" and fault.message == "cancelled"):
         return None
     error: dict[str, Value] = {"code": fault.code, "message": shortened(fault.message, MESSAGE_CHARS)}
     if fault.address:
-        error["block"] = fault.address
+        error["block"] = part.step_id(fault.address) if part.covers(fault.address) else fault.address
     where = place(fault)
     if where is not None:
         error["place"] = str(where)
@@ -95,6 +140,17 @@ def error_view(machine: Machine, place: FindPlace) -> dict[str, Value] | None:
     if printed:
         error["printed"] = printed
     return error
+
+
+def _fault_of(machine: Machine, part: Part) -> Fault | None:
+    visited = None if part.is_run else block_at(machine, part.address)
+    if visited is None:
+        return machine.state.fault
+    record = visited.record
+    if record.fault is not None or not failed(record):
+        return record.fault
+    code = "cancelled" if machine.state.status == "cancelled" else "block_failed"
+    return Fault(code, record.message or "no reason was given", address=part.address)
 
 
 def _printed(machine: Machine, address: str) -> str:
@@ -109,7 +165,7 @@ def _printed(machine: Machine, address: str) -> str:
     return ""
 
 
-def _shortened(action: dict[str, Value], how: Cut, read: Reader) -> dict[str, Value]:
+def shortened_action(action: dict[str, Value], how: Cut, read: Reader) -> dict[str, Value]:
     """An action with long texts cut; the schema of its result stays whole."""
     path = ("actions", action["step_id"])
     short = dict(action)

@@ -1,61 +1,122 @@
-"""Where a run is: its status in one word, and why it waits in one sentence: on whom, since when, and what
-would unblock it."""
+"""Why a run or a task waits, in one sentence: on whom, since when, and what would unblock it."""
 
 from __future__ import annotations
 
 from datetime import UTC, datetime
 
-from workflows_mcp.agent.walk import under_way
+from workflows_mcp.agent.situation import Situation, situation_of
+from workflows_mcp.agent.tasks import Delegation, Framed, Standing, Task, count_tasks
+from workflows_mcp.agent.walk import block_at
 from workflows_mcp.machine.machine import Machine
 from workflows_mcp.machine.state import Frame
 
 _NAMED = 3
 _DAY = 86_400.0
-
-
-def run_status(machine: Machine) -> str:
-    """pending_action whenever something is asked of the agent, running while steps run, waiting when only
-    time has to pass, or how it ended."""
-    state = machine.state
-    if state.status != "running":
-        return state.status
-    if under_way(machine, "agent"):
-        return "pending_action"
-    if under_way(machine, "step", "plan"):
-        return "running"
-    return "waiting" if state.frames else "running"
+_MESSAGE_CHARS = 200
 
 
 def why_waiting(machine: Machine, now: float) -> str:
-    """Of a run that has not ended."""
+    """Of a run that has not ended, with all that is asked inside of it."""
+    return why(situation_of(machine, now=now, alone=True))
+
+
+def why(situation: Situation) -> str:
+    """Of a run or a task that has not ended."""
+    now, part = situation.now, situation.part
+
+    def named(framed: list[Framed]) -> list[Framed]:
+        return [(part.step_id(address), frame) for address, frame in framed]
+
     reasons: list[str] = []
-    asked = under_way(machine, "agent")
-    if asked:
+    if asked := named(situation.duties.questions):
         reasons.append("waiting for your answer to " + _listed([_asked(*item, now) for item in asked]))
-    working = under_way(machine, "step", "plan")
-    if working:
+    reasons += [_delegated(situation, it) for it in situation.duties.delegations]
+    if working := named(situation.under_way("step", "plan")):
         reasons.append("running " + _listed([_working(*item, now) for item in working]))
-    paused = sorted(under_way(machine, "retry"), key=lambda item: item[1].deadline or 0.0)
-    if paused:
+    if passing := situation.under_way("wait"):
+        reasons.append("waiting " + _listed([_passing(situation, *item) for item in passing]))
+    if paused := sorted(named(situation.under_way("retry")), key=lambda item: item[1].deadline or 0.0):
         reasons.append("trying again " + _listed([_trying(*item, now) for item in paused]))
     if not reasons:
-        timed = [item for item in under_way(machine, "call") if item[1].deadline is not None]
+        timed = [item for item in named(situation.under_way("call")) if item[1].deadline is not None]
         if timed:
-            address, frame = timed[0]
-            reasons.append(f"waiting for time to pass in '{address}'{_ends(frame, now)}")
+            step_id, frame = timed[0]
+            reasons.append(f"waiting for time to pass in '{step_id}'{_ends(frame, now)}")
+    if not reasons and situation.task is not None and situation.task.record.status == "pending":
+        reasons.append("waiting for its turn: it comes when other tasks have ended")
     return "; ".join(reasons) or "about to go on"
 
 
-def _asked(address: str, frame: Frame, now: float) -> str:
-    return f"'{address}' since {clock(frame.since, now)}{_ends(frame, now)}"
+def standing(task: Task, now: float) -> str:
+    """How a task stands, for whoever has started its agent."""
+    match task.standing:
+        case "to start":
+            return "waiting to start"
+        case "at work":
+            return f"at work since {clock(task.since, now)}"
+        case "silent":
+            return f"silent for {duration(now - task.since)}: another sub-agent may take it over"
+    return "on the server: nothing is asked yet"
 
 
-def _working(address: str, frame: Frame, now: float) -> str:
-    return f"'{address}' for {duration(now - frame.since)}"
+def until(frame: Frame, now: float) -> str:
+    """When a durable timer ends, and how long that is."""
+    due = frame.deadline if frame.deadline is not None else now
+    return f"until {clock(due, now)} (another {duration(due - now)})"
 
 
-def _trying(address: str, frame: Frame, now: float) -> str:
-    return f"'{address}' at {clock(frame.deadline or now, now)} (try {frame.attempt})"
+def _delegated(situation: Situation, delegation: Delegation) -> str:
+    now = situation.now
+    count = count_tasks(situation.machine.state, delegation.address)
+    name = situation.part.step_id(delegation.address)
+    said = [f"waiting for the tasks of '{name}': {count.done} of {count.total} done"]
+    if count.failed:
+        said.append(f"{count.failed} failed")
+
+    def those(standing: Standing) -> list[Task]:
+        return [task for task in delegation.tasks if task.standing == standing]
+
+    def names(tasks: list[Task]) -> str:
+        return _listed([f"'{task_name(situation, task)}'" for task in tasks])
+
+    if starting := those("to start"):
+        said.append(f"to be started: {names(starting)}")
+    if working := those("at work"):
+        times = [f"'{task_name(situation, task)}' since {clock(task.since, now)}" for task in working]
+        said.append(f"at work: {_listed(times)}")
+    if silent := those("silent"):
+        longest = duration(now - min(task.since for task in silent))
+        said.append(
+            f"nobody has been heard of at {names(silent)} for {longest}, so another sub-agent may take over "
+            "with the same prompt"
+        )
+    if served := those("on the server"):
+        said.append(f"on the server: {names(served)}")
+    return ", ".join(said)
+
+
+def task_name(situation: Situation, task: Task) -> str:
+    """The id of a task as seen from the part that has it: what may be given as task_id."""
+    return task.part.id[len(situation.part.id) + 1 :]
+
+
+def _asked(step_id: str, frame: Frame, now: float) -> str:
+    return f"'{step_id}' since {clock(frame.since, now)}{_ends(frame, now)}"
+
+
+def _working(step_id: str, frame: Frame, now: float) -> str:
+    return f"'{step_id}' for {duration(now - frame.since)}"
+
+
+def _trying(step_id: str, frame: Frame, now: float) -> str:
+    return f"'{step_id}' at {clock(frame.deadline or now, now)} (try {frame.attempt})"
+
+
+def _passing(situation: Situation, address: str, frame: Frame) -> str:
+    visited = block_at(situation.machine, address)
+    message = visited.record.inputs.get("message") if visited is not None else None
+    said = f"{until(frame, situation.now)} at '{situation.part.step_id(address)}'"
+    return f"{said}: {str(message)[:_MESSAGE_CHARS]}" if message else said
 
 
 def _ends(frame: Frame, now: float) -> str:

@@ -83,8 +83,8 @@ def print_end(answer: dict[str, Any], paper: Paper, *, outputs: bool, seconds: f
         paper.line(f"{mark} {name} {status}" + (f" in {took(seconds)}" if seconds is not None else ""))
         if "error" in answer:
             _print_fault(answer["error"], answer["workflow_id"], paper)
-        if outputs and answer.get("outputs"):
-            print_values(out(), answer["outputs"])
+        for values in given(answer).values() if outputs else ():
+            print_values(out(), values)
         return
     for action in [answer["action"], *answer.get("more_actions", ())] if "action" in answer else []:
         show_question(paper, action)
@@ -92,6 +92,14 @@ def print_end(answer: dict[str, Any], paper: Paper, *, outputs: bool, seconds: f
     paper.line(f"{mark} {name} is {answer.get('why', status)}")
     if "action" in answer:
         paper.line(f"  to go on: {how_to_answer(answer)}")
+
+
+def given(answer: dict[str, Any]) -> dict[str, dict[str, Any]]:
+    """What came of a run: its outputs; or what it returned; or, where it returned nothing, its state."""
+    result = answer.get("result")
+    if result is not None:
+        return {"result": result if isinstance(result, dict) else {"result": result}}
+    return {part: answer[part] for part in ("outputs", "state") if answer.get(part)}
 
 
 def how_to_answer(answer: dict[str, Any]) -> str:

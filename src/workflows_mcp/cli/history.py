@@ -6,7 +6,7 @@ import argparse
 import asyncio
 from typing import Any
 
-from workflows_mcp.cli.following import print_end
+from workflows_mcp.cli.following import given, print_end
 from workflows_mcp.cli.printing import Paper, err, out, print_json, print_table, print_values, took
 from workflows_mcp.cli.running import terminal_settings
 from workflows_mcp.service import Service
@@ -36,7 +36,7 @@ def runs_command(options: argparse.Namespace) -> int:
 def show_command(options: argparse.Namespace) -> int:
     async def read() -> tuple[dict[str, Any], dict[str, Any]]:
         async with Service.open(terminal_settings(), adopt=False) as service:
-            answer = await service.status(options.run)
+            answer = await service.status(options.run, alone=True)
             state = await service.state(options.run, paths=["inputs", "blocks", "metadata"])
             return answer, state["values"]
 
@@ -55,9 +55,9 @@ def show_command(options: argparse.Namespace) -> int:
         print_values(paper, state["inputs"], "  ")
     paper.line("\nblocks")
     _print_blocks(paper, state["blocks"], "  ")
-    if answer.get("outputs"):
-        paper.line("\noutputs")
-        print_values(paper, answer["outputs"], "  ")
+    for part, values in given(answer).items():
+        paper.line(f"\n{part}")
+        print_values(paper, values, "  ")
     if answer["status"] != "completed":
         paper.line()
         print_end(answer, paper, outputs=False)

@@ -46,7 +46,7 @@ def build_parser() -> argparse.ArgumentParser:
 
     serve = commands.add_parser("serve", help="serve MCP over stdin and stdout (the default)")
     serve.add_argument(
-        "--toolsets", metavar="A,B", help="which tools: core (the default), graph, or all of them"
+        "--toolsets", metavar="A,B", help="which tools: core (the default), graph, stateful, or all of them"
     )
     serve.set_defaults(module="serving")
 
@@ -64,6 +64,7 @@ def build_parser() -> argparse.ArgumentParser:
     run.add_argument(
         "--timeout", metavar="SECONDS", type=float, help="cancel the run if it has not ended by then"
     )
+    _playing(run)
     _json(run)
     run.set_defaults(module="running")
 
@@ -71,6 +72,7 @@ def build_parser() -> argparse.ArgumentParser:
     answer.add_argument("run", metavar="RUN_ID")
     answer.add_argument("value", metavar="VALUE", nargs="?", help="text or JSON; without it, it is asked for")
     answer.add_argument("--step", metavar="ID", help="which question, where several are asked")
+    _playing(answer)
     _json(answer)
     answer.set_defaults(module="running")
 
@@ -128,6 +130,15 @@ def build_parser() -> argparse.ArgumentParser:
     schema.add_argument("--output", "-o", metavar="FILE", help="write it to a file, and not to stdout")
     schema.set_defaults(module="schema")
     return parser
+
+
+def _playing(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--answers", metavar="FILE", help="answers by step id, YAML or JSON; lists for steps that ask again"
+    )
+    parser.add_argument(
+        "--yes", "-y", action="store_true", help="run the commands that are asked for, without asking"
+    )
 
 
 def _json(parser: argparse.ArgumentParser) -> None:

@@ -13,12 +13,13 @@ from collections.abc import Coroutine
 from pathlib import Path
 from typing import Any
 
-from workflows_mcp.cli.asking import can_ask, read_answer, show_question
+from workflows_mcp.cli.answers import Answers, read_answers
+from workflows_mcp.cli.asking import can_ask
 from workflows_mcp.cli.codes import INTERRUPTED, exit_code
 from workflows_mcp.cli.following import ProgressLines, print_end
 from workflows_mcp.cli.inputs import read_inputs
+from workflows_mcp.cli.playing import Player
 from workflows_mcp.cli.printing import err, print_json
-from workflows_mcp.errors import InvalidResult
 from workflows_mcp.service import Service
 from workflows_mcp.settings import Settings, load_settings
 
@@ -37,10 +38,11 @@ def terminal_settings() -> Settings:
 class Session:
     """One run, followed on the terminal. The id is known outside, so that an interruption can name it."""
 
-    def __init__(self, *, as_json: bool) -> None:
+    def __init__(self, *, as_json: bool, answers: Answers | None = None, yes: bool = False) -> None:
         self.as_json = as_json
         self.run_id = ""
         self.paper = err()
+        self.player = Player(self.paper, answers or Answers(), yes=yes)
         self.progress = ProgressLines(self.paper)
         self._started = time.monotonic()
         self._stdout = sys.stdout
@@ -51,6 +53,8 @@ class Session:
                 print_json(answer)
             seconds = time.monotonic() - self._started
             print_end(answer, self.paper, outputs=not self.as_json, seconds=seconds)
+            for step_id in self.player.answers.unused() if answer["status"] in _ENDED else ():
+                self.paper.line(f"nobody asked for the answer to '{step_id}'")
         return exit_code(answer["status"])
 
     async def follow(self, service: Service) -> dict[str, Any]:
@@ -59,37 +63,22 @@ class Session:
             async for step in service.watch(self.run_id):
                 self.progress.show(step)
             self.progress.flush()
-            answer = await service.status(self.run_id)
+            answer = await service.status(self.run_id, alone=True)
             if answer["status"] in _ENDED:
                 return answer
             if "action" not in answer:
                 continue
-            if can_ask():
-                if not await self._ask(service, answer["action"]):
-                    return answer
-            elif await _is_working(service, self.run_id):
+            if await self.player.play(service, answer):
+                continue
+            if not can_ask() and await _is_working(service, self.run_id):
                 await asyncio.sleep(_LOOK_AGAIN_SECONDS)
             else:
                 return answer
 
-    async def _ask(self, service: Service, action: dict[str, Any]) -> bool:
-        """Ask a person until the answer fits; false when they give none."""
-        show_question(self.paper, action)
-        while True:
-            typed = await read_answer(self.paper)
-            if typed is None:
-                return False
-            try:
-                await service.submit(self.run_id, typed, step_id=action["step_id"], wait_seconds=0)
-            except InvalidResult as error:
-                self.paper.line(self.paper.paint(error.message, "red"))
-                continue
-            return True
-
 
 def run_command(options: argparse.Namespace) -> int:
     inputs = read_inputs(options.input, options.inputs_file)
-    session = Session(as_json=options.json)
+    session = Session(as_json=options.json, answers=read_answers(options.answers), yes=options.yes)
 
     async def run() -> int:
         async with Service.open(terminal_settings(), adopt=False) as service:
@@ -107,19 +96,22 @@ def run_command(options: argparse.Namespace) -> int:
 
 
 def answer_command(options: argparse.Namespace) -> int:
-    session = Session(as_json=options.json)
+    session = Session(as_json=options.json, answers=read_answers(options.answers), yes=options.yes)
 
     async def answer() -> int:
         async with Service.open(terminal_settings(), adopt=False) as service:
-            current = await service.next_step(options.run)
-            session.run_id = options.run
-            session.progress.after(await statuses(service, options.run))
+            session.run_id = options.run.partition(".")[0]  # of a task, the run is followed
+            current = await service.status(session.run_id, alone=True)
+            session.progress.after(await statuses(service, session.run_id))
             value = options.value
-            if value is None and not can_ask():
+            if value is None and not can_ask() and options.answers is None:
                 value = sys.stdin.read().rstrip("\n") or None
             if value is not None:
-                await service.submit(options.run, value, step_id=options.step, wait_seconds=0)
-            elif not can_ask() or "action" not in current:
+                step_id = options.step
+                if options.run == session.run_id and "action" in current and "more_actions" not in current:
+                    step_id = step_id or current["action"]["step_id"]  # also where it is a task that asks
+                await service.submit(options.run, value, step_id=step_id, wait_seconds=0)
+            elif not (can_ask() or options.answers) or "action" not in current:
                 return session.finish(current)
             return session.finish(await session.follow(service))
 

@@ -14,6 +14,8 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 
 from workflows_mcp.dialects.graph import compile_graph
+from workflows_mcp.dialects.recognition import dialect_of
+from workflows_mcp.dialects.stateful import compile_stateful
 from workflows_mcp.dialects.yaml_source import Document, collector_paused, locate, read_document
 from workflows_mcp.errors import DefinitionError, Problem
 from workflows_mcp.limits import DEFAULT_LIMITS, Limits
@@ -21,12 +23,9 @@ from workflows_mcp.plan.check import check_calls
 from workflows_mcp.plan.model import Bundle, Plan
 from workflows_mcp.plan.resolution import MOST_PROBLEMS
 from workflows_mcp.steps.registry import StepRegistry
-from workflows_mcp.values import SECRET_OPEN, Value, did_you_mean, kind_of, may_hold_mark
+from workflows_mcp.values import SECRET_OPEN, Value, may_hold_mark
 
 __all__ = ["Definition", "check_bundle", "load", "locate", "place_problems"]
-
-DIALECTS = ("graph",)
-_EXPECTED = "a workflow has a name and a list of blocks, each with id, type and inputs"
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,15 +37,25 @@ class Definition:
     warnings: list[Problem] = field(default_factory=list)
 
 
-def load(text: str, *, file: str, registry: StepRegistry, limits: Limits = DEFAULT_LIMITS) -> Definition:
+def load(
+    text: str,
+    *,
+    file: str,
+    registry: StepRegistry,
+    limits: Limits = DEFAULT_LIMITS,
+    state_access: str = "enforce",
+) -> Definition:
     """Raises DefinitionError with all problems of the file. `file` names it in messages, and its stem is
-    the name of a workflow that has none."""
+    the name of a workflow that has none. `state_access` is for files that do not say it themselves."""
     with collector_paused():
         document = read_document(text, file, limits)
-        problems = _recognise(document)
-        if problems:
-            raise DefinitionError(_in_order([*document.problems, *_placed(problems, document)]))
-        plan, problems = compile_graph(document, registry)
+        dialect = dialect_of(document.value)
+        if isinstance(dialect, Problem):
+            raise DefinitionError(_in_order([*document.problems, *_placed([dialect], document)]))
+        if dialect == "stateful":
+            plan, problems = compile_stateful(document, registry, limits, state_access=state_access)
+        else:
+            plan, problems = compile_graph(document, registry)
         problems += _marks_of_secrets(document)
         found = _in_order([*document.problems, *_placed(problems, document)])
         # The nodes of a large file are many: let go of them before the collector runs again.
@@ -76,32 +85,6 @@ def place_problems(problems: Iterable[Problem], text: str, file: str) -> list[Pr
     except DefinitionError:
         return list(problems)
     return _in_order(_placed(problems, document))
-
-
-def _recognise(document: Document) -> list[Problem]:
-    """Why this is not a workflow of a dialect that is read here; nothing if it is."""
-    value = document.value
-    if value is None:
-        return [Problem("empty", "there is no workflow in this file", _EXPECTED)]
-    if not isinstance(value, dict):
-        return [Problem("wrong_type", f"a workflow is a mapping, not {kind_of(value)}", _EXPECTED)]
-    dialect = value.get("dialect")
-    if dialect is not None and dialect not in DIALECTS:
-        hint = did_you_mean(str(dialect), DIALECTS, what="this version reads")
-        return [Problem("dialect", f"the dialect '{dialect}' is not read here", hint, ("dialect",))]
-    if "blocks" in value or dialect is not None:
-        return []
-    if "steps" in value:
-        return [
-            Problem(
-                "dialect",
-                "workflows made of 'steps' are not read by this version",
-                "it reads workflows made of 'blocks'",
-                ("steps",),
-                on_key=True,
-            )
-        ]
-    return [Problem("missing_key", "there are no 'blocks'", _EXPECTED)]
 
 
 def _marks_of_secrets(document: Document) -> list[Problem]:

@@ -10,6 +10,9 @@ from workflows_mcp.values import Value, did_you_mean, kind_of, shown
 
 Path = tuple[str | int, ...]
 
+EXTENSION = "x-"
+"""Keys that start so are the author's own: a place for anchors."""
+
 
 def unknown_keys(
     mapping: Mapping[str, Value], known: Collection[str], path: Path, what: str
@@ -45,3 +48,16 @@ def text_of(
         )
     )
     return ""
+
+
+def tags_of(tags: Value, problems: list[Problem]) -> tuple[str, ...]:
+    if isinstance(tags, str):
+        return (tags,)
+    if tags is None:
+        return ()
+    if isinstance(tags, list) and all(isinstance(tag, str | int | float) for tag in tags):
+        return tuple(str(tag) for tag in tags)
+    problems.append(
+        Problem("wrong_type", "'tags' must be a list of words", "e.g. tags: [python, test]", ("tags",))
+    )
+    return ()

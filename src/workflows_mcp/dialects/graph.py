@@ -17,9 +17,10 @@ from __future__ import annotations
 
 from pathlib import PurePath
 
-from workflows_mcp.dialects.document_keys import text_of, unknown_keys
+from workflows_mcp.dialects.document_keys import EXTENSION, tags_of, text_of, unknown_keys
 from workflows_mcp.dialects.graph_blocks import BlockReader, Draft
 from workflows_mcp.dialects.input_specs import read_inputs
+from workflows_mcp.dialects.step_keys import duplicate_id
 from workflows_mcp.dialects.yaml_source import Document
 from workflows_mcp.errors import Problem
 from workflows_mcp.plan.graph import Arrangement, arrange, cycles, tolerated, topological
@@ -30,8 +31,6 @@ from workflows_mcp.steps.registry import StepRegistry
 from workflows_mcp.values import Value, did_you_mean, kind_of, shown
 
 KEYS = ("name", "description", "tags", "version", "author", "dialect", "inputs", "blocks", "outputs")
-EXTENSION = "x-"
-"""Keys that start so are the author's own: a place for anchors."""
 
 
 def compile_graph(document: Document, registry: StepRegistry) -> tuple[Plan, list[Problem]]:
@@ -40,8 +39,10 @@ def compile_graph(document: Document, registry: StepRegistry) -> tuple[Plan, lis
     problems: list[Problem] = []
     keys = {key: item for key, item in value.items() if not key.startswith(EXTENSION)}
     problems += unknown_keys(keys, KEYS, (), "a workflow")
-    inputs = read_inputs(document, problems)
     references = ReferenceReader(LANGUAGES["graph"])
+    inputs = read_inputs(
+        value.get("inputs"), ("inputs",), document, references.language, problems, required=True
+    )
     reader = BlockReader(document, registry, references)
     drafts = _read_blocks(reader, value.get("blocks"), problems)
     outputs, uses_of_outputs = _read_outputs(value.get("outputs"), references, problems)
@@ -54,7 +55,7 @@ def compile_graph(document: Document, registry: StepRegistry) -> tuple[Plan, lis
         inputs=inputs,
         outputs=outputs,
         description=text_of(value, "description", (), document, problems),
-        tags=_tags(value.get("tags"), problems),
+        tags=tags_of(value.get("tags"), problems),
         version=text_of(value, "version", (), document, problems),
         file=document.source.file,
         secrets=secrets_in([*uses_of_outputs, *(use for draft in drafts for use in draft.uses)]),
@@ -117,19 +118,6 @@ def _read_outputs(
     return {}, []
 
 
-def _tags(tags: Value, problems: list[Problem]) -> tuple[str, ...]:
-    if isinstance(tags, str):
-        return (tags,)
-    if tags is None:
-        return ()
-    if isinstance(tags, list) and all(isinstance(tag, str | int | float) for tag in tags):
-        return tuple(str(tag) for tag in tags)
-    problems.append(
-        Problem("wrong_type", "'tags' must be a list of words", "e.g. tags: [python, test]", ("tags",))
-    )
-    return ()
-
-
 def _resolve_dependencies(
     drafts: list[Draft], document: Document, problems: list[Problem]
 ) -> list[dict[int, bool]]:
@@ -137,7 +125,8 @@ def _resolve_dependencies(
     positions: dict[str, int] = {}
     for index, draft in enumerate(drafts):
         if positions.setdefault(draft.id, index) != index:
-            problems.append(_duplicate_id(draft, drafts[positions[draft.id]], document))
+            first = drafts[positions[draft.id]].at
+            problems.append(duplicate_id(draft.id, draft.at, first, document, "block"))
             draft.id = f"#{draft.at[1]}"
     needs: list[dict[int, bool]] = []
     for index, draft in enumerate(drafts):
@@ -178,17 +167,6 @@ def _resolve_dependencies(
                 needed[position] = dependency.required or needed.get(position, False)
         needs.append(needed)
     return needs
-
-
-def _duplicate_id(draft: Draft, first: Draft, document: Document) -> Problem:
-    before = document.place((*first.at, "id")).line
-    line = document.place((*draft.at, "id")).line
-    return Problem(
-        "duplicate_id",
-        f"the id '{draft.id}' stands on line {before} and again on line {line}",
-        "give one of the two blocks another id",
-        (*draft.at, "id"),
-    )
 
 
 def _nodes(

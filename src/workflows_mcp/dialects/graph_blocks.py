@@ -5,16 +5,15 @@ A block that has problems still gives a draft, so that everything else can be ch
 
 from __future__ import annotations
 
-import re
 from dataclasses import dataclass, field
 
 from workflows_mcp.dialects.document_keys import unknown_keys
 from workflows_mcp.dialects.repetition import FOR_EACH_KEYS, read_for_each, read_retry
 from workflows_mcp.dialects.step_inputs import StepShape, check_step_inputs
+from workflows_mcp.dialects.step_keys import read_id, read_on_failure, read_on_interrupt, read_timeout
 from workflows_mcp.dialects.yaml_source import Document
 from workflows_mcp.errors import Problem
-from workflows_mcp.plan.inputs import converted
-from workflows_mcp.plan.model import MOST_SECONDS, Call, Do, ForEach, OnFailure, OnInterrupt
+from workflows_mcp.plan.model import Call, Do, ForEach, OnFailure, OnInterrupt
 from workflows_mcp.plan.references import ReferenceReader, Use, blocks_asked_about
 from workflows_mcp.steps.registry import StepRegistry
 from workflows_mcp.values import Value, did_you_mean, kind_of, nearest, shown
@@ -41,7 +40,6 @@ KEYS = (
 CALL = "ExecuteWorkflow"
 """The step type that is an operation of the plan: it calls another workflow."""
 _KNOWN = frozenset(KEYS)
-_ID = re.compile(r"[\w-]+")
 _DEPENDENCY_KEYS = ("block", "required")
 
 
@@ -103,9 +101,11 @@ class BlockReader:
                 draft.uses += uses
                 draft.watches = blocks_asked_about(uses)
         if "on_failure" in block:
-            draft.on_failure = self._on_failure(block["on_failure"], (*at, "on_failure"))
+            path = (*at, "on_failure")
+            draft.on_failure = read_on_failure(block["on_failure"], path, self.problems.append)
         if "on_interrupt" in block:
-            draft.on_interrupt = self._on_interrupt(block["on_interrupt"], (*at, "on_interrupt"))
+            path = (*at, "on_interrupt")
+            draft.on_interrupt = read_on_interrupt(block["on_interrupt"], path, self.problems.append)
         elif shape is not None:
             draft.on_interrupt = shape.step.on_interrupt
         if "retry" in block:
@@ -125,21 +125,9 @@ class BlockReader:
         self.problems.append(Problem(code, message, hint, path, on_key=on_key))
 
     def _id(self, block: dict[str, Value], at: Path) -> str:
-        given = block.get("id")
-        if isinstance(given, int | float):
-            given = self.document.written((*at, "id"))
-        if isinstance(given, str) and _ID.fullmatch(given):
-            return given
-        if given is None:
-            self._problem("missing_key", "a block needs an id", "add a line: id: a-name", at)
-        else:
-            self._problem(
-                "bad_id",
-                f"{shown(given)} cannot be an id",
-                "an id holds letters, digits, '_' and '-', e.g. run-tests",
-                (*at, "id"),
-            )
-        return f"#{at[1]}"  # nobody can refer to it, so that it causes no further problems
+        found = read_id(block.get("id"), at, self.document, "block", self.problems.append)
+        # nobody can refer to one that is none, so that it causes no further problems
+        return found if found is not None else f"#{at[1]}"
 
     def _shape(self, block: dict[str, Value], at: Path) -> StepShape | None:
         given = block.get("type")
@@ -193,7 +181,9 @@ class BlockReader:
                     draft.uses += uses
                     dynamic.add(name)
         self.problems += check_step_inputs(shape, inputs, dynamic, path, self.document)
-        timeout = self._timeout(draft, block)
+        where = (*draft.at, "timeout")
+        timeout, uses = read_timeout(block.get("timeout"), where, references, self.problems.append)
+        draft.uses += uses
         if step.name == CALL:
             draft.do = self._call(inputs, timeout, path)
             if "outputs" in block:
@@ -216,31 +206,6 @@ class BlockReader:
             defaults=defaults,
             may_fail=step.may_fail,
         )
-
-    def _timeout(self, draft: Draft, block: dict[str, Value]) -> Value:
-        """The seconds that the block itself says, a number or a template."""
-        given = block.get("timeout")
-        if given is None:
-            return None
-        path: Path = (*draft.at, "timeout")
-        malformed = len(self.references.problems)
-        uses = self.references.in_value(given, path)
-        draft.uses += uses
-        if uses or len(self.references.problems) > malformed:
-            return given
-        try:
-            seconds = converted(given, "number")
-        except ValueError:
-            seconds = 0
-        if 0 < seconds <= MOST_SECONDS:
-            return seconds
-        self._problem(
-            "wrong_type",
-            f"'timeout' must be a number of seconds above 0, not {kind_of(given)} {shown(given)}",
-            "e.g. timeout: 90",
-            path,
-        )
-        return None
 
     def _call(self, inputs: dict[str, Value], timeout: Value, path: Path) -> Call:
         milliseconds = inputs.get("timeout_ms")
@@ -345,33 +310,6 @@ class BlockReader:
             "wrong_type",
             f"a condition is text, not {kind_of(given)} {shown(given)}",
             "e.g. condition: ${blocks.test.succeeded} and ${inputs.environment} == 'production'",
-            path,
-        )
-        return None
-
-    def _on_interrupt(self, given: Value, path: Path) -> OnInterrupt:
-        if given == "ask":
-            return "ask"
-        if given == "fail":
-            return "fail"
-        if given != "repeat":
-            self._problem(
-                "wrong_value",
-                f"'on_interrupt' must be repeat, ask or fail, not {shown(given)}",
-                did_you_mean(str(given), ["repeat", "ask", "fail"], what="values"),
-                path,
-            )
-        return "repeat"
-
-    def _on_failure(self, given: Value, path: Path) -> OnFailure | None:
-        if given == "fail":
-            return "fail"
-        if given == "continue":
-            return "continue"
-        self._problem(
-            "wrong_value",
-            f"'on_failure' must be fail or continue, not {shown(given)}",
-            did_you_mean(str(given), ["fail", "continue"], what="values"),
             path,
         )
         return None

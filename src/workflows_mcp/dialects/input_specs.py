@@ -3,24 +3,37 @@
 inputs:
   version: {type: string, description: What to build}
   retries: integer                                        # short for {type: integer}
+  size: {type: number, validation: {min: 1, max: 10}}
+
+Whether an input that does not say so must be given is a matter of the dialect.
 """
 
 from __future__ import annotations
 
 from workflows_mcp.dialects.document_keys import text_of, unknown_keys
+from workflows_mcp.dialects.input_validation import read_rules, read_type
 from workflows_mcp.dialects.yaml_source import Document
 from workflows_mcp.errors import Problem
-from workflows_mcp.plan.inputs import TYPE_NAMES, converted
-from workflows_mcp.plan.model import InputSpec, InputType
-from workflows_mcp.plan.references import LANGUAGES, ReferenceReader
-from workflows_mcp.values import Value, did_you_mean, kind_of, shown
+from workflows_mcp.expressions.base import Language
+from workflows_mcp.plan.input_rules import fitted
+from workflows_mcp.plan.model import InputSpec
+from workflows_mcp.plan.references import ReferenceReader
+from workflows_mcp.values import Value, kind_of, shown
 
 Path = tuple[str | int, ...]
-_KEYS = ("type", "description", "default", "required")
+KEYS = ("type", "description", "default", "required", "validation")
 
 
-def read_inputs(document: Document, problems: list[Problem]) -> dict[str, InputSpec]:
-    declared = document.value.get("inputs")
+def read_inputs(
+    declared: Value,
+    path: Path,
+    document: Document,
+    language: Language,
+    problems: list[Problem],
+    *,
+    required: bool,
+) -> dict[str, InputSpec]:
+    """`path` leads to `inputs` in the document; `required` is what holds where an input does not say."""
     if declared is None:
         return {}
     if not isinstance(declared, dict):
@@ -29,83 +42,80 @@ def read_inputs(document: Document, problems: list[Problem]) -> dict[str, InputS
                 "wrong_type",
                 f"'inputs' must be a mapping of names, not {kind_of(declared)} {shown(declared)}",
                 "e.g. inputs: {version: {type: string}}",
-                ("inputs",),
+                path,
             )
         )
         return {}
-    return {name: _spec(name, spec, document, problems) for name, spec in declared.items()}
+    reader = _InputReader(document, language, problems, required)
+    return {name: reader.read(name, spec, (*path, name)) for name, spec in declared.items()}
 
 
-def _spec(name: str, spec: Value, document: Document, problems: list[Problem]) -> InputSpec:
-    path: Path = ("inputs", name)
-    if isinstance(spec, str):
-        return InputSpec(type=_type(spec, path, problems))
-    if spec is None:
-        return InputSpec()
-    if not isinstance(spec, dict):
-        problems.append(
-            Problem(
-                "wrong_type",
+class _InputReader:
+    def __init__(
+        self, document: Document, language: Language, problems: list[Problem], required: bool
+    ) -> None:
+        self.document = document
+        self.language = language
+        self.problems = problems
+        self.required = required
+
+    def read(self, name: str, spec: Value, path: Path) -> InputSpec:
+        report = self.problems.append
+        if isinstance(spec, str):
+            return InputSpec(type=read_type(spec, path, report), required=self.required)
+        if spec is None:
+            return InputSpec(required=self.required)
+        if not isinstance(spec, dict):
+            self._problem(
                 f"input '{name}' must be a type or a mapping, not {kind_of(spec)} {shown(spec)}",
                 f"e.g. {name}: {{type: string, default: {shown(spec)}}}",
                 path,
             )
+            return InputSpec()
+        self.problems += unknown_keys(spec, KEYS, path, f"input '{name}'")
+        kind = read_type(spec.get("type", "any"), (*path, "type"), report)
+        rules = read_rules(spec.get("validation"), kind, f"input '{name}'", (*path, "validation"), report)
+        found = InputSpec(
+            kind,
+            text_of(spec, "description", path, self.document, self.problems),
+            self._required(spec, path),
+            rules=rules,
         )
-        return InputSpec()
-    problems += unknown_keys(spec, _KEYS, path, f"input '{name}'")
-    kind = _type(spec.get("type", "any"), (*path, "type"), problems)
-    description = text_of(spec, "description", path, document, problems)
-    required = spec.get("required", "default" not in spec)
-    if not isinstance(required, bool):
-        problems.append(
-            Problem(
-                "wrong_type",
-                f"'required' must be true or false, not {kind_of(required)} {shown(required)}",
-                "write true or false",
-                (*path, "required"),
+        if "default" not in spec:
+            return found
+        default = self._default(name, spec["default"], found, (*path, "default"))
+        # What has a default need not be given, whatever `required` says.
+        return InputSpec(kind, found.description, False, default, True, rules)
+
+    def _required(self, spec: dict[str, Value], path: Path) -> bool:
+        required = spec.get("required", self.required)
+        if isinstance(required, bool):
+            return required
+        message = f"'required' must be true or false, not {kind_of(required)} {shown(required)}"
+        self._problem(message, "write true or false", (*path, "required"))
+        return True
+
+    def _default(self, name: str, given: Value, spec: InputSpec, path: Path) -> Value:
+        if given is None:
+            return None
+        if ReferenceReader(self.language).in_value(given, path):
+            self.problems.append(
+                Problem(
+                    "literal_default",
+                    f"the default of input '{name}' is taken as it is written: nothing in it is looked up",
+                    "put the reference where the input is used",
+                    path,
+                    warning=True,
+                )
             )
-        )
-        required = True
-    if "default" not in spec:
-        return InputSpec(kind, description, required)
-    default = _default(name, spec["default"], kind, (*path, "default"), problems)
-    # What has a default need not be given, whatever `required` says.
-    return InputSpec(kind, description, required=False, default=default, has_default=True)
+        default, violations = fitted(given, spec.type, spec.rules, name)
+        for at, message in violations:
+            inside = "" if at == name else f", in {at.removeprefix(name).removeprefix('.')},"
+            hint = f"change the type of '{name}' or its default"
+            if spec.type == "string" and isinstance(given, int | float):
+                hint = "put quotes around it to make it text"
+            self._problem(f"the default of input '{name}'{inside} {message}", hint, path)
+        return None if violations else default
 
-
-def _type(given: Value, path: Path, problems: list[Problem]) -> InputType:
-    known = TYPE_NAMES.get(given) if isinstance(given, str) else None
-    if known is not None:
-        return known
-    problems.append(
-        Problem(
-            "unknown_type",
-            f"there is no input type {shown(given)}",
-            did_you_mean(str(given), TYPE_NAMES, what="types", limit=20),
-            path,
-        )
-    )
-    return "any"
-
-
-def _default(name: str, given: Value, kind: InputType, path: Path, problems: list[Problem]) -> Value:
-    if given is None:
-        return None
-    if ReferenceReader(LANGUAGES["graph"]).in_value(given, path):
-        problems.append(
-            Problem(
-                "literal_default",
-                f"the default of input '{name}' is taken as it is written: nothing in it is looked up",
-                "put the reference where the input is used",
-                path,
-                warning=True,
-            )
-        )
-    try:
-        return converted(given, kind)
-    except ValueError as error:
-        hint = f"change the type of '{name}' or its default"
-        if kind == "string" and isinstance(given, int | float):
-            hint = "put quotes around it to make it text"
-        problems.append(Problem("wrong_type", f"the default of input '{name}' {error}", hint, path))
-        return None
+    def _problem(self, message: str, hint: str, path: Path) -> None:
+        self.problems.append(Problem("wrong_type", message, hint, path))

@@ -1,4 +1,4 @@
-"""What a block says of doing it more than once: `retry`, `for_each` and what goes with them.
+"""What a block or a step says of doing it more than once: `retry`, `for_each` and what goes with them.
 
 Literals are checked here; what holds references is checked again by the run, with the same rules.
 """
@@ -9,7 +9,7 @@ from collections.abc import Callable
 
 from workflows_mcp.errors import Problem
 from workflows_mcp.expressions.base import Language
-from workflows_mcp.plan.inputs import at_once
+from workflows_mcp.plan.conversion import at_once
 from workflows_mcp.plan.model import ForEach
 from workflows_mcp.plan.references import ReferenceReader, Use
 from workflows_mcp.plan.retry import WrongRetry, as_mapping, read_rule
@@ -51,27 +51,10 @@ def read_for_each(
                 message = f"'{key}' is for a block with for_each"
                 report(Problem("unknown_key", message, hint, (*at, key), on_key=True))
         return None, []
-    items = block["for_each"]
-    uses = references.in_value(items, (*at, "for_each"))
-    if not isinstance(items, list | dict) and not _dynamic(items, references.language):
-        report(
-            Problem(
-                "wrong_type",
-                f"'for_each' must be a list or an object, not {kind_of(items)} {shown(items)}",
-                "e.g. for_each: ${inputs.files} or for_each: [linux, macos]",
-                (*at, "for_each"),
-            )
-        )
-        items = []
-    limit = block.get("max_parallel")
-    uses += references.in_value(limit, (*at, "max_parallel"))
-    if limit is not None and not _dynamic(limit, references.language):
-        try:
-            limit = at_once(limit)
-        except ValueError as error:
-            hint = "how many items may be under way at once"
-            report(Problem("wrong_type", f"'max_parallel' {error}", hint, (*at, "max_parallel")))
-            limit = None
+    example = "e.g. for_each: ${inputs.files} or for_each: [linux, macos]"
+    items, uses = read_items(block["for_each"], (*at, "for_each"), references, report, example)
+    limit, in_limit = read_max_parallel(block.get("max_parallel"), (*at, "max_parallel"), references, report)
+    uses += in_limit
     mode = block.get("for_each_mode", "parallel")
     if mode not in _MODES:
         hint = did_you_mean(str(mode), _MODES, what="modes")
@@ -80,6 +63,39 @@ def read_for_each(
     elif mode == "sequential":
         limit = 1
     return ForEach(items, limit, condition if looks_at_item(condition, references.language) else None), uses
+
+
+def read_items(
+    given: Value,
+    path: Path,
+    references: ReferenceReader,
+    report: Report,
+    example: str,
+    kinds: tuple[type, ...] = (list, dict),
+) -> tuple[Value, list[Use]]:
+    """What something is done for: a list, or an object where that is taken too, or a template."""
+    uses = references.in_value(given, path)
+    if isinstance(given, kinds) or _dynamic(given, references.language):
+        return given, uses
+    wanted = "a list or an object" if dict in kinds else "a list"
+    message = f"'{path[-1]}' must be {wanted}, not {kind_of(given)} {shown(given)}"
+    report(Problem("wrong_type", message, example, path))
+    return [], uses
+
+
+def read_max_parallel(
+    given: Value, path: Path, references: ReferenceReader, report: Report
+) -> tuple[Value, list[Use]]:
+    """How many items may be under way at once, a number or a template; None: all of them."""
+    uses = references.in_value(given, path)
+    if given is None or _dynamic(given, references.language):
+        return given, uses
+    try:
+        return at_once(given), uses
+    except ValueError as error:
+        hint = "how many items may be under way at once"
+        report(Problem("wrong_type", f"'{path[-1]}' {error}", hint, path))
+        return None, uses
 
 
 def looks_at_item(condition: str | None, language: Language) -> bool:

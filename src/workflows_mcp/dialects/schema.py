@@ -1,4 +1,4 @@
-"""A workflow file as JSON Schema (2020-12), for editors and for models that write workflows.
+"""A workflow file as JSON Schema (2020-12), for editors and for models that write workflows; blocks or steps.
 
 It takes everything that the loader takes, and refuses what can be seen without knowing the whole file:
 unknown keys and types, misspelt and missing inputs, values of the wrong type. Step types are read off their
@@ -14,7 +14,8 @@ import logging
 from collections.abc import Iterator
 from typing import Any
 
-from workflows_mcp.dialects import graph, graph_blocks
+from workflows_mcp.dialects import graph, graph_blocks, schema_steps
+from workflows_mcp.dialects.document_keys import EXTENSION
 from workflows_mcp.dialects.schema_inputs import (
     DEFINITIONS,
     EXPRESSION,
@@ -23,8 +24,9 @@ from workflows_mcp.dialects.schema_inputs import (
     inputs_schema,
     number_or_expression,
 )
+from workflows_mcp.dialects.stateful_steps import DIALECT
 from workflows_mcp.plan import retry
-from workflows_mcp.plan.inputs import TYPE_NAMES
+from workflows_mcp.plan.conversion import TYPE_NAMES
 from workflows_mcp.steps.base import Step
 from workflows_mcp.steps.registry import StepRegistry
 from workflows_mcp.steps.shell import Shell
@@ -50,8 +52,9 @@ _DEFAULTS = {
 
 
 def workflow_schema(registry: StepRegistry) -> dict[str, Any]:
-    """The schema of a workflow of blocks, with all step types of `registry`."""
+    """The schema of workflows of blocks and of steps, with all step types of `registry`."""
     steps = list(_steps(registry))
+    in_steps = {name: kind for name, kind in _named(registry, DIALECT)}
     definitions: dict[str, Schema] = {
         "block": _block(steps),
         "dependency": _dependency(),
@@ -60,32 +63,46 @@ def workflow_schema(registry: StepRegistry) -> dict[str, Any]:
         "shell_output": _shell_output(),
         **DEFINITIONS,
     }
-    for step in steps:
+    for step in {kind.name: kind for kind in [*steps, *in_steps.values()]}.values():
         whole, models = inputs_schema(step, f"#/$defs/{step.name}.{{model}}")
-        definitions[f"{step.name}.inputs"] = whole
+        if step in steps:
+            definitions[f"{step.name}.inputs"] = whole
         definitions |= {f"{step.name}.{name}": schema for name, schema in models.items()}
     keys = _document_keys()
+    definitions["steps_workflow"] = schema_steps.steps_workflow(keys)
+    definitions["task"] = schema_steps.task(definitions["steps_workflow"])
+    definitions["step"] = schema_steps.step(in_steps, _block_keys(steps))
     return {
         "$schema": "https://json-schema.org/draft/2020-12/schema",
         "title": "workflow",
-        "description": "Blocks that run as soon as what they depend on is done.",
         "type": "object",
-        "properties": {key: keys.get(key, {}) for key in graph.KEYS},
-        "patternProperties": {f"^{graph.EXTENSION}": {"description": "Your own: a place for anchors."}},
-        "additionalProperties": False,
-        "required": ["blocks"],
+        "if": schema_steps.IS_STATEFUL,
+        "then": {"$ref": "#/$defs/steps_workflow"},
+        "else": {
+            "description": "Blocks that run as soon as what they depend on is done.",
+            "properties": {key: keys.get(key, {}) for key in graph.KEYS},
+            "patternProperties": {f"^{EXTENSION}": {"description": "Your own: a place for anchors."}},
+            "additionalProperties": False,
+            "required": ["blocks"],
+        },
         "$defs": definitions,
     }
 
 
 def _steps(registry: StepRegistry) -> Iterator[Step]:
-    for name in registry.names():
+    return (step for _, step in _named(registry, "graph"))
+
+
+def _named(registry: StepRegistry, dialect: str) -> Iterator[tuple[str, Step]]:
+    """The step types of a dialect, by what it calls them."""
+    for name in registry.names(dialect):
         try:
-            step = registry.get(name)
+            step = registry.find(name, dialect)
         except Exception:  # of somebody else's package: the others are still good
             logger.warning("the step type %s cannot be loaded and is not in the schema", name, exc_info=True)
         else:
-            yield step
+            if step is not None:
+                yield name, step
 
 
 def _document_keys() -> dict[str, Schema]:
@@ -128,6 +145,12 @@ def _input() -> Schema:
         "description": {"type": _WRITTEN, "description": "For whoever starts the workflow."},
         "default": {"description": "Taken when nothing is given; what has a default need not be given."},
         "required": {"type": "boolean", "description": "false: may be left out, and is null then."},
+        "validation": {
+            "description": "What a value must be beyond its type.",
+            "type": ["object", "null"],
+            "properties": _rules(),
+            "additionalProperties": False,
+        },
     }
     spellings = {meant: [name for name, kind in TYPE_NAMES.items() if kind == meant] for meant in _DEFAULTS}
     conditions = [
@@ -141,6 +164,27 @@ def _input() -> Schema:
         "if": {"type": "string"},
         "then": {"enum": types},
         "else": {"allOf": conditions},
+    }
+
+
+def _rules() -> dict[str, Schema]:
+    size: Schema = {"type": ["integer", "null"], "minimum": 0}
+    names: Schema = {"type": ["array", "null"], "items": {"type": "string"}}
+    return {
+        "pattern": {"description": "A regular expression that a text matches.", "type": ["string", "null"]},
+        "min_length": {"description": "The least number of characters.", **size},
+        "max_length": {"description": "The greatest number of characters.", **size},
+        "enum": {"description": "The values that are allowed.", "type": ["array", "null"], "minItems": 1},
+        "min": {"description": "The least number.", "type": ["number", "null"]},
+        "max": {"description": "The greatest number.", "type": ["number", "null"]},
+        "min_items": {"description": "The least number of items.", **size},
+        "max_items": {"description": "The greatest number of items.", **size},
+        "item_type": {"description": "The type of every item.", "enum": [*TYPE_NAMES, None]},
+        "required_keys": {"description": "The keys that an object has.", **names},
+        "properties": {
+            "description": "What the values of its keys are: each like an input.",
+            "type": ["object", "null"],
+        },
     }
 
 

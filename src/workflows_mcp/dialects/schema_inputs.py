@@ -21,7 +21,8 @@ from workflows_mcp.steps.base import Step, StepInputs
 
 Schema = dict[str, Any]
 
-_EXPRESSION = r"\$\{"
+_EXPRESSION = r"\$\{|\{\{|\{%"
+"""What opens an expression, in one dialect or another."""
 _NUMBER = r"^\s*[-+]?(?:[0-9._][0-9._eE+-]*|[iI][nN][fF][a-zA-Z]*|[nN][aA][nN])\s*$"
 _TRUE = r"[tT](?:[rR][uU][eE])?|[yY](?:[eE][sS])?|[oO][nN]|1"
 _FALSE = r"[fF](?:[aA][lL][sS][eE])?|[nN][oO]?|[oO][fF][fF]|0"
@@ -29,12 +30,12 @@ DEFINITIONS: dict[str, Schema] = {
     "expression": {
         "type": "string",
         "pattern": _EXPRESSION,
-        "patternErrorMessage": "text is taken here only as an expression such as ${inputs.name}",
+        "patternErrorMessage": "text is taken here only as expression: ${inputs.name} or {{ inputs.name }}",
     },
     "number_text": {
         "type": ["string", "boolean"],
         "pattern": f"{_EXPRESSION}|{_NUMBER}",
-        "patternErrorMessage": "a number, or an expression such as ${inputs.name}",
+        "patternErrorMessage": "a number, or an expression such as ${inputs.name} or {{ inputs.name }}",
     },
     "flag": {
         "anyOf": [
@@ -42,7 +43,7 @@ DEFINITIONS: dict[str, Schema] = {
             {
                 "type": "string",
                 "pattern": f"{_EXPRESSION}|^(?:{_TRUE}|{_FALSE})$",
-                "patternErrorMessage": "true or false, or an expression such as ${inputs.name}",
+                "patternErrorMessage": "true or false, or an expression: ${inputs.name} or {{ inputs.name }}",
             },
             {"type": "integer", "minimum": 0, "maximum": 1},
         ]

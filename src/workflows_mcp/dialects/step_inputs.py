@@ -10,7 +10,7 @@ A number or a truth value where text is wanted is taken as it is written: `permi
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Collection, Iterable, Iterator
 from types import NoneType, UnionType
 from typing import Annotated, Any, Union, get_args, get_origin
 
@@ -37,11 +37,18 @@ _PLAIN_WORDS = {
 
 
 class StepShape:
-    """What blocks of one step type have in common, found out once for each file."""
+    """What blocks of one step type have in common, found out once for each file.
 
-    def __init__(self, step: Step) -> None:
+    `called` is what the dialect calls the type; `beside` are keys that stand beside its inputs in the same
+    mapping, where the dialect has it so; `without` are inputs that the dialect does not have.
+    """
+
+    def __init__(
+        self, step: Step, called: str = "", beside: Iterable[str] = (), without: Collection[str] = ()
+    ) -> None:
         self.step = step
-        fields = step.Inputs.model_fields
+        self.name = called or step.name
+        fields = {name: it for name, it in step.Inputs.model_fields.items() if name not in without}
         self.names: dict[str, FieldInfo] = {}
         """The fields by every spelling that is taken."""
         self.listed: list[str] = []
@@ -52,6 +59,7 @@ class StepShape:
                 self.listed.append(field.alias)
             else:
                 self.listed += dict.fromkeys([name, field.alias or name])
+        self.beside = tuple(key for key in beside if key not in self.names)
         self.required = tuple(
             (name, field.alias or name) for name, field in fields.items() if field.is_required()
         )
@@ -68,7 +76,7 @@ class StepShape:
         listed = ", ".join(
             f"{name} (required)" if self.names[name].is_required() else name for name in self.listed
         )
-        return f"{self.step.name} takes: {listed}" if listed else f"{self.step.name} takes no inputs"
+        return f"{self.name} takes: {listed}" if listed else f"{self.name} takes no inputs"
 
 
 def _wants_text(annotation: Any) -> bool:
@@ -86,18 +94,27 @@ def _wants_text(annotation: Any) -> bool:
 
 
 def check_step_inputs(
-    shape: StepShape, inputs: dict[str, Value], dynamic: set[str], path: Path, document: Document
+    shape: StepShape,
+    inputs: dict[str, Value],
+    dynamic: set[str],
+    path: Path,
+    document: Document,
+    *,
+    as_a_whole: bool = False,
 ) -> Iterator[Problem]:
     """`dynamic` are the inputs with expressions in them; `path` leads to `inputs` in the document.
 
-    Text that was written as a number is put into `inputs` as text.
+    Text that was written as a number is put into `inputs` as text. `as_a_whole`: what the inputs must be
+    together is checked also where texts that must be given have expressions in them; the template then
+    stands for the text.
     """
-    name = shape.step.name
+    name = shape.name
     missing = [alias for field, alias in shape.required if field not in inputs and alias not in inputs]
     literals = {}
     for key, value in inputs.items():
         if key not in shape.names:
-            hint = did_you_mean(key, shape.listed, what=f"{name} takes") if shape.listed else shape.takes()
+            known = [*shape.listed, *shape.beside]
+            hint = did_you_mean(key, known, what=f"{name} takes") if known else shape.takes()
             yield Problem("unknown_input", f"{name} has no input '{key}'", hint, (*path, key), on_key=True)
             if missing and (meant := nearest(key, missing)) is not None:
                 missing.remove(meant)  # one mistake, one problem
@@ -109,14 +126,24 @@ def check_step_inputs(
     if missing:
         needs = ", ".join(f"'{alias}'" for alias in missing)
         yield Problem("missing_input", f"{name} needs the input {needs}", shape.takes(), path, on_key=True)
+    if as_a_whole:
+        texts = {key for key in dynamic if key in shape.names and _is_plain_text(shape.names[key])}
+        stand_ins = {key: inputs[key] for key in texts}
+        dynamic = dynamic - texts
+    else:
+        stand_ins = {}
     try:
-        shape.step.Inputs.model_validate(literals)
+        shape.step.Inputs.model_validate({**literals, **stand_ins})
     except ValidationError as invalid:
         errors = [error for error in invalid.errors(include_url=False) if _is_certain(error, dynamic)]
         yield from _wrong_values(shape, inputs, errors, path)
     for key, error, offset in shape.step.check_literals(literals):
         hint = error.hint or f"correct it; {name} could not be carried out"
         yield Problem("syntax", error.message, hint, (*path, key), offset)
+
+
+def _is_plain_text(field: FieldInfo) -> bool:
+    return field.annotation is str and field.is_required() and not field.metadata
 
 
 def _is_certain(error: ErrorDetails, dynamic: set[str]) -> bool:
@@ -149,7 +176,7 @@ def _wrong_values(
     for place, here in by_place.items():
         value = _value_at(inputs, place)
         reasons = " or ".join(dict.fromkeys(_reason(error) for error in here))
-        what = f"'{'.'.join(map(str, place))}'" if place else f"the inputs of {shape.step.name}"
+        what = f"'{'.'.join(map(str, place))}'" if place else f"the inputs of {shape.name}"
         got = ""
         if not reasons.startswith("must be"):
             what += ":"  # the step's own words
@@ -188,6 +215,8 @@ def _value_at(inputs: dict[str, Value], place: Path) -> Value:
 
 
 def _reason(error: ErrorDetails) -> str:
+    if error["type"] == "extra_forbidden":
+        return "is not known here"
     message = error["msg"].removeprefix("Value error, ").removeprefix("Assertion failed, ")
     message = message.replace("Input should be", "must be").split(", unable to parse")[0]
     for technical, plain in _PLAIN_WORDS.items():

@@ -68,3 +68,19 @@ class Engine(Protocol):
 
     async def forgotten_checkpoints(self, run_id: str) -> set[int]:
         """The positions of a run that were forgotten."""
+
+    async def hear(self, run_id: str, task: str, at: float) -> None:
+        """Remember that somebody was at work on a task of a run at this time."""
+
+    async def heard(self, run_id: str) -> dict[str, float]:
+        """When somebody was last at work on each task of a run, as far as anybody was."""
+
+    async def remember(self, key: str, value: Value) -> None:
+        """Keep a value beyond runs, for everybody who shares the store; null forgets the key. When this
+        returns, it is safe on disk. RequestError where it is too large, or there are too many keys."""
+
+    async def recall(self, key: str) -> Value:
+        """What is kept under a key; null if nothing is."""
+
+    async def remembered(self, prefix: str = "") -> list[str]:
+        """The keys that there are, those that begin so, in order."""

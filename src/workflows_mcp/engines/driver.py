@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import os
 import time
 import weakref
 from collections import deque
@@ -19,9 +18,11 @@ from workflows_mcp.engines.base import FindBundle
 from workflows_mcp.engines.clock import Clock, Timer
 from workflows_mcp.engines.encoding import encode, join_events
 from workflows_mcp.engines.executor import TIMEOUT, Executor
+from workflows_mcp.engines.finding import found_plan
 from workflows_mcp.engines.journals import Batch, Journal
 from workflows_mcp.engines.large_values import LargeValues
-from workflows_mcp.errors import LeaseLost, NotExpected, RequestError, WorkflowsError
+from workflows_mcp.engines.waiters import Waiters
+from workflows_mcp.errors import LeaseLost, NotExpected, RequestError
 from workflows_mcp.machine.commands import (
     ClearTimer,
     Command,
@@ -33,7 +34,7 @@ from workflows_mcp.machine.commands import (
     TellInterrupted,
     key_of,
 )
-from workflows_mcp.machine.events import Event, Interrupted, PlanLoaded, StepDone, StepFailed, TimerFired
+from workflows_mcp.machine.events import Event, Interrupted, StepDone, StepFailed, TimerFired
 from workflows_mcp.machine.machine import Machine
 
 logger = logging.getLogger(__name__)
@@ -42,6 +43,7 @@ _SLICE_SECONDS = 0.01
 """How long a run may go on without letting the rest of the process have a turn."""
 _MAX_UNSYNCED = 64
 """How many batches may be on their way to the disk before a run waits for it."""
+_LOOK_AGAIN_SECONDS = 1.0
 _SNAPSHOT_BYTES = 256 * 1024
 
 
@@ -85,8 +87,12 @@ class Driver:
         self._blocked = False
         """Whether starting steps has to wait: for room, or to find out if the run is still ours."""
         self._on_hold = False
-        self._watching: list[asyncio.Future[None]] = []
-        self._syncing: list[tuple[int, asyncio.Future[None]]] = []
+        self._applying = False
+        """Whether an event is being applied in another thread; until it is, nobody may look at the run."""
+        self._taken = machine.state.events
+        """How many events of the run have been taken in, the one that is being applied included."""
+        self._changed_at = machine.state.changed_at
+        self._waiters = Waiters()
         self.failure: Exception | None = None
         """Why this process may not drive the run any more."""
         self.on_rest: Callable[[str], None] | None = None
@@ -95,6 +101,8 @@ class Driver:
     @property
     def status(self) -> str:
         """Who has to do something next: the server (running), an agent (idle), or nobody (how it ended)."""
+        if self._applying:
+            return "running"
         state = self.machine.state
         if state.status != "running":
             return state.status
@@ -129,13 +137,14 @@ class Driver:
         frames = self.machine.state.frames.items()
         return [key_of(address, frame.attempt) for address, frame in frames if frame.kind == "step"]
 
-    def resume(self, event: Event | None = None, *, cut_off: bool = True) -> None:
+    async def resume(self, event: Event | None = None, *, cut_off: bool = True) -> None:
         """Go on after a restart, with what has happened meanwhile. What is left of the steps under way must
         have been ended before; a step that the event makes needless is not repeated. Of a fork nothing was
         cut off."""
         commands = self.machine.outstanding(self._clock.now(), cut_off=cut_off)
         if event is not None:
             self.feed(event)
+            await self.still()
         frames = self.machine.state.frames.items()
         wanted = {key_of(address, frame.attempt) for address, frame in frames}
         for command in commands:
@@ -148,13 +157,17 @@ class Driver:
 
     async def synced(self) -> None:
         """Wait until all that has happened up to now is safe on disk."""
-        await self._safe(self.machine.state.events + len(self._inbox))
+        await self._safe(self._taken + len(self._inbox))
+
+    async def still(self) -> None:
+        """Wait until nothing is being applied: then the run may be looked at, before anything else gets a
+        turn."""
+        while self._applying and self.failure is None:
+            await self.changed(_LOOK_AGAIN_SECONDS)
 
     async def _safe(self, position: int) -> None:
         if self.failure is None and self._safe_position < position:
-            waiter: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-            self._syncing.append((position, waiter))
-            await waiter
+            await self._waiters.safe(position)
         if self.failure is not None:
             raise self.failure
 
@@ -162,9 +175,10 @@ class Driver:
         """The run as it is on disk: nothing that it shows can still be lost. To be read before anything
         else gets a turn."""
         try:
-            while self._safe_position < self.machine.state.events:
+            while self._applying or self._safe_position < self._taken:
                 self._on_hold = True  # nothing more is taken in until the disk has caught up
-                await self._safe(self.machine.state.events)
+                await self.still()
+                await self._safe(self._taken)
         finally:
             self._on_hold = False
             self._schedule()
@@ -174,12 +188,7 @@ class Driver:
 
     async def changed(self, seconds: float) -> None:
         """Wait until something happens, at most so many seconds."""
-        waiter: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        self._watching.append(waiter)
-        await asyncio.wait([waiter], timeout=seconds)
-        if not waiter.done():
-            waiter.cancel()
-            self._watching = [other for other in self._watching if other is not waiter]
+        await self._waiters.change(seconds)
 
     async def quiet(self) -> None:
         """Wait until nothing that was stopped is still ending."""
@@ -199,7 +208,7 @@ class Driver:
         inbox = self._inbox
         until = time.monotonic() + _SLICE_SECONDS
         try:
-            while time.monotonic() < until and not self._on_hold:
+            while time.monotonic() < until and not self._on_hold and not self._applying:
                 if self._ready and not self._blocked:
                     self._start_next()
                 elif inbox and self._unsynced < _MAX_UNSYNCED:
@@ -213,6 +222,8 @@ class Driver:
             return
         finally:
             self._pumping = False
+        if self._applying:
+            return
         if (self._ready and not self._blocked) or (inbox and self._unsynced < _MAX_UNSYNCED):
             self._schedule()
         self._wake()
@@ -240,8 +251,42 @@ class Driver:
                 raise
             event = StepFailed(event.at, event.key, error.code, f"its outputs are refused: {error}")
             encoded = self.large.encode(event)
-        commands = self.machine.apply(event)
+        self._taken += 1
+        if not self.machine.sequences:
+            self._applied(event, encoded, waiting, self.machine.apply(event))
+            return
+        self._applying = True
+        applying = self._executor.apply_elsewhere(self.machine, event)
+        applying.add_done_callback(lambda it: self._applied_elsewhere(event, encoded, waiting, it))
+
+    def _applied_elsewhere(
+        self,
+        event: Event,
+        encoded: bytes,
+        waiting: asyncio.Future[None] | None,
+        applying: asyncio.Future[list[Command]],
+    ) -> None:
+        self._applying = False
+        if self.failure is not None:
+            return
+        try:
+            self._applied(event, encoded, waiting, applying.result())
+        except Exception as error:
+            logger.exception("the run %s cannot go on", self.run_id)
+            self._give_up(error)
+            return
+        self._pump()
+        self._tell_rest()
+
+    def _applied(
+        self, event: Event, encoded: bytes, waiting: asyncio.Future[None] | None, commands: list[Command]
+    ) -> None:
+        stopped = self.machine.note_stopped(event.at)
+        if stopped is not None:
+            self._unwritten.append(self.large.encode(stopped))
+            self._taken += 1
         self._unwritten.append(encoded)
+        self._changed_at = event.at
         if waiting is not None and not waiting.done():
             waiting.set_result(None)
         for command in commands:
@@ -268,7 +313,10 @@ class Driver:
             case TellInterrupted(key=key):
                 self._inbox.append(Interrupted(self._clock.now(), key))
             case LoadPlan():
-                self._inbox.append(self._load(command))
+                workspace, now = self.machine.state.workspace, self._clock.now()
+                found = found_plan(command, self._find_bundle, workspace, now)
+                self._executor.learn_secrets(found.plans.values())
+                self._inbox.append(found)
             case Finish():
                 self._clear_timers()
 
@@ -280,17 +328,6 @@ class Driver:
     def _fire(self, key: str) -> None:
         self._timers.pop(key, None)
         self.feed(TimerFired(self._clock.now(), key))
-
-    def _load(self, command: LoadPlan) -> PlanLoaded:
-        now, name = self._clock.now(), command.name
-        beside = os.path.join(self.machine.state.workspace, command.beside) if command.beside else ""
-        try:
-            bundle = self._find_bundle(name, beside)
-        except WorkflowsError as error:
-            return PlanLoaded(now, command.key, name, error=str(error))
-        self._executor.learn_secrets(bundle.plans.values())
-        plans = {**bundle.plans, name: bundle.plans[bundle.main]}
-        return PlanLoaded(now, command.key, name, plans, bundle.sources)
 
     # Starting steps
 
@@ -340,20 +377,19 @@ class Driver:
         """Send what has happened to the disk; what may only start afterwards starts when it is there."""
         if not self._unwritten:
             return
-        state = self.machine.state
         count = len(self._unwritten)
         events = join_events(self._unwritten)
         self._written_bytes += len(events)
+        position = self._taken - 1 if self._applying else self._taken
         snapshot = None
-        if self._written_bytes > self._snapshot_bytes:
+        if self._written_bytes > self._snapshot_bytes and not self._applying:
             snapshot = self.large.snapshot(self.machine)
             self._written_bytes = 0
             self._snapshot_bytes = max(_SNAPSHOT_BYTES, len(snapshot))
         blobs = self.large.take_new()
-        batch = Batch(state.events - count, events, count, self.status, state.changed_at, snapshot, blobs)
+        batch = Batch(position - count, events, count, self.status, self._changed_at, snapshot, blobs)
         steps, self._held, self._unwritten = self._held, {}, []
         self._unsynced += 1
-        position = state.events
         self._journal.append(batch, lambda error: self._written(position, steps, error))
 
     def _written(self, position: int, steps: dict[str, RunStep], error: Exception | None) -> None:
@@ -373,7 +409,7 @@ class Driver:
     def _tell_rest(self) -> None:
         if self.on_rest is None or self.failure is not None:
             return
-        if self._safe_position == self.machine.state.events and (status := self.status) != "running":
+        if not self._applying and self._safe_position == self._taken and (status := self.status) != "running":
             self._clear_timers()
             on_rest, self.on_rest = self.on_rest, None
             on_rest(status)
@@ -400,21 +436,11 @@ class Driver:
         self._wake()
 
     def _wake(self) -> None:
-        watching, self._watching = self._watching, []
-        for waiter in watching:
-            if not waiter.done():
-                waiter.set_result(None)
-        if not self._syncing:
-            return
-        lost = self.failure is not None
+        self._waiters.wake()
         # What was waited for may have been refused when its turn came: then nothing more is to be waited for.
-        all_safe = not self._inbox and self._safe_position == self.machine.state.events
-        pending, self._syncing = self._syncing, []
-        for position, waiter in pending:
-            if position > self._safe_position and not lost and not all_safe:
-                self._syncing.append((position, waiter))
-            elif not waiter.done():
-                waiter.set_result(None)
+        all_safe = not self._inbox and self._safe_position == self._taken
+        over = self.failure is not None or all_safe
+        self._waiters.wake_up_to(None if over else self._safe_position)
 
 
 async def _may_start(driver: weakref.ref[Driver]) -> None:

@@ -10,8 +10,10 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
+import sys
 from collections import deque
 from collections.abc import Awaitable, Callable, Iterable
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
 
@@ -20,15 +22,18 @@ from pydantic import ValidationError
 
 from workflows_mcp.engines.clock import Clock
 from workflows_mcp.engines.permissions import check_step
+from workflows_mcp.engines.remembering import Discreet
 from workflows_mcp.errors import RequestError, WorkflowsError
 from workflows_mcp.limits import Limits
-from workflows_mcp.machine.commands import RunStep
-from workflows_mcp.machine.events import StepDone, StepFailed
+from workflows_mcp.machine.commands import Command, RunStep
+from workflows_mcp.machine.events import Event, StepDone, StepFailed
+from workflows_mcp.machine.machine import Machine
 from workflows_mcp.plan.model import Plan
 from workflows_mcp.policy.copies import copy_directory
 from workflows_mcp.policy.files import remove_directory
-from workflows_mcp.policy.handles import MayStart, World
+from workflows_mcp.policy.handles import MayStart, Memory, World
 from workflows_mcp.policy.leftovers import end_leftovers
+from workflows_mcp.policy.mcp_client import ToolServers
 from workflows_mcp.policy.rules import Policy
 from workflows_mcp.policy.secrets import Secrets
 from workflows_mcp.steps.base import StepContext, StepResult, StepStopped
@@ -38,6 +43,8 @@ from workflows_mcp.steps.secret_values import Given, with_secrets
 logger = logging.getLogger(__name__)
 Report = Callable[[StepDone | StepFailed], None]
 TIMEOUT = "timeout"
+_THREADS = 16
+_TURN_SECONDS = 0.001
 
 
 class Executor:
@@ -50,12 +57,16 @@ class Executor:
         scratch: Path,
         clock: Clock,
         secrets: Secrets | None = None,
+        tools: ToolServers | None = None,
     ) -> None:
         self.registry = registry
         self.policy = policy
         self.secrets = secrets or Secrets()
         self.clock = clock
         self._scratch = scratch
+        self._tools = tools
+        self._memory: Memory | None = None
+        self._threads: ThreadPoolExecutor | None = None
         self._under_way = 0
         self._waiting: deque[Callable[[], None]] = deque()
 
@@ -66,12 +77,24 @@ class Executor:
     def hands(self, run_id: str, workspace: str, may_start: MayStart | None = None) -> Hands:
         """For a run that works in `workspace`; empty is the workspace of this process."""
         policy = replace(self.policy, workspace=Path(workspace)) if workspace else self.policy
-        world = World(policy, run_id, self._scratch / run_id, may_start, self.secrets)
+        scratch, tools, memory = self._scratch / run_id, self._tools, self._memory
+        world = World(policy, run_id, scratch, may_start, self.secrets, tools=tools, memory=memory)
         return Hands(self, run_id, world)
+
+    def remember_in(self, memory: Memory) -> None:
+        """Where steps find what is remembered beyond runs: with the engine that they belong to."""
+        self._memory = Discreet(memory, self.secrets)
 
     def learn_secrets(self, plans: Iterable[Plan]) -> None:
         """What steps give may hold the secrets of these plans, whichever process has put them there."""
         self.secrets.learn(name for plan in plans for name in plan.secrets)
+
+    def apply_elsewhere(self, machine: Machine, event: Event) -> asyncio.Future[list[Command]]:
+        """Apply an event in a thread of its own, so that an expression that takes long holds up nobody."""
+        if self._threads is None:
+            self._threads = ThreadPoolExecutor(_THREADS, thread_name_prefix="expressions")
+            sys.setswitchinterval(_TURN_SECONDS)  # whoever waits for its turn waits a fifth as long
+        return asyncio.get_running_loop().run_in_executor(self._threads, machine.apply, event)
 
     def has_room(self) -> bool:
         return self._under_way < self.limits.parallel_steps

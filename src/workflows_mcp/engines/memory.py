@@ -16,6 +16,7 @@ from workflows_mcp.engines.forks import batch_of, fork_of
 from workflows_mcp.engines.ids import new_run_id
 from workflows_mcp.engines.journals import Batch
 from workflows_mcp.engines.large_values import LargeValues
+from workflows_mcp.engines.remembering import check_key, full, packed, unpacked
 from workflows_mcp.engines.replay import replayed
 from workflows_mcp.engines.waiting import wait_until
 from workflows_mcp.errors import UnknownRun
@@ -53,13 +54,16 @@ class MemoryJournal:
 class MemoryEngine:
     def __init__(self, executor: Executor, find_bundle: FindBundle, *, clock: Clock | None = None) -> None:
         self._executor = executor
+        executor.remember_in(self)
         self._find_bundle = find_bundle
         self._clock = clock or SystemClock()
         self._drivers: dict[str, Driver] = {}
         self._requests: dict[str, str] = {}
         self._forked_at: dict[str, float] = {}
         self._forgotten: dict[str, set[int]] = {}
+        self._heard: dict[str, dict[str, float]] = {}
         self._blobs: dict[bytes, bytes] = {}
+        self._memory: dict[str, bytes] = {}
         self.journals: dict[str, MemoryJournal] = {}
 
     async def open(self) -> None:
@@ -95,10 +99,11 @@ class MemoryEngine:
         bundle = driver.machine.bundle
         await driver.abandon()
         machine = replayed(bundle, self.journals[run_id].events())
-        self._drive(run_id, Machine(bundle, machine.snapshot())).resume()
+        await self._drive(run_id, Machine(bundle, machine.snapshot())).resume()
 
     async def send(self, run_id: str, make_event: MakeEvent) -> None:
         driver = self._driver(run_id)
+        await driver.still()
         await driver.send(make_event(driver.machine, self._clock.now()))
 
     async def carry_on(self, run_id: str) -> None:
@@ -139,7 +144,7 @@ class MemoryEngine:
         driver = self._drive(fork.run_id, fork.machine)
         now = self._forked_at[fork.run_id] = self._clock.now()
         self.journals[fork.run_id].keep(batch_of(fork, driver.large, now))
-        driver.resume(cut_off=False)
+        await driver.resume(cut_off=False)
         return fork.run_id
 
     async def forget_checkpoint(self, run_id: str, position: int) -> None:
@@ -149,6 +154,29 @@ class MemoryEngine:
     async def forgotten_checkpoints(self, run_id: str) -> set[int]:
         self._driver(run_id)
         return set(self._forgotten.get(run_id, ()))
+
+    async def hear(self, run_id: str, task: str, at: float) -> None:
+        self._driver(run_id)
+        self._heard.setdefault(run_id, {})[task] = at
+
+    async def heard(self, run_id: str) -> dict[str, float]:
+        return dict(self._heard.get(run_id, {}))
+
+    async def remember(self, key: str, value: Value) -> None:
+        body, limits = packed(key, value, self._executor.limits), self._executor.limits
+        if value is None:
+            self._memory.pop(key, None)
+            return
+        if key not in self._memory and len(self._memory) >= limits.memory_keys:
+            raise full(limits)
+        self._memory[key] = body
+
+    async def recall(self, key: str) -> Value:
+        check_key(key)
+        return unpacked(self._memory[key]) if key in self._memory else None
+
+    async def remembered(self, prefix: str = "") -> list[str]:
+        return sorted(key for key in self._memory if key.startswith(prefix))
 
     def _driver(self, run_id: str) -> Driver:
         driver = self._drivers.get(run_id)

@@ -13,10 +13,10 @@ from typing import Any, ClassVar, NamedTuple
 from pydantic import ConfigDict
 
 from workflows_mcp.errors import Forbidden
-from workflows_mcp.plan.model import Bundle, Call
+from workflows_mcp.plan.model import Bundle, Call, Do
 from workflows_mcp.policy.rules import Denial, Policy
 from workflows_mcp.steps.base import Question, Step, StepInputs, StepOutputs, StepResult
-from workflows_mcp.steps.registry import StepRegistry
+from workflows_mcp.steps.registry import GRAPH, StepRegistry
 from workflows_mcp.values import Value
 
 CALL = "ExecuteWorkflow"
@@ -50,9 +50,11 @@ def check_step(step: Step, policy: Policy) -> None:
 def forbidden_blocks(bundle: Bundle, registry: StepRegistry, policy: Policy) -> list[ForbiddenBlock]:
     """All blocks of a workflow, and of those that it calls by a fixed name, that may not run."""
     found = []
-    for name, plan in sorted(bundle.plans.items(), key=lambda item: item[0] != bundle.main):
+    for name, plan in sorted(bundle.every_plan.items(), key=lambda item: item[0] != bundle.main):
         for node in plan.body.nodes:
-            step = registry.find(CALL if isinstance(node.do, Call) else node.do.step)
+            if not isinstance(node.do, Do | Call):
+                continue
+            step = registry.known(CALL if isinstance(node.do, Call) else node.do.step)
             denied = denials(step, policy) if step is not None else []
             if step is not None and denied:
                 found.append(ForbiddenBlock(name, node.id, step.name, denied))
@@ -86,12 +88,20 @@ class PermittedSteps(StepRegistry):
         self._registry = registry
         self._policy = policy
 
-    def names(self) -> list[str]:
-        return self._registry.names()
+    def own_names(self) -> list[str]:
+        return self._registry.own_names()
 
-    def find(self, name: str) -> Step | None:
-        step = self._registry.find(name)
-        if step is None or step.by != "agent":
+    def known(self, name: str) -> Step | None:
+        return self._permitted(self._registry.known(name))
+
+    def names(self, dialect: str = GRAPH) -> list[str]:
+        return self._registry.names(dialect)
+
+    def find(self, name: str, dialect: str = GRAPH) -> Step | None:
+        return self._permitted(self._registry.find(name, dialect))
+
+    def _permitted(self, step: Step | None) -> Step | None:
+        if step is None or not step.can_ask:
             return step
         denied = denials(step, self._policy)
         return _NotPermitted(step, denied) if denied else step

@@ -16,8 +16,10 @@ async def wait_until(driver: Driver, ready: Callable[[RunState], bool], seconds:
     until = loop.time() + seconds
     state = driver.machine.state
     await asyncio.sleep(0)  # whoever looks again and again must not keep the run from going on
+    await driver.still()
     while not ready(state) and driver.failure is None and (left := until - loop.time()) > 0:
         await driver.changed(left)
+        await driver.still()
     if state.status != "running":
         await driver.quiet()
     return await driver.settled()

@@ -42,10 +42,14 @@ class Namespace(Protocol):
 
 
 class Reference(NamedTuple):
-    """A path that an expression reads: names, and integers for list positions."""
+    """A path that an expression reads: names, and integers for list positions.
+
+    `optional`: the expression knows what to do when there is nothing there.
+    """
 
     path: tuple[str | int, ...]
     offset: int
+    optional: bool = False
 
     def __str__(self) -> str:
         head, *rest = self.path

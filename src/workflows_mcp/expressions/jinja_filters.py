@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, ItemsView, Iterable, Iterator, KeysView, Mapping, ValuesView
 from contextvars import ContextVar
 from functools import wraps
+from math import isfinite
 from types import GeneratorType
 from typing import Any
 
@@ -39,7 +40,7 @@ def as_text(value: Any) -> str:
         return str(value)
     if value is None or isinstance(value, bool | int | float):
         return to_text(value)
-    return _checked(to_json(plain(value)))
+    return _checked(to_text(plain(value)))
 
 
 _LISTS: tuple[type[Iterable[Any]], ...] = (
@@ -62,17 +63,31 @@ def plain(value: Any) -> Any:
 def _plain(value: Any, budget: Iterator[int], depth: int) -> Any:
     if next(budget, None) is None or depth > 200:
         raise SecurityError("the value is too large or too deeply nested")
+    if value is None or value is True or value is False or type(value) is str:
+        return value
+    if isinstance(value, int | float):
+        return _number(value)
     if isinstance(value, str):
         return str(value)
-    if value is None or isinstance(value, bool | int | float):
-        return value
     if isinstance(value, Undefined):
         return str(value) or None
     if isinstance(value, Mapping):
         return {as_text(key): _plain(item, budget, depth + 1) for key, item in value.items()}
     if isinstance(value, _LISTS):
         return [_plain(item, budget, depth + 1) for item in value]
+    if hasattr(type(value), "plain"):
+        return _plain(value.plain(), budget, depth + 1)
     raise SecurityError(f"a {type(value).__name__} cannot be used as a value")
+
+
+def _number(value: int | float) -> int | float:
+    """A number as JSON has it."""
+    if isinstance(value, float):
+        if not isfinite(value):
+            raise SecurityError(f"{value} cannot be used as a value: it is no number that JSON has")
+    elif not -(2**63) <= value < 2**64:
+        raise SecurityError("the integer is too large to be used as a value: 64 bits are allowed")
+    return value
 
 
 def joined(parts: Iterable[Any]) -> str:
@@ -100,10 +115,12 @@ def measure(length: int) -> None:
         raise _too_long(length)
 
 
-def _too_long(length: int) -> SecurityError:
-    return SecurityError(
-        f"the text gets too long: {length} characters, and at most {largest.get()} are allowed"
-    )
+class TooLong(SecurityError):
+    """A text is longer than any may be."""
+
+
+def _too_long(length: int) -> TooLong:
+    return TooLong(f"the text gets too long: {length} characters, and at most {largest.get()} are allowed")
 
 
 # Methods of texts

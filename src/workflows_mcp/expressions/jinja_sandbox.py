@@ -46,7 +46,7 @@ class MissingName(UndefinedError):
         self.name = name
 
 
-class _Strict(StrictUndefined):
+class Strict(StrictUndefined):
     __slots__ = ()
 
     def __init__(
@@ -71,20 +71,20 @@ _TEXT_METHODS = frozenset(
     strip swapcase title upper zfill
     """.split()  # noqa: SIM905
 )
-_METHODS: tuple[tuple[type, frozenset[str]], ...] = (
+METHODS: tuple[tuple[type, frozenset[str]], ...] = (
     (str, _TEXT_METHODS),
     (Mapping, frozenset({"copy", "get", "items", "keys", "values"})),
     (list, frozenset({"copy", "count", "index"})),
     (tuple, frozenset({"count", "index"})),
     (float, frozenset({"is_integer"})),
 )
-_OF_JINJA = (BlockReference, Cycler, Joiner, LoopContext, Macro, Namespace, TemplateReference)
+OF_JINJA = (BlockReference, Cycler, Joiner, LoopContext, Macro, Namespace, TemplateReference)
 
 
 # The environment
 
 
-class _Lexer(Lexer):
+class RawStringLexer(Lexer):
     """Understands r'…', and a backslash that begins no escape as itself."""
 
     def wrap(
@@ -140,7 +140,7 @@ class _Buffer(list[str]):
             self.append(text)
 
 
-class _Generator(CodeGenerator):
+class BoundedGenerator(CodeGenerator):
     def buffer(self, frame: Frame) -> None:
         frame.buffer = self.temporary_identifier()
         self.writeline(f"{frame.buffer} = environment.buffer()")
@@ -154,21 +154,26 @@ class _Generator(CodeGenerator):
 
 
 class Sandbox(ImmutableSandboxedEnvironment):
-    code_generator_class = _Generator
+    code_generator_class = BoundedGenerator
     intercepted_binops = frozenset({"*", "**", "%", "+"})
     concat = staticmethod(joined)
     joined = staticmethod(joined)
     buffer = _Buffer
+    methods = METHODS
 
-    def __init__(self, *, strict: bool) -> None:
+    def __init__(self, *, strict: bool, **options: Any) -> None:
         super().__init__(
-            undefined=_Strict if strict else _Lenient, autoescape=False, finalize=as_text, cache_size=0
+            undefined=Strict if strict else _Lenient,
+            autoescape=False,
+            finalize=as_text,
+            cache_size=0,
+            **options,
         )
         del self.globals["lipsum"]
         for name in REMOVED_FILTERS:
             del self.filters[name]
         self.filters.update(OUR_FILTERS)
-        self._own_lexer = _Lexer(self)
+        self._own_lexer = RawStringLexer(self)
 
     @property
     def lexer(self) -> Lexer:
@@ -177,9 +182,9 @@ class Sandbox(ImmutableSandboxedEnvironment):
     def is_safe_attribute(self, obj: Any, attr: str, value: Any) -> bool:
         if attr.startswith("_"):
             return False
-        if isinstance(obj, _OF_JINJA):
+        if isinstance(obj, OF_JINJA):
             return super().is_safe_attribute(obj, attr, value)
-        return any(isinstance(obj, kind) and attr in names for kind, names in _METHODS)
+        return any(isinstance(obj, kind) and attr in names for kind, names in self.methods)
 
     def getattr(self, obj: Any, attribute: str) -> Any:
         if isinstance(obj, Mapping) and attribute in obj:

@@ -21,6 +21,7 @@ from pathlib import Path
 from workflows_mcp.dialects import Definition, load
 from workflows_mcp.errors import DefinitionError, Place, Problem, RequestError, UnknownWorkflow
 from workflows_mcp.library.bundles import assemble
+from workflows_mcp.limits import DEFAULT_LIMITS, Limits
 from workflows_mcp.plan.calls import called_workflows
 from workflows_mcp.plan.model import Bundle
 from workflows_mcp.settings import Settings
@@ -75,13 +76,40 @@ Stamp = tuple[int, int]
 """When a file changed last, and its size: the same stamp, the same content."""
 
 
+Facts = tuple[str, str, tuple[str, ...]]
+"""What a list says of a workflow beside its name: description, dialect, tags."""
+
+
 @dataclass(slots=True)
 class Memory:
-    """What was read before, by file, as long as the file stays the same."""
+    """What was read before, by file, as long as the file stays the same. Of definitions only the last ones
+    are kept; what a list needs of them is small, and kept of all."""
 
+    most: int = DEFAULT_LIMITS.cached_definitions
     names: dict[Path, tuple[Stamp, str]] = field(default_factory=dict)
-    definitions: dict[Path, tuple[Stamp, Definition | DefinitionError]] = field(default_factory=dict)
+    facts: dict[Path, tuple[Stamp, Facts]] = field(default_factory=dict)
+    definitions: OrderedDict[Path, tuple[Stamp, Definition | DefinitionError]] = field(
+        default_factory=OrderedDict
+    )
     bundles: OrderedDict[str, Bundle] = field(default_factory=OrderedDict)
+
+    def definition(self, path: Path, stamp: Stamp | None) -> Definition | DefinitionError | None:
+        remembered = self.definitions.get(path)
+        if remembered is None or remembered[0] != stamp:
+            return None
+        self.definitions.move_to_end(path)
+        return remembered[1]
+
+    def keep(self, path: Path, stamp: Stamp, found: Definition | DefinitionError) -> None:
+        self.definitions[path] = (stamp, found)
+        self.definitions.move_to_end(path)
+        if len(self.definitions) > self.most:
+            self.definitions.popitem(last=False)
+        if isinstance(found, Definition):
+            plan = found.plan
+            self.facts[path] = (stamp, (plan.description, plan.dialect, plan.tags))
+        else:
+            self.facts.pop(path, None)
 
     def same(self, bundle: Bundle) -> Bundle:
         """The bundle that was handed out before, if nothing in it has changed: runs then share it."""
@@ -97,20 +125,28 @@ class Memory:
 
 
 class Catalog:
-    def __init__(self, builtin: Path | None, directories: Sequence[Path], read: Read) -> None:
+    def __init__(
+        self, builtin: Path | None, directories: Sequence[Path], read: Read, limits: Limits = DEFAULT_LIMITS
+    ) -> None:
         self._folders = [Folder(builtin, BUILT_IN)] if builtin is not None else []
         self._folders += [Folder(path, str(path)) for path in directories]
         self._read = read
-        self._memory = Memory()
+        self._memory = Memory(limits.cached_definitions)
 
     @classmethod
     def of(cls, settings: Settings, registry: StepRegistry) -> Catalog:
         """The built-in workflows, and those of the user's directories."""
 
         def read(text: str, file: str) -> Definition:
-            return load(text, file=file, registry=registry, limits=settings.limits)
+            return load(
+                text,
+                file=file,
+                registry=registry,
+                limits=settings.limits,
+                state_access=settings.state_access,
+            )
 
-        return cls(builtin_directory(), settings.definition_directories, read)
+        return cls(builtin_directory(), settings.definition_directories, read, settings.limits)
 
     # What a run is pinned to
 
@@ -220,28 +256,32 @@ class Catalog:
     def _definition_in(self, path: Path) -> Definition:
         path = path.absolute()
         stamp = _stamp(path)
-        remembered = self._memory.definitions.get(path)
-        if remembered is not None and remembered[0] == stamp:
-            found = remembered[1]
-        else:
+        found = self._memory.definition(path, stamp)
+        if found is None:
             found = self._load(path)
             if stamp is not None:
-                self._memory.definitions[path] = (stamp, found)
+                self._memory.keep(path, stamp, found)
         if isinstance(found, DefinitionError):
             raise self._with_calls(found)
         return found
 
     def _summary(self, entry: Entry) -> WorkflowSummary:
         try:
-            plan = self._definition_in(entry.path).plan
+            facts = self._facts(entry.path)
         except DefinitionError as error:
             said = f"cannot be run: {error.message}"
             return WorkflowSummary(
                 entry.name, said, "", entry.source, str(entry.path), problems=tuple(error.problems)
             )
-        return WorkflowSummary(
-            entry.name, plan.description, plan.dialect, entry.source, str(entry.path), plan.tags
-        )
+        description, dialect, tags = facts
+        return WorkflowSummary(entry.name, description, dialect, entry.source, str(entry.path), tags)
+
+    def _facts(self, path: Path) -> Facts:
+        remembered = self._memory.facts.get(path.absolute())
+        if remembered is not None and remembered[0] == _stamp(path):
+            return remembered[1]
+        plan = self._definition_in(path).plan
+        return plan.description, plan.dialect, plan.tags
 
     def _name(self, path: Path) -> str | None:
         """The name of the workflow in a file, without reading the file as YAML; None if it is gone."""

@@ -36,10 +36,11 @@ def tried_again(
     seconds = _seconds_to_next_try(scope, index, at, state.run_id, record, outputs, fault)
     if seconds is None:
         return False
-    address = scope.prefix + scope.program.nodes[index].id
+    node = scope.program.nodes[index]
+    address = scope.prefix + node.id
     record.attempts += 1
     record.status, record.outcome, record.message, record.outputs = "running", "n/a", message, outputs
-    frame = state.frames[address] = Frame("retry", at, scope.attempt(record), deadline=at + seconds)
+    frame = state.frames[address] = Frame("retry", at, scope.attempt(node.id, record), deadline=at + seconds)
     machine.wish(SetTimer(key_of(address, frame.attempt), at + seconds))
     return True
 
@@ -63,7 +64,7 @@ def _seconds_to_next_try(
     code = fault.code if fault is not None else ""
     kind = "failure" if record.scope is not None or fault is None else "error"
     failure = Failure("timeout" if code == "timeout" else kind, code, outputs.get("exit_code"))
-    this_try = f"{run_id}/{key_of(scope.prefix + node.id, scope.attempt(record))}"
+    this_try = f"{run_id}/{key_of(scope.prefix + node.id, scope.attempt(node.id, record))}"
     return pause(rule, record.attempts, failure, at - (record.started_at or at), this_try)
 
 

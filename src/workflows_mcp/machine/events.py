@@ -10,6 +10,7 @@ from typing import TypeAlias
 
 import msgspec
 
+from workflows_mcp.machine.state import Fault
 from workflows_mcp.plan.model import Plan
 from workflows_mcp.values import Value
 
@@ -20,7 +21,7 @@ class Started(msgspec.Struct, frozen=True, tag="started", omit_defaults=True):
     inputs: dict[str, Value]
     workspace: str = ""
     """The directory that the run works in, whichever process drives it."""
-    limits: dict[str, int] = {}
+    limits: dict[str, int | float] = {}
     """The limits that decide how the run goes: they stay, whichever process goes on with it."""
     forked_from: str = ""
     """The run and the position in its journal that this one was made of: `wf_1@7`."""
@@ -73,6 +74,15 @@ class PlanLoaded(msgspec.Struct, frozen=True, tag="plan", omit_defaults=True):
     error: str | None = None
 
 
+class Stopped(msgspec.Struct, frozen=True, tag="stopped"):
+    """Expressions that the next event leads to took too long and were stopped. Written before that event, so
+    that whoever applies it again need not find out once more, and comes to the same end."""
+
+    at: float
+    faults: dict[str, Fault]
+    """By the key of the try that could not begin."""
+
+
 class Forked(msgspec.Struct, frozen=True, tag="forked"):
     """From here on the run is one of its own: what waits for a time waits from now on."""
 
@@ -99,6 +109,7 @@ Event: TypeAlias = (
     | Answered
     | TimerFired
     | PlanLoaded
+    | Stopped
     | Interrupted
     | CancelRequested
 )

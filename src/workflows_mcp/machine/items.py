@@ -15,6 +15,7 @@ from workflows_mcp.machine.scope import failed
 from workflows_mcp.machine.state import Fault, Record, Scope
 from workflows_mcp.plan.items import item_node, name_of_item, names_of_items
 from workflows_mcp.plan.model import Plan
+from workflows_mcp.values import Value
 
 _NAMED = 5
 _MESSAGE_CHARS = 300
@@ -28,7 +29,8 @@ class ItemsProgram(Program):
         self.language = around.language
         names = names_of_items(keys, named)
         self.nodes = tuple(item_node(around.nodes[index], name) for name in names)
-        self._one = PreparedNode(item_node(around.nodes[index], ""), around.language)
+        self.layout = around.layout
+        self._one = PreparedNode(item_node(around.nodes[index], ""), around.language, around.layout)
         self.ids = {name: position for position, name in enumerate(names)}
         self.dependents = [[] for _ in names]
 
@@ -50,7 +52,8 @@ class OpenItems(OpenScope):
     ) -> None:
         keys = scope.each or []
         program = ItemsProgram(around.program, index, keys, scope.named)
-        super().__init__(prefix, scope, program, around.names, around.depth, around.tries)
+        tries = around.tries_inside(around.program.nodes[index].id)
+        super().__init__(prefix, scope, program, around.names_for(index), around.depth, tries)
         self._values = list(items.values()) if isinstance(items, dict) else items
         self.limit = limit
         self._next = len(scope.records)
@@ -59,18 +62,31 @@ class OpenItems(OpenScope):
     def names_for(self, index: int) -> dict[str, Any]:
         keys = self.scope.each or []
         each = {"key": keys[index], "value": self._values[index], "index": index, "count": len(keys)}
-        return {**self.names, "each": each}
+        return {**self.names, **self.variables(index), "each": each}
+
+    def variables(self, index: int) -> dict[str, Value]:
+        """The item as a task sees it that is carried out for it."""
+        total = len(self._values)
+        return {
+            "item": self._values[index],
+            "index": index,
+            "total": total,
+            "is_first": index == 0,
+            "is_last": index == total - 1,
+        }
 
     def ready(self) -> list[int]:
         count = len(self.program.nodes)
         self._next = count if self.limit is None else min(self.limit, count)
         return list(range(self._next))
 
-    def following(self) -> int | None:
+    def after(self, index: int) -> list[int]:
+        self.unfinished -= 1
+        self.finished = not self.unfinished
         if self._next >= len(self.program.nodes):
-            return None
+            return []
         self._next += 1
-        return self._next - 1
+        return [self._next - 1]
 
 
 def items_outcome(prefix: str, scope: Scope, program: Program) -> tuple[str | None, Fault | None]:

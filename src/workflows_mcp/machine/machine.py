@@ -20,9 +20,9 @@ from typing import Any
 
 import msgspec
 
-from workflows_mcp.errors import NotExpected
+from workflows_mcp.errors import TOO_SLOW, NotExpected
 from workflows_mcp.limits import Limits
-from workflows_mcp.machine.again import decided, interrupted, tried_again, wait_afresh
+from workflows_mcp.machine.again import tried_again
 from workflows_mcp.machine.commands import (
     ClearTimer,
     Command,
@@ -34,32 +34,21 @@ from workflows_mcp.machine.commands import (
     address_of,
     key_of,
 )
-from workflows_mcp.machine.events import (
-    Answered,
-    CancelRequested,
-    Event,
-    Forked,
-    Interrupted,
-    PlanLoaded,
-    Started,
-    StepDone,
-    StepFailed,
-    TimerFired,
-)
+from workflows_mcp.machine.events import Answered, CancelRequested, Event, Forked, Started, Stopped
+from workflows_mcp.machine.facts import APPLY
 from workflows_mcp.machine.items import OpenItems, items_outcome
 from workflows_mcp.machine.open_scope import OpenScope
-from workflows_mcp.machine.operations import ENTER, enter, step_command
+from workflows_mcp.machine.operations import enter, step_command
 from workflows_mcp.machine.program import MisplacedError, Program, program_of
 from workflows_mcp.machine.rules import finished_scope, outputs_if_not_run, skip_reason
 from workflows_mcp.machine.scopes import OpenScopes
+from workflows_mcp.machine.sequence import OpenSequence, finished_sequence
 from workflows_mcp.machine.state import BlockStatus, Fault, Frame, Outcome, Record, RunState, Scope
-from workflows_mcp.plan.model import Bundle, Call, Plan
+from workflows_mcp.plan.model import Bundle, Plan
 from workflows_mcp.values import Value
 
 _snapshots = msgspec.msgpack.Encoder()
 _restored = msgspec.msgpack.Decoder(RunState)
-_COMPOSITE = ("call", "each")
-"""Frames with further frames inside."""
 
 
 class Machine:
@@ -69,14 +58,20 @@ class Machine:
         snapshot: bytes | RunState | None = None,
     ) -> None:
         self.bundle = bundle
-        self._plans = dict(bundle.plans)
+        self.plans = bundle.every_plan
         self._commands: list[Command] = []
         self._work: deque[tuple[OpenScope, int]] = deque()
-        self._scopes = OpenScopes()
+        self._scopes = OpenScopes(lambda: self.limits)
+        self._limits: Limits | None = None
+        self._known_to_stop: dict[str, Fault] = {}
+        self.stopped: dict[str, Fault] = {}
+        """What the last event led to that took too long: to be written down before it."""
         self.state = RunState(run_id="", workflow=bundle.main, root=Scope(bundle.main))
         if snapshot is not None:
             self.state = _restored.decode(snapshot) if isinstance(snapshot, bytes) else snapshot
-            self._plans.update(self.state.plans)
+            self.plans.update(self.state.plans)
+            for plan in self.state.plans.values():
+                self.know(plan)
             if self.state.events and self.state.status == "running":
                 state = self.state
                 self._scopes.reopen(state.root, self.program_named, state.run_id, state.frames)
@@ -89,31 +84,29 @@ class Machine:
         commands: list[Command] = []
         self._commands = commands
         state.events += 1
+        if isinstance(event, Stopped):
+            self._known_to_stop = event.faults
+            return commands
+        self.stopped = {}
         state.changed_at = event.at
         if state.status == "running":
-            match event:
-                case StepDone() | StepFailed() | Answered():
-                    self._step_ended(event)
-                case Started():
-                    self._start(event)
-                case TimerFired():
-                    self._timed_out(event)
-                case PlanLoaded():
-                    self._plan_loaded(event)
-                case Interrupted():
-                    interrupted(self, event)
-                case Forked():
-                    wait_afresh(self, event)
-                case CancelRequested():
-                    self._cancel(event)
+            APPLY[type(event)](self, event)
             while self._work:
                 self._enter(*self._work.popleft())
+        self._known_to_stop = {}
         return commands
+
+    def note_stopped(self, at: float) -> Stopped | None:
+        """The event to write before the one that was applied last, if expressions had to be stopped."""
+        if not self.stopped:
+            return None
+        self.state.events += 1
+        return Stopped(at, self.stopped)
 
     def refuse_unexpected(self, event: Event) -> None:
         """Raise NotExpected where nothing waits for `event`, so that it is not written down at all."""
         state = self.state
-        if isinstance(event, Started | Forked):
+        if isinstance(event, Started | Stopped | Forked):
             return
         if state.status != "running":
             raise NotExpected(f"the run {state.run_id} has ended: it is {state.status}")
@@ -156,27 +149,56 @@ class Machine:
                 commands.append(SetTimer(key, frame.deadline))
         return commands
 
+    @property
+    def sequences(self) -> bool:
+        """Whether steps one after the other are part of the run: their expressions are programs, so that
+        applying an event can take as long as an expression may."""
+        return any(plan.dialect != "graph" for plan in self.plans.values())
+
+    @property
+    def questions(self) -> int:
+        """How many actions wait for agents."""
+        return sum(frame.kind == "agent" for frame in self.state.frames.values())
+
     def snapshot(self) -> bytes:
         return _snapshots.encode(self.state)
 
     def program_named(self, workflow: str) -> Program:
-        return program_of(self._plans[workflow])
+        return program_of(self.plans[workflow])
 
     # What operations call
 
     @property
     def limits(self) -> Limits:
-        return Limits(**self.state.limits)
+        """Those that the run was started with."""
+        if self._limits is None:
+            self._limits = Limits(**self.state.limits)  # type: ignore[arg-type]
+        return self._limits
 
     def wish(self, command: Command) -> None:
         self._commands.append(command)
 
+    def know(self, plan: Plan) -> None:
+        """The tasks of a workflow are workflows too."""
+        for task in plan.tasks:
+            self.plans[task.name] = task
+
+    def new_scope(
+        self, workflow: str, inputs: dict[str, Value], at: float, variables: dict[str, Value] | None = None
+    ) -> Scope:
+        state = dict(self.plans[workflow].initial_state)
+        return Scope(workflow, inputs, at, {}, state=state, variables=variables or {})
+
     def knows(self, workflow: str) -> bool:
-        return workflow in self._plans
+        return workflow in self.plans
 
     def locate(self, address: str) -> tuple[OpenScope, int]:
         """The block at an address: the scope that it is in, and its place in the program."""
         return self._scopes.locate(address)
+
+    def close_inside(self, prefix: str) -> None:
+        """Nothing inside goes on."""
+        self._scopes.close_inside(prefix)
 
     def enter_again(self, scope: OpenScope, index: int) -> None:
         self._work.append((scope, index))
@@ -184,95 +206,12 @@ class Machine:
     # What readers of a run call
 
     def source_of(self, workflow: str) -> str:
-        """The text that a workflow of this run was read from."""
+        """The text that a workflow of this run was read from; a task is in the file of its workflow."""
+        workflow = workflow.partition("#")[0]
         return self.bundle.sources.get(workflow) or self.state.sources.get(workflow, "")
 
     def plan_named(self, workflow: str) -> Plan:
-        return self._plans[workflow]
-
-    # Events
-
-    def _start(self, event: Started) -> None:
-        state = self.state
-        state.run_id = event.run_id
-        state.workspace = event.workspace
-        state.forked_from = event.forked_from
-        state.limits = event.limits
-        state.started_at = event.at
-        state.root = Scope(self.bundle.main, event.inputs, event.at, {})
-        self.open_scope(state.root)
-
-    def _step_ended(self, event: StepDone | StepFailed | Answered) -> None:
-        if isinstance(event, Answered):
-            address = event.address
-            frame = self.state.frames.get(address)
-            expected = frame is not None and frame.kind == "agent"
-        else:
-            address, attempt = address_of(event.key)
-            frame = self.state.frames.get(address)
-            expected = frame is not None and frame.kind == "step" and frame.attempt == attempt
-        if frame is None or not expected:
-            return
-        scope, index = self.locate(address)
-        self.close_frame(address, frame)
-        if frame.cut_off:
-            decided(self, scope, index, event)
-            return
-        if isinstance(event, StepFailed):
-            fault = self.fault(scope, index, event.code, event.message, event.hint)
-            outputs = {**scope.program.defaults(index), **event.outputs}
-            message = f"{event.message}\n{event.hint}" if event.hint else event.message
-            self.end(scope, index, event.at, "failed", "n/a", outputs, message, fault)
-            return
-        outcome: Outcome = "success" if event.ok else "failure"
-        self.end(scope, index, event.at, "completed", outcome, event.outputs, event.message)
-
-    def _timed_out(self, event: TimerFired) -> None:
-        address, attempt = address_of(event.key)
-        frame = self.state.frames.get(address)
-        if frame is None or frame.attempt != attempt:
-            return
-        if frame.kind == "retry":
-            scope, index = self.locate(address)
-            del self.state.frames[address]
-            self.enter_again(scope, index)
-            return
-        message = f"timed out after {frame.timeout:g} s"
-        if frame.kind == "step":
-            frame.stopping = message
-            self._commands.append(StopStep(event.key, message))
-            return
-        scope, index = self.locate(address)
-        self._stop(address, frame, event.at, "its caller timed out")
-        self.fail(scope, index, event.at, self.fault(scope, index, "timeout", message, path=("timeout",)))
-
-    def _plan_loaded(self, event: PlanLoaded) -> None:
-        address, attempt = address_of(event.key)
-        frame = self.state.frames.get(address)
-        if frame is None or frame.kind != "plan" or frame.attempt != attempt:
-            return
-        scope, index = self.locate(address)
-        self.close_frame(address, frame)
-        if event.error is not None:
-            where = ("inputs", "workflow")
-            fault = self.fault(scope, index, "unknown_workflow", event.error, path=where)
-            self.fail(scope, index, event.at, fault)
-            return
-        state = self.state
-        for name, plan in event.plans.items():
-            if name not in self._plans:
-                self._plans[name] = state.plans[name] = plan
-                state.sources[name] = event.sources.get(name, "")
-        ENTER[Call](self, scope, index, event.at)
-
-    def _cancel(self, event: CancelRequested) -> None:
-        reason = event.reason or "cancelled"
-        for address, frame in list(self.state.frames.items()):
-            if "/" not in address:
-                scope, index = self.locate(address)
-                self._stop(address, frame, event.at, reason)
-                self._mark_stopped(scope, index, event.at, reason)
-        self._finish("cancelled", event.at, Fault("cancelled", reason))
+        return self.plans[workflow]
 
     # Blocks
 
@@ -282,7 +221,11 @@ class Machine:
         at = self.state.changed_at
         node = scope.program.nodes[index]
         reason = None
+        scope.time = at
         try:
+            if self._known_to_stop and (known := self._known_to_stop.get(self._try_of(scope, index))):
+                self.fail(scope, index, at, known)
+                return
             if node.id not in scope.scope.records:
                 reason = skip_reason(scope.program, index, scope.scope.records)
                 if reason is None and node.condition is not None:
@@ -328,21 +271,20 @@ class Machine:
             return
         record.status = status
         record.outcome = outcome
-        record.outputs = outputs_if_not_run(program, index, self._plans) if outputs is None else outputs
+        record.outputs = outputs_if_not_run(program, index, self.plans) if outputs is None else outputs
         record.message = message
         record.fault = fault
         record.completed_at = at
+        if isinstance(scope, OpenSequence) and status == "completed":
+            problem = scope.keep_result(index, self.limits, self.plans)
+            if problem is not None:
+                record.status, record.outcome, record.message = "failed", "n/a", problem
+                record.fault = self.fault(scope, index, "state_size", problem)
         if not scope.prefix:
             self.state.done += 1
-        scope.unfinished -= 1
-        missing = scope.missing
-        for dependent in program.dependents[index]:
-            missing[dependent] -= 1
-            if not missing[dependent]:
-                self._work.append((scope, dependent))
-        if (following := scope.following()) is not None:
+        for following in scope.after(index):
             self._work.append((scope, following))
-        if not scope.unfinished:
+        if scope.finished:
             self._scope_finished(scope, at)
 
     def fail(self, scope: OpenScope, index: int, at: float, fault: Fault) -> None:
@@ -352,7 +294,14 @@ class Machine:
     def _broken(self, scope: OpenScope, index: int, at: float, error: MisplacedError) -> None:
         cause = error.cause
         fault = self.fault(scope, index, cause.code, cause.message, cause.hint, error.path, cause.offset)
+        if cause.code == TOO_SLOW:
+            self.stopped[self._try_of(scope, index)] = fault
         self.fail(scope, index, at, fault)
+
+    def _try_of(self, scope: OpenScope, index: int) -> str:
+        name = scope.program.nodes[index].id
+        record = scope.scope.records.get(name) or Record()
+        return key_of(scope.prefix + name, scope.attempt(name, record))
 
     # Scopes
 
@@ -373,6 +322,10 @@ class Machine:
         if isinstance(scope, OpenItems):
             message, fault = items_outcome(scope.prefix, scope.scope, scope.program)
             outputs: dict[str, Value] = {}  # they are made of the outputs of the items
+        elif isinstance(scope, OpenSequence):
+            fault = finished_sequence(scope.prefix, scope.scope, scope.program)
+            message = fault.message if fault is not None else None
+            outputs = {"result": scope.scope.result}
         else:
             result = finished_scope(scope.prefix, scope.scope, scope.program, scope.names)
             outputs, fault = result.outputs, result.fault
@@ -380,7 +333,8 @@ class Machine:
         self._scopes.close(scope.prefix)
         if not scope.prefix:
             self.state.outputs = outputs
-            self._finish("completed" if fault is None else "failed", at, fault)
+            self.state.result = scope.scope.result
+            self.finish("completed" if fault is None else "failed", at, fault)
             return
         address = scope.prefix[:-1]
         self.close_frame(address, self.state.frames[address])
@@ -388,7 +342,7 @@ class Machine:
         outcome: Outcome = "success" if fault is None else "failure"
         self.end(caller, index, at, "completed", outcome, outputs, message, fault)
 
-    def _finish(self, status: Any, at: float, fault: Fault | None) -> None:
+    def finish(self, status: Any, at: float, fault: Fault | None) -> None:
         state = self.state
         state.status = status
         state.fault = fault
@@ -409,27 +363,6 @@ class Machine:
         del self.state.frames[address]
         if frame.deadline is not None:
             self._commands.append(ClearTimer(key_of(address, frame.attempt)))
-
-    def _stop(self, address: str, frame: Frame, at: float, reason: str) -> None:
-        """End an operation and all that is under way inside of it."""
-        if frame.kind in _COMPOSITE:
-            inside = address + "/"
-            for other, inner in [item for item in self.state.frames.items() if item[0].startswith(inside)]:
-                if inner.kind not in _COMPOSITE:
-                    self._stop(other, inner, at, reason)
-                else:
-                    self.close_frame(other, inner)
-                self._mark_stopped(*self.locate(other), at, reason)
-            self._scopes.close_inside(inside)
-        self.close_frame(address, frame)
-        if frame.kind == "step":
-            self._commands.append(StopStep(key_of(address, frame.attempt)))
-
-    def _mark_stopped(self, scope: OpenScope, index: int, at: float, reason: str) -> None:
-        """A block that was ended from outside: it keeps its shape."""
-        record = scope.scope.records[scope.program.nodes[index].id]
-        record.status, record.message, record.completed_at = "failed", reason, at
-        record.outputs = outputs_if_not_run(scope.program, index, self._plans)
 
     def fault(
         self,

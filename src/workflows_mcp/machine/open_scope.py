@@ -14,7 +14,18 @@ class OpenScope:
     All of it follows from the state, so it is not written down but made again after a restart.
     """
 
-    __slots__ = ("depth", "missing", "names", "prefix", "program", "scope", "tries", "unfinished")
+    __slots__ = (
+        "depth",
+        "finished",
+        "missing",
+        "names",
+        "prefix",
+        "program",
+        "scope",
+        "time",
+        "tries",
+        "unfinished",
+    )
 
     def __init__(
         self,
@@ -33,6 +44,9 @@ class OpenScope:
         """How many calls lead here."""
         self.tries = tries
         """Which tries of the calls around it this is, so that what belongs to an earlier one is known."""
+        self.finished = not program.nodes
+        self.time = scope.started_at
+        """When the block that is entered now is entered."""
         ended = {name for name, record in scope.records.items() if record.status in TERMINAL}
         self.unfinished = len(program.nodes) - len(ended)
         if ended:
@@ -41,13 +55,14 @@ class OpenScope:
         else:
             self.missing = [len(node.needs) for node in program.nodes]
 
-    def attempt(self, record: Record) -> str:
+    def attempt(self, name: str, record: Record) -> str:
         """Which try of a block this is."""
         return f"{self.tries}{record.attempts}"
 
-    def tries_inside(self, record: Record) -> str:
+    def tries_inside(self, name: str) -> str:
         """What the tries of everything inside begin with: nothing while all are first ones."""
-        return f"{self.tries}{record.attempts}." if self.tries or record.attempts > 1 else ""
+        attempt = self.attempt(name, self.scope.records[name])
+        return f"{attempt}." if attempt != "1" else ""
 
     def names_for(self, index: int) -> dict[str, Any]:
         """The names that expressions of a block start from."""
@@ -57,6 +72,14 @@ class OpenScope:
         """The blocks to enter when the scope is opened."""
         return [index for index, missing in enumerate(self.missing) if not missing]
 
-    def following(self) -> int | None:
-        """A block to enter because another one has ended, whichever it was."""
-        return None
+    def after(self, index: int) -> list[int]:
+        """The blocks to enter because this one has ended; `finished` tells whether it was the last."""
+        self.unfinished -= 1
+        self.finished = not self.unfinished
+        ready = []
+        missing = self.missing
+        for dependent in self.program.dependents[index]:
+            missing[dependent] -= 1
+            if not missing[dependent]:
+                ready.append(dependent)
+        return ready

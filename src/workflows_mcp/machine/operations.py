@@ -11,12 +11,14 @@ from typing import TYPE_CHECKING, Any
 
 from workflows_mcp.errors import InvalidInputs
 from workflows_mcp.machine.commands import LoadPlan, RunStep, key_of
+from workflows_mcp.machine.items import OpenItems
 from workflows_mcp.machine.open_scope import OpenScope
+from workflows_mcp.machine.sequence import OpenSequence, state_too_large
 from workflows_mcp.machine.state import Frame, Record, Scope
 from workflows_mcp.plan.inputs import check_inputs
-from workflows_mcp.plan.items import can_be_names, keys_of
-from workflows_mcp.plan.model import Call, Do
-from workflows_mcp.values import kind_of, shown
+from workflows_mcp.plan.items import can_be_names, inputs_of_item, keys_of
+from workflows_mcp.plan.model import Branch, Call, Do, Jump, Return, SetState, Wait
+from workflows_mcp.values import Value, kind_of, shown
 
 if TYPE_CHECKING:
     from workflows_mcp.machine.machine import Machine
@@ -27,8 +29,16 @@ def enter_do(machine: Machine, scope: OpenScope, index: int, at: float) -> None:
     node = scope.program.nodes[index]
     assert isinstance(node.do, Do)
     by_agent = node.do.by == "agent"
+    if by_agent and machine.sequences and machine.questions >= machine.limits.pending_actions:
+        message = (
+            f"{machine.questions} actions wait for agents already; the limit is"
+            f" {machine.limits.pending_actions} ({machine.limits.setting('pending_actions')})"
+        )
+        hint = "let fewer tasks be under way at once: max_parallel"
+        machine.fail(scope, index, at, machine.fault(scope, index, "pending_actions", message, hint))
+        return
     record = scope.scope.records.get(node.id) or Record(started_at=at)
-    frame = Frame("agent" if by_agent else "step", at, scope.attempt(record))
+    frame = Frame("agent" if by_agent else "step", at, scope.attempt(node.id, record))
     command = step_command(scope, index, frame.attempt)
     timeout = scope.program.prepared(index).timeout(scope.names_for(index))
     machine.open_frame(command.address, frame, timeout, at)
@@ -54,22 +64,34 @@ def step_command(scope: OpenScope, index: int, attempt: str) -> RunStep:
 def enter_call(machine: Machine, scope: OpenScope, index: int, at: float) -> None:
     """Open the called workflow as a scope inside the record of the block that calls it."""
     node = scope.program.nodes[index]
+    assert isinstance(node.do, Call)
     prepared = scope.program.prepared(index)
     address = scope.prefix + node.id
     names = scope.names_for(index)
     name = prepared.workflow(names)
     given, _ = prepared.inputs(names)
+    variables: dict[str, Value] = {}
+    if isinstance(scope, OpenItems) and node.do.of_item and machine.knows(name):
+        variables = scope.variables(index)
+        given = inputs_of_item(machine.plan_named(name), variables["item"])
     timeout = prepared.timeout(names)
     record = scope.scope.records.get(node.id)
     if record is None:
         record = scope.scope.records[node.id] = Record(started_at=at)
     record.status, record.inputs = "running", {"workflow": name, "inputs": given}
     if not machine.knows(name):
-        frame = Frame("plan", at, scope.attempt(record))
+        frame = Frame("plan", at, scope.attempt(node.id, record))
         machine.open_frame(address, frame, None, at)
         machine.wish(LoadPlan(key_of(address, frame.attempt), name, scope.program.plan.file))
         return
     depth = scope.depth + 1
+    if name.find("#") > 0 and depth > machine.limits.task_depth:
+        message = (
+            f"tasks are nested {depth} deep; the limit is {machine.limits.task_depth}"
+            f" ({machine.limits.setting('task_depth')})"
+        )
+        machine.fail(scope, index, at, machine.fault(scope, index, "task_depth", message))
+        return
     if depth > machine.limits.call_depth:
         message = (
             f"workflows call each other {depth} deep; the limit is {machine.limits.call_depth}"
@@ -89,16 +111,17 @@ def enter_call(machine: Machine, scope: OpenScope, index: int, at: float) -> Non
             scope, index, at, machine.fault(scope, index, error.code, error.message, error.hint, where)
         )
         return
-    machine.open_frame(address, Frame("call", at, scope.attempt(record)), timeout, at)
-    record.scope = Scope(name, inputs, at, {})
+    machine.open_frame(address, Frame("call", at, scope.attempt(node.id, record)), timeout, at)
+    record.scope = machine.new_scope(name, inputs, at, variables)
     machine.open_scope(record.scope, scope, node.id)
 
 
 def enter_items(machine: Machine, scope: OpenScope, index: int, at: float) -> None:
     """Open the items as a scope inside the record of the block that is carried out for each of them."""
     node = scope.program.nodes[index]
-    prepared = scope.program.prepared(index)
-    items, limit = prepared.items(scope.names), prepared.max_parallel(scope.names)
+    assert node.for_each is not None
+    prepared, names = scope.program.prepared(index), scope.names_for(index)
+    items, limit = prepared.items(names), prepared.max_parallel(names)
     if len(items) > machine.limits.for_each_items:
         message = (
             f"for_each has {len(items)} items; the limit is {machine.limits.for_each_items}"
@@ -107,13 +130,83 @@ def enter_items(machine: Machine, scope: OpenScope, index: int, at: float) -> No
         where = ("for_each",)
         machine.fail(scope, index, at, machine.fault(scope, index, "for_each_items", message, path=where))
         return
+    at_once = len(items) if limit is None else min(limit, len(items))
+    if isinstance(scope, OpenSequence) and at_once > machine.limits.parallel_children:
+        message = (
+            f"{at_once} tasks would be under way at once; the limit is {machine.limits.parallel_children}"
+            f" ({machine.limits.setting('parallel_children')})"
+        )
+        hint = "say sequential: true, or max_parallel: 10"
+        fault = machine.fault(scope, index, "parallel_children", message, hint, ("items",))
+        machine.fail(scope, index, at, fault)
+        return
+    if isinstance(scope, OpenSequence):
+        # Each task asks one thing at a time: no more of them than there is room for questions.
+        room = max(machine.limits.pending_actions - machine.questions, 1)
+        limit = room if limit is None else min(limit, room)
     inside = Scope(scope.scope.workflow, started_at=at, records={}, each=keys_of(items))
     inside.by_key = isinstance(items, dict)
     inside.named = can_be_names(inside.each or ())
+    if isinstance(scope, OpenSequence):
+        inside.items = list(items.values()) if isinstance(items, dict) else list(items)
     scope.scope.records[node.id] = Record("running", started_at=at, scope=inside)
     address = scope.prefix + node.id
-    machine.open_frame(address, Frame("each", at), None, at)
+    machine.open_frame(address, Frame("each", at, agent=node.for_each.agent), None, at)
     machine.open_items(inside, scope, index, items, limit)
+
+
+def enter_branch(machine: Machine, scope: OpenScope, index: int, at: float) -> None:
+    """Decide where the sequence goes on."""
+    node = scope.program.nodes[index]
+    assert isinstance(node.do, Branch)
+    assert isinstance(scope, OpenSequence)
+    holds = scope.program.prepared(index).test(scope.names_for(index))
+    scope.chosen = index + 1 if holds else node.do.otherwise  # goes_to is for a branch that is skipped
+    machine.end(scope, index, at, "completed", "success", {"result": holds})
+
+
+def enter_jump(machine: Machine, scope: OpenScope, index: int, at: float) -> None:
+    node = scope.program.nodes[index]
+    assert isinstance(node.do, Jump)
+    assert isinstance(scope, OpenSequence)
+    most = scope.program.prepared(index).number(scope.names_for(index), "max_iterations", 0, whole=True)
+    times = scope.scope.rounds.get(node.id, 1)
+    message = None
+    if times <= most:
+        scope.chosen = node.do.target
+    else:
+        message = f"it has jumped {most:g} times, which is its max_iterations, and goes on"
+    machine.end(scope, index, at, "completed", "success", {"jumped": times <= most}, message)
+
+
+def enter_set_state(machine: Machine, scope: OpenScope, index: int, at: float) -> None:
+    updates = scope.program.prepared(index).updates(scope.names_for(index))
+    too_large = state_too_large({**scope.scope.state, **updates}, machine.limits)
+    if too_large is not None:
+        machine.fail(scope, index, at, machine.fault(scope, index, "state_size", too_large))
+        return
+    scope.scope.state.update(updates)
+    machine.end(scope, index, at, "completed", "success", updates)
+
+
+def enter_return(machine: Machine, scope: OpenScope, index: int, at: float) -> None:
+    assert isinstance(scope, OpenSequence)
+    scope.scope.result = scope.program.prepared(index).value(scope.names_for(index))
+    scope.end_here()
+    machine.end(scope, index, at, "completed", "success", {})
+
+
+def enter_wait(machine: Machine, scope: OpenScope, index: int, at: float) -> None:
+    node = scope.program.nodes[index]
+    names = scope.names_for(index)
+    prepared = scope.program.prepared(index)
+    seconds = prepared.number(names, "duration_seconds", 0)
+    message = prepared.value(names)
+    record = scope.scope.records.get(node.id) or Record(started_at=at)
+    record.status = "running"
+    record.inputs = {"duration_seconds": seconds, **({"message": message} if message else {})}
+    scope.scope.records[node.id] = record
+    machine.open_frame(scope.prefix + node.id, Frame("wait", at, scope.attempt(node.id, record)), seconds, at)
 
 
 def enter(machine: Machine, scope: OpenScope, index: int, at: float) -> None:
@@ -125,4 +218,12 @@ def enter(machine: Machine, scope: OpenScope, index: int, at: float) -> None:
 
 
 Enter = Callable[["Machine", OpenScope, int, float], None]
-ENTER: dict[type[Any], Enter] = {Do: enter_do, Call: enter_call}
+ENTER: dict[type[Any], Enter] = {
+    Do: enter_do,
+    Call: enter_call,
+    Branch: enter_branch,
+    Jump: enter_jump,
+    SetState: enter_set_state,
+    Return: enter_return,
+    Wait: enter_wait,
+}

@@ -11,9 +11,11 @@ from typing import Any
 
 from workflows_mcp.errors import ExpressionError
 from workflows_mcp.expressions.base import Code, CodeTemplate, Expression, Language, Scope
-from workflows_mcp.plan.inputs import at_once
+from workflows_mcp.expressions.shell_text import quoted_text
+from workflows_mcp.plan.conversion import at_once, converted
 from workflows_mcp.plan.items import NO_ITEMS
-from workflows_mcp.plan.model import MOST_SECONDS, Call, Do, Node, Plan
+from workflows_mcp.plan.layout import LAYOUTS, Layout
+from workflows_mcp.plan.model import MOST_SECONDS, Branch, Call, Do, Jump, Node, Plan, Return, SetState, Wait
 from workflows_mcp.plan.references import LANGUAGES
 from workflows_mcp.plan.retry import Rule, WrongRetry, read_rule
 from workflows_mcp.values import Value, kind_of, shown, to_text
@@ -39,38 +41,66 @@ class PreparedNode:
         "_condition",
         "_inputs",
         "_items",
+        "_layout",
         "_max_parallel",
+        "_number",
         "_retry",
+        "_test",
         "_timeout",
+        "_updates",
+        "_value",
         "_workflow",
         "config",
         "node",
     )
 
-    def __init__(self, node: Node, language: Language) -> None:
+    def __init__(self, node: Node, language: Language, layout: Layout) -> None:
         self.node = node
+        self._layout = layout
         do = node.do
-        self._condition = _expression(language.condition, node.condition, ("condition",))
-        self._timeout = compile_value(do.timeout, language, ("timeout",))
-        self._retry = compile_value(node.retry, language, ("retry",)) if node.retry is not None else None
+        self._condition = _expression(language.condition, node.condition, layout.condition)
+        self._retry = compile_value(node.retry, language, layout.retry) if node.retry is not None else None
         self._items = self._max_parallel = None
         if (each := node.for_each) is not None:
-            self._items = compile_value(each.items, language, ("for_each",))
-            self._max_parallel = compile_value(each.max_parallel, language, ("max_parallel",))
-        self._workflow: Evaluate | None = None
+            self._items = compile_value(each.items, language, layout.items)
+            self._max_parallel = compile_value(each.max_parallel, language, layout.max_parallel)
         self._code: list[tuple[str, CodeTemplate]] = []
-        self.config = compile_value({} if isinstance(do, Call) else do.config, language, ())
-        if isinstance(do, Call):
-            self._workflow = compile_value(do.workflow, language, ("inputs", "workflow"))
-            self._inputs = compile_value(do.inputs, language, ("inputs", "inputs"))
-        elif not do.code:
-            self._inputs = compile_value(do.inputs, language, ("inputs",))
-        else:
-            plain = {name: value for name, value in do.inputs.items() if name not in do.code}
-            self._inputs = compile_value(plain, language, ("inputs",))
-            self._code = [
-                (name, language.code(do.inputs[name])) for name in do.code if isinstance(do.inputs[name], str)
-            ]
+        self.config = compile_value(do.config if isinstance(do, Do) else {}, language, ())
+        self._timeout: Evaluate = _nothing
+        self._inputs: Evaluate = _nothing
+        self._workflow: Evaluate = _nothing
+        self._value: Evaluate = _nothing
+        self._number: Evaluate = _nothing
+        self._test: Callable[[Scope], Any] | None = None
+        self._updates: list[tuple[str, Evaluate]] = []
+        match do:
+            case Do():
+                self._timeout = compile_value(do.timeout, language, layout.timeout)
+                plain = {name: value for name, value in do.inputs.items() if name not in do.code}
+                self._inputs = compile_value(plain, language, layout.inputs)
+                self._code = [
+                    (name, language.code(do.inputs[name]))
+                    for name in do.code
+                    if isinstance(do.inputs[name], str)
+                ]
+            case Call():
+                self._timeout = compile_value(do.timeout, language, layout.timeout)
+                self._workflow = compile_value(do.workflow, language, layout.workflow)
+                self._inputs = compile_value(do.inputs, language, layout.given)
+            case Branch():
+                self._test = _expression(language.condition, do.test, layout.test)
+            case Jump():
+                self._number = compile_value(do.most, language, layout.most)
+            case SetState():
+                self._updates = [
+                    (name, compile_value(value, language, (*layout.updates, name)))
+                    for name, value in do.updates.items()
+                ]
+            case Return():
+                self._value = compile_value(do.value, language, layout.value)
+            case Wait():
+                self._number = compile_value(do.seconds, language, layout.seconds)
+                self._value = compile_value(do.message, language, layout.message)
 
     def condition(self, scope: Scope) -> bool:
         return True if self._condition is None else bool(self._condition(scope))
@@ -81,7 +111,7 @@ class PreparedNode:
         try:
             return read_rule(self._retry(scope))
         except WrongRetry as wrong:
-            path: Path = ("retry",) if wrong.key is None else ("retry", wrong.key)
+            path = self._layout.retry if wrong.key is None else (*self._layout.retry, wrong.key)
             raise MisplacedError(ExpressionError(str(wrong), hint=wrong.hint), path) from None
 
     def items(self, scope: Scope) -> list[Value] | dict[str, Value]:
@@ -91,10 +121,10 @@ class PreparedNode:
             return items
         raise MisplacedError(
             ExpressionError(
-                f"for_each takes a list or an object, not {kind_of(items)} {shown(items)}",
+                f"{self._layout.items[-1]} takes a list or an object, not {kind_of(items)} {shown(items)}",
                 hint="a command gives data through its outputs: {name: {type: json, path: …}}",
             ),
-            ("for_each",),
+            self._layout.items,
         )
 
     def max_parallel(self, scope: Scope) -> int | None:
@@ -106,7 +136,7 @@ class PreparedNode:
             return at_once(value)
         except ValueError as error:
             problem = ExpressionError(f"'max_parallel' {error}")
-            raise MisplacedError(problem, ("max_parallel",)) from None
+            raise MisplacedError(problem, self._layout.max_parallel) from None
 
     def timeout(self, scope: Scope) -> float | None:
         value = self._timeout(scope)
@@ -120,12 +150,49 @@ class PreparedNode:
             problem = ExpressionError(
                 f"a timeout is a number of seconds above 0, at most {MOST_SECONDS}, not {to_text(value)!r}"
             )
-            raise MisplacedError(problem, ("timeout",))
+            raise MisplacedError(problem, self._layout.timeout)
         return seconds
 
+    def test(self, scope: Scope) -> bool:
+        assert self._test is not None
+        return bool(self._test(scope))
+
+    def updates(self, scope: Scope) -> dict[str, Value]:
+        """New values of the state; each may use those before it by their bare names."""
+        found: dict[str, Value] = {}
+        for name, evaluate in self._updates:
+            found[name] = evaluate({**scope, **found})
+        return found
+
+    def value(self, scope: Scope) -> Value:
+        return self._value(scope)
+
+    def number(self, scope: Scope, what: str, least: float, *, whole: bool = False) -> float:
+        """The number that an operation needs: seconds to wait, times to jump."""
+        value = self._number(scope)
+        try:
+            number: float = converted(value, "integer" if whole else "number")
+        except ValueError as error:
+            problem = ExpressionError(f"{what} {error}")
+        else:
+            if number >= least:
+                return number
+            problem = ExpressionError(f"{what} must be {least:g} or more, not {number:g}")
+        raise MisplacedError(problem, self._layout.most if whole else self._layout.seconds)
+
     def workflow(self, scope: Scope) -> str:
-        assert self._workflow is not None
         return to_text(self._workflow(scope))
+
+    @property
+    def _by_agent(self) -> bool:
+        return isinstance(self.node.do, Do) and self.node.do.by == "agent"
+
+    def _for_agent(self, name: str, code: Code) -> str:
+        """A command for somebody else to run: as text, in which values are data all the same."""
+        try:
+            return quoted_text(code)
+        except ExpressionError as error:
+            raise MisplacedError(error, (*self._layout.inputs, name)) from None
 
     def inputs(self, scope: Scope) -> tuple[dict[str, Value], dict[str, Code]]:
         """The resolved inputs, and those of them that are code with their values kept apart."""
@@ -138,13 +205,10 @@ class PreparedNode:
             try:
                 code = template.evaluate(scope)
             except ExpressionError as error:
-                raise MisplacedError(error, ("inputs", name)) from None
+                raise MisplacedError(error, (*self._layout.inputs, name)) from None
             codes[name] = code
-            pieces = [code.texts[0]]
-            for value, text in zip(code.values, code.texts[1:], strict=True):
-                pieces.append(to_text(value))
-                pieces.append(text)
-            inputs[name] = "".join(pieces)
+            as_text = not self._by_agent or inputs.get("unsafe") == "raw"
+            inputs[name] = _spliced(code) if as_text else self._for_agent(name, code)
         return inputs, codes
 
 
@@ -152,6 +216,7 @@ class Program:
     def __init__(self, plan: Plan) -> None:
         self.plan = plan
         self.language = LANGUAGES[plan.dialect]
+        self.layout = LAYOUTS[plan.dialect]
         self.nodes = plan.body.nodes
         self.ids = {node.id: index for index, node in enumerate(self.nodes)}
         self.dependents: list[list[int]] = [[] for _ in self.nodes]
@@ -164,7 +229,7 @@ class Program:
     def prepared(self, index: int) -> PreparedNode:
         node = self._prepared[index]
         if node is None:
-            node = self._prepared[index] = PreparedNode(self.nodes[index], self.language)
+            node = self._prepared[index] = PreparedNode(self.nodes[index], self.language, self.layout)
         return node
 
     @property
@@ -181,6 +246,14 @@ class Program:
         if node.for_each is not None:
             return NO_ITEMS
         return node.do.defaults if isinstance(node.do, Do) else {}
+
+
+def _spliced(code: Code) -> str:
+    """Code with its values put in, to be looked at: it is never run so."""
+    pieces = [code.texts[0]]
+    for value, text in zip(code.values, code.texts[1:], strict=True):
+        pieces += [to_text(value), text]
+    return "".join(pieces)
 
 
 def compile_value(

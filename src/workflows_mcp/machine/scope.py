@@ -15,7 +15,7 @@ from workflows_mcp.expressions.base import MISSING
 from workflows_mcp.machine.program import Program
 from workflows_mcp.machine.state import TERMINAL, Record, Scope
 from workflows_mcp.plan.items import NO_ITEMS, item_node, name_of_item, names_of_items
-from workflows_mcp.plan.model import Call, Node
+from workflows_mcp.plan.model import Call, Node, Steps
 from workflows_mcp.values import Value, secret_mark
 
 ProgramOf = Callable[[str], Program]
@@ -291,7 +291,9 @@ _SECRETS = Secrets()
 
 
 def names_in(scope: Scope, run_id: str, program_of: ProgramOf) -> dict[str, Any]:
-    """The names that expressions of this scope start from."""
+    """The names that expressions of this scope start from; those of a sequence see the state as well."""
+    if isinstance(program_of(scope.workflow).plan.body, Steps):
+        return {"inputs": scope.inputs, "secrets": _SECRETS, **scope.variables}
     return {
         "inputs": scope.inputs,
         "metadata": {

@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 
+from workflows_mcp.limits import Limits
 from workflows_mcp.machine.items import OpenItems
 from workflows_mcp.machine.open_scope import OpenScope
 from workflows_mcp.machine.scope import ProgramOf, names_in
+from workflows_mcp.machine.sequence import OpenSequence
 from workflows_mcp.machine.state import TERMINAL, Frame, Scope
+from workflows_mcp.plan.model import Steps
 from workflows_mcp.values import Value
 
 
 class OpenScopes:
-    def __init__(self) -> None:
+    def __init__(self, limits: Callable[[], Limits]) -> None:
         self._open: dict[str, OpenScope] = {}
+        self._limits = limits
 
     def open_workflow(
         self,
@@ -27,11 +31,13 @@ class OpenScopes:
         prefix, depth, tries = "", 0, ""
         if around is not None:
             prefix, depth = f"{around.prefix}{name}/", around.depth + 1
-            tries = around.tries_inside(around.scope.records[name])
+            tries = around.tries_inside(name)
         names = names_in(scope, run_id, program_of)
-        opened = self._open[prefix] = OpenScope(
-            prefix, scope, program_of(scope.workflow), names, depth, tries
-        )
+        program = program_of(scope.workflow)
+        kind = OpenSequence if isinstance(program.plan.body, Steps) else OpenScope
+        if kind is OpenSequence:
+            names = {**names, "__limits__": self._limits()}
+        opened = self._open[prefix] = kind(prefix, scope, program, names, depth, tries)
         return opened
 
     def open_items(
@@ -55,8 +61,11 @@ class OpenScopes:
                     pending.append(self.open_workflow(record.scope, program_of, run_id, around, name))
                 else:
                     index = around.program.ids[name]
-                    prepared = around.program.prepared(index)
-                    items, limit = prepared.items(around.names), prepared.max_parallel(around.names)
+                    prepared, names = around.program.prepared(index), around.names_for(index)
+                    items: Value = record.scope.items
+                    if items is None:
+                        items = prepared.items(names)
+                    limit = prepared.max_parallel(names)
                     pending.append(self.open_items(record.scope, around, index, items, limit))
 
     def locate(self, address: str) -> tuple[OpenScope, int]:

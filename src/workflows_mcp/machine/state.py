@@ -19,7 +19,7 @@ from workflows_mcp.values import Value
 RunStatus = Literal["running", "completed", "failed", "cancelled"]
 BlockStatus = Literal["pending", "running", "completed", "failed", "skipped", "paused"]
 Outcome = Literal["success", "failure", "n/a"]
-FrameKind = Literal["step", "agent", "call", "plan", "each", "retry"]
+FrameKind = Literal["step", "agent", "call", "plan", "each", "retry", "wait"]
 
 TERMINAL = frozenset({"completed", "failed", "skipped"})
 
@@ -62,6 +62,15 @@ class Scope(msgspec.Struct, omit_defaults=True):
     """The items are the entries of an object, not of a list."""
     named: bool = True
     """The items are called by their keys in addresses, not by their positions."""
+    items: list[Value] | None = None
+    """The items themselves, where the state that they came from can change meanwhile."""
+    state: dict[str, Value] = {}
+    variables: dict[str, Value] = {}
+    """What is known beside inputs and state: the item that a task is carried out for."""
+    rounds: dict[str, int] = {}
+    """How often a step has been come to, where that is more than once."""
+    result: Value = None
+    """The value that a `return` gave."""
 
 
 class Frame(msgspec.Struct, omit_defaults=True):
@@ -77,6 +86,8 @@ class Frame(msgspec.Struct, omit_defaults=True):
     """Why the step is being ended; its report is awaited."""
     cut_off: bool = False
     """The step was cut off, and the agent is asked what to do about it."""
+    agent: str = ""
+    """Of a block for each item: who carries the items out, where each is handed to an agent of its own."""
 
 
 class RunState(msgspec.Struct, omit_defaults=True):
@@ -84,7 +95,7 @@ class RunState(msgspec.Struct, omit_defaults=True):
     workflow: str
     root: Scope
     workspace: str = ""
-    limits: dict[str, int] = {}
+    limits: dict[str, int | float] = {}
     forked_from: str = ""
     status: RunStatus = "running"
     started_at: float = 0.0
@@ -92,6 +103,7 @@ class RunState(msgspec.Struct, omit_defaults=True):
     ended_at: float | None = None
     frames: dict[str, Frame] = {}
     outputs: dict[str, Value] = {}
+    result: Value = None
     fault: Fault | None = None
     plans: dict[str, Plan] = {}
     """Workflows that were found while the run was under way, because a call names them by an expression."""

@@ -19,8 +19,8 @@ class Action(TypedDict, total=False):
 
 
 class RunAnswer(TypedDict):
-    """The answer of every tool that touches a run. `more_actions` are actions too: to say so again in the
-    schema of every tool would cost more than it tells."""
+    """The answer of every tool that touches a run or a task. `more_actions` are actions too: to say so again
+    in the schema of every tool would cost more than it tells."""
 
     workflow_id: str
     workflow: str
@@ -30,22 +30,38 @@ class RunAnswer(TypedDict):
     progress: NotRequired[dict[str, Any]]
     why: NotRequired[str]
     outputs: NotRequired[dict[str, Any]]
+    result: NotRequired[Any]
+    state: NotRequired[dict[str, Any]]
     error: NotRequired[dict[str, Any]]
 
 
 class StatusAnswer(TypedDict, total=False):
-    """The answer of a run, or the recent runs."""
+    """The answer of a run or a task, or the recent runs."""
 
     workflow_id: str
     workflow: str
     status: Status
-    action: Action
+    action: dict[str, Any]
     more_actions: list[Any]
     progress: dict[str, Any]
     why: str
     outputs: dict[str, Any]
+    result: Any
+    state: dict[str, Any]
     error: dict[str, Any]
     runs: list[dict[str, Any]]
+
+
+class ControlAnswer(TypedDict):
+    """What became of a run that was interfered with."""
+
+    workflow_id: str
+    workflow: str
+    status: Status
+    progress: NotRequired[dict[str, Any]]
+    why: NotRequired[str]
+    outputs: NotRequired[dict[str, Any]]
+    error: NotRequired[dict[str, Any]]
 
 
 class StateAnswer(TypedDict):
@@ -53,6 +69,8 @@ class StateAnswer(TypedDict):
     workflow: NotRequired[str]
     status: Status
     inputs: NotRequired[dict[str, Any]]
+    state: NotRequired[dict[str, Any]]
+    result: NotRequired[Any]
     outputs: NotRequired[dict[str, Any]]
     blocks: NotRequired[dict[str, Any]]
     values: NotRequired[dict[str, Any]]

@@ -8,6 +8,8 @@ from mcp.server.mcpserver.tools import Tool
 
 from workflows_mcp.mcp_server.tools.core import core_tools
 from workflows_mcp.mcp_server.tools.graph import graph_tools
+from workflows_mcp.mcp_server.tools.memory import memory_tools
+from workflows_mcp.mcp_server.tools.stateful import stateful_tools
 
 _WHAT = (
     "Runs workflows (YAML) durably: the server does the steps, keeps the state and asks you for what only "
@@ -20,6 +22,7 @@ INSTRUCTIONS = f"""\
 2. start_workflow with inputs.
 3. While status is "pending_action": do what action.instructions say (ask the user where only the user can \
 decide), then submit_result; the reply carries the next action.
+   Type "parallel_tasks" or "foreach": start sub-agents for its tasks as it says; submit nothing for it.
 4. While status is "running" or "waiting": get_workflow_status; runs go on without you and survive restarts.
 {_LONG_VALUES}"""
 _GRAPH_ALONE = f"""\
@@ -33,27 +36,24 @@ resume_workflow(checkpoint_id, response).
 _GRAPH_BESIDE = """
 execute_workflow and resume_workflow do the same in another shape, with checkpoints; keep to either way."""
 
-_SHARED_WITH_GRAPH = (
-    "list_workflows",
-    "get_workflow_info",
-    "validate_workflow_yaml",
-    "get_workflow_status",
-    "get_workflow_state",
-    "control_workflow",
-)
-"""What `graph` needs of the core when it is served alone: to find, check, watch, read on and cancel."""
+_NOT_FOR_GRAPH = ("start_workflow", "submit_result", "get_next_step")
+"""What `graph` does in its own way. It needs the rest of the core: to find, check, watch, read and cancel."""
 
 
 def tools_of(toolsets: Sequence[str]) -> list[Tool]:
-    core = core_tools()
-    if "graph" not in toolsets:
-        return core
-    if "core" not in toolsets:
-        core = [tool for tool in core if tool.name in _SHARED_WITH_GRAPH]
-    return [*core, *graph_tools()]
+    tools = {tool.name: tool for tool in core_tools()}
+    if "graph" in toolsets:
+        if not {"core", "stateful"} & set(toolsets):
+            tools = {name: tool for name, tool in tools.items() if name not in _NOT_FOR_GRAPH}
+        tools |= {tool.name: tool for tool in graph_tools()}
+    if "stateful" in toolsets:
+        tools |= {tool.name: tool for tool in stateful_tools()}
+    if "memory" in toolsets:
+        tools |= {tool.name: tool for tool in memory_tools()}
+    return list(tools.values())
 
 
 def instructions(toolsets: Sequence[str]) -> str:
     if "graph" not in toolsets:
         return INSTRUCTIONS
-    return INSTRUCTIONS + _GRAPH_BESIDE if "core" in toolsets else _GRAPH_ALONE
+    return INSTRUCTIONS + _GRAPH_BESIDE if {"core", "stateful"} & set(toolsets) else _GRAPH_ALONE

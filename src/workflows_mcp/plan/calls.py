@@ -12,38 +12,44 @@ from collections.abc import Iterator, Mapping
 from workflows_mcp.errors import Problem
 from workflows_mcp.expressions.base import Language
 from workflows_mcp.plan.graph import arrange, cycles, topological
-from workflows_mcp.plan.inputs import converted, takes
-from workflows_mcp.plan.model import Bundle, Call, Do, Node, Plan
+from workflows_mcp.plan.input_rules import fitted
+from workflows_mcp.plan.inputs import takes
+from workflows_mcp.plan.layout import LAYOUTS
+from workflows_mcp.plan.model import Bundle, Call, Do, Node, Operation, Plan, SetState, Steps, Wait
 from workflows_mcp.values import Value, did_you_mean, nearest
 
 
-def fixed_name(operation: Call | Do) -> str | None:
+def fixed_name(operation: Operation) -> str | None:
     """The name of the called workflow, where it is no template."""
     if isinstance(operation, Call) and isinstance(operation.workflow, str):
-        return None if "${" in operation.workflow else operation.workflow
+        dynamic = any(opening in operation.workflow for opening in ("${", "{{", "{%"))
+        return None if dynamic else operation.workflow
     return None
 
 
 def called_workflows(plan: Plan) -> list[str]:
     """The names of the workflows that `plan` calls by a fixed name, each once."""
-    names = (fixed_name(node.do) for node in plan.body.nodes)
-    return list(dict.fromkeys(name for name in names if name is not None))
+    bodies = [plan.body, *(task.body for task in plan.tasks)]
+    names = (fixed_name(node.do) for body in bodies for node in body.nodes)
+    own = {task.name for task in plan.tasks}
+    return list(dict.fromkeys(name for name in names if name is not None and name not in own))
 
 
 def problems_of_call(
-    node: Node, plans: Mapping[str, Plan], names: set[str], language: Language
+    node: Node, plans: Mapping[str, Plan], names: set[str], dialect: str, language: Language
 ) -> Iterator[Problem]:
     call = node.do
+    layout = LAYOUTS[dialect]
     name = fixed_name(call)
-    if name is None or not isinstance(call, Call):
-        return
+    if name is None or not isinstance(call, Call) or call.of_item:
+        return  # what an item brings is known when it is there
     called = plans.get(name)
     if called is None:
         yield Problem(
             "unknown_workflow",
             f"there is no workflow '{name}'",
             did_you_mean(name, names, what="workflows"),
-            (*node.at, "inputs", "workflow"),
+            (*node.at, *layout.workflow),
         )
         return
     if not isinstance(call.inputs, dict):
@@ -63,22 +69,21 @@ def problems_of_call(
             "missing_input",
             f"workflow '{name}' also needs {needs}",
             takes(called),
-            (*node.at, "inputs", "inputs"),
+            (*node.at, *layout.given),
             on_key=True,
         )
     for given, value in call.inputs.items():
-        path = (*node.at, "inputs", "inputs", given)
+        path = (*node.at, *layout.given, given)
         if given not in called.inputs:
             hint = did_you_mean(given, called.inputs, what="it takes") if called.inputs else takes(called)
             yield Problem(
                 "unknown_input", f"workflow '{name}' has no input '{given}'", hint, path, on_key=True
             )
         elif not is_dynamic(value, language):
-            try:
-                converted(value, called.inputs[given].type)
-            except ValueError as error:
+            spec = called.inputs[given]
+            for at, message in fitted(value, spec.type, spec.rules, given)[1]:
                 yield Problem(
-                    "wrong_type", f"input '{given}' of workflow '{name}' {error}", takes(called), path
+                    "wrong_type", f"input '{at}' of workflow '{name}' {message}", takes(called), path
                 )
 
 
@@ -104,7 +109,7 @@ def circular_calls(bundle: Bundle) -> Iterator[tuple[str, Problem]]:
             "circular_call",
             f"the workflows call each other for ever: {' → '.join([*path, path[0]])}",
             "give one of the calls a condition that ends the recursion",
-            (*node.at, "inputs", "workflow"),
+            (*node.at, *LAYOUTS[bundle.plans[path[0]].dialect].workflow),
         )
         yield path[0], problem
 
@@ -112,6 +117,8 @@ def circular_calls(bundle: Bundle) -> Iterator[tuple[str, Problem]]:
 def _unguarded_calls(plan: Plan) -> dict[str, Node]:
     """The first call of each workflow that nothing before it can prevent."""
     nodes = plan.body.nodes
+    if isinstance(plan.body, Steps):
+        return _unguarded_in_sequence(plan.body)
     guards = [False] * len(nodes)
     """Whether a block, or one that it needs, can keep what comes after it from starting."""
     calls: dict[str, Node] = {}
@@ -119,8 +126,21 @@ def _unguarded_calls(plan: Plan) -> dict[str, Node]:
         node = nodes[index]
         guarded = node.condition is not None or node.for_each is not None
         guarded = guarded or any(guards[need.node] for need in node.needs if need.required)
-        guards[index] = guarded or isinstance(node.do, Call) or node.do.may_fail
+        guards[index] = guarded or isinstance(node.do, Call) or (isinstance(node.do, Do) and node.do.may_fail)
         name = fixed_name(node.do)
         if name is not None and not guarded:
             calls.setdefault(name, node)
     return calls
+
+
+def _unguarded_in_sequence(steps: Steps) -> dict[str, Node]:
+    """What is called before anything could have ended the sequence, or led it elsewhere."""
+    for node in steps.nodes:
+        name = fixed_name(node.do)
+        if node.condition is not None or node.for_each is not None:
+            continue
+        if name is not None:
+            return {name: node}
+        if not isinstance(node.do, SetState | Wait):
+            break
+    return {}

@@ -9,7 +9,7 @@ from collections.abc import Iterable
 
 from workflows_mcp.errors import Problem
 from workflows_mcp.plan.calls import circular_calls, problems_of_call
-from workflows_mcp.plan.model import Bundle, Call, Plan
+from workflows_mcp.plan.model import Bundle, Call, Graph, Plan
 from workflows_mcp.plan.references import LANGUAGES, ReferenceReader
 from workflows_mcp.plan.resolution import check_references
 
@@ -28,18 +28,20 @@ def check_calls(bundle: Bundle, known: Iterable[str] = ()) -> dict[str, list[Pro
     """
     names = {*known, *bundle.plans}
     found: dict[str, list[Problem]] = {}
-    for name, plan in bundle.plans.items():
+    plans = bundle.every_plan
+    for name, plan in plans.items():
         calls = [node for node in plan.body.nodes if isinstance(node.do, Call)]
         if not calls:
             continue
         language = LANGUAGES[plan.dialect]
         problems: list[Problem] = []
         for node in calls:
-            problems += problems_of_call(node, bundle.plans, names, language)
-        uses = ReferenceReader(language).in_plan(plan)
-        problems += check_references(plan, uses, plans=bundle.plans)
+            problems += problems_of_call(node, plans, names, plan.dialect, language)
+        if isinstance(plan.body, Graph):
+            uses = ReferenceReader(language).in_plan(plan)
+            problems += check_references(plan, uses, plans=plans)
         if problems:
-            found[name] = problems
+            found.setdefault(name.partition("#")[0], []).extend(problems)
     for name, problem in circular_calls(bundle):
         found.setdefault(name, []).append(problem)
     return found

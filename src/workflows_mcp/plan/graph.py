@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from typing import NamedTuple
 
-from workflows_mcp.plan.model import Graph
+from workflows_mcp.plan.model import Graph, Steps
 
 Needs = Sequence[Sequence[int]]
 _LOOSE = -1
@@ -120,7 +120,7 @@ def tolerated(required_by: Needs, in_order: Sequence[int], watched: Iterable[int
     return result
 
 
-def execution_waves(graph: Graph) -> list[list[str]]:
+def execution_waves(graph: Graph | Steps) -> list[list[str]]:
     """The ids of the blocks, wave by wave, each wave in the order in which it was written."""
     count = max((node.wave for node in graph.nodes), default=-1) + 1
     waves: list[list[str]] = [[] for _ in range(count)]

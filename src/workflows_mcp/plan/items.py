@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 import msgspec
 
-from workflows_mcp.plan.model import Node
+from workflows_mcp.plan.model import Node, Plan
 from workflows_mcp.values import Value
 
 EACH = ("key", "value", "index", "count")
@@ -19,6 +19,13 @@ _NAME = re.compile(r"[\w-]{1,64}")
 
 def keys_of(items: list[Value] | dict[str, Value]) -> list[str | int]:
     return list(items) if isinstance(items, dict) else list(range(len(items)))
+
+
+def inputs_of_item(plan: Plan, item: Value) -> dict[str, Value]:
+    """What a task gets that is carried out for an item: the item as its only input, or by its keys."""
+    if isinstance(item, dict) and any(name in item for name in plan.inputs):
+        return {name: item[name] for name in plan.inputs if name in item}
+    return {next(iter(plan.inputs)): item} if len(plan.inputs) == 1 else {}
 
 
 def can_be_names(keys: Sequence[str | int]) -> bool:

@@ -43,6 +43,8 @@ class Do(msgspec.Struct, frozen=True, tag="do", omit_defaults=True):
     """The outputs of a block that was skipped or could not run; its keys are the outputs there are."""
     may_fail: bool = False
     """Whether the step can have been carried out and still have failed."""
+    gives: str = ""
+    """The output that is the result as a whole; all outputs together where it is empty."""
 
 
 class Call(msgspec.Struct, frozen=True, tag="call", omit_defaults=True):
@@ -52,6 +54,59 @@ class Call(msgspec.Struct, frozen=True, tag="call", omit_defaults=True):
     """A name, or a template of one."""
     inputs: Value = {}
     timeout: Value = None
+    of_item: bool = False
+    """The inputs are the item that it is called for: the only input of the workflow, or by its keys."""
+
+
+class Branch(msgspec.Struct, frozen=True, tag="branch"):
+    """Go on with the next step if the test holds, else with the step at `otherwise`."""
+
+    test: str
+    otherwise: int
+
+
+class Jump(msgspec.Struct, frozen=True, tag="jump"):
+    """Go on with the step at `target`, at most so many times; then with the next one."""
+
+    target: int
+    most: Value
+
+
+class SetState(msgspec.Struct, frozen=True, tag="set"):
+    """Fields of the state get new values, in order; all of them or none."""
+
+    updates: dict[str, Value]
+
+
+class Return(msgspec.Struct, frozen=True, tag="return"):
+    """The workflow ends here, with this value."""
+
+    value: Value = None
+
+
+class Wait(msgspec.Struct, frozen=True, tag="wait", omit_defaults=True):
+    """Let time pass."""
+
+    seconds: Value
+    message: Value = None
+
+
+Operation: TypeAlias = Do | Call | Branch | Jump | SetState | Return | Wait
+
+
+_KINDS: dict[type, str] = {
+    Call: "call",
+    Branch: "condition",
+    Jump: "goto",
+    SetState: "set_state",
+    Return: "return",
+    Wait: "wait",
+}
+
+
+def kind_of_operation(do: Operation) -> str:
+    """What a reader of a plan calls it: the step type, or the kind of operation."""
+    return do.step if isinstance(do, Do) else _KINDS[type(do)]
 
 
 class Need(msgspec.Struct, frozen=True, array_like=True):
@@ -72,13 +127,15 @@ class ForEach(msgspec.Struct, frozen=True, omit_defaults=True):
     """How many items may be under way at once."""
     condition: str | None = None
     """A condition that looks at the item: it decides for each one. One that does not is the block's."""
+    agent: str = ""
+    """Who carries the items out: each one is a task that is handed to an agent of its own."""
 
 
 class Node(msgspec.Struct, frozen=True, omit_defaults=True):
     """A block: an operation with an id, dependencies and a condition."""
 
     id: str
-    do: Do | Call
+    do: Operation
     at: tuple[str | int, ...] = ()
     needs: tuple[Need, ...] = ()
     condition: str | None = None
@@ -92,6 +149,19 @@ class Node(msgspec.Struct, frozen=True, omit_defaults=True):
     for_each: ForEach | None = None
     on_interrupt: OnInterrupt = "repeat"
     """What becomes of a step that a crash has cut off."""
+    goes_to: int = -1
+    """In a sequence: the step that follows; -1 is the next one in the list."""
+    reads: tuple[str, ...] | None = None
+    """The fields of the state that it may see; None is all of them."""
+    output_to: str = ""
+    """The field of the state that its result goes to."""
+
+
+class Steps(msgspec.Struct, frozen=True, tag="sequence", omit_defaults=True):
+    """Steps one after the other. Nested lists are laid out flat: a branch and the end of a list say where it
+    goes on."""
+
+    nodes: tuple[Node, ...]
 
 
 class Graph(msgspec.Struct, frozen=True, tag="graph", omit_defaults=True):
@@ -100,15 +170,14 @@ class Graph(msgspec.Struct, frozen=True, tag="graph", omit_defaults=True):
     nodes: tuple[Node, ...]
 
 
-Operation: TypeAlias = Do | Call | Graph
-
-
 class InputSpec(msgspec.Struct, frozen=True, omit_defaults=True):
     type: InputType = "any"
     description: str = ""
     required: bool = True
     default: Value = None
     has_default: bool = False
+    rules: dict[str, Value] = {}
+    """What a value must be beyond its type; `plan.input_rules` reads it."""
 
 
 class Plan(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -116,7 +185,7 @@ class Plan(msgspec.Struct, frozen=True, omit_defaults=True):
 
     name: str
     dialect: str
-    body: Graph
+    body: Graph | Steps
     inputs: dict[str, InputSpec] = {}
     outputs: dict[str, Value] = {}
     description: str = ""
@@ -125,6 +194,9 @@ class Plan(msgspec.Struct, frozen=True, omit_defaults=True):
     file: str = ""
     secrets: tuple[str, ...] = ()
     """The names of the secrets that it refers to."""
+    initial_state: dict[str, Value] = {}
+    tasks: tuple[Plan, ...] = ()
+    """Workflows of the same file that only this one calls; they are named `workflow#task`."""
     semantics: int = SEMANTICS
 
 
@@ -138,6 +210,12 @@ class Bundle(msgspec.Struct, frozen=True):
     """The text that each plan was read from, so that an error at run time can show its line."""
 
     @property
+    def every_plan(self) -> dict[str, Plan]:
+        """All plans by name, with the tasks that they bring with them."""
+        tasks = {task.name: task for plan in self.plans.values() for task in plan.tasks}
+        return {**self.plans, **tasks}
+
+    @property
     def secrets(self) -> list[str]:
         """The names of the secrets that any of the plans refers to."""
-        return sorted({name for plan in self.plans.values() for name in plan.secrets})
+        return sorted({name for plan in self.every_plan.values() for name in plan.secrets})

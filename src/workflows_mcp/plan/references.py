@@ -6,19 +6,47 @@ problem with its position. Which of the references lead somewhere is for `check`
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from typing import NamedTuple, Protocol
 
 from workflows_mcp.errors import ExpressionError, Problem
 from workflows_mcp.expressions.base import Language, Reference
 from workflows_mcp.expressions.dollar import Dollar
 from workflows_mcp.plan.items import NO_ITEMS
-from workflows_mcp.plan.model import Call, Node, Plan
+from workflows_mcp.plan.layout import LAYOUTS, Layout
+from workflows_mcp.plan.model import Branch, Call, Do, Jump, Node, Plan, Return, SetState, Wait
 from workflows_mcp.values import Value
 
 Path = tuple[str | int, ...]
 
-LANGUAGES: Mapping[str, Language] = {"graph": Dollar()}
+
+def _jinja() -> Language:
+    from workflows_mcp.expressions.jinja_language import Jinja
+
+    return Jinja()
+
+
+class _Languages(Mapping[str, Language]):
+    """Each is made when it is first asked for: importing Jinja alone takes longer than most of a start."""
+
+    def __init__(self, makers: dict[str, Callable[[], Language]]) -> None:
+        self._makers = makers
+        self._made: dict[str, Language] = {}
+
+    def __getitem__(self, dialect: str) -> Language:
+        language = self._made.get(dialect)
+        if language is None:
+            language = self._made[dialect] = self._makers[dialect]()
+        return language
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._makers)
+
+    def __len__(self) -> int:
+        return len(self._makers)
+
+
+LANGUAGES: Mapping[str, Language] = _Languages({"graph": Dollar, "stateful": _jinja})
 """The expression language of each dialect."""
 
 STATE_WORDS = frozenset(["succeeded", "failed", "skipped", "status", "outcome"])
@@ -64,33 +92,50 @@ class ReferenceReader:
     def in_output(self, value: Value, path: Path) -> list[Use]:
         return self._find(value, path, self.language.output)
 
-    def in_node(self, node: Node) -> list[Use]:
-        """All references of a block, as the graph dialect lays a block out in its document."""
-        inputs = (*node.at, "inputs")
+    def in_node(self, node: Node, layout: Layout) -> list[Use]:
+        """All references of a node, with their places in its document."""
         uses: list[Use] = []
-        if isinstance(node.do, Call):
-            uses += self.in_value(node.do.workflow, (*inputs, "workflow"))
-            uses += self.in_value(node.do.inputs, (*inputs, "inputs"))
-        else:
-            for name, value in node.do.inputs.items():
-                read = self.in_code if name in node.do.code else self.in_value
-                uses += read(value, (*inputs, name))
-            uses += self.in_value(node.do.config, node.at)
-        uses += self.in_value(node.do.timeout, (*node.at, "timeout"))
-        uses += self.in_value(node.retry, (*node.at, "retry"))
+
+        def add(value: Value, part: Path) -> None:
+            uses.extend(self.in_value(value, (*node.at, *part)))
+
+        match node.do:
+            case Call(workflow=workflow, inputs=inputs, timeout=timeout):
+                add(workflow, layout.workflow)
+                add(inputs, layout.given)
+                add(timeout, layout.timeout)
+            case Do() as do:
+                for name, value in do.inputs.items():
+                    read = self.in_code if name in do.code else self.in_value
+                    uses += read(value, (*node.at, *layout.inputs, name))
+                add(do.config, ())
+                add(do.timeout, layout.timeout)
+            case Branch(test=test):
+                uses += self.in_condition(test, (*node.at, *layout.test))
+            case Jump(most=most):
+                add(most, layout.most)
+            case SetState(updates=updates):
+                add(updates, layout.updates)
+            case Return(value=value):
+                add(value, layout.value)
+            case Wait(seconds=seconds, message=message):
+                add(seconds, layout.seconds)
+                add(message, layout.message)
+        add(node.retry, layout.retry)
         conditions = [node.condition]
         if (each := node.for_each) is not None:
-            uses += self.in_value(each.items, (*node.at, "for_each"))
-            uses += self.in_value(each.max_parallel, (*node.at, "max_parallel"))
+            add(each.items, layout.items)
+            add(each.max_parallel, layout.max_parallel)
             conditions.append(each.condition)
         for condition in conditions:
             if condition is not None:
-                uses += self.in_condition(condition, (*node.at, "condition"))
+                uses += self.in_condition(condition, (*node.at, *layout.condition))
         return uses
 
     def in_plan(self, plan: Plan) -> Uses:
         return Uses(
-            [self.in_node(node) for node in plan.body.nodes], self.in_output(plan.outputs, ("outputs",))
+            [self.in_node(node, LAYOUTS[plan.dialect]) for node in plan.body.nodes],
+            self.in_output(plan.outputs, ("outputs",)),
         )
 
     def _find(self, value: Value, path: Path, parse: Callable[[str], _Parsed]) -> list[Use]:

@@ -14,7 +14,7 @@ from workflows_mcp.errors import Problem
 from workflows_mcp.plan.calls import fixed_name
 from workflows_mcp.plan.graph import topological, unreachable
 from workflows_mcp.plan.items import EACH, NO_ITEMS
-from workflows_mcp.plan.model import Call, Do, Node, Plan
+from workflows_mcp.plan.model import Call, Do, Graph, Node, Plan
 from workflows_mcp.plan.references import STATE_WORDS, Path, Use, Uses
 from workflows_mcp.values import did_you_mean
 
@@ -237,7 +237,7 @@ def _in_block(node: Node, called: Plan | None, rest: Path) -> tuple[str, str] | 
     if isinstance(node.do, Do):
         outputs = node.do.defaults
     elif called is not None:
-        outputs = called.outputs
+        outputs = called.outputs if isinstance(called.body, Graph) else {"result": None}
     else:
         return None
     facts = CALL_FACTS if calls else ()

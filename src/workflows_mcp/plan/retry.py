@@ -13,7 +13,7 @@ import hashlib
 from collections.abc import Mapping
 from typing import NamedTuple
 
-from workflows_mcp.plan.inputs import converted
+from workflows_mcp.plan.conversion import converted
 from workflows_mcp.plan.model import MOST_SECONDS, InputType
 from workflows_mcp.values import Value, did_you_mean, kind_of, shown
 

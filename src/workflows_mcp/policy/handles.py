@@ -16,12 +16,16 @@ from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import lru_cache
 from pathlib import Path
+from typing import Protocol
 
 from workflows_mcp.errors import Forbidden, StepError
 from workflows_mcp.limits import Limits
 from workflows_mcp.policy import files
+from workflows_mcp.policy.mcp_client import ToolServers
+from workflows_mcp.policy.mcp_results import ToolResult
 from workflows_mcp.policy.processes import Finished, Trim, run_process
-from workflows_mcp.policy.rules import READ_FILES, RUN_COMMANDS, WRITE_FILES, Policy
+from workflows_mcp.policy.rules import MODIFY_STATE, READ_FILES, RUN_COMMANDS, WRITE_FILES, Policy
+from workflows_mcp.values import Value
 
 SCRATCH = "SCRATCH"
 """The variable that names the scratch directory, in commands and at the beginning of paths."""
@@ -31,11 +35,26 @@ INTERNAL = "WORKFLOWS_"
 MayStart = Callable[[], Awaitable[None]]
 """Asked at the last moment before a command is started; raises where it must not be started after all."""
 
-_DOING = {RUN_COMMANDS: "commands are", READ_FILES: "reading files is", WRITE_FILES: "writing files is"}
+_DOING = {
+    RUN_COMMANDS: "commands are",
+    READ_FILES: "reading files is",
+    WRITE_FILES: "writing files is",
+    MODIFY_STATE: "changing what is remembered is",
+}
+
+
+class Memory(Protocol):
+    """What is remembered beyond a run; an engine keeps it."""
+
+    async def remember(self, key: str, value: Value) -> None: ...
+
+    async def recall(self, key: str) -> Value: ...
+
+    async def remembered(self, prefix: str = "") -> list[str]: ...
 
 
 class World:
-    __slots__ = ("_may_start", "_scratch", "_trim", "policy", "run_id")
+    __slots__ = ("_may_start", "_memory", "_scratch", "_tools", "_trim", "policy", "run_id")
 
     def __init__(
         self,
@@ -44,12 +63,17 @@ class World:
         scratch: Path,
         may_start: MayStart | None = None,
         trim: Trim | None = None,
+        *,
+        tools: ToolServers | None = None,
+        memory: Memory | None = None,
     ) -> None:
         self.policy = policy
         self.run_id = run_id
         self._scratch = scratch
         self._may_start = may_start
         self._trim = trim
+        self._tools = tools
+        self._memory = memory
 
     @property
     def limits(self) -> Limits:
@@ -193,6 +217,39 @@ class World:
             setting=self.limits.setting("captured_bytes"),
             trim=self._trim,
         )
+
+    # Tools of other servers
+
+    async def call_tool(self, tool: str, arguments: dict[str, Value]) -> ToolResult:
+        """Calls a tool of an MCP server that the settings or the workspace describe."""
+        if self._tools is None:
+            raise StepError(f"the tool '{tool}' cannot be called: nothing here calls tools")
+        if self._may_start is not None:
+            await self._may_start()
+        workspace = self.policy.workspace
+        return await self._tools.call(tool, arguments, workspace=workspace, denied=self.policy.denial)
+
+    # What is remembered beyond the run
+
+    async def remember(self, key: str, value: Value) -> None:
+        """Keeps a value under a key; null forgets it."""
+        self._check(MODIFY_STATE)
+        if self._may_start is not None:
+            await self._may_start()
+        await self._remembering().remember(key, value)
+
+    async def recall(self, key: str) -> Value:
+        """What is kept under a key; null if nothing is."""
+        return await self._remembering().recall(key)
+
+    async def remembered(self, prefix: str = "") -> list[str]:
+        """The keys that there are, those that begin so."""
+        return await self._remembering().remembered(prefix)
+
+    def _remembering(self) -> Memory:
+        if self._memory is None:
+            raise StepError("nothing can be remembered here")
+        return self._memory
 
 
 @lru_cache(maxsize=256)

@@ -19,6 +19,8 @@ from workflows_mcp.settings import LEVELS, Settings
 RUN_COMMANDS = "run_commands"
 READ_FILES = "read_files"
 WRITE_FILES = "write_files"
+NETWORK = "network"
+MODIFY_STATE = "modify_state"
 
 
 class Denial(NamedTuple):

@@ -23,7 +23,7 @@ from __future__ import annotations
 
 import asyncio
 import inspect
-from collections.abc import Awaitable
+from collections.abc import Awaitable, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
@@ -36,6 +36,7 @@ from workflows_mcp.values import Value
 if TYPE_CHECKING:
     from workflows_mcp.policy.handles import World
 
+Hands = Literal["server", "agent"]
 SecurityLevel = Literal["safe", "trusted", "privileged"]
 Capability = Literal["run_commands", "read_files", "write_files", "network", "modify_state"]
 
@@ -100,7 +101,10 @@ class Step:
 
     name: ClassVar[str]
     aliases: ClassVar[tuple[str, ...]] = ()
-    by: ClassVar[Literal["server", "agent"]] = "server"
+    offered: ClassVar[Mapping[str, str]] = {}
+    """What the type is called in each dialect that has it; empty: its own name, in every dialect."""
+    by: ClassVar[Hands] = "server"
+    """Who carries it out where neither the definition nor the dialect says."""
     Inputs: ClassVar[type[StepInputs]] = StepInputs
     Outputs: ClassVar[type[StepOutputs]] = StepOutputs
 
@@ -117,6 +121,24 @@ class Step:
     """What becomes of a step that a crash has cut off, where the block does not say."""
     takes_output_specs: ClassVar[bool] = False
     """Whether a block of this type may declare `outputs` of its own (Shell)."""
+    gives: ClassVar[str] = ""
+    """The output that is the result as a whole (Do.gives); empty: all outputs together are."""
+    told: ClassVar[Mapping[str, dict[str, Value]]] = {}
+    """What steps of a dialect are told beside their inputs (Do.config), by dialect."""
+
+    @property
+    def can_run(self) -> bool:
+        """Whether the server can carry it out."""
+        return type(self).run is not Step.run
+
+    @property
+    def can_ask(self) -> bool:
+        """Whether an agent can carry it out."""
+        return type(self).ask is not Step.ask
+
+    def usually_by(self, inputs: Mapping[str, Value], dialect: str) -> Hands:
+        """Who carries it out where the definition does not say; `inputs` as they stand in it."""
+        return self.by
 
     def changes_world(self, inputs: dict[str, Value]) -> bool:
         """Whether repeating the step could be noticed: then the disk is waited for before it starts."""
@@ -134,7 +156,12 @@ class Step:
         """What the agent is handed, for a step that it carries out."""
         raise TypeError(f"{self.name} is not handed to an agent")
 
-    def answered(self, inputs: Any, result: dict[str, Value]) -> StepResult:
+    def understood(self, inputs: Any, result: Value) -> Value:
+        """The agent's result as it is meant: what says the same in other words, "yes" for true, is put into
+        the words of the schema, which it is checked against next."""
+        return result
+
+    def answered(self, inputs: Any, result: Any) -> StepResult:
         """The outputs that the agent's result, already checked against the schema, amounts to."""
         return StepResult(dict(result))
 

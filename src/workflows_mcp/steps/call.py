@@ -6,7 +6,8 @@ out. Its outputs are the outputs of the called workflow.
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Mapping
+from typing import Any, ClassVar
 
 from pydantic import Field
 
@@ -27,6 +28,7 @@ class ExecuteWorkflow(Step):
 
     name = "ExecuteWorkflow"
     aliases = ("Workflow",)
+    offered: ClassVar[Mapping[str, str]] = {"graph": "ExecuteWorkflow"}
     Inputs = ExecuteWorkflowInputs
     Outputs = StepOutputs
     level = "trusted"

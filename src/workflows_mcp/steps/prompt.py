@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from typing import ClassVar, Literal
+from collections.abc import Mapping
+from typing import ClassVar
 
 from pydantic import Field
 
-from workflows_mcp.steps.base import Question, Step, StepInputs, StepOutputs
+from workflows_mcp.steps.base import Hands, Question, Step, StepInputs, StepOutputs
 from workflows_mcp.values import Value
 
 RESULT_SCHEMA: dict[str, Value] = {
@@ -32,7 +33,8 @@ class Prompt(Step):
     """
 
     name = "Prompt"
-    by: ClassVar[Literal["server", "agent"]] = "agent"
+    offered: ClassVar[Mapping[str, str]] = {"graph": "Prompt"}
+    by: ClassVar[Hands] = "agent"
     Inputs = PromptInputs
     Outputs = PromptOutputs
 

@@ -1,12 +1,19 @@
 """Which step types there are: found through entry points, ours in the same way as everybody's.
 
+A type has one name of its own, by which plans know it. A dialect may call it otherwise, or not have it at all
+(`Step.offered`):
+
+    registry.get("Shell")                       # by its own name, as a plan has it
+    registry.find("shell", dialect="stateful")  # as a definition of that dialect has it: the same type
+
 A class is imported when its type is first used, so that a server that never runs a template does not
 pay for the template engine.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import logging
+from collections.abc import Iterable, Mapping
 from functools import lru_cache
 from importlib.metadata import EntryPoint, entry_points
 
@@ -14,9 +21,22 @@ from workflows_mcp.errors import RequestError
 from workflows_mcp.steps.base import Step
 from workflows_mcp.values import did_you_mean
 
+logger = logging.getLogger(__name__)
+
 GROUP = "workflows_mcp.steps"
+GRAPH = "graph"
 ALIASES = {"Workflow": "ExecuteWorkflow"}
 """Other names of our own types, known without importing their classes."""
+OFFERED: dict[str, Mapping[str, str]] = {
+    "Delegate": {"stateful": "delegate"},
+    "ExecuteWorkflow": {"graph": "ExecuteWorkflow"},
+    "MCPCall": {"stateful": "mcp_call"},
+    "Prompt": {"graph": "Prompt"},
+    "Shell": {"graph": "Shell", "stateful": "shell"},
+    "UserPrompt": {"stateful": "prompt"},
+}
+"""What our own types say of dialects, known without importing their classes."""
+_OURS = "workflows_mcp."
 
 
 class StepRegistry:
@@ -30,10 +50,13 @@ class StepRegistry:
         for name in (step.name, *step.aliases):
             self._steps[name] = step
 
-    def names(self) -> list[str]:
+    # By their own names, as plans have them
+
+    def own_names(self) -> list[str]:
         return sorted({*self._found, *(step.name for step in self._steps.values())})
 
-    def find(self, name: str) -> Step | None:
+    def known(self, name: str) -> Step | None:
+        """The type with this name of its own, whatever dialects have it."""
         step = self._steps.get(name)
         if step is not None:
             return step
@@ -48,10 +71,44 @@ class StepRegistry:
         return step
 
     def get(self, name: str) -> Step:
-        step = self.find(name)
+        step = self.known(name)
         if step is None:
-            raise RequestError(f"unknown step type '{name}'", hint=did_you_mean(name, self.names()))
+            raise RequestError(f"unknown step type '{name}'", hint=did_you_mean(name, self.own_names()))
         return step
+
+    # By the names that they have in a dialect, as definitions have them
+
+    def names(self, dialect: str = GRAPH) -> list[str]:
+        """What the dialect calls the types that it has."""
+        called = (self._name_in(dialect, own) for own in self.own_names())
+        return sorted(name for name in called if name is not None)
+
+    def find(self, name: str, dialect: str = GRAPH) -> Step | None:
+        """The type that the dialect calls so."""
+        step = self.known(name) if name in ALIASES or name in self._steps else None
+        if step is not None and name in step.aliases and self._name_in(dialect, step.name) is not None:
+            return step
+        known = self.own_names()
+        for own in (name, *known) if name in known else known:
+            if self._name_in(dialect, own) == name:
+                return self.known(own)
+        return None
+
+    def _name_in(self, dialect: str, own: str) -> str | None:
+        offered = self._offered(own)
+        return offered.get(dialect) if offered else own
+
+    def _offered(self, own: str) -> Mapping[str, str]:
+        step = self._steps.get(own)
+        if step is not None:
+            return step.offered
+        if self._found[own].value.startswith(_OURS):
+            return OFFERED.get(own, {})
+        try:
+            return self.get(own).offered
+        except Exception:  # of somebody else's package: whoever uses it will be told
+            logger.warning("the step type %s cannot be loaded", own, exc_info=True)
+            return {}
 
 
 @lru_cache(maxsize=1)

@@ -1,31 +1,55 @@
-"""The step type `Shell`: runs a command on the server.
+"""The step type `Shell` (`shell` in the stateful dialect): runs a command, on the server or by the agent.
 
-How values get into the command without becoming part of its syntax is in `shell_quoting`.
+How values get into the command without becoming part of its syntax is in `expressions.shell_quoting`, and
+for a command that is handed to an agent as text, in `expressions.shell_text`.
 """
 
 from __future__ import annotations
 
 import hashlib
 import signal
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
 from pydantic import Field, field_validator
 
 from workflows_mcp.errors import StepError
 from workflows_mcp.expressions.base import Code
+from workflows_mcp.expressions.shell_quoting import quoted_script, quoted_words, spliced
 from workflows_mcp.policy.handles import World
 from workflows_mcp.policy.processes import Finished, Killed
-from workflows_mcp.steps.base import Step, StepContext, StepInputs, StepOutputs, StepResult, StepStopped
+from workflows_mcp.steps.base import (
+    Hands,
+    Question,
+    Step,
+    StepContext,
+    StepInputs,
+    StepOutputs,
+    StepResult,
+    StepStopped,
+)
 from workflows_mcp.steps.shell_outputs import ConfigProblem, check_output_specs, read_outputs
-from workflows_mcp.steps.shell_quoting import quoted_script, quoted_words, spliced
 from workflows_mcp.values import Value, kind_of, to_text
 
 SHELL = "/bin/sh"
 SCRIPT_BYTES = 100 * 1024
 """A longer script is run from a file: the system allows 128 KiB for one argument."""
+ASKED_SECONDS = 30.0
+"""How long a command may take that an agent runs, where the workflow does not say."""
+ANY_EXIT = "any_exit_is_a_result"
+"""What steps of the stateful dialect are told: a command that has run has done what it was to do."""
+RESULT_SCHEMA: dict[str, Value] = {
+    "type": "object",
+    "properties": {
+        "stdout": {"type": ["string", "null"], "description": "All that it printed to standard output"},
+        "stderr": {"type": ["string", "null"], "description": "All that it printed to standard error"},
+        "exit_code": {"type": "integer", "description": "0 if it succeeded; 124 if the time ran out"},
+        "duration": {"type": ["number", "null"], "description": "Seconds that it took, if you know"},
+    },
+    "required": ["exit_code"],
+}
 
 
 class ShellInputs(StepInputs):
@@ -70,10 +94,11 @@ class ShellOutputs(StepOutputs):
     success: bool = False
     command_executed: str = ""
     execution_time_ms: float = 0.0
+    duration: float | None = None
 
 
 class Shell(Step):
-    """Runs a command on the server and gives its exit code and output.
+    """Runs a command and gives its exit code and output.
 
     A command that ends with another exit code than 0 has been carried out and has failed; look at
     `exit_code`, or at `.failed`. Files that it leaves become outputs of the block when they are declared
@@ -81,6 +106,7 @@ class Shell(Step):
     """
 
     name = "Shell"
+    offered: ClassVar[Mapping[str, str]] = {"graph": "Shell", "stateful": "shell"}
     Inputs = ShellInputs
     Outputs = ShellOutputs
     level = "privileged"
@@ -89,6 +115,10 @@ class Shell(Step):
     timeout_input = "timeout"
     may_fail = True
     takes_output_specs = True
+    told: ClassVar[Mapping[str, dict[str, Value]]] = {"stateful": {ANY_EXIT: True}}
+
+    def usually_by(self, inputs: Mapping[str, Value], dialect: str) -> Hands:
+        return "agent" if dialect == "stateful" else self.by
 
     async def run(self, inputs: ShellInputs, context: StepContext) -> StepResult:
         world = context.world
@@ -109,8 +139,9 @@ class Shell(Step):
             except Killed as killed:
                 shown = _cut(spliced(code), world.limits.preview_chars)
                 raise StepStopped(_outputs(killed.finished, shown, ok=False)) from None
-        ok = finished.exit_code == 0 or inputs.continue_on_error
-        outputs = _outputs(finished, _cut(spliced(code), world.limits.preview_chars), ok=ok)
+        success = finished.exit_code == 0 or inputs.continue_on_error
+        ok = success or context.config.get(ANY_EXIT) is True
+        outputs = _outputs(finished, _cut(spliced(code), world.limits.preview_chars), ok=success)
         specs = context.config.get("outputs")
         if specs:
             outputs |= read_outputs(
@@ -121,6 +152,40 @@ class Shell(Step):
                 succeeded=finished.exit_code == 0,
             )
         return StepResult(outputs, ok=ok, message=None if finished.exit_code == 0 else _message(finished))
+
+    def ask(self, inputs: ShellInputs) -> Question:
+        seconds = inputs.timeout if "timeout" in inputs.model_fields_set else ASKED_SECONDS
+        whole = int(seconds) if seconds.is_integer() else seconds
+        parameters: dict[str, Value] = {"command": inputs.command, "timeout": whole}
+        where = ""
+        if inputs.working_dir:
+            parameters["working_dir"] = inputs.working_dir
+            where += " in the directory parameters.working_dir"
+        if inputs.env:
+            parameters["env"] = dict(inputs.env)
+            where += " with the variables of parameters.env added to its environment"
+        return Question(
+            type="shell",
+            instructions=f"Run parameters.command in a shell{where}, exactly as it stands: change nothing, "
+            f"add nothing, run it once. Give it {seconds:g} seconds; if they run out, end it and take 124 as "
+            'its exit code. Then submit {"stdout": "…", "stderr": "…", "exit_code": 0} with what it really '
+            "printed and its real exit code, also when it failed: a failure is a result, and the workflow "
+            "decides what follows.",
+            parameters=parameters,
+            result_schema=RESULT_SCHEMA,
+        )
+
+    def answered(self, inputs: ShellInputs, result: Any) -> StepResult:
+        """A command that the agent has run has done what it was to do, whatever its exit code."""
+        return StepResult(
+            {
+                "stdout": result.get("stdout") or "",
+                "stderr": result.get("stderr") or "",
+                "exit_code": int(result["exit_code"]),
+                "duration": result.get("duration"),
+                "success": result["exit_code"] == 0,
+            }
+        )
 
     def output_defaults(self, config: dict[str, Value]) -> dict[str, Value]:
         return {**self.Outputs().model_dump(), **dict.fromkeys(config.get("outputs") or {})}
@@ -138,6 +203,7 @@ def _outputs(finished: Finished, command: str, *, ok: bool) -> dict[str, Value]:
         "success": ok,
         "command_executed": command,
         "execution_time_ms": round(finished.seconds * 1000, 3),
+        "duration": round(finished.seconds, 6),
     }
 
 

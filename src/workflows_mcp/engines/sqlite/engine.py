@@ -26,9 +26,10 @@ from workflows_mcp.engines.executor import Executor
 from workflows_mcp.engines.forks import Fork, batch_of, fork_of
 from workflows_mcp.engines.ids import new_run_id
 from workflows_mcp.engines.large_values import LargeValues
-from workflows_mcp.engines.sqlite import checkpoints, leases, runs
+from workflows_mcp.engines.sqlite import leases, runs
 from workflows_mcp.engines.sqlite.journal import RunJournal
 from workflows_mcp.engines.sqlite.letters import Letters
+from workflows_mcp.engines.sqlite.notes import KeepsNotes
 from workflows_mcp.engines.sqlite.owners import this_process
 from workflows_mcp.engines.sqlite.resting import Resting, RestingRuns
 from workflows_mcp.engines.sqlite.store import Store
@@ -51,7 +52,7 @@ _UNCLAIMED_SECONDS = 86_400.0
 """How long a directory of a run that is not in the store is left to whoever may still be making the run."""
 
 
-class SqliteEngine:
+class SqliteEngine(KeepsNotes):
     def __init__(
         self,
         path: Path,
@@ -64,6 +65,7 @@ class SqliteEngine:
     ) -> None:
         self._path = path
         self._executor = executor
+        executor.remember_in(self)
         self._find_bundle = find_bundle
         self._clock = clock or SystemClock()
         self._adopts = adopt
@@ -140,6 +142,7 @@ class SqliteEngine:
             driver = self._live(run_id)
             try:
                 if driver is not None:
+                    await driver.still()
                     await driver.send(make_event(driver.machine, self._clock.now()))
                     return
                 if await self._send_at_rest(run_id, make_event):
@@ -259,12 +262,6 @@ class SqliteEngine:
 
         await self.store.write(write)
 
-    async def forget_checkpoint(self, run_id: str, position: int) -> None:
-        await checkpoints.forget(self.store, run_id, position)
-
-    async def forgotten_checkpoints(self, run_id: str) -> set[int]:
-        return checkpoints.forgotten(self.store, run_id)
-
     def _read(self, run_id: str) -> Machine:
         return runs.read(self.store, self._bundles, run_id, self._executor.limits)[0]
 
@@ -340,7 +337,7 @@ class SqliteEngine:
             if event is None and driver.status == "idle":
                 await self._release(driver)
             else:
-                driver.resume(event, cut_off=cut_off)
+                await driver.resume(event, cut_off=cut_off)
 
     async def _release(self, driver: Driver) -> None:
         """A run that was taken over, and in which there is nothing to do without an agent."""

@@ -6,7 +6,7 @@ import apsw
 
 from workflows_mcp.errors import StoreError
 
-VERSION = 2
+VERSION = 4
 LAID_OUT_BYTES = 4 * 1024 * 1024
 
 _FIRST = """
@@ -52,7 +52,17 @@ CREATE TABLE blobs(             -- large values of events and snapshots, each on
   hash BLOB PRIMARY KEY, body BLOB NOT NULL);
 """
 
-_STEPS = (_FIRST, _SECOND)
+_THIRD = """
+CREATE TABLE heard(             -- when somebody was last at work on a task of a run
+  run TEXT NOT NULL, task TEXT NOT NULL, at REAL NOT NULL, PRIMARY KEY(run, task)) WITHOUT ROWID;
+"""
+
+_FOURTH = """
+CREATE TABLE memory(            -- what is remembered beyond runs
+  key TEXT PRIMARY KEY, value BLOB NOT NULL, changed_at REAL NOT NULL);
+"""
+
+_STEPS = (_FIRST, _SECOND, _THIRD, _FOURTH)
 """What leads from each version to the next."""
 
 

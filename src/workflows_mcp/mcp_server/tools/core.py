@@ -11,6 +11,7 @@ from pydantic import Field
 
 from workflows_mcp.errors import Problem
 from workflows_mcp.mcp_server.answers import (
+    ControlAnswer,
     RunAnswer,
     StateAnswer,
     StatusAnswer,
@@ -22,7 +23,7 @@ from workflows_mcp.mcp_server.tooling import Structure, Texts, answer, make_tool
 from workflows_mcp.service import Service
 
 Ctx = Context[Service, Any]
-RunId = Annotated[str, Field(description="Id of the run, from start_workflow")]
+RunId = Annotated[str, Field(description="Id of the run, or of a task of it")]
 Wait = Annotated[float, Field(description="Seconds to wait for the run to need you or end; at most 45")]
 
 _LISTED = 100
@@ -78,7 +79,7 @@ async def start_workflow(
 ) -> Annotated[CallToolResult, RunAnswer]:
     """Start a workflow. Returns when it needs you or has ended, else status "running" and it goes on.
     On "pending_action": do what `action` says with its parameters, then submit_result. On "running" or
-    "waiting": get_workflow_status. On "completed": outputs. On "failed": error says where and why."""
+    "waiting": get_workflow_status. On "completed": outputs or result. On "failed": error says why."""
     return answer(
         await _service(ctx).start(
             workflow=workflow, text=yaml, inputs=inputs, request_id=request_id, wait_seconds=wait_seconds
@@ -99,16 +100,16 @@ async def submit_result(
     wait_seconds: Wait = 30,
 ) -> Annotated[CallToolResult, RunAnswer]:
     """Hand in the result of the pending action. The reply carries the next action or the outputs, as in
-    start_workflow. Submitting the same result twice is harmless."""
+    start_workflow. Submitting twice is harmless."""
     return answer(await _service(ctx).submit(workflow_id, result, step_id=step_id, wait_seconds=wait_seconds))
 
 
 async def get_next_step(
     ctx: Ctx,
     workflow_id: RunId,
-    task_id: Annotated[str | None, Field(description="A sub-agent's task")] = None,
+    task_id: Annotated[str | None, Field(description="A task of it")] = None,
 ) -> Annotated[CallToolResult, RunAnswer]:
-    """The pending action again, for when it was lost; changes nothing."""
+    """The pending action, for a sub-agent that starts on its task, or again when it was lost."""
     return answer(await _service(ctx).next_step(workflow_id, task_id=task_id))
 
 
@@ -130,13 +131,13 @@ async def get_workflow_state(
     workflow_id: RunId,
     paths: Annotated[
         Texts,
-        Field(description="e.g. outputs.log, blocks.build.outputs.stdout, blocks.ci.blocks.test.metadata"),
+        Field(description="e.g. outputs.log, state.plan, blocks.build.outputs.stdout, blocks.ci.metadata"),
     ] = None,
     offset: Annotated[int, Field(description="Where a slice of a long text or list starts")] = 0,
     limit: Annotated[int | None, Field(description="Its length, in characters or items")] = None,
 ) -> Annotated[CallToolResult, StateAnswer]:
-    """Look into a run: without paths, inputs, outputs and how each block went; with paths, those values, long
-    ones in slices (`slices` says the total and next_offset)."""
+    """Look into a run: without paths, inputs, state, outputs and how each block went; with paths, those
+    values, long ones in slices (`slices` says the total and next_offset)."""
     found = await _service(ctx).state(workflow_id, paths=paths or (), offset=offset, limit=limit)
     return answer(found)
 
@@ -146,7 +147,7 @@ async def control_workflow(
     workflow_id: RunId,
     action: Annotated[Literal["cancel"], Field(description="cancel: end the run and all its processes")],
     reason: Annotated[str, Field(description="Kept with the run")] = "",
-) -> Annotated[CallToolResult, RunAnswer]:
+) -> Annotated[CallToolResult, ControlAnswer]:
     """Cancel a run."""
     return answer(await _service(ctx).cancel(workflow_id, reason=reason))
 

@@ -17,9 +17,17 @@ import re
 from functools import lru_cache
 
 from workflows_mcp.errors import StepError
-from workflows_mcp.steps.shell_commands import ASSIGNMENT, CommandReader
-from workflows_mcp.steps.shell_cursor import ScriptCursor
-from workflows_mcp.steps.shell_script import HOLE, Backticks, Command, HereDocument, Piece, Quoting, Script
+from workflows_mcp.expressions.shell_commands import ASSIGNMENT, CommandReader
+from workflows_mcp.expressions.shell_cursor import ScriptCursor
+from workflows_mcp.expressions.shell_script import (
+    HOLE,
+    Backticks,
+    Command,
+    HereDocument,
+    Piece,
+    Quoting,
+    Script,
+)
 
 _BLANK = " \t"
 _WORD_ENDS = frozenset(" \t\n;&|<>()")

@@ -9,7 +9,7 @@ import pytest
 
 from workflows_mcp.errors import StepError
 from workflows_mcp.expressions.base import Code
-from workflows_mcp.steps.shell_quoting import quoted_script, quoted_words, spliced
+from workflows_mcp.expressions.shell_quoting import quoted_script, quoted_words, spliced
 from workflows_mcp.values import Value
 
 CALCULATOR = """

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import re
 
-from workflows_mcp.steps.shell_script import EXPANSION, HOLE, Hole, Piece, Quoting, Script
+from workflows_mcp.expressions.shell_script import EXPANSION, HOLE, Hole, Piece, Quoting, Script
 
 
 class ScriptCursor:

@@ -22,12 +22,20 @@ from dataclasses import dataclass, field
 from itertools import pairwise
 
 from workflows_mcp.errors import StepError
+from workflows_mcp.expressions import shell_code
 from workflows_mcp.expressions.base import Code
-from workflows_mcp.steps import shell_code
-from workflows_mcp.steps.shell_code import Reader, evaluated_words, read_command
-from workflows_mcp.steps.shell_script import EXPANSION, HOLE, Command, HereDocument, Hole, Piece, Quoting
-from workflows_mcp.steps.shell_syntax import scan
-from workflows_mcp.steps.shell_values import RAW_HINT, KeepInFile, Values
+from workflows_mcp.expressions.shell_code import Reader, evaluated_words, read_command
+from workflows_mcp.expressions.shell_script import (
+    EXPANSION,
+    HOLE,
+    Command,
+    HereDocument,
+    Hole,
+    Piece,
+    Quoting,
+)
+from workflows_mcp.expressions.shell_syntax import scan
+from workflows_mcp.expressions.shell_values import RAW_HINT, KeepInFile, Values
 from workflows_mcp.values import to_text
 
 _CONTROL = re.compile(r"[\x00-\x06]")
@@ -70,7 +78,7 @@ def quoted_script(code: Code, *, names: Iterable[str] = (), keep_in_file: KeepIn
     """A script for /bin/sh. `names` are variables that ours must not be called like."""
     if is_own_code(code):
         return QuotedScript(spliced(code))
-    source = _source(code)
+    source = source_of(code)
     values = Values(code, names, keep_in_file)
     numbers = range(len(code.values))
     text = _Writer(values, source, numbers, inherited=False).written()
@@ -83,14 +91,14 @@ def quoted_words(code: Code, *, names: Iterable[str] = (), keep_in_file: KeepInF
         return QuotedWords(_split(spliced(code)))
     values = Values(code, names, keep_in_file)
     numbers = iter(range(len(code.values)))
-    pieces = [Piece(0, text=word) for word in _split(_source(code))]
+    pieces = [Piece(0, text=word) for word in _split(source_of(code))]
     for piece in pieces:
         piece.holes = [Hole(next(numbers), 0, 0, Quoting.DOUBLE) for _ in range(piece.text.count(HOLE))]
     words = [_filled(piece, values) for piece in pieces]
     reading = read_command(tuple(piece.text for piece in pieces))
     for use in reading.code:
         covered = pieces[use.first : use.last]
-        if not any(piece.holes for piece in covered) or _is_one_reference(covered):
+        if not any(piece.holes for piece in covered) or is_one_reference(covered):
             continue
         if use.reader is Reader.CHILD_SHELL:
             words[use.first] = _for_child(covered[0].text, [hole.number for hole in covered[0].holes], values)
@@ -102,7 +110,7 @@ def quoted_words(code: Code, *, names: Iterable[str] = (), keep_in_file: KeepInF
     return QuotedWords(words, values.variables())
 
 
-def _source(code: Code) -> str:
+def source_of(code: Code) -> str:
     if any(_CONTROL.search(text) for text in code.texts):
         raise StepError("the command holds control characters, so that no values can be put into it")
     return HOLE.join(code.texts)
@@ -124,7 +132,7 @@ def _filled(piece: Piece, values: Values) -> str:
     return first + "".join(text + part for text, part in zip(texts, rest, strict=True))
 
 
-def _is_one_reference(pieces: Sequence[Piece]) -> bool:
+def is_one_reference(pieces: Sequence[Piece]) -> bool:
     return " ".join(piece.text for piece in pieces).strip() == HOLE
 
 
@@ -133,7 +141,7 @@ def _prints_one_reference(command: Command) -> bool:
     if not command.words or command.words[0].text not in ("echo", "printf", "cat"):
         return False
     printed = [word for word in command.words[1:] if word.text not in _HOW_TO_PRINT]
-    return _is_one_reference([*printed, *command.here_strings, *(each.body for each in command.documents)])
+    return is_one_reference([*printed, *command.here_strings, *(each.body for each in command.documents)])
 
 
 def _marked_for_inside(text: str) -> str:
@@ -291,7 +299,7 @@ class _Writer:
             return
         direct = {hole.number: hole for piece in pieces for hole in piece.holes}
         self._whole.update(direct)
-        if _is_one_reference(pieces) and len(holes) == 1:
+        if is_one_reference(pieces) and len(holes) == 1:
             return
         self._check_plain((number for number in holes if number not in direct), use)
         if use.reader not in (Reader.SAME_SHELL, Reader.CHILD_SHELL):
@@ -334,7 +342,7 @@ class _Writer:
     def _code_document(self, document: HereDocument, use: shell_code.Code) -> None:
         body = document.body
         holes = self._numbers_in(body.start, body.end)
-        if not holes or (_is_one_reference([body]) and len(holes) == 1):
+        if not holes or (is_one_reference([body]) and len(holes) == 1):
             return
         direct = {hole.number for hole in body.holes}
         self._check_plain((number for number in holes if number not in direct), use)

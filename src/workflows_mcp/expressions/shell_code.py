@@ -7,14 +7,13 @@ command that is run without a shell. Everything here is about names and position
 
 from __future__ import annotations
 
-import os.path
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from enum import Enum
 from functools import lru_cache
 
-from workflows_mcp.steps.shell_script import EXPANSION, HOLE
+from workflows_mcp.expressions.shell_script import EXPANSION, HOLE
 
 
 class Reader(Enum):
@@ -181,7 +180,7 @@ def _name(word: str) -> str:
     """The name of a program by its path; empty if it is not known before it runs."""
     if HOLE in word or EXPANSION in word:
         return ""
-    name = os.path.basename(word)
+    name = word.rpartition("/")[2]
     return _VERSION.sub("", name) if _VERSION.sub("", name) in _INTERPRETERS else name
 
 

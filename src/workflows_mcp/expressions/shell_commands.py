@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import re
 
-from workflows_mcp.steps.shell_script import Command, Piece, Script
+from workflows_mcp.expressions.shell_script import Command, Piece, Script
 
 ASSIGNMENT = re.compile(r"[A-Za-z_][A-Za-z_0-9]*(?:\[[^\]]*\])?\+?=")
 _GO_ON = frozenset("if then elif else while until do done fi { } ! time -p coproc".split())  # noqa: SIM905

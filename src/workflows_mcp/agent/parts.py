@@ -1,0 +1,160 @@
+"""What one agent drives: a run, or a task of it; and the ids that they are known by.
+
+    wf_7f3a                      the run
+    wf_7f3a.analyze.0            the first task of its step `analyze`
+    wf_7f3a.analyze.0.check.2    a task of the step `check` of that task
+    wf_7f3a.review@2.0           a task of `review`, which the run has come to for the second time
+
+A task is no run of its own but a place inside of one: what is carried out for one item of a step. To its
+agent it looks like a run, and the ids of its steps are told as seen from it.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from workflows_mcp.agent.walk import block_at
+from workflows_mcp.errors import RequestError
+from workflows_mcp.machine.machine import Machine
+from workflows_mcp.machine.state import RunState, Scope
+from workflows_mcp.plan.items import names_of_items
+from workflows_mcp.values import did_you_mean
+
+_NAMED = 12
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    id: str
+    run_id: str
+    address: str = ""
+    """Of a task: where it stands in the run."""
+
+    @property
+    def is_run(self) -> bool:
+        return not self.address
+
+    def covers(self, address: str) -> bool:
+        return not self.address or address == self.address or address.startswith(f"{self.address}/")
+
+    def step_id(self, address: str) -> str:
+        """What its agent calls the step at an address; a task that is one step is called as its block."""
+        if not self.address:
+            return address
+        return address[len(self.address) + 1 :] or self.address.split("/")[-2]
+
+    def meant(self, step_id: str) -> list[str]:
+        """The addresses that its agent can mean, in whichever round, the likeliest first."""
+        step_id = step_id.partition("@")[0]
+        if not self.address:
+            return [step_id]
+        meant = [f"{self.address}/{step_id}"]
+        if self.covers(step_id):
+            meant.append(step_id)
+        if step_id == self.step_id(self.address):
+            meant.append(self.address)
+        return meant
+
+
+def whole_run(run_id: str) -> Part:
+    return Part(run_id, run_id)
+
+
+def run_of(workflow_id: str) -> str:
+    """The id of the run that this is, or that it is a task of."""
+    return workflow_id.partition(".")[0]
+
+
+def joined(workflow_id: str, task_id: str | None) -> str:
+    """The id of a task that is named by its own id, or as seen from what it is a task of."""
+    if not task_id or task_id == workflow_id:
+        return workflow_id
+    return task_id if task_id.startswith(f"{run_of(workflow_id)}.") else f"{workflow_id}.{task_id}"
+
+
+def part_of(machine: Machine, workflow_id: str) -> Part:
+    """Raises RequestError, with the tasks that there are, where there is no such task (any more)."""
+    run_id, _, rest = workflow_id.partition(".")
+    if not rest:
+        return whole_run(run_id)
+    names = [name.partition("@")[0] for name in rest.split(".")]
+    part = Part(workflow_id, run_id, "/".join(names))
+    known_as = task_of(machine.state, part.address).id
+    around = _scope_around(machine.state, part.address)
+    is_task = around is not None and around.each is not None and block_at(machine, part.address) is not None
+    if is_task and known_as == workflow_id:
+        return part
+    known = [task.id for task in all_tasks(machine.state)]
+    hint = did_you_mean(workflow_id, known, what="its tasks are", limit=_NAMED)
+    hint = hint if known else "it has no tasks now"
+    if known_as != workflow_id and _before(workflow_id, known_as):
+        message = f"the task '{workflow_id}' is over: the run has come to its step again since"
+        raise RequestError(message, hint=hint, code="task_over")
+    raise RequestError(f"the run {run_id} has no task '{workflow_id}'", hint=hint, code="unknown_task")
+
+
+def _before(workflow_id: str, known_as: str) -> bool:
+    """Whether an id is that of an earlier round: the same names, and no later rounds."""
+    pairs = zip(workflow_id.split("."), known_as.split("."), strict=True)
+    rounds = [(text.partition("@")[2] or "1", known.partition("@")[2] or "1") for text, known in pairs]
+    if not all(text.isdecimal() and int(text) <= int(known) for text, known in rounds):
+        return False
+    return any(int(text) < int(known) for text, known in rounds)
+
+
+def task_of(state: RunState, address: str) -> Part:
+    """The task at an address, with its id."""
+    scope: Scope | None = state.root
+    names = [state.run_id]
+    for name in address.split("/"):
+        rounds = scope.rounds.get(name, 1) if scope is not None else 1
+        names.append(f"{name}@{rounds}" if rounds > 1 else name)
+        record = scope.records.get(name) if scope is not None else None
+        scope = record.scope if record is not None else None
+    return Part(".".join(names), state.run_id, address)
+
+
+def question_id(state: RunState, part: Part, address: str) -> str:
+    """What the agent calls a question. A step that asks again, in a later round or another try, is another
+    question: an answer to the first one that comes late must not be taken for an answer to it."""
+    asking = asking_of(state, address)
+    return f"{part.step_id(address)}@{asking}" if asking else part.step_id(address)
+
+
+def asking_of(state: RunState, address: str) -> str:
+    """Which round and try of a step asks: nothing for the first ones, `2`, `try2` or `2.try2` for others."""
+    frame = state.frames.get(address)
+    if frame is None or frame.attempt == "1":
+        return ""
+    if not frame.attempt.startswith("r"):
+        return f"try{frame.attempt}"
+    rounds, _, attempt = frame.attempt[1:].partition(".")
+    return rounds if attempt == "1" else f"{rounds}.try{attempt}"
+
+
+def round_of(state: RunState, address: str) -> int:
+    """How often the step at an address has been come to."""
+    scope = _scope_around(state, address)
+    return scope.rounds.get(address.rpartition("/")[2], 1) if scope is not None else 1
+
+
+def all_tasks(state: RunState) -> list[Part]:
+    """Every task of a run, those of tasks too."""
+    found: list[Part] = []
+    waiting: list[tuple[str, Scope]] = [("", state.root)]
+    while waiting:
+        prefix, scope = waiting.pop(0)
+        if scope.each is not None:
+            found += [task_of(state, prefix + name) for name in names_of_items(scope.each, scope.named)]
+        for name, record in scope.records.items():
+            if record.scope is not None:
+                waiting.append((f"{prefix}{name}/", record.scope))
+    return found
+
+
+def _scope_around(state: RunState, address: str) -> Scope | None:
+    scope: Scope | None = state.root
+    for name in address.split("/")[:-1]:
+        record = scope.records.get(name) if scope is not None else None
+        scope = record.scope if record is not None else None
+    return scope

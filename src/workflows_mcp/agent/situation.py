@@ -1,0 +1,90 @@
+"""A run, or a task of it, as its agent sees it at a moment: what all answers about it are made from."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from workflows_mcp.agent.parts import Part, whole_run
+from workflows_mcp.agent.tasks import NOBODY, Duties, Framed, Heard, duties_of
+from workflows_mcp.agent.walk import Visited, block_at
+from workflows_mcp.limits import DEFAULT_LIMITS, Limits
+from workflows_mcp.machine.machine import Machine
+from workflows_mcp.machine.scope import failed
+from workflows_mcp.machine.state import TERMINAL, Scope
+from workflows_mcp.plan.model import Steps
+
+
+@dataclass(frozen=True, slots=True)
+class Situation:
+    machine: Machine
+    part: Part
+    duties: Duties
+    now: float
+    task: Visited | None = None
+    """The item that a task is; nothing for a run."""
+
+    @property
+    def scope(self) -> Scope | None:
+        """The workflow that is carried out; a task that is a single step has none."""
+        return self.machine.state.root if self.task is None else self.task.record.scope
+
+    @property
+    def is_sequence(self) -> bool:
+        scope = self.scope
+        return scope is not None and isinstance(self.machine.plan_named(scope.workflow).body, Steps)
+
+    @property
+    def workflow(self) -> str:
+        scope = self.scope
+        return scope.workflow if scope is not None else self.machine.state.workflow
+
+    @property
+    def has_ended(self) -> bool:
+        if self.machine.state.status != "running" or self.task is None:
+            return self.machine.state.status != "running"
+        return self.task.record.status in TERMINAL
+
+    @property
+    def status(self) -> str:
+        """pending_action whenever its agent is to do something, running while steps run, waiting when only
+        time has to pass or others have to do something, or how it ended."""
+        state = self.machine.state
+        if self.has_ended:
+            return state.status if self.task is None else self._how_it_ended(self.task)
+        if self.duties.pending:
+            return "pending_action"
+        if self.under_way("step", "plan"):
+            return "running"
+        return "waiting" if self.under_way() or self.task is not None else "running"
+
+    def _how_it_ended(self, task: Visited) -> str:
+        if task.record.status in TERMINAL and not failed(task.record):
+            return "completed"
+        if self.machine.state.status == "cancelled" or task.record.status not in TERMINAL:
+            return "cancelled"
+        return "failed"
+
+    def under_way(self, *kinds: str) -> list[Framed]:
+        """Its operations of these kinds that are under way, or all of them, the oldest first."""
+        frames = [
+            (address, frame)
+            for address, frame in self.machine.state.frames.items()
+            if self.part.covers(address) and (not kinds or frame.kind in kinds)
+        ]
+        return sorted(frames, key=lambda item: item[1].since)
+
+
+def situation_of(
+    machine: Machine,
+    *,
+    now: float,
+    part: Part | None = None,
+    heard: Heard = NOBODY,
+    limits: Limits = DEFAULT_LIMITS,
+    alone: bool = False,
+) -> Situation:
+    """`alone`: what is asked inside of tasks is asked of this agent as well."""
+    part = part or whole_run(machine.state.run_id)
+    lease = limits.action_lease_seconds
+    duties = duties_of(machine.state, part, heard, now=now, lease=lease, alone=alone)
+    return Situation(machine, part, duties, now, None if part.is_run else block_at(machine, part.address))

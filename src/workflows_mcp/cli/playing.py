@@ -1,0 +1,101 @@
+"""The terminal plays the agent: what a run asks is answered from a file, by running a command, or by a
+person.
+
+There are no sub-agents here: what tasks ask is asked like everything else, one after the other.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from workflows_mcp.cli.answers import MISSING, Answers
+from workflows_mcp.cli.asking import (
+    agrees,
+    as_typed,
+    can_ask,
+    needs_no_answer,
+    read_answer,
+    show_message,
+    show_question,
+)
+from workflows_mcp.cli.commands import only_known, run_command
+from workflows_mcp.cli.printing import Paper, took
+from workflows_mcp.errors import InvalidResult
+from workflows_mcp.service import Service
+from workflows_mcp.values import Value
+
+_NOT_YES = "commands are not run here (allow_commands is off): give the result instead"
+
+
+class Player:
+    def __init__(self, paper: Paper, answers: Answers, *, yes: bool) -> None:
+        self.answers = answers
+        self._paper = paper
+        self._yes = yes
+
+    async def play(self, service: Service, answer: dict[str, Any]) -> bool:
+        """Answer one thing that the run asks; false when nobody here can, or will."""
+        run_id = answer["workflow_id"]
+        actions = [answer["action"], *answer.get("more_actions", ())]
+        for action in actions:
+            value = self._known(action)
+            if value is not MISSING:
+                await _submit(service, run_id, action, value)
+                return True
+        if self._yes and service.settings.allow_commands:
+            for action in actions:
+                if action["type"] == "shell":
+                    show_question(self._paper, action)
+                    await _submit(service, run_id, action, await self._run(service, action))
+                    return True
+        return can_ask() and await self._ask(service, run_id, actions[0])
+
+    def _known(self, action: dict[str, Any]) -> Value:
+        """The answer that nobody needs to be asked for."""
+        value = self.answers.next(action["step_id"])
+        if needs_no_answer(action):
+            show_message(self._paper, action)
+            return True if value is MISSING else value
+        return value
+
+    async def _ask(self, service: Service, run_id: str, action: dict[str, Any]) -> bool:
+        """Ask a person until the answer fits; false when they give none."""
+        show_question(self._paper, action)
+        if action["type"] == "shell":
+            if not service.settings.allow_commands:
+                self._paper.line(_NOT_YES)
+            elif await agrees(self._paper, "run this command?"):
+                await _submit(service, run_id, action, await self._run(service, action))
+                return True
+        while True:
+            typed = await read_answer(self._paper, _what(action))
+            if typed is None:
+                return False
+            try:
+                await _submit(service, run_id, action, as_typed(action, typed))
+            except InvalidResult as error:
+                self._paper.line(self._paper.paint(error.message, "red"))
+                continue
+            return True
+
+    async def _run(self, service: Service, action: dict[str, Any]) -> Value:
+        parameters, settings = action["parameters"], service.settings
+        result = await run_command(
+            parameters["command"],
+            seconds=parameters.get("timeout"),
+            directory=str(settings.workspace / parameters.get("working_dir", "")),
+            variables=parameters.get("env", {}),
+            kept_bytes=settings.limits.captured_bytes,
+        )
+        how = f"exit code {result['exit_code']} in {took(result['duration'])}"
+        self._paper.line(self._paper.paint(how, "dim"))
+        return only_known(result, action["result_schema"])
+
+
+async def _submit(service: Service, run_id: str, action: dict[str, Any], value: Value) -> None:
+    await service.submit(run_id, value, step_id=action["step_id"], wait_seconds=0)
+
+
+def _what(action: dict[str, Any]) -> str:
+    """What is to be typed, where that is not a plain answer."""
+    return "" if action["type"] == "prompt" else "its result, as JSON or text "

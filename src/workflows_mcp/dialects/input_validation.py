@@ -1,0 +1,186 @@
+"""The `validation:` of an input becomes rules that `plan.input_rules` can check.
+
+validation: {pattern: "^v\\d+$", max_length: 20}
+validation:
+  required_keys: [host]
+  properties:
+    port: {type: integer, validation: {min: 1, max: 65535}}     # or: {type: integer, min: 1, max: 65535}
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from workflows_mcp.dialects.document_keys import unknown_keys
+from workflows_mcp.errors import ExpressionError, Problem
+from workflows_mcp.expressions.patterns import compiled
+from workflows_mcp.plan.conversion import TYPE_NAMES, converted
+from workflows_mcp.plan.input_rules import RULES
+from workflows_mcp.plan.model import InputType
+from workflows_mcp.values import Value, did_you_mean, kind_of, shown
+
+Path = tuple[str | int, ...]
+Report = Callable[[Problem], None]
+
+_KINDS = {"string": "text", "list": "lists", "object": "objects"}
+_PROPERTY_KEYS = ("type", "description", "required", "validation")
+
+
+def read_type(given: Value, path: Path, report: Report, what: str = "input type") -> InputType:
+    known = TYPE_NAMES.get(given) if isinstance(given, str) else None
+    if known is not None:
+        return known
+    hint = did_you_mean(str(given), TYPE_NAMES, what="types", limit=20)
+    report(Problem("unknown_type", f"there is no {what} {shown(given)}", hint, path))
+    return "any"
+
+
+def read_rules(given: Value, kind: InputType, name: str, path: Path, report: Report) -> dict[str, Value]:
+    """The rules for an input of this type; `name` is what messages call it."""
+    if given is None:
+        return {}
+    if not isinstance(given, dict):
+        report(
+            Problem(
+                "wrong_type",
+                f"'validation' must be a mapping of rules, not {kind_of(given)} {shown(given)}",
+                "e.g. validation: {min: 1, max: 10}",
+                path,
+            )
+        )
+        return {}
+    for problem in unknown_keys(given, tuple(RULES), path, "validation"):
+        report(problem)
+    rules: dict[str, Value] = {}
+    for rule, wanted in given.items():
+        if rule not in RULES or wanted is None:
+            continue
+        where = (*path, rule)
+        kinds = RULES[rule].kinds
+        if kinds and kind not in (*kinds, "any"):
+            meant = _KINDS.get(kinds[0], "numbers")
+            message = f"'{rule}' is for {meant}, and {name} is of type {kind}"
+            hint = f"rules for {kind}: {', '.join(_rules_for(kind))}"
+            report(Problem("wrong_value", message, hint, where, on_key=True))
+            continue
+        try:
+            rules[rule] = _READERS[rule](wanted, kind, where, report)
+        except _Wrong as wrong:
+            report(Problem(wrong.code, f"'{rule}' {wrong}", wrong.hint, where))
+    needed = [key for key, spec in rules.get("properties", {}).items() if spec.pop("required", False)]
+    if needed:
+        rules["required_keys"] = list(dict.fromkeys([*rules.get("required_keys", ()), *needed]))
+    for least, most in (("min", "max"), ("min_length", "max_length"), ("min_items", "max_items")):
+        if least in rules and most in rules and rules[least] > rules[most]:
+            message = f"'{least}' is greater than '{most}', so that no value would do"
+            report(Problem("wrong_value", message, "exchange the two", (*path, least)))
+    return rules
+
+
+def _rules_for(kind: InputType) -> list[str]:
+    return [name for name, rule in RULES.items() if not rule.kinds or kind in rule.kinds]
+
+
+class _Wrong(ValueError):
+    def __init__(self, message: str, hint: str, code: str = "wrong_value") -> None:
+        super().__init__(message)
+        self.hint = hint
+        self.code = code
+
+
+def _pattern(given: Value, kind: InputType, path: Path, report: Report) -> Value:
+    if not isinstance(given, str):
+        raise _Wrong(f"must be text, not {kind_of(given)} {shown(given)}", "e.g. pattern: '^[a-z]+$'")
+    try:
+        compiled(given)
+    except ExpressionError as error:
+        hint = "in double quotes a backslash is written twice: prefer '^v\\d+$' to \"^v\\\\d+$\""
+        raise _Wrong(f"cannot be used: {error.message}", hint, "syntax") from None
+    return given
+
+
+def _size(given: Value, kind: InputType, path: Path, report: Report) -> Value:
+    if isinstance(given, bool) or not isinstance(given, int) or given < 0:
+        raise _Wrong(f"must be a whole number from 0 on, not {kind_of(given)} {shown(given)}", "e.g. 3")
+    return given
+
+
+def _bound(given: Value, kind: InputType, path: Path, report: Report) -> Value:
+    if isinstance(given, bool) or not isinstance(given, int | float):
+        raise _Wrong(f"must be a number, not {kind_of(given)} {shown(given)}", "e.g. 10")
+    return given
+
+
+def _enum(given: Value, kind: InputType, path: Path, report: Report) -> Value:
+    if not isinstance(given, list) or not given:
+        raise _Wrong(
+            f"must be a list of the values that are allowed, not {shown(given)}", "e.g. enum: [a, b]"
+        )
+    allowed = []
+    for index, value in enumerate(given):
+        try:
+            allowed.append(converted(value, kind))
+        except ValueError as error:
+            hint = "put quotes around it" if kind == "string" else "change it, or the type of the input"
+            report(Problem("wrong_type", f"a value of 'enum' {error}", hint, (*path, index)))
+    return allowed
+
+
+def _item_type(given: Value, kind: InputType, path: Path, report: Report) -> Value:
+    return read_type(given, path, report, "type of items")
+
+
+def _keys(given: Value, kind: InputType, path: Path, report: Report) -> Value:
+    if not isinstance(given, list) or not all(isinstance(key, str) for key in given):
+        raise _Wrong(f"must be a list of names, not {shown(given)}", "e.g. required_keys: [host, port]")
+    return given
+
+
+def _properties(given: Value, kind: InputType, path: Path, report: Report) -> Value:
+    if not isinstance(given, dict):
+        raise _Wrong(
+            f"must be a mapping of keys, not {kind_of(given)} {shown(given)}",
+            "e.g. properties: {port: {type: integer}}",
+        )
+    return {key: _property(key, spec, (*path, key), report) for key, spec in given.items()}
+
+
+def _property(key: str, spec: Value, path: Path, report: Report) -> Value:
+    if isinstance(spec, str):
+        return {"type": read_type(spec, path, report), "rules": {}}
+    if not isinstance(spec, dict):
+        message = f"'{key}' must be a type or a mapping, not {kind_of(spec)} {shown(spec)}"
+        report(Problem("wrong_type", message, f"e.g. {key}: {{type: string}}", path))
+        return {"type": "any", "rules": {}}
+    for problem in unknown_keys(spec, (*_PROPERTY_KEYS, *RULES), path, f"the property '{key}'"):
+        report(problem)
+    kind = read_type(spec.get("type", "any"), (*path, "type"), report)
+    inline = {rule: wanted for rule, wanted in spec.items() if rule in RULES}
+    rules = read_rules(inline, kind, f"the property '{key}'", path, report)
+    below = (*path, "validation")
+    rules |= read_rules(spec.get("validation"), kind, f"the property '{key}'", below, report)
+    found: dict[str, Value] = {"type": kind, "rules": rules}
+    required = spec.get("required", False)
+    if not isinstance(required, bool):
+        message = f"'required' must be true or false, not {kind_of(required)} {shown(required)}"
+        report(Problem("wrong_type", message, "write true or false", (*path, "required")))
+    elif required:
+        found["required"] = True
+    if isinstance(spec.get("description"), str):
+        found["description"] = spec["description"]
+    return found
+
+
+_READERS: dict[str, Callable[[Value, InputType, Path, Report], Value]] = {
+    "pattern": _pattern,
+    "min_length": _size,
+    "max_length": _size,
+    "enum": _enum,
+    "min": _bound,
+    "max": _bound,
+    "min_items": _size,
+    "max_items": _size,
+    "item_type": _item_type,
+    "required_keys": _keys,
+    "properties": _properties,
+}

@@ -1,0 +1,268 @@
+"""The stateful dialect: `steps` one after the other, with a state that each sees only what it declares of.
+
+    name: greet
+    inputs:
+      who: {type: string, default: world}
+    initial_state: {greeting: Hello}
+    steps:
+      - id: say
+        type: shell
+        needs_state: ["greeting"]
+        command: 'echo "{{ state.greeting }}, {{ inputs.who }}"'
+        output_to: said
+
+Each entry of `tasks` is a plan of its own, which a foreach carries out for its items. Everything that is
+wrong is found in one go; a plan is given only if nothing is.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import PurePath
+
+from workflows_mcp.dialects.document_keys import EXTENSION, tags_of, text_of, unknown_keys
+from workflows_mcp.dialects.input_specs import read_inputs
+from workflows_mcp.dialects.stateful_access import Surroundings, check_access, check_order
+from workflows_mcp.dialects.stateful_drafts import StepDraft, every
+from workflows_mcp.dialects.stateful_layout import lay_out
+from workflows_mcp.dialects.stateful_steps import DIALECT, StepReader
+from workflows_mcp.dialects.step_keys import ID, duplicate_id, read_word
+from workflows_mcp.dialects.yaml_source import Document
+from workflows_mcp.errors import Problem
+from workflows_mcp.limits import Limits
+from workflows_mcp.plan.model import Plan, Steps
+from workflows_mcp.plan.references import LANGUAGES, ReferenceReader, secrets_in
+from workflows_mcp.settings import STATE_ACCESS
+from workflows_mcp.steps.registry import StepRegistry
+from workflows_mcp.values import Value, kind_of, shown
+
+Path = tuple[str | int, ...]
+
+KEYS = (
+    "name",
+    "version",
+    "description",
+    "author",
+    "tags",
+    "dialect",
+    "inputs",
+    "initial_state",
+    "state_access",
+    "steps",
+    "tasks",
+)
+TASK_KEYS = ("description", "inputs", "initial_state", "steps")
+PROMPT = "prompt"
+"""The step type that asks the user."""
+
+
+def compile_stateful(
+    document: Document, registry: StepRegistry, limits: Limits, *, state_access: str = STATE_ACCESS[0]
+) -> tuple[Plan, list[Problem]]:
+    """The plan, which is good for running only if there are no problems but warnings. `state_access` is what
+    holds where the document does not say."""
+    value: dict[str, Value] = document.value
+    problems: list[Problem] = []
+    keys = {key: item for key, item in value.items() if not key.startswith(EXTENSION)}
+    problems += unknown_keys(keys, KEYS, (), "a workflow")
+    name = text_of(value, "name", (), document, problems) or PurePath(document.source.file).stem
+    tasks = _tasks(value.get("tasks"), problems)
+    references = ReferenceReader(LANGUAGES[DIALECT])
+    reader = StepReader(document, registry, references, limits, name, tuple(tasks))
+    if value.get("state_access") is not None:
+        said = read_word(value["state_access"], STATE_ACCESS, ("state_access",), problems.append)
+        state_access = said or state_access
+    compiler = _Compiler(document, reader, limits, problems, warn=state_access == "warn")
+    for task, given in tasks.items():
+        problems += unknown_keys(given, TASK_KEYS, ("tasks", task), f"the task '{task}'")
+        compiler.read(f"{name}#{task}", given, ("tasks", task))
+    compiler.read(name, value, ())
+    plans = compiler.plans()
+    drafts = {task: compiler.drafts[f"{name}#{task}"] for task in tasks}
+    problems += _prompts_of_sub_agents(compiler.drafts[name], drafts)
+    problems += _unused_tasks(compiler.drafts[name], drafts)
+    problems += reader.problems
+    problems += map(_with_hint, references.problems)
+    whole = plans.pop(name)
+    plan = Plan(
+        name=name,
+        dialect=DIALECT,
+        body=whole.body,
+        inputs=whole.inputs,
+        initial_state=whole.initial_state,
+        description=text_of(value, "description", (), document, problems),
+        tags=tags_of(value.get("tags"), problems),
+        version=text_of(value, "version", (), document, problems),
+        file=document.source.file,
+        secrets=compiler.secrets(name),
+        tasks=tuple(plans.values()),
+    )
+    return plan, problems
+
+
+class _Compiler:
+    """The workflow and its tasks: each is a mapping with inputs, initial_state and steps."""
+
+    def __init__(
+        self, document: Document, reader: StepReader, limits: Limits, problems: list[Problem], *, warn: bool
+    ) -> None:
+        self.document = document
+        self.reader = reader
+        self.limits = limits
+        self.problems = problems
+        self.warn = warn
+        self.drafts: dict[str, list[StepDraft]] = {}
+        self._given: dict[str, tuple[dict[str, Value], Path]] = {}
+
+    def read(self, name: str, given: dict[str, Value], path: Path) -> None:
+        where = (*path, "steps")
+        if "steps" in given:
+            drafts = self.reader.read_list(given["steps"], where)
+        else:
+            drafts = []
+            hint = "each step is an entry: - id: build, and below it type and what the type takes"
+            self.problems.append(Problem("missing_key", "there are no 'steps'", hint, path, on_key=True))
+        self._make_unique(drafts)
+        self._count(drafts, where)
+        self.drafts[name] = drafts
+        self._given[name] = given, path
+
+    def plans(self) -> dict[str, Plan]:
+        return {name: self._plan(name, *given) for name, given in self._given.items()}
+
+    def _plan(self, name: str, given: dict[str, Value], path: Path) -> Plan:
+        drafts, language = self.drafts[name], self.reader.references.language
+        where = (*path, "inputs")
+        inputs = read_inputs(
+            given.get("inputs"), where, self.document, language, self.problems, required=False
+        )
+        state = self._initial_state(given.get("initial_state"), (*path, "initial_state"))
+        around = Surroundings(inputs, state, of_items=bool(path), warn=self.warn)
+        reads = check_access(drafts, around, self.problems.append)
+        nodes = lay_out(drafts, reads, self.problems.append)
+        check_order(drafts, nodes, around, self.problems.append)
+        return Plan(
+            name=name,
+            dialect=DIALECT,
+            body=Steps(nodes),
+            inputs=inputs,
+            initial_state=state,
+            description=text_of(given, "description", path, self.document, self.problems) if path else "",
+            file=self.document.source.file,
+            secrets=self.secrets(name),
+        )
+
+    def secrets(self, name: str) -> tuple[str, ...]:
+        return secrets_in(use for draft in every(self.drafts[name]) for use in draft.uses)
+
+    def _initial_state(self, given: Value, path: Path) -> dict[str, Value]:
+        if given is None:
+            return {}
+        if not isinstance(given, dict):
+            message = f"'initial_state' must be a mapping of fields, not {kind_of(given)} {shown(given)}"
+            self.problems.append(Problem("wrong_type", message, "e.g. initial_state: {count: 0}", path))
+            return {}
+        for use in ReferenceReader(self.reader.references.language).in_value(given, path):
+            message = f"{use.reference} is not looked up: the initial state is taken as it is written"
+            hint = "set it in a first step of type set_state"
+            problem = Problem("literal_default", message, hint, use.path, use.reference.offset, warning=True)
+            self.problems.append(problem)
+        return {
+            name: value
+            for name, value in given.items()
+            if self.reader.field(name, (*path, name), on_key=True)
+        }
+
+    def _make_unique(self, drafts: list[StepDraft]) -> None:
+        """An address is an id: no two steps of a workflow, or of a task, may share one."""
+        first: dict[str, StepDraft] = {}
+        for draft in every(drafts):
+            before = first.setdefault(draft.id, draft)
+            if before is not draft:
+                self.problems.append(duplicate_id(draft.id, draft.at, before.at, self.document, "step"))
+                draft.id = f"#{'.'.join(map(str, draft.at))}"
+
+    def _count(self, drafts: list[StepDraft], path: Path) -> None:
+        count, most = sum(1 for _ in every(drafts)), self.limits.steps_per_workflow
+        if count > most:
+            setting = self.limits.setting("steps_per_workflow")
+            message = f"there are {count} steps, at most {most} are allowed"
+            hint = f"split it into workflows that call each other, or raise {setting}"
+            self.problems.append(Problem("too_large", message, hint, path, on_key=True))
+
+
+def _tasks(given: Value, problems: list[Problem]) -> dict[str, dict[str, Value]]:
+    if given is None:
+        return {}
+    if not isinstance(given, dict):
+        message = f"'tasks' must be a mapping of names, not {kind_of(given)} {shown(given)}"
+        hint = "e.g. tasks: {analyze_file: {steps: […]}}"
+        problems.append(Problem("wrong_type", message, hint, ("tasks",)))
+        return {}
+    tasks: dict[str, dict[str, Value]] = {}
+    for name, task in given.items():
+        path = ("tasks", name)
+        if not ID.fullmatch(name):
+            hint = "a name holds letters, digits, '_' and '-', e.g. analyze_file"
+            message = f"{shown(name)} cannot be the name of a task"
+            problems.append(Problem("bad_id", message, hint, path, on_key=True))
+        if isinstance(task, dict):
+            tasks[name] = task
+            continue
+        message = f"the task '{name}' must be a mapping, not {kind_of(task)} {shown(task)}"
+        problems.append(
+            Problem("wrong_type", message, "it has inputs, initial_state and steps", path, on_key=True)
+        )
+    return tasks
+
+
+def _with_hint(problem: Problem) -> Problem:
+    """A problem of an expression that does not say what to do about it."""
+    hint = "an expression is written {{ state.name }}, a statement {% if inputs.name %} … {% endif %}"
+    if problem.code == "private":
+        hint = "read inputs, the fields of the state, or what is in them"
+    return problem if problem.hint else replace(problem, hint=hint)
+
+
+def _prompts_of_sub_agents(steps: list[StepDraft], tasks: dict[str, list[StepDraft]]) -> list[Problem]:
+    """A sub-agent has no user: what it carries out must not ask one."""
+    handed_out: dict[str, StepDraft] = {}
+    for step in [*every(steps), *(step for task in tasks.values() for step in every(task))]:
+        if step.task and step.for_each is not None and step.for_each.agent:
+            handed_out.setdefault(step.task, step)
+    waiting = list(handed_out)
+    while waiting:
+        task = waiting.pop()
+        for step in every(tasks[task]):
+            if step.task and step.task not in handed_out:
+                handed_out[step.task] = handed_out[task]
+                waiting.append(step.task)
+    return [
+        Problem(
+            "prompt_in_task",
+            f"step '{step.id}' asks the user, but the task '{task}' is handed to sub-agents by"
+            f" foreach '{by.id}', and they have no user to ask",
+            f"ask before that foreach: put the prompt before step '{by.id}', with an output_to, and let what"
+            " it gives decide which items there are, or be part of them",
+            step.at,
+        )
+        for task, by in handed_out.items()
+        for step in every(tasks[task])
+        if step.kind == PROMPT
+    ]
+
+
+def _unused_tasks(steps: list[StepDraft], tasks: dict[str, list[StepDraft]]) -> list[Problem]:
+    used = {step.task for drafts in (steps, *tasks.values()) for step in every(drafts)}
+    return [
+        Problem(
+            "unused_task",
+            f"nothing carries out the task '{task}'",
+            f"name it in a step of type foreach: task: {task}, or remove it",
+            ("tasks", task),
+            on_key=True,
+            warning=True,
+        )
+        for task in tasks
+        if task not in used
+    ]

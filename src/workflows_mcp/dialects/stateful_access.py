@@ -1,0 +1,265 @@
+"""What each step reads: does it exist, has the step declared it, and what may the step see of the state?
+
+A step sees the fields that its `needs_state` names, and nothing else. What it reads beyond them is found
+here, before anything runs, with the line to write instead. Where the document (or the server) says
+`state_access: warn`, it is told all the same, and the step sees what it reads.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+
+from workflows_mcp.dialects.stateful_drafts import StepDraft, every
+from workflows_mcp.dialects.stateful_layout import reachable, successors
+from workflows_mcp.errors import Problem
+from workflows_mcp.plan.model import Call, Do, InputSpec, Node
+from workflows_mcp.plan.references import Use
+from workflows_mcp.values import did_you_mean, nearest, to_json
+
+Path = tuple[str | int, ...]
+Report = Callable[[Problem], None]
+
+ROOTS = ("state", "inputs")
+OF_ITEMS = ("item", "index", "total", "is_first", "is_last")
+"""What exists beside them in a task."""
+
+
+@dataclass(slots=True)
+class Surroundings:
+    """What the steps of a workflow, or of a task, can read."""
+
+    inputs: Mapping[str, InputSpec]
+    initial_state: Iterable[str]
+    of_items: bool
+    """Whether it is a task, which is carried out for an item."""
+    warn: bool
+    """Reading what is not declared is no more than a warning."""
+    fields: set[str] = field(default_factory=set)
+    """All that is ever written, as far as that is known."""
+    complete: bool = True
+    """Whether it is known what all steps write."""
+
+    @property
+    def roots(self) -> tuple[str, ...]:
+        return (*ROOTS, *OF_ITEMS) if self.of_items else ROOTS
+
+
+def check_access(
+    steps: list[StepDraft], around: Surroundings, report: Report
+) -> dict[str, tuple[str, ...] | None]:
+    """What each step may see of the state, by its id; None is all of it."""
+    around.fields = {*around.initial_state, *(name for step in every(steps) for name in step.writes)}
+    around.complete = all(step.kind for step in every(steps))
+    reads: dict[str, tuple[str, ...] | None] = {}
+    for step, guarded in _with_guards(steps, frozenset()):
+        undefined = _undefined(step, guarded, around, report)
+        reads[step.id] = _declared(step, undefined, around, report)
+    return reads
+
+
+def check_order(
+    steps: list[StepDraft], nodes: tuple[Node, ...], around: Surroundings, report: Report
+) -> None:
+    """Report what is read before any step can have written it. `nodes` are those of the steps."""
+    initial = set(around.initial_state)
+    writers: dict[str, list[int]] = {}
+    for index, step in enumerate(every(steps)):
+        for name in step.writes:
+            writers.setdefault(name, []).append(index)
+    after: dict[str, list[bool]] = {}
+    ever = reachable(nodes, [0])
+    for index, (step, guarded) in enumerate(_with_guards(steps, frozenset())):
+        told: set[str] = set()
+        for use in step.uses:
+            name = str(use.reference.path[1]) if _is_state(use) else ""
+            if name not in writers or name in initial or name in guarded or name in told or not ever[index]:
+                continue
+            if name not in after:
+                starts = [start for writer in writers[name] for start in successors(nodes, writer)]
+                after[name] = reachable(nodes, starts)
+            if not after[name][index] and not use.reference.optional:
+                told.add(name)
+                report(_too_early(step, use, nodes[writers[name][0]].id))
+
+
+def _too_early(step: StepDraft, use: Use, writer: str) -> Problem:
+    name = use.reference.path[1]
+    message = f"{use.reference}: nothing has written the field '{name}' when step '{step.id}' reads it"
+    hint = f"give it a first value, initial_state: {{{name}: null}}, or put step '{writer}' before it"
+    if writer == step.id:
+        hint = f"give it a first value: initial_state: {{{name}: null}}"
+    return Problem("undefined", message, hint, use.path, use.reference.offset)
+
+
+def _with_guards(
+    steps: list[StepDraft], guarded: frozenset[str]
+) -> Iterator[tuple[StepDraft, frozenset[str]]]:
+    """Each step with the fields that it, or a condition around it, asks whether they are there."""
+    for step in steps:
+        asked = {
+            str(use.reference.path[1])
+            for use in step.uses
+            if use.reference.optional and _is_state(use) and use.path[len(step.at) :] in (("when",), ("if",))
+        }
+        own = guarded | asked
+        yield step, own
+        yield from _with_guards([*step.then, *step.otherwise], own)
+
+
+def _is_state(use: Use) -> bool:
+    return use.reference.path[0] == "state" and len(use.reference.path) > 1
+
+
+# Does it exist?
+
+
+def _undefined(step: StepDraft, guarded: frozenset[str], around: Surroundings, report: Report) -> set[str]:
+    """Report what leads nowhere; the fields of the state among it."""
+    undefined: set[str] = set()
+    for use in step.uses:
+        root, *rest = use.reference.path
+        message = hint = ""
+        if root == "state":
+            name = str(rest[0]) if rest else ""
+            if rest and name not in guarded and name not in around.fields and around.complete:
+                if use.reference.optional:
+                    continue
+                undefined.add(name)
+                message = f"nothing writes the field '{name}' of the state"
+                hint = did_you_mean(name, around.fields, what="fields") if around.fields else ""
+                if around.of_items and not nearest(name, around.fields):
+                    hint = f"{hint}; " if hint else ""
+                    hint += "a task has a state of its own: give it in the items, and read item or inputs"
+                hint = hint or f"set it in a step before, or declare it: initial_state: {{{name}: null}}"
+        elif root == "inputs":
+            message, hint = _in_inputs(rest, around)
+        elif root == "secrets":
+            message, hint = _secret(step, use)
+        elif root in around.roots or str(root) in _set_before(step, use):
+            continue
+        else:
+            message, hint = _unknown_root(str(root), step, use, around)
+        if message:
+            report(
+                Problem(
+                    "undefined",
+                    f"{use.reference}: {message}",
+                    hint,
+                    use.path,
+                    use.reference.offset,
+                    warning=use.reference.optional,
+                )
+            )
+    return undefined
+
+
+def _in_inputs(rest: list[str | int], around: Surroundings) -> tuple[str, str]:
+    if not rest or rest[0] in around.inputs:
+        return "", ""
+    whose = "the task" if around.of_items else "the workflow"
+    if not around.inputs:
+        return f"{whose} declares no inputs", f"declare it under inputs: {rest[0]}: {{type: string}}"
+    return f"{whose} has no input '{rest[0]}'", did_you_mean(str(rest[0]), around.inputs, what="inputs")
+
+
+def _secret(step: StepDraft, use: Use) -> tuple[str, str]:
+    """A secret may go into what the server does, and nowhere where somebody would see it."""
+    if len(use.reference.path) != 2:
+        return "a secret is named by one word", "e.g. {{ secrets.GITHUB_TOKEN }}"
+    part = use.path[len(step.at)]
+    match step.do:
+        case Call() if part == "inputs":
+            return "", ""
+        case Do(by="server", inputs=inputs) if part in inputs:
+            return "", ""
+    hint = "a secret can be given to steps that the server carries out (run_on: server), and to workflows"
+    return f"a secret cannot be part of '{part}' here", hint
+
+
+def _set_before(step: StepDraft, use: Use) -> tuple[str, ...]:
+    """The updates of a set_state that stand before the one that the reference is in."""
+    inside = use.path[len(step.at) :]
+    if not step.updates or inside[:1] != ("updates",) or inside[1] not in step.updates:
+        return ()
+    return step.updates[: step.updates.index(str(inside[1]))]
+
+
+def _unknown_root(root: str, step: StepDraft, use: Use, around: Surroundings) -> tuple[str, str]:
+    message = f"there is no '{root}'"
+    if root in around.fields:
+        hint = f"a field of the state is written state.{root}"
+        if root in step.updates:
+            hint += "; by its bare name only what is set above it in the same step can be read"
+        return message, hint
+    if root in around.inputs:
+        return message, f"an input is written inputs.{root}"
+    if root in OF_ITEMS:
+        return (
+            f"'{root}' exists only in a task, which a foreach carries out for each item",
+            "read state or inputs",
+        )
+    return message, did_you_mean(root, around.roots, what="an expression starts with one of")
+
+
+# Is it declared?
+
+
+def _declared(
+    step: StepDraft, undefined: set[str], around: Surroundings, report: Report
+) -> tuple[str, ...] | None:
+    read = dict.fromkeys(str(use.reference.path[1]) for use in step.uses if _is_state(use))
+    if step.sees_all:
+        return None
+    if step.needs_state is None:
+        return _inferred(step, tuple(read), report)
+    unwritten = _unwritten(step, read, around)
+    missing = {name: None for name in read if name not in step.needs_state and name not in undefined}
+    for name in unwritten:
+        close = nearest(name, missing)
+        hint = f"did you mean '{close}'?" if close else did_you_mean(name, around.fields, what="fields")
+        if "." in name:
+            hint = f"name the field alone: {name.partition('.')[0]}"
+        message = f"needs_state names '{name}', which nothing writes"
+        path = (*step.at, "needs_state", step.needs_state.index(name))
+        report(Problem("undefined", message, hint, path, warning=around.warn or close is None))
+        if close:
+            del missing[close]  # one mistake, one problem
+    line = f"needs_state: {to_json([*step.needs_state, *missing]).replace(',', ', ')}"
+    for name in missing:
+        use = next(use for use in step.uses if _is_state(use) and use.reference.path[1] == name)
+        report(
+            Problem(
+                "undeclared_state",
+                f"step '{step.id}' reads state.{name} and does not declare it",
+                f"write {line}",
+                use.path,
+                use.reference.offset,
+                warning=around.warn,
+            )
+        )
+    return (*step.needs_state, *(name for name in read if name not in step.needs_state))
+
+
+def _unwritten(step: StepDraft, read: Iterable[str], around: Surroundings) -> list[str]:
+    """What a step declares and nothing writes; what it reads itself is looked at where it reads it."""
+    if not around.complete:
+        return []
+    return [name for name in step.needs_state or () if name not in around.fields and name not in read]
+
+
+def _inferred(step: StepDraft, read: tuple[str, ...], report: Report) -> tuple[str, ...] | None:
+    """What a step that declares nothing may see: what it reads."""
+    whole = any(use.reference.path == ("state",) for use in step.uses)
+    if step.kind != "goto" or read or whole:
+        line = to_json(["*"] if whole else list(read)).replace(",", ", ")
+        report(
+            Problem(
+                "undeclared_state",
+                f"step '{step.id}' does not declare which state it reads; it sees what it reads",
+                f"add a line: needs_state: {line}",
+                step.at,
+                warning=True,
+            )
+        )
+    return None if whole else read

@@ -1,0 +1,102 @@
+"""What a block or a step says of itself in every dialect: its id, how long it may take, one word of several.
+
+Each reader gives what it read, and reports what cannot be used.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Sequence
+
+from workflows_mcp.dialects.yaml_source import Document
+from workflows_mcp.errors import Problem
+from workflows_mcp.plan.conversion import converted
+from workflows_mcp.plan.model import OnFailure, OnInterrupt
+from workflows_mcp.plan.references import ReferenceReader, Use
+from workflows_mcp.values import Value, did_you_mean, kind_of, shown
+
+Path = tuple[str | int, ...]
+Report = Callable[[Problem], None]
+
+ID = re.compile(r"[\w-]+")
+ON_FAILURE = ("fail", "continue")
+ON_INTERRUPT = ("repeat", "ask", "fail")
+
+
+def read_id(given: Value, at: Path, document: Document, what: str, report: Report) -> str | None:
+    """The id of the block or step at `at`; None where there is none that can be used."""
+    if isinstance(given, int | float):
+        given = document.written((*at, "id"))
+    if isinstance(given, str) and ID.fullmatch(given):
+        return given
+    if given is None:
+        report(Problem("missing_key", f"a {what} needs an id", "add a line: id: a-name", at))
+    else:
+        hint = "an id holds letters, digits, '_' and '-', e.g. run-tests"
+        report(Problem("bad_id", f"{shown(given)} cannot be an id", hint, (*at, "id")))
+    return None
+
+
+def duplicate_id(name: str, at: Path, first: Path, document: Document, what: str) -> Problem:
+    """The id at `at` has been used before, at `first`."""
+    before = document.place((*first, "id")).line
+    line = document.place((*at, "id")).line
+    return Problem(
+        "duplicate_id",
+        f"the id '{name}' stands on line {before} and again on line {line}",
+        f"give one of the two {what}s another id",
+        (*at, "id"),
+    )
+
+
+def read_timeout(
+    given: Value, path: Path, references: ReferenceReader, report: Report
+) -> tuple[Value, list[Use]]:
+    """Seconds, a number or a template, and the references in it; None where it says nothing of use."""
+    if given is None:
+        return None, []
+    malformed = len(references.problems)
+    uses = references.in_value(given, path)
+    if uses or len(references.problems) > malformed:
+        return given, uses
+    try:
+        seconds = converted(given, "number")
+    except ValueError:
+        seconds = 0
+    if seconds > 0:
+        return seconds, []
+    report(
+        Problem(
+            "wrong_type",
+            f"'timeout' must be a number of seconds above 0, not {kind_of(given)} {shown(given)}",
+            "e.g. timeout: 90",
+            path,
+        )
+    )
+    return None, []
+
+
+def read_word(given: Value, words: Sequence[str], path: Path, report: Report) -> str | None:
+    """One of `words`; None if it is another."""
+    if given in words:
+        return str(given)
+    listed = f"{', '.join(words[:-1])} or {words[-1]}"
+    report(
+        Problem(
+            "wrong_value",
+            f"'{path[-1]}' must be {listed}, not {shown(given)}",
+            did_you_mean(str(given), words, what="values"),
+            path,
+        )
+    )
+    return None
+
+
+def read_on_failure(given: Value, path: Path, report: Report) -> OnFailure | None:
+    word = read_word(given, ON_FAILURE, path, report)
+    return None if word is None else "continue" if word == "continue" else "fail"
+
+
+def read_on_interrupt(given: Value, path: Path, report: Report) -> OnInterrupt:
+    word = read_word(given, ON_INTERRUPT, path, report)
+    return "ask" if word == "ask" else "fail" if word == "fail" else "repeat"

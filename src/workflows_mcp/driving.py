@@ -1,0 +1,164 @@
+"""Runs and tasks under way, for the agents that drive them: the part of the service that hands out what is
+asked, takes in results, and remembers which sub-agents it has heard of.
+
+Whatever takes the id of a run takes that of a task as well: `wf_7f3a.analyze.0`. Of a sub-agent something is
+heard when it asks for its next step or submits a result; whoever only looks at a task is not its agent.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from workflows_mcp.agent.acknowledged import is_harmless
+from workflows_mcp.agent.actions import Clean, actions_of, already_answered, check_result
+from workflows_mcp.agent.parts import Part, part_of, run_of, task_of, whole_run
+from workflows_mcp.agent.previews import Cut, reader
+from workflows_mcp.agent.situation import Situation, situation_of
+from workflows_mcp.agent.state_view import state_of
+from workflows_mcp.agent.stateful_answers import in_stateful_words, step_answer
+from workflows_mcp.agent.tasks import Heard, duties_of, has_ended
+from workflows_mcp.agent.views import FindPlace, answer_about, over_answer, shortened_action
+from workflows_mcp.engines.base import Engine
+from workflows_mcp.errors import NotExpected, Place, RequestError
+from workflows_mcp.limits import Limits
+from workflows_mcp.machine.events import Answered, Event
+from workflows_mcp.machine.machine import Machine
+from workflows_mcp.machine.state import Fault, RunState
+from workflows_mcp.steps.registry import StepRegistry
+from workflows_mcp.values import to_json
+
+Answer = dict[str, Any]
+
+
+class Driving:
+    def __init__(
+        self,
+        engine: Engine,
+        registry: StepRegistry,
+        limits: Limits,
+        *,
+        cleaned: Callable[[Machine], Clean],
+        place: Callable[[Machine, Fault], Place | None],
+        now: Callable[[], float] = time.time,
+    ) -> None:
+        self._engine = engine
+        self._registry = registry
+        self._limits = limits
+        self._cleaned = cleaned
+        self._place = place
+        self._now = now
+
+    async def answer(
+        self, workflow_id: str, wait_seconds: float = 0.0, *, at_work: bool = False, alone: bool = False
+    ) -> Answer:
+        """How it stands, as soon as its agent is to do something or it has ended. `at_work`: also the action
+        of tasks at which sub-agents are at work; `alone`: there are no sub-agents."""
+        try:
+            situation = await self._situation(workflow_id, wait_seconds, alone=alone)
+        except RequestError as error:
+            return _over(workflow_id, error)
+        place = self._place_in(situation.machine)
+        return answer_about(situation, self._registry, self._limits, place=place, at_work=at_work)
+
+    async def hand_out(self, workflow_id: str) -> Answer:
+        """What its agent is to do, again; of a sub-agent something has been heard now."""
+        try:
+            await self._hear(workflow_id)
+        except RequestError as error:
+            return _over(workflow_id, error)
+        return await self.answer(workflow_id, at_work=True)
+
+    async def step(self, workflow_id: str, wait_seconds: float = 0.0) -> Answer:
+        """The same in the words of the toolset `stateful`."""
+        try:
+            await self._hear(workflow_id)
+            situation = await self._situation(workflow_id, wait_seconds)
+        except RequestError as error:
+            return in_stateful_words(_over(workflow_id, error))
+        place = self._place_in(situation.machine)
+        return step_answer(situation, self._registry, self._limits, place=place)
+
+    async def submit(self, workflow_id: str, result: Any, step_id: str | None) -> None:
+        """Raises NotExpected with what is asked now, where this is not what is asked for. The same result
+        twice is harmless, and so is the acknowledgement of a step that takes no result."""
+        run_id = run_of(workflow_id)
+        await self._hear(workflow_id)
+
+        def answered(machine: Machine, now: float) -> Event:
+            part, clean = part_of(machine, workflow_id), self._cleaned(machine)
+            address, taken = check_result(machine, self._registry, step_id, result, clean, part, self._now())
+            return Answered(now, address, taken.outputs, taken.ok, taken.message)
+
+        try:
+            await self._engine.send(run_id, answered)
+        except NotExpected as refusal:
+            machine = await self._engine.view(run_id)
+            part, clean = part_of(machine, workflow_id), self._cleaned(machine)
+            if already_answered(machine, self._registry, step_id, result, clean, part):
+                return
+            if not is_harmless(machine, part, step_id, result):
+                raise self._with_current_action(refusal, machine, part) from None
+
+    async def state(
+        self, workflow_id: str, *, paths: Sequence[str] = (), offset: int = 0, limit: int | None = None
+    ) -> dict[str, Any]:
+        situation = await self._situation(workflow_id)
+        return state_of(situation, self._registry, self._limits, paths=paths, offset=offset, limit=limit)
+
+    async def _situation(
+        self, workflow_id: str, wait_seconds: float = 0.0, *, alone: bool = False
+    ) -> Situation:
+        run_id = run_of(workflow_id)
+        part = whole_run(run_id)
+        if workflow_id != run_id:
+            part = part_of(await self._engine.view(run_id), workflow_id)
+        heard = await self._engine.heard(run_id)
+        seconds = min(max(wait_seconds, 0.0), self._limits.wait_seconds)
+        machine = await self._engine.wait(run_id, self._ready(part, heard, alone), seconds)
+        if any(frame.agent for frame in machine.state.frames.values()):
+            heard = await self._engine.heard(run_id)  # meanwhile somebody may have been heard of
+            machine = await self._engine.view(run_id)
+        part = part_of(machine, workflow_id)
+        limits = self._limits
+        return situation_of(machine, now=self._now(), part=part, heard=heard, limits=limits, alone=alone)
+
+    def _ready(self, part: Part, heard: Heard, alone: bool) -> Callable[[RunState], bool]:
+        """Whether its agent is to do something, or it has ended, or is over."""
+        lease = self._limits.action_lease_seconds
+
+        def ready(state: RunState) -> bool:
+            if has_ended(state, part) or (not part.is_run and task_of(state, part.address).id != part.id):
+                return True
+            return duties_of(state, part, heard, now=self._now(), lease=lease, alone=alone).pending
+
+        return ready
+
+    async def _hear(self, workflow_id: str) -> None:
+        """Remember that the agent of a task is at work. Of the agent of a run nothing needs to be known."""
+        run_id = run_of(workflow_id)
+        if workflow_id == run_id:
+            return
+        machine = await self._engine.view(run_id)
+        part = part_of(machine, workflow_id)
+        if not has_ended(machine.state, part):
+            await self._engine.hear(run_id, part.id, self._now())
+
+    def _place_in(self, machine: Machine) -> FindPlace:
+        return lambda fault: self._place(machine, fault)
+
+    def _with_current_action(self, refusal: NotExpected, machine: Machine, part: Part) -> NotExpected:
+        actions = actions_of(situation_of(machine, now=self._now(), part=part), self._registry)
+        if not actions:
+            return refusal
+        shown = shortened_action(actions[0], Cut(self._limits.preview_chars), reader(part.id))
+        asked = f"what is asked now: {to_json(shown)}"
+        return NotExpected(refusal.message, hint=f"{refusal.hint}\n{asked}" if refusal.hint else asked)
+
+
+def _over(workflow_id: str, error: RequestError) -> Answer:
+    """About a task that is over: its agent has nothing to do any more. Any other error is raised again."""
+    if error.code != "task_over":
+        raise error
+    return over_answer(workflow_id, error.message)

@@ -1,0 +1,73 @@
+"""What is remembered beyond runs: a value under a key. Which keys and values there can be, for every engine.
+
+Steps and agents of all runs share it, so it holds no secrets: `Discreet` takes them out.
+"""
+
+from __future__ import annotations
+
+import re
+
+import msgspec
+
+from workflows_mcp.engines.encoding import encode
+from workflows_mcp.errors import RequestError
+from workflows_mcp.limits import Limits
+from workflows_mcp.policy.handles import Memory
+from workflows_mcp.policy.secrets import Secrets
+from workflows_mcp.values import Value, shown
+
+KEY_CHARS = 500
+_CONTROL = re.compile(r"[\x00-\x1f\x7f]")
+
+
+def check_key(key: str) -> None:
+    """Raises RequestError where nothing can be kept under such a key."""
+    if not key.strip():
+        raise RequestError("a key of the memory must not be empty")
+    if len(key) > KEY_CHARS or _CONTROL.search(key):
+        raise RequestError(
+            f"{shown(key)} cannot be a key of the memory",
+            hint=f"a key has at most {KEY_CHARS} characters, none of which is a control character",
+        )
+
+
+def packed(key: str, value: Value, limits: Limits) -> bytes:
+    """A value as it is kept. Raises RequestError where it cannot be."""
+    check_key(key)
+    encode(key)
+    body = encode(value)
+    if len(body) > limits.memory_value_bytes:
+        raise RequestError(
+            f"the value for '{key}' has {len(body)} bytes, at most {limits.memory_value_bytes} are kept",
+            hint=f"keep less of it, or set {limits.setting('memory_value_bytes')}",
+        )
+    return body
+
+
+def unpacked(body: bytes) -> Value:
+    return msgspec.msgpack.decode(body)
+
+
+def full(limits: Limits) -> RequestError:
+    return RequestError(
+        f"the memory has {limits.memory_keys} keys, and cannot hold more",
+        hint="save null under keys that are not needed any more, which forgets them, or set "
+        f"{limits.setting('memory_keys')}",
+    )
+
+
+class Discreet:
+    """The memory as steps get it: what they hand over may hold secrets, what is kept does not."""
+
+    def __init__(self, memory: Memory, secrets: Secrets) -> None:
+        self._memory = memory
+        self._secrets = secrets
+
+    async def remember(self, key: str, value: Value) -> None:
+        await self._memory.remember(self._secrets.take_out(key), self._secrets.take_out(value))
+
+    async def recall(self, key: str) -> Value:
+        return self._secrets.take_out(await self._memory.recall(self._secrets.take_out(key)))
+
+    async def remembered(self, prefix: str = "") -> list[str]:
+        return await self._memory.remembered(prefix)

@@ -1,0 +1,200 @@
+"""What expressions have beyond Jinja's own filters: the time, patterns, JSON, hashes.
+
+A filter gets its value from the left of the bar; the function of the same name takes the text last
+(`regex_search(pattern, text)`). Nothing here reads a clock: the time of the step comes with the scope. Must
+not know how expressions are compiled.
+"""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Callable
+from datetime import UTC, date, datetime
+from hashlib import sha256
+from typing import Any
+
+from jinja2 import pass_context
+from jinja2.runtime import Context
+
+from workflows_mcp.errors import ExpressionError
+from workflows_mcp.expressions import patterns
+from workflows_mcp.expressions.jinja_filters import OUR_FILTERS, as_text, largest, measure
+from workflows_mcp.values import Value, from_json_in_run, kind_of, shown
+
+TIME_NAME = "__now__"
+"""The name in a scope under which the time stands, in seconds since 1970; expressions cannot reach it."""
+
+
+# The time
+
+
+class Day:
+    """A day, of which only what is listed in `METHODS_OF_TIME` can be asked."""
+
+    __slots__ = ("_day",)
+
+    def __init__(self, day: date) -> None:
+        self._day = day
+
+    def isoformat(self) -> str:
+        return self._day.isoformat()
+
+    def strftime(self, format: str) -> str:
+        measure(len(format))
+        return self._day.strftime(format)
+
+    def plain(self) -> Value:
+        return self.isoformat()
+
+
+class Moment:
+    """A time in UTC, of which only what is listed in `METHODS_OF_TIME` can be asked."""
+
+    __slots__ = ("_at",)
+
+    def __init__(self, at: datetime) -> None:
+        self._at = at
+
+    def isoformat(self, sep: str = "T", timespec: str = "auto") -> str:
+        return self._at.isoformat(sep, timespec)
+
+    def strftime(self, format: str) -> str:
+        measure(len(format))
+        return self._at.strftime(format)
+
+    def timestamp(self) -> float:
+        return self._at.timestamp()
+
+    def date(self) -> Day:
+        return Day(self._at.date())
+
+    def plain(self) -> Value:
+        return self.isoformat()
+
+
+METHODS_OF_TIME: tuple[tuple[type, frozenset[str]], ...] = (
+    (Moment, frozenset({"date", "isoformat", "strftime", "timestamp"})),
+    (Day, frozenset({"isoformat", "strftime"})),
+)
+
+
+@pass_context
+def _time_of_step(context: Context) -> Moment:
+    """`now()`: the time at which the step began, the same whenever the expression is evaluated again."""
+    at = context.parent.get(TIME_NAME)
+    if at is None:
+        raise ExpressionError("now() is not known here: it is the time of a step")
+    return Moment(datetime.fromtimestamp(at, UTC))
+
+
+# Patterns
+
+
+def _regex_search(value: Any, pattern: Any) -> list[str | None]:
+    match = patterns.search(as_text(pattern), as_text(value))
+    return [] if match is None else patterns.groups(match, largest.get())
+
+
+def _regex_findall(value: Any, pattern: Any) -> list[str | list[str]]:
+    return patterns.find_all(as_text(pattern), as_text(value), largest.get())
+
+
+def _regex_replace(value: Any, pattern: Any, replacement: Any = "") -> str:
+    return patterns.replaced(as_text(pattern), as_text(replacement), as_text(value), largest.get())
+
+
+# Data
+
+_FENCES = ("```", "~~~")
+
+
+def _unfenced(text: str) -> str | None:
+    """What stands in the first code fence of a text; None if there is no fence."""
+    lines = text.split("\n")
+    for first, line in enumerate(lines):
+        fence = line.strip()[:3]
+        if fence not in _FENCES:
+            continue
+        rest = line.strip()[3:]
+        if rest.endswith(fence):  # all of it on one line
+            return rest[:-3].strip().removeprefix("json")
+        last = next((at for at in range(first + 1, len(lines)) if lines[at].strip() == fence), len(lines))
+        return "\n".join(lines[first + 1 : last])
+    return None
+
+
+def _parse_json(value: Any) -> Value:
+    """The data that a text is JSON of, also if it stands in a code fence. What is data already stays."""
+    if not isinstance(value, str):
+        return value
+    text = value.strip()
+    try:
+        return from_json_in_run(text)
+    except ValueError as error:
+        wrong = error
+    fenced = _unfenced(text)
+    if fenced is not None:
+        try:
+            return from_json_in_run(fenced)
+        except ValueError as error:
+            wrong = error
+    raise ExpressionError(
+        f"parse_json: {shown(value)} is not JSON: {wrong}",
+        hint="ask for nothing but JSON where the text comes from; a code fence around it is fine",
+    )
+
+
+def _hash(value: Any) -> str:
+    return sha256(as_text(value).encode("utf-8", "surrogatepass")).hexdigest()
+
+
+def _split(value: Any, separator: str | None = None, most: int = -1) -> list[str]:
+    return as_text(value).split(separator, most)
+
+
+def _strip(value: Any, characters: str | None = None) -> str:
+    return as_text(value).strip(characters)
+
+
+_TRUTH = {
+    **dict.fromkeys(("true", "yes", "on", "1"), True),
+    **dict.fromkeys(("false", "no", "off", "0", ""), False),
+}
+
+
+def _bool(value: Any) -> bool:
+    """As people write it: yes and no, on and off, 1 and 0."""
+    if not isinstance(value, str):
+        return bool(value)
+    truth = _TRUTH.get(value.strip().lower())
+    if truth is None:
+        raise ExpressionError(f"bool: {kind_of(value)} {shown(value)} is neither true nor false")
+    return truth
+
+
+FILTERS: dict[str, Callable[..., Any]] = {
+    "bool": _bool,
+    "equalto": operator.eq,
+    "greaterthan": operator.gt,
+    "hash": _hash,
+    "lessthan": operator.lt,
+    "parse_json": _parse_json,
+    "regex_findall": _regex_findall,
+    "regex_replace": _regex_replace,
+    "regex_search": _regex_search,
+    "split": _split,
+    "strip": _strip,
+}
+FUNCTIONS: dict[str, Any] = {
+    "hash": _hash,
+    "now": _time_of_step,
+    "null": None,
+    "parse_json": _parse_json,
+    "regex_findall": lambda pattern, text: _regex_findall(text, pattern),
+    "regex_replace": lambda pattern, replacement, text: _regex_replace(text, pattern, replacement),
+    "regex_search": lambda pattern, text: _regex_search(text, pattern),
+    "tojson": OUR_FILTERS["tojson"],
+}
+"""`null` is how data spells what Jinja calls none."""
+PATTERN_WORDS = frozenset({"regex_findall", "regex_replace", "regex_search"})
+"""What takes a pattern."""

@@ -1,0 +1,308 @@
+"""The Jinja language of the stateful dialect: `{{ expression }}` and `{% statements %}`, read once.
+
+A template that is exactly one expression yields its value as JSON data, any other one text. What does not
+exist is an error that names the reference, what exists there and the nearest spelling. Nothing but the scope
+can be reached (see `jinja_sandbox`), and nothing runs longer or gets larger than the limits allow.
+
+    Jinja().template("{{ state.files | length }}").evaluate({"state": {"files": ["a"]}})    # 1
+    Jinja().condition("state.score > 90").evaluate({"state": {"score": 95}})                # True
+    Jinja().code("cat {{ inputs.path }}").evaluate({"inputs": {"path": "a b"}})
+                                                                           # Code(("cat ", ""), ("a b",))
+
+A scope may hold, beside the names that expressions see, the time for `now()` (`__now__`) and the limits of
+this server (`__limits__`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from functools import lru_cache
+from typing import Any, TypeVar
+
+from jinja2 import Template, TemplateSyntaxError, nodes
+from jinja2.parser import Parser
+
+from workflows_mcp.errors import ExpressionError
+from workflows_mcp.expressions.base import MISSING, Code, CodeTemplate, Expression, Reference, Scope
+from workflows_mcp.expressions.bounds import call_within
+from workflows_mcp.expressions.jinja_faults import OfPiece, told, unreadable
+from workflows_mcp.expressions.jinja_filters import as_text, joined, largest, measure, plain
+from workflows_mcp.expressions.jinja_pieces import Piece, context_of, environment
+from workflows_mcp.expressions.jinja_references import Found, path_of, read
+from workflows_mcp.limits import DEFAULT_LIMITS, Limits
+from workflows_mcp.values import (
+    SECRET_MARK,
+    SECRET_OPEN,
+    Value,
+    disarmed,
+    may_hold_mark,
+    secret_mark,
+    to_json,
+    with_texts,
+)
+
+LIMITS_NAME = "__limits__"
+_CACHED = 4096
+_CONDITION_HINT = "a condition is one expression: {{ … }}, or the same without braces"
+
+Result = TypeVar("Result")
+
+
+class Parsed:
+    """A template that was read; it is compiled when it is first evaluated."""
+
+    __slots__ = ("_shift", "_template", "_tree", "found", "source")
+
+    def __init__(self, source: str, tree: nodes.Template, found: Found, shift: int) -> None:
+        self.source = source
+        self.found = found
+        self._tree: nodes.Template | None = tree
+        self._template: Template | None = None
+        self._shift = shift
+
+    def run(self, scope: Scope, use: Callable[[Iterator[Piece]], Result]) -> Result:
+        """What `use` makes of the pieces that the template puts out. Raises ExpressionError."""
+        limits: Limits = scope.get(LIMITS_NAME, DEFAULT_LIMITS)
+        try:
+            template = self._template or self._compiled()
+            return call_within(limits.expression_seconds, _run, template, scope, limits, use)
+        except Exception as error:
+            raise told(error, self.source, self._shift, self.found.references, scope, limits) from None
+
+    def _compiled(self) -> Template:
+        if self.found.takes_patterns:
+            import regex  # noqa: F401  here, and not for the first time where it can be interrupted
+        tree = self._tree
+        if tree is None:  # another thread has just compiled it
+            assert self._template is not None
+            return self._template
+        template = self._template = environment().from_string(tree)
+        self._tree = None
+        return template
+
+
+def _run(
+    template: Template, scope: Scope, limits: Limits, use: Callable[[Iterator[Piece]], Result]
+) -> Result:
+    largest.set(limits.expression_chars)
+    pieces: Any = template.root_render_func(context_of(scope))
+    try:
+        return use(pieces)
+    except Exception as error:
+        if pieces.gi_frame is None:
+            raise
+        # It arose in what was made of a piece; the template still stands where that piece came from.
+        raise OfPiece(error, template.get_corresponding_lineno(pieces.gi_frame.f_lineno)) from None
+
+
+class _Sourced:
+    __slots__ = ("_parsed", "references", "source")
+
+    def __init__(self, source: str, parsed: Parsed) -> None:
+        self.source = source
+        self._parsed = parsed
+        self.references = parsed.found.references
+
+    @property
+    def optional_references(self) -> tuple[Reference, ...]:
+        """Those that may be absent: they are asked about, or have a default."""
+        return tuple(reference for reference in self.references if reference.optional)
+
+
+class ValueExpression(_Sourced):
+    """Exactly one expression: its value keeps its type."""
+
+    __slots__ = ("_path",)
+
+    def __init__(self, source: str, parsed: Parsed, node: nodes.Node) -> None:
+        super().__init__(source, parsed)
+        found = path_of(node)
+        self._path = found[0] if found is not None and self.references else None
+
+    def evaluate(self, scope: Scope) -> Value:
+        if self._path is not None:
+            value = _at(self._path, scope)
+            if value is not MISSING:
+                return value
+        return _genuine(self._parsed.run(scope, _value), self.references, scope)
+
+
+class TextExpression(_Sourced):
+    """Text with expressions and statements in it."""
+
+    __slots__ = ()
+
+    def evaluate(self, scope: Scope) -> Value:
+        return _genuine(self._parsed.run(scope, _text), self.references, scope)
+
+
+class TruthExpression(ValueExpression):
+    """A condition. Nothing, zero and what is empty are false."""
+
+    __slots__ = ()
+
+    def evaluate(self, scope: Scope) -> Value:
+        return bool(super().evaluate(scope))
+
+
+class JinjaCode(_Sourced):
+    """A command: its text and the values in it stay apart."""
+
+    __slots__ = ()
+
+    def evaluate(self, scope: Scope) -> Code:
+        code = self._parsed.run(scope, _code)
+        return Code(code.texts, tuple(_genuine(value, self.references, scope) for value in code.values))
+
+
+class Constant:
+    """A template without any expression."""
+
+    __slots__ = ("source",)
+    references: tuple[Reference, ...] = ()
+    optional_references: tuple[Reference, ...] = ()
+
+    def __init__(self, source: str) -> None:
+        self.source = source
+
+    def evaluate(self, scope: Scope) -> Value:
+        return self.source
+
+
+class ConstantCode(Constant):
+    __slots__ = ()
+
+    def evaluate(self, scope: Scope) -> Code:
+        return Code((self.source,), ())
+
+
+class Jinja:
+    """The language; it has no state, its results are cached by source."""
+
+    def is_dynamic(self, text: str) -> bool:
+        return _has_expressions(text)
+
+    @staticmethod
+    @lru_cache(maxsize=_CACHED)
+    def template(text: str) -> Expression:
+        if not _has_expressions(text):
+            return Constant(text)
+        parsed, only = _parsed(text)
+        return TextExpression(text, parsed) if only is None else ValueExpression(text, parsed, only)
+
+    @staticmethod
+    @lru_cache(maxsize=_CACHED)
+    def condition(text: str) -> Expression:
+        if not text.strip():
+            raise ExpressionError("the condition is empty", hint=_CONDITION_HINT, code="syntax")
+        braced = text.lstrip().startswith(("{{", "{%", "{#"))
+        try:
+            parsed, only = _parsed(text) if braced else _parsed(text, "{{ ", " }}")
+        except ExpressionError:
+            if braced or "{{" not in text:
+                raise
+            only = None
+        if only is None:
+            raise ExpressionError(
+                "the condition is text with expressions in it, which would always be true",
+                hint=_CONDITION_HINT,
+                offset=max(text.find("{{", 1), 0),
+                code="syntax",
+            )
+        return TruthExpression(text, parsed, only)
+
+    @staticmethod
+    def output(text: str) -> Expression:
+        return Jinja.template(text)
+
+    @staticmethod
+    @lru_cache(maxsize=_CACHED)
+    def code(text: str) -> CodeTemplate:
+        if not _has_expressions(text):
+            return ConstantCode(text)
+        parsed, _ = _parsed(text)
+        return JinjaCode(text, parsed)
+
+
+def _has_expressions(text: str) -> bool:
+    return "{{" in text or "{%" in text
+
+
+def _parsed(text: str, before: str = "", after: str = "") -> tuple[Parsed, nodes.Node | None]:
+    """A template and, if it is exactly one expression, that. `before` and `after` complete the source."""
+    try:
+        tree = Parser(environment(), before + text + after).parse()
+        found = read(tree, environment())
+    except (ExpressionError, TemplateSyntaxError, RecursionError) as error:
+        raise unreadable(error, text, len(before)) from None
+    if before:
+        moved = (reference._replace(offset=reference.offset - len(before)) for reference in found.references)
+        found = Found(tuple(moved), found.takes_patterns)
+    return Parsed(text, tree, found, len(before)), _only_expression(tree)
+
+
+def _only_expression(tree: nodes.Template) -> nodes.Node | None:
+    only: nodes.Node | None = None
+    for statement in tree.body:
+        if not isinstance(statement, nodes.Output):
+            return None
+        for node in statement.nodes:
+            if isinstance(node, nodes.TemplateData):
+                if node.data.strip():
+                    return None
+            elif only is not None:
+                return None
+            else:
+                only = node
+    return only
+
+
+# What is made of the pieces
+
+
+def _value(pieces: Iterator[Piece]) -> Value:
+    return next(plain(piece[0]) for piece in pieces if type(piece) is tuple)
+
+
+def _text(pieces: Iterator[Piece]) -> str:
+    return joined(piece[0] if type(piece) is tuple else piece for piece in pieces)
+
+
+def _code(pieces: Iterator[Piece]) -> Code:
+    texts, values, length = [""], [], 0
+    for piece in pieces:
+        if isinstance(piece, str):
+            texts[-1] += piece
+            length += len(piece)
+        else:
+            values.append(plain(piece[0]))
+            texts.append("")
+            length += len(as_text(values[-1]))
+        measure(length)
+    return Code(tuple(texts), tuple(values))
+
+
+def _at(path: tuple[str | int, ...], scope: Scope) -> Any:
+    """What stands at a path of plain data; MISSING if it takes more than that to find it, or to miss it."""
+    value: Any = scope
+    for part in path:
+        kind = type(value)
+        if kind is dict or value is scope:
+            value = value.get(part, MISSING)
+        elif kind is list and type(part) is int and part < len(value):
+            value = value[part]
+        else:
+            return MISSING
+    return MISSING if hasattr(value, "plain") else value
+
+
+def _genuine(value: Value, references: tuple[Reference, ...], scope: Scope) -> Value:
+    """The value without what looks like the mark of a secret, but is none that the scope has: an expression
+    can put one together from texts that have been harmless each for itself."""
+    if SECRET_OPEN[0] not in value if isinstance(value, str) else not may_hold_mark(value):
+        return value
+    names = {str(path[1]) for path, _, _ in references if path[0] == "secrets" and len(path) > 1}
+    data = {name: part for name, part in scope.items() if isinstance(part, str | list | dict)}
+    marks = [*map(secret_mark, names), *(mark[0] for mark in SECRET_MARK.finditer(to_json(data)))]
+    genuine = "".join(marks)
+    return with_texts(value, lambda text: disarmed(text, genuine))

@@ -1,0 +1,317 @@
+"""What a template reads, and what is wrong with it, found in its syntax tree before it ever runs.
+
+Names that the template makes itself (`{% set %}`, loops, macros) are no references. A reference that the
+template asks about (`is defined`, `'x' in state`) or has something else for (`default`, `get`) may be absent
+and is marked as optional, and so is any other use of what it has asked about.
+
+Two things are put right in the tree on the way: `a if b` without else gives null, and what stands between a
+reference and its `default` (`state.urls | length | default(0)`) is left out when the reference is absent.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from typing import Any, NamedTuple, NoReturn
+
+from jinja2 import nodes
+
+from workflows_mcp.errors import ExpressionError
+from workflows_mcp.expressions import patterns
+from workflows_mcp.expressions.base import Reference
+from workflows_mcp.expressions.jinja_functions import PATTERN_WORDS
+from workflows_mcp.expressions.jinja_pieces import PiecesEnvironment
+from workflows_mcp.values import did_you_mean
+
+Path = tuple[str | int, ...]
+
+_SURROGATE = re.compile("[\ud800-\udfff]")
+_DEFAULTS = ("default", "d")
+_OF_TEMPLATES = frozenset({"self", "super"})
+_METHODS_OF_JINJA = frozenset({"cycle", "changed", "next", "reset"})
+
+
+MOST_BLOCKS = 18
+MOST_DEPTH = 60
+"""How deep statements and expressions may be nested: less than what Python can compile."""
+
+
+class Found(NamedTuple):
+    references: tuple[Reference, ...]
+    takes_patterns: bool
+
+
+def read(tree: nodes.Template, environment: PiecesEnvironment) -> Found:
+    """The references of a template, in the order in which they stand there. Raises ExpressionError."""
+    reader = _Reader(environment)
+    reader.block(tree.body, set())
+    references = (
+        reference._replace(optional=True) if _starts_with(reference.path, reader.asked) else reference
+        for reference in reader.references
+    )
+    return Found(tuple(sorted(references, key=lambda reference: reference.offset)), reader.takes_patterns)
+
+
+def path_of(node: nodes.Node) -> tuple[Path, nodes.Name] | None:
+    """The path that an expression is, if it is nothing else, and the name that it starts from."""
+    whole = _Chain(node)
+    if not isinstance(whole.root, nodes.Name) or whole.computed:
+        return None
+    return (whole.root.name, *whole.parts), whole.root
+
+
+def _starts_with(path: Path, asked: Iterable[Path]) -> bool:
+    return any(path[: len(start)] == start for start in asked)
+
+
+def _refuse(node: nodes.Node, message: str, hint: str = "", code: str = "syntax") -> NoReturn:
+    raise ExpressionError(message, hint=hint, offset=(node.lineno or 1) - 1, code=code)
+
+
+class _Chain:
+    """`root.part['part'][0]…`: the parts up to the first one that is computed, and what computes others."""
+
+    __slots__ = ("computed", "parts", "root")
+
+    def __init__(self, node: nodes.Node) -> None:
+        self.computed: list[nodes.Node] = []
+        steps: list[str | int | None] = []
+        while True:
+            match node:
+                case nodes.Getattr():
+                    _refuse_private(node.attr, node)
+                    steps.append(node.attr)
+                case nodes.Getitem(arg=nodes.Const(value=str() as name)):
+                    _refuse_private(name, node)
+                    steps.append(name)
+                case nodes.Getitem(arg=nodes.Const(value=int() as index)) if _is_position(index):
+                    steps.append(index)
+                case nodes.Getitem():
+                    self.computed.append(node.arg)
+                    steps.append(None)
+                case _:
+                    break
+            node = node.node
+        self.root = node
+        steps.reverse()
+        known = steps.index(None) if None in steps else len(steps)
+        self.parts: Path = tuple(step for step in steps[:known] if step is not None)
+
+
+def _is_position(index: int) -> bool:
+    return index >= 0 and not isinstance(index, bool)
+
+
+def _refuse_private(name: str, node: nodes.Node) -> None:
+    if name.startswith("_"):
+        _refuse(node, f"'{name}' is private: names that start with '_' cannot be reached", code="private")
+
+
+class _Reader:
+    def __init__(self, environment: PiecesEnvironment) -> None:
+        self.environment = environment
+        self.references: list[Reference] = []
+        self.asked: set[Path] = set()
+        """What the template has asked whether it is there."""
+        self.takes_patterns = False
+        self._may_be_absent: set[int] = set()
+        self._blocks = self._depth = 0
+        self._methods = frozenset().union(*(names for _, names in environment.methods)) | _METHODS_OF_JINJA
+
+    # Statements. `bound` are the names that the template has made itself by then.
+
+    def block(self, body: Iterable[nodes.Node], bound: set[str]) -> None:
+        self._blocks += 1
+        for node in body:
+            if self._blocks > MOST_BLOCKS:
+                _refuse(node, f"statements are nested more than {MOST_BLOCKS} levels deep", "simplify it")
+            self.statement(node, bound)
+        self._blocks -= 1
+
+    def statement(self, node: nodes.Node, bound: set[str]) -> None:
+        match node:
+            case nodes.Output():
+                self.expressions(node.nodes, bound)
+            case nodes.Assign():
+                self.expression(node.node, bound)
+                self.bind(node.target, bound)
+            case nodes.AssignBlock():
+                self.block(node.body, set(bound))
+                if node.filter is not None:
+                    self.expression(node.filter, bound)
+                self.bind(node.target, bound)
+            case nodes.If():
+                self.expression(node.test, bound)
+                for branch in (node.body, node.elif_, node.else_):
+                    self.block(branch, bound)
+            case nodes.For():
+                self.expression(node.iter, bound)
+                inside = self.bind(node.target, {*bound, "loop"})
+                if node.test is not None:
+                    self.expression(node.test, inside)
+                self.block(node.body, inside)
+                self.block(node.else_, set(bound))
+            case nodes.With():
+                inside = set(bound)
+                for target, value in zip(node.targets, node.values, strict=True):
+                    self.expression(value, bound)
+                    self.bind(target, inside)
+                self.block(node.body, inside)
+            case nodes.Macro():
+                bound.add(node.name)
+                self.body_with_arguments(node, {*bound, "varargs", "kwargs", "caller"})
+            case nodes.CallBlock():
+                self.expression(node.call, bound)
+                self.body_with_arguments(node, set(bound))
+            case nodes.FilterBlock():
+                self.block(node.body, set(bound))
+                self.expression(node.filter, bound)
+            case _:
+                name = "autoescape" if isinstance(node, nodes.Scope) else type(node).__name__.lower()
+                _refuse(node, f"{{% {name} %}} has no meaning here: a template stands alone")
+
+    def body_with_arguments(self, node: nodes.Macro | nodes.CallBlock, bound: set[str]) -> None:
+        self.expressions(node.defaults, bound)
+        for argument in node.args:
+            self.bind(argument, bound)
+        self.block(node.body, bound)
+
+    def bind(self, target: nodes.Node, bound: set[str]) -> set[str]:
+        bound.update(name.name for name in target.find_all(nodes.Name))
+        if isinstance(target, nodes.Name):
+            bound.add(target.name)
+        return bound
+
+    # Expressions
+
+    def expressions(self, found: Iterable[nodes.Node], bound: set[str]) -> None:
+        self._depth += 1
+        for node in found:
+            if self._depth > MOST_DEPTH:
+                _refuse(node, f"the expression is nested more than {MOST_DEPTH} levels deep", "simplify it")
+            self.expression(node, bound)
+        self._depth -= 1
+
+    def expression(self, node: nodes.Node, bound: set[str]) -> None:
+        match node:
+            case nodes.Name() | nodes.Getattr() | nodes.Getitem():
+                self.path(node, bound)
+                return
+            case nodes.Call():
+                self.call(node, bound)
+                return
+            case nodes.Filter():
+                self.known(node, "filter", self.environment.filters)
+                self.pattern(node.name, node.args)
+                if node.name in _DEFAULTS:
+                    self.with_default(node, bound)
+                    return
+            case nodes.Test():
+                self.known(node, "test", self.environment.tests)
+                if node.name in ("defined", "undefined"):
+                    self.asks_about(node.node, bound)
+            case nodes.Compare(expr=nodes.Const(value=str() as name), ops=[nodes.Operand() as operand]) if (
+                operand.op in ("in", "notin") and self.asks_for_key(name, operand.expr, node, bound)
+            ):
+                return
+            case nodes.CondExpr() if node.expr2 is None:
+                node.expr2 = nodes.Const(None, lineno=node.lineno)
+            case nodes.Const(value=str() as text) if _SURROGATE.search(text):
+                _refuse(node, "half a character: an escape such as \\ud83d stands for no text of its own")
+        self.expressions(node.iter_child_nodes(), bound)
+
+    def path(self, node: nodes.Node, bound: set[str]) -> None:
+        whole = _Chain(node)
+        if isinstance(whole.root, nodes.Name):
+            self.name(whole.root, whole.parts, bound, optional=id(node) in self._may_be_absent)
+        else:
+            self.expression(whole.root, bound)
+        self.expressions(whole.computed, bound)
+
+    def name(self, node: nodes.Name, parts: Path, bound: set[str], *, optional: bool = False) -> None:
+        if node.name in bound or (not parts and node.name in self.environment.globals):
+            return
+        if node.name in _OF_TEMPLATES:
+            _refuse(node, f"'{node.name}' has no meaning here: a template stands alone", code="private")
+        _refuse_private(node.name, node)
+        self.references.append(Reference((node.name, *parts), node.lineno - 1, optional))
+
+    def call(self, node: nodes.Call, bound: set[str]) -> None:
+        match node.node:
+            case nodes.Getattr(attr=method) as called:
+                _refuse_private(method, called)
+                if method not in self._methods:
+                    known = [f"{name}()" for name in self._methods]
+                    hint = did_you_mean(f"{method}()", known, what="there are")
+                    _refuse(called, f"there is no '{method}()'", hint)
+                match node.args:
+                    case [nodes.Const(value=str() as key), *_] if method == "get" and self.asks_for_key(
+                        key, called.node, node, bound
+                    ):
+                        pass
+                    case _:
+                        self.expression(called.node, bound)
+            case nodes.Name(name=name) if name not in bound:
+                _refuse_private(name, node.node)
+                if name not in self.environment.globals:
+                    hint = did_you_mean(name, self.environment.globals, what="there are")
+                    _refuse(node.node, f"there is no function '{name}'", hint)
+                self.pattern(name, node.args)
+            case called:
+                self.expression(called, bound)
+        self.expressions((part for part in node.iter_child_nodes(exclude=("node",))), bound)
+
+    def pattern(self, word: str, arguments: list[nodes.Expr]) -> None:
+        if word not in PATTERN_WORDS:
+            return
+        self.takes_patterns = True
+        match arguments:
+            case [nodes.Const(value=str() as pattern) as node, *_]:
+                try:
+                    patterns.compiled(pattern)
+                except ExpressionError as error:
+                    error.offset = node.lineno - 1
+                    raise
+
+    def known(self, node: nodes.Filter | nodes.Test, what: str, names: dict[str, Any]) -> None:
+        if node.name not in names:
+            words = [name for name in names if name.isidentifier()]
+            hint = did_you_mean(node.name, words, what="there are")
+            _refuse(node, f"there is no {what} '{node.name}'", hint)
+
+    # What may be absent
+
+    def asks_about(self, node: nodes.Expr, bound: set[str]) -> None:
+        self._may_be_absent.add(id(node))
+        found = path_of(node)
+        if found is not None and found[1].name not in bound:
+            self.asked.add(found[0])
+
+    def asks_for_key(self, name: str, owner: nodes.Expr, asking: nodes.Expr, bound: set[str]) -> bool:
+        """`'x' in state` and `state.get('x')`: whether these ask about `state.x`."""
+        found = path_of(owner)
+        if found is None or len(found[0]) > 1 or found[1].name in bound or name.startswith("_"):
+            return False
+        path, root = found
+        if isinstance(asking, nodes.Compare):
+            self.asked.add((*path, name))
+        self.references.append(Reference((*path, name), root.lineno - 1, optional=True))
+        return True
+
+    def with_default(self, node: nodes.Filter, bound: set[str]) -> None:
+        """The reference that a default is for is where the filters and calls before it begin."""
+        before = start = node.node
+        while start is not None and not isinstance(_Chain(start).root, nodes.Name):
+            match start:
+                case nodes.Call(node=nodes.Getattr(node=inside)):
+                    start = inside
+                case nodes.Filter(node=inside) | nodes.Getattr(node=inside) | nodes.Getitem(node=inside):
+                    start = inside
+                case _:
+                    start = None
+        self._may_be_absent.add(id(start))
+        self.expressions(node.iter_child_nodes(), bound)
+        if start is not None and before is not None and start is not before:
+            there = nodes.Test(start, "defined", [], [], None, None, lineno=node.lineno)
+            node.node = nodes.CondExpr(there, before, start, lineno=node.lineno)
+            node.node.set_environment(self.environment)

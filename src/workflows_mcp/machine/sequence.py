@@ -1,0 +1,138 @@
+"""Steps one after the other: a scope in which one step is under way at a time.
+
+Nested lists are laid out flat in the plan, so going on is a question of where: with the next step, with the
+one that a branch or a jump has chosen, or nowhere, because a step failed or a `return` was reached. A step
+that is come to again starts afresh; its earlier round is history.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import msgspec
+
+from workflows_mcp.limits import Limits
+from workflows_mcp.machine.open_scope import OpenScope
+from workflows_mcp.machine.program import Program
+from workflows_mcp.machine.scope import failed
+from workflows_mcp.machine.state import TERMINAL, Fault, Record, Scope
+from workflows_mcp.plan.items import item_node, names_of_items
+from workflows_mcp.plan.model import Call, Do, Node, Plan, Steps
+from workflows_mcp.values import Value
+
+
+class OpenSequence(OpenScope):
+    __slots__ = ("chosen",)
+
+    def __init__(
+        self,
+        prefix: str,
+        scope: Scope,
+        program: Program,
+        names: dict[str, Any],
+        depth: int = 0,
+        tries: str = "",
+    ) -> None:
+        super().__init__(prefix, scope, program, names, depth, tries)
+        self.chosen: int | None = None
+        """Where the step that ends now goes on, if it is not its usual successor."""
+
+    def attempt(self, name: str, record: Record) -> str:
+        """Which try of a step this is; in a later round, the round goes before it."""
+        rounds = self.scope.rounds.get(name, 1)
+        return f"{self.tries}r{rounds}.{record.attempts}" if rounds > 1 else super().attempt(name, record)
+
+    def names_for(self, index: int) -> dict[str, Any]:
+        node = self.program.nodes[index]
+        state = self.scope.state
+        seen = state if node.reads is None else {name: state[name] for name in node.reads if name in state}
+        record = self.scope.records.get(node.id)
+        now = record.started_at if record is not None and record.started_at is not None else self.time
+        return {**self.names, "state": seen, "__now__": now}
+
+    def ready(self) -> list[int]:
+        return [0] if self.program.nodes else []
+
+    def end_here(self) -> None:
+        """The step that ends now is the last one."""
+        self.chosen = len(self.program.nodes)
+
+    def keep_result(self, index: int, limits: Limits, plans: Mapping[str, Plan]) -> str | None:
+        """Put the result of a step where it says; what is wrong with that, if anything."""
+        node = self.program.nodes[index]
+        if not node.output_to:
+            return None
+        value = _result(node, self.scope.records[node.id], plans)
+        too_large = state_too_large({**self.scope.state, node.output_to: value}, limits)
+        if too_large is None:
+            self.scope.state[node.output_to] = value
+        return too_large
+
+    def after(self, index: int) -> list[int]:
+        node = self.program.nodes[index]
+        record = self.scope.records[node.id]
+        chosen, self.chosen = self.chosen, None
+        if chosen is None:
+            chosen = index + 1 if node.goes_to < 0 else node.goes_to
+        stops = failed(record) and node.on_failure != "continue"
+        self.finished = stops or chosen >= len(self.program.nodes)
+        if self.finished:
+            return []
+        self._come_to(self.program.nodes[chosen].id)
+        return [chosen]
+
+    def _come_to(self, name: str) -> None:
+        """A step that has been done before is done again, from the beginning."""
+        before = self.scope.records.get(name)
+        if before is not None and before.status in TERMINAL:
+            del self.scope.records[name]
+            self.scope.rounds[name] = self.scope.rounds.get(name, 1) + 1
+
+
+def _result(node: Node, record: Record, plans: Mapping[str, Plan]) -> Value:
+    """What a step gave as a whole: its outputs, one of them, or what its items gave, in order. `plans` are
+    what it may have called: a workflow of blocks gives its outputs, one of steps the value it returned."""
+    items = record.scope
+    if items is None or items.each is None:
+        gives = node.do.gives if isinstance(node.do, Do) else ""
+        if isinstance(node.do, Call) and items is not None and isinstance(plans[items.workflow].body, Steps):
+            gives = "result"
+        return record.outputs.get(gives) if gives else record.outputs
+    results: list[Value] = []
+    for name in names_of_items(items.each, items.named):
+        item = items.records[name]
+        if failed(item):
+            results.append({"error": item.message or "it failed"})
+        else:
+            results.append(_result(item_node(node, name), item, plans))
+    return results
+
+
+def state_too_large(state: dict[str, Value], limits: Limits) -> str | None:
+    """What to say of a state that is larger than it may be."""
+    size = len(_encode(state))
+    if size <= limits.state_bytes:
+        return None
+    largest = max(state, key=lambda name: len(_encode(state[name])))
+    return (
+        f"the state would have {size} bytes, at most {limits.state_bytes} are allowed"
+        f" ({limits.setting('state_bytes')}); the largest field is '{largest}'"
+    )
+
+
+def finished_sequence(prefix: str, scope: Scope, program: Program) -> Fault | None:
+    """Why the sequence failed, if it did: the step that ended it."""
+    for node in program.nodes:
+        record = scope.records.get(node.id)
+        if record is None or not failed(record) or node.on_failure == "continue":
+            continue
+        message = f"step '{node.id}' failed: {record.message or 'no reason was given'}"
+        inner = record.fault
+        if inner is None:
+            return Fault("block_failed", message, "", prefix + node.id, scope.workflow, node.at)
+        return Fault(inner.code, message, inner.hint, inner.address, inner.workflow, inner.path, inner.offset)
+    return None
+
+
+_encode = msgspec.msgpack.Encoder().encode

@@ -1,0 +1,90 @@
+"""Toolset `memory`: values under keys, kept beyond runs, shared by all agents and workflows of the store."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, NotRequired
+
+from mcp.server.mcpserver import Context
+from mcp.server.mcpserver.tools import Tool
+from mcp.types import CallToolResult, ToolAnnotations
+from pydantic import Field
+from typing_extensions import TypedDict
+
+from workflows_mcp.mcp_server.tooling import answer, make_tool
+from workflows_mcp.service import Service
+from workflows_mcp.values import to_json
+
+Ctx = Context[Service, Any]
+Key = Annotated[str, Field(description="The name under which the value is kept")]
+_LISTED = 500
+
+
+class Saved(TypedDict):
+    saved: bool
+    key: str
+
+
+class Loaded(TypedDict):
+    key: str
+    found: bool
+    value: NotRequired[Any]
+    text: NotRequired[str]
+    total_chars: NotRequired[int]
+    next_offset: NotRequired[int]
+
+
+class Keys(TypedDict):
+    keys: list[str]
+    count: int
+    more: NotRequired[int]
+
+
+def _service(ctx: Ctx) -> Service:
+    return ctx.request_context.lifespan_context
+
+
+async def save_to_memory(
+    ctx: Ctx, key: Key, value: Annotated[Any, Field(description="Any JSON value; null forgets the key")]
+) -> Annotated[CallToolResult, Saved]:
+    """Keep a value for other runs and conversations. What was kept under the key is replaced."""
+    await _service(ctx).save_memory(key, value)
+    return answer({"saved": value is not None, "key": key})
+
+
+async def load_from_memory(
+    ctx: Ctx,
+    key: Key,
+    offset: Annotated[int, Field(description="Where to read on in the text of a long value", ge=0)] = 0,
+) -> Annotated[CallToolResult, Loaded]:
+    """What was kept under a key. Of a long value `text` is a part of its JSON; read on with next_offset."""
+    service = _service(ctx)
+    value = await service.load_memory(key)
+    if value is None:
+        return answer({"key": key, "found": False})
+    text, most = to_json(value), service.settings.limits.answer_chars
+    if len(text) <= most and not offset:
+        return answer({"key": key, "found": True, "value": value})
+    part = text[offset : offset + most]
+    after = offset + len(part)
+    more = {"next_offset": after} if after < len(text) else {}
+    return answer({"key": key, "found": True, "text": part, "total_chars": len(text), **more})
+
+
+async def list_memory_keys(
+    ctx: Ctx,
+    prefix: Annotated[str, Field(description="Only keys that begin so")] = "",
+) -> Annotated[CallToolResult, Keys]:
+    """The keys that there are, in order. `more`: how many are left out; narrow it down with prefix."""
+    keys = await _service(ctx).list_memory(prefix)
+    more = {"more": len(keys) - _LISTED} if len(keys) > _LISTED else {}
+    return answer({"keys": keys[:_LISTED], "count": len(keys), **more})
+
+
+def memory_tools() -> list[Tool]:
+    reads = ToolAnnotations(read_only_hint=True, open_world_hint=False)
+    writes = ToolAnnotations(destructive_hint=True, idempotent_hint=True, open_world_hint=False)
+    return [
+        make_tool(save_to_memory, title="Save to memory", hints=writes),
+        make_tool(load_from_memory, title="Load from memory", hints=reads),
+        make_tool(list_memory_keys, title="List keys of the memory", hints=reads),
+    ]

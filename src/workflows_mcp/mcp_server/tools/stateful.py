@@ -1,0 +1,144 @@
+"""Toolset `stateful`: one step after the other, flat, until it is complete; workflows of every dialect.
+
+Its tools have the names of the core where they do the same, and then stand in for them: what the core
+answers is in their answers too.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Literal
+
+from mcp.server.mcpserver import Context
+from mcp.server.mcpserver.tools import Tool
+from mcp.types import CallToolResult, ToolAnnotations
+from pydantic import Field
+from typing_extensions import TypedDict
+
+from workflows_mcp.mcp_server.answers import Action, Status
+from workflows_mcp.mcp_server.tooling import Structure, answer, make_tool
+from workflows_mcp.service import Service
+
+Ctx = Context[Service, Any]
+WorkflowId = Annotated[str, Field(description="Id of the run, or of a sub-agent's task")]
+Wait = Annotated[float, Field(description="Seconds to wait for the next step; at most 45")]
+Result = Annotated[Any, Field(description="What action.result_schema describes")]
+
+
+class StepAnswer(TypedDict, total=False):
+    """The next step, with its parameters beside these fields, or how it ended."""
+
+    step_id: str
+    type: str
+    status: Literal["pending_action", "running", "waiting", "complete", "failed", "cancelled"]
+    workflow_id: str
+    action: dict[str, Any]
+    more_actions: list[Any]
+    requires_action: bool
+    why: str
+    final_result: Any
+    error: dict[str, Any]
+
+
+class WorkflowAnswer(TypedDict, total=False):
+    """Where a run is; `type` is there while something is asked."""
+
+    type: Literal["pending_action"]
+    workflow_id: str
+    workflow: str
+    status: Status
+    action: Action
+    more_actions: list[Any]
+    progress: dict[str, Any]
+    why: str
+    result: Any
+    state: dict[str, Any]
+    outputs: dict[str, Any]
+    error: dict[str, Any]
+    runs: list[dict[str, Any]]
+
+
+def _service(ctx: Ctx) -> Service:
+    return ctx.request_context.lifespan_context
+
+
+async def start_workflow(
+    ctx: Ctx,
+    workflow: Annotated[str | None, Field(description="Name of the workflow to run")] = None,
+    name: Annotated[str | None, Field(description="The same")] = None,
+    yaml: Annotated[str | None, Field(description="Instead of a name: the whole definition as YAML")] = None,
+    inputs: Annotated[Structure, Field(description="Values for the workflow's inputs, by name")] = None,
+    request_id: Annotated[
+        str | None, Field(description="Repeating a start with the same id returns the same run")
+    ] = None,
+    wait_seconds: Wait = 30,
+) -> Annotated[CallToolResult, WorkflowAnswer]:
+    """Start a workflow. Returns its workflow_id and the pending action, or its result and final state. Do
+    what `action` says, then submit_result. While "running" or "waiting": get_workflow_status."""
+    started = await _service(ctx).start(
+        workflow=workflow or name, text=yaml, inputs=inputs, request_id=request_id, wait_seconds=wait_seconds
+    )
+    return answer(_typed(started))
+
+
+async def submit_result(
+    ctx: Ctx,
+    workflow_id: WorkflowId,
+    result: Result,
+    step_id: Annotated[str | None, Field(description="action.step_id")] = None,
+    wait_seconds: Wait = 30,
+) -> Annotated[CallToolResult, WorkflowAnswer]:
+    """Hand in the result of the pending action; returns the next one, or the result and final state.
+    Submitting twice is harmless."""
+    service = _service(ctx)
+    return answer(
+        _typed(await service.submit(workflow_id, result, step_id=step_id, wait_seconds=wait_seconds))
+    )
+
+
+async def get_workflow_status(
+    ctx: Ctx,
+    workflow_id: Annotated[str | None, Field(description="Without it, the recent runs")] = None,
+    wait_seconds: Wait = 30,
+) -> Annotated[CallToolResult, WorkflowAnswer]:
+    """Where a run or a task is, why it waits, and the pending action, if any. Waits while steps run."""
+    if workflow_id is None:
+        return answer({"runs": await _service(ctx).recent()})
+    return answer(_typed(await _service(ctx).status(workflow_id, wait_seconds=wait_seconds)))
+
+
+async def get_next_step(
+    ctx: Ctx,
+    workflow_id: WorkflowId,
+    task_id: Annotated[str | None, Field(description="A task of it")] = None,
+) -> Annotated[CallToolResult, StepAnswer]:
+    """The next step to carry out, or status "complete" with final_result. Harmless to repeat."""
+    return answer(await _service(ctx).step(workflow_id, task_id=task_id))
+
+
+async def submit_step_result(
+    ctx: Ctx,
+    workflow_id: WorkflowId,
+    step_id: Annotated[str, Field(description="Which step this is the result of")],
+    result: Result,
+    wait_seconds: Wait = 30,
+) -> Annotated[CallToolResult, StepAnswer]:
+    """Hand in the result of a step. The reply is the next step, as of get_next_step. Submitting twice, and
+    acknowledging a step that the server carries out itself, is harmless."""
+    service = _service(ctx)
+    return answer(await service.submit_step(workflow_id, result, step_id=step_id, wait_seconds=wait_seconds))
+
+
+def stateful_tools() -> list[Tool]:
+    reads = ToolAnnotations(read_only_hint=True)
+    works = ToolAnnotations(destructive_hint=True, open_world_hint=True)
+    return [
+        make_tool(start_workflow, title="Start a workflow", hints=works),
+        make_tool(submit_result, title="Submit a result", hints=works),
+        make_tool(get_next_step, title="Next step", hints=reads),
+        make_tool(submit_step_result, title="Submit the result of a step", hints=works),
+        make_tool(get_workflow_status, title="Run status", hints=reads),
+    ]
+
+
+def _typed(said: dict[str, Any]) -> dict[str, Any]:
+    return {"type": "pending_action", **said} if said["status"] == "pending_action" else said

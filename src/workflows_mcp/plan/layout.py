@@ -1,0 +1,36 @@
+"""Where the parts of a node stand in its document: each dialect writes them in its own way."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import NamedTuple
+
+Path = tuple[str | int, ...]
+
+
+class Layout(NamedTuple):
+    """Paths from the node on."""
+
+    condition: Path = ("condition",)
+    inputs: Path = ("inputs",)
+    workflow: Path = ("inputs", "workflow")
+    given: Path = ("inputs", "inputs")
+    """What a call gives to the workflow that it calls."""
+    timeout: Path = ("timeout",)
+    retry: Path = ("retry",)
+    items: Path = ("for_each",)
+    max_parallel: Path = ("max_parallel",)
+    test: Path = ("if",)
+    updates: Path = ("updates",)
+    value: Path = ("value",)
+    seconds: Path = ("duration_seconds",)
+    message: Path = ("message",)
+    most: Path = ("max_iterations",)
+
+
+LAYOUTS: Mapping[str, Layout] = {
+    "graph": Layout(),
+    "stateful": Layout(
+        condition=("when",), inputs=(), workflow=("workflow",), given=("inputs",), items=("items",)
+    ),
+}

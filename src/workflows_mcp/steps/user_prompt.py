@@ -1,0 +1,227 @@
+"""The step type `UserPrompt` (`prompt` in the stateful dialect): shows the user something, or asks the user.
+
+The agent only carries the message there and the answer back. Answers in other words than those of the schema
+("yes" for true, the number of an option) are understood.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any, ClassVar, Literal, Self
+
+from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
+
+from workflows_mcp.errors import ExpressionError
+from workflows_mcp.expressions.patterns import compiled
+from workflows_mcp.steps.base import Hands, Question, Step, StepInputs, StepOutputs
+from workflows_mcp.values import Value, kind_of, shown, to_text
+
+PromptType = Literal["info", "confirm", "text", "choice"]
+
+_FIELDS: dict[str, str] = {
+    "info": "acknowledged",
+    "confirm": "confirmed",
+    "text": "input",
+    "choice": "selected",
+}
+"""The one field of the result, by the type of the prompt."""
+_TRUE = frozenset({"yes", "y", "true", "ok", "okay", "confirm", "confirmed", "approve", "approved"})
+_FALSE = frozenset({"no", "n", "false", "cancel", "reject", "rejected", "deny", "denied"})
+_ASK = (
+    "Show the user the message in the parameters, as it is, and wait for the user's own answer: never answer "
+    "for the user, also not when the answer seems clear."
+)
+
+
+class TextRules(BaseModel):
+    """What a text must be like."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    pattern: str | None = Field(None, description="A regular expression that it matches; ^…$ for all of it.")
+    min_length: int | None = Field(None, ge=0, description="How many characters it has at least.")
+    max_length: int | None = Field(None, ge=0, description="How many characters it has at most.")
+
+    @field_validator("pattern")
+    @classmethod
+    def _is_a_pattern(cls, pattern: str | None) -> str | None:
+        if pattern is not None:
+            try:
+                compiled(pattern)
+            except ExpressionError as error:
+                raise ValueError(error.message) from None
+        return pattern
+
+    @model_validator(mode="after")
+    def _can_be_met(self) -> Self:
+        if self.min_length is not None and self.max_length is not None and self.min_length > self.max_length:
+            raise ValueError(f"min_length {self.min_length} is more than max_length {self.max_length}")
+        return self
+
+
+class UserPromptInputs(StepInputs):
+    message: str = Field(description="What the user is shown.")
+    prompt_type: PromptType = Field(
+        description="info (only shown), confirm (yes or no), text (any text) or choice (one of the options)."
+    )
+    options: list[str] = Field(default_factory=list, description="What can be chosen, for a choice.")
+    validation: TextRules | None = Field(
+        None, description="What a text must be like: pattern, min_length, max_length."
+    )
+
+    @field_validator("options", mode="before")
+    @classmethod
+    def _options_as_text(cls, options: Any) -> Any:
+        if options is None:
+            return []
+        if not isinstance(options, list):
+            return options
+        for option in options:
+            if option is None or isinstance(option, list | dict):
+                raise ValueError(f"an option must be text, not {kind_of(option)} {shown(option)}")
+        return [to_text(option) for option in options]
+
+    @model_validator(mode="after")
+    def _fits_its_type(self) -> Self:
+        if self.prompt_type == "choice":
+            if not self.options:
+                raise ValueError("a choice needs 'options', a list of what can be chosen")
+            if len(set(self.options)) < len(self.options):
+                twice = next(option for option in self.options if self.options.count(option) > 1)
+                raise ValueError(f"the option {shown(twice)} is there twice")
+        elif self.options:
+            raise ValueError(f"'options' are for prompt_type: choice, not for {self.prompt_type}")
+        if self.validation is not None and self.prompt_type != "text":
+            raise ValueError(f"'validation' is for prompt_type: text, not for {self.prompt_type}")
+        return self
+
+
+class UserPromptOutputs(StepOutputs):
+    """One of them, by the type of the prompt."""
+
+    acknowledged: bool = False
+    confirmed: bool = False
+    input: str = ""
+    selected: str = ""
+
+
+class UserPrompt(Step):
+    """Shows the user a message, or asks the user for a decision, a text or a choice.
+
+    The result has one field, by the type of the prompt: `acknowledged` (info), `confirmed` (confirm), `input`
+    (text) or `selected` (choice).
+    """
+
+    name = "UserPrompt"
+    offered: ClassVar[Mapping[str, str]] = {"stateful": "prompt"}
+    by: ClassVar[Hands] = "agent"
+    Inputs = UserPromptInputs
+    Outputs = UserPromptOutputs
+
+    def changes_world(self, inputs: dict[str, Value]) -> bool:
+        return False
+
+    def ask(self, inputs: UserPromptInputs) -> Question:
+        field = _FIELDS[inputs.prompt_type]
+        parameters: dict[str, Value] = {"message": inputs.message, "type": inputs.prompt_type}
+        if inputs.options:
+            parameters["options"] = list(inputs.options)
+        if inputs.validation is not None:
+            parameters["validation"] = inputs.validation.model_dump(exclude_none=True)
+        return Question(
+            type="prompt",
+            instructions=_INSTRUCTIONS[inputs.prompt_type],
+            parameters=parameters,
+            result_schema={
+                "type": "object",
+                "properties": {field: _SCHEMAS[inputs.prompt_type](inputs)},
+                "required": [field],
+                "additionalProperties": False,
+            },
+            main_field=field,
+        )
+
+    def understood(self, inputs: UserPromptInputs, result: Value) -> Value:
+        field = _FIELDS[inputs.prompt_type]
+        if inputs.prompt_type == "info" and result == {}:
+            return {field: True}
+        if not isinstance(result, dict) or field not in result:
+            return result
+        return {**result, field: _MEANT[inputs.prompt_type](result[field], inputs)}
+
+
+_INSTRUCTIONS = {
+    "info": "Show the user the message in the parameters, as it is; no answer is needed. Then submit "
+    '{"acknowledged": true}.',
+    "confirm": f'{_ASK} Then submit {{"confirmed": true}} for yes or {{"confirmed": false}} for no.',
+    "text": f'{_ASK} Then submit {{"input": "<what the user said>"}}, in the user\'s own words. If it does '
+    "not fit the validation in the parameters, tell the user what is wanted and ask again.",
+    "choice": f'{_ASK} Offer the options in the parameters; then submit {{"selected": "<the option>"}}, '
+    "spelled as it is there. If the user wants none of them, ask again.",
+}
+
+
+def _info_schema(_: UserPromptInputs) -> dict[str, Value]:
+    return {"const": True, "description": "That the user was shown the message"}
+
+
+def _confirm_schema(_: UserPromptInputs) -> dict[str, Value]:
+    return {"type": "boolean", "description": "Whether the user said yes"}
+
+
+def _text_schema(inputs: UserPromptInputs) -> dict[str, Value]:
+    schema: dict[str, Value] = {"type": "string", "description": "What the user said"}
+    if (rules := inputs.validation) is None:
+        return schema
+    named = {"pattern": rules.pattern, "minLength": rules.min_length, "maxLength": rules.max_length}
+    return schema | {name: value for name, value in named.items() if value is not None}
+
+
+def _choice_schema(inputs: UserPromptInputs) -> dict[str, Value]:
+    return {"type": "string", "enum": list(inputs.options), "description": "What the user chose"}
+
+
+_SCHEMAS: dict[str, Callable[[UserPromptInputs], dict[str, Value]]] = {
+    "info": _info_schema,
+    "confirm": _confirm_schema,
+    "text": _text_schema,
+    "choice": _choice_schema,
+}
+
+
+def _as_shown(value: Value, _: UserPromptInputs) -> Value:
+    """Whatever is said to a message says that it was shown, unless it says that it was not."""
+    return value if value is False or (isinstance(value, str) and value.strip().lower() in _FALSE) else True
+
+
+def _as_decision(value: Value, _: UserPromptInputs) -> Value:
+    if isinstance(value, str):
+        word = value.strip().strip(".!").lower()
+        return True if word in _TRUE else False if word in _FALSE else value
+    return value
+
+
+def _as_words(value: Value, _: UserPromptInputs) -> Value:
+    return to_text(value) if isinstance(value, int | float) else value
+
+
+def _as_option(value: Value, inputs: UserPromptInputs) -> Value:
+    """The option, also by its number in the list, or with other capitals."""
+    text = to_text(value) if isinstance(value, int | float) else value
+    if not isinstance(text, str) or text in inputs.options:
+        return text
+    alike = [option for option in inputs.options if option.strip().lower() == text.strip().lower()]
+    if len(alike) == 1:
+        return alike[0]
+    number = text.strip().rstrip(".)")
+    if number.isascii() and number.isdigit() and 1 <= int(number) <= len(inputs.options):
+        return inputs.options[int(number) - 1]
+    return text
+
+
+_MEANT: dict[str, Callable[[Value, UserPromptInputs], Value]] = {
+    "info": _as_shown,
+    "confirm": _as_decision,
+    "text": _as_words,
+    "choice": _as_option,
+}

@@ -1,0 +1,338 @@
+"""Tasks handed to sub-agents, from YAML to answer, through the service on the embedded engine; several
+processes may serve them."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from workflows_mcp.errors import NotExpected, RequestError
+from workflows_mcp.service import Service
+from workflows_mcp.settings import Settings
+
+REVIEW = """\
+name: review
+version: "1.0.0"
+initial_state:
+  files: [a.py, b.py, c.py]
+steps:
+  - id: look
+    type: foreach
+    needs_state: [files]
+    items: "{{ state.files }}"
+    agent: "@task"
+    task: look_at
+    output_to: notes
+  - id: judge
+    type: delegate
+    needs_state: [notes]
+    instructions: "sum up {{ state.notes | length }} notes"
+    output_to: verdict
+  - id: finish
+    type: return
+    needs_state: [notes, verdict]
+    value: {notes: "{{ state.notes }}", verdict: "{{ state.verdict.response }}"}
+tasks:
+  look_at:
+    inputs:
+      path: {type: string, required: true}
+    initial_state: {lines: 0}
+    steps:
+      - id: read
+        type: delegate
+        needs_state: []
+        instructions: "read {{ inputs.path }}"
+        output_to: content
+      - id: count
+        type: set_state
+        needs_state: [content]
+        updates: {lines: "{{ state.content.response | length }}"}
+      - id: note
+        type: delegate
+        needs_state: [lines]
+        instructions: "{{ state.lines }} characters: a note on them"
+        output_to: note
+      - id: back
+        type: return
+        needs_state: [lines, note]
+        value: {path: "{{ inputs.path }}", lines: "{{ state.lines }}", note: "{{ state.note.response }}"}
+"""
+ONE_BY_ONE = REVIEW.replace("task: look_at\n", "task: look_at\n    sequential: true\n", 1)
+WITHOUT_AGENT = REVIEW.replace('    agent: "@task"\n', "")
+
+
+@pytest.fixture
+def serve(settings: Settings) -> Callable[[Callable[[Service], Awaitable[None]]], None]:
+    def go(work: Callable[[Service], Awaitable[None]]) -> None:
+        async def session() -> None:
+            async with Service.open(settings) as service:
+                await work(service)
+
+        asyncio.run(asyncio.wait_for(session(), 30))
+
+    return go
+
+
+async def sub_agent(service: Service, prompt: str, task: dict[str, Any]) -> dict[str, Any]:
+    """Drives a task as the prompt says, and counts its calls."""
+    filled = prompt.format(workflow_id=task["workflow_id"], input=task["context"])
+    assert f"Workflow ID: {task['workflow_id']}\n" in filled
+    calls = 1
+    answer = await service.next_step(task["workflow_id"])
+    while answer["status"] == "pending_action":
+        action = answer["action"]
+        result = {"response": f"done: {action['parameters']['instructions']}"}
+        answer = await service.submit(task["workflow_id"], result, step_id=action["step_id"])
+        calls += 1
+    assert calls == 3  # one to begin with, and one for each step that is asked
+    return answer
+
+
+@pytest.mark.rows("S5", "S6", "S12")
+def test_a_delegated_foreach_is_driven_by_sub_agents_and_goes_on_by_itself(serve: Any) -> None:
+    async def work(service: Service) -> None:
+        answer = await service.start(text=REVIEW)
+        action, run_id = answer["action"], answer["workflow_id"]
+        assert (action["step_id"], action["type"]) == ("look", "parallel_tasks")
+        tasks = action["parameters"]["tasks"]
+        waiting = asyncio.create_task(service.status(run_id, wait_seconds=30))
+        ends = await asyncio.gather(
+            *(sub_agent(service, action["sub_agent_prompt"], task) for task in reversed(tasks))
+        )
+        assert [end["status"] for end in ends] == ["completed"] * 3
+        assert ends[-1]["result"] == {
+            "path": "a.py",
+            "lines": 15,
+            "note": "done: 15 characters: a note on them",
+        }
+        await waiting
+        answer = await service.status(run_id)
+        assert answer["action"]["parameters"]["instructions"] == "sum up 3 notes"
+        answer = await service.submit(run_id, "good")
+        assert answer["status"] == "completed"
+        assert [note["path"] for note in answer["result"]["notes"]] == ["a.py", "b.py", "c.py"]
+        assert answer["result"]["verdict"] == "good"
+        assert sorted(answer["state"]) == ["files", "notes", "verdict"]
+
+    serve(work)
+
+
+@pytest.mark.rows("S5", "S6")
+def test_tasks_in_sequence_are_handed_out_one_after_the_other(serve: Any) -> None:
+    async def work(service: Service) -> None:
+        answer = await service.start(text=ONE_BY_ONE)
+        handed_out = []
+        while (action := answer["action"])["type"] == "foreach":
+            (task,) = action["parameters"]["tasks"]
+            handed_out.append(task["context"])
+            await sub_agent(service, action["sub_agent_prompt"], task)
+            answer = await service.status(answer["workflow_id"])
+        assert handed_out == ["a.py", "b.py", "c.py"]
+        assert answer["action"]["step_id"] == "judge"
+
+    serve(work)
+
+
+@pytest.mark.rows("S5")
+def test_without_an_agent_all_steps_come_to_the_main_agent_with_the_ids_of_their_tasks(serve: Any) -> None:
+    async def work(service: Service) -> None:
+        answer = await service.start(text=WITHOUT_AGENT)
+        run_id = answer["workflow_id"]
+        seen = []
+        while (action := answer["action"])["step_id"] != "judge":
+            seen.append(action["step_id"])
+            assert action["workflow_id"].startswith(f"{run_id}.look.")
+            await service.submit(action["workflow_id"], "x", step_id=action["step_id"])
+            answer = await service.status(run_id)
+        assert sorted(seen) == sorted(f"look/{n}/{step}" for n in range(3) for step in ("read", "note"))
+
+    serve(work)
+
+
+def test_a_main_agent_that_waits_is_told_of_what_only_it_can_do(serve: Any) -> None:
+    async def work(service: Service) -> None:
+        answer = await service.start(text=REVIEW)
+        run_id, tasks = answer["workflow_id"], answer["action"]["parameters"]["tasks"]
+        for task in tasks:
+            await service.next_step(run_id, task_id=task["task_id"])
+        answer = await service.status(run_id)
+        assert answer["status"] == "waiting"
+        assert "action" not in answer
+        assert "3 done, at work: 'look.0' since" in answer["why"]
+        assert (await service.next_step(run_id))["action"]["step_id"] == "look"
+        waiting = asyncio.create_task(service.status(run_id, wait_seconds=30))
+        for task in tasks:
+            assert not waiting.done()
+            await service.submit(task["workflow_id"], "x")
+            await service.submit(task["workflow_id"], "y")
+        assert (await waiting)["action"]["step_id"] == "judge"
+
+    serve(work)
+
+
+def test_who_is_at_work_is_known_to_every_process_and_after_a_restart(settings: Settings) -> None:
+    now = [time.time() + 1]
+
+    def service_of() -> Service:
+        return Service.open(settings, now=lambda: now[0])
+
+    async def work() -> None:
+        async with service_of() as first, service_of() as second:
+            answer = await first.start(text=REVIEW)
+            run_id = answer["workflow_id"]
+            await second.next_step(f"{run_id}.look.1")
+            tasks = (await first.next_step(run_id))["action"]["parameters"]["tasks"]
+            assert [task["status"][:13] for task in tasks] == [
+                "waiting to st",
+                "at work since",
+                "waiting to st",
+            ]
+        now[0] += 301.0
+        async with service_of() as third:
+            answer = await third.status(run_id)
+            assert "nobody has been heard of at 'look.1' for 5 min 1 s" in answer["why"]
+            await third.next_step(f"{run_id}.look.1")  # another one takes over
+            assert "at work: 'look.1'" in (await third.status(run_id))["why"]
+            late = await third.submit(f"{run_id}.look.1", "late", step_id="read")  # the first one after all
+            assert late["action"]["step_id"] == "note"
+            with pytest.raises(NotExpected, match="with another result") as refused:
+                await third.submit(f"{run_id}.look.1", "mine", step_id="read")
+            assert '"step_id":"note"' in refused.value.hint
+
+    asyncio.run(asyncio.wait_for(work(), 30))
+
+
+def test_who_submits_a_result_is_at_work_too(serve: Any) -> None:
+    async def work(service: Service) -> None:
+        run_id = (await service.start(text=REVIEW))["workflow_id"]
+        await service.submit(f"{run_id}.look.0", "text", step_id="read")
+        await service.status(f"{run_id}.look.1")  # whoever only looks is not at work
+        assert "to be started: 'look.1', 'look.2', at work: 'look.0'" in (await service.status(run_id))["why"]
+
+    serve(work)
+
+
+def test_submitting_twice_and_acknowledging_what_takes_no_result_is_harmless(serve: Any) -> None:
+    async def work(service: Service) -> None:
+        answer = await service.start(text=REVIEW)
+        run_id = answer["workflow_id"]
+        task = f"{run_id}.look.0"
+        for _ in range(2):
+            answer = await service.submit(task, "text", step_id="read")
+            assert answer["action"]["step_id"] == "note"
+        answer = await service.submit(task, {"acknowledged": True}, step_id="count")
+        assert answer["action"]["step_id"] == "note"
+        assert (await service.submit(run_id, {}, step_id="look"))["action"]["step_id"] == "look"
+        assert (await service.submit(run_id, {}))["action"]["step_id"] == "look"
+        with pytest.raises(NotExpected, match="the sub-agents of its tasks submit theirs") as refused:
+            await service.submit(run_id, {"results": [1, 2, 3]}, step_id="look")
+        assert '"type":"parallel_tasks"' in refused.value.hint
+        await service.submit(task, "a note", step_id="note")
+        answer = await service.submit(task, {"acknowledged": True}, step_id="back")
+        assert (answer["status"], answer["result"]["note"]) == ("completed", "a note")
+
+    serve(work)
+
+
+def test_whatever_takes_the_id_of_a_run_takes_that_of_a_task(serve: Any) -> None:
+    async def work(service: Service) -> None:
+        run_id = (await service.start(text=REVIEW))["workflow_id"]
+        task = f"{run_id}.look.2"
+        assert (await service.status(task))["action"]["step_id"] == "read"
+        state = await service.state(task)
+        assert (state["inputs"], state["state"]) == ({"path": "c.py"}, {"lines": 0})
+        assert (await service.state(task, paths=["item"]))["values"] == {"item": "c.py"}
+        with pytest.raises(RequestError, match="a task cannot be cancelled alone") as refused:
+            await service.cancel(task)
+        assert run_id in refused.value.hint
+        with pytest.raises(RequestError, match="has no task") as refused:
+            await service.next_step(f"{run_id}.lokk.2")
+        assert f"did you mean '{task}'?" in refused.value.hint
+        await service.cancel(run_id)
+        assert (await service.status(task))["status"] == "cancelled"
+
+    serve(work)
+
+
+@pytest.mark.rows("S12")
+def test_the_words_of_the_toolset_stateful_say_the_same_flat(serve: Any) -> None:
+    async def work(service: Service) -> None:
+        run_id = (await service.start(text=REVIEW))["workflow_id"]
+        task = f"{run_id}.look.0"
+        step = await service.step(task)
+        assert (step["step_id"], step["type"], step["instructions"]) == ("read", "delegate", "read a.py")
+        step = await service.submit_step(task, "abc", step_id="read")
+        assert (step["step_id"], step["instructions"]) == ("note", "3 characters: a note on them")
+        step = await service.submit_step(task, "short", step_id="note")
+        assert step["status"] == "complete"
+        assert step["final_result"] == {"path": "a.py", "lines": 3, "note": "short"}
+        assert (await service.step(task))["status"] == "complete"
+
+    serve(work)
+
+
+def test_the_toolset_graph_asks_what_tasks_ask_like_everything_else(serve: Any) -> None:
+    async def work(service: Service) -> None:
+        answer = await service.execute(text=REVIEW)
+        assert len(answer["more_prompts"]) == 2
+        asked = 0
+        while answer["status"] == "paused":
+            asked += 1
+            answer = await service.resume(answer["checkpoint_id"], "zz")
+        assert (answer["status"], asked) == ("success", 7)
+        assert answer["outputs"]["result"]["verdict"] == "zz"
+
+    serve(work)
+
+
+AGAIN = """\
+name: again
+version: "1.0.0"
+steps:
+  - {id: each, type: foreach, needs_state: [], items: "{{ ['x'] }}", agent: "@task", task: one, output_to: got}
+  - {id: back, type: goto, target: each, max_iterations: 1}
+tasks:
+  one:
+    inputs: {what: {type: string, required: true}}
+    steps:
+      - {id: do, type: delegate, needs_state: [], instructions: "do {{ inputs.what }}", output_to: done}
+"""
+
+
+def test_the_agent_of_a_task_whose_step_is_come_to_again_is_told_that_it_is_done(serve: Any) -> None:
+    async def work(service: Service) -> None:
+        run_id = (await service.start(text=AGAIN))["workflow_id"]
+        task = f"{run_id}.each.0"
+        answer = await service.submit(task, "first", step_id="do")
+        assert answer["status"] == "completed"
+        assert (await service.next_step(task))["status"] == "completed"
+        assert (await service.step(task))["status"] == "complete"
+        with pytest.raises(RequestError, match="is over"):
+            await service.submit(task, "late", step_id="do")
+        tasks = (await service.status(run_id))["action"]["parameters"]["tasks"]
+        assert [it["workflow_id"] for it in tasks] == [f"{run_id}.each@2.0"]
+        await service.submit(tasks[0]["workflow_id"], "second")
+        assert (await service.status(run_id))["status"] == "completed"
+
+    serve(work)
+
+
+def test_a_crash_loses_nothing_that_a_sub_agent_has_submitted(settings: Settings, workspace: Path) -> None:
+    async def begin() -> str:
+        async with Service.open(settings) as service:
+            run_id: str = (await service.start(text=REVIEW))["workflow_id"]
+            await service.submit(f"{run_id}.look.1", "kept", step_id="read")
+            return run_id
+
+    async def go_on(run_id: str) -> None:
+        async with Service.open(settings) as service:
+            answer = await service.next_step(f"{run_id}.look.1")
+            assert answer["action"]["parameters"]["instructions"] == "4 characters: a note on them"
+            assert (await service.next_step(f"{run_id}.look.0"))["action"]["step_id"] == "read"
+
+    asyncio.run(go_on(asyncio.run(begin())))

@@ -1,0 +1,232 @@
+"""The built-in workflows of steps, carried out by an agent that knows an answer to every step."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from workflows_mcp.errors import InvalidInputs
+from workflows_mcp.service import Service
+from workflows_mcp.settings import Settings
+
+Answer = dict[str, Any]
+Action = dict[str, Any]
+Answers = dict[str, Any]
+"""What the agent submits, by the id of the step: a value, or a function of the action that gives it."""
+OK = {"stdout": "fine", "stderr": "", "exit_code": 0}
+FAILED = {"stdout": "", "stderr": "broken", "exit_code": 1}
+
+
+class Agent:
+    """Carries out whatever it is handed, tasks for sub-agents too, and keeps what it was handed."""
+
+    def __init__(self, settings: Settings, answers: Answers) -> None:
+        self.settings = settings
+        self.answers = answers
+        self.handed: list[Action] = []
+
+    def run(self, workflow: str, inputs: Answer) -> Answer:
+        async def work() -> Answer:
+            async with Service.open(self.settings) as service:
+                answer = await service.start(workflow=workflow, inputs=inputs)
+                return await self._drive(service, answer)
+
+        return asyncio.run(asyncio.wait_for(work(), 60))
+
+    async def _drive(self, service: Service, answer: Answer) -> Answer:
+        while answer["status"] == "pending_action":
+            action, run_id = answer["action"], answer["workflow_id"]
+            self.handed.append(action)
+            if "tasks" in action["parameters"]:
+                for task in action["parameters"]["tasks"]:
+                    if task["status"] == "waiting to start":
+                        ended = await self._drive(service, await service.next_step(task["workflow_id"]))
+                        assert ended["status"] == "completed", ended
+                answer = await service.status(run_id, wait_seconds=5)
+                continue
+            given = self.answers[action["step_id"]]
+            result = given(action) if callable(given) else given
+            answer = await service.submit(run_id, result, step_id=action["step_id"])
+        return answer
+
+    def steps(self) -> list[str]:
+        return [action["step_id"] for action in self.handed]
+
+    def parameters(self, step: str) -> list[Answer]:
+        return [action["parameters"] for action in self.handed if action["step_id"] == step]
+
+
+@pytest.fixture
+def agent(settings: Settings) -> Callable[..., Agent]:
+    def made(**answers: Any) -> Agent:
+        return Agent(settings, {name.replace("_", "-"): given for name, given in answers.items()})
+
+    return made
+
+
+DEPLOY = {"build": OK, "test": OK, "push": OK, "deploy": {"applied": True}, "notify": True}
+
+
+@pytest.mark.rows("S16", "S3", "S8")
+def test_a_service_is_deployed_when_all_goes_well(agent: Callable[..., Agent]) -> None:
+    main = agent(**DEPLOY)
+    answer = main.run("deploy-service", {"service_name": "shop", "environment": "production"})
+    assert (answer["status"], answer["result"]) == (
+        "completed",
+        {"deployed": True, "reason": "it is deployed to production"},
+    )
+    assert main.steps() == ["build", "test", "push", "deploy", "notify"]
+    assert main.parameters("build")[0] == {"command": "docker build -t shop:latest .", "timeout": 600}
+    assert main.parameters("test")[0]["command"] == "docker run --rm shop:latest npm test"
+    assert main.parameters("deploy")[0]["args"] == {"manifest": "k8s/production/shop.yaml"}
+    assert main.parameters("notify")[0] == {"message": "shop: it is deployed to production", "type": "info"}
+
+
+@pytest.mark.rows("S16", "S3")
+@pytest.mark.parametrize(
+    ("failing", "steps", "reason"),
+    [
+        ("build", ["build", "notify"], "the build failed"),
+        ("test", ["build", "test", "notify"], "the tests failed"),
+        ("push", ["build", "test", "push", "notify"], "the push failed"),
+    ],
+)
+def test_what_fails_keeps_a_service_from_being_deployed(
+    agent: Callable[..., Agent], failing: str, steps: list[str], reason: str
+) -> None:
+    main = agent(**{**DEPLOY, failing: FAILED})
+    answer = main.run("deploy-service", {"service_name": "shop"})
+    assert (answer["status"], answer["result"]) == ("completed", {"deployed": False, "reason": reason})
+    assert main.steps() == steps
+
+
+@pytest.mark.rows("S16", "S5", "S6")
+def test_every_file_of_a_codebase_is_looked_at_by_a_sub_agent(agent: Callable[..., Agent]) -> None:
+    main = agent(
+        find_files={"stdout": "src/a.py\nsrc/b b.py\n", "exit_code": 0},
+        read_file=lambda action: {"stdout": action["parameters"]["command"], "exit_code": 0},
+        analyze=lambda action: {"issues": [action["parameters"]["args"]["code"]], "score": 7},
+        summarize="All is well.",
+    )
+    answer = main.run("analyze-codebase", {"repository": "my src", "file_patterns": ["*.py"]})
+    assert answer["status"] == "completed", answer
+    assert answer["result"]["files"] == 2
+    assert answer["result"]["summary"] == "All is well."
+    assert [item["file"] for item in answer["result"]["results"]] == ["src/a.py", "src/b b.py"]
+    assert [item["score"] for item in answer["result"]["results"]] == [7, 7]
+    assert main.parameters("summarize")[0]["agent"] == "@report-writer"
+    assert '"score":7' in main.parameters("summarize")[0]["instructions"].replace(" ", "")
+    assert 'find "my src"' in main.parameters("find-files")[0]["command"]
+    [handed] = [action for action in main.handed if action["type"] == "parallel_tasks"]
+    assert handed["parameters"]["agent"] == "@task"
+
+
+@pytest.mark.rows("S16", "S5")
+def test_a_codebase_without_files_has_nothing_to_look_at(agent: Callable[..., Agent]) -> None:
+    main = agent(find_files={"stdout": "\n", "exit_code": 0}, summarize="Nothing there.")
+    answer = main.run("analyze-codebase", {"repository": "."})
+    assert answer["result"] == {"files": 0, "results": [], "summary": "Nothing there."}
+    assert main.steps() == ["find-files", "summarize"]
+
+
+def pull_request(files: int, tests: Any, quality: str) -> Answers:
+    return {
+        "fetch_pr": {"files_changed": files},
+        "request_review": {"ok": True},
+        "run_tests": tests,
+        "run_quality_check": {"stdout": quality, "exit_code": 0},
+        "approve_and_merge": {"merged": True},
+        "comment_issues": {"ok": True},
+    }
+
+
+@pytest.mark.rows("S16", "S4")
+@pytest.mark.parametrize(
+    ("answers", "last", "result"),
+    [
+        (pull_request(51, OK, ""), "request-review", (False, True, False, 0)),
+        (pull_request(3, OK, "Score: 97"), "approve-and-merge", (True, False, True, 97)),
+        (pull_request(3, OK, "Score: 94"), "comment-issues", (False, False, True, 94)),
+        (pull_request(3, FAILED, "Score: 97"), "comment-issues", (False, False, False, 97)),
+        (pull_request(3, OK, "no score at all"), "comment-issues", (False, False, True, 0)),
+    ],
+)
+def test_a_pull_request_is_merged_commented_on_or_left_to_people(
+    agent: Callable[..., Agent], answers: Answers, last: str, result: tuple[Any, ...]
+) -> None:
+    main = agent(**answers)
+    answer = main.run("pr-automation", {"pr_number": 12, "repository_path": "checkout"})
+    assert answer["status"] == "completed", answer
+    names = ("merged", "left_to_people", "test_passed", "quality_score")
+    assert answer["result"] == dict(zip(names, result, strict=True))
+    assert main.steps()[-1] == last
+    for parameters in main.parameters("run-tests"):
+        assert parameters["working_dir"] == "checkout"
+    for parameters in main.parameters("comment-issues"):
+        passed = "Passed ✅" if result[2] else "Failed ❌"
+        assert f"- Tests: {passed}\n- Quality Score: {result[3]}/100" in parameters["args"]["comment"]
+
+
+QUESTIONS = ["How do sessions work?", "Which providers are there?"]
+
+
+def planning(approved: bool) -> Answers:
+    return {
+        "get_user_request": {"input": "auth in my app"},
+        "generate_research_tasks": f"```json\n{json.dumps(QUESTIONS)}\n```",
+        "search_web": lambda action: {"urls": [f"https://x/{action['parameters']['args']['query']}"]},
+        "analyze_results": lambda action: {"result": action["parameters"]["args"]["task"].split("\n")[0]},
+        "generate_initial_plan": "First plan",
+        "review_plan": "Mind the tokens",
+        "finalize_plan": lambda action: f"Better plan, {'tokens' in action['parameters']['instructions']}",
+        "approve_plan": approved,
+    }
+
+
+@pytest.mark.rows("S16", "S5", "S6", "S7", "S9", "S18")
+@pytest.mark.parametrize("approved", [True, False])
+def test_a_plan_is_researched_reviewed_and_approved_or_not(
+    agent: Callable[..., Agent], settings: Settings, approved: bool
+) -> None:
+    main = agent(**planning(approved))
+    answer = main.run("interactive-planning", {"max_research_tasks": 2})
+    assert answer["status"] == "completed", answer
+    assert answer["result"] == {
+        "approved": approved,
+        "status": "Plan approved and saved" if approved else "Plan rejected by user",
+        "plan": "Better plan, True",
+    }
+    researched = [action["parameters"] for action in main.handed if action["step_id"] == "search-web"]
+    assert [parameters["args"]["query"] for parameters in researched] == QUESTIONS
+    [plan] = main.parameters("generate-initial-plan")
+    for question in QUESTIONS:
+        assert (
+            f"Task: {question}\nKey findings: Analyze these search results for: {question}\n"
+            in plan["instructions"]
+        )
+    [asked] = main.parameters("approve-plan")
+    assert asked["message"].startswith(
+        "Here's your implementation plan for: auth in my app\n\nBetter plan, True\n"
+    )
+    assert main.parameters("review-plan")[0]["agent"] == "@code-standards-reviewer"
+    assert "agent" not in plan
+
+    async def remembered() -> list[str]:
+        async with Service.open(settings) as service:
+            return await service.list_memory()
+
+    keys = asyncio.run(remembered())
+    assert len([key for key in keys if key.startswith("research_")]) == 2
+    assert len([key for key in keys if key.startswith("plan_")]) == approved
+
+
+@pytest.mark.rows("S1", "S16")
+def test_more_research_than_is_allowed_is_refused_before_anything_is_asked(
+    agent: Callable[..., Agent],
+) -> None:
+    with pytest.raises(InvalidInputs, match="'max_research_tasks' must be 10 or less, not 11"):
+        agent().run("interactive-planning", {"max_research_tasks": 11})
