@@ -84,7 +84,11 @@ class Driving:
         """Raises NotExpected with what is asked now, where this is not what is asked for. The same result
         twice is harmless, and so is the acknowledgement of a step that takes no result."""
         run_id = run_of(workflow_id)
-        await self._hear(workflow_id)
+        try:
+            await self._hear(workflow_id)
+        except RequestError as error:
+            _over(workflow_id, error)  # a task of an earlier round: its agent is told so by the answer
+            return
 
         def answered(machine: Machine, now: float) -> Event:
             part, clean = part_of(machine, workflow_id), self._cleaned(machine)

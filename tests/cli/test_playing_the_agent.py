@@ -231,3 +231,17 @@ def test_commands_are_not_run_where_the_settings_forbid_them(work: Any) -> None:
     said = work.run("run", "work.yaml", "--yes", "--json")
     assert said.code in (2, 3)
     assert "exit code 0" not in said.err
+
+
+def test_the_answers_of_a_file_serve_every_round_of_a_loop() -> None:
+    from workflows_mcp.cli.answers import MISSING, Answers
+
+    answers = Answers({"ask": ["Ada", "Grace"], "more": "yes"})
+    assert [answers.next(name) for name in ("ask", "more", "ask@2", "more@2", "more@3")] == [
+        "Ada",
+        "yes",
+        "Grace",
+        "yes",
+        "yes",
+    ]
+    assert answers.next("ask@3") is MISSING

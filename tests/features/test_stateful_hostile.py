@@ -198,9 +198,11 @@ def test_a_state_of_more_than_a_megabyte_is_refused_and_the_field_is_named(serve
         assert state == {"state.kept": "before"}  # all updates, or none
 
         run = await service.start(text=computing("{{ 1 }}"))
-        answer = await service.submit(run["workflow_id"], "x" * 1_100_000)
-        assert (answer["error"]["code"], answer["error"]["block"]) == ("state_size", "ask")
-        assert "the largest field is 'said'" in answer["error"]["message"]
+        with pytest.raises(InvalidResult, match="the largest field is 'said'") as refused:
+            await service.submit(run["workflow_id"], "x" * 1_100_000)
+        assert "Nothing has changed" in refused.value.hint
+        answer = await service.submit(run["workflow_id"], "less")
+        assert answer["action"]["step_id"] == "never"
 
     serve(work)
 

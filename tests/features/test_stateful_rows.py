@@ -370,3 +370,21 @@ def test_a_question_to_the_user_in_a_task_of_sub_agents_is_refused_and_otherwise
         assert answer["action"]["type"] == "prompt"  # the main agent has a user
 
     serve(work)
+
+
+@pytest.mark.rows("S8")
+@pytest.mark.parametrize("said", ["1.10", "123", "true", "null"])
+def test_a_text_that_a_tool_returned_stays_a_text(serve: Any, said: str) -> None:
+    text = """
+name: tool
+version: "1"
+steps:
+  - {id: call, type: mcp_call, needs_state: [], tool: files.read, parameters: {}, output_to: got}
+  - {id: end, type: return, needs_state: [got], value: "{{ state.got }}"}
+"""
+
+    async def work(service: Service) -> None:
+        run = await service.start(text=text)
+        assert (await service.submit(run["workflow_id"], said))["result"] == said
+
+    serve(work)

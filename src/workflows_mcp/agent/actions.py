@@ -84,7 +84,14 @@ def check_result(
             hint=f"submit for example {to_json(example(asked.question.result_schema))}; "
             f"the result must fit {to_json(asked.question.result_schema)}. Nothing has changed.",
         )
-    return address, asked.step.answered(asked.inputs, taken)
+    amounts_to = asked.step.answered(asked.inputs, taken)
+    too_large = machine.too_large_for_state(address, amounts_to.outputs)
+    if too_large is not None:
+        hint = "hand in less of it, e.g. only the part that matters, or write it to a file and say where"
+        raise InvalidResult(
+            f"the result does not fit into the state: {too_large}", hint=f"{hint}. Nothing has changed."
+        )
+    return address, amounts_to
 
 
 def already_answered(
@@ -175,6 +182,8 @@ def _standing(situation: Situation, step_id: str, pending: list[str]) -> str:
     frame = machine.state.frames.get(visited.address)
     if frame is not None and frame.kind == "wait":
         return _waits(frame, situation.now)
+    if frame is not None and frame.kind == "agent":
+        return f"it is asked again, as '{question_id(machine.state, part, visited.address)}'"
     if _was_answered(visited.node, visited.record):
         return "it has been answered already, with another result"
     if not _by_agent(visited.node):
@@ -218,7 +227,7 @@ def _taken(question: Question, result: Any) -> Value:
         if isinstance(parsed, dict) and (main is None or fits(parsed, question.result_schema)):
             return parsed
         if main is None:
-            return parsed
+            return parsed if isinstance(parsed, list) else result  # "1.10" is a text, whatever it looks like
         if not fits(result, _field(question, main)) and fits(parsed, _field(question, main)):
             return {main: parsed}
         return {main: result}

@@ -124,12 +124,10 @@ def question_id(state: RunState, part: Part, address: str) -> str:
 def asking_of(state: RunState, address: str) -> str:
     """Which round and try of a step asks: nothing for the first ones, `2`, `try2` or `2.try2` for others."""
     frame = state.frames.get(address)
-    if frame is None or frame.attempt == "1":
-        return ""
-    if not frame.attempt.startswith("r"):
-        return f"try{frame.attempt}"
-    rounds, _, attempt = frame.attempt[1:].partition(".")
-    return rounds if attempt == "1" else f"{rounds}.try{attempt}"
+    parts = frame.attempt.split(".") if frame is not None else []
+    while parts and parts[-1] == "1":
+        del parts[-1]
+    return ".".join(part[1:] if part.startswith("r") else f"try{part}" for part in parts)
 
 
 def round_of(state: RunState, address: str) -> int:

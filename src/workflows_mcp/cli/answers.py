@@ -26,7 +26,8 @@ class Answers:
         self._given: dict[str, int] = {}
 
     def next(self, step_id: str) -> Value:
-        """The next answer for the step at an address; MISSING where there is none (any more)."""
+        """The next answer for the step at an address, in whichever round; MISSING where there is none."""
+        step_id = step_id.partition("@")[0]
         names = step_id.split("/")
         for key in dict.fromkeys((step_id, names[-1], "/".join(names[:-1]))):
             if key not in self._values:

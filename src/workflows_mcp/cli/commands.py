@@ -17,6 +17,9 @@ TIMED_OUT = 124
 """The exit code of a command that was ended because it took too long, as `timeout` has it."""
 
 
+_GRACE_SECONDS = 1.0
+
+
 async def run_command(
     command: str,
     *,
@@ -47,7 +50,10 @@ async def run_command(
         stdout, stderr, code = await asyncio.wait_for(asyncio.shield(reading), seconds)
     except TimeoutError:
         _end(process.pid)
-        stdout, stderr, _ = await reading
+        try:
+            stdout, stderr, _ = await asyncio.wait_for(reading, _GRACE_SECONDS)
+        except TimeoutError:  # something that it started has left its group, and holds the pipes
+            stdout = stderr = ""
         stderr += f"\n[it was ended after {seconds:g} s, which is its timeout]"
         code = TIMED_OUT
     except BaseException:

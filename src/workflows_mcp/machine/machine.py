@@ -155,6 +155,13 @@ class Machine:
         applying an event can take as long as an expression may."""
         return any(plan.dialect != "graph" for plan in self.plans.values())
 
+    def too_large_for_state(self, address: str, outputs: dict[str, Value]) -> str | None:
+        """What is wrong with these outputs of a step, if the state that they go to would get too large."""
+        scope, index = self.locate(address)
+        if not isinstance(scope, OpenSequence):
+            return None
+        return scope.does_not_fit(index, outputs, self.limits)
+
     @property
     def questions(self) -> int:
         """How many actions wait for agents."""

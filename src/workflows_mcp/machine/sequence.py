@@ -58,6 +58,15 @@ class OpenSequence(OpenScope):
         """The step that ends now is the last one."""
         self.chosen = len(self.program.nodes)
 
+    def does_not_fit(self, index: int, outputs: dict[str, Value], limits: Limits) -> str | None:
+        """What is wrong with the outputs of a step that the agent carries out, if they are too large."""
+        node = self.program.nodes[index]
+        if not node.output_to:
+            return None
+        gives = node.do.gives if isinstance(node.do, Do) else ""
+        value = outputs.get(gives) if gives else outputs
+        return state_too_large({**self.scope.state, node.output_to: value}, limits)
+
     def keep_result(self, index: int, limits: Limits, plans: Mapping[str, Plan]) -> str | None:
         """Put the result of a step where it says; what is wrong with that, if anything."""
         node = self.program.nodes[index]
