@@ -259,3 +259,17 @@ blocks:
 """
     )
     assert "block 'bad' failed after 3 tries" in ran.answer["error"]["message"]
+
+
+def test_names_of_outputs_go_before_keys_and_no_entries_of_an_object_are_an_object(run: Any) -> None:
+    text = """
+name: keys
+inputs: {items: {type: object}}
+blocks:
+  - {id: say, type: RenderTemplate, for_each: "${inputs.items}", inputs: {template: "{{ v }}", variables: {v: "${each.value}"}}}
+outputs: {count: "${blocks.say.count}", results: "${blocks.say.results}"}
+"""
+    ran = run(text, {"items": {"count": "a", "results": "b"}})
+    assert ran.answer["outputs"]["count"] == 2
+    assert ran.answer["outputs"]["results"]["count"]["rendered"] == "a"
+    assert run(text, {"items": {}}).answer["outputs"] == {"count": 0, "results": {}}

@@ -475,3 +475,41 @@ def test_what_a_workflow_needs_of_secrets_can_be_asked_before(settings: Settings
 
 async def _soon(value: T) -> T:
     return value
+
+
+@pytest.mark.rows("X5")
+def test_a_secret_in_the_hint_of_a_failure_is_nowhere(
+    settings: Settings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("WORKFLOWS_SECRET_TOKEN", "hunter2-long-value")
+    text = """
+name: hint
+blocks:
+  - id: give
+    type: Shell
+    inputs: {command: 'printf "{\\"%s\\": 1}" "${secrets.TOKEN}" > $SCRATCH/d.json'}
+    outputs: {data: {type: json, path: $SCRATCH/d.json}}
+  - id: fail
+    type: RenderTemplate
+    depends_on: [give]
+    inputs: {template: "{{ d.nowhere }}", variables: {d: "${blocks.give.outputs.data}"}}
+"""
+
+    async def work(service: Service) -> dict[str, Any]:
+        return await service.start(text=text)
+
+    answer = with_service(settings, work)
+    assert answer["status"] == "failed"
+    assert "hunter2" not in str(answer)
+    assert all(b"hunter2" not in path.read_bytes() for path in settings.home.rglob("*") if path.is_file())
+    assert "⟦secret:TOKEN⟧" in answer["error"]["hint"]
+
+
+@pytest.mark.rows("X5")
+def test_a_definition_cannot_hold_what_stands_for_a_secret(settings: Settings) -> None:
+    async def work(service: Service) -> None:
+        text = "name: m\nblocks:\n  - {id: a, type: Shell, inputs: {command: 'echo ⟦secret:TOKEN⟧'}}\n"
+        (problem,) = service.validate(text)
+        assert (problem.code, problem.place and problem.place.line) == ("secret_mark", 3)
+
+    with_service(settings, work)

@@ -130,12 +130,6 @@ def asking_of(state: RunState, address: str) -> str:
     return ".".join(part[1:] if part.startswith("r") else f"try{part}" for part in parts)
 
 
-def round_of(state: RunState, address: str) -> int:
-    """How often the step at an address has been come to."""
-    scope = _scope_around(state, address)
-    return scope.rounds.get(address.rpartition("/")[2], 1) if scope is not None else 1
-
-
 def all_tasks(state: RunState) -> list[Part]:
     """Every task of a run, those of tasks too."""
     found: list[Part] = []

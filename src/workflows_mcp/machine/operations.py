@@ -156,27 +156,17 @@ def enter_items(machine: Machine, scope: OpenScope, index: int, at: float) -> No
 
 
 def enter_branch(machine: Machine, scope: OpenScope, index: int, at: float) -> None:
-    """Decide where the sequence goes on."""
-    node = scope.program.nodes[index]
-    assert isinstance(node.do, Branch)
-    assert isinstance(scope, OpenSequence)
+    """Find out whether the test holds; the sequence goes on accordingly."""
     holds = scope.program.prepared(index).test(scope.names_for(index))
-    scope.chosen = index + 1 if holds else node.do.otherwise  # goes_to is for a branch that is skipped
     machine.end(scope, index, at, "completed", "success", {"result": holds})
 
 
 def enter_jump(machine: Machine, scope: OpenScope, index: int, at: float) -> None:
-    node = scope.program.nodes[index]
-    assert isinstance(node.do, Jump)
-    assert isinstance(scope, OpenSequence)
+    """Find out whether it may jump once more."""
     most = scope.program.prepared(index).number(scope.names_for(index), "max_iterations", 0, whole=True)
-    times = scope.scope.rounds.get(node.id, 1)
-    message = None
-    if times <= most:
-        scope.chosen = node.do.target
-    else:
-        message = f"it has jumped {most:g} times, which is its max_iterations, and goes on"
-    machine.end(scope, index, at, "completed", "success", {"jumped": times <= most}, message)
+    jumps = scope.scope.rounds.get(scope.program.nodes[index].id, 1) <= most
+    message = None if jumps else f"it has jumped {most:g} times, which is its max_iterations, and goes on"
+    machine.end(scope, index, at, "completed", "success", {"jumped": jumps}, message)
 
 
 def enter_set_state(machine: Machine, scope: OpenScope, index: int, at: float) -> None:
@@ -190,9 +180,7 @@ def enter_set_state(machine: Machine, scope: OpenScope, index: int, at: float) -
 
 
 def enter_return(machine: Machine, scope: OpenScope, index: int, at: float) -> None:
-    assert isinstance(scope, OpenSequence)
     scope.scope.result = scope.program.prepared(index).value(scope.names_for(index))
-    scope.end_here()
     machine.end(scope, index, at, "completed", "success", {})
 
 

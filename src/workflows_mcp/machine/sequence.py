@@ -18,25 +18,12 @@ from workflows_mcp.machine.program import Program
 from workflows_mcp.machine.scope import failed
 from workflows_mcp.machine.state import TERMINAL, Fault, Record, Scope
 from workflows_mcp.plan.items import item_node, names_of_items
-from workflows_mcp.plan.model import Call, Do, Node, Plan, Steps
+from workflows_mcp.plan.model import Branch, Call, Do, Jump, Node, Plan, Return, Steps
 from workflows_mcp.values import Value
 
 
 class OpenSequence(OpenScope):
-    __slots__ = ("chosen",)
-
-    def __init__(
-        self,
-        prefix: str,
-        scope: Scope,
-        program: Program,
-        names: dict[str, Any],
-        depth: int = 0,
-        tries: str = "",
-    ) -> None:
-        super().__init__(prefix, scope, program, names, depth, tries)
-        self.chosen: int | None = None
-        """Where the step that ends now goes on, if it is not its usual successor."""
+    __slots__ = ()
 
     def attempt(self, name: str, record: Record) -> str:
         """Which try of a step this is; in a later round, the round goes before it."""
@@ -53,10 +40,6 @@ class OpenSequence(OpenScope):
 
     def ready(self) -> list[int]:
         return [0] if self.program.nodes else []
-
-    def end_here(self) -> None:
-        """The step that ends now is the last one."""
-        self.chosen = len(self.program.nodes)
 
     def does_not_fit(self, index: int, outputs: dict[str, Value], limits: Limits) -> str | None:
         """What is wrong with the outputs of a step that the agent carries out, if they are too large."""
@@ -81,15 +64,25 @@ class OpenSequence(OpenScope):
     def after(self, index: int) -> list[int]:
         node = self.program.nodes[index]
         record = self.scope.records[node.id]
-        chosen, self.chosen = self.chosen, None
-        if chosen is None:
-            chosen = index + 1 if node.goes_to < 0 else node.goes_to
+        chosen = self._goes_on_at(index, node, record)
         stops = failed(record) and node.on_failure != "continue"
         self.finished = stops or chosen >= len(self.program.nodes)
         if self.finished:
             return []
         self._come_to(self.program.nodes[chosen].id)
         return [chosen]
+
+    def _goes_on_at(self, index: int, node: Node, record: Record) -> int:
+        """The step that follows; behind the last one where there is none."""
+        if record.status == "completed":
+            match node.do:
+                case Branch(otherwise=otherwise):
+                    return index + 1 if record.outputs["result"] else otherwise
+                case Jump(target=target) if record.outputs["jumped"]:
+                    return target
+                case Return():
+                    return len(self.program.nodes)
+        return index + 1 if node.goes_to < 0 else node.goes_to
 
     def _come_to(self, name: str) -> None:
         """A step that has been done before is done again, from the beginning."""
