@@ -20,6 +20,7 @@ from workflows_mcp.agent.state_view import state_of
 from workflows_mcp.agent.stateful_answers import in_stateful_words, step_answer
 from workflows_mcp.agent.tasks import Heard, duties_of, has_ended
 from workflows_mcp.agent.views import FindPlace, answer_about, over_answer, shortened_action
+from workflows_mcp.agent.walk import block_at
 from workflows_mcp.engines.base import Engine
 from workflows_mcp.errors import NotExpected, Place, RequestError
 from workflows_mcp.limits import Limits
@@ -104,6 +105,20 @@ class Driving:
                 return
             if not is_harmless(machine, part, step_id, result):
                 raise self._with_current_action(refusal, machine, part) from None
+
+    async def whose_agent(self, workflow_id: str) -> str:
+        """What the agent that hands in a result is to hear of: its task, where that was given to an agent of
+        its own; else the run, whose agent carries out the tasks as well and needs the next thing to do."""
+        run_id = run_of(workflow_id)
+        if run_id == workflow_id:
+            return run_id
+        machine = await self._engine.view(run_id)
+        names = [name.partition("@")[0] for name in workflow_id.split(".")[1:]]
+        around = [block_at(machine, "/".join(names[:length])) for length in range(1, len(names))]
+        handed_out = any(
+            it is not None and it.node.for_each is not None and it.node.for_each.agent for it in around
+        )
+        return workflow_id if handed_out else run_id
 
     async def state(
         self, workflow_id: str, *, paths: Sequence[str] = (), offset: int = 0, limit: int | None = None

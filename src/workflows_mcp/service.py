@@ -195,7 +195,7 @@ class Service:
         """Answer what the run or the task asks. The same answer twice is harmless; another one is refused
         with what is asked now."""
         await self._driving.submit(workflow_id, result, step_id)
-        return await self._driving.answer(workflow_id, wait_seconds)
+        return await self._driving.answer(await self._driving.whose_agent(workflow_id), wait_seconds)
 
     async def next_step(self, workflow_id: str, *, task_id: str | None = None) -> Answer:
         """What is asked now, again; harmless to repeat. A task is driven by its own id."""

@@ -171,8 +171,10 @@ def test_an_answer_that_does_not_fit_is_refused_and_the_run_kept(terminal: Any) 
     terminal.write("talk.yaml", TALK)
     terminal.write("a.yaml", "sure: perhaps\n")
     said = terminal.run("run", "talk.yaml", "--answers", "a.yaml", "--json")
-    assert said.code == 2
-    assert said.data["error"]["code"] == "invalid_result"
+    assert said.code == 3
+    assert (said.data["status"], said.data["action"]["step_id"]) == ("pending_action", "sure")
+    assert said.data["workflow_id"].startswith("wf_")
+    assert "the answer in the file: the result does not fit what 'sure' asks for" in said.err
     assert terminal.run("runs", "--json").data["runs"][0]["status"] == "pending_action"
 
 

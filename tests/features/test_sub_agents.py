@@ -336,3 +336,30 @@ def test_a_crash_loses_nothing_that_a_sub_agent_has_submitted(settings: Settings
             assert (await service.next_step(f"{run_id}.look.0"))["action"]["step_id"] == "read"
 
     asyncio.run(go_on(asyncio.run(begin())))
+
+
+def test_an_agent_that_carries_out_tasks_itself_hears_what_is_next_in_the_run(serve: Any) -> None:
+    text = """
+name: own
+version: "1"
+steps:
+  - {id: each, type: foreach, needs_state: [], items: [1, 2], task: one, output_to: out}
+  - {id: end, type: return, needs_state: [out], value: "{{ state.out }}"}
+tasks:
+  one:
+    inputs: {n: number}
+    steps:
+      - {id: do, type: delegate, needs_state: [], instructions: "{{ inputs.n }}", output_to: said}
+      - {id: back, type: return, needs_state: [said], value: "{{ state.said.response }}"}
+"""
+
+    async def work(service: Service) -> None:
+        answer = await service.start(text=text)
+        calls = 1
+        while answer["status"] == "pending_action":
+            action = answer["action"]
+            answer = await service.submit(action["workflow_id"], "done", step_id=action["step_id"])
+            calls += 1
+        assert (answer["result"], calls) == (["done", "done"], 3)  # one call a step
+
+    serve(work)

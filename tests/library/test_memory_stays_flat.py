@@ -61,8 +61,7 @@ class Left(NamedTuple):
 def left(settings: Settings) -> Left:
     return Left(
         tasks=len(asyncio.all_tasks()),
-        # The pool that the event loop lends out grows to a few threads when it is busy, and keeps them.
-        threads=sum(not thread.name.startswith("asyncio_") for thread in threading.enumerate()),
+        threads=threading.active_count(),
         files=psutil.Process().num_fds(),
         scratch=len(list(settings.scratch.glob("*"))),
     )

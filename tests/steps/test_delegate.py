@@ -74,7 +74,6 @@ def test_a_name_of_another_form_is_refused(agent: Value) -> None:
         (["a", "b"], '["a","b"]'),
         ('["a", "b"]', '["a", "b"]'),
         ({"response": ["a", 1]}, '["a",1]'),
-        ({"score": 5}, '{"score":5}'),
         ({"response": {"score": 5}}, '{"score":5}'),
         (7, "7"),
         (True, "true"),
@@ -82,6 +81,12 @@ def test_a_name_of_another_form_is_refused(agent: Value) -> None:
 )
 def test_an_answer_is_text_and_data_its_json(result: Value, response: str) -> None:
     assert answer(result) == {"response": response, "agent_used": None, "tokens_used": None}
+
+
+@pytest.mark.parametrize("result", [{"score": 5}, {"respons": "misspelt"}, {}])
+def test_an_object_without_a_response_is_refused(result: Value) -> None:
+    assert "'response'" in str(answer(result))
+    assert isinstance(answer(result), list)
 
 
 def test_who_has_answered_is_known_if_it_is_told_or_was_asked_for() -> None:

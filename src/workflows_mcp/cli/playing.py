@@ -40,7 +40,11 @@ class Player:
         for action in actions:
             value = self._known(action)
             if value is not MISSING:
-                await _submit(service, run_id, action, value)
+                try:
+                    await _submit(service, run_id, action, value)
+                except InvalidResult as error:
+                    self._paper.line(self._paper.paint(f"the answer in the file: {error.message}", "red"))
+                    return False
                 return True
         if self._yes and service.settings.allow_commands:
             for action in actions:

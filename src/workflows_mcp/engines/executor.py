@@ -96,6 +96,11 @@ class Executor:
             sys.setswitchinterval(_TURN_SECONDS)  # whoever waits for its turn waits a fifth as long
         return asyncio.get_running_loop().run_in_executor(self._threads, machine.apply, event)
 
+    def close(self) -> None:
+        """Let go of the threads; what is still being applied in one ends there."""
+        if self._threads is not None:
+            self._threads.shutdown(wait=False, cancel_futures=True)
+
     def has_room(self) -> bool:
         return self._under_way < self.limits.parallel_steps
 

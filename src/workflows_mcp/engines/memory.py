@@ -73,6 +73,7 @@ class MemoryEngine:
         for driver in self._drivers.values():
             await driver.abandon()
         self._drivers.clear()
+        self._executor.close()
 
     async def start(self, bundle: Bundle, inputs: dict[str, Value], *, request_id: str | None = None) -> str:
         if request_id is not None and request_id in self._requests:

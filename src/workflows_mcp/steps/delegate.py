@@ -25,7 +25,6 @@ _SYSTEM = (
     "cannot ask anybody: where something is left open, decide, and say so. Your last message is your result, "
     "word for word, in the form that the instructions ask for: write nothing around it."
 )
-_RESULT_KEYS = frozenset({"response", "agent_used", "tokens_used"})
 
 
 class DelegateInputs(StepInputs):
@@ -86,9 +85,7 @@ class Delegate(Step):
         )
 
     def understood(self, inputs: DelegateInputs, result: Value) -> Value:
-        """An answer that is data is taken as its JSON text, also where it stands for the whole result."""
-        if isinstance(result, dict) and result and not _RESULT_KEYS & result.keys():
-            result = {"response": result}
+        """An answer that is data is taken as its JSON text. An object that is no result is not an answer."""
         if isinstance(result, dict) and not isinstance(result.get("response", ""), str | None):
             return {**result, "response": to_text(result["response"])}
         return result

@@ -111,6 +111,7 @@ class SqliteEngine(KeepsNotes):
             await self.store.write(lambda connection: leases.retire(connection, self._owner))
         finally:
             await self.store.close()
+            self._executor.close()
 
     # Runs
 
