@@ -32,7 +32,7 @@ check: $(READY) ## lint, formatting, types, import directions
 	$(BIN)/mypy
 	$(BIN)/python -m pytest tests/architecture
 
-bench: $(READY) ## measure, in one run: steps, commits, start, Shell overhead
+bench: $(READY) ## measure, in one run: steps, commits, start, Shell overhead, reactive state
 	$(BIN)/python -m bench
 
 format: $(READY) ## format and fix what can be fixed

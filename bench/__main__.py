@@ -1,18 +1,22 @@
-"""`python -m bench [part …]`: durability, loading, starting, shell, memory, protocol; none: all."""
+"""`python -m bench [part …]`: durability, loading, starting, shell, reactive, memory, protocol, http,
+temporal; none: all."""
 
 from __future__ import annotations
 
 import sys
 
-from bench import durability, loading, memory, protocol, shell, starting
+from bench import durability, http, loading, memory, protocol, reactive, shell, starting, temporal
 
 PARTS = {
     "durability": durability.run,
     "loading": loading.run,
     "starting": starting.run,
     "shell": shell.run,
+    "reactive": reactive.run,
     "memory": memory.run,
     "protocol": protocol.run,
+    "http": http.run,
+    "temporal": temporal.run,
 }
 
 if __name__ == "__main__":

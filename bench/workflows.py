@@ -25,6 +25,7 @@ _INPUTS = {
     "Tick": "      word: '{value}'\n",
     "RenderTemplate": "      template: 'step {{{{ n }}}}'\n      variables:\n        n: '{value}'\n",
     "Shell": "      command: 'true'\n",
+    "Prompt": "      prompt: 'about {value}?'\n",
 }
 
 
@@ -34,6 +35,11 @@ def chain(step: str, blocks: int) -> str:
         _block(step, i, f"${{blocks.b{i - 1}.outputs.rendered}}" if i and i % 10 else "${inputs.word}", i > 0)
         for i in range(blocks)
     )
+
+
+def questions(blocks: int) -> str:
+    """The agent is asked one thing after the other."""
+    return _HEAD + "".join(_block("Prompt", i, "${inputs.word}", i > 0) for i in range(blocks))
 
 
 def fan_out(step: str, blocks: int) -> str:

@@ -2,13 +2,20 @@
 
 from __future__ import annotations
 
+import os
 import sys
 
 from workflows_mcp.cli.main import main as run
 
 
 def main() -> None:
-    sys.exit(run())
+    code = run()
+    if "temporalio" in sys.modules:
+        # Its threads still speak to Python, and one that does so while Python goes down aborts the process.
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(code)
+    sys.exit(code)
 
 
 if __name__ == "__main__":

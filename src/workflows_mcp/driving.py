@@ -7,16 +7,19 @@ heard when it asks for its next step or submits a result; whoever only looks at 
 
 from __future__ import annotations
 
+import asyncio
 import time
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import Any
 
 from workflows_mcp.agent.acknowledged import is_harmless
 from workflows_mcp.agent.actions import Clean, actions_of, already_answered, check_result
+from workflows_mcp.agent.fields import parts_of_state
 from workflows_mcp.agent.parts import Part, part_of, run_of, task_of, whole_run
 from workflows_mcp.agent.previews import Cut, reader
 from workflows_mcp.agent.situation import Situation, situation_of
-from workflows_mcp.agent.state_view import state_of
+from workflows_mcp.agent.state_view import state_of, value_of
 from workflows_mcp.agent.stateful_answers import in_stateful_words, step_answer
 from workflows_mcp.agent.tasks import Heard, duties_of, has_ended
 from workflows_mcp.agent.views import FindPlace, answer_about, over_answer, shortened_action
@@ -28,9 +31,12 @@ from workflows_mcp.machine.events import Answered, Event
 from workflows_mcp.machine.machine import Machine
 from workflows_mcp.machine.state import Fault, RunState
 from workflows_mcp.steps.registry import StepRegistry
-from workflows_mcp.values import to_json
+from workflows_mcp.telling import wait_telling
+from workflows_mcp.values import Value, to_json
 
 Answer = dict[str, Any]
+Refused = Callable[[NotExpected, Machine, Part], NotExpected]
+"""A refusal with what is asked now, in the words of whoever is to read it."""
 
 
 class Driving:
@@ -57,16 +63,18 @@ class Driving:
         """How it stands, as soon as its agent is to do something or it has ended. `at_work`: also the action
         of tasks at which sub-agents are at work; `alone`: there are no sub-agents."""
         try:
-            situation = await self._situation(workflow_id, wait_seconds, alone=alone)
+            situation = await self.situation(workflow_id, wait_seconds, alone=alone)
         except RequestError as error:
             return _over(workflow_id, error)
-        place = self._place_in(situation.machine)
+        if situation.has_ended and situation.task is None:
+            situation = await self.with_fields(situation)
+        place = self.place_in(situation.machine)
         return answer_about(situation, self._registry, self._limits, place=place, at_work=at_work)
 
     async def hand_out(self, workflow_id: str) -> Answer:
         """What its agent is to do, again; of a sub-agent something has been heard now."""
         try:
-            await self._hear(workflow_id)
+            await self.hear(workflow_id)
         except RequestError as error:
             return _over(workflow_id, error)
         return await self.answer(workflow_id, at_work=True)
@@ -74,37 +82,56 @@ class Driving:
     async def step(self, workflow_id: str, wait_seconds: float = 0.0) -> Answer:
         """The same in the words of the toolset `stateful`."""
         try:
-            await self._hear(workflow_id)
-            situation = await self._situation(workflow_id, wait_seconds)
+            await self.hear(workflow_id)
+            situation = await self.situation(workflow_id, wait_seconds)
         except RequestError as error:
             return in_stateful_words(_over(workflow_id, error))
-        place = self._place_in(situation.machine)
+        place = self.place_in(situation.machine)
         return step_answer(situation, self._registry, self._limits, place=place)
 
-    async def submit(self, workflow_id: str, result: Any, step_id: str | None) -> None:
+    async def submit(
+        self, workflow_id: str, result: Any, step_id: str | None, refused: Refused | None = None
+    ) -> None:
         """Raises NotExpected with what is asked now, where this is not what is asked for. The same result
         twice is harmless, and so is the acknowledgement of a step that takes no result."""
-        run_id = run_of(workflow_id)
-        try:
-            await self._hear(workflow_id)
-        except RequestError as error:
-            _over(workflow_id, error)  # a task of an earlier round: its agent is told so by the answer
-            return
 
-        def answered(machine: Machine, now: float) -> Event:
-            part, clean = part_of(machine, workflow_id), self._cleaned(machine)
+        def answered(machine: Machine, part: Part, now: float) -> Event:
+            clean = self._cleaned(machine)
             address, taken = check_result(machine, self._registry, step_id, result, clean, part, self._now())
             return Answered(now, address, taken.outputs, taken.ok, taken.message)
 
+        def harmless(machine: Machine, part: Part) -> bool:
+            clean = self._cleaned(machine)
+            if already_answered(machine, self._registry, step_id, result, clean, part):
+                return True
+            return is_harmless(machine, part, step_id, result)
+
+        await self.hand_in(workflow_id, answered, harmless, refused)
+
+    async def hand_in(
+        self,
+        workflow_id: str,
+        answered: Callable[[Machine, Part, float], Event],
+        harmless: Callable[[Machine, Part], bool],
+        refused: Refused | None = None,
+    ) -> None:
+        """Send what the agent has done; `harmless` tells whether one that is not expected does no harm, and
+        `refused` words what else becomes of it."""
+        run_id = run_of(workflow_id)
         try:
-            await self._engine.send(run_id, answered)
+            await self.hear(workflow_id)
+        except RequestError as error:
+            _over(workflow_id, error)  # a task of an earlier round: its agent is told so by the answer
+            return
+        try:
+            await self._engine.send(
+                run_id, lambda machine, now: answered(machine, part_of(machine, workflow_id), now)
+            )
         except NotExpected as refusal:
             machine = await self._engine.view(run_id)
-            part, clean = part_of(machine, workflow_id), self._cleaned(machine)
-            if already_answered(machine, self._registry, step_id, result, clean, part):
-                return
-            if not is_harmless(machine, part, step_id, result):
-                raise self._with_current_action(refusal, machine, part) from None
+            part = part_of(machine, workflow_id)
+            if not harmless(machine, part):
+                raise (refused or self._with_current_action)(refusal, machine, part) from None
 
     async def whose_agent(self, workflow_id: str) -> str:
         """What the agent that hands in a result is to hear of: its task, where that was given to an agent of
@@ -123,10 +150,34 @@ class Driving:
     async def state(
         self, workflow_id: str, *, paths: Sequence[str] = (), offset: int = 0, limit: int | None = None
     ) -> dict[str, Any]:
-        situation = await self._situation(workflow_id)
+        situation = await self.with_fields(await self.situation(workflow_id))
         return state_of(situation, self._registry, self._limits, paths=paths, offset=offset, limit=limit)
 
-    async def _situation(
+    async def value(self, workflow_id: str, path: str) -> Value:
+        situation = await self.with_fields(await self.situation(workflow_id))
+        return value_of(situation, self._registry, path)
+
+    async def with_fields(self, situation: Situation) -> Situation:
+        """With the state of a reactive workflow as it can be read. Computing fields can take long: the run is
+        looked at again afterwards, because it may not be while it goes on."""
+        parts = parts_of_state(situation.machine, situation.part.address)
+        if parts is None:
+            return situation
+        fields = await asyncio.to_thread(parts.fields)
+        if situation.machine.state.status == "running":
+            situation = await self.situation(situation.part.id, alone=situation.alone)
+        return replace(situation, fields=fields)
+
+    async def known_as(self, workflow_id: str) -> str:
+        """The id of a task that may be called by less than that: wf_1.batch_0"""
+        if run_of(workflow_id) == workflow_id:
+            return workflow_id
+        try:
+            return part_of(await self._engine.view(run_of(workflow_id)), workflow_id).id
+        except RequestError:
+            return workflow_id
+
+    async def situation(
         self, workflow_id: str, wait_seconds: float = 0.0, *, alone: bool = False
     ) -> Situation:
         run_id = run_of(workflow_id)
@@ -135,7 +186,8 @@ class Driving:
             part = part_of(await self._engine.view(run_id), workflow_id)
         heard = await self._engine.heard(run_id)
         seconds = min(max(wait_seconds, 0.0), self._limits.wait_seconds)
-        machine = await self._engine.wait(run_id, self._ready(part, heard, alone), seconds)
+        ready = self._ready(part, heard, alone)
+        machine = await wait_telling(self._engine, run_id, ready, seconds, part=part, now=self._now)
         if any(frame.agent for frame in machine.state.frames.values()):
             heard = await self._engine.heard(run_id)  # meanwhile somebody may have been heard of
             machine = await self._engine.view(run_id)
@@ -154,7 +206,7 @@ class Driving:
 
         return ready
 
-    async def _hear(self, workflow_id: str) -> None:
+    async def hear(self, workflow_id: str) -> None:
         """Remember that the agent of a task is at work. Of the agent of a run nothing needs to be known."""
         run_id = run_of(workflow_id)
         if workflow_id == run_id:
@@ -164,7 +216,7 @@ class Driving:
         if not has_ended(machine.state, part):
             await self._engine.hear(run_id, part.id, self._now())
 
-    def _place_in(self, machine: Machine) -> FindPlace:
+    def place_in(self, machine: Machine) -> FindPlace:
         return lambda fault: self._place(machine, fault)
 
     def _with_current_action(self, refusal: NotExpected, machine: Machine, part: Part) -> NotExpected:

@@ -149,6 +149,7 @@ class MissingSecret(RequestError):
 
 
 TOO_SLOW = "too_slow"
+TOO_LARGE = "too_large"
 """The code of an expression that was stopped because it took too long: nobody can say that it would be
 stopped again."""
 

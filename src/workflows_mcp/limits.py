@@ -17,6 +17,10 @@ class Limits:
     """How deep workflows may call workflows."""
     state_bytes: int = MIB
     """How large the state of one workflow may be."""
+    loop_iterations: int = 10_000
+    """How often the body of a loop may be carried out that says no max_iterations."""
+    messages: int = 200
+    """How many messages to the user are kept until an agent passes them on."""
     for_each_items: int = 10_000
     """How many items one block may be carried out for."""
     task_depth: int = 5
@@ -43,6 +47,8 @@ class Limits:
     """How long one template may take to render."""
     expression_chars: int = 2_000_000
     """How long a rendered template may be."""
+    javascript_bytes: int = 64 * MIB
+    """How much memory one JavaScript expression may take."""
     document_bytes: int = 16 * MIB
     """How large a definition file may be."""
     document_nodes: int = 1_000_000
@@ -76,11 +82,16 @@ class Limits:
 _OF_A_RUN = (
     "call_depth",
     "for_each_items",
+    "loop_iterations",
+    "messages",
     "task_depth",
     "parallel_children",
     "pending_actions",
     "state_bytes",
     "expression_seconds",
     "expression_chars",
+    "javascript_bytes",
 )
+DEFAULT_WAIT = 30.0
+"""Seconds that a call waits for its run where it does not say how long."""
 DEFAULT_LIMITS = Limits()

@@ -13,9 +13,8 @@ the interpreter (`machine`), and words the answer (`agent`).
 from __future__ import annotations
 
 import time
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
@@ -33,17 +32,21 @@ from workflows_mcp.agent.graph_answers import (
 from workflows_mcp.agent.histories import Histories
 from workflows_mcp.agent.info import workflow_info
 from workflows_mcp.agent.parts import joined, run_of
-from workflows_mcp.agent.walk import blocks_of
+from workflows_mcp.agent.user_questions import UserQuestion, user_question
+from workflows_mcp.debugging import Debugging
+from workflows_mcp.describing import Describing
 from workflows_mcp.dialects.yaml_source import locate, read_document
 from workflows_mcp.driving import Driving
 from workflows_mcp.engines.base import Engine
 from workflows_mcp.engines.permissions import PermittedSteps, check_bundle, forbidden_blocks
 from workflows_mcp.errors import DefinitionError, NotExpected, Place, Problem, RequestError
 from workflows_mcp.library.catalog import Catalog, WorkflowSummary
+from workflows_mcp.limits import DEFAULT_WAIT
 from workflows_mcp.machine.events import CancelRequested
 from workflows_mcp.machine.machine import Machine
 from workflows_mcp.machine.scope import iso
-from workflows_mcp.machine.state import TERMINAL, Fault, RunState
+from workflows_mcp.machine.state import Fault
+from workflows_mcp.observing import Observing, Progress, asks, needs_attention
 from workflows_mcp.plan.inputs import check_inputs
 from workflows_mcp.plan.model import Bundle
 from workflows_mcp.policy.mcp_client import ToolServers
@@ -52,24 +55,16 @@ from workflows_mcp.policy.rules import policy_of
 from workflows_mcp.policy.secrets import Secrets, hidden_in_logs, secrets_of
 from workflows_mcp.resuming import Resuming
 from workflows_mcp.settings import Settings
+from workflows_mcp.stepping import Stepping
 from workflows_mcp.steps.registry import StepRegistry, default_registry
+from workflows_mcp.telling import HowFar, told, wait_telling
 from workflows_mcp.values import Value
 
+__all__ = ["HowFar", "Progress", "Service", "UserQuestion", "WorkflowSummary", "read_yaml", "told"]
+
 Answer = dict[str, Any]
-DEFAULT_WAIT = 30.0
+
 CHECKPOINTS_LISTED = 50
-
-
-@dataclass(frozen=True, slots=True)
-class Progress:
-    """A block that has started or ended."""
-
-    at: float
-    address: str
-    status: str
-    outcome: str
-    message: str | None
-    seconds: float | None
 
 
 class Service:
@@ -98,6 +93,15 @@ class Service:
         self._resuming = Resuming(
             engine, self._histories, self._askable, submit=self._driving.submit, cleaned=self._cleaned
         )
+        self.describing = Describing(catalog, settings.workspace, settings.limits)
+        self.stepping = Stepping(
+            engine, self._driving, self._histories, self._resuming, self._askable, settings.limits,
+            begin=lambda workflow, inputs: self._begin(workflow, None, None, inputs),
+            plan_of=self.describing.plan_of, cancel=self.cancel, cleaned=self._cleaned, now=now,
+        )  # fmt: skip
+        """Runs in the words of the toolset `reactive`."""
+        self.debugging = Debugging(engine, self._driving, registry, settings.limits, bundle_of=catalog.bundle)
+        self.observing = Observing(engine, self._driving, catalog, settings.limits)
         self._open = ExitStack()
 
     @classmethod
@@ -109,10 +113,10 @@ class Service:
         adopt: bool = True,
         now: Callable[[], float] = time.time,
     ) -> Service:
-        """A service over the embedded engine. One that adopts goes on with what dead processes left."""
+        """Over the engine of the settings. One that adopts goes on with what dead processes left."""
+        from workflows_mcp.engines.choosing import engine_of
         from workflows_mcp.engines.clock import SystemClock
         from workflows_mcp.engines.executor import Executor
-        from workflows_mcp.engines.sqlite.engine import SqliteEngine
 
         registry = registry or default_registry()
         catalog = Catalog.of(settings, registry)
@@ -120,7 +124,7 @@ class Service:
         secrets = secrets_of(settings)
         tools = ToolServers(servers_of(settings.mcp_servers))
         executor = Executor(registry, policy_of(settings), settings.scratch, clock, secrets, tools)
-        engine = SqliteEngine(settings.store, executor, catalog.bundle, clock=clock, adopt=adopt)
+        engine = engine_of(settings, executor, catalog.bundle, clock, adopt=adopt)
         return cls(settings, engine, catalog, registry, secrets, now, tools)
 
     async def __aenter__(self) -> Self:
@@ -194,16 +198,24 @@ class Service:
     ) -> Answer:
         """Answer what the run or the task asks. The same answer twice is harmless; another one is refused
         with what is asked now."""
+        workflow_id = await self._driving.known_as(workflow_id)
         await self._driving.submit(workflow_id, result, step_id)
         return await self._driving.answer(await self._driving.whose_agent(workflow_id), wait_seconds)
 
     async def next_step(self, workflow_id: str, *, task_id: str | None = None) -> Answer:
         """What is asked now, again; harmless to repeat. A task is driven by its own id."""
-        return await self._driving.hand_out(joined(workflow_id, task_id))
+        return await self._driving.hand_out(await self._driving.known_as(joined(workflow_id, task_id)))
 
     async def status(self, workflow_id: str, *, wait_seconds: float = 0.0, alone: bool = False) -> Answer:
         """`alone`: for somebody without sub-agents, of whom all is asked that is asked inside of tasks."""
         return await self._driving.answer(workflow_id, wait_seconds, alone=alone)
+
+    async def user_question(self, workflow_id: str) -> UserQuestion | None:
+        """What the run asks next that is to be put to the user directly, if it is."""
+        if run_of(workflow_id) != workflow_id or self.settings.elicitation == "never":
+            return None
+        situation = await self._driving.situation(workflow_id)
+        return user_question(situation, self._askable, self.settings.elicitation)
 
     async def submit_step(
         self, workflow_id: str, result: Any, *, step_id: str | None = None, wait_seconds: float = DEFAULT_WAIT
@@ -214,7 +226,7 @@ class Service:
 
     async def step(self, workflow_id: str, *, task_id: str | None = None) -> Answer:
         """As `next_step`, in the words of the toolset `stateful`."""
-        return await self._driving.step(joined(workflow_id, task_id))
+        return await self._driving.step(await self._driving.known_as(joined(workflow_id, task_id)))
 
     async def cancel(self, run_id: str, *, reason: str = "") -> Answer:
         """End a run and all that is under way in it. Cancelling twice is harmless."""
@@ -250,25 +262,6 @@ class Service:
         self, workflow_id: str, *, paths: Sequence[str] = (), offset: int = 0, limit: int | None = None
     ) -> dict[str, Any]:
         return await self._driving.state(workflow_id, paths=paths, offset=offset, limit=limit)
-
-    async def watch(self, run_id: str) -> AsyncIterator[Progress]:
-        """Every block as it starts and ends, until the run has ended or needs an answer."""
-        seen: dict[str, str] = {}
-        position = -1
-        while True:
-            machine = await self._engine.wait(run_id, _moved_beyond(position), 1.0)
-            state = machine.state
-            position = state.events
-            for address, _, record in blocks_of(machine):
-                if seen.get(address) == record.status:
-                    continue
-                seen[address] = record.status
-                ended = record.completed_at if record.status in TERMINAL else None
-                seconds = ended - record.started_at if ended and record.started_at else None
-                at = ended or record.started_at or state.changed_at
-                yield Progress(at, address, record.status, record.outcome, record.message, seconds)
-            if _needs_attention(state):
-                return
 
     # Checkpoints, and runs in the words of the toolset `graph`
 
@@ -328,7 +321,7 @@ class Service:
     ) -> Answer:
         machine = await self._wait(run_id, wait_seconds)
         questions = NOTHING_ASKED
-        if _asks(machine.state):
+        if asks(machine.state):
             machine, questions = await self._histories.questions(run_id)
         return graph_answer(
             machine,
@@ -388,7 +381,7 @@ class Service:
 
     async def _wait(self, run_id: str, wait_seconds: float) -> Machine:
         seconds = min(max(wait_seconds, 0.0), self.settings.limits.wait_seconds)
-        return await self._engine.wait(run_id, _needs_attention, seconds)
+        return await wait_telling(self._engine, run_id, needs_attention, seconds)
 
 
 def read_yaml(text: str, file: str) -> Value:
@@ -397,19 +390,6 @@ def read_yaml(text: str, file: str) -> Value:
     if document.problems:
         raise DefinitionError(document.problems)
     return document.value
-
-
-def _needs_attention(state: RunState) -> bool:
-    """Whether the run has ended or asks something of the agent."""
-    return state.status != "running" or _asks(state)
-
-
-def _asks(state: RunState) -> bool:
-    return any(frame.kind == "agent" for frame in state.frames.values())
-
-
-def _moved_beyond(position: int) -> Callable[[RunState], bool]:
-    return lambda state: state.events > position or _needs_attention(state)
 
 
 def _place(machine: Machine, fault: Fault) -> Place | None:

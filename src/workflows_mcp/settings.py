@@ -1,4 +1,5 @@
-"""What a user can set, and where from: the environment over `workflows.toml` over the defaults.
+"""What a user can set, and where from: the environment over `workflows.toml` over `workflows.yaml` over the
+defaults.
 
 Read once at start and handed down; no other module looks at the environment.
 
@@ -14,10 +15,18 @@ Read once at start and handed down; no other module looks at the environment.
                                use, by comma
     WORKFLOWS_SECRETS_FILE     a file with secrets, NAME=value        [secrets_file]
     WORKFLOWS_TOOLSETS         which tools are served, by comma       [toolsets]
+    WORKFLOWS_READ_ONLY        true: only tools that look at runs     [read_only]
+    WORKFLOWS_HTTP_<NAME>      where MCP is served over HTTP          [http] name = …
     WORKFLOWS_MCP_SERVERS      servers whose tools steps may call,    [mcp_servers.name]
                                as JSON
     WORKFLOWS_STATE_ACCESS     whether reading state that a step does [state_access]
                                not declare is refused: enforce, warn
+    WORKFLOWS_ELICITATION      whose prompts the user is asked        [elicitation]
+                               directly: workflow, always, never
+    WORKFLOWS_WORKFLOW_TOOLS   workflows that are tools of their own: [workflow_tools]
+                               names, patterns, tag:NAME, by comma
+    WORKFLOWS_ENGINE           what keeps runs: embedded, temporal    [engine]
+    WORKFLOWS_TEMPORAL_<NAME>  where the Temporal server is           [temporal] name = …
     WORKFLOWS_LIMIT_<NAME>     any limit of limits.py                 [limits] name = …
     WORKFLOWS_LOG_LEVEL        what goes to stderr                    [log_level]
 """
@@ -26,27 +35,54 @@ from __future__ import annotations
 
 import logging
 import os
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any
 
 from workflows_mcp.errors import RequestError
 from workflows_mcp.limits import Limits
+from workflows_mcp.settings_files import read_files
+from workflows_mcp.settings_http import HttpSettings, read_http
 from workflows_mcp.values import did_you_mean, from_json
 
 logger = logging.getLogger(__name__)
 
 PREFIX = "WORKFLOWS_"
-FILE_NAME = "workflows.toml"
-TOOLSETS = ("core", "graph", "stateful", "memory")
+TOOLSETS = ("core", "graph", "stateful", "reactive", "memory", "debug")
 DEFAULT_TOOLSETS = ("core",)
 
 LEVELS = ("safe", "trusted", "privileged")
 """How much a step type may do, from the least to the most; `steps.base` says what each means."""
 STATE_ACCESS = ("enforce", "warn")
+ELICITATION = ("workflow", "always", "never")
+"""Whether the user is asked directly: where the workflow says so, unless it says otherwise, or not at all."""
+ENGINES = ("embedded", "temporal")
+DEFAULT_HOST = "localhost:7233"
 CAPABILITIES = ("run_commands", "read_files", "write_files", "network", "modify_state")
 """What a step type may need of the world."""
+
+
+@dataclass(frozen=True, slots=True)
+class TemporalSettings:
+    """Where the Temporal server is, and what this process does for it."""
+
+    host: str | None = None
+    """None: a development server of our own."""
+    namespace: str = "default"
+    task_queue: str = "mcp-workflows"
+    tls: bool | None = None
+    """None: where there is an API key."""
+    tls_ca: Path | None = None
+    tls_cert: Path | None = None
+    tls_key: Path | None = None
+    blobs: Path | None = None
+    """A directory that all workers share, for large values; None: `blobs` in the home."""
+    worker: bool = True
+    """Whether this process lends a worker."""
+    steps: bool = True
+    """Whether that worker carries out steps, too: a command that only looks must not begin any."""
+    api_key: str | None = field(default=None, repr=False)
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,11 +100,19 @@ class Settings:
     """The only names of secrets that workflows may use; None: all."""
     secrets_file: Path | None = None
     toolsets: tuple[str, ...] = DEFAULT_TOOLSETS
+    read_only: bool = False
+    """Whether this process serves only tools that look at runs, and carries out none."""
+    http: HttpSettings = field(default_factory=HttpSettings)
     mcp_servers: Mapping[str, Any] = field(default_factory=dict)
     """MCP servers whose tools the server itself may call, by name; `policy.mcp_servers` reads them."""
     state_access: str = "enforce"
     """What holds for workflows of steps that do not say it themselves."""
+    elicitation: str = ELICITATION[0]
+    workflow_tools: tuple[str, ...] = ()
+    """Which workflows are served as tools of their own: names, patterns of names, or `tag:` and a tag."""
     log_level: str = "WARNING"
+    engine: str = ENGINES[0]
+    temporal: TemporalSettings = field(default_factory=TemporalSettings)
     limits: Limits = field(default_factory=Limits)
 
     @property
@@ -77,7 +121,17 @@ class Settings:
 
     @property
     def scratch(self) -> Path:
-        return self.home / "scratch"
+        """Of the engine: each clears away what runs have left that it does not know any more."""
+        return self.home / ("scratch" if self.engine == ENGINES[0] else f"scratch-{self.engine}")
+
+    @property
+    def blobs(self) -> Path:
+        return self.temporal.blobs or self.home / "blobs"
+
+    @property
+    def dev_server(self) -> Path:
+        """Where the Temporal server of our own keeps what it has."""
+        return self.home / "temporal"
 
     @property
     def definition_directories(self) -> tuple[Path, ...]:
@@ -92,43 +146,74 @@ class Settings:
         )
 
 
-def load_settings(environ: Mapping[str, str] | None = None, *, workspace: Path | None = None) -> Settings:
+def load_settings(
+    environ: Mapping[str, str] | None = None, *, workspace: Path | None = None, engine: str | None = None
+) -> Settings:
+    """`engine`: one that goes before whatever is set."""
     environ = os.environ if environ is None else environ
     workspace = (workspace or Path.cwd()).resolve()
-    given = _from_file(workspace / FILE_NAME)
-    limits = dict(given.pop("limits", {}))
+    given = read_files(workspace, _READERS)
+    limits = given.pop("limits", {})
+    temporal = given.pop("temporal", {})
+    _refuse_key_in_file(temporal)
+    http: dict[str, str] = {}
     for name, text in environ.items():
         if name.startswith(PREFIX + "LIMIT_"):
             limits[name[len(PREFIX) + 6 :].lower()] = text
+        elif name.startswith(PREFIX + "TEMPORAL_"):
+            temporal[name[len(PREFIX) + 9 :].lower()] = text
+        elif name.startswith(PREFIX + "HTTP_"):
+            http[name[len(PREFIX) + 5 :].lower()] = text
         elif name.startswith(PREFIX) and (key := name[len(PREFIX) :].lower()) in _READERS:
             given[key] = text
         elif name.startswith(PREFIX) and not name.startswith(PREFIX + "SECRET_"):
             hint = did_you_mean(key, _READERS, what="settings")
             logger.warning("%s is no setting and is ignored; %s", name, hint)
+    if engine is not None:
+        given["engine"] = engine
+    http_settings = read_http(given.pop("http", {}), http)
     known = {key: _READERS[key](key, value) for key, value in given.items()}
+    if "host" in temporal and "engine" not in known:
+        logger.warning("a Temporal server is set, but engine is not: runs are kept here (engine = temporal)")
     return Settings(
         workspace=workspace,
         home=known.pop("home", None) or _data_directory(environ),
+        temporal=_temporal(temporal, environ.get("TEMPORAL_API_KEY")),
         limits=_limits(limits),
+        http=http_settings,
         **known,
     )
 
 
-def _from_file(path: Path) -> dict[str, Any]:
-    if not path.is_file():
-        return {}
-    import tomllib
-
-    try:
-        document = tomllib.loads(path.read_text(encoding="utf-8"))
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-        raise RequestError(f"{path} is not valid TOML: {error}") from None
-    unknown = [key for key in document if key not in _READERS and key != "limits"]
-    if unknown:
+def _temporal(given: Mapping[str, Any], shared_key: str | None) -> TemporalSettings:
+    """`shared_key`: one for every program that speaks to Temporal. Our own server does not need it."""
+    values: dict[str, Any] = {}
+    for name, raw in given.items():
+        if name not in _TEMPORAL_READERS:
+            hint = did_you_mean(name, _TEMPORAL_READERS)
+            raise RequestError(f"unknown setting 'temporal.{name}'", hint=hint)
+        if raw != "":
+            values[name] = _TEMPORAL_READERS[name](f"temporal.{name}", raw)
+    if values.keys() & _OF_A_SERVER:
+        values.setdefault("host", DEFAULT_HOST)
+    if "host" in values:
+        values.setdefault("api_key", _api_key("TEMPORAL_API_KEY", shared_key) if shared_key else None)
+    settings = TemporalSettings(**values)
+    if (settings.tls_cert is None) != (settings.tls_key is None):
+        raise RequestError("temporal.tls_cert and temporal.tls_key belong together: one of them is not set")
+    if settings.tls is False and (settings.tls_ca or settings.tls_cert):
         raise RequestError(
-            f"{path}: unknown setting '{unknown[0]}'", hint=did_you_mean(unknown[0], [*_READERS, "limits"])
+            "temporal.tls is false, but certificates are set", hint="take out one or the other"
         )
-    return document
+    return settings
+
+
+def _refuse_key_in_file(temporal: Mapping[str, Any]) -> None:
+    if "api_key" in temporal:
+        raise RequestError(
+            "an API key does not belong into a file",
+            hint="set WORKFLOWS_TEMPORAL_API_KEY in the environment, and take temporal.api_key out",
+        )
 
 
 def _limits(given: Mapping[str, Any]) -> Limits:
@@ -158,9 +243,10 @@ def _path(_: str, value: str) -> Path | None:
 def _flag(key: str, value: str | bool) -> bool:
     if isinstance(value, bool):
         return value
-    if value.lower() in ("1", "true", "yes", "on"):
+    word = str(value).lower()
+    if word in ("1", "true", "yes", "on"):
         return True
-    if value.lower() in ("0", "false", "no", "off"):
+    if word in ("0", "false", "no", "off"):
         return False
     raise RequestError(f"the setting '{key}' must be true or false, not {value!r}")
 
@@ -169,11 +255,39 @@ def _text(_: str, value: str) -> str:
     return value
 
 
+def _some_text(key: str, value: Any) -> str:
+    if not isinstance(value, str) or not value.strip():
+        raise RequestError(f"the setting '{key}' must be text")
+    return value.strip()
+
+
+def _api_key(key: str, value: Any) -> str:
+    """What is wrong with it is said without showing it."""
+    text = _some_text(key, value)
+    if not (text.isascii() and text.isprintable() and " " not in text):
+        raise RequestError(f"the setting '{key}' must be one line of letters, digits and signs")
+    return text
+
+
+def _place(key: str, value: Any) -> Path:
+    return Path(_some_text(key, value)).expanduser().resolve()
+
+
+def _host(key: str, value: Any) -> str:
+    host = _some_text(key, value)
+    name, _, port = host.rpartition(":")
+    if not name or "/" in name or not port.isdecimal() or not 0 < int(port) < 65536:
+        raise RequestError(
+            f"the setting '{key}' must be host:port, not {host!r}", hint=f"e.g. {DEFAULT_HOST}"
+        )
+    return host
+
+
 def read_toolsets(key: str, value: Any) -> tuple[str, ...]:
     """Names of toolsets; `all` and `default` stand for several."""
     known = {"all": TOOLSETS, "default": DEFAULT_TOOLSETS, **{name: (name,) for name in TOOLSETS}}
     chosen: list[str] = []
-    for name in _names(key, value):
+    for name in read_names(key, value):
         if name not in known:
             hint = did_you_mean(name, known, what="toolsets are")
             raise RequestError(f"the setting '{key}' has an unknown toolset '{name}'", hint=hint)
@@ -193,24 +307,18 @@ def _tables(key: str, value: Any) -> dict[str, Any]:
     return value
 
 
-def _level(key: str, value: Any) -> str:
-    level = str(value).strip().lower()
-    if level not in LEVELS:
-        raise RequestError(
-            f"the setting '{key}' cannot be {value!r}", hint=did_you_mean(level, LEVELS, what="levels are")
-        )
-    return level
+def _one_of(words: tuple[str, ...]) -> Callable[[str, Any], str]:
+    def read(key: str, value: Any) -> str:
+        word = str(value).strip().lower()
+        if word not in words:
+            hint = did_you_mean(word, words, what="it is one of")
+            raise RequestError(f"the setting '{key}' cannot be {value!r}", hint=hint)
+        return word
+
+    return read
 
 
-def _state_access(key: str, value: Any) -> str:
-    access = str(value).strip().lower()
-    if access not in STATE_ACCESS:
-        hint = did_you_mean(access, STATE_ACCESS, what="it is one of")
-        raise RequestError(f"the setting '{key}' cannot be {value!r}", hint=hint)
-    return access
-
-
-def _names(key: str, value: Any) -> tuple[str, ...]:
+def read_names(key: str, value: Any) -> tuple[str, ...]:
     parts = value.split(",") if isinstance(value, str) else value
     if not isinstance(parts, list) or not all(isinstance(part, str) for part in parts):
         raise RequestError(f"the setting '{key}' must be names, separated by commas, not {value!r}")
@@ -218,7 +326,7 @@ def _names(key: str, value: Any) -> tuple[str, ...]:
 
 
 def _capabilities(key: str, value: Any) -> frozenset[str]:
-    names = _names(key, value)
+    names = read_names(key, value)
     for name in names:
         if name not in CAPABILITIES:
             hint = did_you_mean(name, CAPABILITIES, what="capabilities are")
@@ -231,15 +339,33 @@ _READERS: dict[str, Any] = {
     "template_paths": _paths,
     "allowed_paths": _paths,
     "allow_commands": _flag,
-    "security_level": _level,
+    "security_level": _one_of(LEVELS),
     "denied_capabilities": _capabilities,
-    "secrets": _names,
+    "secrets": read_names,
     "secrets_file": _path,
     "toolsets": read_toolsets,
+    "read_only": _flag,
     "mcp_servers": _tables,
-    "state_access": _state_access,
+    "state_access": _one_of(STATE_ACCESS),
+    "elicitation": _one_of(ELICITATION),
+    "workflow_tools": read_names,
+    "engine": _one_of(ENGINES),
     "log_level": _text,
 }
+_TEMPORAL_READERS: dict[str, Any] = {
+    "host": _host,
+    "namespace": _some_text,
+    "task_queue": _some_text,
+    "tls": _flag,
+    "tls_ca": _place,
+    "tls_cert": _place,
+    "tls_key": _place,
+    "blobs": _place,
+    "worker": _flag,
+    "api_key": _api_key,
+}
+_OF_A_SERVER = {"namespace", "tls", "tls_ca", "tls_cert", "tls_key", "api_key"}
+"""What nobody sets who has no server: our own one knows none of it."""
 
 
 def _data_directory(environ: Mapping[str, str]) -> Path:

@@ -56,6 +56,9 @@ class Confirm(Step):
         }
         return Question("confirm", "Yes or no?", {}, schema, "confirmed")
 
+    def understood(self, inputs: Any, result: Any) -> Any:
+        return {**result, "confirmed": True} if result.get("confirmed") == "yes" else result
+
     def answered(self, inputs: Any, result: dict[str, Any]) -> StepResult:
         return StepResult({"yes": result["confirmed"]})
 

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -9,6 +10,7 @@ from workflows_mcp.errors import InvalidResult, NotExpected
 from workflows_mcp.machine.events import Answered
 from workflows_mcp.machine.machine import Machine
 from workflows_mcp.steps.registry import StepRegistry
+from workflows_mcp.values import to_json
 
 
 def answer(machine: Machine, registry: StepRegistry, step_id: str | None, result: Any) -> None:
@@ -55,7 +57,9 @@ def test_a_text_is_taken_in_every_form_that_models_send(
     assert check_result(machine, registry, None, result)[1].outputs == {"response": "7"}
 
 
-@pytest.mark.parametrize("result", [True, "true", {"confirmed": True}, '{"confirmed": true}'])
+@pytest.mark.parametrize(
+    "result", [True, "true", "yes", {"confirmed": True}, '{"confirmed": true}', '{"confirmed": "yes"}']
+)
 def test_a_confirmation_is_taken_in_every_form_that_models_send(
     build: Any, registry: StepRegistry, result: Any
 ) -> None:
@@ -71,12 +75,13 @@ def test_text_that_happens_to_be_json_stays_the_text_that_was_asked_for(
     assert check_result(machine, registry, None, text)[1].outputs == {"response": text}
 
 
+@pytest.mark.parametrize("as_sent", [dict, to_json], ids=["object", "json-text"])
 def test_a_result_that_does_not_fit_is_refused_with_the_schema_and_an_example(
-    build: Any, registry: StepRegistry
+    build: Any, registry: StepRegistry, as_sent: Callable[[Any], Any]
 ) -> None:
     machine = build.started(build.plan("ask", build.confirm("sure")))
     with pytest.raises(InvalidResult) as refused:
-        check_result(machine, registry, None, {"confirmed": "maybe", "extra": 1})
+        check_result(machine, registry, None, as_sent({"confirmed": "maybe", "extra": 1}))
     text = str(refused.value)
     assert "'confirmed' must be true or false, not text \"maybe\"" in text
     assert "'extra' is not known here" in text

@@ -12,8 +12,10 @@ from pathlib import Path
 from workflows_mcp import errors
 from workflows_mcp.cli.main import build_parser
 from workflows_mcp.limits import Limits
-from workflows_mcp.settings import _READERS
+from workflows_mcp.settings import _READERS, TOOLSETS
+from workflows_mcp.steps.output_formats import FORMATS
 from workflows_mcp.steps.registry import default_registry
+from workflows_mcp.steps.user_input import AnswerRules
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -51,7 +53,17 @@ def test_every_setting_and_every_limit_is_in_the_settings() -> None:
     assert [item.name for item in fields(Limits) if f"`{item.name.upper()}`" not in text] == []
 
 
-PAGES = {"graph": "docs/graph-dialect.md", "stateful": "docs/stateful-dialect.md"}
+PAGES = {
+    "graph": "docs/graph-dialect.md",
+    "stateful": "docs/stateful-dialect.md",
+    "reactive": "docs/reactive-dialect.md",
+}
+
+
+def section(page: str, name: str) -> str:
+    """What a page says about a step type; empty where it has no such heading."""
+    _, heading, rest = document(page).partition(f"\n### {name}\n")
+    return rest.split("\n### ")[0].split("\n## ")[0] if heading else ""
 
 
 def test_every_step_type_with_its_inputs_and_outputs_is_in_the_page_of_a_dialect_that_has_it() -> None:
@@ -60,13 +72,11 @@ def test_every_step_type_with_its_inputs_and_outputs_is_in_the_page_of_a_dialect
     for name in registry.own_names():
         step = registry.get(name)
         dialect, called = next(iter((step.offered or {"graph": name}).items()))
-        heading = f"\n### {called}\n"
-        text = document(PAGES[dialect])
-        if heading not in text:
+        text = section(PAGES[dialect], called)
+        if not text:
             missing.append(name)
             continue
-        section = text.split(heading)[1].split("\n### ")[0].split("\n## ")[0]
-        code = " ".join(re.findall(r"`([^`]+)`", section))
+        code = " ".join(re.findall(r"`([^`]+)`", text))
         shown = [field.alias or key for key, field in step.Inputs.model_fields.items()]
         given = [key for key in step.Outputs.model_fields if key != step.gives]
         missing += [
@@ -81,6 +91,13 @@ def test_every_name_that_a_step_type_has_in_a_dialect_is_in_the_page_of_that_dia
     assert [it for it in offered if f"\n### {it[1]}\n" not in document(PAGES[it[0]])] == []
 
 
+def test_every_output_format_and_every_rule_for_an_answer_is_in_the_page_of_the_reactive_dialect() -> None:
+    formats = section(PAGES["reactive"], "shell_command")
+    assert [name for name in ("output_format", *FORMATS) if f"`{name}`" not in formats] == []
+    rules = section(PAGES["reactive"], "user_input")
+    assert [name for name in AnswerRules.model_fields if f"`{name}`" not in rules] == []
+
+
 def test_every_command_is_in_the_readme() -> None:
     text = document("README.md")
     actions = build_parser()._subparsers
@@ -90,6 +107,16 @@ def test_every_command_is_in_the_readme() -> None:
 
 
 def test_every_tool_is_in_the_readme() -> None:
-    from workflows_mcp.mcp_server.tools.core import core_tools
+    from workflows_mcp.mcp_server.toolsets import tools_of
 
-    assert [tool.name for tool in core_tools() if f"`{tool.name}`" not in document("README.md")] == []
+    assert [tool.name for tool in tools_of(TOOLSETS) if f"`{tool.name}`" not in document("README.md")] == []
+
+
+def test_every_tool_of_a_toolset_and_every_prompt_is_in_its_page() -> None:
+    from workflows_mcp.mcp_server.prompts import prompts_of
+    from workflows_mcp.mcp_server.toolsets import tools_of
+
+    text = document("docs/toolsets.md")
+    names = [tool.name for tool in tools_of(TOOLSETS)] + [it.name for it in prompts_of(TOOLSETS)]
+    assert [name for name in names if not re.search(rf"`{name}[`(]", text)] == []
+    assert [name for name in TOOLSETS if f"| `{name}` |" not in text] == []

@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from pathlib import Path
 
 import pytest
 
-from support.engines import ENGINES, World
+from support.engines import ENGINES, World, world_of
 from workflows_mcp.engines.base import Engine
-from workflows_mcp.engines.clock import VirtualClock
 from workflows_mcp.limits import Limits
+from workflows_mcp.steps.base import Step
 
 Scenario = Callable[[World, Engine], Awaitable[None]]
 
@@ -20,9 +20,11 @@ Scenario = Callable[[World, Engine], Awaitable[None]]
 def on_engine(request: pytest.FixtureRequest, tmp_path: Path) -> Callable[..., None]:
     """Runs a scenario on one engine."""
 
-    def run(scenario: Scenario, *, limits: Limits | None = None) -> None:
+    def run(scenario: Scenario, *, limits: Limits | None = None, steps: Sequence[Step] = ()) -> None:
+        world, _ = world_of(request.param, tmp_path, request, limits)
+        world.more.extend(steps)
+
         async def go() -> None:
-            world = World(tmp_path, clock=VirtualClock(), limits=limits)
             async with world.engine(request.param) as engine:
                 await asyncio.wait_for(scenario(world, engine), 20)
 

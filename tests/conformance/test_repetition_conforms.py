@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from support.engines import ENGINES, World, asks, ended
+from support.engines import ENGINES, World, asks, ended, world_of
 from support.plans import block, bundle, plan
 from workflows_mcp.engines.base import Engine
 from workflows_mcp.engines.clock import VirtualClock, settle
@@ -31,9 +31,9 @@ def gate(name: str, timeout: float | None = None) -> Do:
 @pytest.fixture(params=ENGINES)
 def on_engine(request: pytest.FixtureRequest, tmp_path: Path) -> Callable[[Scenario], None]:
     def run(scenario: Scenario) -> None:
+        world, clock = world_of(request.param, tmp_path, request)
+
         async def go() -> None:
-            clock = VirtualClock()
-            world = World(tmp_path, clock=clock)
             async with world.engine(request.param) as engine:
                 await asyncio.wait_for(scenario(world, engine, clock), 20)
 

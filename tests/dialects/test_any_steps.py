@@ -129,7 +129,7 @@ def loaded(document: Any) -> Definition | list[Problem]:
 @pytest.mark.rows("S1", "X12")
 @pytest.mark.slow
 @settings(
-    max_examples=500, deadline=None, suppress_health_check=[HealthCheck.too_slow, HealthCheck.filter_too_much]
+    max_examples=250, deadline=None, suppress_health_check=[HealthCheck.too_slow, HealthCheck.filter_too_much]
 )
 @given(workflows())
 @example(

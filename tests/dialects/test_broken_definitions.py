@@ -165,7 +165,6 @@ EXPECTED: dict[str, list[Expected]] = {
         P("self_dependency", 6, 18, "'build' depends on itself", "remove it"),
         P("unknown_dependency", 10, 18, "no block 'biuld'", "did you mean 'build'?"),
     ],
-    "steps_instead_of_blocks": [P("dialect", 2, 1, "'steps' are not read by this version", "'blocks'")],
     "tab_indentation": [P("yaml", 5, 1, "tab", "use spaces")],
     "two_cycles": [
         P("cycle", 7, 16, "a → b → a", "remove one"),

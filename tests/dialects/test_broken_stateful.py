@@ -171,9 +171,6 @@ EXPECTED: dict[str, list[Expected]] = {
         P("prompt_in_task", 25, 13, "step 'confirm' asks the user, but the task 'deploy_service' is handed to sub-agents by foreach 'deploy', and they have no user to ask", "ask before that foreach: put the prompt before step 'deploy', with an "),
         P("prompt_in_task", 34, 9, "step 'tell' asks the user, but the task 'deploy_part' is handed to sub-agents by foreach 'deploy', and they have no user to ask", "ask before that foreach: put the prompt before step 'deploy', with an "),
     ],
-    "reactive_types": [
-        P("dialect", 3, 1, "workflows made of such 'steps' are not read by this version", "it reads workflows made of 'blocks', and of steps that have a state; d"),
-    ],
     "read_too_early": [
         P("undefined", 7, 23, "state.built.stdout: nothing has written the field 'built' when step 'report' reads it", "give it a first value, initial_state: {built: null}, or put step 'buil"),
         P("undefined", 11, 22, "state.n: nothing has written the field 'n' when step 'count' reads it", "give it a first value: initial_state: {n: null}"),

@@ -10,6 +10,7 @@ from jsonschema import Draft202012Validator
 from pydantic import Field, model_validator
 
 from workflows_mcp.dialects import Definition, check_bundle, load
+from workflows_mcp.dialects.recognition import dialect_of
 from workflows_mcp.dialects.schema import workflow_schema
 from workflows_mcp.dialects.yaml_source import read_document
 from workflows_mcp.errors import DefinitionError, Problem
@@ -227,16 +228,22 @@ def test_an_input_need_not_be_given_unless_it_says_so() -> None:
         ("x-a: 1", "{id: a, type: shel, command: x}", "stateful"),
         ("dialect: stateful", "{id: a, type: mcp_call, tool: x}", "stateful"),
         ("dialect: stateful\ndefault_state: {}", "{id: a, type: shell_command}", "stateful"),
-        ("default_state: {}", "{id: a, type: mcp_call, tool: x}", "other"),
-        ("state_schema: {}", "{id: a, type: foreach}", "other"),
-        ("sub_agent_tasks: {}", "{id: a, type: foreach}", "other"),
-        ("x-a: 1", "{id: a, type: shell_command, command: x}", "other"),
-        ("x-a: 1", "{id: a, type: user_message, message: x}", "other"),
+        ("default_state: {}", "{id: a, type: mcp_call, tool: x}", "reactive"),
+        ("state_schema: {}", "{id: a, type: foreach}", "reactive"),
+        ("sub_agent_tasks: {}", "{id: a, type: foreach}", "reactive"),
+        ("imports: []", "{id: a, type: foreach}", "reactive"),
+        ("x-a: 1", "{id: a, type: shell_command, command: x}", "reactive"),
+        ("x-a: 1", "{id: a, type: user_message, message: x}", "reactive"),
+        ("x-a: 1", "{id: a, type: mcp_call, method: x}", "reactive"),
+        ("x-a: 1", "{id: a, type: foreach, steps: [{type: break}]}", "reactive"),
+        ("x-a: 1", "{id: a, type: foreach, task: x}", "stateful"),
+        ("x-a: 1", "{id: a, type: HttpRequest, method: GET, body: x, steps: 3, needs_state: []}", "stateful"),
+        ("initial_state: {}", "{type: shell_command, state_update: {path: raw.a}}", "stateful"),
+        ("dialect: reactive\ninitial_state: {}", "{id: a, type: shell}", "reactive"),
     ],
 )
 def test_the_dialect_is_known_by_what_only_it_has(head: str, steps: str, dialect: str) -> None:
-    codes = {problem.code for problem in found(f"{head}\nsteps: [{steps}]\n")}
-    assert ("dialect" in codes) == (dialect == "other")
+    assert dialect_of(read_document(f"{head}\nsteps: [{steps}]\n", "x").value) == dialect
 
 
 @pytest.mark.rows("S4")

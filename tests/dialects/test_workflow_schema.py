@@ -15,7 +15,7 @@ from jsonschema.exceptions import best_match
 from pydantic import BaseModel, BeforeValidator, Field, model_validator
 
 from support.steps import registry_of
-from workflows_mcp.dialects import graph, graph_blocks, input_specs, load, stateful
+from workflows_mcp.dialects import graph, graph_blocks, input_specs, load, reactive, stateful
 from workflows_mcp.dialects.schema import workflow_schema
 from workflows_mcp.dialects.yaml_source import read_document
 from workflows_mcp.errors import DefinitionError
@@ -27,10 +27,16 @@ from workflows_mcp.steps.shell_outputs import KEYS as OUTPUT_KEYS
 
 ROOT = Path(__file__).resolve().parents[2]
 BESIDE = ROOT.parent / "shared" / "corpus"
-CORPUS = Path(os.environ.get("WORKFLOWS_CORPUS", BESIDE)) / "graph"
+CORPUS = Path(os.environ.get("WORKFLOWS_CORPUS", BESIDE))
 BROKEN = ROOT / "tests" / "dialects" / "broken"
 BROKEN_STEPS = ROOT / "tests" / "dialects" / "broken_stateful"
-FOLDERS = [ROOT / "src" / "workflows_mcp" / "library" / "templates", ROOT / "examples", CORPUS]
+BROKEN_REACTIVE = ROOT / "tests" / "dialects" / "broken_reactive"
+FOLDERS = [
+    ROOT / "src" / "workflows_mcp" / "library" / "templates",
+    ROOT / "examples",
+    CORPUS / "graph",
+    CORPUS / "reactive",
+]
 FILES = sorted(path for folder in FOLDERS for path in folder.rglob("*.yaml"))
 
 SCHEMA = workflow_schema(default_registry())
@@ -71,7 +77,9 @@ def test_it_knows_and_describes_every_key() -> None:
     definitions = SCHEMA["$defs"]
     retry_keys = definitions["retry"]["anyOf"][0]["properties"]
     for properties, keys in [
-        (SCHEMA["else"]["properties"], graph.KEYS),
+        (definitions["blocks_workflow"]["properties"], graph.KEYS),
+        (definitions["reactive_workflow"]["properties"], reactive.KEYS),
+        (definitions["reactive_task"]["properties"], reactive.TASK_KEYS),
         (definitions["steps_workflow"]["properties"], stateful.KEYS),
         (definitions["task"]["properties"], stateful.TASK_KEYS),
         (definitions["input"]["properties"]["validation"]["properties"], tuple(RULES)),
@@ -113,7 +121,7 @@ def test_every_workflow_that_loads_fits(path: Path) -> None:
     [
         "bad_depends_on", "bad_id", "bad_on_failure", "bad_output_specs", "bad_repetition",
         "block_not_a_mapping", "blocks_empty", "blocks_not_a_list", "inputs_not_a_mapping", "many_problems",
-        "missing_step_inputs", "neither_blocks_nor_steps", "steps_instead_of_blocks", "unknown_block_type",
+        "missing_step_inputs", "neither_blocks_nor_steps", "unknown_block_type",
         "unknown_input_type", "unknown_keys_everywhere", "wrong_defaults", "wrong_dialect", "wrong_literals",
     ],
 )  # fmt: skip
@@ -132,6 +140,69 @@ def test_mistakes_that_need_no_knowledge_of_the_whole_file_are_seen(name: str) -
 )  # fmt: skip
 def test_mistakes_in_steps_are_seen_too(name: str) -> None:
     assert problem(read_document((BROKEN_STEPS / f"{name}.yaml").read_text(), name).value)
+
+
+@pytest.mark.rows("X12")
+@pytest.mark.parametrize(
+    "name",
+    [
+        "beside_the_wrapper", "computed_fields", "default_state", "documents", "error_handling",
+        "error_handling_as_text", "failures_of_steps", "ids", "loops", "malformed_expressions", "missing_keys",
+        "misspelt_keys", "misspelt_types", "no_steps", "not_steps", "parallel", "paths", "state_not_a_mapping",
+        "state_schema", "tasks", "tasks_not_a_mapping", "tools", "types_of_other_dialects", "user_inputs",
+        "workflow_tries", "wrapped",
+    ],
+)  # fmt: skip
+def test_mistakes_in_reactive_files_are_seen_too(name: str) -> None:
+    assert problem(read_document((BROKEN_REACTIVE / f"{name}.yaml").read_text(), name).value)
+
+
+def reactive_step(**keys: Any) -> dict[str, Any]:
+    """A reactive workflow of one step."""
+    return {"default_state": {"raw": {}}, "steps": [keys]}
+
+
+def computed(**keys: Any) -> dict[str, Any]:
+    schema = {"raw": {"n": "number"}, "computed": {"c": {"from": "raw.n", "transform": "input", **keys}}}
+    return {"state_schema": schema, "steps": [{"type": "exit"}]}
+
+
+@pytest.mark.rows("X12")
+@pytest.mark.parametrize(
+    ("document", "says"),
+    [
+        (reactive_step(type="shell", command="x"), "steps.0.type: 'shell' is not one of ['conditional'"),
+        (reactive_step(type="shell_command", comand="x"), "steps.0: "),
+        (reactive_step(type="shell_command", command="x", output_format="xml"), "steps.0.output_format: "),
+        (reactive_step(type="shell_command", command="x", on_error="ignore"), "steps.0.on_error: "),
+        (
+            reactive_step(type="shell_command", command="x", state_update={"path": "n"}),
+            "steps.0.state_update",
+        ),
+        (reactive_step(type="state_update", path="computed.n", value=1), "steps.0.path: "),
+        (reactive_step(type="state_update", value=1), "steps.0: "),
+        (reactive_step(type="mcp_call", mcp={"metod": "x"}), "steps.0.mcp: "),
+        (reactive_step(type="mcp_call", tool="x"), "steps.0: "),
+        (reactive_step(type="while", condition="x"), "steps.0: "),
+        (
+            reactive_step(type="while", condition="x", max_iterations=0, body=[{"type": "exit"}]),
+            "steps.0.max_i",
+        ),
+        (reactive_step(type="foreach", items=3, steps=[{"type": "break"}]), "steps.0.items: "),
+        (reactive_step(type="foreach", items=[1], steps=[{"type": "brake"}]), "steps.0.steps"),
+        (reactive_step(type="user_message", message="x", on_error="retry"), "steps.0.on_error: "),
+        (computed(on_error="use_falback"), "state_schema.computed.c.on_error: "),
+        (computed(**{"from": "n"}), "state_schema.computed.c.from: "),
+        ({"default_state": {"n": 1}, "steps": [{"type": "exit"}]}, "default_state: Additional properties"),
+        ({"dialect": "reactive"}, ": {'dialect': 'reactive'} is not valid under any"),
+        ({"workflow": reactive_step(type="exti")}, "workflow.steps.0.type: 'exti' is not one of"),
+        ({"workflow": reactive_step(type="exit"), "name": "x"}, ": 'name' does not match any of the regexes"),
+    ],
+    ids=lambda it: it if isinstance(it, str) else "",
+)
+def test_a_mistake_in_a_reactive_file_is_seen_where_it_is(document: dict[str, Any], says: str) -> None:
+    assert not is_loaded(document, default_registry())
+    assert problem(document).startswith(says)
 
 
 def step(**keys: Any) -> dict[str, Any]:

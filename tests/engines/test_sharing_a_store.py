@@ -137,6 +137,7 @@ def test_a_batch_under_an_old_epoch_is_refused_and_its_driver_stops(tmp_path: Pa
                 await settle()
             await engine.view(run_id)
             thief = apsw.Connection(str(tmp_path / "runs.db"))
+            thief.set_busy_timeout(5000)
             thief.execute("INSERT INTO owners VALUES('thief', 1e12, 'elsewhere', 1, 1)")
             thief.execute("UPDATE runs SET owner = 'thief', epoch = epoch + 1")
             before = list(thief.execute("SELECT position, epoch FROM journal"))
@@ -171,6 +172,7 @@ def test_a_process_whose_lease_had_run_out_asks_before_it_starts_a_step(
             monkeypatch.setattr(engine._lease, "_ends", 0.0)
             await engine.store.write(engine._renew)
             thief = apsw.Connection(str(tmp_path / "runs.db"))
+            thief.set_busy_timeout(5000)
 
             def steal_after_writing(batch: Batch, done: Callable[[Exception | None], None]) -> None:
                 def stolen(error: Exception | None) -> None:
@@ -206,6 +208,7 @@ def test_a_process_that_was_stopped_just_before_it_starts_a_command_asks_first(
                 monkeypatch.setattr(engine._lease, "_ends", 0.0)
                 if stolen:
                     thief = apsw.Connection(str(tmp_path / "runs.db"))
+                    thief.set_busy_timeout(5000)
                     thief.execute("UPDATE runs SET owner = 'thief', epoch = epoch + 1")
                     thief.close()
                 await context.world.run_command(

@@ -118,6 +118,37 @@ def test_a_letter_to_a_run_that_ends_first_is_refused_not_left_unanswered(tmp_pa
     asyncio.run(asyncio.wait_for(go(), 20))
 
 
+def test_a_letter_that_comes_when_its_owner_goes_to_rest_is_taken_in_at_once(tmp_path: Path) -> None:
+    """The owner has looked for letters a moment before, and nobody drives the run any more."""
+
+    async def go() -> None:
+        one, other = World(tmp_path), World(tmp_path)
+        async with one.engine("sqlite") as first, other.engine("sqlite", adopt=False) as second:
+            assert isinstance(first, SqliteEngine)
+            blocks = [block("q", ASK), block("then", note("then"), ["q"]), block("p", ASK)]
+            run_id = await first.start(bundle(plan(*blocks, block("busy", gate("busy")))), {})
+            await first.wait(run_id, asks, 5)
+
+            async def deaf(_: object) -> None:
+                return None
+
+            first.letters.hand_out = deaf  # type: ignore[method-assign,assignment]
+            late = asyncio.create_task(
+                second.send(run_id, lambda _, now: Answered(now, "q", {"response": "yes"}))
+            )
+            while first.store.read("SELECT count(*) FROM inbox") == [(0,)]:
+                await settle()
+            one.gate.open("busy")
+            await asyncio.wait_for(late, 0.9)
+            await second.wait(run_id, lambda state: "then" in state.root.records, 5)
+            assert other.note.lines == ["then"]
+            assert first.store.read("SELECT count(*) FROM inbox") == [(0,)]
+            await first.send(run_id, lambda _, now: Answered(now, "p", {"response": "yes"}))
+            assert (await second.wait(run_id, ended, 5)).state.status == "completed"
+
+    asyncio.run(asyncio.wait_for(go(), 20))
+
+
 @pytest.mark.parametrize("how", ["huge", "surrogate", "exit", "cancel"])
 def test_whatever_a_step_does_ends_as_its_failure_and_the_run_goes_on(tmp_path: Path, how: str) -> None:
     async def go() -> None:

@@ -5,14 +5,13 @@ from __future__ import annotations
 
 import asyncio
 import json
-import subprocess
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from support.mortal_servers import Victims
 from support.scripted import ANALYZE, DEPLOY, PLANNING, SMALL_PR, Agents, Answers, example, ran
-from support.stdio import serving
 from workflows_mcp.service import Service
 from workflows_mcp.settings import Settings
 
@@ -28,35 +27,6 @@ RUNS: dict[str, tuple[Answers, dict[str, Any]]] = {
 }
 
 
-class Victims:
-    """A server process for each call, one after the other; sub-agents side by side have theirs at the same time."""
-
-    def __init__(self, directory: Path) -> None:
-        self._directory = directory
-        self.killed = 0
-
-    async def call(self, tool: str, **arguments: Any) -> dict[str, Any]:
-        command, environment, workspace = serving(self._directory)
-        server = subprocess.Popen(
-            command,
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.DEVNULL,
-            env=environment,
-            cwd=workspace,
-        )
-        try:
-            result = await asyncio.to_thread(_called, server, tool, arguments)
-        finally:
-            server.kill()  # not a moment after its answer
-            server.communicate()
-            self.killed += 1
-        assert not result.get("isError"), result
-        answer = result["structuredContent"]
-        assert isinstance(answer, dict)
-        return answer
-
-
 class Forgetful(Victims):
     """The answers get lost with the process: everything is said to a second one again, word for word."""
 
@@ -65,30 +35,6 @@ class Forgetful(Victims):
             arguments["request_id"] = "the run"
         await super().call(tool, **arguments)
         return await super().call(tool, **arguments)
-
-
-def _called(server: subprocess.Popen[bytes], tool: str, arguments: dict[str, Any]) -> dict[str, Any]:
-    assert server.stdin is not None
-    assert server.stdout is not None
-    client = {
-        "protocolVersion": "2025-06-18",
-        "capabilities": {},
-        "clientInfo": {"name": "t", "version": "1"},
-    }
-    messages: list[dict[str, Any]] = [
-        {"id": 1, "method": "initialize", "params": client},
-        {"method": "notifications/initialized"},
-        {"id": 2, "method": "tools/call", "params": {"name": tool, "arguments": arguments}},
-    ]
-    server.stdin.write(b"".join(json.dumps({"jsonrpc": "2.0", **it}).encode() + b"\n" for it in messages))
-    server.stdin.flush()
-    for line in server.stdout:
-        message = json.loads(line)
-        if message.get("id") == 2:
-            result = message["result"]
-            assert isinstance(result, dict)
-            return result
-    raise AssertionError("the server ended without an answer")
 
 
 async def undisturbed(

@@ -1,4 +1,5 @@
-"""Every example of the documents that describe the graph dialect is run, as it is written there, by some test.
+"""Every example of the documents that describe the graph and the reactive dialect is run, as it is written there,
+by some test.
 
 The documents are not part of this repository: the tests run where they are found beside it. What counts as run
 is a text that stands, word for word, in a test_documented_*.py and is used by a test that names the rows it proves.
@@ -16,7 +17,7 @@ import pytest
 
 HERE = Path(__file__).resolve().parent
 BESIDE = HERE.parents[2] / "shared" / "seeds"
-DOCUMENTS = sorted(path for number in ("000", "001") for path in BESIDE.glob(f"{number}_*.txt"))
+DOCUMENTS = sorted(path for number in ("000", "001", "003") for path in BESIDE.glob(f"{number}_*.txt"))
 _FENCE = re.compile(r"^ *```(yaml|python)\n(.*?)^ *```", re.M | re.S)
 _EXPRESSION = re.compile(r'^"(.*\$\{.*)"', re.M)
 

@@ -15,7 +15,7 @@ from workflows_mcp.steps.registry import default_registry
 
 ROOT = Path(__file__).resolve().parents[2]
 FILES = sorted(builtin_directory().rglob("*.yaml"))
-KINDS = ("ci", "examples", "files", "git", "node", "python", "stateful")
+KINDS = ("ci", "examples", "files", "git", "node", "python", "reactive", "stateful")
 
 
 def name_of(file: Path) -> str:
@@ -27,9 +27,12 @@ NAMES = [name_of(file) for file in FILES]
 
 
 def gives(plan: Plan) -> list[str]:
-    """The names of what a workflow gives: its outputs, or the parts of the value that it returns at its end."""
+    """The names of what a workflow gives: its outputs, the parts of the value that it returns at its end, or the
+    fields of its state that follow from others."""
     if isinstance(plan.body, Graph):
         return list(plan.outputs)
+    if plan.dialect == "reactive":
+        return list(plan.computed)
     last = plan.body.nodes[-1].do
     assert isinstance(last, Return)
     return list(last.value)

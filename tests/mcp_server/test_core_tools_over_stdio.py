@@ -267,6 +267,7 @@ def test_a_call_that_is_given_up_leaves_its_run_running(place: Any) -> None:
     text = one_block("sleep 1.5; echo finished")
 
     async def work(agent: Any) -> None:
+        assert (await agent.call("get_workflow_status"))["runs"] == []  # the server is ready from here on
         with pytest.raises(MCPError):
             await agent.client.call_tool("start_workflow", {"yaml": text}, read_timeout_seconds=0.5)
         (run,) = (await agent.call("get_workflow_status"))["runs"]

@@ -8,15 +8,68 @@ import json
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from workflows_mcp.mcp_server.server import INSTRUCTIONS, build_server
-from workflows_mcp.settings import load_settings
+from workflows_mcp.settings import TOOLSETS, load_settings
 
 SNAPSHOT = Path(__file__).parent / "tool_schemas.json"
+MEMORY = Path(__file__).parent / "memory_schemas.json"
 TOKENS = 2500
 
 
-def definitions() -> list[dict[str, Any]]:
-    server = build_server(load_settings({}))
+READS = (True, None, None, False)
+"""readOnlyHint, destructiveHint, idempotentHint, openWorldHint"""
+WORKS = (None, True, None, None)
+"""Steps may do anything, anywhere, and again if it is called again: what is assumed of tools that say nothing."""
+HANDS_OUT = (None, False, True, False)
+"""It notes which agent is at work; nothing is lost, and once more changes nothing."""
+ENDS = (None, True, True, False)
+"""It takes something away, of what the server itself keeps; once more changes nothing."""
+KEEPS = (None, False, None, False)
+"""It adds something each time, to what the server itself keeps."""
+HINTS = {
+    "list_workflows": READS,
+    "get_workflow_info": READS,
+    "start_workflow": WORKS,
+    "submit_result": WORKS,
+    "get_next_step": HANDS_OUT,
+    "get_workflow_status": READS,
+    "get_workflow_state": READS,
+    "control_workflow": ENDS,
+    "validate_workflow_yaml": READS,
+    "execute_workflow": WORKS,
+    "execute_inline_workflow": WORKS,
+    "resume_workflow": WORKS,
+    "get_workflow_schema": READS,
+    "list_checkpoints": READS,
+    "get_checkpoint_info": READS,
+    "delete_checkpoint": ENDS,
+    "submit_step_result": WORKS,
+    "workflow_list": READS,
+    "workflow_get_info": READS,
+    "workflow_start": WORKS,
+    "workflow_get_next_step": HANDS_OUT,
+    "workflow_step_complete": WORKS,
+    "workflow_resume": WORKS,
+    "workflow_load_definition": READS,
+    "workflow_checkpoint": KEEPS,
+    "workflow_complete": ENDS,
+    "workflow_state_read": READS,
+    "workflow_state_update": WORKS,
+    "workflow_state_dependencies": READS,
+    "save_to_memory": ENDS,
+    "load_from_memory": READS,
+    "list_memory_keys": READS,
+    "workflow_trace_transformations": READS,
+    "workflow_debug_info": READS,
+    "workflow_test_transformation": READS,
+    "workflow_explain_plan": READS,
+}
+
+
+def definitions(toolsets: str = "") -> list[dict[str, Any]]:
+    server = build_server(load_settings({"WORKFLOWS_TOOLSETS": toolsets}))
     tools = asyncio.run(server.list_tools())
     return [tool.model_dump(mode="json", by_alias=True, exclude_none=True) for tool in tools]
 
@@ -45,6 +98,33 @@ def test_all_definitions_together_stay_within_their_budget_of_tokens() -> None:
     assert len(INSTRUCTIONS) / 4 < 250
 
 
+def published() -> dict[str, list[dict[str, Any]]]:
+    """What the snapshots have, by the names of tools: one of some name can be of several toolsets."""
+    found: dict[str, list[dict[str, Any]]] = {}
+    for path in Path(__file__).parent.glob("*schemas.json"):
+        for tool in json.loads(path.read_text(encoding="utf-8")):
+            found.setdefault(tool["name"], []).append(by_itself(tool))
+    return found
+
+
+def by_itself(tool: dict[str, Any]) -> dict[str, Any]:
+    """The definition without what depends on the toolsets beside it: test_what_models_are_shown has that."""
+    return {key: value for key, value in tool.items() if key != "_meta"}
+
+
+@pytest.mark.parametrize("toolsets", [*TOOLSETS, "all"])
+def test_every_tool_of_every_toolset_is_in_a_snapshot(toolsets: str) -> None:
+    there, here = published(), map(by_itself, definitions(toolsets))
+    assert [tool["name"] for tool in here if tool not in there.get(tool["name"], ())] == []
+
+
+@pytest.mark.parametrize("toolsets", [*TOOLSETS, "all"])
+def test_the_hints_of_every_tool_say_what_is_so(toolsets: str) -> None:
+    names = ("readOnlyHint", "destructiveHint", "idempotentHint", "openWorldHint")
+    for tool in definitions(toolsets):
+        assert tuple(tool["annotations"].get(name) for name in names) == HINTS[tool["name"]], tool["name"]
+
+
 def test_every_tool_and_every_argument_is_described_and_every_answer_typed() -> None:
     for tool in definitions():
         assert tool["description"], tool["name"]
@@ -54,5 +134,10 @@ def test_every_tool_and_every_argument_is_described_and_every_answer_typed() -> 
             assert argument.get("description"), f"{tool['name']}.{name}"
 
 
+def memory_definitions() -> list[dict[str, Any]]:
+    return [tool for tool in definitions("memory") if "memory" in tool["name"]]
+
+
 if __name__ == "__main__":
-    SNAPSHOT.write_text(json.dumps(definitions(), indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
+    for path, tools in ((SNAPSHOT, definitions()), (MEMORY, memory_definitions())):
+        path.write_text(json.dumps(tools, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")

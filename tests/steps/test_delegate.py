@@ -5,7 +5,8 @@ from __future__ import annotations
 import pytest
 from pydantic import ValidationError
 
-from workflows_mcp.agent.actions import _taken
+from workflows_mcp.agent.actions import understood
+from workflows_mcp.agent.asked import Asked
 from workflows_mcp.agent.schema_check import violations
 from workflows_mcp.steps.base import Question
 from workflows_mcp.steps.delegate import Delegate
@@ -24,7 +25,7 @@ def answer(result: Value, **inputs: Value) -> dict[str, Value] | list[str]:
     """What an answer amounts to, or all that is wrong with it."""
     given = DELEGATE.Inputs.model_validate({"instructions": "Sum it up.", **inputs})
     question = DELEGATE.ask(given)
-    taken = DELEGATE.understood(given, _taken(question, result))
+    taken = understood(Asked(DELEGATE, given, question), result)
     return violations(taken, question.result_schema) or DELEGATE.answered(given, taken).outputs
 
 

@@ -14,11 +14,13 @@ import pytest
 from pydantic import ValidationError
 
 from support import tool_server
+from support.questions import AskedRun
 from workflows_mcp.errors import Forbidden
 from workflows_mcp.policy.mcp_results import unpacked
 from workflows_mcp.service import Service
 from workflows_mcp.settings import Settings
 from workflows_mcp.steps.mcp_call import MCPCall
+from workflows_mcp.steps.registry import default_registry
 from workflows_mcp.values import Value
 
 T = TypeVar("T")
@@ -142,6 +144,20 @@ def test_a_failure_that_gives_no_reason_is_one_all_the_same() -> None:
 def test_what_is_no_call_is_refused(inputs: dict[str, Value]) -> None:
     with pytest.raises(ValidationError):
         CALL.Inputs.model_validate(inputs)
+
+
+@pytest.mark.rows("R11")
+@pytest.mark.parametrize("result", [{"errors": 2}, ["src/one.ts"], "clean", None])
+def test_in_the_reactive_dialect_method_and_params_are_tool_and_parameters(result: Value) -> None:
+    assert default_registry().find("mcp_call", "reactive") is default_registry().get("MCPCall")
+    inputs: dict[str, Value] = {"tool": "check_typescript", "parameters": {"files": ["src/one.ts"]}}
+    run = AskedRun(CALL, inputs)
+    assert run.action["type"] == "mcp_call"
+    assert run.action["parameters"] == {**inputs, "args": inputs["parameters"]}
+    assert run.submit(result).outputs == {"result": result}
+    assert CALL.gives_in("reactive") == CALL.gives == "result"
+    failed = run.submit({"is_error": True, "error": "no compiler"})
+    assert (failed.ok, failed.message) == (False, "the tool 'check_typescript' failed: no compiler")
 
 
 # By the server

@@ -10,15 +10,23 @@ from typing import Any
 import pytest
 from pydantic import ValidationError
 
+from workflows_mcp.engines.clock import SystemClock
+from workflows_mcp.engines.executor import Executor
 from workflows_mcp.errors import Forbidden, StepError
 from workflows_mcp.expressions.base import Code
+from workflows_mcp.limits import Limits
+from workflows_mcp.machine import commands
+from workflows_mcp.machine.events import StepDone, StepFailed
 from workflows_mcp.policy.handles import World
 from workflows_mcp.policy.leftovers import end_leftovers
 from workflows_mcp.policy.rules import Policy
+from workflows_mcp.policy.secrets import Secrets
 from workflows_mcp.service import Service
 from workflows_mcp.settings import Settings
 from workflows_mcp.steps.base import StepContext, StepResult
+from workflows_mcp.steps.registry import default_registry
 from workflows_mcp.steps.shell import Shell
+from workflows_mcp.values import Value, secret_mark, to_json
 
 RunStep = Callable[..., StepResult]
 SHELL = Shell()
@@ -210,6 +218,122 @@ def test_what_a_block_gives_that_did_not_run() -> None:
 def test_a_timeout_is_a_number_of_seconds(timeout: object) -> None:
     with pytest.raises(ValidationError):
         SHELL.Inputs.model_validate({"command": "true", "timeout": timeout})
+
+
+# What it printed, as data
+
+
+@pytest.mark.rows("R9")
+@pytest.mark.parametrize(
+    ("output_format", "command", "value"),
+    [
+        ("text", "echo a; echo b", "a\nb\n"),
+        ("lines", "echo a; echo b", ["a", "b"]),
+        ("lines", "true", []),
+        ("json", """echo '{"passed": 3}'""", {"passed": 3}),
+        ("key_value", "echo A=1; echo 'b: 2'", {"A": "1", "b": "2"}),
+    ],
+)
+def test_a_command_that_is_told_a_format_gives_its_output_in_it(
+    run_step: RunStep, output_format: str, command: str, value: Value
+) -> None:
+    result = run_step(SHELL, {"command": command}, config={"output_format": output_format})
+    assert (result.ok, result.message, result.outputs["result"]) == (True, None, value)
+    assert result.outputs["exit_code"] == 0
+
+
+@pytest.mark.rows("R9")
+@pytest.mark.parametrize(
+    ("command", "says"),
+    [
+        ("echo not yet", 'printed no JSON (JSON is malformed: invalid character (byte 4)); its output begins: "not yet"'),
+        ("true", "the command printed nothing, and JSON was expected"),
+    ],
+)  # fmt: skip
+def test_output_of_another_format_is_a_failure_that_shows_it(
+    run_step: RunStep, command: str, says: str
+) -> None:
+    result = run_step(SHELL, {"command": command}, config={"output_format": "json"})
+    assert not result.ok
+    assert says in str(result.message)
+    assert (result.outputs["result"], result.outputs["success"], result.outputs["exit_code"]) == (
+        None,
+        False,
+        0,
+    )
+
+
+@pytest.mark.rows("R9")
+@pytest.mark.parametrize(("printed", "value"), [("{}", {}), ("nothing", None)])
+def test_a_command_that_failed_says_its_exit_code_and_gives_what_data_there_is(
+    run_step: RunStep, printed: str, value: Value
+) -> None:
+    command = f"echo '{printed}'; echo broken >&2; exit 3"
+    result = run_step(SHELL, {"command": command}, config={"output_format": "json"})
+    assert (result.ok, result.message) == (False, "Command exited with code 3: broken")
+    assert (result.outputs["result"], result.outputs["exit_code"]) == (value, 3)
+
+
+@pytest.mark.rows("R9")
+def test_what_was_not_kept_whole_is_not_taken_for_data(
+    run_step: RunStep, workspace: Path, tmp_path: Path
+) -> None:
+    small = World(Policy(workspace, limits=Limits(captured_bytes=100)), "run-1", tmp_path / "scratch")
+    result = run_step(SHELL, {"command": "seq 100"}, config={"output_format": "lines"}, at=small)
+    assert not result.ok
+    assert "more than the 100 bytes that are kept" in str(result.message)
+    assert "WORKFLOWS_LIMIT_CAPTURED_BYTES" in str(result.message)
+    assert result.outputs["result"] is None
+    text = run_step(SHELL, {"command": "seq 100"}, config={"output_format": "text"}, at=small)
+    assert text.ok
+    assert "bytes cut here" in text.outputs["result"]
+
+
+@pytest.mark.rows("R9")
+def test_only_the_reactive_dialect_has_formats() -> None:
+    assert SHELL.told["reactive"] == {"output_format": "text"}
+    assert [SHELL.gives_in(dialect) for dialect in ("graph", "stateful", "reactive")] == ["", "", "result"]
+    assert SHELL.usually_by({}, "reactive") == "server"
+    assert "output_format" not in SHELL.Inputs.model_fields
+    assert "result" not in SHELL.output_defaults({})
+    assert SHELL.output_defaults({"output_format": "json"})["result"] is None
+    assert SHELL.check_config({"output_format": "json"}) == []
+    ((path, message, hint),) = SHELL.check_config({"output_format": "jsn"})
+    assert (path, message) == (("output_format",), 'there is no output format "jsn"')
+    assert "did you mean 'json'?" in hint
+
+
+@pytest.mark.rows("R9")
+def test_values_are_data_whatever_the_format(run_step: RunStep, workspace: Path) -> None:
+    hostile = 'a"; touch pwned; echo "'
+    code = Code(("printf '%s\\n' \"", '"'), (hostile,))
+    config = {"output_format": "lines"}
+    assert run_step(SHELL, {"command": ""}, code=code, config=config).outputs["result"] == [hostile]
+    assert list(workspace.iterdir()) == []
+    raw = run_step(SHELL, {"command": "", "unsafe": "raw"}, code=code, config=config)
+    assert raw.outputs["result"] == ["a"]
+    assert (workspace / "pwned").exists()
+
+
+@pytest.mark.rows("R9", "X5")
+def test_a_secret_is_taken_out_of_the_data_too(workspace: Path, tmp_path: Path) -> None:
+    secrets = Secrets(environ={"WORKFLOWS_SECRET_PIN": "4711471147"})
+    executor = Executor(
+        default_registry(), Policy(workspace), tmp_path / "scratch", SystemClock(), secrets=secrets
+    )
+    code = Code(("""printf '{"pin": %s, "why": "it is %s"}' """, " ", ""), (secret_mark("PIN"),) * 2)
+    config: dict[str, Value] = {"output_format": "json"}
+
+    async def scenario() -> StepDone | StepFailed:
+        heard: asyncio.Future[StepDone | StepFailed] = asyncio.get_running_loop().create_future()
+        command = commands.RunStep("go#1", "go", "Shell", {"command": "x"}, {"command": code}, config)
+        executor.hands("run-1", "").perform(command, heard.set_result)
+        return await heard
+
+    event = asyncio.run(scenario())
+    assert isinstance(event, StepDone)
+    assert event.outputs["result"] == {"pin": secret_mark("PIN"), "why": f"it is {secret_mark('PIN')}"}
+    assert "4711" not in to_json(event.outputs)
 
 
 # Handed to an agent

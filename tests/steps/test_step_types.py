@@ -20,6 +20,8 @@ from workflows_mcp.steps.prompt import Prompt
 from workflows_mcp.steps.registry import ALIASES, GROUP, OFFERED, StepRegistry, default_registry
 
 NAMES = [
+    "AgentShell",
+    "ApplyHints",
     "CreateFile",
     "CreateWorktree",
     "Delegate",
@@ -32,9 +34,11 @@ NAMES = [
     "RemoveWorktree",
     "RenderTemplate",
     "Shell",
+    "UserInput",
     "UserPrompt",
     "WriteJSONState",
 ]
+UNTOUCHING = ("Delegate", "ExecuteWorkflow", "Prompt", "UserInput", "UserPrompt")
 
 
 @pytest.mark.rows("G26")
@@ -54,7 +58,7 @@ def test_every_type_is_found_by_name_and_documents_itself(name: str) -> None:
 @pytest.mark.parametrize("name", NAMES)
 def test_a_type_that_touches_the_world_says_so(name: str) -> None:
     step = default_registry().get(name)
-    assert bool(step.capabilities) == (name not in ("Delegate", "ExecuteWorkflow", "Prompt", "UserPrompt"))
+    assert bool(step.capabilities) == (name not in UNTOUCHING)
     assert (step.level == "privileged") == ("run_commands" in step.capabilities)
 
 
@@ -96,9 +100,15 @@ def test_a_type_has_a_name_of_its_own_and_one_in_each_dialect_that_has_it() -> N
     assert registry.own_names() == NAMES
     assert {"CreateFile", "Shell", "Prompt"} <= set(registry.names())
     assert {"CreateFile", "shell", "prompt", "mcp_call", "delegate"} <= set(registry.names("stateful"))
-    assert not {"MCPCall", "mcp_call", "UserPrompt", "shell"} & set(registry.names())
-    assert not {"Shell", "Prompt", "ExecuteWorkflow"} & set(registry.names("stateful"))
+    reactive = {"shell_command", "agent_shell_command", "user_input", "mcp_call", "apply_hints"}
+    assert {"CreateFile", *reactive} <= set(registry.names("reactive"))
+    assert not {"MCPCall", "UserPrompt", "shell", *reactive} & set(registry.names())
+    assert not {"Shell", "Prompt", "ExecuteWorkflow", *reactive - {"mcp_call"}} & set(
+        registry.names("stateful")
+    )
+    assert not {"Shell", "shell", "Prompt", "prompt", "delegate"} & set(registry.names("reactive"))
     assert registry.find("shell", "stateful") is registry.find("Shell") is registry.get("Shell")
+    assert registry.find("shell_command", "reactive") is registry.get("Shell")
     for name, dialect in (("shell", "graph"), ("Shell", "stateful"), ("MCPCall", "stateful"), ("x", "graph")):
         assert registry.find(name, dialect) is None
     assert registry.find("Workflow") is registry.get("ExecuteWorkflow")
@@ -151,7 +161,7 @@ def test_types_of_somebody_else_say_for_themselves_where_they_are_and_a_broken_o
 
 
 @pytest.mark.rows("G23")
-@pytest.mark.parametrize("name", ["Shell", "MCPCall"])
+@pytest.mark.parametrize("name", ["Shell", "MCPCall", "AgentShell"])
 def test_what_may_not_run_here_is_not_handed_to_an_agent_either(name: str, tmp_path: Path) -> None:
     allowed = PermittedSteps(default_registry(), Policy(tmp_path))
     assert allowed.get(name) is default_registry().get(name)
@@ -159,7 +169,8 @@ def test_what_may_not_run_here_is_not_handed_to_an_agent_either(name: str, tmp_p
     question = denied.get(name).ask(None)
     assert question.type == "forbidden"
     assert question.parameters == {}
-    assert denied.names("stateful") == allowed.names("stateful")
-    called = denied.find(default_registry().get(name).offered["stateful"], "stateful")
-    assert called is not None
-    assert called.ask(None) == question
+    for dialect, called in default_registry().get(name).offered.items():
+        assert denied.names(dialect) == allowed.names(dialect)
+        step = denied.find(called, dialect)
+        assert step is not None
+        assert step.ask(None) == question

@@ -7,7 +7,8 @@ from typing import Any
 import pytest
 from pydantic import ValidationError
 
-from workflows_mcp.agent.actions import _taken
+from workflows_mcp.agent.actions import understood
+from workflows_mcp.agent.asked import Asked
 from workflows_mcp.agent.schema_check import violations
 from workflows_mcp.steps.base import Question
 from workflows_mcp.steps.user_prompt import UserPrompt
@@ -27,7 +28,7 @@ def answer(result: Any, **inputs: Value) -> dict[str, Value] | list[str]:
     """What an answer amounts to, or all that is wrong with it."""
     given = PROMPT.Inputs.model_validate({"message": "Well?", **inputs})
     question = PROMPT.ask(given)
-    taken = PROMPT.understood(given, _taken(question, result))
+    taken = understood(Asked(PROMPT, given, question), result)
     wrong = violations(taken, question.result_schema)
     return wrong or PROMPT.answered(given, taken).outputs
 

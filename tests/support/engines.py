@@ -5,10 +5,13 @@ from __future__ import annotations
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
 
 from support.steps import Gate, Note, registry_of
 from workflows_mcp.engines.base import Engine
-from workflows_mcp.engines.clock import Clock, SystemClock
+from workflows_mcp.engines.clock import Clock, SystemClock, VirtualClock
 from workflows_mcp.engines.executor import Executor
 from workflows_mcp.engines.memory import MemoryEngine
 from workflows_mcp.engines.sqlite.engine import SqliteEngine
@@ -19,15 +22,26 @@ from workflows_mcp.plan.model import Bundle
 from workflows_mcp.policy.rules import Policy
 from workflows_mcp.steps.base import Step
 
-ENGINES = ("memory", "sqlite")
+if TYPE_CHECKING:
+    from workflows_mcp.engines.temporal.connection import Address
+
+ENGINES = ("memory", "sqlite", "temporal")
 
 
 class World:
     """Steps whose doings a test can see, and the definitions that calls can find at run time."""
 
-    def __init__(self, home: Path, *, clock: Clock | None = None, limits: Limits | None = None) -> None:
+    def __init__(
+        self,
+        home: Path,
+        *,
+        clock: Clock | None = None,
+        limits: Limits | None = None,
+        address: Address | None = None,
+    ) -> None:
         self.home = home
         self.store = home / "runs.db"
+        self.address = address
         self.clock = clock or SystemClock()
         self.limits = limits or Limits()
         self.note = Note()
@@ -46,11 +60,24 @@ class World:
             raise UnknownWorkflow(f"there is no workflow '{name}'")
         return self.found[name]
 
+    def _temporal_engine(self) -> Engine:
+        from support.virtual_time import EngineInVirtualTime, TemporalClock
+        from workflows_mcp.engines.temporal.blobs import BlobStore
+        from workflows_mcp.engines.temporal.engine import TemporalEngine
+
+        assert self.address is not None
+        parts = (self.address, self.executor(), self.find, BlobStore(self.home / "blobs"))
+        if isinstance(self.clock, TemporalClock):
+            return EngineInVirtualTime(*parts, clock=self.clock, gate=self.gate)
+        return TemporalEngine(*parts)
+
     @asynccontextmanager
     async def engine(self, kind: str, *, adopt: bool = True) -> AsyncIterator[Engine]:
         engine: Engine
         if kind == "memory":
             engine = MemoryEngine(self.executor(), self.find, clock=self.clock)
+        elif kind == "temporal":
+            engine = self._temporal_engine()
         else:
             engine = SqliteEngine(self.store, self.executor(), self.find, clock=self.clock, adopt=adopt)
         await engine.open()
@@ -58,6 +85,26 @@ class World:
             yield engine
         finally:
             await engine.close()
+
+
+def address_of(kind: str, request: pytest.FixtureRequest) -> Address | None:
+    """Where the server is that an engine of this kind needs, if it needs one."""
+    address: Address | None = request.getfixturevalue("temporal_address") if kind == "temporal" else None
+    return address
+
+
+def world_of(
+    kind: str, home: Path, request: pytest.FixtureRequest, limits: Limits | None = None
+) -> tuple[World, VirtualClock]:
+    """For an engine of this kind, under a clock that a test moves."""
+    address = address_of(kind, request)
+    if address is None:
+        clock = VirtualClock()
+        return World(home, clock=clock, limits=limits), clock
+    from support.virtual_time import TemporalClock
+
+    moved = TemporalClock()
+    return World(home, clock=moved, limits=limits, address=address), moved
 
 
 def ended(state: RunState) -> bool:

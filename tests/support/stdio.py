@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import sys
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -15,10 +15,17 @@ T = TypeVar("T")
 Call = Callable[..., Awaitable[dict[str, Any]]]
 
 
-def served(directory: Path, work: Callable[[Call], Awaitable[T]], *, toolsets: str = "core") -> T:
+def served(
+    directory: Path,
+    work: Callable[[Call], Awaitable[T]],
+    *,
+    toolsets: str = "core",
+    more: Mapping[str, str] | None = None,
+    seconds: float = 60,
+) -> T:
     """What `work` gives, done with `call(tool, **arguments)` of a server that has its home and its workspace in
-    the directory."""
-    command, environment, workspace = serving(directory, toolsets)
+    the directory; `more` are further settings."""
+    command, environment, workspace = serving(directory, toolsets, more)
     parameters = StdioServerParameters(command=command[0], args=command[1:], env=environment, cwd=workspace)
 
     async def session() -> T:
@@ -34,10 +41,12 @@ def served(directory: Path, work: Callable[[Call], Awaitable[T]], *, toolsets: s
 
             return await work(call)
 
-    return asyncio.run(asyncio.wait_for(session(), 60))
+    return asyncio.run(asyncio.wait_for(session(), seconds))
 
 
-def serving(directory: Path, toolsets: str = "core") -> tuple[list[str], dict[str, str], Path]:
+def serving(
+    directory: Path, toolsets: str = "core", more: Mapping[str, str] | None = None
+) -> tuple[list[str], dict[str, str], Path]:
     """How the server is started: command, environment, and the directory to start it in."""
     workspace = directory / "workspace"
     workspace.mkdir(exist_ok=True)
@@ -45,5 +54,6 @@ def serving(directory: Path, toolsets: str = "core") -> tuple[list[str], dict[st
         "WORKFLOWS_HOME": str(directory / "home"),
         "WORKFLOWS_TOOLSETS": toolsets,
         "HOME": str(directory),
+        **(more or {}),
     }
     return [sys.executable, "-m", "workflows_mcp"], environment, workspace

@@ -67,6 +67,7 @@ class Gate(Step):
     def __init__(self) -> None:
         self.started: list[str] = []
         self.stopped: list[str] = []
+        self.waiting = 0
         self._gates: dict[str, asyncio.Event] = {}
 
     def open(self, name: str) -> None:
@@ -74,11 +75,14 @@ class Gate(Step):
 
     async def run(self, inputs: Inputs, context: StepContext) -> StepResult:
         self.started.append(inputs.name)
+        self.waiting += 1
         try:
             await self._gates.setdefault(inputs.name, asyncio.Event()).wait()
         except asyncio.CancelledError:
             self.stopped.append(inputs.name)
             raise
+        finally:
+            self.waiting -= 1
         return StepResult({"name": inputs.name})
 
 

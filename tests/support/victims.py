@@ -17,7 +17,11 @@ from workflows_mcp.service import Service
 from workflows_mcp.settings import Settings
 
 LOADED = [
+    "support.mortal_servers",
+    "workflows_mcp.cli.serving",
     "workflows_mcp.engines.sqlite.engine",
+    "workflows_mcp.mcp_server.server",
+    "workflows_mcp.mcp_server.tools.core",
     "workflows_mcp.steps.call",
     "workflows_mcp.steps.shell",
     "workflows_mcp.steps.template",
@@ -62,10 +66,16 @@ def serve(home: Path, ready: Event, until_ended: bool) -> None:
     asyncio.run(go())
 
 
+def forking() -> ForkServerContext:
+    """Processes that are forked off one that has everything loaded."""
+    context = multiprocessing.get_context("forkserver")
+    context.set_forkserver_preload(["support.victims", *LOADED])
+    return context
+
+
 class Processes:
     def __init__(self) -> None:
-        self._context: ForkServerContext = multiprocessing.get_context("forkserver")
-        self._context.set_forkserver_preload(["support.victims", *LOADED])
+        self._context = forking()
         self._started: list[BaseProcess] = []
 
     def start(self, target: Any, *arguments: Any) -> tuple[BaseProcess, Event]:

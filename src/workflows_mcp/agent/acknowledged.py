@@ -10,7 +10,19 @@ from workflows_mcp.agent.situation import situation_of
 from workflows_mcp.agent.walk import Visited, block_at
 from workflows_mcp.machine.machine import Machine
 from workflows_mcp.machine.state import TERMINAL
-from workflows_mcp.plan.model import Branch, Jump, Node, Return, SetState, Wait
+from workflows_mcp.plan.model import (
+    Branch,
+    Each,
+    Jump,
+    Leave,
+    Node,
+    Return,
+    SetState,
+    Tell,
+    UpdateState,
+    Wait,
+    While,
+)
 
 _WORDS = ("", "{}", "ok", "done", "true", "acknowledged")
 _FIELDS = {"acknowledged", "resumed", "duration", "success", "status"}
@@ -43,7 +55,9 @@ def _acknowledges(result: Any) -> bool:
 def _takes_no_result(node: Node) -> bool:
     if node.for_each is not None:
         return bool(node.for_each.agent)
-    return isinstance(node.do, SetState | Branch | Return | Jump | Wait)
+    return isinstance(
+        node.do, SetState | Branch | Return | Jump | Wait | UpdateState | Tell | While | Each | Leave
+    )
 
 
 def _was_come_to(visited: Visited) -> bool:

@@ -72,16 +72,19 @@ def check_result(
     Raises NotExpected where nothing (or something else) is asked, InvalidResult where it does not fit.
     """
     at = time.time() if now is None else now
-    address = _question_meant(machine, part or whole_run(machine.state.run_id), step_id, at)
+    address = question_meant(machine, part or whole_run(machine.state.run_id), step_id, at)
     asked = _asked(machine, registry, address)
-    taken = asked.step.understood(asked.inputs, _taken(asked.question, result))
+    taken = understood(asked, result)
     taken = clean(taken) if clean is not None else taken
     wrong = violations(taken, asked.question.result_schema)
     if wrong:
         name = part.step_id(address) if part is not None else address
+        message = f"the result does not fit what '{name}' asks for: {'; '.join(wrong)}"
+        said = asked.step.refused(asked.inputs, taken)
         raise InvalidResult(
-            f"the result does not fit what '{name}' asks for: {'; '.join(wrong)}",
-            hint=f"submit for example {to_json(example(asked.question.result_schema))}; "
+            f"the answer to '{name}' is refused: {said}" if said else message,
+            hint=(f"{'; '.join(wrong)}; " if said else "")
+            + f"submit for example {to_json(example(asked.question.result_schema))}; "
             f"the result must fit {to_json(asked.question.result_schema)}. Nothing has changed.",
         )
     amounts_to = asked.step.answered(asked.inputs, taken)
@@ -111,7 +114,7 @@ def already_answered(
     if visited is None or not _was_answered(visited.node, visited.record):
         return False
     asked = _asked_at(visited, registry)
-    taken = asked.step.understood(asked.inputs, _taken(asked.question, result))
+    taken = understood(asked, result)
     taken = clean(taken) if clean is not None else taken
     if not fits(taken, asked.question.result_schema):
         return False
@@ -121,7 +124,8 @@ def already_answered(
 # Which question
 
 
-def _question_meant(machine: Machine, part: Part, step_id: str | None, now: float) -> str:
+def question_meant(machine: Machine, part: Part, step_id: str | None, now: float) -> str:
+    """The address of the open question that is meant; raises NotExpected where there is none."""
     open_questions = {address for address, _ in under_way(machine, "agent") if part.covers(address)}
     if step_id is not None:
         said = step_id.partition("@")[2]
@@ -154,8 +158,8 @@ def _nothing_asked(situation: Situation, step_id: str | None) -> NotExpected:
     if situation.duties.delegations:
         names = ", ".join(repr(situation.part.step_id(it.address)) for it in situation.duties.delegations)
         return NotExpected(
-            f"{what} takes no result for {names}: the sub-agents of its tasks submit theirs, each to the "
-            "workflow_id of its task, and it goes on by itself when all tasks are done",
+            f"{what} takes no result for {names}: the sub-agents of its tasks submit theirs, each for its "
+            "own task, and it goes on by itself when all tasks are done",
             hint=f"see how the tasks stand with {status})",
         )
     meant = situation.part.meant(step_id) if step_id is not None else None
@@ -215,19 +219,33 @@ def _last_answered(machine: Machine, part: Part) -> Visited | None:
 # What the result amounts to
 
 
+def understood(asked: Asked, result: Any) -> Value:
+    """What the result means to the step. Text that is JSON of an object is that object where it names the
+    main field and fits, and wherever the text itself does not fit: then what is wrong is inside of it."""
+    schema, main = asked.question.result_schema, asked.question.main_field
+    taken = asked.step.understood(asked.inputs, _taken(asked.question, result))
+    if isinstance(result, str) and isinstance(parsed := _read(result), dict):
+        meant = asked.step.understood(asked.inputs, _taken(asked.question, parsed))
+        if (main in parsed and fits(meant, schema)) or not fits(taken, schema):
+            return meant
+    return taken
+
+
+def _read(text: str) -> Value:
+    try:
+        return from_json(text)
+    except ValueError:
+        return text
+
+
 def _taken(question: Question, result: Any) -> Value:
     """The result as the object that the schema describes: JSON text is read, and a bare value is taken
     as the main field."""
     main = question.main_field
     if isinstance(result, str):
-        try:
-            parsed = from_json(result)
-        except ValueError:
-            parsed = result
-        if isinstance(parsed, dict) and (main is None or fits(parsed, question.result_schema)):
-            return parsed
+        parsed = _read(result)
         if main is None:
-            return parsed if isinstance(parsed, list) else result  # "1.10" is a text, whatever it looks like
+            return parsed if isinstance(parsed, dict | list) else result  # "1.10" is a text
         if not fits(result, _field(question, main)) and fits(parsed, _field(question, main)):
             return {main: parsed}
         return {main: result}
@@ -252,6 +270,11 @@ def _is_bare_object(question: Question, main: str, result: dict[str, Value]) -> 
 
 
 # Steps and their questions
+
+
+def question_at(machine: Machine, registry: StepRegistry, address: str) -> Question:
+    """What is asked at the address of an open question."""
+    return _asked(machine, registry, address).question
 
 
 def _asked(machine: Machine, registry: StepRegistry, address: str) -> Asked:

@@ -6,7 +6,7 @@
 
 Nothing is stored for a checkpoint: a run is the fold of its events, so what it was at any position can be
 read again, and a checkpoint cannot change afterwards. Every position can be named as `chk_…`; only the
-ends of waves are listed. Knows no engine, no clock and no protocol.
+ends of waves are listed, and what somebody has marked. Knows no engine, no clock and no protocol.
 
     history = History(Machine(bundle), registry)
     for event in events:
@@ -22,7 +22,7 @@ from typing import Literal
 
 from workflows_mcp.agent.actions import pending_actions
 from workflows_mcp.agent.walk import block_at
-from workflows_mcp.machine.events import Answered, Event, Started
+from workflows_mcp.machine.events import Answered, Event, Marked, Started
 from workflows_mcp.machine.machine import Machine
 from workflows_mcp.machine.state import TERMINAL, Frame, RunStatus
 from workflows_mcp.plan.graph import execution_waves
@@ -82,6 +82,8 @@ class Checkpoint:
     closed_at: int | None = None
     """The position at which the question was answered, or given up."""
     answer: Answered | None = None
+    reason: str = ""
+    """Why somebody has marked this place."""
 
     def expired(self, now: float, days: float) -> bool:
         """A question that is still open never is."""
@@ -95,7 +97,7 @@ class History:
     def __init__(self, machine: Machine, registry: StepRegistry) -> None:
         self.machine = machine
         self.checkpoints: list[Checkpoint] = []
-        """Questions and ends of waves, in the order of the journal."""
+        """Questions, ends of waves, and places that somebody has marked, in the order of the journal."""
         self._registry = registry
         self._times: list[float] = []
         self._ended_at: int | None = None
@@ -126,8 +128,10 @@ class History:
         if self.status != "running" and self._ended_at is None:
             self._ended_at = self.position
         self._close_questions(event)
-        if self._wave_ended() and self.status != "cancelled":
+        if (self._wave_ended() and self.status != "cancelled") or isinstance(event, Marked):
             self.checkpoints.append(self._checkpoint())
+        if isinstance(event, Marked):
+            self.checkpoints[-1].reason = event.reason
         self._open_questions(event.at)
 
     def find(self, wanted: CheckpointId) -> Checkpoint | None:

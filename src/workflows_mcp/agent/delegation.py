@@ -68,7 +68,8 @@ def delegated_action(situation: Situation, delegation: Delegation) -> dict[str, 
         "type": "foreach" if each.max_parallel == 1 else "parallel_tasks",
         "instructions": _instructions(situation, each),
         "parameters": parameters,
-        "sub_agent_prompt": SUB_AGENT_PROMPT % {"task": task},
+        "sub_agent_prompt": (block.record.scope and block.record.scope.prompt)
+        or SUB_AGENT_PROMPT % {"task": task},
     }
 
 
@@ -104,17 +105,23 @@ def _tasks(situation: Situation, delegation: Delegation, block: Visited, agent: 
     scope = block.record.scope
     assert scope is not None
     names = names_of_items(scope.each or [], scope.named)
+    keys = dict(zip(names, scope.each or [], strict=True))
     items = dict(zip(names, scope.items, strict=True)) if scope.items is not None else None
     listed: list[Value] = []
     for task in delegation.tasks:
         name = task.part.address.rpartition("/")[2]
-        given = scope.records[name].inputs
+        record = scope.records[name]
+        given = record.inputs
+        context = items[name] if items is not None else given.get("inputs") or given or name
+        task_id: Value = task_name(situation, task)
+        if record.scope is not None and "context" in record.scope.variables:  # a task that has a name
+            context, task_id = record.scope.variables["context"], keys[name]
         listed.append(
             {
-                "task_id": task_name(situation, task),
+                "task_id": task_id,
                 "workflow_id": task.part.id,
                 "agent": agent,
-                "context": items[name] if items is not None else given.get("inputs") or given or name,
+                "context": context,
                 "status": standing(task, situation.now),
             }
         )

@@ -136,6 +136,8 @@ def listed_checkpoint(history: History, checkpoint: Checkpoint) -> dict[str, Val
         "completed_blocks": checkpoint.ended_blocks,
         "moved_on": history.moved_on(checkpoint),
     }
+    if checkpoint.reason:
+        said["reason"] = checkpoint.reason
     if checkpoint.id.type == "pause":
         said["paused_block"] = checkpoint.address
         said["prompt"] = shortened(" ".join(checkpoint.prompt.split()), _LISTED_PROMPT_CHARS)

@@ -16,6 +16,10 @@ from workflows_mcp.values import Value
 
 _CHARACTERS = 300
 _CALL = "ExecuteWorkflow"
+_CALLED_OTHERWISE = {
+    "reactive": {"condition": "conditional", "call": "include_workflow", "return": "exit"},
+}
+"""Operations that a dialect calls otherwise than the plan does."""
 
 
 def workflow_info(
@@ -50,10 +54,13 @@ def workflow_info(
     return {name: value for name, value in info.items() if value or name in always}
 
 
-def _type(do: Operation, dialect: str, registry: StepRegistry) -> str:
+def type_name(do: Operation, dialect: str, registry: StepRegistry) -> str:
     """What the dialect calls it."""
     step = registry.known(do.step) if isinstance(do, Do) else None
-    return step.offered.get(dialect, step.name) if step is not None else kind_of_operation(do)
+    if step is not None:
+        return step.offered.get(dialect, step.name)
+    kind = kind_of_operation(do)
+    return _CALLED_OTHERWISE.get(dialect, {}).get(kind, kind)
 
 
 def _step(node: Node, plan: Plan, registry: StepRegistry) -> dict[str, Value]:
@@ -64,7 +71,7 @@ def _step(node: Node, plan: Plan, registry: StepRegistry) -> dict[str, Value]:
     if isinstance(node.do, Call):
         step["calls"] = node.do.workflow
     else:
-        step["type"] = _type(node.do, plan.dialect, registry)
+        step["type"] = type_name(node.do, plan.dialect, registry)
     if node.needs:
         step["depends_on"] = [graph.nodes[need.node].id for need in node.needs]
     condition = node.condition
@@ -84,7 +91,8 @@ def _asks(bundle: Bundle, registry: StepRegistry) -> list[Value]:
     for name, plan in _main_first(bundle):
         for node in plan.body.nodes:
             if isinstance(node.do, Do) and node.do.by == "agent":
-                question: dict[str, Value] = {"step": node.id, "type": _type(node.do, plan.dialect, registry)}
+                kind = type_name(node.do, plan.dialect, registry)
+                question: dict[str, Value] = {"step": node.id, "type": kind}
                 if name != bundle.main:
                     question["workflow"] = name
                 question["inputs"] = _short(node.do.inputs)

@@ -84,13 +84,33 @@ def part_of(machine: Machine, workflow_id: str) -> Part:
     is_task = around is not None and around.each is not None and block_at(machine, part.address) is not None
     if is_task and known_as == workflow_id:
         return part
-    known = [task.id for task in all_tasks(machine.state)]
+    tasks = all_tasks(machine.state)
+    if (named := _named_by_key(machine.state, tasks, rest)) is not None:
+        return named
+    known = [task.id for task in tasks]
     hint = did_you_mean(workflow_id, known, what="its tasks are", limit=_NAMED)
     hint = hint if known else "it has no tasks now"
     if known_as != workflow_id and _before(workflow_id, known_as):
         message = f"the task '{workflow_id}' is over: the run has come to its step again since"
         raise RequestError(message, hint=hint, code="task_over")
     raise RequestError(f"the run {run_id} has no task '{workflow_id}'", hint=hint, code="unknown_task")
+
+
+def _named_by_key(state: RunState, tasks: list[Part], key: str) -> Part | None:
+    """The only task that is called so, whatever step it belongs to: batch_0. One that is under way goes
+    before those of earlier steps."""
+    found = [task for task in tasks if key_of_task(state, task) == key]
+    if len(found) > 1:
+        found = [task for task in found if task.address in state.frames]
+    return found[0] if len(found) == 1 else None
+
+
+def key_of_task(state: RunState, task: Part) -> str:
+    """What a task is called among those of its step."""
+    around, name = _scope_around(state, task.address), task.address.rpartition("/")[2]
+    if around is None or around.each is None:
+        return name
+    return str(around.each[names_of_items(around.each, around.named).index(name)])
 
 
 def _before(workflow_id: str, known_as: str) -> bool:

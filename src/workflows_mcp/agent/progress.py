@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from workflows_mcp.machine.machine import Machine
 from workflows_mcp.machine.state import TERMINAL, Scope
-from workflows_mcp.plan.model import Branch, Jump, Node, Return, Steps
+from workflows_mcp.plan.model import Branch, Each, Jump, Leave, Node, Return, Steps, While
 from workflows_mcp.values import Value
 
 
@@ -41,6 +41,10 @@ def _followers(node: Node, index: int) -> tuple[int, ...]:
             return ()
         case Branch(otherwise=otherwise):
             return (index + 1, otherwise, usual)
+        case While(otherwise=otherwise) | Each(otherwise=otherwise):
+            return (index + 1, otherwise)
+        case Leave(target=target):
+            return (target,)
         case Jump(target=target):
             return (target, usual)
     return (usual,)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from workflows_mcp.agent.fields import Fields
 from workflows_mcp.agent.parts import Part, whole_run
 from workflows_mcp.agent.tasks import NOBODY, Duties, Framed, Heard, duties_of
 from workflows_mcp.agent.walk import Visited, block_at
@@ -22,6 +23,24 @@ class Situation:
     now: float
     task: Visited | None = None
     """The item that a task is; nothing for a run."""
+    alone: bool = False
+    """Its agent has no sub-agents, and carries out their tasks as well."""
+    fields: Fields | None = None
+    """The state of a reactive workflow, with what follows from it, where somebody has computed that."""
+
+    @property
+    def messages(self) -> list[str]:
+        """What its agent is to tell the user."""
+        state = self.machine.state
+        everything = self.alone or state.status != "running"
+        told = [
+            it.text
+            for it in state.messages
+            if it.part == self.part.address or (everything and self.part.covers(it.address))
+        ]
+        if state.untold and told and self.task is None:
+            told.insert(0, f"({state.untold} earlier messages are left out)")
+        return told
 
     @property
     def scope(self) -> Scope | None:
@@ -87,4 +106,5 @@ def situation_of(
     part = part or whole_run(machine.state.run_id)
     lease = limits.action_lease_seconds
     duties = duties_of(machine.state, part, heard, now=now, lease=lease, alone=alone)
-    return Situation(machine, part, duties, now, None if part.is_run else block_at(machine, part.address))
+    task = None if part.is_run else block_at(machine, part.address)
+    return Situation(machine, part, duties, now, task, alone)

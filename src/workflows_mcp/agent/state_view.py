@@ -101,6 +101,11 @@ def state_of(
     return within(limits, build)
 
 
+def value_of(situation: Situation, registry: StepRegistry, path: str) -> Value:
+    """The value at a path, whole. Raises RequestError as `state_of` does."""
+    return _value_at(parse_path(path), _names(situation, registry))
+
+
 def _sliced(
     value: Value, path: Path, offset: int, limit: int | None, window: int, how: Cut, read: Reader
 ) -> Slice:
@@ -133,7 +138,9 @@ def _names(situation: Situation, registry: StepRegistry) -> dict[str, Any]:
     machine, scope, task = situation.machine, situation.scope, situation.task
     state = machine.state
     names: dict[str, Any] = {"inputs": _inputs(situation)}
-    if situation.is_sequence and scope is not None:
+    if situation.fields is not None:
+        names = {**situation.fields.flat, **names, **situation.fields.parts}
+    elif situation.is_sequence and scope is not None:
         names |= {"state": scope.state, "result": scope.result}
     else:
         names["outputs"] = state.outputs if task is None else outputs_of(task.record)
@@ -162,7 +169,10 @@ def _overview(situation: Situation, how: Cut) -> dict[str, Any]:
         "inputs": cut(_inputs(situation), ("inputs",), how, read),
     }
     if situation.is_sequence and scope is not None:
-        overview["state"] = cut(scope.state, ("state",), how, read)
+        fields = scope.state if situation.fields is None else situation.fields.flat
+        overview["state"] = cut(fields, ("state",) if situation.fields is None else (), how, read)
+        if situation.fields is not None and situation.fields.errors:
+            overview["computed_errors"] = situation.fields.errors
         if situation.has_ended:
             overview["result"] = cut(scope.result, ("result",), how, read)
     elif situation.has_ended:

@@ -79,6 +79,8 @@ def _answer(
         "workflow": situation.workflow,
         "status": situation.status,
     }
+    if messages := situation.messages:
+        answer["messages"] = cut(messages, ("messages",), how, read)
     left_out = 0
     if actions:
         first, *more = [shortened_action(action, how, read) for action in actions[: how.items + 1]]
@@ -113,7 +115,8 @@ def _given(situation: Situation, how: Cut, read: Reader) -> dict[str, Value]:
         given: dict[str, Value] = {"result": cut(scope.result, ("result",), how, read)}
         if situation.task is None:
             shown = how if scope.result is None else Cut(how.characters // STATE_SHARE, how.items)
-            given["state"] = cut(scope.state, ("state",), shown, read)
+            fields = scope.state if situation.fields is None else situation.fields.flat
+            given["state"] = cut(fields, ("state",) if situation.fields is None else (), shown, read)
         return given
     outputs = state.outputs if situation.task is None else outputs_of(situation.task.record)
     return {"outputs": cut(outputs, ("outputs",), how, read)} if outputs or completed else {}

@@ -36,7 +36,12 @@ def show_question(paper: Paper, action: dict[str, Any]) -> None:
         paper.line(f"({' / '.join(options)})")
 
 
-_WORDS = {"prompt": ("prompt", "message"), "shell": ("command",), "delegate": ("instructions",)}
+_WORDS = {
+    "prompt": ("prompt", "message"),
+    "shell": ("command",),
+    "agent_shell_command": ("command",),
+    "delegate": ("instructions",),
+}
 """Which parameter of an action is what a person has to read."""
 _SAID_OTHERWISE = {"prompt": ("type", "options"), "delegate": ("prompt",)}
 """Parameters that are shown in another way, or are meant for an agent."""

@@ -22,7 +22,7 @@ def checkpoints_command(options: argparse.Namespace) -> int:
         raise RequestError("say which checkpoint to delete", hint="workflows-mcp checkpoints lists them")
 
     async def read() -> dict[str, Any]:
-        async with Service.open(terminal_settings(), adopt=False) as service:
+        async with Service.open(terminal_settings(steps=False), adopt=False) as service:
             if options.delete:
                 return await service.delete_checkpoint(options.id)
             if one:

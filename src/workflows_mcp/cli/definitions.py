@@ -16,7 +16,9 @@ from workflows_mcp.values import to_json
 
 def list_command(options: argparse.Namespace) -> int:
     tags = [tag.strip() for tag in options.tags.split(",") if tag.strip()]
-    found = Service.open(terminal_settings()).list_workflows(tags=tags, query=" ".join(options.query))
+    found = Service.open(terminal_settings(runs=False)).list_workflows(
+        tags=tags, query=" ".join(options.query)
+    )
     if options.json:
         print_json({"workflows": [_listed(summary) for summary in found]})
         return 0
@@ -32,7 +34,7 @@ def list_command(options: argparse.Namespace) -> int:
 
 
 def info_command(options: argparse.Namespace) -> int:
-    service = Service.open(terminal_settings())
+    service = Service.open(terminal_settings(runs=False))
     meant = meant_workflow(options.workflow)
     info = service.file_info(meant["file"]) if "file" in meant else service.workflow_info(options.workflow)
     if options.json:
@@ -43,7 +45,7 @@ def info_command(options: argparse.Namespace) -> int:
 
 
 def validate_command(options: argparse.Namespace) -> int:
-    service = Service.open(terminal_settings())
+    service = Service.open(terminal_settings(runs=False))
     results = [(file, _problems(service, file)) for file in options.files]
     wrong = sum(not problem.warning for _, problems in results for problem in problems)
     if options.json:

@@ -17,7 +17,7 @@ _SHOWN_CHARS = 100
 
 def runs_command(options: argparse.Namespace) -> int:
     async def read() -> list[dict[str, Value]]:
-        async with Service.open(terminal_settings(), adopt=False) as service:
+        async with Service.open(terminal_settings(steps=False), adopt=False) as service:
             return await service.recent(limit=options.limit)
 
     found = asyncio.run(read())
@@ -35,7 +35,7 @@ def runs_command(options: argparse.Namespace) -> int:
 
 def show_command(options: argparse.Namespace) -> int:
     async def read() -> tuple[dict[str, Any], dict[str, Any]]:
-        async with Service.open(terminal_settings(), adopt=False) as service:
+        async with Service.open(terminal_settings(steps=False), adopt=False) as service:
             answer = await service.status(options.run, alone=True)
             state = await service.state(options.run, paths=["inputs", "blocks", "metadata"])
             return answer, state["values"]

@@ -44,9 +44,29 @@ def build_parser() -> argparse.ArgumentParser:
     parser.add_argument("--version", action="version", version=f"workflows-mcp {__version__}")
     commands = parser.add_subparsers(dest="command", metavar="COMMAND", parser_class=Parser)
 
-    serve = commands.add_parser("serve", help="serve MCP over stdin and stdout (the default)")
+    serve = commands.add_parser("serve", help="serve MCP over stdin and stdout (the default), or over HTTP")
     serve.add_argument(
-        "--toolsets", metavar="A,B", help="which tools: core (the default), graph, stateful, or all of them"
+        "--toolsets",
+        metavar="A,B",
+        help="which tools: core, graph, stateful, reactive, memory, debug; all, or default, which is core",
+    )
+    serve.add_argument(
+        "--workflow-tools",
+        metavar="A,B",
+        help="workflows that are tools of their own: names, patterns such as release-*, tag:NAME, or all",
+    )
+    serve.add_argument(
+        "--engine", metavar="NAME", help="what keeps runs: embedded (a file, the default) or temporal"
+    )
+    serve.add_argument(
+        "--read-only", action="store_true", help="only tools that look at runs; this process carries out none"
+    )
+    serve.add_argument(
+        "--http",
+        metavar="HOST:PORT",
+        nargs="?",
+        const="",
+        help="serve streamable HTTP, on 127.0.0.1:8000 if nothing else is said; port 0: any that is free",
     )
     serve.set_defaults(module="serving")
 
@@ -126,6 +146,15 @@ def build_parser() -> argparse.ArgumentParser:
     _json(validate)
     validate.set_defaults(module="definitions")
 
+    worker = commands.add_parser("worker", help="carry out steps for a Temporal server, until told to go")
+    worker.set_defaults(module="temporal")
+
+    dev = commands.add_parser("temporal-dev", help="a Temporal server for development, on this machine")
+    dev.add_argument("--port", type=int, default=7233, metavar="N")
+    dev.add_argument("--db", metavar="FILE", help="where it keeps runs; without it, with the other runs")
+    dev.add_argument("--ui", action="store_true", help="with its web page, 1000 ports above")
+    dev.set_defaults(module="temporal")
+
     schema = commands.add_parser("schema", help="the JSON Schema of workflow files, for editors")
     schema.add_argument("--output", "-o", metavar="FILE", help="write it to a file, and not to stdout")
     schema.set_defaults(module="schema")
@@ -153,14 +182,15 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if left:
         parser.error(f"unrecognized arguments: {' '.join(left)}")
     if options.command is None:
-        options = argparse.Namespace(command="serve", module="serving", json=False, toolsets=None)
+        options = parser.parse_args(["serve"])
     from importlib import import_module
 
     from workflows_mcp.cli.printing import print_error
     from workflows_mcp.errors import WorkflowsError
 
     try:
-        command = getattr(import_module(f"workflows_mcp.cli.{options.module}"), f"{options.command}_command")
+        name = f"{options.command.replace('-', '_')}_command"
+        command = getattr(import_module(f"workflows_mcp.cli.{options.module}"), name)
         return int(command(options))
     except WorkflowsError as error:
         print_error(error, as_json=getattr(options, "json", False))

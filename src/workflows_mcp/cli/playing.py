@@ -24,6 +24,8 @@ from workflows_mcp.errors import InvalidResult
 from workflows_mcp.service import Service
 from workflows_mcp.values import Value
 
+_COMMANDS = {"shell": 1.0, "agent_shell_command": 0.001}
+"""The actions that are commands, and how many seconds their timeouts are counted in."""
 _NOT_YES = "commands are not run here (allow_commands is off): give the result instead"
 
 
@@ -48,7 +50,7 @@ class Player:
                 return True
         if self._yes and service.settings.allow_commands:
             for action in actions:
-                if action["type"] == "shell":
+                if action["type"] in _COMMANDS:
                     show_question(self._paper, action)
                     await _submit(service, run_id, action, await self._run(service, action))
                     return True
@@ -65,7 +67,7 @@ class Player:
     async def _ask(self, service: Service, run_id: str, action: dict[str, Any]) -> bool:
         """Ask a person until the answer fits; false when they give none."""
         show_question(self._paper, action)
-        if action["type"] == "shell":
+        if action["type"] in _COMMANDS:
             if not service.settings.allow_commands:
                 self._paper.line(_NOT_YES)
             elif await agrees(self._paper, "run this command?"):
@@ -84,9 +86,12 @@ class Player:
 
     async def _run(self, service: Service, action: dict[str, Any]) -> Value:
         parameters, settings = action["parameters"], service.settings
+        seconds = parameters.get("timeout")
+        if seconds is not None:
+            seconds *= _COMMANDS[action["type"]]
         result = await run_command(
             parameters["command"],
-            seconds=parameters.get("timeout"),
+            seconds=seconds,
             directory=str(settings.workspace / parameters.get("working_dir", "")),
             variables=parameters.get("env", {}),
             kept_bytes=settings.limits.captured_bytes,
@@ -102,4 +107,4 @@ async def _submit(service: Service, run_id: str, action: dict[str, Any], value: 
 
 def _what(action: dict[str, Any]) -> str:
     """What is to be typed, where that is not a plain answer."""
-    return "" if action["type"] == "prompt" else "its result, as JSON or text "
+    return "" if action["type"] in ("prompt", "user_input") else "its result, as JSON or text "

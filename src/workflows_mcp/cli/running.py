@@ -28,11 +28,13 @@ _LOOK_AGAIN_SECONDS = 0.2
 _UNCUT = 1_000_000_000
 
 
-def terminal_settings() -> Settings:
-    """Settings for a person or a script: nothing is cut, as it would be for an agent."""
-    settings = load_settings()
+def terminal_settings(*, runs: bool = True, steps: bool = True) -> Settings:
+    """Settings for a person or a script: nothing is cut, as it would be for an agent. Without `runs`, for a
+    command that needs no server; without `steps`, for one that is soon over and must not begin any there."""
+    settings = load_settings(engine=None if runs else "embedded")
     limits = dataclasses.replace(settings.limits, preview_chars=_UNCUT, answer_chars=_UNCUT)
-    return dataclasses.replace(settings, limits=limits)
+    temporal = dataclasses.replace(settings.temporal, steps=steps)
+    return dataclasses.replace(settings, limits=limits, temporal=temporal)
 
 
 class Session:
@@ -45,6 +47,7 @@ class Session:
         self.player = Player(self.paper, answers or Answers(), yes=yes)
         self.progress = ProgressLines(self.paper)
         self._started = time.monotonic()
+        self._told: list[str] = []
         self._stdout = sys.stdout
 
     def finish(self, answer: dict[str, Any]) -> int:
@@ -57,13 +60,22 @@ class Session:
                 self.paper.line(f"nobody asked for the answer to '{step_id}'")
         return exit_code(answer["status"])
 
+    def _tell(self, messages: list[str]) -> None:
+        """Show the messages that were not there when it was last looked."""
+        before, self._told = self._told, messages
+        known = max(n for n in range(len(messages) + 1) if before[len(before) - n :] == messages[:n])
+        for message in messages[known:]:
+            self.paper.line()
+            self.paper.line(self.paper.clean(message.rstrip()))
+
     async def follow(self, service: Service) -> dict[str, Any]:
         """Until the run has ended, or waits for an answer that nobody here can give."""
         while True:
-            async for step in service.watch(self.run_id):
+            async for step in service.observing.watch(self.run_id):
                 self.progress.show(step)
             self.progress.flush()
             answer = await service.status(self.run_id, alone=True)
+            self._tell(answer.get("messages", []))
             if answer["status"] in _ENDED:
                 return answer
             if "action" not in answer:
@@ -120,7 +132,7 @@ def answer_command(options: argparse.Namespace) -> int:
 
 def cancel_command(options: argparse.Namespace) -> int:
     async def cancel() -> dict[str, Any]:
-        async with Service.open(terminal_settings(), adopt=False) as service:
+        async with Service.open(terminal_settings(steps=False), adopt=False) as service:
             return await service.cancel(options.run, reason=options.reason)
 
     answer = asyncio.run(cancel())

@@ -15,7 +15,7 @@ from workflows_mcp.values import to_json
 
 
 def schema_command(options: argparse.Namespace) -> int:
-    schema = Service.open(terminal_settings()).workflow_schema()
+    schema = Service.open(terminal_settings(runs=False)).workflow_schema()
     if options.output is None:
         print_json(schema)
         return COMPLETED

@@ -1,4 +1,4 @@
-"""`workflows-mcp` and `workflows-mcp serve`: MCP over stdin and stdout."""
+"""`workflows-mcp` and `workflows-mcp serve`: MCP over stdin and stdout, or over HTTP."""
 
 from __future__ import annotations
 
@@ -7,13 +7,24 @@ import dataclasses
 import sys
 
 from workflows_mcp.errors import WorkflowsError
-from workflows_mcp.settings import load_settings, read_toolsets
+from workflows_mcp.settings import load_settings, read_names, read_toolsets
+from workflows_mcp.settings_http import read_address
 
 
 def serve_command(options: argparse.Namespace) -> int:
-    settings = load_settings()
+    settings = load_settings(engine=options.engine)
     if options.toolsets is not None:
         settings = dataclasses.replace(settings, toolsets=read_toolsets("toolsets", options.toolsets))
+    if options.workflow_tools is not None:
+        chosen = read_names("workflow_tools", options.workflow_tools)
+        settings = dataclasses.replace(settings, workflow_tools=chosen)
+    if options.read_only:
+        settings = dataclasses.replace(settings, read_only=True)
+    address = settings.http.address if options.http is None else read_address("--http", options.http)
+    if address is not None:
+        from workflows_mcp.mcp_server.http import serve_http
+
+        return serve_http(settings, address)
     if sys.stdin.isatty():
         print(
             "workflows-mcp serves MCP on stdin and stdout now, for an MCP client. "

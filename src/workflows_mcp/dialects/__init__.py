@@ -14,9 +14,10 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 
 from workflows_mcp.dialects.graph import compile_graph
+from workflows_mcp.dialects.reactive import compile_reactive
 from workflows_mcp.dialects.recognition import dialect_of
 from workflows_mcp.dialects.stateful import compile_stateful
-from workflows_mcp.dialects.yaml_source import Document, collector_paused, locate, read_document
+from workflows_mcp.dialects.yaml_source import Document, collector_paused, locate, read_document, unwrapped
 from workflows_mcp.errors import DefinitionError, Problem
 from workflows_mcp.limits import DEFAULT_LIMITS, Limits
 from workflows_mcp.plan.check import check_calls
@@ -48,12 +49,14 @@ def load(
     """Raises DefinitionError with all problems of the file. `file` names it in messages, and its stem is
     the name of a workflow that has none. `state_access` is for files that do not say it themselves."""
     with collector_paused():
-        document = read_document(text, file, limits)
+        document = unwrapped(read_document(text, file, limits))
         dialect = dialect_of(document.value)
         if isinstance(dialect, Problem):
             raise DefinitionError(_in_order([*document.problems, *_placed([dialect], document)]))
         if dialect == "stateful":
             plan, problems = compile_stateful(document, registry, limits, state_access=state_access)
+        elif dialect == "reactive":
+            plan, problems = compile_reactive(document, registry, limits)
         else:
             plan, problems = compile_graph(document, registry)
         problems += _marks_of_secrets(document)
@@ -81,7 +84,7 @@ def check_bundle(bundle: Bundle, sources: Mapping[str, str], known: Iterable[str
 def place_problems(problems: Iterable[Problem], text: str, file: str) -> list[Problem]:
     """The problems with their places in the file that has this text, in the order of the file."""
     try:
-        document = read_document(text, file)
+        document = unwrapped(read_document(text, file))
     except DefinitionError:
         return list(problems)
     return _in_order(_placed(problems, document))

@@ -50,6 +50,16 @@ def text_of(
     return ""
 
 
+def flag_of(mapping: Mapping[str, Value], key: str, problems: list[Problem]) -> bool | None:
+    """True or false at `key` of the document itself; None if it does not say."""
+    value = mapping.get(key)
+    if value is None or isinstance(value, bool):
+        return value
+    message = f"'{key}' must be true or false, not {kind_of(value)} {shown(value)}"
+    problems.append(Problem("wrong_type", message, "without quotes", (key,)))
+    return None
+
+
 def tags_of(tags: Value, problems: list[Problem]) -> tuple[str, ...]:
     if isinstance(tags, str):
         return (tags,)

@@ -17,7 +17,7 @@ from __future__ import annotations
 
 from pathlib import PurePath
 
-from workflows_mcp.dialects.document_keys import EXTENSION, tags_of, text_of, unknown_keys
+from workflows_mcp.dialects.document_keys import EXTENSION, flag_of, tags_of, text_of, unknown_keys
 from workflows_mcp.dialects.graph_blocks import BlockReader, Draft
 from workflows_mcp.dialects.input_specs import read_inputs
 from workflows_mcp.dialects.step_keys import duplicate_id
@@ -30,7 +30,19 @@ from workflows_mcp.plan.resolution import MOST_PROBLEMS, check_references
 from workflows_mcp.steps.registry import StepRegistry
 from workflows_mcp.values import Value, did_you_mean, kind_of, shown
 
-KEYS = ("name", "description", "tags", "version", "author", "dialect", "inputs", "blocks", "outputs")
+KEYS = (
+    "name",
+    "description",
+    "tags",
+    "prompt",
+    "version",
+    "author",
+    "dialect",
+    "elicitation",
+    "inputs",
+    "blocks",
+    "outputs",
+)
 
 
 def compile_graph(document: Document, registry: StepRegistry) -> tuple[Plan, list[Problem]]:
@@ -56,8 +68,10 @@ def compile_graph(document: Document, registry: StepRegistry) -> tuple[Plan, lis
         outputs=outputs,
         description=text_of(value, "description", (), document, problems),
         tags=tags_of(value.get("tags"), problems),
+        prompt=bool(flag_of(value, "prompt", problems)),
         version=text_of(value, "version", (), document, problems),
         file=document.source.file,
+        elicitation=flag_of(value, "elicitation", problems),
         secrets=secrets_in([*uses_of_outputs, *(use for draft in drafts for use in draft.uses)]),
     )
     problems += reader.problems

@@ -1,33 +1,50 @@
 """Which dialect a document is written in, by what only that dialect has; `dialect:` settles it.
 
 `blocks` are the graph dialect. `steps` are of two kinds: with `initial_state`, `tasks`, `needs_state` or step
-types such as `shell` they are the stateful dialect; those with `state_schema`, `default_state` or
-`shell_command` are not read here.
+types such as `shell` they are the stateful dialect; with `state_schema`, `default_state`, `sub_agent_tasks`
+or step types such as `shell_command` the reactive one. Where both could fit, the one that more speaks for.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 
+from workflows_mcp.dialects.yaml_source import WRAPPER
 from workflows_mcp.errors import Problem
 from workflows_mcp.values import Value, did_you_mean, kind_of
 
-DIALECTS = ("graph", "stateful")
+DIALECTS = ("graph", "stateful", "reactive")
 _EXPECTED = (
     "a workflow has a name and a list of blocks or of steps, each with id, type and what the type takes"
 )
 
-_STATEFUL_KEYS = frozenset(["initial_state", "tasks", "state_access"])
-_STATEFUL_STEP_KEYS = frozenset(["needs_state", "output_to", "updates"])
-_STATEFUL_TYPES = frozenset(["condition", "delegate", "goto", "prompt", "return", "set_state", "shell"])
-_OTHER_KEYS = frozenset(["state_schema", "default_state", "sub_agent_tasks", "computed", "config"])
-_OTHER_TYPES = frozenset(
+STATEFUL_KEYS = frozenset(["initial_state", "tasks", "state_access"])
+STATEFUL_STEP_KEYS = frozenset(["needs_state", "output_to"])
+STATEFUL_KEYS_OF = {"foreach": ("task",), "mcp_call": ("tool",)}
+"""Keys that speak for the dialect in steps of a type that both have."""
+STATEFUL_TYPES = frozenset(
+    ["condition", "delegate", "goto", "prompt", "return", "set_state", "shell", "workflow"]
+)
+REACTIVE_KEYS = frozenset(
+    ["config", "default_state", "error_handling", "imports", "on_resume", "state_schema", "sub_agent_tasks"]
+)
+REACTIVE_STEP_KEYS = frozenset(
     [
-        "agent_shell_command", "agent_task", "apply_hints", "break", "conditional", "continue", "exit",
-        "include_workflow", "parallel_foreach", "parallel_tasks", "shell_command", "state_update",
-        "user_input", "user_message", "while",
+        "error_state_update", "fallback_value", "on_complete", "retry_count", "retry_delay", "state_update",
+        "sub_agent_task",
     ]
 )  # fmt: skip
+REACTIVE_KEYS_OF = {"foreach": ("body", "steps"), "mcp_call": ("mcp", "method")}
+REACTIVE_TYPES = frozenset(
+    [
+        "agent_shell_command", "apply_hints", "break", "conditional", "continue", "exit", "include_workflow",
+        "parallel_foreach", "parallel_tasks", "sequential", "shell_command", "state_update", "user_input",
+        "user_message", "while",
+    ]
+)  # fmt: skip
+_KEY_WEIGHT = 10
+"""How many steps a key of the document outweighs."""
+_LISTS = ("then", "else", "body", "steps", "on_complete")
 
 
 def dialect_of(document: Value) -> str | Problem:
@@ -44,25 +61,29 @@ def dialect_of(document: Value) -> str | Problem:
         return Problem("dialect", f"the dialect '{said}' is not read here", hint, ("dialect",))
     if "blocks" in document:
         return "graph"
-    if "steps" not in document:
-        return Problem("missing_key", "there are no 'blocks' and no 'steps'", _EXPECTED)
-    if _is_stateful(document):
-        return "stateful"
-    return Problem(
-        "dialect",
-        "workflows made of such 'steps' are not read by this version",
-        "it reads workflows made of 'blocks', and of steps that have a state; dialect: stateful says so",
-        ("steps",),
-        on_key=True,
-    )
+    if "steps" in document:
+        return "reactive" if _is_reactive(document) else "stateful"
+    if isinstance(document.get(WRAPPER), dict):
+        beside = next(key for key in document if key != WRAPPER and not key.startswith("x-"))
+        message = f"'{beside}' stands beside '{WRAPPER}'"
+        hint = f"put it below '{WRAPPER}', or remove the line {WRAPPER}: and what indents the rest"
+        return Problem("unknown_key", message, hint, (beside,), on_key=True)
+    if document.keys() & REACTIVE_KEYS:
+        return "reactive"  # which says what is missing
+    return Problem("missing_key", "there are no 'blocks' and no 'steps'", _EXPECTED)
 
 
-def _is_stateful(document: dict[str, Value]) -> bool:
-    keys = {*document, *(key for step in _steps(document["steps"]) for key in step)}
-    types = {step["type"] for step in _steps(document["steps"]) if isinstance(step.get("type"), str)}
-    if keys & _STATEFUL_KEYS or keys & _STATEFUL_STEP_KEYS or types & _STATEFUL_TYPES:
-        return True
-    return not (keys & _OTHER_KEYS or types & _OTHER_TYPES)
+def _is_reactive(document: dict[str, Value]) -> bool:
+    stateful = _KEY_WEIGHT * len(document.keys() & STATEFUL_KEYS)
+    reactive = _KEY_WEIGHT * len(document.keys() & REACTIVE_KEYS)
+    for step in _steps(document["steps"]):
+        kind = step.get("type")
+        kind = kind if isinstance(kind, str) else ""
+        stateful += kind in STATEFUL_TYPES or bool(step.keys() & STATEFUL_STEP_KEYS)
+        stateful += any(key in step for key in STATEFUL_KEYS_OF.get(kind, ()))
+        reactive += kind in REACTIVE_TYPES or bool(step.keys() & REACTIVE_STEP_KEYS)
+        reactive += any(key in step for key in REACTIVE_KEYS_OF.get(kind, ()))
+    return reactive > stateful
 
 
 def _steps(given: Value) -> Iterator[dict[str, Value]]:
@@ -70,5 +91,5 @@ def _steps(given: Value) -> Iterator[dict[str, Value]]:
     for step in given if isinstance(given, list) else ():
         if isinstance(step, dict):
             yield step
-            for key in ("then", "else"):
+            for key in _LISTS:
                 yield from _steps(step.get(key))

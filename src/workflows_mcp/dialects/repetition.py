@@ -9,6 +9,7 @@ from collections.abc import Callable
 
 from workflows_mcp.errors import Problem
 from workflows_mcp.expressions.base import Language
+from workflows_mcp.limits import Limits
 from workflows_mcp.plan.conversion import at_once
 from workflows_mcp.plan.model import ForEach
 from workflows_mcp.plan.references import ReferenceReader, Use
@@ -96,6 +97,20 @@ def read_max_parallel(
         hint = "how many items may be under way at once"
         report(Problem("wrong_type", f"'{path[-1]}' {error}", hint, path))
         return None, uses
+
+
+def check_children(
+    items: Value, limit: Value, at: Path, limits: Limits, report: Report, instead: str = ""
+) -> None:
+    """That no more items are under way at once than may be; `instead` is another way to have fewer."""
+    most, setting = limits.parallel_children, limits.setting("parallel_children")
+    if isinstance(limit, int) and limit > most:
+        message = f"'max_parallel' is {limit}; at most {most} children may be under way at once"
+        report(Problem("parallel_children", message, f"the limit is {setting}", (*at, "max_parallel")))
+    elif limit is None and isinstance(items, list) and len(items) > most:
+        message = f"there are {len(items)} items; at most {most} children may be under way at once"
+        hint = f"add max_parallel: {most}{instead}; the limit is {setting}"
+        report(Problem("parallel_children", message, hint, (*at, "items"), on_key=True))
 
 
 def looks_at_item(condition: str | None, language: Language) -> bool:

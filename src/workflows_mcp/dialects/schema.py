@@ -14,7 +14,15 @@ import logging
 from collections.abc import Iterator
 from typing import Any
 
-from workflows_mcp.dialects import graph, graph_blocks, schema_steps
+from workflows_mcp.dialects import (
+    graph,
+    graph_blocks,
+    reactive_steps,
+    schema_reactive,
+    schema_state,
+    schema_steps,
+    stateful_steps,
+)
 from workflows_mcp.dialects.document_keys import EXTENSION
 from workflows_mcp.dialects.schema_inputs import (
     DEFINITIONS,
@@ -24,7 +32,7 @@ from workflows_mcp.dialects.schema_inputs import (
     inputs_schema,
     number_or_expression,
 )
-from workflows_mcp.dialects.stateful_steps import DIALECT
+from workflows_mcp.dialects.yaml_source import WRAPPER
 from workflows_mcp.plan import retry
 from workflows_mcp.plan.conversion import TYPE_NAMES
 from workflows_mcp.steps.base import Step
@@ -54,7 +62,8 @@ _DEFAULTS = {
 def workflow_schema(registry: StepRegistry) -> dict[str, Any]:
     """The schema of workflows of blocks and of steps, with all step types of `registry`."""
     steps = list(_steps(registry))
-    in_steps = {name: kind for name, kind in _named(registry, DIALECT)}
+    in_steps = dict(_named(registry, stateful_steps.DIALECT))
+    in_reactive = dict(_named(registry, reactive_steps.DIALECT))
     definitions: dict[str, Schema] = {
         "block": _block(steps),
         "dependency": _dependency(),
@@ -63,7 +72,8 @@ def workflow_schema(registry: StepRegistry) -> dict[str, Any]:
         "shell_output": _shell_output(),
         **DEFINITIONS,
     }
-    for step in {kind.name: kind for kind in [*steps, *in_steps.values()]}.values():
+    every = [*steps, *in_steps.values(), *in_reactive.values()]
+    for step in {kind.name: kind for kind in every}.values():
         whole, models = inputs_schema(step, f"#/$defs/{step.name}.{{model}}")
         if step in steps:
             definitions[f"{step.name}.inputs"] = whole
@@ -72,19 +82,45 @@ def workflow_schema(registry: StepRegistry) -> dict[str, Any]:
     definitions["steps_workflow"] = schema_steps.steps_workflow(keys)
     definitions["task"] = schema_steps.task(definitions["steps_workflow"])
     definitions["step"] = schema_steps.step(in_steps, _block_keys(steps))
+    definitions["reactive_workflow"] = schema_reactive.workflow(keys)
+    definitions["reactive_task"] = schema_reactive.task(definitions["reactive_workflow"])
+    definitions["reactive_step"] = schema_reactive.step(in_reactive, _block_keys(steps))
+    definitions["computed"] = schema_state.computed()
+    definitions["change"] = schema_state.change()
+    own: Schema = {f"^{EXTENSION}": {"description": "Your own: a place for anchors."}}
+    definitions["blocks_workflow"] = {
+        "description": "Blocks that run as soon as what they depend on is done.",
+        "properties": {key: keys.get(key, {}) for key in graph.KEYS},
+        "patternProperties": own,
+        "additionalProperties": False,
+        "required": ["blocks"],
+    }
+    definitions["workflow"] = {
+        "type": "object",
+        "if": schema_reactive.IS_REACTIVE,
+        "then": {"$ref": "#/$defs/reactive_workflow"},
+        "else": {
+            "if": schema_steps.IS_STATEFUL,
+            "then": {"$ref": "#/$defs/steps_workflow"},
+            "else": {"$ref": "#/$defs/blocks_workflow"},
+        },
+    }
     return {
         "$schema": "https://json-schema.org/draft/2020-12/schema",
         "title": "workflow",
         "type": "object",
-        "if": schema_steps.IS_STATEFUL,
-        "then": {"$ref": "#/$defs/steps_workflow"},
-        "else": {
-            "description": "Blocks that run as soon as what they depend on is done.",
-            "properties": {key: keys.get(key, {}) for key in graph.KEYS},
-            "patternProperties": {f"^{EXTENSION}": {"description": "Your own: a place for anchors."}},
-            "additionalProperties": False,
-            "required": ["blocks"],
+        "if": {
+            "properties": {WRAPPER: {"type": "object"}},
+            "required": [WRAPPER],
+            "not": {"anyOf": [{"required": ["blocks"]}, {"required": ["steps"]}]},
         },
+        "then": {
+            "description": "All of it may stand below `workflow`.",
+            "properties": {WRAPPER: {"$ref": "#/$defs/workflow"}},
+            "patternProperties": own,
+            "additionalProperties": False,
+        },
+        "else": {"$ref": "#/$defs/workflow"},
         "$defs": definitions,
     }
 
@@ -118,6 +154,15 @@ def _document_keys() -> dict[str, Schema]:
             "description": "Words by which it is listed.",
             "type": ["array", "string", "null"],
             "items": {"type": ["string", "number", "boolean"]},
+        },
+        "elicitation": {
+            "type": ["boolean", "null"],
+            "description": "true: what only the user can answer is asked of the user directly, where the "
+            "client can do that; else the agent asks.",
+        },
+        "prompt": {
+            "type": ["boolean", "null"],
+            "description": "Whether it is offered as a prompt of its own, with its inputs as arguments.",
         },
         "dialect": {"enum": ["graph", None], "description": "Need not be said: `blocks` says it."},
         "inputs": {

@@ -12,8 +12,9 @@ from workflows_mcp.dialects import stateful
 from workflows_mcp.dialects.document_keys import EXTENSION
 from workflows_mcp.dialects.schema_inputs import Schema, expression_or, inputs_schema, number_or_expression
 from workflows_mcp.dialects.stateful_control import CONTROL, REQUIRED, own_keys
-from workflows_mcp.dialects.stateful_steps import DIALECT, HANDS, LEFT_OUT, keys_beside
+from workflows_mcp.dialects.stateful_steps import DIALECT, keys_beside
 from workflows_mcp.dialects.step_keys import ON_FAILURE, ON_INTERRUPT
+from workflows_mcp.dialects.step_types import HANDS, LEFT_OUT
 from workflows_mcp.settings import STATE_ACCESS
 from workflows_mcp.steps.base import Step
 
@@ -92,7 +93,16 @@ def step(steps: Mapping[str, Step], about: Mapping[str, Schema]) -> Schema:
     keys = {**about, **_step_keys()}
     names = {**_SUMMARIES, **{name: kind.summary for name, kind in steps.items()}}
     branches = [_control(kind, keys) for kind in CONTROL]
-    branches += [_work(name, kind, keys) for name, kind in steps.items() if name not in CONTROL]
+    for name, kind in steps.items():
+        if name not in CONTROL:
+            inputs, required = inputs_of(kind)
+            beside = {key: keys.get(key, {}) for key in keys_beside(kind)}
+            branches.append(branch(name, {**beside, **inputs}, required))
+    return step_of(names, ["id", "type"], branches)
+
+
+def step_of(names: Mapping[str, str], required: list[str], branches: list[Schema]) -> Schema:
+    """A step of one of the types, which are summed up by name; each has a branch."""
     return {
         "description": "One thing that the workflow does.",
         "type": "object",
@@ -103,7 +113,7 @@ def step(steps: Mapping[str, Step], about: Mapping[str, Schema]) -> Schema:
                 "description": "What kind of step it is.",
             }
         },
-        "required": ["id", "type"],
+        "required": required,
         "allOf": branches,
     }
 
@@ -181,16 +191,15 @@ def _step_keys() -> dict[str, Schema]:
 
 def _control(kind: str, keys: Mapping[str, Schema]) -> Schema:
     properties = {key: keys.get(key, {}) for key in own_keys(kind)}
-    return _branch(kind, properties, list(REQUIRED.get(kind, ())))
+    return branch(kind, properties, list(REQUIRED.get(kind, ())))
 
 
-def _work(name: str, kind: Step, keys: Mapping[str, Schema]) -> Schema:
+def inputs_of(kind: Step) -> tuple[dict[str, Schema], list[str]]:
+    """What a step of a type that is carried out takes for its type, and which of it must be given."""
     inputs, _ = inputs_schema(kind, f"#/$defs/{kind.name}.{{model}}")
-    beside = {key: keys.get(key, {}) for key in keys_beside(kind)}
     without = {spelt.replace("_", "-") for spelt in LEFT_OUT.get(kind.name, ())}
     given = {key: it for key, it in inputs["properties"].items() if key.replace("_", "-") not in without}
-    taken = {key: _or_nothing(schema) for key, schema in given.items()}
-    return _branch(name, {**beside, **taken}, inputs.get("required", []))
+    return {key: _or_nothing(schema) for key, schema in given.items()}, inputs.get("required", [])
 
 
 def _or_nothing(schema: Schema) -> Schema:
@@ -202,7 +211,8 @@ def _or_nothing(schema: Schema) -> Schema:
     )
 
 
-def _branch(kind: str, properties: dict[str, Schema], required: list[str]) -> Schema:
+def branch(kind: str, properties: dict[str, Schema], required: list[str]) -> Schema:
+    """What holds for steps of one type."""
     then: Schema = {"properties": properties, "additionalProperties": False}
     if required:
         then["required"] = required

@@ -20,13 +20,14 @@ from __future__ import annotations
 from dataclasses import replace
 from pathlib import PurePath
 
-from workflows_mcp.dialects.document_keys import EXTENSION, tags_of, text_of, unknown_keys
+from workflows_mcp.dialects.document_keys import EXTENSION, flag_of, tags_of, text_of, unknown_keys
 from workflows_mcp.dialects.input_specs import read_inputs
 from workflows_mcp.dialects.stateful_access import Surroundings, check_access, check_order
-from workflows_mcp.dialects.stateful_drafts import StepDraft, every
+from workflows_mcp.dialects.stateful_drafts import StepDraft
 from workflows_mcp.dialects.stateful_layout import lay_out
 from workflows_mcp.dialects.stateful_steps import DIALECT, StepReader
-from workflows_mcp.dialects.step_keys import ID, duplicate_id, read_word
+from workflows_mcp.dialects.step_drafts import every
+from workflows_mcp.dialects.step_keys import duplicate_id, named_tasks, read_word
 from workflows_mcp.dialects.yaml_source import Document
 from workflows_mcp.errors import Problem
 from workflows_mcp.limits import Limits
@@ -44,7 +45,9 @@ KEYS = (
     "description",
     "author",
     "tags",
+    "prompt",
     "dialect",
+    "elicitation",
     "inputs",
     "initial_state",
     "state_access",
@@ -66,7 +69,9 @@ def compile_stateful(
     keys = {key: item for key, item in value.items() if not key.startswith(EXTENSION)}
     problems += unknown_keys(keys, KEYS, (), "a workflow")
     name = text_of(value, "name", (), document, problems) or PurePath(document.source.file).stem
-    tasks = _tasks(value.get("tasks"), problems)
+    tasks = named_tasks(
+        value, "tasks", problems, example="analyze_file", has="it has inputs, initial_state and steps"
+    )
     references = ReferenceReader(LANGUAGES[DIALECT])
     reader = StepReader(document, registry, references, limits, name, tuple(tasks))
     if value.get("state_access") is not None:
@@ -92,8 +97,10 @@ def compile_stateful(
         initial_state=whole.initial_state,
         description=text_of(value, "description", (), document, problems),
         tags=tags_of(value.get("tags"), problems),
+        prompt=bool(flag_of(value, "prompt", problems)),
         version=text_of(value, "version", (), document, problems),
         file=document.source.file,
+        elicitation=flag_of(value, "elicitation", problems),
         secrets=compiler.secrets(name),
         tasks=tuple(plans.values()),
     )
@@ -189,31 +196,6 @@ class _Compiler:
             message = f"there are {count} steps, at most {most} are allowed"
             hint = f"split it into workflows that call each other, or raise {setting}"
             self.problems.append(Problem("too_large", message, hint, path, on_key=True))
-
-
-def _tasks(given: Value, problems: list[Problem]) -> dict[str, dict[str, Value]]:
-    if given is None:
-        return {}
-    if not isinstance(given, dict):
-        message = f"'tasks' must be a mapping of names, not {kind_of(given)} {shown(given)}"
-        hint = "e.g. tasks: {analyze_file: {steps: […]}}"
-        problems.append(Problem("wrong_type", message, hint, ("tasks",)))
-        return {}
-    tasks: dict[str, dict[str, Value]] = {}
-    for name, task in given.items():
-        path = ("tasks", name)
-        if not ID.fullmatch(name):
-            hint = "a name holds letters, digits, '_' and '-', e.g. analyze_file"
-            message = f"{shown(name)} cannot be the name of a task"
-            problems.append(Problem("bad_id", message, hint, path, on_key=True))
-        if isinstance(task, dict):
-            tasks[name] = task
-            continue
-        message = f"the task '{name}' must be a mapping, not {kind_of(task)} {shown(task)}"
-        problems.append(
-            Problem("wrong_type", message, "it has inputs, initial_state and steps", path, on_key=True)
-        )
-    return tasks
 
 
 def _with_hint(problem: Problem) -> Problem:

@@ -10,10 +10,12 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 
-from workflows_mcp.dialects.stateful_drafts import StepDraft, every
-from workflows_mcp.dialects.stateful_layout import reachable, successors
+from workflows_mcp.dialects.flat_layout import reachable, successors
+from workflows_mcp.dialects.secret_places import misplaced_secret
+from workflows_mcp.dialects.stateful_drafts import StepDraft
+from workflows_mcp.dialects.step_drafts import every
 from workflows_mcp.errors import Problem
-from workflows_mcp.plan.model import Call, Do, InputSpec, Node
+from workflows_mcp.plan.model import Do, InputSpec, Node
 from workflows_mcp.plan.references import Use
 from workflows_mcp.values import did_you_mean, nearest, to_json
 
@@ -164,17 +166,9 @@ def _in_inputs(rest: list[str | int], around: Surroundings) -> tuple[str, str]:
 
 
 def _secret(step: StepDraft, use: Use) -> tuple[str, str]:
-    """A secret may go into what the server does, and nowhere where somebody would see it."""
-    if len(use.reference.path) != 2:
-        return "a secret is named by one word", "e.g. {{ secrets.GITHUB_TOKEN }}"
     part = use.path[len(step.at)]
-    match step.do:
-        case Call() if part == "inputs":
-            return "", ""
-        case Do(by="server", inputs=inputs) if part in inputs:
-            return "", ""
-    hint = "a secret can be given to steps that the server carries out (run_on: server), and to workflows"
-    return f"a secret cannot be part of '{part}' here", hint
+    is_input = isinstance(step.do, Do) and part in step.do.inputs
+    return misplaced_secret(step.do, use.reference, part, is_input)
 
 
 def _set_before(step: StepDraft, use: Use) -> tuple[str, ...]:

@@ -9,7 +9,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from workflows_mcp.dialects.document_keys import unknown_keys
-from workflows_mcp.dialects.repetition import read_items, read_max_parallel
+from workflows_mcp.dialects.repetition import check_children, read_items, read_max_parallel
 from workflows_mcp.dialects.stateful_drafts import StepDraft
 from workflows_mcp.dialects.step_keys import read_timeout
 from workflows_mcp.plan.model import Call, ForEach, Return, SetState, Wait
@@ -111,9 +111,9 @@ def _read_foreach(reader: StepReader, draft: StepDraft, step: dict[str, Value]) 
     path = (*at, "max_parallel")
     limit, uses = read_max_parallel(step.get("max_parallel"), path, reader.references, reader.report)
     draft.uses += uses
-    if reader.flag(step.get("sequential", False), (*at, "sequential")):
+    if reader.flag(step.get("sequential", False), (*at, "sequential"), "true: one item after the other"):
         limit = 1
-    _check_children(reader, items, limit, at)
+    check_children(items, limit, at, reader.limits, reader.report, ", or sequential: true")
     agent = reader.agent(step.get("agent"), (*at, "agent"))
     draft.for_each = ForEach(items, limit, agent=agent)
     task = step.get("task")
@@ -128,18 +128,6 @@ def _read_foreach(reader: StepReader, draft: StepDraft, step: dict[str, Value]) 
     if not reader.tasks:
         hint = f"declare it: tasks: {{{task}: {{steps: […]}}}}"
     reader.problem("unknown_task", f"there is no task {shown(task)}", hint, (*at, "task"))
-
-
-def _check_children(reader: StepReader, items: Value, limit: Value, at: Path) -> None:
-    most = reader.limits.parallel_children
-    setting = reader.limits.setting("parallel_children")
-    if isinstance(limit, int) and limit > most:
-        message = f"'max_parallel' is {limit}; at most {most} children may be under way at once"
-        reader.problem("parallel_children", message, f"the limit is {setting}", (*at, "max_parallel"))
-    elif limit is None and isinstance(items, list) and len(items) > most:
-        message = f"there are {len(items)} items; at most {most} children may be under way at once"
-        hint = f"add max_parallel: {most}, or sequential: true; the limit is {setting}"
-        reader.problem("parallel_children", message, hint, (*at, "items"), on_key=True)
 
 
 def _read_return(reader: StepReader, draft: StepDraft, step: dict[str, Value]) -> None:

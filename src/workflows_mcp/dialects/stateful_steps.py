@@ -1,38 +1,31 @@
 """A list of steps of a stateful document becomes drafts of nodes: what each does, reads and writes.
 
-Steps that control (condition, set_state, foreach, return, goto, wait, workflow) are read here by their own
-rules; every other type is a step type, which the registry knows, and its keys are the inputs of that type.
-A step of a misspelt type is reported and then read as the type that was meant.
+Steps that control (condition, set_state, foreach, return, goto, wait, workflow) are read in
+`stateful_control`; every other type is a step type, which the registry knows.
 """
 
 from __future__ import annotations
 
+from collections.abc import Collection, Mapping
+from typing import ClassVar
+
 from workflows_mcp.dialects.stateful_control import ABOUT, CONTROL, MODIFIERS, read_control
 from workflows_mcp.dialects.stateful_drafts import StepDraft
-from workflows_mcp.dialects.stateful_values import StepValues
+from workflows_mcp.dialects.stateful_values import StatefulValues
 from workflows_mcp.dialects.step_inputs import StepShape, check_step_inputs
-from workflows_mcp.dialects.step_keys import (
-    read_id,
-    read_on_failure,
-    read_on_interrupt,
-    read_timeout,
-    read_word,
-)
+from workflows_mcp.dialects.step_keys import read_id, read_on_failure, read_on_interrupt, read_timeout
+from workflows_mcp.dialects.step_types import StepTypes
 from workflows_mcp.dialects.yaml_source import Document
 from workflows_mcp.limits import Limits
-from workflows_mcp.plan.calls import is_dynamic
 from workflows_mcp.plan.model import Do
 from workflows_mcp.plan.references import ReferenceReader
 from workflows_mcp.steps.base import Hands, Step
 from workflows_mcp.steps.registry import StepRegistry
-from workflows_mcp.values import Value, did_you_mean, kind_of, nearest, shown
+from workflows_mcp.values import Value, kind_of, nearest, shown
 
 Path = tuple[str | int, ...]
 
 DIALECT = "stateful"
-HANDS: tuple[Hands, Hands] = ("agent", "server")
-LEFT_OUT = {"Shell": ("capture_output", "shell", "continue_on_error")}
-"""Inputs of step types that mean nothing here: an exit code is a result in any case."""
 SHELL, SHELL_SECONDS = "Shell", 30
 """How long a command may take where the step does not say."""
 
@@ -71,8 +64,13 @@ def keys_beside(step: Step) -> tuple[str, ...]:
     return tuple(keys)
 
 
-class StepReader(StepValues):
+class StepReader(StepTypes, StatefulValues):
     """Reads the steps of a workflow and of its tasks."""
+
+    dialect: ClassVar[str] = DIALECT
+    control: ClassVar[Collection[str]] = CONTROL
+    meant: ClassVar[Mapping[str, str]] = _MEANT
+    step_example: ClassVar[str] = "- id: build, and below it type and what the type takes"
 
     def __init__(
         self,
@@ -83,36 +81,23 @@ class StepReader(StepValues):
         workflow: str,
         tasks: tuple[str, ...],
     ) -> None:
-        super().__init__(document, references)
-        self.registry = registry
+        super().__init__(document, references, registry)
         self.limits = limits
         self.workflow = workflow
         self.tasks = tasks
-        self._shapes: dict[str, StepShape] = {}
+
+    def keys_beside(self, step: Step) -> tuple[str, ...]:
+        return keys_beside(step)
 
     def read_list(self, given: Value, path: Path) -> list[StepDraft]:
-        if not isinstance(given, list) or not given:
-            what = "is empty" if given is None or given == [] else f"must be a list, not {kind_of(given)}"
-            hint = "each step is an entry: - id: build, and below it type and what the type takes"
-            if path[-1] == "then":
-                hint = 'put steps into it, or turn the test around: if: "{{ not … }}"'
-            self.problem("wrong_type", f"'{path[-1]}' {what}", hint, path, on_key=True)
-            return []
-        drafts = []
-        for index, step in enumerate(given):
-            if isinstance(step, dict):
-                drafts.append(self._read(step, (*path, index)))
-            else:
-                message = f"a step must be a mapping, not {kind_of(step)} {shown(step)}"
-                hint = "e.g. - id: build, and below it type and what the type takes"
-                self.problem("wrong_type", message, hint, (*path, index))
-        return drafts
+        turned = 'put steps into it, or turn the test around: if: "{{ not … }}"' if path[-1] == "then" else ""
+        return [self._read(step, at) for step, at in self.mappings(given, path, turned)]
 
     def _read(self, step: dict[str, Value], at: Path) -> StepDraft:
         found = read_id(step.get("id"), at, self.document, "step", self.report)
         # nobody can refer to one that is none, so that it causes no further problems
         draft = StepDraft(found if found is not None else f"#{'.'.join(map(str, at))}", at)
-        draft.kind = self._kind(step, at)
+        draft.kind = self.kind(step, at)
         self._about(draft, step)
         if draft.kind in CONTROL:
             read_control(self, draft, step)
@@ -121,26 +106,6 @@ class StepReader(StepValues):
         else:
             self._unknown(draft, step)
         return draft
-
-    def types(self) -> list[str]:
-        return [*CONTROL, *self.registry.names(DIALECT)]
-
-    def _kind(self, step: dict[str, Value], at: Path) -> str:
-        given = step.get("type")
-        if given is None:
-            hint = f"add a line: type: …, one of: {', '.join(self.types())}"
-            self.problem("missing_key", "a step needs a type", hint, at)
-            return ""
-        if isinstance(given, str):
-            if given in CONTROL or self._shape(given) is not None:
-                return given
-            meant = _MEANT.get(given) or nearest(given, self.types())
-            hint = did_you_mean(meant or given, self.types(), what="types", limit=30)
-            self.problem("unknown_type", f"there is no step type '{given}'", hint, (*at, "type"))
-            return meant or ""
-        hint = f"types: {', '.join(self.types())}"
-        self.problem("unknown_type", f"{shown(given)} is no step type", hint, (*at, "type"))
-        return ""
 
     # What every step says of itself
 
@@ -171,21 +136,10 @@ class StepReader(StepValues):
     # Steps that are carried out
 
     def _work(self, draft: StepDraft, step: dict[str, Value]) -> None:
-        at, shape = draft.at, self._shape(draft.kind)
+        at, shape = draft.at, self.shape(draft.kind)
         assert shape is not None
-        kind, references = shape.step, self.references
-        inputs: dict[str, Value] = {}
-        dynamic: set[str] = set()
-        for name, value in step.items():
-            if name in shape.beside:
-                continue
-            if value is None and name in shape.names and not shape.names[name].is_required():
-                continue  # null is the same as nothing: agent: null
-            inputs[name] = value
-            read = references.in_code if name in kind.code_inputs else references.in_value
-            draft.uses += read(value, (*at, name))
-            if is_dynamic(value, references.language):
-                dynamic.add(name)
+        kind = shape.step
+        inputs, dynamic = self.inputs(draft, shape, step, {name: (*at, name) for name in step})
         if "agent" in shape.names and "agent" in inputs and "agent" not in dynamic:
             agent = self.agent(inputs.pop("agent"), (*at, "agent"))
             inputs |= {"agent": agent} if agent else {}
@@ -193,7 +147,7 @@ class StepReader(StepValues):
         inputs = {name: value for name, value in inputs.items() if name in shape.names}
         if kind.name == SHELL:
             inputs.setdefault("timeout", SHELL_SECONDS)
-        by = self._hands(shape, step, inputs, at)
+        by = self.hands(shape, step, inputs, at)
         draft.do = Do(
             step=kind.name,
             inputs=inputs,
@@ -211,25 +165,6 @@ class StepReader(StepValues):
         else:
             draft.on_interrupt = kind.on_interrupt
         self.retry(draft, step)
-
-    def _shape(self, kind: str) -> StepShape | None:
-        shape = self._shapes.get(kind)
-        if shape is None:
-            step = self.registry.find(kind, DIALECT)
-            if step is None:
-                return None
-            without = LEFT_OUT.get(step.name, ())
-            shape = self._shapes[kind] = StepShape(step, kind, keys_beside(step), without)
-        return shape
-
-    def _hands(self, shape: StepShape, step: dict[str, Value], inputs: dict[str, Value], at: Path) -> Hands:
-        """Who carries the step out."""
-        sound = {name: it for name, it in inputs.items() if name not in shape.texts or isinstance(it, str)}
-        usual = shape.step.usually_by(sound, DIALECT)
-        if "run_on" not in shape.beside or step.get("run_on") is None:
-            return usual
-        given = read_word(step["run_on"], HANDS, (*at, "run_on"), self.report)
-        return usual if given is None else "server" if given == "server" else "agent"
 
     def _timeout(
         self,

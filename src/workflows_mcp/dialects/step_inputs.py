@@ -10,8 +10,8 @@ A number or a truth value where text is wanted is taken as it is written: `permi
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Iterable, Iterator
-from types import NoneType, UnionType
+from collections.abc import Collection, Iterable, Iterator, Mapping
+from types import MappingProxyType, NoneType, UnionType
 from typing import Annotated, Any, Union, get_args, get_origin
 
 from pydantic import ValidationError
@@ -40,20 +40,33 @@ class StepShape:
     """What blocks of one step type have in common, found out once for each file.
 
     `called` is what the dialect calls the type; `beside` are keys that stand beside its inputs in the same
-    mapping, where the dialect has it so; `without` are inputs that the dialect does not have.
+    mapping, where the dialect has it so; `without` are inputs that the dialect does not have; `renamed` is
+    what it calls inputs that it has by other names.
     """
 
     def __init__(
-        self, step: Step, called: str = "", beside: Iterable[str] = (), without: Collection[str] = ()
+        self,
+        step: Step,
+        called: str = "",
+        beside: Iterable[str] = (),
+        without: Collection[str] = (),
+        renamed: Mapping[str, str] = MappingProxyType({}),
     ) -> None:
         self.step = step
         self.name = called or step.name
+        self.renamed = renamed
+        self.own = {spelt: name for name, spelt in renamed.items()}
+        """What the step type calls the inputs that the dialect has by other names."""
         fields = {name: it for name, it in step.Inputs.model_fields.items() if name not in without}
         self.names: dict[str, FieldInfo] = {}
         """The fields by every spelling that is taken."""
         self.listed: list[str] = []
         """The spellings that a hint shows."""
         for name, field in fields.items():
+            if name in renamed:
+                self.names[renamed[name]] = field
+                self.listed.append(renamed[name])
+                continue
             self.names[name] = self.names[field.alias or name] = field
             if field.alias and field.alias.replace("-", "_") == name:
                 self.listed.append(field.alias)
@@ -61,7 +74,9 @@ class StepShape:
                 self.listed += dict.fromkeys([name, field.alias or name])
         self.beside = tuple(key for key in beside if key not in self.names)
         self.required = tuple(
-            (name, field.alias or name) for name, field in fields.items() if field.is_required()
+            (renamed.get(name, name), renamed.get(name, field.alias or name))
+            for name, field in fields.items()
+            if field.is_required()
         )
         self.texts = {name for name, field in self.names.items() if _wants_text(field.annotation)}
         """The inputs that are text, or a list or mapping of texts."""
@@ -70,6 +85,10 @@ class StepShape:
         self.default_timeout = None
         if timeout is not None and not timeout.is_required():
             self.default_timeout = timeout.get_default(call_default_factory=True)
+
+    def as_the_type_has_them(self, inputs: Mapping[str, Value]) -> dict[str, Value]:
+        """The inputs by the names of the step type."""
+        return {self.own.get(name, name): value for name, value in inputs.items()}
 
     def takes(self) -> str:
         """What the step takes, as a hint."""
@@ -132,25 +151,42 @@ def check_step_inputs(
         dynamic = dynamic - texts
     else:
         stand_ins = {}
+    containers = {key: inputs[key] for key in dynamic if key in shape.names and _is_container(inputs[key])}
+    given = {**literals, **stand_ins, **containers}
     try:
-        shape.step.Inputs.model_validate({**literals, **stand_ins})
+        shape.step.Inputs.model_validate(shape.as_the_type_has_them(given))
     except ValidationError as invalid:
-        errors = [error for error in invalid.errors(include_url=False) if _is_certain(error, dynamic)]
+        found = [_spelt(shape, error) for error in invalid.errors(include_url=False)]
+        errors = [error for error in found if _is_certain(error, dynamic, containers)]
         yield from _wrong_values(shape, inputs, errors, path)
-    for key, error, offset in shape.step.check_literals(literals):
-        hint = error.hint or f"correct it; {name} could not be carried out"
-        yield Problem("syntax", error.message, hint, (*path, key), offset)
+    for own, wrong, offset in shape.step.check_literals(shape.as_the_type_has_them(literals)):
+        hint = wrong.hint or f"correct it; {name} could not be carried out"
+        yield Problem("syntax", wrong.message, hint, (*path, shape.renamed.get(own, own)), offset)
+
+
+def _spelt(shape: StepShape, error: ErrorDetails) -> ErrorDetails:
+    """The error at the input as the dialect calls it."""
+    for name, spelt in shape.renamed.items():
+        if error["loc"] and error["loc"][0] in (name, shape.names[spelt].alias):
+            return {**error, "loc": (spelt, *error["loc"][1:])}
+    return error
 
 
 def _is_plain_text(field: FieldInfo) -> bool:
     return field.annotation is str and field.is_required() and not field.metadata
 
 
-def _is_certain(error: ErrorDetails, dynamic: set[str]) -> bool:
-    """Whether an error stands although the inputs with expressions were left out. What is missing
-    altogether has been told already."""
+def _is_container(value: Value) -> bool:
+    return isinstance(value, dict | list)
+
+
+def _is_certain(error: ErrorDetails, dynamic: set[str], containers: Collection[str]) -> bool:
+    """Whether an error stands although the inputs with expressions were left out; those that are lists or
+    mappings were not, and may be the wrong kind of thing. What is missing at all has been told already."""
     if not error["loc"]:
         return not dynamic
+    if error["loc"][0] in containers:
+        return len(error["loc"]) == 1 and error["type"].endswith(("_type", "literal_error"))
     return error["type"] != "missing" or len(error["loc"]) > 1
 
 
@@ -219,6 +255,7 @@ def _reason(error: ErrorDetails) -> str:
         return "is not known here"
     message = error["msg"].removeprefix("Value error, ").removeprefix("Assertion failed, ")
     message = message.replace("Input should be", "must be").split(", unable to parse")[0]
+    message = re.sub(r" or instance of \w+$", "", message)
     for technical, plain in _PLAIN_WORDS.items():
         message = message.replace(technical, plain)
     return message[:1].lower() + message[1:]

@@ -6,7 +6,7 @@ Each reader gives what it read, and reports what cannot be used.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 from workflows_mcp.dialects.yaml_source import Document
 from workflows_mcp.errors import Problem
@@ -57,7 +57,7 @@ def read_timeout(
         return None, []
     malformed = len(references.problems)
     uses = references.in_value(given, path)
-    if uses or len(references.problems) > malformed:
+    if isinstance(given, str) and (uses or len(references.problems) > malformed):
         return given, uses
     try:
         seconds = converted(given, "number")
@@ -100,3 +100,29 @@ def read_on_failure(given: Value, path: Path, report: Report) -> OnFailure | Non
 def read_on_interrupt(given: Value, path: Path, report: Report) -> OnInterrupt:
     word = read_word(given, ON_INTERRUPT, path, report)
     return "ask" if word == "ask" else "fail" if word == "fail" else "repeat"
+
+
+def named_tasks(
+    document: Mapping[str, Value], key: str, problems: list[Problem], *, example: str, has: str
+) -> dict[str, dict[str, Value]]:
+    """The tasks of a document that can be read at all, by name. `has`: what a task is made of, for a hint."""
+    given = document.get(key)
+    if given is None:
+        return {}
+    if not isinstance(given, dict):
+        message = f"'{key}' must be a mapping of names, not {kind_of(given)} {shown(given)}"
+        hint = f"e.g. {key}: {{{example}: {{steps: […]}}}}"
+        problems.append(Problem("wrong_type", message, hint, (key,)))
+        return {}
+    tasks: dict[str, dict[str, Value]] = {}
+    for name, task in given.items():
+        if not ID.fullmatch(name):
+            hint = f"a name holds letters, digits, '_' and '-', e.g. {example}"
+            message = f"{shown(name)} cannot be the name of a task"
+            problems.append(Problem("bad_id", message, hint, (key, name), on_key=True))
+        if isinstance(task, dict):
+            tasks[name] = task
+            continue
+        message = f"the task '{name}' must be a mapping, not {kind_of(task)} {shown(task)}"
+        problems.append(Problem("wrong_type", message, has, (key, name), on_key=True))
+    return tasks

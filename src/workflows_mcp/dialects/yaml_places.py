@@ -26,6 +26,9 @@ _SINGLE_QUOTED = re.compile(r"''|\S")
 _DOUBLE_QUOTED = re.compile(r"\\x..|\\u.{4}|\\U.{8}|\\.|\S", re.S)
 _INVISIBLE_ESCAPES = frozenset(["\\n", "\\t", "\\ ", "\\r", "\\v", "\\f", "\\N", "\\_", "\\L", "\\P", "\\\n"])
 _TOKENS = {"'": _SINGLE_QUOTED, '"': _DOUBLE_QUOTED}
+_TOOL = "mcp"
+_OTHER_NAMES = {"tool": "method", "parameters": "params"}
+"""How a call of a tool is written in the reactive dialect: mcp: {method: …, params: …}, or without mcp."""
 
 
 class Source:
@@ -94,7 +97,19 @@ def child(node: Node, part: str | int) -> tuple[Node | None, Node] | None:
         found = child(merged, part)
         if found is not None:
             return found
-    return None
+    return _by_another_name(node, part)
+
+
+def _by_another_name(node: MappingNode, part: str | int) -> tuple[Node | None, Node] | None:
+    """What a step type calls one thing and a dialect another, perhaps one mapping deeper."""
+    if part not in _OTHER_NAMES:
+        return None
+    spelt = _OTHER_NAMES[str(part)]
+    found = child(node, spelt)
+    if found is None:
+        inner = child(node, _TOOL)
+        found = child(inner[1], spelt) if inner is not None else None
+    return found
 
 
 def is_merge(key: Node) -> bool:

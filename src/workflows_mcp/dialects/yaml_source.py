@@ -4,8 +4,8 @@ YAML is read as 1.2. Problems that leave the rest readable (a duplicate key, a t
 `{{ x }}`) are collected, so that the dialects can report theirs beside them; only broken syntax and
 exceeded limits end the reading. Keys are text, whatever they look like: JSON has no others.
 
-This module must not know what any key means, with one exception that the format has: a second `type`
-of a prompt is the type of what is asked for.
+This module must not know what any key means, with two exceptions that the format has: a second `type`
+of a prompt is the type of what is asked for, and a whole definition may stand below `workflow`.
 
     document = read_document(text, "deploy.yaml", limits)
     document.value["blocks"][0]["id"]
@@ -32,6 +32,9 @@ from workflows_mcp.plan.resolution import MOST_PROBLEMS
 from workflows_mcp.values import Value
 
 _PROMPT_TYPES = ("prompt", "user_input")
+WRAPPER = "workflow"
+"""The key that a whole definition may stand below."""
+_EXTENSION = "x-"
 
 
 @dataclass(slots=True)
@@ -75,15 +78,33 @@ def read_document(text: str, file: str, limits: Limits = DEFAULT_LIMITS) -> Docu
     return document
 
 
+def unwrapped(document: Document) -> Document:
+    """A definition may stand below `workflow`, with nothing beside it: then that; else the same."""
+    inner = _inside_wrapper(document.root)
+    if inner is None or not isinstance(document.value, dict):
+        return document
+    return Document(document.source, document.value[WRAPPER], inner, document.problems)
+
+
+def _inside_wrapper(root: Node | None) -> Node | None:
+    if not isinstance(root, MappingNode):
+        return None
+    keys = [str(key.value) for key, _ in root.value]
+    if any(key != WRAPPER and not key.startswith(_EXTENSION) for key in keys):
+        return None
+    inner = node_at(root, (WRAPPER,))
+    return inner if isinstance(inner, MappingNode) else None
+
+
 def locate(text: str, file: str, path: Path, offset: int = 0, on_key: bool = False) -> Place | None:
-    """The place of a value in a source that is at hand only as text; None if it cannot be read."""
+    """The place of a value of a definition that is at hand only as text; None if it cannot be read."""
     source = Source(file, _normalised(text))
     try:
         with collector_paused():
             root = _compose(source, DEFAULT_LIMITS)
     except DefinitionError:
         return None
-    return Document(source, None, root).place(path, offset, on_key)
+    return Document(source, None, _inside_wrapper(root) or root).place(path, offset, on_key)
 
 
 @contextmanager

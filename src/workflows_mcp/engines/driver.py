@@ -15,12 +15,13 @@ from collections import deque
 from collections.abc import Callable
 
 from workflows_mcp.engines.base import FindBundle
-from workflows_mcp.engines.clock import Clock, Timer
+from workflows_mcp.engines.clock import Clock
 from workflows_mcp.engines.encoding import encode, join_events
 from workflows_mcp.engines.executor import TIMEOUT, Executor
 from workflows_mcp.engines.finding import found_plan
 from workflows_mcp.engines.journals import Batch, Journal
 from workflows_mcp.engines.large_values import LargeValues
+from workflows_mcp.engines.timers import Timers
 from workflows_mcp.engines.waiters import Waiters
 from workflows_mcp.errors import LeaseLost, NotExpected, RequestError
 from workflows_mcp.machine.commands import (
@@ -81,7 +82,7 @@ class Driver:
         """How many events of the run are safe on disk."""
         self._written_bytes = 0
         self._snapshot_bytes = _SNAPSHOT_BYTES
-        self._timers: dict[str, Timer] = {}
+        self._timers = Timers(clock)
         self._pumping = False
         self._scheduled = False
         self._blocked = False
@@ -97,6 +98,8 @@ class Driver:
         """Why this process may not drive the run any more."""
         self.on_rest: Callable[[str], None] | None = None
         """Told when all is on disk and there is nothing to do here: idle, or how the run ended."""
+        self.rested = ""
+        """What was told. From then on the run, and its machine too, may be in the hands of another driver."""
 
     @property
     def status(self) -> str:
@@ -121,9 +124,11 @@ class Driver:
             self._pump()
 
     async def send(self, event: Event) -> None:
-        """Take in an event from outside. Raises NotExpected if the run does not wait for it (any more) when
-        its turn comes; once this returns, it is safe on disk."""
+        """Take in an event from outside; once this returns, it is safe on disk. Raises NotExpected if the run
+        does not wait for it (any more) when its turn comes, LeaseLost if it is not driven here (any more)."""
         encode(event)
+        if self.rested:
+            raise LeaseLost(f"the run {self.run_id} has come to rest")
         accepted: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._sent[id(event)] = accepted
         self.feed(event)
@@ -198,6 +203,15 @@ class Driver:
         """Stop driving: end what is under way here; the run itself stays as it is on disk."""
         self._die(failure or LeaseLost(f"the run {self.run_id} is not driven here any more"))
         await self._hands.stop_all()
+
+    def rest(self, status: str) -> None:
+        """Let go of the run; whoever waits for it here has to look elsewhere."""
+        self._timers.clear_all()
+        self.rested = status
+        on_rest, self.on_rest = self.on_rest, None
+        if on_rest is not None:
+            on_rest(status)
+        self._wake()
 
     # The loop
 
@@ -300,11 +314,9 @@ class Driver:
                 else:
                     self._hands.perform(command, self.feed)
             case SetTimer(key=key, due=due):
-                self._timers[key] = self._clock.call_at(due, lambda: self._fire(key))
+                self._timers.set(key, due, lambda: self.feed(TimerFired(self._clock.now(), key)))
             case ClearTimer(key=key):
-                timer = self._timers.pop(key, None)
-                if timer is not None:
-                    timer.cancel()
+                self._timers.clear(key)
             case StopStep(key=key, reason=reason):
                 self._held.pop(key, None)
                 self._ready.pop(key, None)
@@ -318,16 +330,7 @@ class Driver:
                 self._executor.learn_secrets(found.plans.values())
                 self._inbox.append(found)
             case Finish():
-                self._clear_timers()
-
-    def _clear_timers(self) -> None:
-        for timer in self._timers.values():
-            timer.cancel()
-        self._timers.clear()
-
-    def _fire(self, key: str) -> None:
-        self._timers.pop(key, None)
-        self.feed(TimerFired(self._clock.now(), key))
+                self._timers.clear_all()
 
     # Starting steps
 
@@ -410,9 +413,7 @@ class Driver:
         if self.on_rest is None or self.failure is not None:
             return
         if not self._applying and self._safe_position == self._taken and (status := self.status) != "running":
-            self._clear_timers()
-            on_rest, self.on_rest = self.on_rest, None
-            on_rest(status)
+            self.rest(status)
 
     # Ending
 
@@ -425,7 +426,7 @@ class Driver:
     def _die(self, failure: Exception) -> None:
         """From here on nothing is started, written or taken in."""
         self.failure = self.failure or failure
-        self._clear_timers()
+        self._timers.clear_all()
         self._held.clear()
         self._ready.clear()
         self._inbox.clear()

@@ -30,18 +30,20 @@ class Fork:
     """The new run after these events."""
 
 
-def fork_of(run_id: str, bundle: Bundle, events: list[Event], position: int, now: float) -> Fork:
+def fork_of(
+    run_id: str, bundle: Bundle, events: list[Event], position: int, now: float, new_id: str | None = None
+) -> Fork:
     """Raises RequestError where there is no such position, or nothing is left to do at it."""
-    if not 1 <= position <= len(events):
+    first, started = next((number, it) for number, it in enumerate(events) if isinstance(it, Started))
+    if not first < position <= len(events):
         raise RequestError(
             f"the run {run_id} has no position {position}",
-            hint=f"a position is the number of events that a fork is made of: 1 to {len(events)}",
+            hint=f"a position is the number of events that a fork is made of: {first + 1} to {len(events)}",
         )
-    started = events[0]
-    assert isinstance(started, Started), "a journal begins with the start of its run"
-    new_id = new_run_id()
-    origin = msgspec.structs.replace(started, run_id=new_id, forked_from=f"{run_id}@{position}")
-    copied = [origin, *events[1:position]]
+    new_id = new_id or new_run_id()
+    seed = started.seed or started.run_id  # what the events that are copied were made with
+    origin = msgspec.structs.replace(started, run_id=new_id, forked_from=f"{run_id}@{position}", seed=seed)
+    copied = [*events[:first], origin, *events[first + 1 : position]]
     machine = replayed(bundle, copied)
     if machine.state.status != "running":
         raise RequestError(

@@ -68,6 +68,7 @@ class LargeValues:
         self._events = msgspec.msgpack.Decoder(list[Event], ext_hook=self._value_of)
         self._state = msgspec.msgpack.Decoder(RunState, ext_hook=self._value_of)
         self._value = msgspec.msgpack.Decoder(Any, ext_hook=self._value_of)
+        self._decoders: dict[Any, msgspec.msgpack.Decoder[Any]] = {}
 
     # Writing
 
@@ -85,7 +86,7 @@ class LargeValues:
             body = machine.snapshot()
             if len(body) <= max(self._limit, _WORTH_BYTES * state.events):
                 return body
-        thin = replace(state, root=self._thin_scope(state.root), outputs=self._thin_entries(state.outputs))
+        thin = replace(state, root=self._thin_scope(state.root), outputs=self.thin_entries(state.outputs))
         return encode(thin)
 
     def take_new(self) -> tuple[Blob, ...]:
@@ -99,23 +100,23 @@ class LargeValues:
     def _thin_event(self, event: Event) -> Event:
         for name in ("outputs", "inputs"):
             values = getattr(event, name, None)
-            if values and (thin := self._thin_entries(values)) is not values:
+            if values and (thin := self.thin_entries(values)) is not values:
                 event = replace(event, **{name: thin})
         return event
 
     def _thin_scope(self, scope: Scope) -> Scope:
         records = {name: self._thin_record(record) for name, record in scope.records.items()}
-        return replace(scope, inputs=self._thin_entries(scope.inputs), records=records)
+        return replace(scope, inputs=self.thin_entries(scope.inputs), records=records)
 
     def _thin_record(self, record: Record) -> Record:
-        inputs, outputs = self._thin_entries(record.inputs), self._thin_entries(record.outputs)
+        inputs, outputs = self.thin_entries(record.inputs), self.thin_entries(record.outputs)
         if record.scope is not None:
             return replace(record, inputs=inputs, outputs=outputs, scope=self._thin_scope(record.scope))
         if inputs is not record.inputs or outputs is not record.outputs:
             return replace(record, inputs=inputs, outputs=outputs)
         return record
 
-    def _thin_entries(self, values: dict[str, Value], depth: int = 0) -> dict[str, Value]:
+    def thin_entries(self, values: dict[str, Value], depth: int = 0) -> dict[str, Value]:
         """With marks for what is large; the same object if nothing is."""
         changed = {
             key: thin for key, value in values.items() if (thin := self._thin(value, depth)) is not value
@@ -151,7 +152,7 @@ class LargeValues:
         if depth >= _DEPTH:
             return value
         if isinstance(value, dict):
-            return self._thin_entries(value, depth + 1)
+            return self.thin_entries(value, depth + 1)
         thin = [self._thin(item, depth + 1) for item in value]
         return value if all(a is b for a, b in zip(thin, value, strict=True)) else thin
 
@@ -177,6 +178,13 @@ class LargeValues:
     def decode_events(self, batch: bytes) -> list[Event]:
         """Raises Damaged where a value is gone."""
         return self._events.decode(batch)
+
+    def decode_as(self, kind: Any, body: bytes) -> Any:
+        """Anything else that has marks in it. Raises Damaged where a value is gone."""
+        decoder = self._decoders.get(kind)
+        if decoder is None:
+            decoder = self._decoders[kind] = msgspec.msgpack.Decoder(kind, ext_hook=self._value_of)
+        return decoder.decode(body)
 
     def restore(self, snapshot: bytes) -> RunState:
         """Raises Damaged where a value is gone."""

@@ -28,6 +28,15 @@ class Missing:
 MISSING = Missing()
 
 
+class Unset:
+    """What stands in a scope for a name that exists and has no value yet."""
+
+    __slots__ = ()
+
+
+UNSET = Unset()
+
+
 class Namespace(Protocol):
     """A value with named parts that are looked up, not stored: blocks, a block, run metadata."""
 

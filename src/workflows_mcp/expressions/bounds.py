@@ -15,13 +15,14 @@ import threading
 from collections.abc import Callable
 from contextlib import suppress
 from math import inf
-from time import monotonic, sleep
-from typing import ParamSpec, TypeVar
+from time import monotonic, sleep, thread_time
+from typing import Generic, ParamSpec, TypeVar
 
 SEND_AGAIN_SECONDS = 0.1
 
 Arguments = ParamSpec("Arguments")
 Result = TypeVar("Result")
+Kept = TypeVar("Kept")
 
 
 class TookTooLong(Exception):
@@ -138,3 +139,14 @@ def _raise_in_thread(thread: int, exception: type[BaseException] | None) -> None
 
 
 _watchdog = _Watchdog()
+
+
+def processor_seconds() -> float:
+    """How long the processor has worked for the calling thread."""
+    return thread_time()
+
+
+class PerThread(threading.local, Generic[Kept]):
+    """Something that each thread has its own of."""
+
+    value: Kept | None = None

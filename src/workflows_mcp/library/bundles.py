@@ -1,6 +1,7 @@
 """A workflow with all that it calls by a fixed name: what a run is pinned to.
 
-A run keeps the plans that it started with, so that editing a file never disturbs it.
+A run keeps the plans that it started with, so that editing a file never disturbs it. What a workflow imports
+is part of it in any case: a name that is known only at run time may be one of those.
 """
 
 from __future__ import annotations
@@ -9,43 +10,107 @@ from collections.abc import Callable, Iterable
 
 import msgspec
 
-from workflows_mcp.dialects import Definition, check_bundle
+from workflows_mcp.dialects import Definition, check_bundle, place_problems
 from workflows_mcp.errors import DefinitionError, Problem, UnknownWorkflow
-from workflows_mcp.plan.calls import called_workflows
+from workflows_mcp.library.imports import TASK, Imported, Importer
+from workflows_mcp.plan.calls import called_workflows, fixed_name
+from workflows_mcp.plan.layout import LAYOUTS
 from workflows_mcp.plan.model import Bundle, Plan
 
 Find = Callable[[str], Definition]
 """The definition of the workflow with this name; raises UnknownWorkflow or DefinitionError."""
 
 
-def assemble(main: Definition, find: Find, known: Iterable[str] = ()) -> Bundle:
+def assemble(
+    main: Definition, find: Find, known: Iterable[str] = (), importer: Importer | None = None
+) -> Bundle:
     """Raises DefinitionError with all that is wrong in the workflows that `main` calls, and with the calls.
 
     `known` are the names of all workflows there are, for the nearest spelling of an unknown one.
     """
-    plans: dict[str, Plan] = {main.plan.name: main.plan}
-    sources: dict[str, str] = {main.plan.name: main.text}
-    problems: list[Problem] = []
-    waiting = called_workflows(main.plan)
-    seen = set(plans)
-    while waiting:
-        name = waiting.pop(0)
-        if name in seen:
-            continue
-        seen.add(name)
-        try:
-            called = find(name)
-        except UnknownWorkflow:
-            continue  # the call is reported where it stands
-        except DefinitionError as error:
-            problems += error.problems
-            continue
-        plan = called.plan
-        plans[name] = plan if plan.name == name else msgspec.structs.replace(plan, name=name)
-        sources[name] = called.text
-        waiting += called_workflows(plan)
-    bundle = Bundle(main.plan.name, plans, sources)
-    if problems:
-        raise DefinitionError(problems, name=main.plan.name)
-    check_bundle(bundle, sources, known)
+    assembly = _Assembly(find, importer)
+    assembly.take(main)
+    bundle = Bundle(main.plan.name, assembly.plans, assembly.sources)
+    if assembly.problems:
+        raise DefinitionError(assembly.problems, name=main.plan.name)
+    check_bundle(bundle, assembly.sources, known)
     return bundle
+
+
+class _Assembly:
+    def __init__(self, find: Find, importer: Importer | None) -> None:
+        self.find = find
+        self.importer = importer
+        self.plans: dict[str, Plan] = {}
+        self.sources: dict[str, str] = {}
+        self.problems: list[Problem] = []
+        self._chosen: dict[str, Definition] = {}
+        """What each name means."""
+        self._imported: set[str] = set()
+        self._failed: set[str] = set()
+        self._waiting: list[str] = []
+
+    def take(self, main: Definition) -> None:
+        """Take a workflow, and whatever it leads to."""
+        self._choose(main.plan.name, main)
+        while self._waiting:
+            self._one(self._waiting.pop(0))
+
+    def _choose(self, name: str, definition: Definition) -> Definition:
+        """What the name means, which is what it meant first."""
+        if name not in self._chosen:
+            self._chosen[name] = definition
+            self._waiting.append(name)
+        return self._chosen[name]
+
+    def _one(self, name: str) -> None:
+        definition = self._chosen[name]
+        plan, through_imports = definition.plan, Imported()
+        if plan.imports and self.importer is not None:
+            through_imports = self.importer.imported(definition)
+            plan, problems = self.importer.joined(definition, through_imports)
+            self.problems += [*through_imports.problems, *problems]
+        self.plans[name] = plan if plan.name == name else msgspec.structs.replace(plan, name=name)
+        self.sources[name] = definition.text
+        for position, imported in through_imports.documents:
+            other = imported.plan.name
+            self._imported.add(other)
+            self._check(self._choose(other, imported), imported, definition, ("imports", position))
+        for called in called_workflows(plan):
+            is_known = called in self._chosen and called not in self._imported
+            if TASK in called or called in through_imports.workflows or called in self._failed or is_known:
+                continue
+            found = self._found(called)
+            if found is not None:
+                place = _place_of_call(plan, called)
+                self._check(self._choose(called, found), found, definition, place)
+
+    def _found(self, name: str) -> Definition | None:
+        try:
+            return self.find(name)
+        except UnknownWorkflow:
+            return None  # the call is reported where it stands
+        except DefinitionError as error:
+            self.problems += error.problems
+            self._failed.add(name)
+            return None
+
+    def _check(
+        self, chosen: Definition, found: Definition, by: Definition, path: tuple[str | int, ...]
+    ) -> None:
+        """That a name means the same file in the whole of a run."""
+        if chosen.plan.file == found.plan.file:
+            return
+        name = found.plan.name
+        message = f"'{name}' is a workflow in {found.plan.file}, and another one in {chosen.plan.file}"
+        hint = "in one run a name can stand for one of them only: give one of them another name"
+        problem = Problem("name_collision", message, hint, path)
+        self.problems += place_problems([problem], by.text, by.plan.file)
+
+
+def _place_of_call(plan: Plan, called: str) -> tuple[str | int, ...]:
+    for part in (plan, *plan.tasks):
+        for node in part.body.nodes:
+            if fixed_name(node.do) == called:
+                return (*node.at, *LAYOUTS[plan.dialect].workflow)
+    return ()

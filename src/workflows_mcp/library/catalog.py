@@ -12,7 +12,6 @@ problems, and whoever asks for it gets them as a DefinitionError.
 from __future__ import annotations
 
 import os
-import re
 from collections import OrderedDict
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
@@ -21,9 +20,11 @@ from pathlib import Path
 from workflows_mcp.dialects import Definition, load
 from workflows_mcp.errors import DefinitionError, Place, Problem, RequestError, UnknownWorkflow
 from workflows_mcp.library.bundles import assemble
+from workflows_mcp.library.imports import Importer, Joined
+from workflows_mcp.library.names import name_in
 from workflows_mcp.limits import DEFAULT_LIMITS, Limits
 from workflows_mcp.plan.calls import called_workflows
-from workflows_mcp.plan.model import Bundle
+from workflows_mcp.plan.model import Bundle, Plan
 from workflows_mcp.settings import Settings
 from workflows_mcp.steps.registry import StepRegistry
 from workflows_mcp.values import did_you_mean
@@ -37,7 +38,6 @@ _SKIPPED = frozenset({"node_modules", "__pycache__"})
 _HEAD_BYTES = 64 * 1024
 _HIDES_CALLS = frozenset({"cycle", "duplicate_id", "circular_call"})
 """Problems of a draft that leave no order in which calls could be looked at."""
-_NAME = re.compile(r"""^name[ \t]*:[ \t]+(?:"([^"\n]*)"|'([^'\n]*)'|([^#\n]*?))[ \t]*(?:#.*)?\r?$""", re.M)
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,6 +50,8 @@ class WorkflowSummary:
     source: str
     file: str
     tags: tuple[str, ...] = ()
+    prompt: bool = False
+    """It is offered as a prompt of its own."""
     problems: tuple[Problem, ...] = ()
 
 
@@ -76,8 +78,9 @@ Stamp = tuple[int, int]
 """When a file changed last, and its size: the same stamp, the same content."""
 
 
-Facts = tuple[str, str, tuple[str, ...]]
-"""What a list says of a workflow beside its name: description, dialect, tags."""
+Facts = tuple[str, str, tuple[str, ...], bool, bool]
+"""What a list says of a workflow beside its name: description, dialect, tags; whether it is offered as a
+prompt; and whether it can be run, or has only tasks for others."""
 
 
 @dataclass(slots=True)
@@ -92,6 +95,7 @@ class Memory:
         default_factory=OrderedDict
     )
     bundles: OrderedDict[str, Bundle] = field(default_factory=OrderedDict)
+    joined: Joined = field(default_factory=dict)
 
     def definition(self, path: Path, stamp: Stamp | None) -> Definition | DefinitionError | None:
         remembered = self.definitions.get(path)
@@ -106,8 +110,7 @@ class Memory:
         if len(self.definitions) > self.most:
             self.definitions.popitem(last=False)
         if isinstance(found, Definition):
-            plan = found.plan
-            self.facts[path] = (stamp, (plan.description, plan.dialect, plan.tags))
+            self.facts[path] = (stamp, _facts_of(found.plan))
         else:
             self.facts.pop(path, None)
 
@@ -132,6 +135,8 @@ class Catalog:
         self._folders += [Folder(path, str(path)) for path in directories]
         self._read = read
         self._memory = Memory(limits.cached_definitions)
+        self._looked_into: set[Path] = set()
+        """Broken files whose calls are being looked at: a circle of them ends there."""
 
     @classmethod
     def of(cls, settings: Settings, registry: StepRegistry) -> Catalog:
@@ -156,7 +161,7 @@ class Catalog:
         Raises UnknownWorkflow, or DefinitionError with all that is wrong in it and in what it calls.
         """
         catalog = self._beside(Path(beside)) if beside and Path(beside).is_file() else self
-        return catalog._bundle(catalog.definition(name))
+        return catalog._bundle(_to_run(catalog.definition(name)))
 
     def bundle_of_file(self, path: Path) -> Bundle:
         """Of a file that need not be in the catalog; workflows in the same directory go before others."""
@@ -165,10 +170,10 @@ class Catalog:
                 f"there is no file {path}", hint="workflows-mcp list shows the workflows that have a name"
             )
         catalog = self._beside(path)
-        return catalog._bundle(catalog._definition_in(path))
+        return catalog._bundle(_to_run(catalog._definition_in(path)))
 
     def bundle_of_text(self, text: str, file: str = "<yaml>") -> Bundle:
-        return self._bundle(self._read_all(text, file))
+        return self._bundle(_to_run(self._read_all(text, file)))
 
     def check_text(self, text: str, *, file: str = "<yaml>") -> list[Problem]:
         """The warnings of a definition that can be run; raises DefinitionError where it cannot."""
@@ -187,7 +192,9 @@ class Catalog:
         return [
             summary
             for summary in every
-            if set(tags) <= set(summary.tags) and all(word in _searched(summary) for word in words)
+            if summary is not None
+            and set(tags) <= set(summary.tags)
+            and all(word in _searched(summary) for word in words)
         ]
 
     def entries(self) -> dict[str, Entry]:
@@ -230,9 +237,14 @@ class Catalog:
         other._memory = self._memory
         return other
 
+    @property
+    def _importer(self) -> Importer:
+        folders = [folder.path for folder in reversed(self._folders)]
+        return Importer(self._definition_in, folders, self._memory.joined)
+
     def _bundle(self, definition: Definition) -> Bundle:
-        calls = called_workflows(definition.plan)
-        return self._memory.same(assemble(definition, self.definition, self.entries() if calls else ()))
+        known = self.entries() if called_workflows(definition.plan) else ()
+        return self._memory.same(assemble(definition, self.definition, known, self._importer))
 
     def _read_all(self, text: str, file: str) -> Definition:
         try:
@@ -261,11 +273,18 @@ class Catalog:
             found = self._load(path)
             if stamp is not None:
                 self._memory.keep(path, stamp, found)
-        if isinstance(found, DefinitionError):
+        if not isinstance(found, DefinitionError):
+            return found
+        if path in self._looked_into:
+            raise DefinitionError(found.problems, name=found.name)
+        self._looked_into.add(path)
+        try:
             raise self._with_calls(found)
-        return found
+        finally:
+            self._looked_into.discard(path)
 
-    def _summary(self, entry: Entry) -> WorkflowSummary:
+    def _summary(self, entry: Entry) -> WorkflowSummary | None:
+        """A line of the list; None for a file that has only tasks for others."""
         try:
             facts = self._facts(entry.path)
         except DefinitionError as error:
@@ -273,15 +292,16 @@ class Catalog:
             return WorkflowSummary(
                 entry.name, said, "", entry.source, str(entry.path), problems=tuple(error.problems)
             )
-        description, dialect, tags = facts
-        return WorkflowSummary(entry.name, description, dialect, entry.source, str(entry.path), tags)
+        description, dialect, tags, prompt, can_be_run = facts
+        if not can_be_run:
+            return None
+        return WorkflowSummary(entry.name, description, dialect, entry.source, str(entry.path), tags, prompt)
 
     def _facts(self, path: Path) -> Facts:
         remembered = self._memory.facts.get(path.absolute())
         if remembered is not None and remembered[0] == _stamp(path):
             return remembered[1]
-        plan = self._definition_in(path).plan
-        return plan.description, plan.dialect, plan.tags
+        return _facts_of(self._definition_in(path).plan)
 
     def _name(self, path: Path) -> str | None:
         """The name of the workflow in a file, without reading the file as YAML; None if it is gone."""
@@ -293,12 +313,10 @@ class Catalog:
             return remembered[1]
         try:
             with path.open("rb") as file:
-                head = file.read(_HEAD_BYTES).decode("utf-8", "replace").removeprefix("\ufeff")
+                head = file.read(_HEAD_BYTES).decode("utf-8", "replace")
         except OSError:
             head = ""
-        match = _NAME.search(head)
-        name = next((part for part in match.groups() if part), "") if match else ""
-        name = name.strip() or path.stem
+        name = name_in(head) or path.stem
         self._memory.names[path] = (stamp, name)
         return name
 
@@ -322,6 +340,20 @@ class Catalog:
                 place=Place(shown_path(path), 1, 1),
             )
         return DefinitionError([problem], name=path.stem)
+
+
+def _facts_of(plan: Plan) -> Facts:
+    return plan.description, plan.dialect, plan.tags, plan.prompt, bool(plan.body.nodes)
+
+
+def _to_run(definition: Definition) -> Definition:
+    """The same; raises RequestError where there is nothing to run."""
+    if definition.plan.body.nodes:
+        return definition
+    raise RequestError(
+        f"'{definition.plan.name}' has no steps: it has tasks for workflows that import it",
+        hint=f"start a workflow that says imports: [{definition.plan.file}]",
+    )
 
 
 def _by_place(problem: Problem) -> tuple[str, int, int]:

@@ -8,9 +8,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from workflows_mcp.errors import TOO_LARGE, TOO_SLOW
 from workflows_mcp.machine.commands import SetTimer, address_of, key_of
 from workflows_mcp.machine.events import Answered, Forked, Interrupted, StepDone, StepFailed
 from workflows_mcp.machine.open_scope import OpenScope
+from workflows_mcp.machine.program import MisplacedError
 from workflows_mcp.machine.state import Fault, Frame, Record
 from workflows_mcp.plan.retry import Failure, pause
 from workflows_mcp.values import Value
@@ -19,6 +21,8 @@ if TYPE_CHECKING:
     from workflows_mcp.machine.machine import Machine
 
 CUT_OFF = "the server stopped while this step was under way"
+AGAIN = "~again"
+"""What the key of a step ends with of which could not be said in time whether it is tried again."""
 
 
 def tried_again(
@@ -33,7 +37,14 @@ def tried_again(
 ) -> bool:
     """Whether a block that has failed gets another try, which then waits for its time."""
     state = machine.state
-    seconds = _seconds_to_next_try(scope, index, at, state.run_id, record, outputs, fault)
+    if machine.known_to_stop(scope, index, AGAIN) is not None:
+        return False
+    try:
+        seconds = _seconds_to_next_try(scope, index, at, state.run_id, record, outputs, fault)
+    except MisplacedError as error:  # what it is made of has changed since the first try
+        if error.cause.code in (TOO_SLOW, TOO_LARGE):
+            machine.note_stop(scope, index, machine.fault_of(scope, index, error), AGAIN)
+        return False
     if seconds is None:
         return False
     node = scope.program.nodes[index]
@@ -69,7 +80,9 @@ def _seconds_to_next_try(
 
 
 def wait_afresh(machine: Machine, event: Forked) -> None:
-    """A fork begins where another run was long ago: what waits for a time waits as long from now on."""
+    """A fork begins where another run was long ago: what waits for a time waits as long from now on, and its
+    chance is its own."""
+    machine.state.seed = f"{machine.state.seed}/{machine.state.run_id}"
     for address, frame in machine.state.frames.items():
         if frame.deadline is None:
             continue

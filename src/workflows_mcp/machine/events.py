@@ -11,7 +11,7 @@ from typing import TypeAlias
 import msgspec
 
 from workflows_mcp.machine.state import Fault
-from workflows_mcp.plan.model import Plan
+from workflows_mcp.plan.model import ChangeOperation, Plan
 from workflows_mcp.values import Value
 
 
@@ -25,6 +25,8 @@ class Started(msgspec.Struct, frozen=True, tag="started", omit_defaults=True):
     """The limits that decide how the run goes: they stay, whichever process goes on with it."""
     forked_from: str = ""
     """The run and the position in its journal that this one was made of: `wf_1@7`."""
+    seed: str = ""
+    """What chance is made of, where that is not the id of the run."""
 
 
 class StepDone(msgspec.Struct, frozen=True, tag="done", omit_defaults=True):
@@ -56,6 +58,8 @@ class Answered(msgspec.Struct, frozen=True, tag="answered", omit_defaults=True):
     outputs: dict[str, Value]
     ok: bool = True
     message: str | None = None
+    settled: bool = False
+    """The agent has put the result into the state itself: the changes of the step are not made again."""
 
 
 class TimerFired(msgspec.Struct, frozen=True, tag="timer"):
@@ -96,6 +100,26 @@ class Interrupted(msgspec.Struct, frozen=True, tag="interrupted"):
     key: str
 
 
+class StateUpdated(msgspec.Struct, frozen=True, tag="updated", omit_defaults=True):
+    """The agent has changed the state of a run, or of a task."""
+
+    at: float
+    changes: list[tuple[list[str | int], ChangeOperation, Value]]
+    """Path, operation and value of each."""
+    address: str = ""
+    """The task; empty: the run."""
+    token: str = ""
+    """Names this update: one that comes twice is made once."""
+
+
+class Marked(msgspec.Struct, frozen=True, tag="marked", omit_defaults=True):
+    """Somebody means to come back to this place."""
+
+    at: float
+    reason: str = ""
+    step: str = ""
+
+
 class CancelRequested(msgspec.Struct, frozen=True, tag="cancel", omit_defaults=True):
     at: float
     reason: str = ""
@@ -111,5 +135,7 @@ Event: TypeAlias = (
     | PlanLoaded
     | Stopped
     | Interrupted
+    | StateUpdated
+    | Marked
     | CancelRequested
 )

@@ -6,28 +6,41 @@ A new kind of event is a function here and a row in `APPLY`.
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
+from workflows_mcp.errors import TOO_LARGE, TOO_SLOW
 from workflows_mcp.machine.again import decided, interrupted, wait_afresh
+from workflows_mcp.machine.changes import WrongChange
 from workflows_mcp.machine.commands import StopStep, address_of
 from workflows_mcp.machine.events import (
     Answered,
     CancelRequested,
     Forked,
     Interrupted,
+    Marked,
     PlanLoaded,
     Started,
+    StateUpdated,
     StepDone,
     StepFailed,
     TimerFired,
 )
+from workflows_mcp.machine.expected import changes_of
 from workflows_mcp.machine.operations import ENTER
-from workflows_mcp.machine.state import Fault, Outcome
+from workflows_mcp.machine.program import MisplacedError
+from workflows_mcp.machine.state import Fault, Mark, Outcome, Scope
 from workflows_mcp.machine.stopping import mark_stopped, stop
+from workflows_mcp.machine.telling import passed_on
 from workflows_mcp.plan.model import Call
 
 if TYPE_CHECKING:
     from workflows_mcp.machine.machine import Machine
+
+STARTING = "~start"
+"""Instead of the key of a step: the state that the run begins with could not be made in time."""
+_MARKS = 50
+"""How many marks of a run are kept, and how many updates are known again."""
 
 
 def started(machine: Machine, event: Started) -> None:
@@ -35,10 +48,23 @@ def started(machine: Machine, event: Started) -> None:
     state.run_id = event.run_id
     state.workspace = event.workspace
     state.forked_from = event.forked_from
+    state.seed = event.seed or event.run_id
     state.limits = event.limits
     state.started_at = event.at
-    state.root = machine.new_scope(machine.bundle.main, event.inputs, event.at)
-    machine.open_scope(state.root)
+    state.root = Scope(machine.bundle.main, event.inputs, event.at, {})
+    fault = machine.known_to_stop_at(STARTING)
+    if fault is None:
+        try:
+            state.root = machine.new_scope(machine.bundle.main, event.inputs, event.at)
+        except MisplacedError as error:
+            cause, main = error.cause, machine.bundle.main
+            fault = Fault(cause.code, cause.message, cause.hint, "", main, error.path, cause.offset)
+            if cause.code in (TOO_SLOW, TOO_LARGE):
+                machine.stopped[STARTING] = fault
+    if fault is not None:
+        machine.finish("failed", event.at, fault)
+    else:
+        machine.open_scope(state.root)
 
 
 def step_ended(machine: Machine, event: StepDone | StepFailed | Answered) -> None:
@@ -53,10 +79,14 @@ def step_ended(machine: Machine, event: StepDone | StepFailed | Answered) -> Non
     if frame is None or not expected:
         return
     scope, index = machine.locate(address)
+    if frame.kind == "agent":
+        passed_on(machine, address, frame)
     machine.close_frame(address, frame)
     if frame.cut_off:
         decided(machine, scope, index, event)
         return
+    if isinstance(event, Answered):
+        scope.scope.records[scope.program.nodes[index].id].settled = event.settled
     if isinstance(event, StepFailed):
         fault = machine.fault(scope, index, event.code, event.message, event.hint)
         outputs = {**scope.program.defaults(index), **event.outputs}
@@ -114,6 +144,22 @@ def plan_loaded(machine: Machine, event: PlanLoaded) -> None:
     ENTER[Call](machine, scope, index, event.at)
 
 
+def state_updated(machine: Machine, event: StateUpdated) -> None:
+    home = machine.home_at(event.address)
+    state = machine.state
+    if home is None or (event.token and event.token in state.tokens):
+        return
+    state.tokens = [*state.tokens[1 - _MARKS :], event.token] if event.token else state.tokens
+    with suppress(WrongChange):
+        # a field that propagates its error fails the step that reads it, not the update
+        home.reset(home.tried(changes_of(event))[0])
+
+
+def marked(machine: Machine, event: Marked) -> None:
+    state = machine.state
+    state.marks = [*state.marks[1 - _MARKS :], Mark(state.events, event.at, event.reason, event.step)]
+
+
 def cancel_requested(machine: Machine, event: CancelRequested) -> None:
     reason = event.reason or "cancelled"
     for address, frame in list(machine.state.frames.items()):
@@ -133,5 +179,7 @@ APPLY: dict[type[Any], Callable[[Machine, Any], None]] = {
     PlanLoaded: plan_loaded,
     Interrupted: interrupted,
     Forked: wait_afresh,
+    StateUpdated: state_updated,
+    Marked: marked,
     CancelRequested: cancel_requested,
 }

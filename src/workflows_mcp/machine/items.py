@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+from workflows_mcp.machine.names import Names
 from workflows_mcp.machine.open_scope import OpenScope
 from workflows_mcp.machine.program import Evaluate, PreparedNode, Program
 from workflows_mcp.machine.scope import failed
@@ -45,7 +46,7 @@ class ItemsProgram(Program):
 class OpenItems(OpenScope):
     """The items while some of them are still to be done."""
 
-    __slots__ = ("_next", "_values", "limit")
+    __slots__ = ("_next", "_values", "fails_fast", "limit")
 
     def __init__(
         self, around: OpenScope, index: int, prefix: str, scope: Scope, items: Any, limit: int | None
@@ -54,13 +55,20 @@ class OpenItems(OpenScope):
         program = ItemsProgram(around.program, index, keys, scope.named)
         tries = around.tries_inside(around.program.nodes[index].id)
         super().__init__(prefix, scope, program, around.names_for(index), around.depth, tries)
+        self.home = around.home
         self._values = list(items.values()) if isinstance(items, dict) else items
         self.limit = limit
+        each = around.program.nodes[index].for_each
+        self.fails_fast = each is not None and each.fail_fast
+        """Whether the first item that fails ends the others."""
         self._next = len(scope.records)
         """Items are entered in order, so those that have no record are the last ones."""
 
-    def names_for(self, index: int) -> dict[str, Any]:
+    def names_for(self, index: int) -> Any:
         keys = self.scope.each or []
+        if isinstance(self.names, Names):
+            name = self.program.nodes[index].id
+            return self.names.for_item(name, {**self.variables(index), "task_id": keys[index]})
         each = {"key": keys[index], "value": self._values[index], "index": index, "count": len(keys)}
         return {**self.names, **self.variables(index), "each": each}
 
@@ -81,6 +89,8 @@ class OpenItems(OpenScope):
         return list(range(self._next))
 
     def after(self, index: int) -> list[int]:
+        if self.finished:
+            return []
         self.unfinished -= 1
         self.finished = not self.unfinished
         if self._next >= len(self.program.nodes):

@@ -20,7 +20,7 @@ from typing import Any
 
 import msgspec
 
-from workflows_mcp.errors import TOO_SLOW, NotExpected
+from workflows_mcp.errors import TOO_LARGE, TOO_SLOW
 from workflows_mcp.limits import Limits
 from workflows_mcp.machine.again import tried_again
 from workflows_mcp.machine.commands import (
@@ -31,19 +31,33 @@ from workflows_mcp.machine.commands import (
     SetTimer,
     StopStep,
     TellInterrupted,
-    address_of,
     key_of,
 )
-from workflows_mcp.machine.events import Answered, CancelRequested, Event, Forked, Started, Stopped
+from workflows_mcp.machine.events import Event, Stopped
+from workflows_mcp.machine.expected import refuse_unexpected
 from workflows_mcp.machine.facts import APPLY
+from workflows_mcp.machine.home import Home
 from workflows_mcp.machine.items import OpenItems, items_outcome
+from workflows_mcp.machine.lanes import REACTIVE, left_behind, stop_items, stop_leftovers
 from workflows_mcp.machine.open_scope import OpenScope
 from workflows_mcp.machine.operations import enter, step_command
 from workflows_mcp.machine.program import MisplacedError, Program, program_of
+from workflows_mcp.machine.reactive import OpenReactive, initial_state
 from workflows_mcp.machine.rules import finished_scope, outputs_if_not_run, skip_reason
+from workflows_mcp.machine.scope import failed
 from workflows_mcp.machine.scopes import OpenScopes
 from workflows_mcp.machine.sequence import OpenSequence, finished_sequence
-from workflows_mcp.machine.state import BlockStatus, Fault, Frame, Outcome, Record, RunState, Scope
+from workflows_mcp.machine.state import (
+    BlockStatus,
+    Fault,
+    Frame,
+    Message,
+    Outcome,
+    Record,
+    RunState,
+    Scope,
+)
+from workflows_mcp.machine.telling import hand_up
 from workflows_mcp.plan.model import Bundle, Plan
 from workflows_mcp.values import Value
 
@@ -61,7 +75,7 @@ class Machine:
         self.plans = bundle.every_plan
         self._commands: list[Command] = []
         self._work: deque[tuple[OpenScope, int]] = deque()
-        self._scopes = OpenScopes(lambda: self.limits)
+        self._scopes = OpenScopes(lambda: self.limits, lambda: self.state.seed)
         self._limits: Limits | None = None
         self._known_to_stop: dict[str, Fault] = {}
         self.stopped: dict[str, Fault] = {}
@@ -100,29 +114,16 @@ class Machine:
         """The event to write before the one that was applied last, if expressions had to be stopped."""
         if not self.stopped:
             return None
-        self.state.events += 1
+        state = self.state
+        since: list[Frame | Message] = [*state.frames.values(), *state.messages]
+        for it in since:
+            it.event += it.event == state.events  # the event is one further than it was
+        state.events += 1
         return Stopped(at, self.stopped)
 
     def refuse_unexpected(self, event: Event) -> None:
         """Raise NotExpected where nothing waits for `event`, so that it is not written down at all."""
-        state = self.state
-        if isinstance(event, Started | Stopped | Forked):
-            return
-        if state.status != "running":
-            raise NotExpected(f"the run {state.run_id} has ended: it is {state.status}")
-        if isinstance(event, CancelRequested):
-            return
-        if isinstance(event, Answered):
-            frame = state.frames.get(event.address)
-            if frame is None or frame.kind != "agent":
-                raise NotExpected(f"nothing is asked at '{event.address}'")
-            if frame.deadline is not None and event.at > frame.deadline:
-                raise NotExpected(f"the question at '{event.address}' has timed out")
-            return
-        address, attempt = address_of(event.key)
-        frame = state.frames.get(address)
-        if frame is None or frame.attempt != attempt:
-            raise NotExpected(f"'{event.key}' is not under way")
+        refuse_unexpected(self, event)
 
     def outstanding(self, now: float, *, cut_off: bool = True) -> list[Command]:
         """All that is under way, wished for again: what an engine performs after a restart.
@@ -143,7 +144,7 @@ class Machine:
                     commands.append(SetTimer(key, now + frame.timeout))
                 commands.append(step_command(scope, index, frame.attempt))
             elif frame.kind == "plan":
-                name = scope.program.prepared(index).workflow(scope.names_for(index))
+                name = scope.scope.records[scope.program.nodes[index].id].inputs["workflow"]
                 commands.append(LoadPlan(key, name, scope.program.plan.file))
             elif frame.deadline is not None:
                 commands.append(SetTimer(key, frame.deadline))
@@ -191,9 +192,20 @@ class Machine:
             self.plans[task.name] = task
 
     def new_scope(
-        self, workflow: str, inputs: dict[str, Value], at: float, variables: dict[str, Value] | None = None
+        self,
+        workflow: str,
+        inputs: dict[str, Value],
+        at: float,
+        variables: dict[str, Value] | None = None,
+        prefix: str = "",
     ) -> Scope:
-        state = dict(self.plans[workflow].initial_state)
+        """Raises MisplacedError where the state that it begins with cannot be made."""
+        plan = self.plans[workflow]
+        state = dict(plan.initial_state)
+        if plan.dialect == REACTIVE:
+            seed = f"{self.state.seed}/{prefix}"
+            program = program_of(plan)
+            state = {} if plan.shares_state else initial_state(program, inputs, at, seed, self.limits)
         return Scope(workflow, inputs, at, {}, state=state, variables=variables or {})
 
     def knows(self, workflow: str) -> bool:
@@ -204,8 +216,19 @@ class Machine:
         return self._scopes.locate(address)
 
     def close_inside(self, prefix: str) -> None:
-        """Nothing inside goes on."""
+        """Nothing inside goes on, and nothing more of it is entered."""
         self._scopes.close_inside(prefix)
+        self._work = deque(item for item in self._work if not item[0].prefix.startswith(prefix))
+
+    def forget_work(self, scope: OpenScope) -> None:
+        """Nothing more of it is entered."""
+        self._work = deque(item for item in self._work if item[0] is not scope)
+
+    def home_at(self, address: str) -> Home | None:
+        """Where the state of a reactive workflow is: of the run, or of the task at an address."""
+        scope = self._scopes.at(f"{address}/" if address else "")
+        home: Home | None = scope.home if scope is not None else None
+        return home
 
     def enter_again(self, scope: OpenScope, index: int) -> None:
         self._work.append((scope, index))
@@ -230,12 +253,13 @@ class Machine:
         reason = None
         scope.time = at
         try:
-            if self._known_to_stop and (known := self._known_to_stop.get(self._try_of(scope, index))):
-                self.fail(scope, index, at, known)
+            if (known := self.known_to_stop(scope, index)) is not None:
+                self._stopped(scope, index, at, known)
                 return
             if node.id not in scope.scope.records:
                 reason = skip_reason(scope.program, index, scope.scope.records)
-                if reason is None and node.condition is not None:
+                begun = node.id in scope.scope.loops  # a loop is asked once, not before every round
+                if reason is None and node.condition is not None and not begun:
                     prepared = scope.program.prepared(index)
                     if not prepared.condition(scope.names_for(index)):
                         reason = f"the condition is false: {node.condition.strip()}"
@@ -282,28 +306,56 @@ class Machine:
         record.message = message
         record.fault = fault
         record.completed_at = at
-        if isinstance(scope, OpenSequence) and status == "completed":
-            problem = scope.keep_result(index, self.limits, self.plans)
-            if problem is not None:
-                record.status, record.outcome, record.message = "failed", "n/a", problem
-                record.fault = self.fault(scope, index, "state_size", problem)
+        scope.time = at
+        scope.settle(self, index)
         if not scope.prefix:
             self.state.done += 1
-        for following in scope.after(index):
-            self._work.append((scope, following))
+        if isinstance(scope, OpenItems) and scope.fails_fast and failed(record):
+            stop_items(self, scope, at)
+        self.enter_next(scope, scope.after(index))
         if scope.finished:
             self._scope_finished(scope, at)
+
+    def enter_next(self, scope: OpenScope, following: list[int]) -> None:
+        self._work.extend((scope, index) for index in following)
 
     def fail(self, scope: OpenScope, index: int, at: float, fault: Fault) -> None:
         """A block could not be carried out."""
         self.end(scope, index, at, "failed", message=fault.message, fault=fault)
 
     def _broken(self, scope: OpenScope, index: int, at: float, error: MisplacedError) -> None:
+        fault = self.fault_of(scope, index, error)
+        if error.cause.code in (TOO_SLOW, TOO_LARGE):
+            self.note_stop(scope, index, fault)
+            self._stopped(scope, index, at, fault)
+        else:
+            self.fail(scope, index, at, fault)
+
+    def _stopped(self, scope: OpenScope, index: int, at: float, fault: Fault) -> None:
+        """An expression of a block was stopped, now or when this event was first applied: nothing is kept of
+        what was made before it."""
+        record = scope.scope.records.get(scope.program.nodes[index].id)
+        if record is not None:
+            record.inputs, record.code, record.places, record.replaced = {}, {}, [], {}
+        self.fail(scope, index, at, fault)
+
+    def fault_of(self, scope: OpenScope, index: int, error: MisplacedError) -> Fault:
         cause = error.cause
         fault = self.fault(scope, index, cause.code, cause.message, cause.hint, error.path, cause.offset)
-        if cause.code == TOO_SLOW:
-            self.stopped[self._try_of(scope, index)] = fault
-        self.fail(scope, index, at, fault)
+        if not error.workflow:
+            return fault
+        return msgspec.structs.replace(fault, workflow=error.workflow, path=error.path)
+
+    def note_stop(self, scope: OpenScope, index: int, fault: Fault, what: str = "") -> None:
+        """An expression had to be stopped; `what` it was for, beside entering the block."""
+        self.stopped[self._try_of(scope, index) + what] = fault
+
+    def known_to_stop(self, scope: OpenScope, index: int, what: str = "") -> Fault | None:
+        """The fault of an expression that was stopped when this event was applied for the first time."""
+        return self.known_to_stop_at(self._try_of(scope, index) + what) if self._known_to_stop else None
+
+    def known_to_stop_at(self, key: str) -> Fault | None:
+        return self._known_to_stop.get(key)
 
     def _try_of(self, scope: OpenScope, index: int) -> str:
         name = scope.program.nodes[index].id
@@ -326,13 +378,19 @@ class Machine:
             self._scope_finished(opened, self.state.changed_at)
 
     def _scope_finished(self, scope: OpenScope, at: float) -> None:
+        if isinstance(scope, OpenReactive) and (following := scope.after_loose_failure(self)):
+            self.enter_next(scope, following)
+            return
         if isinstance(scope, OpenItems):
             message, fault = items_outcome(scope.prefix, scope.scope, scope.program)
             outputs: dict[str, Value] = {}  # they are made of the outputs of the items
         elif isinstance(scope, OpenSequence):
             fault = finished_sequence(scope.prefix, scope.scope, scope.program)
-            message = fault.message if fault is not None else None
             outputs = {"result": scope.scope.result}
+            if isinstance(scope, OpenReactive):
+                stop_leftovers(self, scope, at)
+                outputs, fault = left_behind(self, scope, fault)
+            message = fault.message if fault is not None else None
         else:
             result = finished_scope(scope.prefix, scope.scope, scope.program, scope.names)
             outputs, fault = result.outputs, result.fault
@@ -344,6 +402,8 @@ class Machine:
             self.finish("completed" if fault is None else "failed", at, fault)
             return
         address = scope.prefix[:-1]
+        if isinstance(scope, OpenItems):
+            hand_up(self, address, self.state.frames[address])
         self.close_frame(address, self.state.frames[address])
         caller, index = self.locate(address)
         outcome: Outcome = "success" if fault is None else "failure"

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from workflows_mcp.machine.program import Program
 from workflows_mcp.machine.state import TERMINAL, Record, Scope
+
+if TYPE_CHECKING:
+    from workflows_mcp.machine.machine import Machine
 
 
 class OpenScope:
@@ -17,6 +20,7 @@ class OpenScope:
     __slots__ = (
         "depth",
         "finished",
+        "home",
         "missing",
         "names",
         "prefix",
@@ -44,6 +48,8 @@ class OpenScope:
         """How many calls lead here."""
         self.tries = tries
         """Which tries of the calls around it this is, so that what belongs to an earlier one is known."""
+        self.home: Any = None
+        """Where the state is that its steps share, in a reactive workflow."""
         self.finished = not program.nodes
         self.time = scope.started_at
         """When the block that is entered now is entered."""
@@ -64,9 +70,12 @@ class OpenScope:
         attempt = self.attempt(name, self.scope.records[name])
         return f"{attempt}." if attempt != "1" else ""
 
-    def names_for(self, index: int) -> dict[str, Any]:
+    def names_for(self, index: int) -> Any:
         """The names that expressions of a block start from."""
         return self.names
+
+    def settle(self, machine: Machine, index: int) -> None:
+        """A block has ended: see to what follows from that alone, before anything else is entered."""
 
     def ready(self) -> list[int]:
         """The blocks to enter when the scope is opened."""

@@ -10,14 +10,33 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from workflows_mcp.errors import InvalidInputs
+from workflows_mcp.expressions.base import Code
+from workflows_mcp.machine.changes import WrongChange, path_text
 from workflows_mcp.machine.commands import LoadPlan, RunStep, key_of
 from workflows_mcp.machine.items import OpenItems
+from workflows_mcp.machine.lanes import REACTIVE, task_ids, task_variables
+from workflows_mcp.machine.loops import enter_each, enter_leave, enter_while
 from workflows_mcp.machine.open_scope import OpenScope
+from workflows_mcp.machine.reactive import OpenReactive
 from workflows_mcp.machine.sequence import OpenSequence, state_too_large
 from workflows_mcp.machine.state import Frame, Record, Scope
+from workflows_mcp.machine.telling import enter_tell
 from workflows_mcp.plan.inputs import check_inputs
 from workflows_mcp.plan.items import can_be_names, inputs_of_item, keys_of
-from workflows_mcp.plan.model import Branch, Call, Do, Jump, Return, SetState, Wait
+from workflows_mcp.plan.model import (
+    Branch,
+    Call,
+    Do,
+    Each,
+    Jump,
+    Leave,
+    Return,
+    SetState,
+    Tell,
+    UpdateState,
+    Wait,
+    While,
+)
 from workflows_mcp.values import Value, kind_of, shown
 
 if TYPE_CHECKING:
@@ -39,8 +58,12 @@ def enter_do(machine: Machine, scope: OpenScope, index: int, at: float) -> None:
         return
     record = scope.scope.records.get(node.id) or Record(started_at=at)
     frame = Frame("agent" if by_agent else "step", at, scope.attempt(node.id, record))
+    if by_agent:
+        frame.event = machine.state.events
     command = step_command(scope, index, frame.attempt)
     timeout = scope.program.prepared(index).timeout(scope.names_for(index))
+    if isinstance(scope, OpenReactive):
+        scope.keep_for_later(index, record, command.code)
     machine.open_frame(command.address, frame, timeout, at)
     record.status = "paused" if by_agent else "running"
     record.inputs = command.inputs
@@ -50,13 +73,20 @@ def enter_do(machine: Machine, scope: OpenScope, index: int, at: float) -> None:
 
 
 def step_command(scope: OpenScope, index: int, attempt: str) -> RunStep:
-    """The step with its inputs resolved. What it reads has ended, so it is the same whenever it is asked."""
+    """The step with its inputs resolved. What it reads has ended, so it is the same whenever it is asked; a
+    state that others change meanwhile is looked at once."""
     node = scope.program.nodes[index]
     assert isinstance(node.do, Do)
     address = scope.prefix + node.id
     prepared = scope.program.prepared(index)
     names = scope.names_for(index)
-    inputs, code = prepared.inputs(names)
+    record = scope.scope.records.get(node.id)
+    begun = record is not None and record.status == "running" and record.inputs
+    if isinstance(scope, OpenReactive) and record is not None and begun:
+        inputs = record.inputs
+        code = {name: Code(tuple(texts), tuple(values)) for name, (texts, values) in record.code.items()}
+    else:
+        inputs, code = prepared.inputs(names)
     config = prepared.config(names)
     return RunStep(key_of(address, attempt), address, node.do.step, inputs, code, config)
 
@@ -73,7 +103,12 @@ def enter_call(machine: Machine, scope: OpenScope, index: int, at: float) -> Non
     variables: dict[str, Value] = {}
     if isinstance(scope, OpenItems) and node.do.of_item and machine.knows(name):
         variables = scope.variables(index)
-        given = inputs_of_item(machine.plan_named(name), variables["item"])
+        called = machine.plan_named(name)
+        if called.dialect == REACTIVE:
+            variables = task_variables(machine.state.run_id, machine.state.workflow, scope, index, called)
+            given = {key: variables[key] for key in called.inputs if key in variables}
+        else:
+            given = inputs_of_item(called, variables["item"])
     timeout = prepared.timeout(names)
     record = scope.scope.records.get(node.id)
     if record is None:
@@ -111,8 +146,11 @@ def enter_call(machine: Machine, scope: OpenScope, index: int, at: float) -> Non
             scope, index, at, machine.fault(scope, index, error.code, error.message, error.hint, where)
         )
         return
-    machine.open_frame(address, Frame("call", at, scope.attempt(node.id, record)), timeout, at)
-    record.scope = machine.new_scope(name, inputs, at, variables)
+    inputs |= {key: variables[key] for key in machine.plan_named(name).given if key in variables}
+    frame = Frame("call", at, scope.attempt(node.id, record))
+    inside = machine.new_scope(name, inputs, at, variables, f"{key_of(address, frame.attempt)}/")
+    machine.open_frame(address, frame, timeout, at)
+    record.scope = inside
     machine.open_scope(record.scope, scope, node.id)
 
 
@@ -144,15 +182,23 @@ def enter_items(machine: Machine, scope: OpenScope, index: int, at: float) -> No
         # Each task asks one thing at a time: no more of them than there is room for questions.
         room = max(machine.limits.pending_actions - machine.questions, 1)
         limit = room if limit is None else min(limit, room)
-    inside = Scope(scope.scope.workflow, started_at=at, records={}, each=keys_of(items))
+    keys = keys_of(items)
+    if isinstance(scope, OpenReactive) and isinstance(items, list):
+        keys = task_ids(scope, index, items, machine.plans)
+    inside = Scope(scope.scope.workflow, started_at=at, records={}, each=keys)
     inside.by_key = isinstance(items, dict)
     inside.named = can_be_names(inside.each or ())
     if isinstance(scope, OpenSequence):
         inside.items = list(items.values()) if isinstance(items, dict) else list(items)
+    inside.prompt = prepared.prompt(names)
     scope.scope.records[node.id] = Record("running", started_at=at, scope=inside)
     address = scope.prefix + node.id
-    machine.open_frame(address, Frame("each", at, agent=node.for_each.agent), None, at)
+    machine.open_frame(
+        address, Frame("each", at, agent=node.for_each.agent, event=machine.state.events), None, at
+    )
     machine.open_items(inside, scope, index, items, limit)
+    if not node.for_each.wait and items and isinstance(scope, OpenReactive):
+        machine.enter_next(scope, scope.go_on(index))
 
 
 def enter_branch(machine: Machine, scope: OpenScope, index: int, at: float) -> None:
@@ -177,6 +223,27 @@ def enter_set_state(machine: Machine, scope: OpenScope, index: int, at: float) -
         return
     scope.scope.state.update(updates)
     machine.end(scope, index, at, "completed", "success", updates)
+
+
+def enter_update(machine: Machine, scope: OpenScope, index: int, at: float) -> None:
+    """Change the state; all of the changes are made, or none."""
+    assert isinstance(scope, OpenReactive)
+    names, prepared = scope.names_for(index), scope.program.prepared(index).changes
+    made: list[tuple[Any, Any, Value]] = []
+    for change in prepared:
+        made.append((change.place(names), change.operation, change.value(names, None, False)))
+        try:
+            scope.home.tried(made)
+        except WrongChange as wrong:
+            path = change.change.at
+            fault = machine.fault(scope, index, "state_update", str(wrong), wrong.hint, (*path, "path"))
+            machine.fail(scope, index, at, fault)
+            return
+    scope.home.change(made)
+    updates: list[Value] = [
+        {"path": path_text(path), "operation": operation, "value": value} for path, operation, value in made
+    ]
+    machine.end(scope, index, at, "completed", "success", {"updates": updates})
 
 
 def enter_return(machine: Machine, scope: OpenScope, index: int, at: float) -> None:
@@ -214,4 +281,9 @@ ENTER: dict[type[Any], Enter] = {
     SetState: enter_set_state,
     Return: enter_return,
     Wait: enter_wait,
+    While: enter_while,
+    Each: enter_each,
+    Leave: enter_leave,
+    UpdateState: enter_update,
+    Tell: enter_tell,
 }

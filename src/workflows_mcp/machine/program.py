@@ -6,8 +6,8 @@ A node is compiled when it is first entered, so that a run of a large plan start
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING, Any
 
 from workflows_mcp.errors import ExpressionError
 from workflows_mcp.expressions.base import Code, CodeTemplate, Expression, Language, Scope
@@ -15,33 +15,58 @@ from workflows_mcp.expressions.shell_text import quoted_text
 from workflows_mcp.plan.conversion import at_once, converted
 from workflows_mcp.plan.items import NO_ITEMS
 from workflows_mcp.plan.layout import LAYOUTS, Layout
-from workflows_mcp.plan.model import MOST_SECONDS, Branch, Call, Do, Jump, Node, Plan, Return, SetState, Wait
+from workflows_mcp.plan.model import (
+    MOST_SECONDS,
+    Branch,
+    Call,
+    Change,
+    Do,
+    Each,
+    Jump,
+    Node,
+    Plan,
+    Return,
+    SetState,
+    Tell,
+    UpdateState,
+    Wait,
+    While,
+)
 from workflows_mcp.plan.references import LANGUAGES
 from workflows_mcp.plan.retry import Rule, WrongRetry, read_rule
 from workflows_mcp.values import Value, kind_of, shown, to_text
+
+if TYPE_CHECKING:
+    from workflows_mcp.machine.prepared_changes import PreparedChange
 
 Path = tuple[str | int, ...]
 Evaluate = Callable[[Scope], Value]
 
 
 class MisplacedError(Exception):
-    """An expression failed; `path` leads to it in the document, from the operation on."""
+    """An expression failed; `path` leads to it in the document, from the operation on, or, where it is not
+    part of one, from the beginning of the document of `workflow`."""
 
-    def __init__(self, cause: ExpressionError, path: Path) -> None:
+    def __init__(self, cause: ExpressionError, path: Path, workflow: str = "") -> None:
         super().__init__(str(cause))
         self.cause = cause
         self.path = path
+        self.workflow = workflow
 
 
 class PreparedNode:
     """A node with its expressions compiled."""
 
     __slots__ = (
+        "_changes",
         "_code",
         "_condition",
+        "_error_changes",
         "_inputs",
         "_items",
+        "_language",
         "_layout",
+        "_looped",
         "_max_parallel",
         "_number",
         "_retry",
@@ -56,7 +81,11 @@ class PreparedNode:
 
     def __init__(self, node: Node, language: Language, layout: Layout) -> None:
         self.node = node
+        self._language = language
         self._layout = layout
+        self._changes: list[PreparedChange] | None = None
+        self._error_changes: list[PreparedChange] | None = None
+        self._looped: Evaluate = _nothing
         do = node.do
         self._condition = _expression(language.condition, node.condition, layout.condition)
         self._retry = compile_value(node.retry, language, layout.retry) if node.retry is not None else None
@@ -101,6 +130,13 @@ class PreparedNode:
             case Wait():
                 self._number = compile_value(do.seconds, language, layout.seconds)
                 self._value = compile_value(do.message, language, layout.message)
+            case Tell():
+                self._value = compile_value(do.message, language, layout.message)
+            case While():
+                self._test = _expression(language.condition, do.test, layout.test)
+                self._number = compile_value(do.most, language, layout.most)
+            case Each():
+                self._looped = compile_value(do.items, language, layout.items)
 
     def condition(self, scope: Scope) -> bool:
         return True if self._condition is None else bool(self._condition(scope))
@@ -138,6 +174,14 @@ class PreparedNode:
             problem = ExpressionError(f"'max_parallel' {error}")
             raise MisplacedError(problem, self._layout.max_parallel) from None
 
+    def prompt(self, scope: Scope) -> str:
+        """What sub-agents are told in place of the standard prompt."""
+        each = self.node.for_each
+        if each is None or each.prompt is None:
+            return ""
+        at = ("sub_agent_prompt_override",)
+        return to_text(compile_value(each.prompt, self._language, at)(scope))
+
     def timeout(self, scope: Scope) -> float | None:
         value = self._timeout(scope)
         if value is None:
@@ -166,6 +210,43 @@ class PreparedNode:
 
     def value(self, scope: Scope) -> Value:
         return self._value(scope)
+
+    def looped(self, scope: Scope) -> Value:
+        """The items of a loop."""
+        return self._looped(scope)
+
+    @property
+    def changes(self) -> list[PreparedChange]:
+        """What it changes in the state: as a step that does nothing else, or with its result."""
+        if self._changes is None:
+            do = self.node.do
+            changes = do.changes if isinstance(do, UpdateState) else self.node.changes
+            self._changes = self._prepare(changes)
+        return self._changes
+
+    @property
+    def error_changes(self) -> list[PreparedChange]:
+        if self._error_changes is None:
+            self._error_changes = self._prepare(self.node.error_changes)
+        return self._error_changes
+
+    def replacements(self, scope: Scope) -> dict[str, Value]:
+        """What the templates of its inputs stand for, one by one: an agent sees where a value comes from."""
+        do, language = self.node.do, self._language
+        pieces: Callable[[str], tuple[str, ...]] | None = getattr(language, "pieces", None)
+        if pieces is None or not isinstance(do, Do):
+            return {}
+        found: dict[str, Value] = {}
+        for text in _texts(do.inputs):
+            for piece in pieces(text) if language.is_dynamic(text) else ():
+                if piece not in found:
+                    found[piece] = compile_value(piece, language, self._layout.inputs)(scope)
+        return found
+
+    def _prepare(self, changes: tuple[Change, ...]) -> list[PreparedChange]:
+        from workflows_mcp.machine.prepared_changes import prepared_changes
+
+        return prepared_changes(changes, self._language)
 
     def number(self, scope: Scope, what: str, least: float, *, whole: bool = False) -> float:
         """The number that an operation needs: seconds to wait, times to jump."""
@@ -246,6 +327,14 @@ class Program:
         if node.for_each is not None:
             return NO_ITEMS
         return node.do.defaults if isinstance(node.do, Do) else {}
+
+
+def _texts(value: Value) -> Iterator[str]:
+    if isinstance(value, str):
+        yield value
+    elif isinstance(value, dict | list):
+        for item in value.values() if isinstance(value, dict) else value:
+            yield from _texts(item)
 
 
 def _spliced(code: Code) -> str:

@@ -5,8 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 
 from workflows_mcp.limits import Limits
+from workflows_mcp.machine.home import Home
 from workflows_mcp.machine.items import OpenItems
 from workflows_mcp.machine.open_scope import OpenScope
+from workflows_mcp.machine.program import Program
+from workflows_mcp.machine.reactive import OpenReactive
 from workflows_mcp.machine.scope import ProgramOf, names_in
 from workflows_mcp.machine.sequence import OpenSequence
 from workflows_mcp.machine.state import TERMINAL, Frame, Scope
@@ -15,9 +18,12 @@ from workflows_mcp.values import Value
 
 
 class OpenScopes:
-    def __init__(self, limits: Callable[[], Limits]) -> None:
+    def __init__(self, limits: Callable[[], Limits], seed: Callable[[], str]) -> None:
         self._open: dict[str, OpenScope] = {}
         self._limits = limits
+        self._seed = seed
+        self.on_home: Callable[[Home], None] | None = None
+        """Told of every state that is opened, for whoever wants to know what is computed in it."""
 
     def open_workflow(
         self,
@@ -37,8 +43,26 @@ class OpenScopes:
         kind = OpenSequence if isinstance(program.plan.body, Steps) else OpenScope
         if kind is OpenSequence:
             names = {**names, "__limits__": self._limits()}
-        opened = self._open[prefix] = kind(prefix, scope, program, names, depth, tries)
+        opened: OpenScope
+        if program.plan.dialect == "reactive":
+            home = self._home(scope, program, around)
+            opened = OpenReactive(prefix, scope, program, names, depth, tries, home, run_id, self._seed)
+        else:
+            opened = kind(prefix, scope, program, names, depth, tries)
+        self._open[prefix] = opened
         return opened
+
+    def _home(self, scope: Scope, program: Program, around: OpenScope | None) -> Home:
+        """Where its state is: a task may share that of the workflow around it."""
+        outside = around.home if around is not None else None
+        if program.plan.shares_state and outside is not None:
+            shared: Home = outside
+            return shared
+        is_task = "#" in program.plan.name
+        home = Home(scope, program, self._limits(), outside if is_task else None)
+        if self.on_home is not None:
+            self.on_home(home)
+        return home
 
     def open_items(
         self, scope: Scope, around: OpenScope, index: int, items: Value, limit: int | None
@@ -65,14 +89,21 @@ class OpenScopes:
                     items: Value = record.scope.items
                     if items is None:
                         items = prepared.items(names)
-                    limit = prepared.max_parallel(names)
-                    pending.append(self.open_items(record.scope, around, index, items, limit))
+                    # how many may be under way at once is settled: as one ends, the next one begins
+                    pending.append(self.open_items(record.scope, around, index, items, None))
 
     def locate(self, address: str) -> tuple[OpenScope, int]:
         """The block at an address: its scope, and its place in the program."""
         cut = address.rfind("/") + 1
         scope = self._open[address[:cut]]
         return scope, scope.program.ids[address[cut:]]
+
+    def at(self, prefix: str) -> OpenScope | None:
+        return self._open.get(prefix)
+
+    def homes(self) -> list[Home]:
+        """Every state that is open, each once."""
+        return list({id(it.home): it.home for it in self._open.values() if it.home is not None}.values())
 
     def close(self, prefix: str) -> None:
         del self._open[prefix]

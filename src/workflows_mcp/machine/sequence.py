@@ -8,7 +8,7 @@ that is come to again starts afresh; its earlier round is history.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 
@@ -18,8 +18,23 @@ from workflows_mcp.machine.program import Program
 from workflows_mcp.machine.scope import failed
 from workflows_mcp.machine.state import TERMINAL, Fault, Record, Scope
 from workflows_mcp.plan.items import item_node, names_of_items
-from workflows_mcp.plan.model import Branch, Call, Do, Jump, Node, Plan, Return, Steps
+from workflows_mcp.plan.model import (
+    Branch,
+    Call,
+    Do,
+    Each,
+    Jump,
+    Leave,
+    Node,
+    Plan,
+    Return,
+    Steps,
+    While,
+)
 from workflows_mcp.values import Value
+
+if TYPE_CHECKING:
+    from workflows_mcp.machine.machine import Machine
 
 
 class OpenSequence(OpenScope):
@@ -30,7 +45,7 @@ class OpenSequence(OpenScope):
         rounds = self.scope.rounds.get(name, 1)
         return f"{self.tries}r{rounds}.{record.attempts}" if rounds > 1 else super().attempt(name, record)
 
-    def names_for(self, index: int) -> dict[str, Any]:
+    def names_for(self, index: int) -> Any:
         node = self.program.nodes[index]
         state = self.scope.state
         seen = state if node.reads is None else {name: state[name] for name in node.reads if name in state}
@@ -50,16 +65,19 @@ class OpenSequence(OpenScope):
         value = outputs.get(gives) if gives else outputs
         return state_too_large({**self.scope.state, node.output_to: value}, limits)
 
-    def keep_result(self, index: int, limits: Limits, plans: Mapping[str, Plan]) -> str | None:
-        """Put the result of a step where it says; what is wrong with that, if anything."""
+    def settle(self, machine: Machine, index: int) -> None:
+        """Put the result of a step where it says."""
         node = self.program.nodes[index]
-        if not node.output_to:
-            return None
-        value = _result(node, self.scope.records[node.id], plans)
-        too_large = state_too_large({**self.scope.state, node.output_to: value}, limits)
+        record = self.scope.records[node.id]
+        if not node.output_to or record.status != "completed":
+            return
+        value = result_of(node, record, machine.plans)
+        too_large = state_too_large({**self.scope.state, node.output_to: value}, machine.limits)
         if too_large is None:
             self.scope.state[node.output_to] = value
-        return too_large
+            return
+        record.status, record.outcome, record.message = "failed", "n/a", too_large
+        record.fault = machine.fault(self, index, "state_size", too_large)
 
     def after(self, index: int) -> list[int]:
         node = self.program.nodes[index]
@@ -78,10 +96,16 @@ class OpenSequence(OpenScope):
             match node.do:
                 case Branch(otherwise=otherwise):
                     return index + 1 if record.outputs["result"] else otherwise
+                case While(otherwise=otherwise) | Each(otherwise=otherwise):
+                    return index + 1 if record.outputs["result"] else otherwise
                 case Jump(target=target) if record.outputs["jumped"]:
+                    return target
+                case Leave(target=target):
                     return target
                 case Return():
                     return len(self.program.nodes)
+                case Call(leads_on=True) if not failed(record):
+                    return index + 1
         return index + 1 if node.goes_to < 0 else node.goes_to
 
     def _come_to(self, name: str) -> None:
@@ -92,7 +116,7 @@ class OpenSequence(OpenScope):
             self.scope.rounds[name] = self.scope.rounds.get(name, 1) + 1
 
 
-def _result(node: Node, record: Record, plans: Mapping[str, Plan]) -> Value:
+def result_of(node: Node, record: Record, plans: Mapping[str, Plan]) -> Value:
     """What a step gave as a whole: its outputs, one of them, or what its items gave, in order. `plans` are
     what it may have called: a workflow of blocks gives its outputs, one of steps the value it returned."""
     items = record.scope
@@ -107,7 +131,7 @@ def _result(node: Node, record: Record, plans: Mapping[str, Plan]) -> Value:
         if failed(item):
             results.append({"error": item.message or "it failed"})
         else:
-            results.append(_result(item_node(node, name), item, plans))
+            results.append(result_of(item_node(node, name), item, plans))
     return results
 
 
@@ -125,6 +149,8 @@ def state_too_large(state: dict[str, Value], limits: Limits) -> str | None:
 
 def finished_sequence(prefix: str, scope: Scope, program: Program) -> Fault | None:
     """Why the sequence failed, if it did: the step that ended it."""
+    if scope.failure is not None:
+        return scope.failure
     for node in program.nodes:
         record = scope.records.get(node.id)
         if record is None or not failed(record) or node.on_failure == "continue":

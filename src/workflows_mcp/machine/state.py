@@ -49,6 +49,42 @@ class Record(msgspec.Struct, omit_defaults=True):
     """How often it has been tried."""
     scope: Scope | None = None
     """What is inside: the called workflow, or the items of a block that is carried out for each."""
+    code: dict[str, tuple[list[str], list[Value]]] = {}
+    """The inputs that are code, texts and values apart, where what they read can change meanwhile."""
+    places: list[list[str | int] | None] = []
+    """Where in the state its result goes, in the order of the changes; None where only the result tells."""
+    settled: bool = False
+    """Whoever carried it out has put the result into the state already."""
+    replaced: dict[str, Value] = {}
+    """What the templates of a step that the agent carries out were replaced by."""
+
+
+class Loop(msgspec.Struct, omit_defaults=True):
+    """A loop that is under way."""
+
+    count: int = 0
+    """How often its body has been begun."""
+    items: list[Value] | None = None
+
+
+class Message(msgspec.Struct, omit_defaults=True):
+    """What the user is told."""
+
+    event: int
+    """The position in the journal at which it was told."""
+    text: str
+    address: str
+    part: str = ""
+    """The task whose agent passes it on; empty: the agent of the run."""
+
+
+class Mark(msgspec.Struct, omit_defaults=True):
+    """A place to which somebody means to come back."""
+
+    event: int
+    at: float
+    reason: str = ""
+    step: str = ""
 
 
 class Scope(msgspec.Struct, omit_defaults=True):
@@ -71,6 +107,16 @@ class Scope(msgspec.Struct, omit_defaults=True):
     """How often a step has been come to, where that is more than once."""
     result: Value = None
     """The value that a `return` gave."""
+    loops: dict[str, Loop] = {}
+    """Those that are under way, by their heads."""
+    failure: Fault | None = None
+    """Why it has failed, while the steps for that case are carried out."""
+    tries: int = 1
+    """How often it has been begun."""
+    at_end: bool = False
+    """Its last step is done; items that nobody waited for are not."""
+    prompt: str = ""
+    """Of items that are handed to agents: what these are told, in place of the standard prompt."""
 
 
 class Frame(msgspec.Struct, omit_defaults=True):
@@ -88,6 +134,10 @@ class Frame(msgspec.Struct, omit_defaults=True):
     """The step was cut off, and the agent is asked what to do about it."""
     agent: str = ""
     """Of a block for each item: who carries the items out, where each is handed to an agent of its own."""
+    event: int = 0
+    """The position in the journal at which it was opened, of what an agent is handed."""
+    answered: bool = False
+    """Of items that are handed to agents: one of them has answered something."""
 
 
 class RunState(msgspec.Struct, omit_defaults=True):
@@ -97,6 +147,9 @@ class RunState(msgspec.Struct, omit_defaults=True):
     workspace: str = ""
     limits: dict[str, int | float] = {}
     forked_from: str = ""
+    seed: str = ""
+    """What chance is made of: a fork has had that of the run that it is made of, up to where it goes its own
+    way."""
     status: RunStatus = "running"
     started_at: float = 0.0
     changed_at: float = 0.0
@@ -108,6 +161,13 @@ class RunState(msgspec.Struct, omit_defaults=True):
     plans: dict[str, Plan] = {}
     """Workflows that were found while the run was under way, because a call names them by an expression."""
     sources: dict[str, str] = {}
+    messages: list[Message] = []
+    """What the user has not been told yet, as far as anybody knows."""
+    untold: int = 0
+    """How many messages there were too many."""
+    marks: list[Mark] = []
+    tokens: list[str] = []
+    """The last updates of the state from outside, so that none is made twice."""
     done: int = 0
     events: int = 0
     """How many events have been applied: the position of the run in its journal."""

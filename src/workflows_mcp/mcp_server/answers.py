@@ -25,7 +25,25 @@ class RunAnswer(TypedDict):
     workflow_id: str
     workflow: str
     status: Status
+    messages: NotRequired[list[str]]
     action: NotRequired[Action]
+    more_actions: NotRequired[list[Any]]
+    progress: NotRequired[dict[str, Any]]
+    why: NotRequired[str]
+    outputs: NotRequired[dict[str, Any]]
+    result: NotRequired[Any]
+    state: NotRequired[dict[str, Any]]
+    error: NotRequired[dict[str, Any]]
+
+
+class NextAnswer(TypedDict):
+    """As RunAnswer; `action` is one too."""
+
+    workflow_id: str
+    workflow: str
+    status: Status
+    messages: NotRequired[list[str]]
+    action: NotRequired[dict[str, Any]]
     more_actions: NotRequired[list[Any]]
     progress: NotRequired[dict[str, Any]]
     why: NotRequired[str]
@@ -41,6 +59,7 @@ class StatusAnswer(TypedDict, total=False):
     workflow_id: str
     workflow: str
     status: Status
+    messages: list[str]
     action: dict[str, Any]
     more_actions: list[Any]
     progress: dict[str, Any]
@@ -78,12 +97,14 @@ class StateAnswer(TypedDict):
 
 
 class Listed(TypedDict):
+    """What a list says of a workflow. Its own lists are of texts, as those of WorkflowInfo."""
+
     name: str
     description: NotRequired[str]
     dialect: NotRequired[str]
     source: str
-    tags: NotRequired[list[str]]
-    problems: NotRequired[list[str]]
+    tags: NotRequired[list[Any]]
+    problems: NotRequired[list[Any]]
 
 
 class WorkflowList(TypedDict):
@@ -98,7 +119,7 @@ class WorkflowInfo(TypedDict):
     description: NotRequired[str]
     dialect: NotRequired[str]
     version: NotRequired[str]
-    tags: NotRequired[list[str]]
+    tags: NotRequired[list[Any]]
     source: NotRequired[str]
     inputs: dict[str, Any]
     outputs: dict[str, Any]

@@ -1,6 +1,6 @@
-"""Serves the toolsets over MCP. One service for the life of the server: opening it goes on with what a
-dead process left; closing it leaves every run to be taken over. A call that is cancelled stops waiting;
-its run goes on."""
+"""Serves the toolsets over MCP. One service for the life of the server: opening it, just after the first
+answer (`late`), goes on with what a dead process left; closing it leaves every run to be taken over. A call
+that is cancelled stops waiting; its run goes on."""
 
 from __future__ import annotations
 
@@ -9,27 +9,71 @@ import logging
 import os
 import signal
 import sys
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Collection, Iterable
 from contextlib import asynccontextmanager
-from typing import Any
+from typing import TYPE_CHECKING, Any, cast
 
 from mcp.server import MCPServer
+from mcp.server.lowlevel.helper_types import ReadResourceContents
 from mcp.server.mcpserver import Context
+from mcp.server.mcpserver.exceptions import ResourceNotFoundError
+from mcp.server.subscriptions import InMemorySubscriptionBus
 from mcp.shared.exceptions import MCPError
-from mcp.types import INVALID_PARAMS, CallToolResult, InputRequiredResult
+from mcp.types import (
+    INVALID_PARAMS,
+    CallToolResult,
+    GetPromptResult,
+    InputRequiredResult,
+    PromptMessage,
+    ResourceTemplate,
+    TextContent,
+)
+from pydantic import AnyUrl
 
 from workflows_mcp import __version__
-from workflows_mcp.mcp_server.tooling import refuse_bad_arguments, without_nulls
+from workflows_mcp.limits import DEFAULT_WAIT
+from workflows_mcp.mcp_server import resources
+from workflows_mcp.mcp_server.client_log import ClientLog
+from workflows_mcp.mcp_server.completion import complete
+from workflows_mcp.mcp_server.elicitation import Elicitation
+from workflows_mcp.mcp_server.late import LateService, keep_late, wait_for_service
+from workflows_mcp.mcp_server.links import with_links
+from workflows_mcp.mcp_server.looking import LOOKS, STATUS, Look, run_meant
+from workflows_mcp.mcp_server.notices import Notices
+from workflows_mcp.mcp_server.prompts import carrying_out, prompts_of
+from workflows_mcp.mcp_server.prompts import offered as prompts_of_workflows
+from workflows_mcp.mcp_server.sdk_private import serve_changes, serve_lists
+from workflows_mcp.mcp_server.task_extension import WAIT_SECONDS, Tasks, knows_tasks
+from workflows_mcp.mcp_server.tooling import answer, refuse_bad_arguments, without_nulls
 from workflows_mcp.mcp_server.toolsets import INSTRUCTIONS, instructions, tools_of
-from workflows_mcp.service import Service
+from workflows_mcp.mcp_server.waiting import progress_told
 from workflows_mcp.settings import Settings
+from workflows_mcp.starting import started
 from workflows_mcp.values import did_you_mean
+
+if TYPE_CHECKING:
+    from mcp.server.mcpserver.tools import Tool
+
+    from workflows_mcp.service import Service
+
+    ServerOfTheLibrary = MCPServer[Service]
+else:
+    ServerOfTheLibrary = MCPServer
 
 __all__ = ["INSTRUCTIONS", "build_server", "serve_stdio"]
 
 
-class WorkflowsServer(MCPServer[Service]):
-    """The server of the protocol library, with refusals that say what was meant."""
+class WorkflowsServer(ServerOfTheLibrary):
+    """The server of the protocol library, with refusals that say what was meant, and with what happens
+    between a call that moves a run on and its answer: users are asked, and long waits become tasks."""
+
+    def __init__(
+        self, *arguments: Any, workflow_tools: Collection[str] = (), elicits: bool = True, **named: Any
+    ) -> None:
+        self._looks = {**LOOKS, **dict.fromkeys(workflow_tools, STATUS)}
+        self._elicitation = Elicitation() if elicits else None
+        tasks = Tasks(self._looks, self.look_again)
+        super().__init__(*arguments, extensions=[tasks], **named)
 
     async def call_tool(
         self, name: str, arguments: dict[str, Any], context: Context[Service, Any] | None = None
@@ -41,41 +85,148 @@ class WorkflowsServer(MCPServer[Service]):
             raise MCPError(INVALID_PARAMS, f"Unknown tool: {name}; {hint}")
         given = without_nulls(tool, arguments)
         refuse_bad_arguments(tool, given)
-        return await super().call_tool(name, given, context)
+        look = self._looks.get(name)
+        with progress_told(context):
+            if look is None or context is None:
+                return await super().call_tool(name, given, context)
+            result = await self._move_on(tool, look, given, context)
+            return with_links(result) if isinstance(result, CallToolResult) else result
+
+    async def _move_on(
+        self, tool: Tool, look: Look, given: dict[str, Any], context: Context[Service, Any]
+    ) -> CallToolResult | InputRequiredResult:
+        async def again(run_id: str) -> CallToolResult:
+            return await self.look_again(context, look, run_id, DEFAULT_WAIT)
+
+        elicitation = self._elicitation
+        if elicitation is not None and (answered := elicitation.answer_in(context)) is not None:
+            return await elicitation.go_on(answered, context, again)
+        if "wait_seconds" in tool.parameters.get("properties", {}) and knows_tasks(context.request_context):
+            given["wait_seconds"] = min(given.get("wait_seconds", DEFAULT_WAIT), WAIT_SECONDS)
+        result = await super().call_tool(tool.name, given, context)
+        run_id = run_meant(given, result)
+        if elicitation is None or run_id is None or not isinstance(result, CallToolResult):
+            return result
+        return await elicitation.ask(run_id, result, context, again)
+
+    async def look_again(
+        self, context: Context[Service, Any], look: Look, run_id: str, wait_seconds: float = 0
+    ) -> CallToolResult:
+        """The run as the tool shows it that looks at it."""
+        result = await super().call_tool(look.tool, look.arguments(run_id, wait_seconds), context)
+        assert isinstance(result, CallToolResult), "a tool that looks asks nothing"
+        if result.is_error or not look.adds:
+            return result
+        stepping = context.request_context.lifespan_context.stepping
+        more = {"workflow_id": run_id, "success": True}
+        if "state" in look.adds:
+            more["state"] = await stepping.read(run_id, (), None)
+        return answer({**{name: more[name] for name in look.adds}, **(result.structured_content or {})})
+
+    async def get_prompt(
+        self,
+        name: str,
+        arguments: dict[str, Any] | None = None,
+        context: Context[Service, Any] | None = None,
+    ) -> GetPromptResult | InputRequiredResult:
+        prompts = {prompt.name: prompt for prompt in await self.list_prompts()}
+        service = context.request_context.lifespan_context if context is not None else None
+        offered = {it.name: it for it in prompts_of_workflows(service)} if service is not None else {}
+        prompt = prompts.get(name) or offered.get(name)
+        if prompt is None:
+            hint = did_you_mean(name, [*prompts, *offered], what="prompts")
+            raise MCPError(INVALID_PARAMS, f"Unknown prompt: {name}; {hint}")
+        known = {argument.name: argument.required for argument in prompt.arguments or ()}
+        given = arguments or {}
+        problems = [f"'{it}' is missing" for it, required in known.items() if required and it not in given]
+        for unknown in (it for it in given if it not in known):
+            problems.append(f"unknown argument '{unknown}': {did_you_mean(unknown, known, what='it takes')}")
+        if problems:
+            raise MCPError(INVALID_PARAMS, f"{name}: {'; '.join(problems)}")
+        if name not in prompts and service is not None:
+            text = TextContent(type="text", text=carrying_out(service, name, given))
+            return GetPromptResult(
+                description=prompt.description, messages=[PromptMessage(role="user", content=text)]
+            )
+        return await super().get_prompt(name, given, context)
+
+    async def list_resource_templates(self) -> list[ResourceTemplate]:
+        return [*resources.TEMPLATES, *await super().list_resource_templates()]
+
+    async def read_resource(
+        self, uri: AnyUrl | str, context: Context[Service, Any] | None = None
+    ) -> Iterable[ReadResourceContents] | InputRequiredResult:
+        if context is not None and resources.is_ours(str(uri)):
+            return [await resources.read(context.request_context.lifespan_context, str(uri))]
+        try:
+            return await super().read_resource(uri, context)
+        except ResourceNotFoundError:
+            raise resources.unknown(str(uri)) from None
 
 
-def build_server(settings: Settings) -> WorkflowsServer:
+def build_server(settings: Settings, *, ends_on_signals: bool = True) -> WorkflowsServer:
+    notices, log = Notices(InMemorySubscriptionBus()), ClientLog()
+
     @asynccontextmanager
     async def lifespan(_: MCPServer[Service]) -> AsyncIterator[Service]:
         # Standard output belongs to the protocol, which has taken its descriptor by now: whatever is
         # still printed by accident goes to the log.
         printed_to, sys.stdout = sys.stdout, sys.stderr
+        late = LateService(settings)
         try:
-            async with Service.open(settings) as service:
-                _end_when_asked(service)
-                yield service
+            # The service hides secrets from whoever writes the log by the time that it is opened.
+            with started(settings), log.listening():
+                if settings.engine != "embedded":
+                    await late.ready()  # only then is it known whether its server can be reached
+                late.open_in()
+                if ends_on_signals:
+                    _end_when_asked(late)
+                try:
+                    yield cast("Service", late)
+                finally:
+                    await late.close()
         finally:
             sys.stdout = printed_to
 
-    return WorkflowsServer(
+    own: list[Tool] = []
+    if settings.workflow_tools and not settings.read_only:
+        from workflows_mcp.mcp_server.workflow_tools import workflow_tools
+        from workflows_mcp.service import Service
+
+        taken = {tool.name for tool in tools_of(settings.toolsets)}
+        own = workflow_tools(Service.open(settings), settings.workflow_tools, taken)
+
+    server = WorkflowsServer(
         "workflows-mcp",
         title="Workflows",
         version=__version__,
-        instructions=instructions(settings.toolsets),
-        tools=tools_of(settings.toolsets),
+        instructions=instructions(settings.toolsets, read_only=settings.read_only),
+        workflow_tools=[tool.name for tool in own],
+        elicits=not settings.read_only,
         lifespan=lifespan,
+        middleware=[wait_for_service],
         log_level=_log_level(settings),
+        subscriptions=notices.bus,
     )
+    serve_changes(server, notices, log)
+    serve_lists(server, resources=resources.listed, prompts=prompts_of_workflows, complete=complete)
+    read_only = settings.read_only
+    keep_late(
+        server,
+        tools=lambda: [*tools_of(settings.toolsets, read_only=read_only), *own],
+        prompts=lambda: prompts_of(settings.toolsets, read_only=read_only),
+    )
+    return server
 
 
-def _end_when_asked(service: Service) -> None:
+def _end_when_asked(late: LateService) -> None:
     """On a signal, end what is under way and go. Waiting for the protocol to end would be waiting for the
     client, because its next message is being read by a thread that cannot be interrupted."""
     loop = asyncio.get_running_loop()
 
     async def end(number: int) -> None:
         try:
-            await service.__aexit__(None, None, None)
+            await late.close()
         finally:
             os._exit(128 + number)
 
@@ -89,10 +240,14 @@ def _end_when_asked(service: Service) -> None:
 
 
 def serve_stdio(settings: Settings) -> None:
+    log_to_stderr(settings)
+    build_server(settings).run("stdio")
+
+
+def log_to_stderr(settings: Settings) -> None:
     logging.basicConfig(
         stream=sys.stderr, level=_log_level(settings), format="%(levelname)s %(name)s: %(message)s"
     )
-    build_server(settings).run("stdio")
 
 
 def _log_level(settings: Settings) -> Any:

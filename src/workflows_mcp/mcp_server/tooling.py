@@ -10,23 +10,36 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Awaitable, Callable, Mapping
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
+from mcp.server.mcpserver import Context
 from mcp.server.mcpserver.exceptions import ToolError
 from mcp.server.mcpserver.tools import Tool
 from mcp.server.mcpserver.utilities.func_metadata import FuncMetadata
 from mcp.types import CallToolResult, TextContent, ToolAnnotations
-from pydantic import BeforeValidator, ValidationError
+from pydantic import BeforeValidator, ValidationError, WithJsonSchema
 
 from workflows_mcp.errors import WorkflowsError
 from workflows_mcp.values import did_you_mean, from_json, to_json
 
+if TYPE_CHECKING:
+    from workflows_mcp.service import Service
+
+    Ctx = Context[Service, Any]
+else:
+    Ctx = Context  # the library only looks whether a parameter is one; what it holds is loaded later
+
 ToolFunction = Callable[..., Awaitable[CallToolResult]]
 ERROR_CHARS = 8000
 """Clients cut longer errors, and not where we would."""
+DESCRIPTION_CHARS = 200
 
 
-def _structure(value: Any) -> Any:
+def service_of(ctx: Ctx) -> Service:
+    return ctx.request_context.lifespan_context
+
+
+def as_structure(value: Any) -> Any:
     """JSON text where a list or an object is wanted, because models send it so."""
     if isinstance(value, str) and value.lstrip()[:1] in ("{", "["):
         try:
@@ -37,11 +50,21 @@ def _structure(value: Any) -> Any:
 
 
 def _texts(value: Any) -> Any:
-    value = _structure(value)
+    value = as_structure(value)
     return [value] if isinstance(value, str) else value
 
 
-Structure = Annotated[dict[str, Any] | None, BeforeValidator(_structure)]
+_KINDS: list[dict[str, Any]] = [
+    {"type": "object", "additionalProperties": True},
+    {"type": "array", "items": {}},
+    {"type": "string"},
+    {"type": "number"},
+    {"type": "boolean"},
+]
+AnyOrNull = Annotated[Any, WithJsonSchema({"anyOf": [*_KINDS, {"type": "null"}]})]
+AnyValue = Annotated[Any, WithJsonSchema({"anyOf": _KINDS})]
+"""Anything. That is said in full, because Codex leaves out the description of an argument without a type."""
+Structure = Annotated[dict[str, Any] | None, BeforeValidator(as_structure)]
 """An object, or JSON text of one."""
 Texts = Annotated[list[str] | None, BeforeValidator(_texts)]
 """A list of texts, or JSON text of one, or a single text."""
@@ -58,11 +81,10 @@ def make_tool(function: ToolFunction, *, title: str, hints: ToolAnnotations) -> 
     tool = Tool.from_function(_with_worded_errors(function), title=title, annotations=hints)
     made = tool.fn_metadata
     published = compact(made.output_schema)
-    published.pop("description", None)  # the docstring of a type is for those who read the code
     tool.fn_metadata = AsSent(
         arg_model=made.arg_model, output_model=made.output_model, output_schema=published
     )
-    tool.parameters = compact(tool.parameters) or {}
+    tool.parameters = compact(tool.parameters, arguments=True) or {}
     tool.description = " ".join(tool.description.split())
     return tool
 
@@ -76,9 +98,19 @@ def answer(value: Mapping[str, Any]) -> CallToolResult:
 
 def worded(error: WorkflowsError) -> str:
     text = str(error)
-    if len(text) > ERROR_CHARS:
-        text = f"{text[:ERROR_CHARS]}… (cut: {len(text)} characters in all)"
-    return text
+    if len(text) <= ERROR_CHARS:
+        return text
+    whole_lines = text[:ERROR_CHARS].rpartition("\n")[0]
+    more = text.count("\n") - whole_lines.count("\n")
+    if len(whole_lines) < ERROR_CHARS // 2:  # one of its lines is what makes it long
+        return f"{text[:ERROR_CHARS]}… (cut: {len(text)} characters in all)"
+    return f"{whole_lines}\n… (cut: {more} more lines; mend these first, and the rest is told then)"
+
+
+def brief(description: str) -> str:
+    """What a list says of something that is described at length elsewhere."""
+    text = " ".join(description.split())
+    return text if len(text) <= DESCRIPTION_CHARS else text[: DESCRIPTION_CHARS - 1] + "…"
 
 
 def without_nulls(tool: Tool, arguments: Mapping[str, Any]) -> dict[str, Any]:
@@ -106,33 +138,62 @@ def refuse_bad_arguments(tool: Tool, arguments: Mapping[str, Any]) -> None:
         raise ToolError(f"{tool.name}: " + "; ".join(dict.fromkeys(problems)))
 
 
-def compact(schema: Any) -> Any:
-    """A JSON Schema without what says nothing: titles, types beside a choice of
-    values, null as an alternative to being absent, items that may be anything."""
+def compact(schema: Any, *, arguments: bool = False) -> Any:
+    """A JSON Schema without what says nothing: titles, types beside a choice of values, null as an
+    alternative to being absent, an empty default, items that may be anything. A definition that is used once
+    stands where it is used. That an object or a list may hold anything is said of arguments, because Codex
+    takes the one to be empty and the other to be of texts."""
+    if isinstance(schema, dict) and "$defs" in schema:
+        schema = _inlined(schema)
+    return _stripped(schema, arguments)
+
+
+def _stripped(schema: Any, arguments: bool) -> Any:
     if isinstance(schema, list):
-        return [compact(item) for item in schema]
+        return [_stripped(item, arguments) for item in schema]
     if not isinstance(schema, dict):
         return schema
     schema = {key: value for key, value in schema.items() if not (key == "title" and isinstance(value, str))}
     options = schema.get("anyOf")
-    if options and {"type": "null"} in options:
+    if options and {"type": "null"} in options and schema.get("default", 0) is None:
         rest = [option for option in options if option != {"type": "null"}]
-        del schema["anyOf"]
-        if schema.get("default", 0) is None:
-            del schema["default"]
+        del schema["anyOf"], schema["default"]
         schema = {**(rest[0] if len(rest) == 1 else {"anyOf": rest}), **schema}
-    if schema.get("additionalProperties") is True:
-        del schema["additionalProperties"]
-    if schema.get("items") == {}:
-        del schema["items"]
+    if schema.get("default", 0) in (None, ""):
+        del schema["default"]
+    if not arguments:
+        if isinstance(schema.get("description"), str):
+            del schema["description"]  # the docstring of a type is for those who read the code
+        if schema.get("additionalProperties") is True:
+            del schema["additionalProperties"]
+        if schema.get("items") == {}:
+            del schema["items"]
     if "enum" in schema or "const" in schema:
         schema.pop("type", None)
     for key, value in schema.items():
         if key in ("properties", "$defs"):
-            schema[key] = {name: compact(item) for name, item in value.items()}
+            schema[key] = {name: _stripped(item, arguments) for name, item in value.items()}
         elif key in ("items", "anyOf", "additionalProperties"):
-            schema[key] = compact(value)
+            schema[key] = _stripped(value, arguments)
     return schema
+
+
+def _inlined(schema: dict[str, Any]) -> dict[str, Any]:
+    """A schema with each definition that is used once in the place of its use."""
+    text = to_json(schema)
+    once = {name: it for name, it in schema["$defs"].items() if text.count(f'"#/$defs/{name}"') == 1}
+
+    def put(part: Any) -> Any:
+        if isinstance(part, list):
+            return [put(item) for item in part]
+        if not isinstance(part, dict):
+            return part
+        name = str(part.get("$ref", "")).removeprefix("#/$defs/")
+        return put(once[name]) if name in once else {key: put(value) for key, value in part.items()}
+
+    rest = {name: put(it) for name, it in schema["$defs"].items() if name not in once}
+    whole = {key: put(value) for key, value in schema.items() if key != "$defs"}
+    return {"$defs": rest, **whole} if rest else whole
 
 
 def _with_worded_errors(function: ToolFunction) -> ToolFunction:

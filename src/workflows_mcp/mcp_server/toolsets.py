@@ -3,13 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from importlib import import_module
+from typing import Literal
 
 from mcp.server.mcpserver.tools import Tool
-
-from workflows_mcp.mcp_server.tools.core import core_tools
-from workflows_mcp.mcp_server.tools.graph import graph_tools
-from workflows_mcp.mcp_server.tools.memory import memory_tools
-from workflows_mcp.mcp_server.tools.stateful import stateful_tools
 
 _WHAT = (
     "Runs workflows (YAML) durably: the server does the steps, keeps the state and asks you for what only "
@@ -21,7 +18,7 @@ INSTRUCTIONS = f"""\
 1. list_workflows, and get_workflow_info for inputs that you do not know.
 2. start_workflow with inputs.
 3. While status is "pending_action": do what action.instructions say (ask the user where only the user can \
-decide), then submit_result; the reply carries the next action.
+decide), then submit_result; the reply carries the next action. Show `messages` to the user.
    Type "parallel_tasks" or "foreach": start sub-agents for its tasks as it says; submit nothing for it.
 4. While status is "running" or "waiting": get_workflow_status; runs go on without you and survive restarts.
 {_LONG_VALUES}"""
@@ -35,25 +32,111 @@ resume_workflow(checkpoint_id, response).
 {_LONG_VALUES}"""
 _GRAPH_BESIDE = """
 execute_workflow and resume_workflow do the same in another shape, with checkpoints; keep to either way."""
+_REACTIVE_ALONE = f"""\
+{_WHAT}\
+1. workflow_list, and workflow_get_info for inputs that you do not know.
+2. workflow_start with inputs.
+3. While `step` is not null: do what step.instructions say (ask the user where only the user can decide), \
+then workflow_step_complete; the reply carries the next step. Show `messages` to the user.
+   Type "parallel_tasks": start sub-agents for its tasks as it says.
+4. While it is null and status is "running" or "waiting": workflow_get_next_step, which waits.
+5. At the end: workflow_complete has the final state. If your context gets full: workflow_checkpoint; \
+another conversation goes on with workflow_resume.
+{_LONG_VALUES}"""
+_REACTIVE_BESIDE = """
+workflow_start, workflow_get_next_step and workflow_step_complete do the same step by step, with a flat \
+state; keep to either way."""
+_ONLY_LOOKING = """\
+Knows workflows (YAML) and their runs. This server only looks: it cannot start, answer, resume or cancel \
+anything; if that is wanted, say so.
+1. {list}, and {info} for what a workflow takes, does and gives.
+2. get_workflow_status without an id for the recent runs, with one for where it is and why it waits.
+3. get_workflow_state for the values of a run.
+"""
 
+Way = Literal["core", "reactive", "graph"]
+_NOT_FOR_REACTIVE = (
+    "list_workflows",
+    "get_workflow_info",
+    "start_workflow",
+    "submit_result",
+    "get_next_step",
+)
+"""What `reactive` does in its own way. It needs the rest of the core: to read long values, and to watch."""
 _NOT_FOR_GRAPH = ("start_workflow", "submit_result", "get_next_step")
 """What `graph` does in its own way. It needs the rest of the core: to find, check, watch, read and cancel."""
 
+_NEEDED_AT_ONCE: dict[Way, tuple[str, ...]] = {
+    "core": (
+        "list_workflows",
+        "get_workflow_info",
+        "start_workflow",
+        "submit_result",
+        "get_workflow_status",
+    ),
+    "reactive": ("workflow_list", "workflow_get_info", "workflow_start", "workflow_step_complete"),
+    "graph": ("list_workflows", "get_workflow_info", "execute_workflow", "resume_workflow"),
+}
+"""What every run needs from its first step to its last."""
+_LOAD_AT_ONCE = {"anthropic/alwaysLoad": True}
+"""Claude Code shows its model the names of tools only, and the rest after a search; not so of these."""
+_OTHER_WAYS: tuple[Way, ...] = ("reactive", "graph")
+_INSTRUCTIONS: dict[Way, str] = {
+    "core": INSTRUCTIONS,
+    "reactive": _REACTIVE_ALONE,
+    "graph": _GRAPH_ALONE,
+}
+_LOOKING_UP: dict[Way, tuple[str, str]] = {
+    "core": ("list_workflows", "get_workflow_info"),
+    "reactive": ("workflow_list", "workflow_get_info"),
+    "graph": ("list_workflows", "get_workflow_info"),
+}
+"""The tools that tell which workflows there are."""
+_BESIDE = {"reactive": _REACTIVE_BESIDE, "graph": _GRAPH_BESIDE}
+"""What is said of a way that is not the first."""
 
-def tools_of(toolsets: Sequence[str]) -> list[Tool]:
-    tools = {tool.name: tool for tool in core_tools()}
-    if "graph" in toolsets:
-        if not {"core", "stateful"} & set(toolsets):
-            tools = {name: tool for name, tool in tools.items() if name not in _NOT_FOR_GRAPH}
-        tools |= {tool.name: tool for tool in graph_tools()}
-    if "stateful" in toolsets:
-        tools |= {tool.name: tool for tool in stateful_tools()}
-    if "memory" in toolsets:
-        tools |= {tool.name: tool for tool in memory_tools()}
-    return list(tools.values())
+
+def tools_of(toolsets: Sequence[str], *, read_only: bool = False) -> list[Tool]:
+    tools = _made("core")
+    ways = ways_of(toolsets)
+    if "core" not in ways:
+        left_out = _NOT_FOR_GRAPH if "graph" in ways else _NOT_FOR_REACTIVE
+        tools = {name: tool for name, tool in tools.items() if name not in left_out}
+    for toolset in _MORE:
+        if toolset in toolsets:
+            tools |= _made(toolset)
+    for name in _NEEDED_AT_ONCE[ways[0]]:
+        tools[name].meta = dict(_LOAD_AT_ONCE)
+    return [tool for tool in tools.values() if not read_only or _only_looks(tool)]
 
 
-def instructions(toolsets: Sequence[str]) -> str:
-    if "graph" not in toolsets:
-        return INSTRUCTIONS
-    return INSTRUCTIONS + _GRAPH_BESIDE if {"core", "stateful"} & set(toolsets) else _GRAPH_ALONE
+def _only_looks(tool: Tool) -> bool:
+    return bool(tool.annotations and tool.annotations.read_only_hint)
+
+
+_MORE = ("graph", "stateful", "reactive", "memory", "debug")
+"""The toolsets that add to the core, or put something in its place."""
+
+
+def _made(toolset: str) -> dict[str, Tool]:
+    """The tools of one, by name. Its module is loaded for that, and no other."""
+    make = getattr(import_module(f"workflows_mcp.mcp_server.tools.{toolset}"), f"{toolset}_tools")
+    return {tool.name: tool for tool in make()}
+
+
+def ways_of(toolsets: Sequence[str]) -> tuple[Way, ...]:
+    """In which ways workflows can be carried out with these, the one to recommend first."""
+    found: list[Way] = []
+    if {"core", "stateful"} & set(toolsets) or not {"graph", "reactive"} & set(toolsets):
+        found.append("core")
+    found += [way for way in _OTHER_WAYS if way in toolsets]
+    return tuple(found)
+
+
+def instructions(toolsets: Sequence[str], *, read_only: bool = False) -> str:
+    first, *others = ways_of(toolsets)
+    if read_only:
+        lists, info = _LOOKING_UP[first]
+        return _ONLY_LOOKING.format(list=lists, info=info) + _LONG_VALUES
+    text = _INSTRUCTIONS[first]
+    return text + "".join(_BESIDE[way] for way in others)

@@ -15,7 +15,19 @@ from workflows_mcp.plan.graph import arrange, cycles, topological
 from workflows_mcp.plan.input_rules import fitted
 from workflows_mcp.plan.inputs import takes
 from workflows_mcp.plan.layout import LAYOUTS
-from workflows_mcp.plan.model import Bundle, Call, Do, Node, Operation, Plan, SetState, Steps, Wait
+from workflows_mcp.plan.model import (
+    Bundle,
+    Call,
+    Do,
+    Node,
+    Operation,
+    Plan,
+    SetState,
+    Steps,
+    Tell,
+    UpdateState,
+    Wait,
+)
 from workflows_mcp.values import Value, did_you_mean, nearest
 
 
@@ -75,6 +87,9 @@ def problems_of_call(
     for given, value in call.inputs.items():
         path = (*node.at, *layout.given, given)
         if given not in called.inputs:
+            others = [it for it in called.inputs if it not in call.inputs]
+            if called.open_inputs and nearest(given, others) is None:
+                continue
             hint = did_you_mean(given, called.inputs, what="it takes") if called.inputs else takes(called)
             yield Problem(
                 "unknown_input", f"workflow '{name}' has no input '{given}'", hint, path, on_key=True
@@ -141,6 +156,6 @@ def _unguarded_in_sequence(steps: Steps) -> dict[str, Node]:
             continue
         if name is not None:
             return {name: node}
-        if not isinstance(node.do, SetState | Wait):
+        if not isinstance(node.do, SetState | Wait | UpdateState | Tell):
             break
     return {}

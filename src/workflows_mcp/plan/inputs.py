@@ -34,7 +34,11 @@ def check_inputs(plan: Plan, given: Mapping[str, Any]) -> dict[str, Value]:
         problems += [f"input '{at}' {message}" for at, message in violations]
     for name in given:
         if name not in plan.inputs:
-            close = nearest(name, plan.inputs)
+            missing = [it for it, spec in plan.inputs.items() if it not in given and not spec.has_default]
+            close = nearest(name, missing if plan.open_inputs else plan.inputs)
+            if plan.open_inputs and close is None:
+                complete[name] = given[name]
+                continue
             problems.append(f"unknown input '{name}'" + (f", did you mean '{close}'?" if close else ""))
     if problems:
         raise InvalidInputs(

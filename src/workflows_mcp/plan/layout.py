@@ -26,11 +26,23 @@ class Layout(NamedTuple):
     seconds: Path = ("duration_seconds",)
     message: Path = ("message",)
     most: Path = ("max_iterations",)
+    prompt: Path = ()
+    """What sub-agents are told in place of the standard prompt."""
 
 
 LAYOUTS: Mapping[str, Layout] = {
     "graph": Layout(),
     "stateful": Layout(
         condition=("when",), inputs=(), workflow=("workflow",), given=("inputs",), items=("items",)
+    ),
+    "reactive": Layout(
+        condition=("when",),
+        inputs=(),
+        workflow=("workflow",),
+        given=("inputs",),
+        retry=(),
+        items=("items",),
+        test=("condition",),
+        prompt=("sub_agent_prompt_override",),
     ),
 }

@@ -24,6 +24,8 @@ MOST_SECONDS = 1_000_000_000
 
 OnFailure = Literal["fail", "continue"]
 OnInterrupt = Literal["repeat", "ask", "fail"]
+ChangeOperation = Literal["set", "append", "increment", "merge"]
+ComputedOnError = Literal["null", "use_fallback", "propagate", "ignore"]
 InputType = Literal["string", "number", "integer", "float", "boolean", "list", "object", "any"]
 
 
@@ -56,6 +58,8 @@ class Call(msgspec.Struct, frozen=True, tag="call", omit_defaults=True):
     timeout: Value = None
     of_item: bool = False
     """The inputs are the item that it is called for: the only input of the workflow, or by its keys."""
+    leads_on: bool = False
+    """The steps right behind it are for its success: where it is skipped or fails, it goes to `goes_to`."""
 
 
 class Branch(msgspec.Struct, frozen=True, tag="branch"):
@@ -91,7 +95,64 @@ class Wait(msgspec.Struct, frozen=True, tag="wait", omit_defaults=True):
     message: Value = None
 
 
-Operation: TypeAlias = Do | Call | Branch | Jump | SetState | Return | Wait
+class While(msgspec.Struct, frozen=True, tag="while", omit_defaults=True):
+    """The head of a loop: go on with the next step as long as the test holds, else at `otherwise`. The last
+    step of the body goes to the head."""
+
+    test: str
+    otherwise: int
+    most: Value = None
+    """How often the body is carried out at most; reaching it ends the loop."""
+
+
+class Each(msgspec.Struct, frozen=True, tag="each", omit_defaults=True):
+    """The head of a loop over items: go on with the next step for each of them, then at `otherwise`."""
+
+    items: Value
+    otherwise: int
+    item: str = "item"
+    """What the steps of the body call the item, and its position."""
+    index: str = "index"
+
+
+class Leave(msgspec.Struct, frozen=True, tag="leave", omit_defaults=True):
+    """Go on at `target`: at the head of a loop (continue), or behind it (break)."""
+
+    target: int
+    loop: int = -1
+    """The head of the loop that is left for good."""
+
+
+class Change(msgspec.Struct, frozen=True, omit_defaults=True):
+    """A new value at a place in the state."""
+
+    path: tuple[Value, ...]
+    """Keys from the outside in, the first `raw` or `state`; each is one key, or a template of one."""
+    operation: ChangeOperation = "set"
+    value: Value = None
+    has_value: bool = False
+    """Without a value it is the result of the step; for a step that has none, null, or 1 to increment by."""
+    transform: str = ""
+    """JavaScript that makes the value of `input` (and `result`), or a template."""
+    at: tuple[str | int, ...] = ()
+    """Where it stands, from the node on."""
+
+
+class UpdateState(msgspec.Struct, frozen=True, tag="update"):
+    """Places in the state get new values, in order; all of them or none."""
+
+    changes: tuple[Change, ...]
+
+
+class Tell(msgspec.Struct, frozen=True, tag="tell"):
+    """A message for the user; it rides with whatever the agent is handed next."""
+
+    message: Value
+
+
+Operation: TypeAlias = (
+    Do | Call | Branch | Jump | SetState | Return | Wait | While | Each | Leave | UpdateState | Tell
+)
 
 
 _KINDS: dict[type, str] = {
@@ -101,6 +162,11 @@ _KINDS: dict[type, str] = {
     SetState: "set_state",
     Return: "return",
     Wait: "wait",
+    While: "while",
+    Each: "foreach",
+    Leave: "break",
+    UpdateState: "state_update",
+    Tell: "user_message",
 }
 
 
@@ -129,6 +195,16 @@ class ForEach(msgspec.Struct, frozen=True, omit_defaults=True):
     """A condition that looks at the item: it decides for each one. One that does not is the block's."""
     agent: str = ""
     """Who carries the items out: each one is a task that is handed to an agent of its own."""
+    task_id: Value = None
+    """What the task of an item is called, or a template of it; without one its `id`, or its position."""
+    prompt: Value = None
+    """What sub-agents are told in place of the standard prompt."""
+    wait: bool = True
+    """Whether the steps behind it wait until all items are done; the end of the workflow does in any case."""
+    fail_fast: bool = False
+    """The first item that fails ends the others."""
+    errors_to: tuple[Value, ...] = ()
+    """Where in the state the errors of items are collected."""
 
 
 class Node(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -155,6 +231,15 @@ class Node(msgspec.Struct, frozen=True, omit_defaults=True):
     """The fields of the state that it may see; None is all of them."""
     output_to: str = ""
     """The field of the state that its result goes to."""
+    loops: tuple[int, ...] = ()
+    """The heads of the loops that it is inside of, the outermost first."""
+    changes: tuple[Change, ...] = ()
+    """What its result changes in the state."""
+    error_changes: tuple[Change, ...] = ()
+    """What changes in the state when it has failed for good."""
+    fallback: Value = None
+    """The result of a step that has failed for good, and then counts as done."""
+    has_fallback: bool = False
 
 
 class Steps(msgspec.Struct, frozen=True, tag="sequence", omit_defaults=True):
@@ -180,6 +265,24 @@ class InputSpec(msgspec.Struct, frozen=True, omit_defaults=True):
     """What a value must be beyond its type; `plan.input_rules` reads it."""
 
 
+class Computed(msgspec.Struct, frozen=True, omit_defaults=True):
+    """A field of the state that follows from others."""
+
+    sources: tuple[str, ...] = ()
+    """Paths such as `raw.files` and `computed.valid_files`."""
+    many: bool = False
+    """`input` is the list of all sources, not the only one."""
+    transform: str = ""
+    """JavaScript: an expression, a body with `return`, or statements that end in an expression."""
+    on_error: ComputedOnError = "null"
+    fallback: Value = None
+    validate: str = ""
+    """JavaScript over `output`: whether it is what it should be."""
+    static: bool = False
+    """It is `value`, and never changes."""
+    value: Value = None
+
+
 class Plan(msgspec.Struct, frozen=True, omit_defaults=True):
     """A workflow, ready to be run. `key` is the hash of its content and its name in a store."""
 
@@ -190,6 +293,8 @@ class Plan(msgspec.Struct, frozen=True, omit_defaults=True):
     outputs: dict[str, Value] = {}
     description: str = ""
     tags: tuple[str, ...] = ()
+    prompt: bool = False
+    """Clients are offered a prompt of its own that carries it out."""
     version: str = ""
     file: str = ""
     secrets: tuple[str, ...] = ()
@@ -197,6 +302,30 @@ class Plan(msgspec.Struct, frozen=True, omit_defaults=True):
     initial_state: dict[str, Value] = {}
     tasks: tuple[Plan, ...] = ()
     """Workflows of the same file that only this one calls; they are named `workflow#task`."""
+    computed: dict[str, Computed] = {}
+    raw_types: dict[str, str] = {}
+    """What the fields of `raw` are declared to be."""
+    known: tuple[str, ...] = ()
+    """Fields that its state can have: what was not written yet is undefined, and no mistake."""
+    config: dict[str, Value] = {}
+    open_inputs: bool = False
+    """Inputs that are not declared are taken as well."""
+    shares_state: bool = False
+    """Of a task: its state is that of the workflow around it."""
+    given: dict[str, Value] = {}
+    """Of a task: values that are known beside its item, made of templates when it begins."""
+    on_failure: int = -1
+    """Where in the body the steps begin that are carried out when it has failed; -1: there are none."""
+    tries: int = 1
+    """How often the workflow as a whole is carried out before it has failed."""
+    errors_to: tuple[Value, ...] = ()
+    """Where in the state the errors of its steps are collected."""
+    imports: tuple[str, ...] = ()
+    """Files that the workflows and tasks that it names are looked for in first."""
+    on_resume: dict[str, Value] = {}
+    """What going on with it after a failure means."""
+    elicitation: bool | None = None
+    """Whether the user is asked directly what the user is asked; None: the server's setting decides."""
     semantics: int = SEMANTICS
 
 

@@ -7,14 +7,29 @@ problem with its position. Which of the references lead somewhere is for `check`
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
-from typing import NamedTuple, Protocol
+from typing import NamedTuple, Protocol, cast
 
 from workflows_mcp.errors import ExpressionError, Problem
 from workflows_mcp.expressions.base import Language, Reference
 from workflows_mcp.expressions.dollar import Dollar
 from workflows_mcp.plan.items import NO_ITEMS
 from workflows_mcp.plan.layout import LAYOUTS, Layout
-from workflows_mcp.plan.model import Branch, Call, Do, Jump, Node, Plan, Return, SetState, Wait
+from workflows_mcp.plan.model import (
+    Branch,
+    Call,
+    Change,
+    Do,
+    Each,
+    Jump,
+    Node,
+    Plan,
+    Return,
+    SetState,
+    Tell,
+    UpdateState,
+    Wait,
+    While,
+)
 from workflows_mcp.values import Value
 
 Path = tuple[str | int, ...]
@@ -24,6 +39,12 @@ def _jinja() -> Language:
     from workflows_mcp.expressions.jinja_language import Jinja
 
     return Jinja()
+
+
+def _javascript() -> Language:
+    from workflows_mcp.expressions.javascript import JavaScript
+
+    return JavaScript()
 
 
 class _Languages(Mapping[str, Language]):
@@ -46,7 +67,7 @@ class _Languages(Mapping[str, Language]):
         return len(self._makers)
 
 
-LANGUAGES: Mapping[str, Language] = _Languages({"graph": Dollar, "stateful": _jinja})
+LANGUAGES: Mapping[str, Language] = _Languages({"graph": Dollar, "stateful": _jinja, "reactive": _javascript})
 """The expression language of each dialect."""
 
 STATE_WORDS = frozenset(["succeeded", "failed", "skipped", "status", "outcome"])
@@ -73,6 +94,12 @@ class _Parsed(Protocol):
     def references(self) -> tuple[Reference, ...]: ...
 
 
+class _Transforms(Protocol):
+    """A language in which a value can be made of another by more than an expression."""
+
+    def transform(self, text: str) -> _Parsed: ...
+
+
 class ReferenceReader:
     """Finds references in values; what is malformed goes to `problems`."""
 
@@ -91,6 +118,20 @@ class ReferenceReader:
 
     def in_output(self, value: Value, path: Path) -> list[Use]:
         return self._find(value, path, self.language.output)
+
+    def in_transform(self, text: str, path: Path) -> list[Use]:
+        return self._read(text, path, cast(_Transforms, self.language).transform)
+
+    def in_change(self, change: Change, at: Path) -> list[Use]:
+        """`at` leads to the node that makes the change."""
+        at = (*at, *change.at)
+        uses = [Use(it.reference, (*at, "path")) for it in self.in_value(list(change.path), (*at, "path"))]
+        uses += self.in_value(change.value, (*at, "value"))
+        if change.transform:
+            dynamic = self.language.is_dynamic(change.transform)
+            read = self.in_value if dynamic else self.in_transform
+            uses += read(change.transform, (*at, "transform"))
+        return uses
 
     def in_node(self, node: Node, layout: Layout) -> list[Use]:
         """All references of a node, with their places in its document."""
@@ -121,11 +162,23 @@ class ReferenceReader:
             case Wait(seconds=seconds, message=message):
                 add(seconds, layout.seconds)
                 add(message, layout.message)
+            case While(test=test, most=most):
+                uses += self.in_condition(test, (*node.at, *layout.test))
+                add(most, layout.most)
+            case Each(items=items):
+                add(items, layout.items)
+            case Tell(message=message):
+                add(message, layout.message)
+            case UpdateState(changes=changes):
+                uses += [use for change in changes for use in self.in_change(change, node.at)]
+        for change in (*node.changes, *node.error_changes):
+            uses += self.in_change(change, node.at)
         add(node.retry, layout.retry)
         conditions = [node.condition]
         if (each := node.for_each) is not None:
             add(each.items, layout.items)
             add(each.max_parallel, layout.max_parallel)
+            add(each.prompt, layout.prompt)
             conditions.append(each.condition)
         for condition in conditions:
             if condition is not None:

@@ -52,6 +52,8 @@ class Finished:
     stdout: str
     stderr: str
     seconds: float
+    cut: bool = False
+    """stdout is not all that it has printed there."""
 
 
 class Killed(asyncio.CancelledError):
@@ -101,6 +103,7 @@ def _finished(
         stdout=running.kept[0].text(setting, trim, killed=killed),
         stderr=running.kept[1].text(setting, trim, killed=killed),
         seconds=time.perf_counter() - started,
+        cut=running.kept[0].was_cut,
     )
 
 
@@ -254,12 +257,16 @@ class Kept:
         while self._tail_bytes - len(self._tail[0]) >= self._half:
             self._tail_bytes -= len(self._tail.popleft())
 
+    @property
+    def was_cut(self) -> bool:
+        return self._total > 2 * self._half
+
     def text(self, setting: str, trim: Trim | None = None, *, killed: bool = False) -> str:
         """What was kept; of something that must not be seen, no part is left where the text was cut."""
-        if self._total <= 2 * self._half:
-            text = (bytes(self._head) + b"".join(self._tail)).decode("utf-8", "replace")
-        else:
+        if self.was_cut:
             text = self._cut_text(setting, trim)
+        else:
+            text = (bytes(self._head) + b"".join(self._tail)).decode("utf-8", "replace")
         return trim.end_of_cut(text, LEAST_PART) if killed and trim is not None else text
 
     def _cut_text(self, setting: str, trim: Trim | None) -> str:

@@ -94,6 +94,8 @@ class Question:
     result_schema: dict[str, Value]
     main_field: str | None = None
     """A bare value that is submitted is taken as this field of the result."""
+    for_user: str = ""
+    """What the user is shown, where it can be put to the user without the agent."""
 
 
 class Step:
@@ -140,6 +142,10 @@ class Step:
         """Who carries it out where the definition does not say; `inputs` as they stand in it."""
         return self.by
 
+    def gives_in(self, dialect: str) -> str:
+        """The output that is the result as a whole where the dialect has it otherwise than `gives` says."""
+        return self.gives
+
     def changes_world(self, inputs: dict[str, Value]) -> bool:
         """Whether repeating the step could be noticed: then the disk is waited for before it starts."""
         return True
@@ -160,6 +166,11 @@ class Step:
         """The agent's result as it is meant: what says the same in other words, "yes" for true, is put into
         the words of the schema, which it is checked against next."""
         return result
+
+    def refused(self, inputs: Any, result: Value) -> str:
+        """What the agent is told, in the step's own words, of a result that does not fit the schema; empty:
+        only what the schema says of it."""
+        return ""
 
     def answered(self, inputs: Any, result: Any) -> StepResult:
         """The outputs that the agent's result, already checked against the schema, amounts to."""

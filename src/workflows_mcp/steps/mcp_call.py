@@ -1,4 +1,5 @@
-"""The step type `MCPCall` (`mcp_call` in the stateful dialect): a tool of an MCP server is called.
+"""The step type `MCPCall` (`mcp_call` in the stateful and the reactive dialect): a tool of an MCP server is
+called.
 
 The agent calls it, with the tools that it has; or the server itself does, on the servers that the settings or
 `.mcp.json` describe. Both give the same result. The tools of the memory are our own: they need no server.
@@ -57,7 +58,7 @@ class MCPCall(Step):
     """
 
     name = "MCPCall"
-    offered: ClassVar[Mapping[str, str]] = {"stateful": "mcp_call"}
+    offered: ClassVar[Mapping[str, str]] = {"stateful": "mcp_call", "reactive": "mcp_call"}
     by: ClassVar[Hands] = "agent"
     Inputs = MCPCallInputs
     Outputs = MCPCallOutputs

@@ -52,4 +52,5 @@ class Prompt(Step):
             parameters={"prompt": inputs.prompt},
             result_schema=RESULT_SCHEMA,
             main_field="response",
+            for_user=inputs.prompt,
         )

@@ -28,11 +28,14 @@ GRAPH = "graph"
 ALIASES = {"Workflow": "ExecuteWorkflow"}
 """Other names of our own types, known without importing their classes."""
 OFFERED: dict[str, Mapping[str, str]] = {
+    "AgentShell": {"reactive": "agent_shell_command"},
+    "ApplyHints": {"reactive": "apply_hints"},
     "Delegate": {"stateful": "delegate"},
     "ExecuteWorkflow": {"graph": "ExecuteWorkflow"},
-    "MCPCall": {"stateful": "mcp_call"},
+    "MCPCall": {"stateful": "mcp_call", "reactive": "mcp_call"},
     "Prompt": {"graph": "Prompt"},
-    "Shell": {"graph": "Shell", "stateful": "shell"},
+    "Shell": {"graph": "Shell", "stateful": "shell", "reactive": "shell_command"},
+    "UserInput": {"reactive": "user_input"},
     "UserPrompt": {"stateful": "prompt"},
 }
 """What our own types say of dialects, known without importing their classes."""

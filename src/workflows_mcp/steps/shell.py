@@ -1,4 +1,5 @@
-"""The step type `Shell` (`shell` in the stateful dialect): runs a command, on the server or by the agent.
+"""The step type `Shell` (`shell` in the stateful dialect, `shell_command` in the reactive one): runs a
+command, on the server or by the agent.
 
 How values get into the command without becoming part of its syntax is in `expressions.shell_quoting`, and
 for a command that is handed to an agent as text, in `expressions.shell_text`.
@@ -10,6 +11,7 @@ import hashlib
 import signal
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, ClassVar, Literal
 
@@ -30,8 +32,9 @@ from workflows_mcp.steps.base import (
     StepResult,
     StepStopped,
 )
+from workflows_mcp.steps.output_formats import FORMATS, OUTPUT_FORMAT, formatted
 from workflows_mcp.steps.shell_outputs import ConfigProblem, check_output_specs, read_outputs
-from workflows_mcp.values import Value, kind_of, to_text
+from workflows_mcp.values import Value, did_you_mean, kind_of, shown, to_text
 
 SHELL = "/bin/sh"
 SCRIPT_BYTES = 100 * 1024
@@ -77,14 +80,19 @@ class ShellInputs(StepInputs):
     @field_validator("env", mode="before")
     @classmethod
     def _values_as_text(cls, env: Any) -> Any:
-        if not isinstance(env, dict):
-            return env
-        for name, value in env.items():
-            if isinstance(value, list | dict):
-                raise ValueError(
-                    f"the variable '{name}' must be text, a number or true/false, not {kind_of(value)}"
-                )
-        return {name: to_text(value) for name, value in env.items()}
+        return variables_as_text(env)
+
+
+def variables_as_text(env: Any) -> Any:
+    """The variables for a command with their values as text. Raises ValueError."""
+    if not isinstance(env, dict):
+        return env
+    for name, value in env.items():
+        if isinstance(value, list | dict):
+            raise ValueError(
+                f"the variable '{name}' must be text, a number or true/false, not {kind_of(value)}"
+            )
+    return {name: to_text(value) for name, value in env.items()}
 
 
 class ShellOutputs(StepOutputs):
@@ -106,7 +114,11 @@ class Shell(Step):
     """
 
     name = "Shell"
-    offered: ClassVar[Mapping[str, str]] = {"graph": "Shell", "stateful": "shell"}
+    offered: ClassVar[Mapping[str, str]] = {
+        "graph": "Shell",
+        "stateful": "shell",
+        "reactive": "shell_command",
+    }
     Inputs = ShellInputs
     Outputs = ShellOutputs
     level = "privileged"
@@ -115,10 +127,17 @@ class Shell(Step):
     timeout_input = "timeout"
     may_fail = True
     takes_output_specs = True
-    told: ClassVar[Mapping[str, dict[str, Value]]] = {"stateful": {ANY_EXIT: True}}
+    told: ClassVar[Mapping[str, dict[str, Value]]] = {
+        "stateful": {ANY_EXIT: True},
+        "reactive": {OUTPUT_FORMAT: "text"},
+    }
 
     def usually_by(self, inputs: Mapping[str, Value], dialect: str) -> Hands:
         return "agent" if dialect == "stateful" else self.by
+
+    def gives_in(self, dialect: str) -> str:
+        """A step that is told the format of its output gives it as `result`."""
+        return "result" if OUTPUT_FORMAT in self.told.get(dialect, {}) else self.gives
 
     async def run(self, inputs: ShellInputs, context: StepContext) -> StepResult:
         world = context.world
@@ -137,8 +156,8 @@ class Shell(Step):
                     capture=inputs.capture_output,
                 )
             except Killed as killed:
-                shown = _cut(spliced(code), world.limits.preview_chars)
-                raise StepStopped(_outputs(killed.finished, shown, ok=False)) from None
+                executed = _cut(spliced(code), world.limits.preview_chars)
+                raise StepStopped(_outputs(killed.finished, executed, ok=False)) from None
         success = finished.exit_code == 0 or inputs.continue_on_error
         ok = success or context.config.get(ANY_EXIT) is True
         outputs = _outputs(finished, _cut(spliced(code), world.limits.preview_chars), ok=success)
@@ -151,7 +170,9 @@ class Shell(Step):
                 environment=environment,
                 succeeded=finished.exit_code == 0,
             )
-        return StepResult(outputs, ok=ok, message=None if finished.exit_code == 0 else _message(finished))
+        result = StepResult(outputs, ok=ok, message=None if finished.exit_code == 0 else _message(finished))
+        told = context.config.get(OUTPUT_FORMAT)
+        return result if told is None else _with_data(result, to_text(told), finished, world)
 
     def ask(self, inputs: ShellInputs) -> Question:
         seconds = inputs.timeout if "timeout" in inputs.model_fields_set else ASKED_SECONDS
@@ -188,11 +209,16 @@ class Shell(Step):
         )
 
     def output_defaults(self, config: dict[str, Value]) -> dict[str, Value]:
-        return {**self.Outputs().model_dump(), **dict.fromkeys(config.get("outputs") or {})}
+        more = ("result",) if OUTPUT_FORMAT in config else ()
+        return {**self.Outputs().model_dump(), **dict.fromkeys((*(config.get("outputs") or ()), *more))}
 
     def check_config(self, config: dict[str, Value]) -> list[ConfigProblem]:
-        specs = config.get("outputs")
-        return [] if specs is None else check_output_specs(specs, set(ShellOutputs.model_fields))
+        specs, output_format = config.get("outputs"), config.get(OUTPUT_FORMAT, FORMATS[0])
+        found = [] if specs is None else check_output_specs(specs, set(ShellOutputs.model_fields))
+        if output_format not in FORMATS:
+            hint = did_you_mean(to_text(output_format), FORMATS, what="formats")
+            found.append(((OUTPUT_FORMAT,), f"there is no output format {shown(output_format)}", hint))
+        return found
 
 
 def _outputs(finished: Finished, command: str, *, ok: bool) -> dict[str, Value]:
@@ -205,6 +231,29 @@ def _outputs(finished: Finished, command: str, *, ok: bool) -> dict[str, Value]:
         "execution_time_ms": round(finished.seconds * 1000, 3),
         "duration": round(finished.seconds, 6),
     }
+
+
+def _with_data(result: StepResult, output_format: str, finished: Finished, world: World) -> StepResult:
+    """The same with what was printed as data. A command that went well and printed something else has failed:
+    whoever goes on with the data would go on with nothing."""
+    try:
+        data = _data(output_format, finished, world)
+    except StepError as error:
+        outputs = result.outputs | {"success": False, "result": None}
+        said = f"{error.message}; {error.hint}" if error.hint else error.message
+        return StepResult(outputs, ok=False, message=said if result.ok else result.message)
+    return replace(result, outputs=result.outputs | {"result": data})
+
+
+def _data(output_format: str, finished: Finished, world: World) -> Value:
+    if finished.cut and output_format != "text":
+        most, setting = world.limits.captured_bytes, world.limits.setting("captured_bytes")
+        raise StepError(
+            f"the command printed more than the {most} bytes that are kept, so that its output cannot be "
+            f"read as {output_format}",
+            hint=f"set {setting} to keep more of it",
+        )
+    return formatted(finished.stdout, output_format)
 
 
 def _arguments(inputs: ShellInputs, code: Code, environment: dict[str, str], files: _ValueFiles) -> list[str]:
@@ -249,11 +298,19 @@ class _ValueFiles:
 
 
 def _message(finished: Finished) -> str:
-    if finished.signal is not None:
-        message = f"Command was ended by signal {finished.signal} ({_signal_name(finished.signal)})"
-    else:
-        message = f"Command exited with code {finished.exit_code}"
-    printed = (finished.stderr.strip() or finished.stdout.strip()).splitlines()
+    if finished.signal is None:
+        return exit_message(finished.exit_code, finished.stdout, finished.stderr)
+    message = f"Command was ended by signal {finished.signal} ({_signal_name(finished.signal)})"
+    return _with_last_line(message, finished.stdout, finished.stderr)
+
+
+def exit_message(exit_code: int, stdout: str, stderr: str) -> str:
+    """How a command failed, with the last line that it has printed."""
+    return _with_last_line(f"Command exited with code {exit_code}", stdout, stderr)
+
+
+def _with_last_line(message: str, stdout: str, stderr: str) -> str:
+    printed = (stderr.strip() or stdout.strip()).splitlines()
     return f"{message}: {_cut(printed[-1].strip(), 200)}" if printed else message
 
 

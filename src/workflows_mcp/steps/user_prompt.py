@@ -72,28 +72,38 @@ class UserPromptInputs(StepInputs):
     @field_validator("options", mode="before")
     @classmethod
     def _options_as_text(cls, options: Any) -> Any:
-        if options is None:
-            return []
-        if not isinstance(options, list):
-            return options
-        for option in options:
-            if option is None or isinstance(option, list | dict):
-                raise ValueError(f"an option must be text, not {kind_of(option)} {shown(option)}")
-        return [to_text(option) for option in options]
+        return options_as_text(options)
 
     @model_validator(mode="after")
     def _fits_its_type(self) -> Self:
         if self.prompt_type == "choice":
             if not self.options:
                 raise ValueError("a choice needs 'options', a list of what can be chosen")
-            if len(set(self.options)) < len(self.options):
-                twice = next(option for option in self.options if self.options.count(option) > 1)
-                raise ValueError(f"the option {shown(twice)} is there twice")
+            check_options(self.options)
         elif self.options:
             raise ValueError(f"'options' are for prompt_type: choice, not for {self.prompt_type}")
         if self.validation is not None and self.prompt_type != "text":
             raise ValueError(f"'validation' is for prompt_type: text, not for {self.prompt_type}")
         return self
+
+
+def options_as_text(options: Any) -> Any:
+    """What can be chosen, as texts. Raises ValueError."""
+    if options is None:
+        return []
+    if not isinstance(options, list):
+        return options
+    for option in options:
+        if option is None or isinstance(option, list | dict):
+            raise ValueError(f"an option must be text, not {kind_of(option)} {shown(option)}")
+    return [to_text(option) for option in options]
+
+
+def check_options(options: list[str]) -> None:
+    """Raises ValueError where an option could not be told from another one."""
+    if len(set(options)) < len(options):
+        twice = next(option for option in options if options.count(option) > 1)
+        raise ValueError(f"the option {shown(twice)} is there twice")
 
 
 class UserPromptOutputs(StepOutputs):
@@ -139,6 +149,7 @@ class UserPrompt(Step):
                 "additionalProperties": False,
             },
             main_field=field,
+            for_user=inputs.message,
         )
 
     def understood(self, inputs: UserPromptInputs, result: Value) -> Value:
@@ -195,6 +206,11 @@ def _as_shown(value: Value, _: UserPromptInputs) -> Value:
 
 
 def _as_decision(value: Value, _: UserPromptInputs) -> Value:
+    return decision_meant(value)
+
+
+def decision_meant(value: Value) -> Value:
+    """Yes and no in many words; anything else as it is."""
     if isinstance(value, str):
         word = value.strip().strip(".!").lower()
         return True if word in _TRUE else False if word in _FALSE else value
@@ -206,16 +222,20 @@ def _as_words(value: Value, _: UserPromptInputs) -> Value:
 
 
 def _as_option(value: Value, inputs: UserPromptInputs) -> Value:
-    """The option, also by its number in the list, or with other capitals."""
+    return option_meant(value, inputs.options)
+
+
+def option_meant(value: Value, options: list[str]) -> Value:
+    """The option, also by its number in the list, or with other capitals; anything else as it is."""
     text = to_text(value) if isinstance(value, int | float) else value
-    if not isinstance(text, str) or text in inputs.options:
+    if not isinstance(text, str) or text in options:
         return text
-    alike = [option for option in inputs.options if option.strip().lower() == text.strip().lower()]
+    alike = [option for option in options if option.strip().lower() == text.strip().lower()]
     if len(alike) == 1:
         return alike[0]
     number = text.strip().rstrip(".)")
-    if number.isascii() and number.isdigit() and 1 <= int(number) <= len(inputs.options):
-        return inputs.options[int(number) - 1]
+    if number.isascii() and number.isdigit() and 1 <= int(number) <= len(options):
+        return options[int(number) - 1]
     return text
 
 

@@ -28,11 +28,12 @@ from workflows_mcp.engines.ids import new_run_id
 from workflows_mcp.engines.large_values import LargeValues
 from workflows_mcp.engines.sqlite import leases, runs
 from workflows_mcp.engines.sqlite.journal import RunJournal
-from workflows_mcp.engines.sqlite.letters import Letters
+from workflows_mcp.engines.sqlite.letters import UNSEEN_TURNS, Letters
 from workflows_mcp.engines.sqlite.notes import KeepsNotes
 from workflows_mcp.engines.sqlite.owners import this_process
 from workflows_mcp.engines.sqlite.resting import Resting, RestingRuns
 from workflows_mcp.engines.sqlite.store import Store
+from workflows_mcp.engines.sqlite.sweeping import sweep_scratch
 from workflows_mcp.engines.waiting import wait_until
 from workflows_mcp.errors import Damaged, LeaseLost, StoreError, WorkflowsError
 from workflows_mcp.machine.events import Event, Started
@@ -48,8 +49,6 @@ POLL_SECONDS = 0.05
 _TURNS_A_SECOND = round(1 / POLL_SECONDS)
 _TRIES = 3
 """How often an event is sent again when the run changes hands on the way."""
-_UNCLAIMED_SECONDS = 86_400.0
-"""How long a directory of a run that is not in the store is left to whoever may still be making the run."""
 
 
 class SqliteEngine(KeepsNotes):
@@ -93,7 +92,7 @@ class SqliteEngine(KeepsNotes):
         self.store = Store(self._path, synchronous=self._synchronous)
         self.letters = Letters(self.store)
         if self._adopts:
-            self._sweep_scratch()
+            sweep_scratch(self.store, self._executor)
         await self._adopt()
         self._keeping = asyncio.create_task(self._keep())
 
@@ -139,16 +138,20 @@ class SqliteEngine(KeepsNotes):
         return run_id
 
     async def send(self, run_id: str, make_event: MakeEvent) -> None:
-        for left in reversed(range(_TRIES)):
+        left = _TRIES
+        while True:
             driver = self._live(run_id)
             try:
-                if driver is not None:
-                    await driver.still()
+                if driver is None:
+                    if await self._send_at_rest(run_id, make_event):
+                        return
+                    continue
+                await driver.still()
+                if self._live(run_id) is driver:  # meanwhile it may have come to rest
                     await driver.send(make_event(driver.machine, self._clock.now()))
                     return
-                if await self._send_at_rest(run_id, make_event):
-                    return
             except LeaseLost:
+                left -= 1
                 if not left:
                     raise
 
@@ -191,11 +194,14 @@ class SqliteEngine(KeepsNotes):
             driver = self._live(run_id)
             if driver is not None:
                 try:
-                    return await wait_until(driver, ready, until - loop.time())
+                    machine = await wait_until(driver, ready, until - loop.time())
                 except LeaseLost:
                     if self._live(run_id) is driver:
                         raise
                     continue  # another process drives it now: watch it there
+                if driver.rested != "idle":
+                    return machine
+                continue  # whoever brought an answer meanwhile has made another driver of it
             if (ending := self._ending.get(run_id)) is not None:
                 await asyncio.wait([ending])
             position = runs.position_of(self.store, run_id)
@@ -341,10 +347,14 @@ class SqliteEngine(KeepsNotes):
                 await driver.resume(event, cut_off=cut_off)
 
     async def _release(self, driver: Driver) -> None:
-        """A run that was taken over, and in which there is nothing to do without an agent."""
-        run_id = driver.run_id
-        epoch = await self.store.write(lambda connection: leases.release(connection, run_id, self._owner))
-        self._rest(run_id, driver, epoch, "idle")
+        """A run that was taken over, and in which there is nothing to do but what letters say."""
+        run_id, events = driver.run_id, driver.machine.state.events
+        await self.letters.hand_out(self._live)
+        if driver.status != "idle" or driver.machine.state.events != events:
+            return  # it goes on, and comes to rest by itself
+        self._drivers.pop(run_id, None)  # nobody hands it anything from here on
+        await self.store.write(lambda connection: leases.release(connection, run_id, self._owner))
+        driver.rest("idle")
 
     # Other processes
 
@@ -352,12 +362,13 @@ class SqliteEngine(KeepsNotes):
         """Post an event to the process that drives the run, and wait until it has been taken in."""
         letter = await self.letters.post(run_id, event)
         try:
-            turn = 0
+            turn = free = 0
             while not self.letters.answered(letter):
-                turn += 1
-                if turn % _TURNS_A_SECOND == 0:
-                    await self._take_over(run_id)  # its owner may have gone meanwhile
-                    self._read(run_id).refuse_unexpected(event)
+                turn, free = turn + 1, (free + 1) * leases.is_free(self.store, run_id)
+                if turn % _TURNS_A_SECOND == 0 or free == UNSEEN_TURNS:
+                    await self._take_over(run_id)  # its owner may have gone meanwhile, or be done with it
+                    if not self.letters.answered(letter):
+                        self._read(run_id).refuse_unexpected(event)
                 await asyncio.sleep(POLL_SECONDS)
         finally:
             await self.letters.forget(letter)
@@ -431,15 +442,3 @@ class SqliteEngine(KeepsNotes):
 
     def _renew(self, connection: apsw.Connection) -> None:
         self._lease.renew(connection, self._clock.now())
-
-    def _sweep_scratch(self) -> None:
-        """What runs that have ended left behind because their process was killed, and what was copied for
-        a fork that was never made."""
-        for run_id in self._executor.scratch_of_runs():
-            status = runs.status_of(self.store, run_id)
-            if status is None:
-                ended = self._executor.scratch_age(run_id) > _UNCLAIMED_SECONDS
-            else:
-                ended = status not in ("running", "idle")
-            if ended:
-                self._executor.clear_scratch(run_id)

@@ -91,15 +91,19 @@ def claim(connection: apsw.Connection, run_id: str, owner: str, now: float) -> i
     return int(str(rows[0][0])) if rows else None
 
 
-def release(connection: apsw.Connection, run_id: str, owner: str) -> int:
-    """Give back a run that was claimed and in which there is nothing to do; its epoch."""
+def release(connection: apsw.Connection, run_id: str, owner: str) -> None:
+    """Give back a run that was claimed and in which there is nothing to do."""
     rows = connection.execute(
-        "UPDATE runs SET owner = NULL, status = 'idle' WHERE id = ? AND owner = ? RETURNING epoch",
+        "UPDATE runs SET owner = NULL, status = 'idle' WHERE id = ? AND owner = ? RETURNING 1",
         (run_id, owner),
     ).fetchall()
     if not rows:
         raise lost(run_id)
-    return int(str(rows[0][0]))
+
+
+def is_free(store: Store, run_id: str) -> bool:
+    """Whether a run belongs to nobody: it waits for an agent, or has ended."""
+    return store.read("SELECT 1 FROM runs WHERE id = ? AND owner IS NULL", (run_id,)) != []
 
 
 def epoch_of(store: Store, run_id: str) -> int | None:

@@ -19,6 +19,10 @@ from workflows_mcp.machine.events import Event
 
 logger = logging.getLogger(__name__)
 
+UNSEEN_TURNS = 4
+"""How often a run is seen without an owner, and a letter to it without an answer, before somebody else takes
+it in: an owner that has done so and come to rest may be about to answer."""
+
 
 class Letters:
     def __init__(self, store: Store) -> None:

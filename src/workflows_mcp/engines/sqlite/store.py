@@ -49,15 +49,8 @@ class Write(NamedTuple):
 
 class Store:
     def __init__(self, path: Path, *, synchronous: str = "FULL") -> None:
-        _refuse_old_sqlite()
         self.path = path
-        try:
-            path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-            os.close(os.open(path, os.O_CREAT | os.O_RDWR, 0o600))  # inputs and outputs are the user's own
-        except OSError as error:
-            raise _store_error(path, error) from error
-        self._writer = _connect(path, synchronous)
-        migrate(self._writer)
+        self._writer = _writer(path, synchronous)
         self._reader = _connect(path, synchronous)
         self._keeper = _connect(path, synchronous)
         self._loop = asyncio.get_running_loop()
@@ -202,6 +195,24 @@ def _answer(group: list[Write], results: list[tuple[Any, Exception | None]]) -> 
             write.done(result, error)
         except Exception:
             logger.exception("what follows a write has failed")
+
+
+def check_store(path: Path) -> None:
+    """Raises StoreError if no store can be opened there. Makes it if there is none."""
+    _writer(path, "FULL").close()
+
+
+def _writer(path: Path, synchronous: str) -> apsw.Connection:
+    """A connection to a store of today's form, which is made or brought to it."""
+    _refuse_old_sqlite()
+    try:
+        path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        os.close(os.open(path, os.O_CREAT | os.O_RDWR, 0o600))  # inputs and outputs are the user's own
+    except OSError as error:
+        raise _store_error(path, error) from error
+    connection = _connect(path, synchronous)
+    migrate(connection)
+    return connection
 
 
 def _connect(path: Path, synchronous: str) -> apsw.Connection:

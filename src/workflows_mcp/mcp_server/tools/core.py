@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import Annotated, Any, Literal
 
-from mcp.server.mcpserver import Context
 from mcp.server.mcpserver.tools import Tool
 from mcp.types import CallToolResult, ToolAnnotations
 from pydantic import Field
@@ -12,6 +11,7 @@ from pydantic import Field
 from workflows_mcp.errors import Problem
 from workflows_mcp.mcp_server.answers import (
     ControlAnswer,
+    NextAnswer,
     RunAnswer,
     StateAnswer,
     StatusAnswer,
@@ -19,20 +19,14 @@ from workflows_mcp.mcp_server.answers import (
     WorkflowInfo,
     WorkflowList,
 )
-from workflows_mcp.mcp_server.tooling import Structure, Texts, answer, make_tool
-from workflows_mcp.service import Service
+from workflows_mcp.mcp_server.tooling import AnyValue, Ctx, Structure, Texts, answer, brief, make_tool
+from workflows_mcp.mcp_server.tooling import service_of as _service
 
-Ctx = Context[Service, Any]
 RunId = Annotated[str, Field(description="Id of the run, or of a task of it")]
-Wait = Annotated[float, Field(description="Seconds to wait for the run to need you or end; at most 45")]
+Wait = Annotated[float, Field(description="Seconds to wait for it to need you or end; at most 45")]
 
 _LISTED = 100
 _PROBLEMS_LISTED = 3
-_DESCRIPTION_CHARS = 200
-
-
-def _service(ctx: Ctx) -> Service:
-    return ctx.request_context.lifespan_context
 
 
 async def list_workflows(
@@ -40,13 +34,13 @@ async def list_workflows(
     tags: Annotated[Texts, Field(description="Only those with all of these tags")] = None,
     query: Annotated[str, Field(description="Words to look for in names and descriptions")] = "",
 ) -> Annotated[CallToolResult, WorkflowList]:
-    """What can be run. `more`: how many are left out; narrow it down with tags or query."""
+    """What can be run. `more`: how many are left out; narrow with tags or query."""
     found = _service(ctx).list_workflows(tags=tags or (), query=query)
     listed = [
         _present(
             {
                 "name": summary.name,
-                "description": _brief(summary.description),
+                "description": brief(summary.description),
                 "dialect": summary.dialect,
                 "source": summary.source,
                 "tags": list(summary.tags),
@@ -69,7 +63,7 @@ async def get_workflow_info(
 
 async def start_workflow(
     ctx: Ctx,
-    workflow: Annotated[str | None, Field(description="Name of the workflow to run")] = None,
+    workflow: Annotated[str | None, Field(description="Name of the workflow")] = None,
     yaml: Annotated[str | None, Field(description="Instead of a name: the whole definition as YAML")] = None,
     inputs: Annotated[Structure, Field(description="Values for the workflow's inputs, by name")] = None,
     request_id: Annotated[
@@ -91,7 +85,8 @@ async def submit_result(
     ctx: Ctx,
     workflow_id: RunId,
     result: Annotated[
-        Any, Field(description="What action.result_schema describes; a bare value is taken as its main field")
+        AnyValue,
+        Field(description="What action.result_schema describes; a bare value is taken as its main field"),
     ],
     step_id: Annotated[
         str | None,
@@ -100,7 +95,8 @@ async def submit_result(
     wait_seconds: Wait = 30,
 ) -> Annotated[CallToolResult, RunAnswer]:
     """Hand in the result of the pending action. The reply carries the next action or the outputs, as in
-    start_workflow. Submitting twice is harmless."""
+    start_workflow. A refused result changes nothing: mend it as the error says. Submitting twice is
+    harmless."""
     return answer(await _service(ctx).submit(workflow_id, result, step_id=step_id, wait_seconds=wait_seconds))
 
 
@@ -108,8 +104,8 @@ async def get_next_step(
     ctx: Ctx,
     workflow_id: RunId,
     task_id: Annotated[str | None, Field(description="A task of it")] = None,
-) -> Annotated[CallToolResult, RunAnswer]:
-    """The pending action, for a sub-agent that starts on its task, or again when it was lost."""
+) -> Annotated[CallToolResult, NextAnswer]:
+    """The pending action, for a sub-agent that begins its task, or again when it was lost."""
     return answer(await _service(ctx).next_step(workflow_id, task_id=task_id))
 
 
@@ -137,7 +133,7 @@ async def get_workflow_state(
     limit: Annotated[int | None, Field(description="Its length, in characters or items")] = None,
 ) -> Annotated[CallToolResult, StateAnswer]:
     """Look into a run: without paths, inputs, state, outputs and how each block went; with paths, those
-    values, long ones in slices (`slices` says the total and next_offset)."""
+    values, long ones in slices (`slices`: total and next_offset)."""
     found = await _service(ctx).state(workflow_id, paths=paths or (), offset=offset, limit=limit)
     return answer(found)
 
@@ -162,25 +158,21 @@ async def validate_workflow_yaml(
 
 
 def core_tools() -> list[Tool]:
-    reads = ToolAnnotations(read_only_hint=True)
-    works = ToolAnnotations(destructive_hint=True, open_world_hint=True)
-    cancels = ToolAnnotations(destructive_hint=True, idempotent_hint=True)
+    reads = ToolAnnotations(read_only_hint=True, open_world_hint=False)
+    works = ToolAnnotations(destructive_hint=True)  # and whatever steps do in the world, as is assumed
+    hands_out = ToolAnnotations(destructive_hint=False, idempotent_hint=True, open_world_hint=False)
+    cancels = ToolAnnotations(destructive_hint=True, idempotent_hint=True, open_world_hint=False)
     return [
         make_tool(list_workflows, title="List workflows", hints=reads),
         make_tool(get_workflow_info, title="Describe a workflow", hints=reads),
         make_tool(start_workflow, title="Start a workflow", hints=works),
         make_tool(submit_result, title="Submit a result", hints=works),
-        make_tool(get_next_step, title="Next step", hints=reads),
+        make_tool(get_next_step, title="Next step", hints=hands_out),
         make_tool(get_workflow_status, title="Run status", hints=reads),
         make_tool(get_workflow_state, title="Run state", hints=reads),
         make_tool(control_workflow, title="Control a run", hints=cancels),
         make_tool(validate_workflow_yaml, title="Validate a workflow", hints=reads),
     ]
-
-
-def _brief(description: str) -> str:
-    text = " ".join(description.split())
-    return text if len(text) <= _DESCRIPTION_CHARS else text[: _DESCRIPTION_CHARS - 1] + "…"
 
 
 def _found(problem: Problem) -> dict[str, Any]:

@@ -4,16 +4,14 @@ from __future__ import annotations
 
 from typing import Annotated, Any, Literal, NotRequired
 
-from mcp.server.mcpserver import Context
 from mcp.server.mcpserver.tools import Tool
 from mcp.types import CallToolResult, ToolAnnotations
 from pydantic import Field
 from typing_extensions import TypedDict
 
-from workflows_mcp.mcp_server.tooling import Structure, answer, make_tool
-from workflows_mcp.service import Service
+from workflows_mcp.mcp_server.tooling import AnyValue, Ctx, Structure, answer, make_tool
+from workflows_mcp.mcp_server.tooling import service_of as _service
 
-Ctx = Context[Service, Any]
 Format = Annotated[
     Literal["minimal", "detailed"],
     Field(description="detailed: also every block with inputs, outputs and metadata, for debugging"),
@@ -78,10 +76,6 @@ class WorkflowSchema(TypedDict):
     properties: NotRequired[dict[str, Any]]
 
 
-def _service(ctx: Ctx) -> Service:
-    return ctx.request_context.lifespan_context
-
-
 async def execute_workflow(
     ctx: Ctx,
     workflow: Annotated[str, Field(description="Its name")],
@@ -119,7 +113,9 @@ async def resume_workflow(
         str,
         Field(description="pause_…: what you answer; chk_…: where to go on; a workflow_id: waits on"),
     ],
-    response: Annotated[Any, Field(description="The answer to the prompt, of a pause_… checkpoint")] = None,
+    response: Annotated[
+        AnyValue, Field(description="The answer to the prompt, of a pause_… checkpoint")
+    ] = None,
     response_format: Format = "minimal",
     wait_seconds: Wait = 30,
 ) -> Annotated[CallToolResult, WorkflowResponse]:
@@ -160,9 +156,9 @@ async def delete_checkpoint(ctx: Ctx, checkpoint_id: CheckpointIdText) -> Annota
 
 
 def graph_tools() -> list[Tool]:
-    reads = ToolAnnotations(read_only_hint=True)
-    works = ToolAnnotations(destructive_hint=True, open_world_hint=True)
-    deletes = ToolAnnotations(destructive_hint=True, idempotent_hint=True)
+    reads = ToolAnnotations(read_only_hint=True, open_world_hint=False)
+    works = ToolAnnotations(destructive_hint=True)  # and whatever steps do in the world, as is assumed
+    deletes = ToolAnnotations(destructive_hint=True, idempotent_hint=True, open_world_hint=False)
     return [
         make_tool(execute_workflow, title="Run a workflow", hints=works),
         make_tool(execute_inline_workflow, title="Run a workflow given as YAML", hints=works),

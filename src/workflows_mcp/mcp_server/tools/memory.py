@@ -4,17 +4,15 @@ from __future__ import annotations
 
 from typing import Annotated, Any, NotRequired
 
-from mcp.server.mcpserver import Context
 from mcp.server.mcpserver.tools import Tool
 from mcp.types import CallToolResult, ToolAnnotations
 from pydantic import Field
 from typing_extensions import TypedDict
 
-from workflows_mcp.mcp_server.tooling import answer, make_tool
-from workflows_mcp.service import Service
+from workflows_mcp.mcp_server.tooling import AnyOrNull, Ctx, answer, make_tool
+from workflows_mcp.mcp_server.tooling import service_of as _service
 from workflows_mcp.values import to_json
 
-Ctx = Context[Service, Any]
 Key = Annotated[str, Field(description="The name under which the value is kept")]
 _LISTED = 500
 
@@ -39,12 +37,8 @@ class Keys(TypedDict):
     more: NotRequired[int]
 
 
-def _service(ctx: Ctx) -> Service:
-    return ctx.request_context.lifespan_context
-
-
 async def save_to_memory(
-    ctx: Ctx, key: Key, value: Annotated[Any, Field(description="Any JSON value; null forgets the key")]
+    ctx: Ctx, key: Key, value: Annotated[AnyOrNull, Field(description="Any JSON value; null forgets the key")]
 ) -> Annotated[CallToolResult, Saved]:
     """Keep a value for other runs and conversations. What was kept under the key is replaced."""
     await _service(ctx).save_memory(key, value)

@@ -8,20 +8,18 @@ from __future__ import annotations
 
 from typing import Annotated, Any, Literal
 
-from mcp.server.mcpserver import Context
 from mcp.server.mcpserver.tools import Tool
 from mcp.types import CallToolResult, ToolAnnotations
 from pydantic import Field
 from typing_extensions import TypedDict
 
-from workflows_mcp.mcp_server.answers import Action, Status
-from workflows_mcp.mcp_server.tooling import Structure, answer, make_tool
-from workflows_mcp.service import Service
+from workflows_mcp.mcp_server.answers import Status
+from workflows_mcp.mcp_server.tooling import AnyValue, Ctx, Structure, answer, make_tool
+from workflows_mcp.mcp_server.tooling import service_of as _service
 
-Ctx = Context[Service, Any]
 WorkflowId = Annotated[str, Field(description="Id of the run, or of a sub-agent's task")]
 Wait = Annotated[float, Field(description="Seconds to wait for the next step; at most 45")]
-Result = Annotated[Any, Field(description="What action.result_schema describes")]
+Result = Annotated[AnyValue, Field(description="What action.result_schema describes")]
 
 
 class StepAnswer(TypedDict, total=False):
@@ -40,13 +38,13 @@ class StepAnswer(TypedDict, total=False):
 
 
 class WorkflowAnswer(TypedDict, total=False):
-    """Where a run is; `type` is there while something is asked."""
+    """Where a run is; `type` is there while something is asked, and `action` is one of the core."""
 
     type: Literal["pending_action"]
     workflow_id: str
     workflow: str
     status: Status
-    action: Action
+    action: dict[str, Any]
     more_actions: list[Any]
     progress: dict[str, Any]
     why: str
@@ -55,10 +53,6 @@ class WorkflowAnswer(TypedDict, total=False):
     outputs: dict[str, Any]
     error: dict[str, Any]
     runs: list[dict[str, Any]]
-
-
-def _service(ctx: Ctx) -> Service:
-    return ctx.request_context.lifespan_context
 
 
 async def start_workflow(
@@ -129,12 +123,13 @@ async def submit_step_result(
 
 
 def stateful_tools() -> list[Tool]:
-    reads = ToolAnnotations(read_only_hint=True)
-    works = ToolAnnotations(destructive_hint=True, open_world_hint=True)
+    reads = ToolAnnotations(read_only_hint=True, open_world_hint=False)
+    hands_out = ToolAnnotations(destructive_hint=False, idempotent_hint=True, open_world_hint=False)
+    works = ToolAnnotations(destructive_hint=True)  # and whatever steps do in the world, as is assumed
     return [
         make_tool(start_workflow, title="Start a workflow", hints=works),
         make_tool(submit_result, title="Submit a result", hints=works),
-        make_tool(get_next_step, title="Next step", hints=reads),
+        make_tool(get_next_step, title="Next step", hints=hands_out),
         make_tool(submit_step_result, title="Submit the result of a step", hints=works),
         make_tool(get_workflow_status, title="Run status", hints=reads),
     ]

@@ -1,0 +1,142 @@
+"""Twenty agents at once over HTTP, each with a run of its own of twenty steps, beside one agent alone.
+
+A step is a result that is handed in, until the next action has come back. Half of the agents speak the
+protocol of 2026-07-28, half that of 2025-11-25. Their clients are all in this process, and what those take is
+in the figures; that they connect is not: steps begin when all of them have a run. Between two steps an agent
+works: in the one figure as long as `WORK` steps take alone, more or less, and no model is so quick; in the
+other not at all, so that twenty calls are always under way, and each waits for nineteen others.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import random
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from mcp import Client
+
+from bench.measure import median, row, title, verdict
+
+AGENTS = 20
+STEPS = 20
+WORK = 40.0
+ERAS = ("2026-07-28", "legacy")
+MOST = 10.0
+"""How many times as long as that of one agent alone the slowest hundredth of steps may take."""
+_SAYS = "serves MCP at "
+
+
+@dataclass(frozen=True)
+class Round:
+    """Seconds of every step: of one agent alone, and of all agents at once."""
+
+    alone: list[float]
+    together: list[float]
+
+    @property
+    def ratio(self) -> float:
+        return percentile(self.together, 99) / median(self.alone)
+
+
+def percentile(values: list[float], part: float) -> float:
+    return sorted(values)[min(len(values) - 1, int(len(values) * part / 100))]
+
+
+def workflow() -> str:
+    """Steps that are asked one after the other."""
+    blocks = [
+        f"  - {{id: q{at}, type: Prompt, depends_on: [{f'q{at - 1}' if at else ''}], "
+        f"inputs: {{prompt: 'Step {at}?'}}}}\n"
+        for at in range(STEPS)
+    ]
+    last = f"outputs: {{last: '${{blocks.q{STEPS - 1}.outputs.response}}'}}\n"
+    return f"name: steps\nblocks:\n{''.join(blocks)}{last}"
+
+
+@contextmanager
+def serving(directory: Path) -> Iterator[str]:
+    """The address of a server process that has the workflow."""
+    workflows = directory / "workspace" / ".workflows"
+    workflows.mkdir(parents=True)
+    (workflows / "steps.yaml").write_text(workflow(), encoding="utf-8")
+    server = subprocess.Popen(
+        [sys.executable, "-m", "workflows_mcp", "serve", "--http", ":0"],
+        cwd=workflows.parent,
+        env={**os.environ, "HOME": str(directory), "WORKFLOWS_HOME": str(directory / "home")},
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    try:
+        assert server.stderr is not None
+        said = server.stderr.readline()
+        assert _SAYS in said, said + server.stderr.read()
+        yield said.split(_SAYS)[1].strip()
+    finally:
+        server.send_signal(signal.SIGTERM)
+        server.wait(30)
+
+
+async def measured(url: str, *, work: float = WORK) -> Round:
+    """One round, in which one agent of each era has worked alone before, under the same circumstances."""
+    alone = [took for era in ERAS for took in await _agent(url, era, lambda: 0.0, asyncio.Barrier(1))]
+    pace = median(alone) * work
+
+    def some_work(number: int) -> Callable[[], float]:
+        chance = random.Random(number)
+        return lambda: chance.uniform(0, 2 * pace)
+
+    ready = asyncio.Barrier(AGENTS)
+    agents = [_agent(url, ERAS[number % 2], some_work(number), ready) for number in range(AGENTS)]
+    return Round(alone, [took for one in await asyncio.gather(*agents) for took in one])
+
+
+async def _agent(url: str, era: str, work: Callable[[], float], ready: asyncio.Barrier) -> list[float]:
+    """How long each step took, from when all are ready. Whatever does not go as it should is an error."""
+    took: list[float] = []
+    async with Client(url, mode=era) as client:
+
+        async def call(tool: str, **arguments: Any) -> dict[str, Any]:
+            result = await client.call_tool(tool, arguments)
+            assert not result.is_error, result
+            assert isinstance(result.structured_content, dict)
+            return result.structured_content
+
+        answer = await call("start_workflow", workflow="steps")
+        await ready.wait()
+        while answer["status"] == "pending_action":
+            await asyncio.sleep(work())
+            step, started = answer["action"]["step_id"], time.perf_counter()
+            answer = await call(
+                "submit_result", workflow_id=answer["workflow_id"], step_id=step, result=f"{step} of {era}"
+            )
+            took.append(time.perf_counter() - started)
+    assert answer["outputs"] == {"last": f"q{STEPS - 1} of {era}"}, answer
+    assert len(took) == STEPS
+    return took
+
+
+def run() -> None:
+    title(f"{AGENTS} agents at once over HTTP, {STEPS} steps each, best of 3 rounds")
+    with (
+        tempfile.TemporaryDirectory(dir=os.environ.get("BENCH_DIR")) as directory,
+        serving(Path(directory)) as url,
+    ):
+        for what, work in (("working between steps", WORK), ("without a pause", 0.0)):
+            rounds = [asyncio.run(measured(url, work=work)) for _ in range(3)]
+            best = min(rounds, key=lambda it: it.ratio)
+            row(f"a step of one agent alone, p50 ({what})", f"{median(best.alone) * 1000:.1f} ms")
+            for part in (50, 99):
+                value = percentile(best.together, part) * 1000
+                row(f"a step of {AGENTS} agents, p{part}", f"{value:.1f} ms")
+            paced = verdict(best.ratio, MOST, at_least=False) if work else "a queue of twenty"
+            row("ratio, p99 to p50 alone", f"{best.ratio:.1f}", paced)

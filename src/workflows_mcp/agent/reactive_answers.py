@@ -1,0 +1,329 @@
+"""The answers of the toolset `reactive`: the next atomic step, with every value in place, or null.
+
+    {"step": {"id": "deploy", "type": "agent_shell_command", "instructions": "Run definition.command …",
+              "definition": {"command": "./deploy.sh --env prod", "reason": "…", "timeout": 600000,
+                             "state_update": {"path": "raw.deploy_result"}},
+              "variable_replacements": {"{{ environment }}": "prod"}, "original_expression": "environment"},
+     "messages": ["Version 1.2.3"], "status": "pending_action"}
+
+What is said of a run is gathered while nothing else has a turn (`said_of`); it is cut to a size that an agent
+can read when all of it is there (`worded`). Only reads a run.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from workflows_mcp.agent.actions import actions_of
+from workflows_mcp.agent.delegation import SUB_AGENT_PROMPT as IN_CORE_WORDS
+from workflows_mcp.agent.delegation import task_title
+from workflows_mcp.agent.flat_state import FlatState
+from workflows_mcp.agent.parts import Part, part_of
+from workflows_mcp.agent.previews import Cut, Reader, cut, reader, shortened, within
+from workflows_mcp.agent.situation import Situation
+from workflows_mcp.agent.views import FindPlace, error_view
+from workflows_mcp.agent.waiting import why
+from workflows_mcp.agent.walk import Visited, block_at
+from workflows_mcp.errors import RequestError
+from workflows_mcp.limits import Limits
+from workflows_mcp.machine.changes import path_text
+from workflows_mcp.plan.model import Change, Do
+from workflows_mcp.plan.references import LANGUAGES
+from workflows_mcp.steps.registry import StepRegistry
+from workflows_mcp.values import Value, to_json
+
+DELEGATED = ("parallel_tasks", "foreach")
+_REPLACED = Cut(200, 20)
+"""How much is shown of the values that templates were replaced by: all of it stands in the definition."""
+_EXPRESSION_CHARS = 400
+_STATE_SHARE = 4
+"""Beside a step, the state is cut so many times earlier."""
+_CALLED = {"tool": "method", "args": "params"}
+"""What the parameters of an action are called in the definition of a step."""
+_OWN_WORDS = (
+    ("parameters.args", "definition.params"),
+    ("parameters.", "definition."),
+    ("in the parameters", "in the definition"),
+)
+_WORDED = ("agent_shell_command", "mcp_call", "user_input", "apply_hints")
+"""Types whose instructions are words of our own, and say all about the result."""
+
+SUB_AGENT_PROMPT = """\
+<workflow-server-rules>
+You carry out one task of a workflow. The workflow server knows its steps, evaluates conditions and loops, \
+and keeps the state: you carry out one step at a time, exactly as it says.
+
+1. Call workflow_get_next_step(workflow_id="%(workflow_id)s", task_id="{task_id}").
+2. Do what step.instructions say with the values in step.definition.
+3. Call workflow_step_complete(workflow_id="%(workflow_id)s", task_id="{task_id}", step_id=<step.id>, \
+result=<what came of it>). The server stores the result where step.definition.state_update says, so do not \
+write it yourself. Its reply carries the next step: do not call workflow_get_next_step in between.
+4. Repeat 2 and 3. While step is null and status is "running" or "waiting", call workflow_get_next_step, \
+which waits.
+5. Stop when step is null and status is "completed", "failed" or "cancelled". Answer with the status alone, \
+and with the error if there is one.
+
+Hand in what really happened; if a step cannot be done, complete it with status="failed" and error="<what \
+happened>". If a call gets no answer, repeat it, which is harmless. Make no assumptions about what might \
+come next, do nothing that no step asks for, and do not ask the user.
+
+Task: %(task)s, task_id: {task_id}
+Context: {input}
+</workflow-server-rules>
+
+Begin with workflow_get_next_step."""
+
+
+@dataclass(frozen=True, slots=True)
+class Said:
+    """What there is to say of a run or a task at a moment, whole."""
+
+    workflow_id: str
+    workflow: str
+    status: str
+    step: dict[str, Any] | None
+    messages: list[str]
+    why: str = ""
+    error: dict[str, Value] | None = None
+
+
+def said_of(situation: Situation, registry: StepRegistry, place: FindPlace, *, at_work: bool = False) -> Said:
+    """`at_work`: also the tasks at which sub-agents are at work, for an agent that has lost them."""
+    actions = actions_of(situation, registry, at_work=at_work)
+    step = _step(situation, actions[0], at_work) if actions else None
+    reason, error = "", None
+    if situation.has_ended:
+        error = error_view(situation.machine, place, situation.part)
+        task = situation.task
+        if task is not None and task.record.status == "skipped":
+            reason = f"skipped: {task.record.message}"
+    else:
+        reason = why(situation)
+    messages, status = situation.messages, situation.status
+    return Said(situation.part.id, situation.workflow, status, step, messages, reason, error)
+
+
+def over(workflow_id: str, message: str) -> Said:
+    """About a task whose step is being carried out anew: there is nothing left of it, and nothing to do."""
+    return Said(workflow_id, "", "completed", None, [], message)
+
+
+def worded(
+    said: Said,
+    limits: Limits,
+    *,
+    state: FlatState | None = None,
+    first: dict[str, Any] | None = None,
+) -> dict[str, Any]:
+    """The answer, `first` before all else, as large as it may be."""
+    read = reader(said.workflow_id)
+
+    def build(how: Cut) -> dict[str, Any]:
+        answer: dict[str, Any] = dict(first or {})
+        if state is not None:
+            shown = Cut(max(how.characters // _STATE_SHARE, 40), how.items)
+            answer["state"] = state.shown(shown, said.workflow_id)
+        answer["step"] = None if said.step is None else _shortened(said.step, how, read)
+        answer["messages"] = cut(said.messages, ("messages",), how, read)
+        answer["status"] = said.status
+        if said.why and said.status != "pending_action":
+            answer["why"] = said.why
+        if said.error is not None:
+            answer["error"] = said.error
+        return answer
+
+    return within(limits, build)
+
+
+def state_alone(state: FlatState, limits: Limits, workflow_id: str) -> dict[str, Value]:
+    """All fields by their bare names, as much of each as may be shown."""
+    return within(limits, lambda how: state.shown(how, workflow_id))
+
+
+def values_at(state: FlatState, paths: Sequence[str], limits: Limits, read: Reader) -> dict[str, Value]:
+    """The values at paths, by the paths. Raises RequestError where one leads nowhere."""
+    found = {path: (state.at(path), state.where(path)) for path in paths}
+    return within(
+        limits, lambda how: {path: cut(value, where, how, read) for path, (value, where) in found.items()}
+    )
+
+
+# A step
+
+
+def _step(situation: Situation, action: dict[str, Value], at_work: bool) -> dict[str, Any]:
+    part, kind = situation.part, action["type"]
+    visited = _visited(situation, part, action["step_id"])
+    if visited is not None and kind in DELEGATED:
+        return _tasks(situation, action, visited, at_work)
+    definition = {
+        _CALLED.get(name, name) if kind == "mcp_call" else name: value
+        for name, value in action["parameters"].items()
+        if not (kind == "mcp_call" and name == "parameters")  # the same as args
+    }
+    step: dict[str, Any] = {"id": action["step_id"], "type": kind}
+    if visited is not None and (updates := _state_updates(visited)):
+        definition["state_update"] = updates[0] if len(updates) == 1 else updates
+    step["instructions"] = _instructions(action, definition)
+    step["definition"] = definition
+    if kind not in _WORDED:
+        step["result_schema"] = action["result_schema"]
+    if visited is not None and visited.record.replaced:
+        replaced = visited.record.replaced
+        step["variable_replacements"] = cut(replaced, (), _REPLACED, lambda *_: "the definition itself")
+        step["original_expression"] = _expressions(replaced)
+    return step
+
+
+def _visited(situation: Situation, part: Part, step_id: str) -> Visited | None:
+    found = (block_at(situation.machine, address) for address in part.meant(step_id))
+    return next((it for it in found if it is not None), None)
+
+
+def _instructions(action: dict[str, Value], definition: dict[str, Value]) -> str:
+    text, kind = str(action["instructions"]), action["type"]
+    if kind in _WORDED:
+        for old, new in _OWN_WORDS:
+            text = text.replace(old, new)
+    else:
+        text += " (The parameters are those in definition; the result must fit result_schema.)"
+    hand_in = f"workflow_step_complete(step_id='{action['step_id']}', result=…)"
+    update = definition.get("state_update")
+    stored = ""
+    if update:
+        paths = [it["path"] for it in (update if isinstance(update, list) else [update])]
+        stored = f"; the server stores it at {' and '.join(paths)}"
+    return f"{text} To submit is to call {hand_in}{stored}."
+
+
+def _state_updates(visited: Visited) -> list[dict[str, Value]]:
+    """Where the result of a step goes, as far as that is known before there is one."""
+    places = visited.record.places
+    updates: list[dict[str, Value]] = []
+    for number, change in enumerate(visited.node.changes):
+        known = places[number] if number < len(places) else None
+        update: dict[str, Value] = {"path": path_text(tuple(known)) if known else _written(change)}
+        if change.operation != "set":
+            update["operation"] = change.operation
+        if change.has_value:
+            update["value"] = change.value
+        if change.transform:
+            update["transform"] = change.transform
+        updates.append(update)
+    return updates
+
+
+def _written(change: Change) -> str:
+    """A path that only the result settles, as the author wrote it."""
+    return ".".join(map(str, change.path))
+
+
+def _expressions(replaced: dict[str, Value]) -> str:
+    """What was evaluated, without the braces around it."""
+    inner = [piece.strip().removeprefix("{{").removesuffix("}}").strip() for piece in replaced]
+    return shortened("; ".join(inner), _EXPRESSION_CHARS)
+
+
+def _shortened(step: dict[str, Any], how: Cut, read: Reader) -> dict[str, Any]:
+    """A step with long values cut; what the result is like and where it goes stays whole."""
+    path = ("actions", step["id"], "parameters")
+    names = {called: name for name, called in _CALLED.items()} if step["type"] == "mcp_call" else {}
+    short = dict(step)
+    short["instructions"] = cut(step["instructions"], (*path[:2], "instructions"), how, read)
+    short["definition"] = {
+        name: value
+        if name in ("state_update", "sub_agent_prompt")
+        else cut(value, (*path, names.get(name, name)), how, read)
+        for name, value in step["definition"].items()
+    }
+    return short
+
+
+# Tasks for sub-agents
+
+
+def _tasks(situation: Situation, action: dict[str, Value], visited: Visited, at_work: bool) -> dict[str, Any]:
+    machine, parameters = situation.machine, action["parameters"]
+    run_id = situation.part.run_id
+    waiting = {
+        task.part.id for it in situation.duties.delegations for task in it.tasks if task.standing != "at work"
+    }
+    listed: list[Value] = []
+    for task in parameters["tasks"]:
+        if not at_work and task["workflow_id"] not in waiting:
+            continue
+        called = _name_of_task(situation, task["task_id"], task["workflow_id"])
+        said: dict[str, Value] = {"task_id": called, "context": task["context"]}
+        if at_work and task["workflow_id"] not in waiting:
+            said["status"] = task["status"]
+        listed.append(said)
+    scope = visited.record.scope
+    own_prompt = scope.prompt if scope is not None else ""
+    prompt = own_prompt or SUB_AGENT_PROMPT % {"workflow_id": run_id, "task": parameters["task"]}
+    definition: dict[str, Value] = {"tasks": listed, "sub_agent_prompt": prompt}
+    for name in ("max_parallel", "to_come"):
+        if name in parameters:
+            definition[name] = parameters[name]
+    each = visited.node.for_each
+    one_by_one = action["type"] == "foreach"
+    who = "the task in definition.tasks"
+    if not one_by_one:
+        who = "EVERY task in definition.tasks, all of them at once"
+    step: dict[str, Any] = {
+        "id": action["step_id"],
+        "type": "parallel_tasks",
+        "instructions": f"Start exactly one sub-agent for {who}. The prompt of each is "
+        "definition.sub_agent_prompt, with its task_id in place of {task_id} and its context, as JSON, in "
+        "place of {input}"
+        + (
+            f" (say also its task_id, and workflow_id '{run_id}', where the prompt does not)"
+            * bool(own_prompt)
+        )
+        + ". They carry out their steps themselves: do none of these, and submit nothing for this step. Wait "
+        "until ALL of them have ended, then call workflow_get_next_step: it goes on when all tasks are done"
+        + (", and further tasks come as others end" * ("to_come" in parameters))
+        + (". Those with a status are being worked at already" * any("status" in it for it in listed))
+        + ". If you cannot start sub-agents, follow the prompt yourself, task by task.",
+        "definition": definition,
+    }
+    if each is not None and isinstance(each.items, str):
+        dialect = machine.plan_named(situation.workflow).dialect
+        if LANGUAGES[dialect].is_dynamic(each.items):
+            step["original_expression"] = _expressions({each.items: None})
+    return step
+
+
+def _name_of_task(situation: Situation, task_id: Value, workflow_id: str) -> str:
+    """What a sub-agent calls its task: as it is listed where that tells which one it is, else its id."""
+    name = str(task_id)
+    try:
+        meant = part_of(situation.machine, f"{situation.part.run_id}.{name}")
+    except RequestError:
+        return workflow_id
+    return name if meant.id == workflow_id else workflow_id
+
+
+def prompt_for_task(situation: Situation, *, in_core_words: bool) -> str:
+    """What the agent of a task is told, with the task in place; `in_core_words`: its tools are those."""
+    part, scope, machine = situation.part, situation.scope, situation.machine
+    around = block_at(machine, part.address.rpartition("/")[0])
+    own = around.record.scope.prompt if around is not None and around.record.scope is not None else ""
+    task = task_title(around.node.do) if around is not None else situation.workflow
+    prompt = IN_CORE_WORDS if in_core_words else SUB_AGENT_PROMPT
+    text = own or prompt % {"workflow_id": part.run_id, "task": task}
+    context = scope.variables.get("context", scope.inputs) if scope is not None else {}
+    ids = {"{workflow_id}": part.id, "{task_id}": part.id, "{input}": to_json(context)}
+    for name, value in ids.items():
+        text = text.replace(name, value)
+    return text
+
+
+# Steps that the agent has carried out
+
+
+def failed_outputs(visited: Visited) -> dict[str, Value]:
+    """What a step gives that could not be done."""
+    do = visited.node.do
+    return dict(do.defaults) if isinstance(do, Do) else {}

@@ -1,0 +1,268 @@
+"""The reactive dialect: `steps` one after the other, and a state in which fields follow from others.
+
+    name: "test:simple"
+    default_state: {raw: {counter: 0}}
+    state_schema:
+      computed:
+        doubled: {from: raw.counter, transform: input * 2}
+    steps:
+      - {type: state_update, path: raw.counter, value: 5}
+      - {type: user_message, message: "doubled is {{ doubled }}"}
+
+Each entry of `sub_agent_tasks` is a plan of its own, which a parallel_foreach hands out for its items; it
+shares the state of the workflow unless it declares one. Everything that is wrong is found in one go; a plan
+is given only if nothing is. What other files have is not known here: a task that is not in this one is called
+`#task` where the document imports files, and whoever has those files gives the call its name.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import PurePath
+
+import msgspec
+
+from workflows_mcp.dialects.document_keys import EXTENSION, flag_of, tags_of, text_of, unknown_keys
+from workflows_mcp.dialects.input_specs import KEYS as INPUT_KEYS
+from workflows_mcp.dialects.input_specs import read_inputs
+from workflows_mcp.dialects.reactive_bodies import Body, fields_of
+from workflows_mcp.dialects.reactive_computed import check_computed
+from workflows_mcp.dialects.reactive_drafts import ReactiveDraft
+from workflows_mcp.dialects.reactive_errors import ErrorReader
+from workflows_mcp.dialects.reactive_layout import lay_out, name_steps, unfolded
+from workflows_mcp.dialects.reactive_names import check_reads
+from workflows_mcp.dialects.reactive_state import StateReader
+from workflows_mcp.dialects.reactive_steps import DIALECT, StepReader
+from workflows_mcp.dialects.reactive_tasks import check_tasks
+from workflows_mcp.dialects.step_drafts import every
+from workflows_mcp.dialects.step_keys import named_tasks
+from workflows_mcp.dialects.yaml_source import Document
+from workflows_mcp.errors import Problem
+from workflows_mcp.limits import Limits
+from workflows_mcp.plan.conversion import TYPE_NAMES
+from workflows_mcp.plan.model import Plan, Steps
+from workflows_mcp.plan.references import LANGUAGES, ReferenceReader, secrets_in
+from workflows_mcp.steps.registry import StepRegistry
+from workflows_mcp.values import Value, kind_of, nearest, shown
+
+Path = tuple[str | int, ...]
+
+KEYS = (
+    "name",
+    "version",
+    "description",
+    "author",
+    "tags",
+    "prompt",
+    "dialect",
+    "elicitation",
+    "imports",
+    "config",
+    "inputs",
+    "default_state",
+    "state_schema",
+    "steps",
+    "sub_agent_tasks",
+    "error_handling",
+    "on_resume",
+)
+TASK_KEYS = ("description", "inputs", "default_state", "state_schema", "steps", "error_handling")
+ON_RESUME = ("retry_failed_steps", "skip_completed_steps", "reset_error_counts")
+
+
+def compile_reactive(
+    document: Document, registry: StepRegistry, limits: Limits
+) -> tuple[Plan, list[Problem]]:
+    """The plan, which is good for running only if there are no problems but warnings."""
+    value: dict[str, Value] = document.value
+    problems: list[Problem] = []
+    keys = {key: item for key, item in value.items() if not key.startswith(EXTENSION)}
+    problems += unknown_keys(keys, KEYS, (), "a workflow")
+    name = text_of(value, "name", (), document, problems) or PurePath(document.source.file).stem
+    tasks = named_tasks(
+        value, "sub_agent_tasks", problems, example="process_batch", has="it has inputs and steps"
+    )
+    imports = _imports(value.get("imports"), problems)
+    references = ReferenceReader(LANGUAGES[DIALECT])
+    reader = StepReader(document, registry, references, limits, name, tuple(tasks), bool(imports))
+    compiler = _Compiler(document, reader, limits, problems)
+    whole = compiler.read(name, value, (), optional=bool(tasks))
+    for task, given in tasks.items():
+        path = ("sub_agent_tasks", task)
+        problems += unknown_keys(given, TASK_KEYS, path, f"the task '{task}'")
+        compiler.read(f"{name}#{task}", given, path)
+    plans = compiler.plans()
+    by_task = {task: compiler.bodies[f"{name}#{task}"].every for task in tasks}
+    problems += check_tasks(whole.every, by_task, alone="steps" not in value)
+    problems += reader.problems
+    problems += map(_with_hint, references.problems)
+    plan = plans.pop(name)
+    config = _config(value.get("config"), reader, problems)
+    plan = msgspec.structs.replace(
+        plan,
+        description=text_of(value, "description", (), document, problems),
+        tags=tags_of(value.get("tags"), problems),
+        prompt=bool(flag_of(value, "prompt", problems)),
+        version=text_of(value, "version", (), document, problems),
+        elicitation=flag_of(value, "elicitation", problems),
+        config=config,
+        tasks=tuple(msgspec.structs.replace(task, config=config) for task in plans.values()),
+        imports=imports,
+        on_resume=_on_resume(value.get("on_resume"), problems),
+    )
+    return plan, problems
+
+
+class _Compiler:
+    """The workflow and its tasks: each is a mapping with inputs, a state and steps."""
+
+    def __init__(
+        self, document: Document, reader: StepReader, limits: Limits, problems: list[Problem]
+    ) -> None:
+        self.document = document
+        self.reader = reader
+        self.limits = limits
+        self.problems = problems
+        self.states = StateReader(reader.references, problems)
+        self.bodies: dict[str, Body] = {}
+
+    def read(self, name: str, given: dict[str, Value], path: Path, *, optional: bool = False) -> Body:
+        """`optional`: it need not have steps."""
+        steps: list[ReactiveDraft] = []
+        if "steps" in given:
+            steps = self.reader.read_list(given["steps"], (*path, "steps"))
+        elif not optional:
+            hint = f"each step is an entry: {self.reader.step_example}"
+            self.problems.append(Problem("missing_key", "there are no 'steps'", hint, path, on_key=True))
+        where = (*path, "error_handling")
+        errors = ErrorReader(self.reader).read(given.get("error_handling"), where, of_task=bool(path))
+        body = Body(name, path, given, steps, self.states.read(given, path), errors)
+        self._inputs(body)
+        name_steps(body.steps, errors.steps)
+        body.steps, errors.steps = unfolded(body.steps), unfolded(errors.steps)
+        for draft in body.every if errors.goes_on else ():
+            if not draft.says_on_error:
+                draft.on_failure = "continue"
+        self._count(body)
+        self.bodies[name] = body
+        return body
+
+    def _inputs(self, body: Body) -> None:
+        """The inputs of a workflow are declared; those of a task may be values too, made of templates."""
+        given, path = body.given.get("inputs"), (*body.path, "inputs")
+        declared = given
+        if body.path and isinstance(given, dict):
+            declared = {name: it for name, it in given.items() if _declares(it)}
+            body.values = {name: it for name, it in given.items() if name not in declared}
+            body.in_values = self.reader.references.in_value(body.values, path)
+        language = self.reader.references.language
+        body.inputs = read_inputs(declared, path, self.document, language, self.problems, required=False)
+
+    def plans(self) -> dict[str, Plan]:
+        bodies = list(self.bodies.values())
+        main, *tasks = bodies
+        shared = [main, *(task for task in tasks if task.shares_state)]
+        found: dict[str, Plan] = {}
+        for body in bodies:
+            together = shared if body in shared else [body]
+            found[body.name] = self._plan(body, main if body.shares_state else body, together)
+        return found
+
+    def _plan(self, body: Body, owner: Body, together: list[Body]) -> Plan:
+        """`owner` is whose state it is, and `together` are all who write it."""
+        report = self.problems.append
+        fields = fields_of(together)
+        if body is owner:
+            check_computed(body, fields, report)
+        check_reads(body, owner, fields, report)
+        nodes = lay_out(body.steps, body.errors.steps, report)
+        first = len(list(every(body.steps)))
+        return Plan(
+            name=body.name,
+            dialect=DIALECT,
+            body=Steps(nodes),
+            inputs=body.inputs,
+            initial_state={} if body.shares_state else body.declared.initial,
+            description=text_of(body.given, "description", body.path, self.document, self.problems)
+            if body.path
+            else "",
+            file=self.document.source.file,
+            secrets=secrets_in(use for draft in body.every for use in draft.uses),
+            computed=owner.declared.computed,
+            raw_types=owner.declared.types["raw"],
+            known=tuple(sorted(fields.names)),
+            open_inputs=True,
+            shares_state=body.shares_state,
+            given=body.values,
+            on_failure=first if body.errors.steps else -1,
+            tries=body.errors.tries,
+            errors_to=body.errors.errors_to,
+        )
+
+    def _count(self, body: Body) -> None:
+        count, most = len(body.every), self.limits.steps_per_workflow
+        if count > most:
+            setting = self.limits.setting("steps_per_workflow")
+            message = f"there are {count} steps, at most {most} are allowed"
+            hint = f"split it into workflows that include each other, or raise {setting}"
+            self.problems.append(Problem("too_large", message, hint, (*body.path, "steps"), on_key=True))
+
+
+def _declares(given: Value) -> bool:
+    """Whether an input of a task is declared, rather than given as a value."""
+    if isinstance(given, dict):
+        kind = given.get("type", "any")
+        is_kind = isinstance(kind, str) and nearest(kind, TYPE_NAMES) is not None
+        return bool(given) and is_kind and given.keys() <= set(INPUT_KEYS)
+    return given is None or (isinstance(given, str) and given in TYPE_NAMES)
+
+
+def _imports(given: Value, problems: list[Problem]) -> tuple[str, ...]:
+    if given is None:
+        return ()
+    listed = [given] if isinstance(given, str) else given
+    if isinstance(listed, list) and all(isinstance(it, str) and it.strip() for it in listed):
+        return tuple(dict.fromkeys(listed))
+    message = f"'imports' must be a list of files, not {kind_of(given)} {shown(given)}"
+    hint = 'e.g. imports: ["shared/common-tasks.yaml"]'
+    problems.append(Problem("wrong_type", message, hint, ("imports",)))
+    return ()
+
+
+def _config(given: Value, reader: StepReader, problems: list[Problem]) -> dict[str, Value]:
+    if given is None:
+        return {}
+    if not isinstance(given, dict):
+        message = f"'config' must be a mapping of names and values, not {kind_of(given)} {shown(given)}"
+        problems.append(Problem("wrong_type", message, "e.g. config: {max_parallel_agents: 10}", ("config",)))
+        return {}
+    for use in ReferenceReader(reader.references.language).in_value(given, ("config",)):
+        message = f"{use.reference} is not looked up: the configuration is taken as it is written"
+        hint = "put it into default_state: {raw: …}, where expressions are resolved"
+        offset = use.reference.offset
+        problems.append(Problem("literal_default", message, hint, use.path, offset, warning=True))
+    return given
+
+
+def _on_resume(given: Value, problems: list[Problem]) -> dict[str, Value]:
+    if given is None:
+        return {}
+    path = ("on_resume",)
+    if not isinstance(given, dict):
+        message = f"'on_resume' must be a mapping, not {kind_of(given)} {shown(given)}"
+        problems.append(Problem("wrong_type", message, "e.g. on_resume: {retry_failed_steps: true}", path))
+        return {}
+    problems += unknown_keys(given, ON_RESUME, path, "'on_resume'")
+    for key in ON_RESUME:
+        if key in given and not isinstance(given[key], bool):
+            message = f"'{key}' must be true or false, not {kind_of(given[key])} {shown(given[key])}"
+            problems.append(Problem("wrong_type", message, "write true or false", (*path, key)))
+    return {key: it for key, it in given.items() if key in ON_RESUME}
+
+
+def _with_hint(problem: Problem) -> Problem:
+    """A problem of an expression that does not say what to do about it."""
+    hint = "an expression is JavaScript: {{ files.length > 0 }}"
+    if problem.path[-1:] in (("transform",), ("validate",)):
+        hint = "a transform is JavaScript: an expression, or statements that end in one or in return"
+    return problem if problem.hint else replace(problem, hint=hint)

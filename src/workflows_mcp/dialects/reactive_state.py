@@ -1,0 +1,267 @@
+"""The state that a reactive document declares: first values, types, and fields that follow from others.
+
+    default_state: {raw: {files: []}}
+    state_schema:
+      raw: {files: array}
+      computed:
+        sources: {from: "raw.files", transform: "input.filter(f => f.endsWith('.py'))"}
+
+Templates in `default_state` stay as they are: they are resolved when a run starts.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import cast
+
+from workflows_mcp.dialects.document_keys import unknown_keys
+from workflows_mcp.dialects.reactive_paths import WRITABLE
+from workflows_mcp.dialects.step_keys import read_word
+from workflows_mcp.errors import Problem
+from workflows_mcp.plan.model import Computed, ComputedOnError
+from workflows_mcp.plan.references import ReferenceReader, Use
+from workflows_mcp.values import Value, did_you_mean, kind_of, nearest, shown
+
+Path = tuple[str | int, ...]
+
+TYPES: Mapping[str, str] = {
+    "string": "string",
+    "str": "string",
+    "text": "string",
+    "number": "number",
+    "float": "number",
+    "integer": "integer",
+    "int": "integer",
+    "boolean": "boolean",
+    "bool": "boolean",
+    "array": "array",
+    "list": "array",
+    "object": "object",
+    "dict": "object",
+    "timestamp": "timestamp",
+    "datetime": "timestamp",
+    "any": "any",
+}
+"""Every spelling of the type of a field, and the one that plans have."""
+SECTIONS = (*WRITABLE, "computed")
+FIELD_KEYS = ("type", "description")
+COMPUTED_KEYS = (
+    "from", "transform", "on_error", "fallback", "validate", "static", "value", "type", "description",
+)  # fmt: skip
+ON_ERROR = ("use_fallback", "propagate", "ignore")
+_SOURCE = re.compile(r"(raw|state|computed|inputs|config)((?:\.[\w-]+)+)")
+_BARE = re.compile(r"[\w-]+(?:\.[\w-]+)*")
+
+
+@dataclass(slots=True)
+class Declared:
+    """What a document, or a task, says of its state."""
+
+    initial: dict[str, Value] = field(default_factory=lambda: {"raw": {}, "state": {}})
+    types: dict[str, dict[str, str]] = field(default_factory=lambda: {"raw": {}, "state": {}})
+    computed: dict[str, Computed] = field(default_factory=dict)
+    places: dict[str, Path] = field(default_factory=dict)
+    """Where each computed field stands."""
+    uses: dict[str, list[Use]] = field(default_factory=dict)
+    """What the transform of each computed field reads by name."""
+    in_defaults: list[Use] = field(default_factory=list)
+    is_given: bool = False
+    """Whether anything is said of the state at all."""
+
+    def fields(self, part: str) -> set[str]:
+        """The fields of `raw` or of `state` that are declared, or have a first value."""
+        return {*self.types[part], *self.initial[part]}
+
+
+class StateReader:
+    def __init__(self, references: ReferenceReader, problems: list[Problem]) -> None:
+        self.references = references
+        self.problems = problems
+
+    def read(self, given: Mapping[str, Value], path: Path) -> Declared:
+        declared = Declared()
+        declared.is_given = any(given.get(key) is not None for key in ("default_state", "state_schema"))
+        if given.get("default_state") is not None:
+            self._defaults(given["default_state"], (*path, "default_state"), declared)
+        if given.get("state_schema") is not None:
+            self._schema(given["state_schema"], (*path, "state_schema"), declared)
+        return declared
+
+    def _problem(self, code: str, message: str, hint: str, path: Path, *, on_key: bool = False) -> None:
+        self.problems.append(Problem(code, message, hint, path, on_key=on_key))
+
+    def _mapping(self, given: Value, path: Path, example: str) -> dict[str, Value]:
+        if isinstance(given, dict):
+            return given
+        if given is not None:
+            message = f"'{path[-1]}' must be a mapping, not {kind_of(given)} {shown(given)}"
+            self._problem("wrong_type", message, example, path)
+        return {}
+
+    # First values
+
+    def _defaults(self, given: Value, path: Path, declared: Declared) -> None:
+        sections = self._mapping(given, path, "e.g. default_state: {raw: {count: 0}}")
+        for key, value in sections.items():
+            where = (*path, key)
+            if key == "computed":
+                if value:
+                    message = "computed fields have no first values: they follow from others"
+                    hint = "remove it; they are declared under state_schema: {computed: …}"
+                    self.problems.append(
+                        Problem("without_effect", message, hint, where, on_key=True, warning=True)
+                    )
+            elif key in WRITABLE:
+                fields = self._mapping(value, where, f"e.g. {key}: {{count: 0}}")
+                declared.in_defaults += self.references.in_value(fields, where)
+                declared.initial[key] = {**declared.initial[key], **fields}
+            else:
+                message = f"'{key}' stands outside of 'raw' and 'state'"
+                hint = f"put it below raw: default_state: {{raw: {{{key}: {shown(value, 30)}}}}}"
+                self._problem("unknown_key", message, hint, where, on_key=True)
+                declared.initial["raw"] = {**declared.initial["raw"], key: value}
+
+    # Types
+
+    def _schema(self, given: Value, path: Path, declared: Declared) -> None:
+        sections = self._mapping(given, path, "e.g. state_schema: {raw: {files: array}}")
+        for problem in unknown_keys(sections, SECTIONS, path, "'state_schema'"):
+            key = str(problem.path[-1])
+            if isinstance(sections[key], str) and sections[key] in TYPES:
+                hint = f"put it below raw: state_schema: {{raw: {{{key}: {sections[key]}}}}}"
+                self._problem(problem.code, problem.message, hint, problem.path, on_key=True)
+                declared.types["raw"][key] = "any"
+            else:
+                self.problems.append(problem)
+        for part in WRITABLE:
+            where = (*path, part)
+            fields = self._mapping(sections.get(part), where, f"e.g. {part}: {{files: array}}")
+            for name, spec in fields.items():
+                declared.types[part][name] = self._type(spec, (*where, name))
+        where = (*path, "computed")
+        example = "e.g. computed: {count: {from: raw.files, transform: input.length}}"
+        for name, spec in self._mapping(sections.get("computed"), where, example).items():
+            declared.places[name] = (*where, name)
+            declared.computed[name] = self._computed(name, spec, (*where, name), declared)
+
+    def _type(self, given: Value, path: Path) -> str:
+        if isinstance(given, dict):
+            self.problems += unknown_keys(given, FIELD_KEYS, path, f"the field '{path[-1]}'")
+            if "type" not in given:
+                return "any"
+            given, path = given["type"], (*path, "type")
+        if given is None:
+            return "any"
+        if isinstance(given, str) and given in TYPES:
+            return TYPES[given]
+        names = dict.fromkeys(TYPES.values())
+        hint = did_you_mean(str(given), TYPES, what="types") if isinstance(given, str) else ""
+        hint = hint if "did you mean" in hint else f"types: {', '.join(names)}"
+        self._problem("unknown_type", f"there is no type of fields {shown(given)}", hint, path)
+        return "any"
+
+    # Computed fields
+
+    def _computed(self, name: str, given: Value, path: Path, declared: Declared) -> Computed:
+        example = f"e.g. {name}: {{from: raw.files, transform: input.length}}"
+        if not isinstance(given, dict):
+            message = f"the computed field '{name}' must be a mapping, not {kind_of(given)} {shown(given)}"
+            self._problem("wrong_type", message, example, path)
+            return Computed(static=True)
+        self.problems += unknown_keys(given, COMPUTED_KEYS, path, f"the computed field '{name}'")
+        if "type" in given:
+            self._type(given["type"], (*path, "type"))
+        if given.get("static") is not None and not isinstance(given["static"], bool):
+            message = (
+                f"'static' must be true or false, not {kind_of(given['static'])} {shown(given['static'])}"
+            )
+            self._problem("wrong_type", message, "true: the field is its value, always", (*path, "static"))
+            return Computed(static=True)
+        if given.get("static"):
+            return self._static(name, given, path)
+        if "value" in given:
+            message = f"the computed field '{name}' has a value of its own and does not say static: true"
+            self._problem("wrong_value", message, "add a line: static: true", (*path, "value"), on_key=True)
+        return self._following(name, given, path, declared)
+
+    def _static(self, name: str, given: dict[str, Value], path: Path) -> Computed:
+        if "value" not in given:
+            message = f"the static field '{name}' needs a 'value'"
+            self._problem("missing_key", message, "add a line: value: …", path, on_key=True)
+        for key in ("from", "transform", "on_error", "fallback", "validate"):
+            if given.get(key) is not None:
+                message = f"'{key}' says nothing of a static field, which is its value"
+                hint = "remove it, or static: true"
+                self._problem("unknown_key", message, hint, (*path, key), on_key=True)
+        self.references.in_value(given.get("value"), (*path, "value"))
+        return Computed(static=True, value=given.get("value"))
+
+    def _following(self, name: str, given: dict[str, Value], path: Path, declared: Declared) -> Computed:
+        sources = self._sources(name, given.get("from"), path)
+        transform = self._script(given, "transform", path)
+        misspelt = any(key not in COMPUTED_KEYS and nearest(key, ["transform"]) for key in given)
+        if transform is None and not misspelt:
+            message = f"the computed field '{name}' needs a 'transform'"
+            hint = 'add a line: transform: "input.length"'
+            self._problem("missing_key", message, hint, path, on_key=True)
+        validate = self._script(given, "validate", path)
+        uses = self.references.in_transform(transform, (*path, "transform")) if transform else []
+        if validate:
+            uses += self.references.in_transform(validate, (*path, "validate"))
+        declared.uses[name] = uses
+        on_error = None
+        if given.get("on_error") is not None:
+            on_error = read_word(given["on_error"], ON_ERROR, (*path, "on_error"), self.problems.append)
+        if on_error == "use_fallback" and "fallback" not in given:
+            message = "on_error: use_fallback needs a 'fallback'"
+            self._problem("missing_key", message, "add a line: fallback: []", (*path, "on_error"))
+        if "fallback" in given and on_error not in ("use_fallback", None):
+            message = f"'fallback' is never used with on_error: {on_error}"
+            self._problem(
+                "wrong_value", message, "write on_error: use_fallback", (*path, "fallback"), on_key=True
+            )
+        if "fallback" in given and on_error is None:
+            on_error = "use_fallback"
+        return Computed(
+            sources=sources,
+            many=isinstance(given.get("from"), list),
+            transform=transform or "",
+            on_error=cast(ComputedOnError, on_error or "null"),
+            fallback=given.get("fallback"),
+            validate=validate or "",
+        )
+
+    def _script(self, given: dict[str, Value], key: str, path: Path) -> str | None:
+        script = given.get(key)
+        if script is None or (isinstance(script, str) and script.strip()):
+            return script
+        if isinstance(script, bool | int | float):
+            return shown(script)
+        message = f"'{key}' must be JavaScript, not {kind_of(script)} {shown(script)}"
+        self._problem("wrong_type", message, f'e.g. {key}: "input.length > 0"', (*path, key))
+        return "null"
+
+    def _sources(self, name: str, given: Value, path: Path) -> tuple[str, ...]:
+        where = (*path, "from")
+        if given is None:
+            return ()
+        if isinstance(given, str):
+            return (given,) if self._is_source(given, where) else ()
+        if isinstance(given, list) and given:
+            return tuple(it for index, it in enumerate(given) if self._is_source(it, (*where, index)))
+        message = f"'from' must be a path or a list of them, not {kind_of(given)} {shown(given)}"
+        self._problem(
+            "wrong_type", message, 'e.g. from: "raw.files", or from: ["raw.files", "raw.status"]', where
+        )
+        return ()
+
+    def _is_source(self, given: Value, path: Path) -> bool:
+        if isinstance(given, str) and _SOURCE.fullmatch(given):
+            return True
+        hint = 'e.g. from: "raw.files" or "computed.valid_files"'
+        if isinstance(given, str) and _BARE.fullmatch(given):
+            hint = f"write raw.{given}, or computed.{given} for a computed field"
+        self._problem("bad_path", f"{shown(given)} is no path of the state", hint, path)
+        return False

@@ -1,0 +1,321 @@
+"""The engine over a Temporal server: what the service asks of runs becomes updates, queries and signals.
+
+The process that has the engine lends the server a worker; others may lend more. Nothing of a run is kept
+here: whoever starts it may go away at once.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import itertools
+import time
+from collections.abc import Callable
+from datetime import timedelta
+from typing import Any
+from weakref import WeakValueDictionary
+
+from temporalio.client import Client, WithStartWorkflowOperation, WorkflowHandle, WorkflowUpdateFailedError
+from temporalio.common import WorkflowIDConflictPolicy, WorkflowIDReusePolicy
+from temporalio.exceptions import ApplicationError, WorkflowAlreadyStartedError
+from temporalio.service import RPCError, RPCStatusCode
+
+from workflows_mcp.engines.base import FindBundle, MakeEvent, RunSummary
+from workflows_mcp.engines.encoding import encode, join_events
+from workflows_mcp.engines.executor import Executor
+from workflows_mcp.engines.forks import fork_of
+from workflows_mcp.engines.ids import new_run_id
+from workflows_mcp.engines.large_values import LargeValues
+from workflows_mcp.engines.temporal.activities import Activities
+from workflows_mcp.engines.temporal.beside import Beside
+from workflows_mcp.engines.temporal.blobs import BlobStore, use
+from workflows_mcp.engines.temporal.connection import Address, connect, worker_of
+from workflows_mcp.engines.temporal.lending import LentWorker
+from workflows_mcp.engines.temporal.listing import Listing
+from workflows_mcp.engines.temporal.local import Ears
+from workflows_mcp.engines.temporal.looks import Looks
+from workflows_mcp.engines.temporal.scratch import Scratch
+from workflows_mcp.engines.temporal.wire import (
+    NOT_EXPECTED,
+    RUN,
+    UPDATES_A_HISTORY,
+    RunStart,
+    Sent,
+)
+from workflows_mcp.errors import NotExpected, RequestError
+from workflows_mcp.machine.events import Answered, Event, Started
+from workflows_mcp.machine.machine import Machine
+from workflows_mcp.machine.state import RunState
+from workflows_mcp.plan.codec import encode_bundle
+from workflows_mcp.plan.model import Bundle
+from workflows_mcp.values import Value, to_json
+
+_LOOK_AGAIN = (0.02, 0.05, 0.1, 0.2, 0.5)
+"""How long to wait before looking again, as nothing happens."""
+_TRIES = 5
+_UPDATES_AT_ONCE = 8
+"""The server lets ten updates of a run be under way, and makes whoever sends more wait for long."""
+_EXPRESSIONS = timedelta(seconds=30)
+"""How long what one event leads to may take where expressions are programs. A worker that dies meanwhile is
+missed after that time."""
+
+
+class TemporalEngine:
+    def __init__(
+        self,
+        address: Address,
+        executor: Executor,
+        find_bundle: FindBundle,
+        store: BlobStore,
+        *,
+        lend_worker: bool = True,
+        carry_out: bool = True,
+        updates_a_history: int = UPDATES_A_HISTORY,
+    ) -> None:
+        """`carry_out`: whether the worker that is lent carries out steps, too, and not only moves runs on."""
+        self._address = address
+        self._executor = executor
+        self._find_bundle = find_bundle
+        self._store = store
+        self._lend_worker = lend_worker
+        self._carry_out = carry_out
+        self._updates_a_history = updates_a_history
+        self._now = executor.clock.now
+        self._client: Client
+        self._ears: Ears
+        self._looks: Looks
+        self._listing: Listing
+        self._beside: Beside
+        self._scratch: Scratch
+        self._worker: LentWorker | None = None
+        self._room: WeakValueDictionary[str, asyncio.Semaphore] = WeakValueDictionary()
+        self._is_open = False
+
+    async def open(self) -> None:
+        use(self._store)
+        address, limits = self._address, self._executor.limits
+        client = self._client = await connect(address)
+        self._looks = Looks(client, self._store, self._executor)
+        self._listing = Listing(client, address.task_queue, self._looks)
+        self._beside = Beside(client, address.task_queue, self._store, limits)
+        self._scratch = Scratch(client, self._executor)
+        self._ears = Ears(self._scratch.clear)
+        self._executor.remember_in(self)
+        self._is_open = True
+        if not self._lend_worker:
+            return
+        activities = Activities(self._executor, self._store, self._find_bundle) if self._carry_out else None
+        self._worker = LentWorker(lambda: worker_of(client, address, activities, steps=limits.parallel_steps))
+        if self._carry_out:
+            self._scratch.sweep()
+
+    async def close(self) -> None:
+        if self._worker is not None:
+            await self._worker.close()
+        if self._is_open:
+            self._ears.close()
+            await self._looks.close()
+            await self._scratch.close()
+        self._executor.close()
+
+    # Runs
+
+    async def start(self, bundle: Bundle, inputs: dict[str, Value], *, request_id: str | None = None) -> str:
+        run_id = new_run_id() if request_id is None else self._run_of_request(request_id)
+        workspace, limits = str(self._executor.policy.workspace), self._executor.limits
+        large = self._looks.large(run_id)
+        started = large.encode(Started(self._now(), run_id, inputs, workspace, limits.of_a_run))
+        await self._keep(large)
+        asked = "" if request_id is None else _digest(to_json([bundle.main, inputs]))
+        start = RunStart(self._packed(bundle), self._store.packed(started))
+        await self._begin(run_id, bundle, start, asked)
+        return run_id
+
+    async def fork(self, run_id: str, position: int, *, request_id: str | None = None) -> str:
+        new_id = new_run_id() if request_id is None else self._run_of_request(request_id)
+        asked = "" if request_id is None else f"{run_id}@{position}"
+        if request_id is not None and await self._was_begun(new_id, asked):
+            return new_id
+        bundle, events = await self.journal(run_id)
+        fork = fork_of(run_id, bundle, events, position, self._now(), new_id)
+        large = self._looks.large(new_id)
+        journal = self._store.packed(join_events([large.encode(event) for event in fork.events]))
+        snapshot = self._store.packed(large.snapshot(fork.machine))
+        await self._keep(large)
+        await asyncio.to_thread(self._executor.copy_scratch, run_id, new_id)
+        start = RunStart(self._packed(bundle), b"", snapshot, [journal])
+        await self._begin(new_id, bundle, start, asked)
+        return new_id
+
+    async def _begin(self, run_id: str, bundle: Bundle, start: RunStart, asked: str) -> None:
+        """`asked`: what the request asks for that begins it, if one does; it may have been made before."""
+        start.updates_a_history = self._updates_a_history
+        programs = any(plan.dialect != "graph" for plan in bundle.plans.values())
+        operation: WithStartWorkflowOperation[Any, Any] = WithStartWorkflowOperation(
+            RUN,
+            encode(start),
+            id=run_id,
+            task_queue=self._address.task_queue,
+            result_type=bytes,
+            id_conflict_policy=WorkflowIDConflictPolicy.USE_EXISTING,
+            id_reuse_policy=WorkflowIDReusePolicy.REJECT_DUPLICATE,
+            task_timeout=_EXPRESSIONS if programs else None,
+            memo={"workflow": bundle.main, "asked": asked},
+            static_summary=bundle.main,
+        )
+        try:
+            body: bytes = await self._client.execute_update_with_start_workflow(
+                "looked", start_workflow_operation=operation, result_type=bytes
+            )
+        except WorkflowAlreadyStartedError:
+            await self._was_begun(run_id, asked)
+            return  # and has ended already
+        if asked:
+            await self._was_begun(run_id, asked)
+        self._looks.know_bundle(run_id, bundle)
+        self._listing.begun(run_id)
+        await self._looks.add(run_id, body)
+
+    async def _was_begun(self, run_id: str, asked: str) -> bool:
+        """Whether the request has begun it. Raises RequestError where it has begun something else."""
+        try:
+            memo = await (await self._handle(run_id).describe()).memo()
+        except RPCError as error:
+            if error.status is RPCStatusCode.NOT_FOUND:
+                return False
+            raise
+        if memo.get("asked") != asked:
+            raise RequestError(
+                f"the request_id has started something else: the run {run_id}",
+                hint="use a new request_id for a new run; the same one only to repeat the same call",
+            )
+        return True
+
+    async def send(self, run_id: str, make_event: MakeEvent) -> None:
+        """The event is made from what was seen last. If that is not how things stand any more, the run
+        refuses it, and it is made anew from what is seen then."""
+        for left in reversed(range(_TRIES)):
+            last = await self._looks.last(run_id) if left == _TRIES - 1 else None
+            machine = (last or await self._looks.now(run_id, again=True)).machine
+            try:
+                event = make_event(machine, self._now())
+                machine.refuse_unexpected(event)
+            except RequestError:
+                if last is None:
+                    raise
+                continue
+            try:
+                await self._sent(run_id, machine, event)
+                return
+            except NotExpected:
+                if not left:
+                    raise
+
+    async def _sent(self, run_id: str, machine: Machine, event: Event) -> None:
+        frame = machine.state.frames.get(event.address) if isinstance(event, Answered) else None
+        large = self._looks.large(run_id)
+        known, since = machine.state.events, frame.since if frame is not None else 0.0
+        body = encode(Sent(large.encode(event), known, since))
+        await self._keep(large)
+        room = self._room.setdefault(run_id, asyncio.Semaphore(_UPDATES_AT_ONCE))
+        try:
+            async with room:
+                answer: bytes = await self._handle(run_id).execute_update(
+                    "send", self._store.packed(body), result_type=bytes
+                )
+        except WorkflowUpdateFailedError as error:
+            cause = error.cause
+            if not isinstance(cause, ApplicationError) or cause.type != NOT_EXPECTED:
+                raise
+            raise NotExpected(cause.message, hint=str(cause.details[0])) from None
+        except RPCError as error:
+            if error.status is RPCStatusCode.NOT_FOUND:  # it has ended, which is seen next
+                raise NotExpected(f"the run {run_id} has ended") from None
+            raise
+        await self._looks.add(run_id, answer)
+
+    async def carry_on(self, run_id: str) -> None:
+        await self._looks.now(run_id)
+
+    async def view(self, run_id: str) -> Machine:
+        return (await self._looks.now(run_id)).machine
+
+    async def wait(self, run_id: str, ready: Callable[[RunState], bool], seconds: float) -> Machine:
+        until = time.monotonic() + seconds
+        seen = await self._looks.now(run_id)
+        pauses = _pauses()
+        while not ready(seen.machine.state) or seen.ending:
+            left = until - time.monotonic()
+            if left <= 0:
+                break
+            await self._ears.change(run_id, min(next(pauses), left))
+            before = seen.machine.state.events
+            seen = await self._looks.now(run_id, again=True)
+            if seen.machine.state.events != before:
+                pauses = _pauses()
+        return seen.machine
+
+    async def recent(self, limit: int, workflow: str | None = None) -> list[RunSummary]:
+        return await self._listing.recent(limit, workflow)
+
+    async def journal(self, run_id: str, after: int = 0) -> tuple[Bundle, list[Event]]:
+        bundle = await self._looks.bundle(run_id)
+        segments = await self._looks.asked(run_id, "journal", list[bytes])
+        large = self._looks.large(run_id)
+        events = [event for part in segments for event in large.decode_events(self._store.unpacked(part))]
+        return bundle, events[after:]
+
+    # Beside runs
+
+    async def forget_checkpoint(self, run_id: str, position: int) -> None:
+        await self._looks.now(run_id)
+        await self._beside.forget_checkpoint(run_id, position)
+
+    async def forgotten_checkpoints(self, run_id: str) -> set[int]:
+        await self._looks.now(run_id)
+        return await self._beside.forgotten_checkpoints(run_id)
+
+    async def hear(self, run_id: str, task: str, at: float) -> None:
+        try:
+            await self._handle(run_id).signal("hear", args=[task, at])
+        except RPCError as error:
+            if error.status is not RPCStatusCode.NOT_FOUND:
+                raise
+            await self._looks.now(run_id)  # it has ended, or there is none
+        self._looks.outdated(run_id)
+
+    async def heard(self, run_id: str) -> dict[str, float]:
+        return dict((await self._looks.now(run_id)).heard)
+
+    async def remember(self, key: str, value: Value) -> None:
+        await self._beside.remember(key, value)
+
+    async def recall(self, key: str) -> Value:
+        return await self._beside.recall(key)
+
+    async def remembered(self, prefix: str = "") -> list[str]:
+        return await self._beside.remembered(prefix)
+
+    # The server
+
+    def _handle(self, run_id: str) -> WorkflowHandle[Any, Any]:
+        return self._client.get_workflow_handle(run_id)
+
+    def _packed(self, bundle: Bundle) -> bytes:
+        return self._store.packed(encode_bundle(bundle))
+
+    async def _keep(self, large: LargeValues) -> None:
+        for blob in large.take_new():
+            await asyncio.to_thread(self._store.put, blob.hash, blob.body)
+
+    def _run_of_request(self, request_id: str) -> str:
+        """The same request makes the same run, wherever it comes from."""
+        return f"wf_{_digest(f'{self._address.task_queue}/{request_id}')}"
+
+
+def _digest(text: str) -> str:
+    return hashlib.blake2b(text.encode(), digest_size=6).hexdigest()
+
+
+def _pauses() -> itertools.chain[float]:
+    return itertools.chain(_LOOK_AGAIN, itertools.repeat(_LOOK_AGAIN[-1]))

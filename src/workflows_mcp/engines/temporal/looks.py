@@ -1,0 +1,177 @@
+"""How runs look: asked of the server, which has the code of the run say what has happened since they were
+seen last. The machine is pure: the same events lead here to where they have led there.
+
+What has just come from the server is taken for how things are: whoever has changed a run meanwhile has not
+been told so yet, because that takes a round trip to the server, too.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections import OrderedDict
+from dataclasses import dataclass
+from typing import Any, TypeVar
+from weakref import WeakValueDictionary
+
+from temporalio.client import Client, WorkflowQueryFailedError
+from temporalio.service import RPCError, RPCStatusCode
+
+from workflows_mcp.engines.executor import Executor
+from workflows_mcp.engines.large_values import LargeValues
+from workflows_mcp.engines.temporal.blobs import BlobStore
+from workflows_mcp.engines.temporal.together import Together
+from workflows_mcp.engines.temporal.wire import look
+from workflows_mcp.errors import Damaged, UnknownRun
+from workflows_mcp.machine.events import Event
+from workflows_mcp.machine.machine import Machine
+from workflows_mcp.plan.codec import decode_bundle
+from workflows_mcp.plan.model import Bundle
+
+_NEW_ENOUGH_SECONDS = 0.005
+_KNOWN_RUNS = 256
+_WHOLE = -1
+"""What a run is asked with that is to show all of itself, and not events."""
+
+T = TypeVar("T")
+
+
+@dataclass(slots=True)
+class Seen:
+    """A run as it was seen last. What happens later is added to the same machine, so that it is to be read
+    before anything else gets a turn."""
+
+    machine: Machine
+    heard: dict[str, float]
+    ending: bool
+    at: float
+
+    @property
+    def is_final(self) -> bool:
+        return self.machine.state.status != "running" and not self.ending
+
+
+class Looks:
+    def __init__(self, client: Client, store: BlobStore, executor: Executor) -> None:
+        self._client = client
+        self._store = store
+        self._executor = executor
+        self._last: OrderedDict[str, Seen] = OrderedDict()
+        self._bundles: OrderedDict[str, Bundle] = OrderedDict()
+        self._adding: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
+        """Held while something is added to what was seen of a run: then nobody may read it."""
+        self._unknown: OrderedDict[str, int] = OrderedDict()
+        """Runs of which this process is too slow to follow the events."""
+        self._looking: Together[Seen] = Together()
+        self._finding: Together[Bundle] = Together()
+
+    async def close(self) -> None:
+        await self._looking.close()
+        await self._finding.close()
+
+    def large(self, run_id: str) -> LargeValues:
+        return LargeValues(run_id, self._executor.limits.stored_bytes, self._store.get)
+
+    async def last(self, run_id: str) -> Seen | None:
+        async with self._lock(run_id):
+            return self._last.get(run_id)
+
+    async def now(self, run_id: str, *, again: bool = False) -> Seen:
+        """`again`: also if somebody has just looked."""
+        last = await self.last(run_id)
+        if last is not None and last.is_final:
+            return last
+        if last is not None and not again and time.monotonic() - last.at < _NEW_ENOUGH_SECONDS:
+            return last
+        return await self._looking.ask(run_id, lambda: self._looked(run_id))
+
+    async def _looked(self, run_id: str) -> Seen:
+        while True:
+            last = await self.last(run_id)
+            known = last.machine.state.events if last is not None else self._unknown.get(run_id, 0)
+            seen = await self.add(run_id, await self.asked(run_id, "look", bytes, known))
+            if seen is not None:
+                return seen
+
+    async def add(self, run_id: str, body: bytes) -> Seen | None:
+        """What a run has said of itself, added to what is known of it; None where that is too little."""
+        given = look(body)
+        bundle = await self.bundle(run_id)
+        async with self._lock(run_id):
+            last = self._last.get(run_id)
+            machine = last.machine if last is not None else Machine(bundle)
+            large = self.large(run_id)
+            if given.snapshot:
+                if given.position > machine.state.events:
+                    machine = Machine(bundle, large.restore(self._store.unpacked(given.snapshot)))
+            elif given.position > machine.state.events:
+                self.outdated(run_id)
+                return None  # there is more to see, or it was forgotten while the run was asked
+            elif not given.events:
+                return last  # all of it has been seen
+            else:
+                events = large.decode_events(self._store.unpacked(given.events))
+                if not await self._applied(machine, events[machine.state.events - given.position :]):
+                    _kept(self._unknown, run_id, _WHOLE)
+                    self._last.pop(run_id, None)
+                    return None
+            return _kept(self._last, run_id, Seen(machine, given.heard, given.ending, time.monotonic()))
+
+    async def _applied(self, machine: Machine, events: list[Event]) -> bool:
+        """False where an expression took longer here than it did there: then this is not how the run is."""
+        for event in events:
+            if machine.sequences:
+                await self._executor.apply_elsewhere(machine, event)
+            else:
+                machine.apply(event)
+            if machine.stopped:
+                return False
+        return True
+
+    def _lock(self, run_id: str) -> asyncio.Lock:
+        return self._adding.setdefault(run_id, asyncio.Lock())
+
+    def outdated(self, run_id: str) -> None:
+        """What was seen last is not how things are any more."""
+        if (last := self._last.get(run_id)) is not None:
+            last.at = 0.0
+
+    def know_bundle(self, run_id: str, bundle: Bundle) -> None:
+        _kept(self._bundles, run_id, bundle)
+
+    async def bundle(self, run_id: str) -> Bundle:
+        known = self._bundles.get(run_id)
+        if known is not None:
+            return known
+        return await self._finding.ask(run_id, lambda: self._found(run_id))
+
+    async def _found(self, run_id: str) -> Bundle:
+        known = self._bundles.get(run_id)
+        if known is not None:
+            return known
+        body = await self.asked(run_id, "bundle", bytes)
+        return _kept(self._bundles, run_id, decode_bundle(self._store.unpacked(body)))
+
+    async def asked(self, run_id: str, query: str, kind: type[T], *args: Any) -> T:
+        try:
+            answer: T = await self._client.get_workflow_handle(run_id).query(
+                query, args=args, result_type=kind
+            )
+        except RPCError as error:
+            if error.status is RPCStatusCode.NOT_FOUND:
+                raise UnknownRun(f"there is no run '{run_id}'") from None
+            raise
+        except WorkflowQueryFailedError as error:
+            raise Damaged(
+                f"the run {run_id} cannot be read: {error}",
+                hint="see the log of the workers: all of them need the same directory of large values",
+            ) from None
+        return answer
+
+
+def _kept(cache: OrderedDict[str, Any], key: str, value: T) -> T:
+    cache[key] = value
+    cache.move_to_end(key)
+    while len(cache) > _KNOWN_RUNS:
+        cache.popitem(last=False)
+    return value

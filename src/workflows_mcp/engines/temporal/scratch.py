@@ -1,0 +1,58 @@
+"""The scratch directories of runs, on this machine: they go with the runs that they belong to."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Coroutine
+from typing import Any
+
+from temporalio.client import Client, WorkflowExecutionStatus
+from temporalio.service import RPCError
+
+from workflows_mcp.engines.executor import Executor
+
+logger = logging.getLogger(__name__)
+
+_GOING_ON = (WorkflowExecutionStatus.RUNNING, WorkflowExecutionStatus.CONTINUED_AS_NEW)
+
+
+class Scratch:
+    def __init__(self, client: Client, executor: Executor) -> None:
+        self._client = client
+        self._executor = executor
+        self._tasks: set[asyncio.Task[None]] = set()
+
+    def clear(self, run_id: str) -> None:
+        """A run has ended."""
+        self._begin(asyncio.to_thread(self._executor.clear_scratch, run_id))
+
+    def sweep(self) -> None:
+        """Clear what was left of runs that have ended elsewhere, or while nobody was here. Directories of
+        runs that the server does not know are not touched: they may be another engine's."""
+        self._begin(self._swept())
+
+    async def close(self) -> None:
+        for task in self._tasks:
+            task.cancel()
+        if self._tasks:
+            await asyncio.wait(self._tasks)
+
+    async def _swept(self) -> None:
+        for run_id in await asyncio.to_thread(self._executor.scratch_of_runs):
+            try:
+                described = await self._client.get_workflow_handle(run_id).describe()
+            except RPCError:
+                continue
+            if described.status not in _GOING_ON:
+                await asyncio.to_thread(self._executor.clear_scratch, run_id)
+
+    def _begin(self, work: Coroutine[Any, Any, None]) -> None:
+        task = asyncio.get_running_loop().create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._ended)
+
+    def _ended(self, task: asyncio.Task[None]) -> None:
+        self._tasks.discard(task)
+        if not task.cancelled() and (error := task.exception()) is not None:
+            logger.warning("what a run left behind could not be removed: %s", error)

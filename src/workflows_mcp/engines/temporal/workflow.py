@@ -1,0 +1,405 @@
+"""The one Temporal workflow: it feeds events to the machine and has its wishes performed.
+
+A step is an activity, a wait a timer, and what comes from outside an update. The machine is pure, so that
+repeating the history of a run leads to the same state; time is that of the workflow, and large values are
+read by their hashes. A history that has become long goes on as a new one, from a snapshot.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Coroutine
+from contextlib import suppress
+from datetime import timedelta
+from typing import Any
+
+import msgspec
+from temporalio import workflow
+from temporalio.common import RetryPolicy
+from temporalio.exceptions import ActivityError, ApplicationError
+
+from workflows_mcp.engines.encoding import decode_event, encode, join_events
+from workflows_mcp.engines.large_values import LargeValues
+from workflows_mcp.engines.temporal.blobs import PACKED_BYTES, in_use, place_of_stop
+from workflows_mcp.engines.temporal.local import tell_ended, tell_here
+from workflows_mcp.engines.temporal.wire import (
+    FIND,
+    NEVER_BEGUN,
+    NOT_EXPECTED,
+    PERFORM,
+    RUN,
+    WORKER_GONE,
+    Look,
+    PlanTask,
+    RunStart,
+    Sent,
+    StepTask,
+    encode_command,
+    run_start,
+    sent,
+)
+from workflows_mcp.errors import NotExpected
+from workflows_mcp.limits import DEFAULT_LIMITS
+from workflows_mcp.machine.commands import (
+    ClearTimer,
+    Command,
+    Finish,
+    LoadPlan,
+    RunStep,
+    SetTimer,
+    StopStep,
+    TellInterrupted,
+    address_of,
+)
+from workflows_mcp.machine.events import (
+    Answered,
+    CancelRequested,
+    Event,
+    Interrupted,
+    StepFailed,
+    TimerFired,
+)
+from workflows_mcp.machine.machine import Machine
+from workflows_mcp.plan.codec import decode_bundle
+
+TIMEOUT = "timeout"
+_HEARTBEAT = timedelta(seconds=10)
+_LONGEST = timedelta(days=3650)
+_ENDING = timedelta(seconds=5)
+_ONCE = RetryPolicy(maximum_attempts=1)
+_TOGETHER = timedelta(milliseconds=50)
+"""How long an answer waits for its question. Nobody waits who is asked: that takes a timer of the server."""
+_FEW_EVENTS = 64
+"""Whoever knows of all but so many events is told these, and not the whole run."""
+_UPDATE_BYTES = 16 * 1024
+"""What an update answers is kept in the history: whoever is to be told more has to look."""
+_QUERY_BYTES = 1024 * 1024
+"""What a query answers is not kept, so that it may be larger."""
+_SEGMENT_BYTES = 4 * 1024
+"""The piece of the journal that a history leaves to the next goes with it where it is no larger: there may be
+hundreds of them."""
+
+
+@workflow.defn(name=RUN, sandboxed=False)
+class Run:
+    @workflow.init
+    def __init__(self, start: bytes) -> None:
+        given = run_start(start)
+        store = in_use()
+        self._start = given
+        self._large = LargeValues(workflow.info().workflow_id, DEFAULT_LIMITS.stored_bytes, store.get)
+        self._written: list[bytes] = []
+        """The events of this history."""
+        self._heard = given.heard
+        self._updates = 0
+        self._draining = False
+        """The history is to go on as a new one: no step is begun any more."""
+        self._steps: dict[str, workflow.ActivityHandle[bytes]] = {}
+        self._reasons: dict[str, str] = {}
+        """Steps that are being ended, and why; empty: nobody wants to know of them any more."""
+        self._timers: dict[str, asyncio.Task[None]] = {}
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._wishes: list[Command] = []
+        self._running = False
+        bundle = decode_bundle(store.unpacked(given.bundle))
+        if given.snapshot:
+            state = self._large.restore(store.unpacked(given.snapshot))
+            self._machine = Machine(bundle, state)
+            self._wishes += self._machine.outstanding(self._now(), cut_off=False)
+        else:
+            self._machine = Machine(bundle)
+            self._take(self._large.decode_as(Event, store.unpacked(given.started)))
+
+    @workflow.run
+    async def run(self, start: bytes) -> bytes:
+        self._running = True
+        self._perform_wishes()
+        await self._until_it_is_over()
+        state = self._machine.state
+        if state.status == "running":
+            workflow.continue_as_new(args=[self._as_start()])
+        for task in self._timers.values():
+            task.cancel()
+        if self._tasks:
+            await asyncio.wait(self._tasks)
+        workflow.upsert_memo(
+            {"status": state.status, "started_at": state.started_at, "changed_at": state.changed_at}
+        )
+        tell_ended(state.run_id)
+        return encode(self._whole(PACKED_BYTES))
+
+    async def _until_it_is_over(self) -> None:
+        """Until the run has ended, or its history has."""
+        while True:
+            try:
+                await workflow.wait_condition(
+                    lambda: self._machine.state.status != "running" or self._long_and_quiet()
+                )
+                await workflow.wait_condition(workflow.all_handlers_finished)
+                return
+            except asyncio.CancelledError:  # by the tools of Temporal
+                if self._machine.state.status == "running":
+                    self._take(CancelRequested(0.0, "it was cancelled on the Temporal server"))
+
+    # What comes from outside
+
+    @workflow.update(name="send")
+    async def send(self, body: bytes) -> bytes:
+        """Take in an event, if it is expected; the run as it is then."""
+        self._updates += 1
+        given = sent(in_use().unpacked(body))
+        event = self._large.decode_as(Event, given.event)
+        refusal = await self._lasting_refusal(event, given)
+        if refusal is not None:
+            raise ApplicationError(refusal.message, refusal.hint, type=NOT_EXPECTED, non_retryable=True)
+        self._take(event)
+        if isinstance(event, CancelRequested):
+            with suppress(asyncio.TimeoutError):  # whoever cancels is told when it is over
+                await workflow.wait_condition(lambda: not self._steps, timeout=_ENDING)
+        return encode(self._told(given.known))
+
+    async def _lasting_refusal(self, event: Event, given: Sent) -> NotExpected | None:
+        """What leads to the question may have come together with the answer, and is taken in after it by a
+        worker that repeats the history, before it by one that does not: the answer must wait for it."""
+        if self._refusal(event, given) is not None:
+            with suppress(asyncio.TimeoutError):
+                await workflow.wait_condition(
+                    lambda: self._refusal(event, given) is None or self._machine.state.status != "running",
+                    timeout=_TOGETHER,
+                )
+        return self._refusal(event, given)
+
+    def _refusal(self, event: Event, given: Sent) -> NotExpected | None:
+        machine = self._machine
+        try:
+            machine.refuse_unexpected(msgspec.structs.replace(event, at=self._now()))
+        except NotExpected as error:
+            return error
+        if isinstance(event, Answered) and given.since != machine.state.frames[event.address].since:
+            return NotExpected(f"the question at '{event.address}' is another one by now")
+        return None
+
+    @workflow.update(name="looked")
+    async def looked(self) -> bytes:
+        """The run as it is when it has begun."""
+        return encode(self._told(0))
+
+    @workflow.signal(name="hear")
+    def hear(self, task: str, at: float) -> None:
+        self._heard[task] = at
+
+    @workflow.query(name="look")
+    def look(self, known: int) -> bytes:
+        return encode(self._look(known))
+
+    @workflow.query(name="bundle")
+    def bundle(self) -> bytes:
+        return self._start.bundle
+
+    @workflow.query(name="journal")
+    def journal(self) -> list[bytes]:
+        """All events, in pieces."""
+        return [*self._start.segments, in_use().packed(join_events(self._written))]
+
+    def _told(self, known: int) -> Look:
+        """For whoever has changed something: what came of it, if that is little."""
+        events = self._since(known)
+        if events is None or len(events) > _UPDATE_BYTES:
+            return Look(self._machine.state.events)
+        return self._look(known)
+
+    def _look(self, known: int) -> Look:
+        events = self._since(known)
+        if events is None:
+            return self._whole(_QUERY_BYTES)
+        return Look(known, in_use().packed(events, _QUERY_BYTES), b"", self._heard, self._is_ending())
+
+    def _since(self, known: int) -> bytes | None:
+        """The events that somebody does not know yet; None where those are too many, or too old."""
+        state = self._machine.state
+        first = state.events - len(self._written)
+        if not first <= known <= state.events or state.events - known > _FEW_EVENTS:
+            return None
+        return join_events(self._written[known - first :])
+
+    def _whole(self, most: int) -> Look:
+        return Look(self._machine.state.events, b"", self._snapshot(most), self._heard, self._is_ending())
+
+    def _is_ending(self) -> bool:
+        return self._machine.state.status != "running" and bool(self._steps)
+
+    def _snapshot(self, most: int = PACKED_BYTES) -> bytes:
+        snapshot = self._large.snapshot(self._machine)
+        in_use().keep(self._large.take_new())
+        return in_use().packed(snapshot, most)
+
+    def _as_start(self) -> bytes:
+        start = self._start
+        snapshot = self._snapshot()
+        segments = [*start.segments, in_use().packed(join_events(self._written), _SEGMENT_BYTES)]
+        return encode(RunStart(start.bundle, b"", snapshot, segments, self._heard, start.updates_a_history))
+
+    def _long_and_quiet(self) -> bool:
+        """Whether the history is to go on as a new one, and can: nothing of it is under way."""
+        if not self._draining:
+            info = workflow.info()
+            self._draining = (
+                self._updates >= self._start.updates_a_history or info.is_continue_as_new_suggested()
+            )
+        return self._draining and not self._steps and not self._wishes
+
+    # The loop
+
+    def _now(self) -> float:
+        return workflow.now().timestamp()
+
+    async def _until(self, due: float) -> None:
+        await asyncio.sleep(max(due - self._now(), 0.0))
+
+    def _take(self, event: Event) -> None:
+        event = msgspec.structs.replace(event, at=self._now())
+        body = self._large.encode(event)
+        commands = self._applied(event, body)
+        self._written.append(body)
+        in_use().keep(self._large.take_new())
+        self._wishes += commands
+        if self._running:
+            self._perform_wishes()
+        tell_here(self._machine.state.run_id)
+
+    def _applied(self, event: Event, body: bytes) -> list[Command]:
+        """Apply an event. Whether an expression took too long is not the same whenever it is repeated: what
+        was stopped is written down beside the history, and whoever repeats it looks there first."""
+        machine, store = self._machine, in_use()
+        if not machine.sequences:
+            return machine.apply(event)
+        place = place_of_stop(workflow.info().workflow_id, machine.state.events, body)
+        known = store.noted(place)
+        if known is not None:
+            machine.apply(decode_event(known))
+            self._written.append(known)
+        commands = machine.apply(event)
+        stopped = machine.note_stopped(event.at)
+        if stopped is not None:
+            self._written.append(encode(stopped))
+            store.note(place, self._written[-1])
+        return commands
+
+    def _perform_wishes(self) -> None:
+        while self._wishes:
+            self._perform(self._wishes.pop(0))
+
+    def _perform(self, command: Command) -> None:
+        match command:
+            case RunStep():
+                self._begin(self._step(command))
+            case SetTimer(key=key, due=due):
+                self._timers[key] = asyncio.create_task(self._timer(key, due))
+            case ClearTimer(key=key):
+                if (timer := self._timers.pop(key, None)) is not None:
+                    timer.cancel()
+            case StopStep(key=key, reason=reason):
+                self._stop(key, reason)
+            case LoadPlan():
+                self._begin(self._find(command))
+            case TellInterrupted(key=key):
+                self._take(Interrupted(0.0, key))
+            case Finish():
+                pass
+
+    def _begin(self, coroutine: Coroutine[Any, Any, None]) -> None:
+        task = asyncio.create_task(coroutine)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    async def _timer(self, key: str, due: float) -> None:
+        await self._until(due)
+        self._timers.pop(key, None)
+        self._take(TimerFired(0.0, key))
+
+    # Steps
+
+    async def _step(self, command: RunStep) -> None:
+        state, key = self._machine.state, command.key
+        await self._until_earlier_tries_are_gone(command.address)
+        if self._draining or not self._is_wanted(key):
+            return  # the history that follows wishes for it again
+        plans = (*self._machine.bundle.plans.values(), *state.plans.values())
+        secrets = sorted({name for plan in plans for name in plan.secrets})
+        body = encode_command(command, self._large)
+        in_use().keep(self._large.take_new())
+        task = StepTask(state.run_id, state.workspace, body, secrets)
+        event: Event | None = None
+        while event is None:
+            handle = self._steps[key] = workflow.start_activity(
+                PERFORM,
+                in_use().packed(encode(task)),
+                result_type=bytes,
+                start_to_close_timeout=_LONGEST,
+                heartbeat_timeout=_HEARTBEAT,
+                retry_policy=_ONCE,
+                cancellation_type=workflow.ActivityCancellationType.WAIT_CANCELLATION_COMPLETED,
+                summary=command.address,
+            )
+            try:
+                event = self._large.decode_as(Event, in_use().unpacked(await handle))
+            except ActivityError as error:
+                event = self._without_result(command, error)
+                task = msgspec.structs.replace(task, again=True)
+            finally:
+                self._steps.pop(key, None)
+        reason = self._reasons.pop(key, None)
+        if reason is None:
+            self._take(event)
+        elif reason:
+            self._take(StepFailed(0.0, key, TIMEOUT, reason, getattr(event, "outputs", {})))
+
+    async def _until_earlier_tries_are_gone(self, address: str) -> None:
+        """A block that is tried again begins when what is left of its last try has ended."""
+        block = address.partition("/")[0]
+
+        def are_gone() -> bool:
+            ending = (key.partition("#")[0].partition("/")[0] for key in self._reasons)
+            return block not in ending
+
+        if not are_gone():
+            await workflow.wait_condition(are_gone)
+
+    def _is_wanted(self, key: str) -> bool:
+        address, attempt = address_of(key)
+        frame = self._machine.state.frames.get(address)
+        return frame is not None and frame.attempt == attempt
+
+    def _without_result(self, command: RunStep, error: ActivityError) -> Event | None:
+        """What a step amounts to of which no result came; None: it is to be begun again."""
+        key, cause = command.key, error.cause
+        if key in self._reasons:
+            return StepFailed(0.0, key, TIMEOUT, "it was ended")
+        # One that was cancelled although the run did not ask for it was cut off by a worker that went away.
+        if isinstance(cause, ApplicationError) and cause.type not in (WORKER_GONE, NEVER_BEGUN):
+            return StepFailed(0.0, key, cause.type or "internal", cause.message)
+        if not self._is_wanted(key):
+            return StepFailed(0.0, key, "interrupted", "it was cut off")
+        scope, index = self._machine.locate(command.address)
+        if scope.program.nodes[index].on_interrupt == "repeat":
+            return None
+        return Interrupted(0.0, key)
+
+    def _stop(self, key: str, reason: str) -> None:
+        handle = self._steps.get(key)
+        if handle is not None:
+            self._reasons.setdefault(key, reason)
+            handle.cancel()
+        elif reason:
+            self._take(StepFailed(0.0, key, TIMEOUT, reason))
+
+    async def _find(self, command: LoadPlan) -> None:
+        task = PlanTask(self._machine.state.workspace, command)
+        body: bytes = await workflow.execute_activity(
+            FIND,
+            encode(task),
+            result_type=bytes,
+            start_to_close_timeout=timedelta(seconds=60),
+            retry_policy=RetryPolicy(maximum_attempts=5),
+        )
+        self._take(decode_event(in_use().unpacked(body)))

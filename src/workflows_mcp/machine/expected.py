@@ -1,0 +1,63 @@
+"""Whether a run waits for an event. What is not expected (any more) is refused before it is written down."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from workflows_mcp.errors import NotExpected
+from workflows_mcp.machine.changes import WrongChange
+from workflows_mcp.machine.commands import address_of
+from workflows_mcp.machine.events import (
+    Answered,
+    CancelRequested,
+    Event,
+    Forked,
+    Marked,
+    Started,
+    StateUpdated,
+    Stopped,
+)
+from workflows_mcp.machine.home import Changes
+
+if TYPE_CHECKING:
+    from workflows_mcp.machine.machine import Machine
+
+
+def refuse_unexpected(machine: Machine, event: Event) -> None:
+    """Raises NotExpected where nothing waits for `event`."""
+    state = machine.state
+    if isinstance(event, Started | Stopped | Forked):
+        return
+    if state.status != "running":
+        raise NotExpected(f"the run {state.run_id} has ended: it is {state.status}")
+    if isinstance(event, CancelRequested | Marked):
+        return
+    if isinstance(event, StateUpdated):
+        _refuse_update(machine, event)
+        return
+    if isinstance(event, Answered):
+        frame = state.frames.get(event.address)
+        if frame is None or frame.kind != "agent":
+            raise NotExpected(f"nothing is asked at '{event.address}'")
+        if frame.deadline is not None and event.at > frame.deadline:
+            raise NotExpected(f"the question at '{event.address}' has timed out")
+        return
+    address, attempt = address_of(event.key)
+    frame = state.frames.get(address)
+    if frame is None or frame.attempt != attempt:
+        raise NotExpected(f"'{event.key}' is not under way")
+
+
+def changes_of(event: StateUpdated) -> Changes:
+    return [(tuple(path), operation, value) for path, operation, value in event.changes]
+
+
+def _refuse_update(machine: Machine, event: StateUpdated) -> None:
+    home = machine.home_at(event.address)
+    if home is None:
+        hint = "only the state of a reactive workflow, or of a task of it that is under way, can be"
+        raise NotExpected("there is no state here that can be changed from outside", hint=hint)
+    try:
+        home.tried(changes_of(event))
+    except WrongChange as wrong:
+        raise NotExpected(str(wrong), hint=wrong.hint) from None

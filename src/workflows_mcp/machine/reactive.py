@@ -1,0 +1,374 @@
+"""A reactive workflow while it is under way: a sequence whose steps change a state that more follows from.
+
+What it adds to a sequence: loops, the changes that the result of a step makes, what happens when a step has
+failed (a fallback, a note in the state, another try of the whole workflow, steps for that case), and items
+that nobody waits for.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import suppress
+from typing import TYPE_CHECKING, Any
+
+from workflows_mcp.errors import TOO_LARGE, TOO_SLOW
+from workflows_mcp.expressions.base import MISSING, Code
+from workflows_mcp.limits import Limits
+from workflows_mcp.machine.changes import Path, WrongChange, value_at
+from workflows_mcp.machine.home import Changes, Home
+from workflows_mcp.machine.names import Names
+from workflows_mcp.machine.prepared_changes import PreparedChange, given_by
+from workflows_mcp.machine.program import MisplacedError, Program, compile_value
+from workflows_mcp.machine.scope import failed, iso
+from workflows_mcp.machine.sequence import OpenSequence, result_of
+from workflows_mcp.machine.state import TERMINAL, Fault, Record, Scope
+from workflows_mcp.plan.items import names_of_items
+from workflows_mcp.plan.model import Call, Do, Each, Node, Plan
+from workflows_mcp.values import Value
+
+if TYPE_CHECKING:
+    from workflows_mcp.machine.machine import Machine
+
+SETTLING = "~"
+"""What the key of a step ends with whose result could not be put into the state in time."""
+NOTING = "~failed"
+"""The same, of a step that has failed."""
+BEGINNING = "~anew"
+"""The same, where the whole workflow was to begin anew."""
+
+
+class OpenReactive(OpenSequence):
+    __slots__ = ("fresh", "limits", "run_id", "seed")
+
+    home: Home
+
+    def __init__(
+        self,
+        prefix: str,
+        scope: Scope,
+        program: Program,
+        names: dict[str, Any],
+        depth: int,
+        tries: str,
+        home: Home,
+        run_id: str,
+        seed: Callable[[], str],
+    ) -> None:
+        super().__init__(prefix, scope, program, names, depth, tries)
+        self.home = home
+        self.run_id = run_id
+        self.seed = seed
+        """What chance is made of, now."""
+        self.limits: Limits = home.limits
+        self.fresh: dict[str, Value] | None = None
+        """What the workflow begins anew with, once a step has failed."""
+
+    # What expressions see
+
+    def names_for(self, index: int) -> Names:
+        node = self.program.nodes[index]
+        record = self.scope.records.get(node.id)
+        begun = record.started_at if record is not None else None
+        attempt = self.attempt(node.id, record or Record())
+        hidden = {
+            "__now__": self.time if begun is None else begun,
+            "__seed__": f"{self.seed()}/{self.prefix}{node.id}#{attempt}",
+            "__limits__": self.limits,
+            "__run__": self.run_id,
+        }
+        known, variables = self.program.plan.known, self._variables(node)
+        return Names(self.home, self.scope.inputs, variables, hidden, self._included, known)
+
+    def _variables(self, node: Node) -> dict[str, Value]:
+        variables = dict(self.scope.variables)
+        for head in node.loops:
+            do, loop = self.program.nodes[head].do, self.scope.loops.get(self.program.nodes[head].id)
+            if loop is None:
+                continue
+            about: dict[str, Value] = {"index": loop.count - 1, "iteration": loop.count}
+            if isinstance(do, Each) and loop.items is not None:
+                total, item = len(loop.items), loop.items[loop.count - 1]
+                variables |= {do.item: item, do.index: loop.count - 1}
+                about |= {"item": item, "total": total}
+                about |= {"is_first": loop.count == 1, "is_last": loop.count == total}
+            variables["loop"] = about
+        if self.scope.failure is not None:
+            variables["error"] = _as_error(self.scope.failure)
+        return variables
+
+    def _included(self) -> list[dict[str, Value]]:
+        left: list[dict[str, Value]] = []
+        for node in reversed(self.program.nodes):
+            record = self.scope.records.get(node.id)
+            if isinstance(node.do, Call) and node.for_each is None and record is not None:
+                result = record.outputs.get("result", record.outputs)
+                if record.status == "completed" and isinstance(result, dict):
+                    left.append(result)
+        return left
+
+    # Where it goes on
+
+    def after(self, index: int) -> list[int]:
+        node = self.program.nodes[index]
+        record = self.scope.records[node.id]
+        if record.status != "completed":
+            self.scope.loops.pop(node.id, None)
+        if _is_loose(node, record):
+            if self.scope.at_end:
+                return self._at_end()
+            return []  # it went on when the items were begun
+        if failed(record) and node.on_failure != "continue":
+            return self._failed(node, record)
+        return self.go_on(index)
+
+    def after_loose_failure(self, machine: Machine) -> list[int]:
+        """It is at its end: where it goes on because items have failed that nobody waited for before."""
+        for index, node in enumerate(self.program.nodes):
+            record = self.scope.records.get(node.id) or Record()
+            if _is_loose(node, record) and failed(record) and node.on_failure != "continue":
+                self._guarded(machine, index, self._make_fresh, BEGINNING)
+                self.finished = False
+                return self._failed(node, record)
+        return []
+
+    def go_on(self, index: int) -> list[int]:
+        """The step behind one that has ended, or that nobody waits for."""
+        node = self.program.nodes[index]
+        chosen = self._goes_on_at(index, node, self.scope.records[node.id])
+        section = self.program.plan.on_failure
+        if chosen >= len(self.program.nodes) or (chosen == section and self.scope.failure is None):
+            return self._at_end()
+        self._come_to(self.program.nodes[chosen].id)
+        return [chosen]
+
+    def _at_end(self) -> list[int]:
+        self.scope.at_end = any(
+            node.for_each is not None
+            and (record := self.scope.records.get(node.id)) is not None
+            and record.status not in TERMINAL
+            for node in self.program.nodes
+        )
+        self.finished = not self.scope.at_end
+        return []
+
+    def _failed(self, node: Node, record: Record) -> list[int]:
+        plan, scope = self.program.plan, self.scope
+        if self.fresh is not None:
+            self._begin_anew(self.fresh)
+            return [0]
+        if plan.on_failure >= 0 and scope.failure is None:
+            scope.failure = failure_of(self.prefix, scope, node, record)
+            scope.loops.clear()
+            self._come_to(self.program.nodes[plan.on_failure].id)
+            return [plan.on_failure]
+        self.finished = True
+        return []
+
+    def _make_fresh(self, machine: Machine, index: int, node: Node, record: Record) -> None:
+        """A step has failed: if the whole workflow is carried out once more, make what it begins with."""
+        from workflows_mcp.machine.lanes import stop_leftovers
+
+        plan, scope = self.program.plan, self.scope
+        if scope.failure is not None or scope.tries >= plan.tries or node.on_failure == "continue":
+            return
+        seed = f"{self.seed()}/{self.prefix}"
+        fresh = initial_state(self.program, scope.inputs, self.time, seed, self.limits)
+        stop_leftovers(machine, self, self.time)
+        self.fresh = fresh
+
+    def _begin_anew(self, fresh: dict[str, Value]) -> None:
+        """Carry the whole workflow out once more, with nothing left of the last time but its errors."""
+        plan, scope = self.program.plan, self.scope
+        self.fresh = None
+        scope.tries += 1
+        for name in list(scope.records):
+            self._come_to(name)
+        scope.records.clear()
+        scope.loops.clear()
+        if self.home.scope is scope:
+            where: Path = tuple(plan.errors_to)
+            errors = value_at(scope.state, where) if where else MISSING
+            self.home.reset(fresh)
+            if errors is not MISSING:
+                with suppress(WrongChange):  # there may be no place for them in the first state
+                    self.home.reset(self.home.tried([(where, "set", errors)])[0])
+
+    # What the result of a step changes
+
+    def settle(self, machine: Machine, index: int) -> None:
+        """Put the result of a step where it says, or see what its failure means."""
+        node = self.program.nodes[index]
+        record = self.scope.records[node.id]
+        if failed(record) and node.has_fallback:
+            record.status, record.outcome, record.fault = "completed", "success", None
+            record.outputs = {"result": node.fallback}
+        if record.status == "completed" and (not failed(record) or _puts_up(node)):
+            self._guarded(machine, index, self._keep, SETTLING)
+        if failed(record):
+            self._guarded(machine, index, self._note_failure, NOTING)
+            if not _is_loose(node, record):
+                self._guarded(machine, index, self._make_fresh, BEGINNING)
+
+    def _guarded(self, machine: Machine, index: int, do: Any, what: str) -> None:
+        node = self.program.nodes[index]
+        record = self.scope.records[node.id]
+        known = machine.known_to_stop(self, index, what)
+        fault: Fault | None = known
+        if known is None:
+            try:
+                do(machine, index, node, record)
+            except WrongChange as wrong:
+                path = node.changes[0].at if node.changes else ()
+                fault = machine.fault(self, index, "state_update", str(wrong), wrong.hint, path)
+            except MisplacedError as error:
+                fault = machine.fault_of(self, index, error)
+                if error.cause.code in (TOO_SLOW, TOO_LARGE):
+                    machine.note_stop(self, index, fault, what)
+            except (ArithmeticError, LookupError, TypeError, ValueError, RecursionError) as error:
+                message = f"its result cannot be taken: {type(error).__name__}: {error}"
+                fault = machine.fault(self, index, "internal", message)
+        if fault is not None:
+            record.status, record.outcome, record.message = "failed", "n/a", fault.message
+            record.fault = fault
+
+    def _keep(self, machine: Machine, index: int, node: Node, record: Record) -> None:
+        if node.for_each is not None and node.for_each.errors_to:
+            self._collect_errors(index, node, record)
+        if not node.changes or record.settled:
+            return
+        result = self._result(node, record, machine.plans)
+        self.home.change(self._changes_by(index, record, result))
+
+    def _changes_by(self, index: int, record: Record, result: Value) -> Changes:
+        """What the result of a step changes, and where."""
+        names = self.names_for(index).with_given(dict(given_by(result)))
+        changes = enumerate(self.program.prepared(index).changes)
+        return [
+            (self._place(record, number, change, names), change.operation, change.value(names, result, True))
+            for number, change in changes
+        ]
+
+    def keep_for_later(self, index: int, record: Record, code: dict[str, Code]) -> None:
+        """A step is begun: remember what was made of the state as it is now."""
+        node, prepared = self.program.nodes[index], self.program.prepared(index)
+        if isinstance(node.do, Do) and node.do.by == "agent":
+            names = self.names_for(index)
+            record.places = [self._known_place(change, names) for change in prepared.changes]
+            record.replaced = prepared.replacements(names)
+        record.code = {name: (list(it.texts), list(it.values)) for name, it in code.items()}
+
+    def _known_place(self, change: PreparedChange, names: Names) -> list[str | int] | None:
+        try:
+            return list(change.place(names))
+        except MisplacedError as error:
+            if error.cause.code in (TOO_SLOW, TOO_LARGE):
+                raise
+            return None  # only the result tells
+
+    def _place(self, record: Record, number: int, change: PreparedChange, names: Names) -> Path:
+        known = record.places[number] if number < len(record.places) else None
+        return change.place(names) if known is None else tuple(known)
+
+    def _note_failure(self, machine: Machine, index: int, node: Node, record: Record) -> None:
+        fault = failure_of(self.prefix, self.scope, node, record)
+        about = _as_error(fault)
+        if node.for_each is not None and node.for_each.errors_to and not _puts_up(node):
+            self._collect_errors(index, node, record)
+        if node.error_changes:
+            names = self.names_for(index).with_variables({"error": about})
+            prepared = self.program.prepared(index).error_changes
+            self.home.change(
+                [(it.place(names), it.operation, it.value(names, about, True)) for it in prepared]
+            )
+        where: Path = tuple(self.program.plan.errors_to or self.home.plan.errors_to)
+        if where:
+            noted = {**about, "timestamp": iso(record.completed_at), "attempts": record.attempts}
+            self.home.change([(where, "append", noted)])
+
+    def _collect_errors(self, index: int, node: Node, record: Record) -> None:
+        assert node.for_each is not None
+        names = self.names_for(index)
+        at = ("on_sub_agent_error", "error_state_path")
+        keys = (compile_value(key, self.program.language, at) for key in node.for_each.errors_to)
+        where: Path = tuple(key(names) for key in keys)
+        errors = [it for it in self._result(node, record, {}) if "error" in it]
+        if errors:
+            self.home.change([(where, "append", error) for error in errors])
+
+    def _result(self, node: Node, record: Record, plans: Any) -> Value:
+        items = record.scope
+        if items is None or items.each is None:
+            if "result" in record.outputs and not (isinstance(node.do, Call)):
+                return record.outputs["result"]
+            return result_of(node, record, plans)
+        listed: list[Value] = []
+        for key, name in zip(items.each, names_of_items(items.each, items.named), strict=True):
+            item = items.records.get(name) or Record()
+            said: dict[str, Value] = {"task_id": key, "status": "failed" if failed(item) else item.status}
+            if failed(item):
+                said["error"] = item.message or "it failed"
+                said["type"] = item.fault.code if item.fault is not None else "step_failed"
+            elif (given := item.outputs.get("result")) is not None:
+                said["result"] = given
+            listed.append(said)
+        return listed
+
+    def does_not_fit(self, index: int, outputs: dict[str, Value], limits: Limits) -> str | None:
+        """What is wrong with what the agent gives, before it is taken."""
+        node = self.program.nodes[index]
+        record = self.scope.records.get(node.id)
+        if record is None or any(it.has_value or it.transform for it in node.changes):
+            return None  # what is made of it by expressions is found when it is made: they may take long
+        try:
+            self.home.tried(self._changes_by(index, record, outputs.get("result", outputs)))
+        except WrongChange as wrong:
+            return str(wrong)
+        except MisplacedError:
+            return None  # of that the author must hear, not the agent: the step fails
+        return None
+
+
+def _puts_up(node: Node) -> bool:
+    """Whether some of its items may fail: what came of all of them is its result then."""
+    return node.for_each is not None and node.on_failure == "continue"
+
+
+def _is_loose(node: Node, record: Record) -> bool:
+    """Whether there are items that are, or were, under way without anybody waiting for them."""
+    if node.for_each is None or node.for_each.wait:
+        return False
+    return record.scope is not None and bool(record.scope.each)
+
+
+def failure_of(prefix: str, scope: Scope, node: Node, record: Record) -> Fault:
+    """Why a sequence has failed: the step that ended it."""
+    message = f"step '{node.id}' failed: {record.message or 'no reason was given'}"
+    inner = record.fault
+    if inner is None:
+        return Fault("block_failed", message, "", prefix + node.id, scope.workflow, node.at)
+    return Fault(inner.code, message, inner.hint, inner.address, inner.workflow, inner.path, inner.offset)
+
+
+def _as_error(fault: Fault) -> dict[str, Value]:
+    return {"message": fault.message, "type": fault.code, "step": fault.address}
+
+
+def initial_state(
+    program: Program, inputs: dict[str, Value], at: float, seed: str, limits: Limits
+) -> dict[str, Value]:
+    """The state that a workflow begins with: its defaults, and over them its inputs."""
+    plan: Plan = program.plan
+    scope = Scope(plan.name, inputs, at, state={"raw": {}, "state": {}})
+    hidden = {"__now__": at, "__seed__": f"{seed}default_state", "__limits__": limits}
+    names = Names(Home(scope, program, limits), inputs, {}, hidden, list, plan.known)
+    state: dict[str, Value] = {"raw": {}, "state": {}}
+    for part, fields in plan.initial_state.items():
+        for name, value in fields.items():
+            try:
+                given = compile_value(value, program.language, ("default_state", part, name))(names)
+            except MisplacedError as error:
+                raise MisplacedError(error.cause, error.path, plan.name) from None
+            state[part] = {**state[part], name: given}
+            scope.state = state
+    given_inputs = {name: value for name, value in inputs.items() if value is not None}
+    return {**state, "raw": {**state["raw"], **given_inputs}}

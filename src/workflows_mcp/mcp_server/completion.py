@@ -1,0 +1,146 @@
+"""Completion of what a user types: names of workflows, ids of runs and tasks, inputs with fixed choices.
+
+What begins with the typed text comes first, then what has it somewhere inside; a run is found by the name of
+its workflow as well. At most a hundred are told, with how many there are.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import TYPE_CHECKING, Any
+
+from mcp.shared.exceptions import MCPError
+from mcp.types import (
+    INVALID_PARAMS,
+    CompleteRequestParams,
+    Completion,
+    PromptReference,
+)
+
+from workflows_mcp.errors import WorkflowsError
+from workflows_mcp.mcp_server.prompts import offered_inputs
+from workflows_mcp.mcp_server.resources import TEMPLATES
+from workflows_mcp.values import did_you_mean, to_json
+
+if TYPE_CHECKING:
+    from workflows_mcp.service import Service
+
+MOST = 100
+_RUNS = 1000
+_COMMANDS = ("list", "resume", "status")
+_STARTING = ("start", "resume")
+"""What a server that only looks does not do."""
+Known = Mapping[str, str]
+"""What can be meant, each with what else it is found by."""
+
+
+async def complete(service: Service, params: CompleteRequestParams, prompts: Iterable[str]) -> Completion:
+    """`prompts`: those that there are beside those of workflows. Raises MCPError where nothing is called
+    so."""
+    name, typed = params.argument.name, params.argument.value
+    given = (params.context.arguments if params.context is not None else None) or {}
+    try:
+        if isinstance(params.ref, PromptReference):
+            known = await _of_prompt(service, params.ref.name, name, typed, given, prompts)
+        else:
+            known = await _of_template(service, params.ref.uri, name, given)
+    except WorkflowsError:
+        known = {}  # of what is not there nothing is known
+    found = matching(typed, known)
+    return Completion(values=found[:MOST], total=len(found), has_more=len(found) > MOST)
+
+
+def matching(typed: str, known: Known) -> list[str]:
+    wanted = typed.casefold()
+    ranks: tuple[list[str], list[str], list[str]] = ([], [], [])
+    for it, beside in known.items():
+        text = it.casefold()
+        if text.startswith(wanted):
+            ranks[0].append(it)
+        elif wanted in text:
+            ranks[1].append(it)
+        elif wanted in beside.casefold():
+            ranks[2].append(it)
+    return [it for rank in ranks for it in rank]
+
+
+async def _of_prompt(
+    service: Service, prompt: str, name: str, typed: str, given: Mapping[str, str], prompts: Iterable[str]
+) -> Known:
+    match prompt, name:
+        case "workflow", _:
+            return await _of_command(service, name, typed, given)
+        case "workflow_orchestrator", "workflow_name":
+            return _names(service)
+        case "workflow_sub_agent", "workflow_id":
+            return await _runs(service)
+        case "workflow_sub_agent", "task_id":
+            return await _tasks(service, given.get("workflow_id", ""))
+    if prompt in prompts:
+        return {}
+    offered = offered_inputs(service)
+    if prompt not in offered:
+        hint = did_you_mean(prompt, [*prompts, *offered], what="prompts")
+        raise MCPError(INVALID_PARAMS, f"Unknown prompt: {prompt}; {hint}")
+    return _choices(offered[prompt].get(name, {}))
+
+
+async def _of_template(service: Service, uri: str, name: str, given: Mapping[str, str]) -> Known:
+    known = [template.uri_template for template in TEMPLATES]
+    if uri not in known:
+        raise MCPError(INVALID_PARAMS, f"Unknown template: {uri}; {did_you_mean(uri, known)}")
+    match name:
+        case "name":
+            return _names(service)
+        case "id":
+            return await _runs(service)
+        case "path":
+            return await _paths(service, given.get("id", ""))
+    return {}
+
+
+async def _of_command(service: Service, name: str, typed: str, given: Mapping[str, str]) -> Known:
+    """`/workflow` is typed as one text, or word by word."""
+    before = " ".join(given[it] for it in ("command", "word2", "word3") if it in given and it != name)
+    done, space, _ = typed.rpartition(" ")
+    words = f"{before} {done}".split()
+    known: Known = {}
+    if not words:
+        commands = [it for it in _COMMANDS if not (service.settings.read_only and it in _STARTING)]
+        known = {**dict.fromkeys(commands, ""), **_names(service)}
+    elif words in (["resume"], ["status"]):
+        known = await _runs(service)
+    elif len(words) == 1 and words[0] != "list":
+        known = dict.fromkeys(("info",) if service.settings.read_only else ("info", "start"), "")
+    return {f"{done}{space}{it}": beside for it, beside in known.items()}
+
+
+def _names(service: Service) -> Known:
+    return {it.name: "" for it in service.list_workflows()}
+
+
+async def _runs(service: Service) -> Known:
+    return {str(run["workflow_id"]): str(run["workflow"]) for run in await service.recent(limit=_RUNS)}
+
+
+async def _tasks(service: Service, workflow_id: str) -> Known:
+    return dict.fromkeys(await service.observing.tasks(workflow_id), "") if workflow_id else {}
+
+
+async def _paths(service: Service, workflow_id: str) -> Known:
+    """What an overview of the run shows, by the paths that lead there."""
+    seen = await service.state(workflow_id) if workflow_id else {}
+    found = [
+        f"{part}.{name}"
+        for part in ("inputs", "state", "outputs")
+        for name in (seen.get(part) or {} if isinstance(seen.get(part), dict) else ())
+    ]
+    for block, said in (seen.get("blocks") or {}).items():
+        outputs: Any = said.get("outputs", ()) if isinstance(said, dict) else ()
+        found += [f"blocks.{block}", *(f"blocks.{block}.outputs.{output}" for output in outputs)]
+    return dict.fromkeys(found, "")
+
+
+def _choices(schema: Mapping[str, Any]) -> Known:
+    choices = schema.get("enum", [True, False] if schema.get("type") == "boolean" else [])
+    return {it if isinstance(it, str) else to_json(it): "" for it in choices}

@@ -1,0 +1,187 @@
+"""Serves MCP over streamable HTTP: one process, one service, many clients at once.
+
+Whom it listens to is decided here: by the names that a request may call the server (a web page that has a
+name of its own led to this machine gets nothing), and by the token, which an address that others can reach
+must have. Which protocol a client speaks, and what it is answered, is not known here.
+
+Answers are sent as the protocol library does by default: as JSON, or as a stream of events where there is
+more to say than the answer, and always to clients of the older protocols, which can be asked something
+during a call. JSON alone would lose notices of progress, questions to the user, and that a client has gone.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import hmac
+import signal
+import socket
+import sys
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
+
+import uvicorn
+from mcp.server.auth.middleware.bearer_auth import BearerAuthBackend, RequireAuthMiddleware
+from mcp.server.auth.provider import AccessToken
+from mcp.server.transport_security import TransportSecuritySettings
+from starlette.middleware.authentication import AuthenticationMiddleware
+from starlette.types import ASGIApp
+
+from workflows_mcp.errors import RequestError
+from workflows_mcp.mcp_server.server import WorkflowsServer, build_server, log_to_stderr
+from workflows_mcp.settings import Settings
+from workflows_mcp.settings_http import Address, HttpSettings, in_url
+
+PATH = "/mcp"
+LOOPBACK = ("127.0.0.1", "localhost", "[::1]")
+GRACE_SECONDS = 2
+"""How long calls that are under way may take to end, when the server is told to go."""
+_KEEP_ALIVE_SECONDS = 60
+"""Longer than clients keep a connection that they do not use: it is for them to close it."""
+
+
+def serve_http(settings: Settings, address: Address) -> int:
+    """Until a signal comes. The exit code says which. Raises RequestError where it cannot be served so."""
+    refuse_an_open_door(settings.http, address)
+    log_to_stderr(settings)
+    return run_http(build_server(settings, ends_on_signals=False), settings, address)
+
+
+def run_http(server: WorkflowsServer, settings: Settings, address: Address) -> int:
+    with closing(_bound(address)) as listening:
+        host, port = listening.getsockname()[:2]
+        app = _guarded(server, settings, Address(address.host, port), host)
+        return asyncio.run(_serve(server, app, listening, Address(address.host, port)))
+
+
+def refuse_an_open_door(http: HttpSettings, address: Address) -> None:
+    if not address.is_loopback and http.token is None:
+        raise RequestError(
+            f"others can reach {address}, and whoever reaches it can run commands: it needs a token",
+            hint="set WORKFLOWS_HTTP_TOKEN in the environment, e.g. to the output of `openssl rand -hex 32`, "
+            "which clients then send as `Authorization: Bearer …`; or listen on 127.0.0.1",
+            code="no_token",
+        )
+
+
+async def _serve(server: WorkflowsServer, app: ASGIApp, listening: socket.socket, address: Address) -> int:
+    config = uvicorn.Config(
+        app,
+        lifespan="off",
+        ws="none",
+        log_config=None,
+        access_log=False,
+        server_header=False,
+        proxy_headers=False,
+        timeout_keep_alive=_KEEP_ALIVE_SECONDS,
+        timeout_graceful_shutdown=GRACE_SECONDS,
+    )
+    listener = _Listener(config, address)
+    signals: list[int] = []
+
+    def asked(number: int) -> None:
+        signals.append(number)
+        listener.handle_exit(number, None)
+
+    # The service is opened here and not by the listener, so that what is wrong with it is told as it is.
+    async with server.session_manager.run():
+        loop = asyncio.get_running_loop()
+        for number in (signal.SIGTERM, signal.SIGHUP, signal.SIGINT):
+            loop.add_signal_handler(number, asked, number)
+        await listener.serve([listening])
+    return 128 + signals[0] if signals else 0
+
+
+class _Listener(uvicorn.Server):
+    """Says when it listens, and leaves signals alone: the service must be closed before the process ends."""
+
+    def __init__(self, config: uvicorn.Config, address: Address) -> None:
+        super().__init__(config)
+        self._address = address
+
+    @contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        yield
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        await super().startup(sockets)
+        sys.stderr.write(f"workflows-mcp serves MCP at http://{self._address}{PATH}\n")
+        sys.stderr.flush()
+
+
+def _bound(address: Address) -> socket.socket:
+    try:
+        found = socket.getaddrinfo(
+            address.host, address.port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
+        )
+    except OSError as error:
+        raise RequestError(
+            f"there is no host {address.host!r} to listen on: {error.strerror or error}",
+            hint="give an address of this machine, e.g. --http 127.0.0.1:8000",
+            code="cannot_listen",
+        ) from None
+    family, kind, protocol, _, where = found[0]
+    listening = socket.socket(family, kind, protocol)
+    try:
+        listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        listening.bind(where)
+        listening.listen()  # before the service is opened: of two servers, one is told at once
+    except OSError as error:
+        listening.close()
+        if error.errno == errno.EADDRINUSE:
+            what = "is in use by another process"
+            hint = f"give another port, e.g. --http {in_url(address.host)}:0 for any that is free"
+        else:
+            what = f"cannot be listened on: {error.strerror}"
+            hint = "give an address of this machine, and a port that you may use, e.g. --http 127.0.0.1:8000"
+        raise RequestError(
+            f"{address} {what}",
+            hint=hint,
+            code="cannot_listen",
+        ) from None
+    return listening
+
+
+def _guarded(server: WorkflowsServer, settings: Settings, address: Address, bound: str) -> ASGIApp:
+    app: ASGIApp = server.streamable_http_app(
+        streamable_http_path=PATH,
+        transport_security=_names_of(settings.http, address, bound),
+        # A definition may be this large, and is longer as JSON.
+        max_request_body_size=2 * settings.limits.document_bytes,
+    )
+    token = settings.http.token
+    if token is None:
+        return app
+    return AuthenticationMiddleware(
+        RequireAuthMiddleware(app, required_scopes=[]), backend=BearerAuthBackend(_OneToken(token))
+    )
+
+
+def _names_of(http: HttpSettings, address: Address, bound: str) -> TransportSecuritySettings:
+    """What a request may call the server. A literal address cannot be led elsewhere by a name."""
+    hosts = [*LOOPBACK, in_url(address.host).lower(), in_url(bound), *http.hosts]
+    if bound in ("0.0.0.0", "::"):
+        hosts += [socket.gethostname().lower(), *_own_addresses()]
+    names = [name for host in dict.fromkeys(hosts) for name in (host, f"{host}:*")]
+    origins = [f"{scheme}://{name}" for name in names for scheme in ("http", "https")]
+    return TransportSecuritySettings(allowed_hosts=names, allowed_origins=origins)
+
+
+def _own_addresses() -> list[str]:
+    import psutil
+
+    found = [it for interface in psutil.net_if_addrs().values() for it in interface]
+    literal = [it.address.partition("%")[0] for it in found if it.family in (socket.AF_INET, socket.AF_INET6)]
+    return [in_url(it) for it in literal]
+
+
+class _OneToken:
+    """Knows the one token that there is; how long it takes to say no tells nothing about it."""
+
+    def __init__(self, token: str) -> None:
+        self._token = token.encode()
+
+    async def verify_token(self, token: str) -> AccessToken | None:
+        if not hmac.compare_digest(token.encode(), self._token):
+            return None
+        return AccessToken(token=token, client_id="client", scopes=[])

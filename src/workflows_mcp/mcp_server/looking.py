@@ -1,0 +1,58 @@
+"""Tools that move a run on, and for each the tool by which its run is looked at again, in the same shape.
+
+What has to happen between a call and its answer, such as asking the user or waiting for long, needs the
+answer anew when it is done: that of the tool here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+from mcp.types import CallToolResult
+
+
+class Look(NamedTuple):
+    tool: str
+    run: str
+    """What its argument for the run is called."""
+    waits: bool = True
+    adds: tuple[str, ...] = ()
+    """What the answer has beside what the tool gives."""
+
+    def arguments(self, run_id: str, wait_seconds: float) -> dict[str, Any]:
+        return {self.run: run_id, **({"wait_seconds": wait_seconds} if self.waits else {})}
+
+
+STATUS = Look("get_workflow_status", "workflow_id")
+_STEP = Look("workflow_get_next_step", "workflow_id")
+_RESUME = Look("resume_workflow", "checkpoint_id")
+
+LOOKS: dict[str, Look] = {
+    "start_workflow": STATUS,
+    "submit_result": STATUS,
+    "get_workflow_status": STATUS,
+    "get_next_step": STATUS,
+    "submit_step_result": Look("get_next_step", "workflow_id", waits=False),
+    "execute_workflow": _RESUME,
+    "execute_inline_workflow": _RESUME,
+    "resume_workflow": _RESUME,
+    "workflow_start": _STEP._replace(adds=("workflow_id", "state")),
+    "workflow_get_next_step": _STEP,
+    "workflow_step_complete": _STEP._replace(adds=("success",)),
+}
+"""Tools that are workflows are looked at by STATUS."""
+
+
+def run_meant(arguments: Mapping[str, Any], result: object) -> str | None:
+    """The run that an answer is about, if it is about one as a whole: tasks have agents of their own."""
+    if not isinstance(result, CallToolResult) or result.is_error:
+        return None
+    if arguments.get("task_id") or arguments.get("sub_agent_context"):
+        return None
+    found = (result.structured_content or {}).get("workflow_id") or arguments.get("workflow_id")
+    return found if isinstance(found, str) else None
+
+
+def status_in(result: CallToolResult) -> str:
+    return str((result.structured_content or {}).get("status", ""))

@@ -1,0 +1,182 @@
+"""Workflows and runs as resources: what a person attaches to a conversation, or a program reads beside it.
+
+    workflow://standards%3Afix           the definition, as it is written
+    workflow://standards%3Afix/graph     the same as a flowchart
+    run://wf_7f3a                        how the run stands, as get_workflow_status tells it
+    run://wf_7f3a/graph                  its steps as a flowchart, with how they went
+    run://wf_7f3a/journal                its events
+    run://wf_7f3a/values/outputs.log     a value, whole, or ?offset=4000&limit=1000 of it
+
+A name stands in a URI with everything escaped that is no letter, digit or one of `_.-~`; where it is not, it
+is understood all the same. The id of a task goes wherever that of a run does.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+from urllib.parse import parse_qsl, quote, unquote
+
+from mcp.server.lowlevel.helper_types import ReadResourceContents
+from mcp.server.mcpserver.exceptions import ResourceNotFoundError
+from mcp.types import Annotations, Resource, ResourceTemplate
+
+from workflows_mcp.errors import RequestError, UnknownRun, WorkflowsError
+from workflows_mcp.mcp_server.tooling import brief, worded
+from workflows_mcp.values import did_you_mean, to_json
+
+if TYPE_CHECKING:
+    from workflows_mcp.service import Service
+
+WORKFLOW, RUN = "workflow://", "run://"
+YAML, JSON, MERMAID, TEXT = "application/yaml", "application/json", "text/vnd.mermaid", "text/plain"
+WORKFLOWS_LISTED = 100
+RUNS_LISTED = 20
+_PARTS_OF_RUN = ("graph", "journal", "values")
+
+TEMPLATES = [
+    ResourceTemplate(
+        uri_template=f"{WORKFLOW}{{name}}",
+        name="workflow",
+        title="Definition of a workflow",
+        description="The YAML of a workflow, as it is written.",
+        mime_type=YAML,
+    ),
+    ResourceTemplate(
+        uri_template=f"{WORKFLOW}{{name}}/graph",
+        name="workflow_graph",
+        title="Flowchart of a workflow",
+        description="The steps of a workflow and what leads to what, in Mermaid.",
+        mime_type=MERMAID,
+    ),
+    ResourceTemplate(
+        uri_template=f"{RUN}{{id}}",
+        name="run",
+        title="A run",
+        description="How a run or a task stands: status, what it asks, progress, outputs or error. "
+        "Subscribe to hear when it changes.",
+        mime_type=JSON,
+    ),
+    ResourceTemplate(
+        uri_template=f"{RUN}{{id}}/graph",
+        name="run_graph",
+        title="Flowchart of a run",
+        description="The steps of a run with how they went, in Mermaid.",
+        mime_type=MERMAID,
+    ),
+    ResourceTemplate(
+        uri_template=f"{RUN}{{id}}/journal{{?offset,limit}}",
+        name="run_journal",
+        title="Journal of a run",
+        description="What has happened in a run, in order. Long values are cut.",
+        mime_type=JSON,
+    ),
+    ResourceTemplate(
+        uri_template=f"{RUN}{{id}}/values/{{+path}}{{?offset,limit}}",
+        name="run_value",
+        title="A value of a run",
+        description="A value of a run, whole: a text as it is, anything else as JSON. The path is e.g. "
+        "outputs.log or blocks.build.outputs.stdout.",
+    ),
+]
+
+
+def workflow_uri(name: str) -> str:
+    return WORKFLOW + quote(name, safe="")
+
+
+def run_uri(workflow_id: str) -> str:
+    return RUN + quote(workflow_id, safe="")
+
+
+async def listed(service: Service) -> list[Resource]:
+    """The workflows that there are, and the runs that changed last."""
+    workflows = [
+        Resource(
+            uri=workflow_uri(it.name),
+            name=it.name,
+            description=brief(it.description) or None,
+            mime_type=YAML,
+        )
+        for it in service.list_workflows()[:WORKFLOWS_LISTED]
+    ]
+    runs = [
+        Resource(
+            uri=run_uri(str(run["workflow_id"])),
+            name=str(run["workflow_id"]),
+            title=f"{run['workflow']}: {run['status']}",
+            description=f"A run of {run['workflow']}, begun {run['started_at']}.",
+            mime_type=JSON,
+            annotations=Annotations(last_modified=str(run["changed_at"])),
+        )
+        for run in await service.recent(limit=RUNS_LISTED)
+    ]
+    return [*workflows, *runs]
+
+
+def is_ours(uri: str) -> bool:
+    return uri.startswith((WORKFLOW, RUN))
+
+
+async def read(service: Service, uri: str) -> ReadResourceContents:
+    """Raises ResourceNotFoundError with what there is."""
+    try:
+        if uri.startswith(WORKFLOW):
+            return _workflow(service, uri)
+        return await _run(service, uri)
+    except UnknownRun as error:
+        known = [str(run["workflow_id"]) for run in await service.recent(limit=RUNS_LISTED)]
+        meant = unquote(uri[len(RUN) :].partition("/")[0].partition("?")[0])
+        hint = did_you_mean(meant, known, what="the recent runs are")
+        raise ResourceNotFoundError(f"{error.message}\n{hint}") from None
+    except WorkflowsError as error:
+        raise ResourceNotFoundError(worded(error)) from None
+
+
+def unknown(uri: str) -> ResourceNotFoundError:
+    known = [template.uri_template for template in TEMPLATES]
+    return ResourceNotFoundError(f"Unknown resource: {uri}; {did_you_mean(uri, known, what='there are')}")
+
+
+def _workflow(service: Service, uri: str) -> ReadResourceContents:
+    observing = service.observing
+    name = unquote(uri[len(WORKFLOW) :])
+    if name.endswith("/graph") and name not in observing.names():
+        return ReadResourceContents(observing.drawing_of(name.removesuffix("/graph")), MERMAID)
+    return ReadResourceContents(observing.text_of(name), YAML)
+
+
+async def _run(service: Service, uri: str) -> ReadResourceContents:
+    rest, _, query = uri[len(RUN) :].partition("?")
+    identity, _, part = rest.partition("/")
+    workflow_id = unquote(identity)
+    observing = service.observing
+    kind, _, path = part.partition("/")
+    if kind == "values" and path:
+        value = await observing.value(workflow_id, unquote(path), **_slice(query, uri))
+        if isinstance(value, str):
+            return ReadResourceContents(value, TEXT)
+        return ReadResourceContents(to_json(value, indent=2), JSON)
+    if part == "journal":
+        found = await observing.journal(workflow_id, **_slice(query, uri))
+        return ReadResourceContents(to_json(found, indent=2), JSON)
+    if query:
+        raise RequestError(f"'{uri}': only a journal and values take offset and limit")
+    if part == "":
+        return ReadResourceContents(to_json(await service.status(workflow_id), indent=2), JSON)
+    if part == "graph":
+        return ReadResourceContents(await observing.graph(workflow_id), MERMAID)
+    if kind == "values":
+        raise RequestError("a path is missing", hint=f"e.g. {run_uri(workflow_id)}/values/outputs")
+    raise RequestError(f"there is no '{part}' of a run", hint=did_you_mean(kind, _PARTS_OF_RUN))
+
+
+def _slice(query: str, uri: str) -> dict[str, Any]:
+    given: dict[str, Any] = {}
+    for name, text in parse_qsl(query, keep_blank_values=True):
+        if name not in ("offset", "limit"):
+            hint = did_you_mean(name, ("offset", "limit"), what="it takes")
+            raise RequestError(f"'{uri}' has an unknown '{name}'", hint=hint)
+        if not text.isdecimal():
+            raise RequestError(f"'{uri}': {name} must be a whole number, not '{text}'")
+        given[name] = int(text)
+    return given

@@ -1,0 +1,97 @@
+"""Toolset `debug`: what was computed in a run and why, how its steps went, transforms tried out, and what a
+workflow will do. Changes nothing."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, NotRequired
+
+from mcp.server.mcpserver.tools import Tool
+from mcp.types import CallToolResult, ToolAnnotations
+from pydantic import Field
+from typing_extensions import TypedDict
+
+from workflows_mcp.mcp_server.answers import Status
+from workflows_mcp.mcp_server.tooling import AnyValue, Ctx, Structure, answer, make_tool
+from workflows_mcp.mcp_server.tooling import service_of as _service
+
+RunId = Annotated[str, Field(description="Id of the run")]
+
+
+class Traces(TypedDict):
+    traces: list[dict[str, Any]]
+    total: NotRequired[int]
+    note: NotRequired[str]
+
+
+class DebugInfo(TypedDict):
+    current_step: str | None
+    step_history: list[dict[str, Any]]
+    earlier_steps: NotRequired[int]
+    state_size: dict[str, Any]
+    performance: dict[str, Any]
+    status: Status
+    events: int
+
+
+class Tested(TypedDict):
+    success: bool
+    output: NotRequired[Any]
+    error: NotRequired[str]
+    execution_time_ms: float
+
+
+class Explained(TypedDict):
+    steps: list[dict[str, Any]]
+    more_steps: NotRequired[int]
+    estimated_duration: str
+    required_tools: list[str]
+
+
+async def workflow_trace_transformations(
+    ctx: Ctx,
+    workflow_id: RunId,
+    field: Annotated[str | None, Field(description="Only this computed field")] = None,
+    include_timing: Annotated[bool, Field(description="How long each took, when done again")] = False,
+) -> Annotated[CallToolResult, Traces]:
+    """How the computed fields of a run got their values, the last 100: what triggered each computation, its
+    input, output and error."""
+    debugging = _service(ctx).debugging
+    return answer(await debugging.trace_transformations(workflow_id, field, include_timing=include_timing))
+
+
+async def workflow_debug_info(ctx: Ctx, workflow_id: RunId) -> Annotated[CallToolResult, DebugInfo]:
+    """Where a run is, when each step began and ended and how it went, how large its state is, and which
+    computed fields are slow."""
+    return answer(await _service(ctx).debugging.debug_info(workflow_id))
+
+
+async def workflow_test_transformation(
+    ctx: Ctx,
+    transform: Annotated[str, Field(description="JavaScript, as in state_schema.computed")],
+    input: Annotated[AnyValue, Field(description="What it gets as input; a list for several sources")],
+    context: Annotated[Structure, Field(description="Further fields of the state, by name")] = None,
+    validate: Annotated[str, Field(description="JavaScript over output that must hold")] = "",
+) -> Annotated[CallToolResult, Tested]:
+    """Try a transform out, without a run and without side effects."""
+    debugging = _service(ctx).debugging
+    return answer(await debugging.test_transformation(transform, input, context, validate))
+
+
+async def workflow_explain_plan(
+    ctx: Ctx,
+    workflow: Annotated[str, Field(description="Its name")],
+    inputs: Annotated[Structure, Field(description="Values for its inputs, by name")] = None,
+) -> Annotated[CallToolResult, Explained]:
+    """What a workflow will do, without running it: its steps, on which conditions, what they read, how many
+    sub-agents, which tools. What only a run can tell is "unknown: …"."""
+    return answer(await _service(ctx).debugging.explain_plan(workflow, inputs))
+
+
+def debug_tools() -> list[Tool]:
+    reads = ToolAnnotations(read_only_hint=True, open_world_hint=False)
+    return [
+        make_tool(workflow_trace_transformations, title="Trace computed fields", hints=reads),
+        make_tool(workflow_debug_info, title="Debug a run", hints=reads),
+        make_tool(workflow_test_transformation, title="Test a transform", hints=reads),
+        make_tool(workflow_explain_plan, title="Explain a workflow", hints=reads),
+    ]

@@ -1,0 +1,153 @@
+"""Looking at workflows and runs from outside, without driving them: the part of the service behind resources
+and notices. Nothing here changes a run, and nobody is counted as its agent."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Callable
+from dataclasses import dataclass
+from typing import Any
+
+from workflows_mcp.agent.journal_view import journal_view
+from workflows_mcp.agent.mermaid import drawn_plan, drawn_run
+from workflows_mcp.agent.parts import all_tasks, part_of, run_of
+from workflows_mcp.agent.walk import blocks_of
+from workflows_mcp.driving import Driving
+from workflows_mcp.engines.base import Engine
+from workflows_mcp.errors import RequestError
+from workflows_mcp.library.catalog import Catalog
+from workflows_mcp.limits import Limits
+from workflows_mcp.machine.scope import iso
+from workflows_mcp.machine.state import TERMINAL, RunState
+from workflows_mcp.values import Value
+
+_LOOK_SECONDS = 30.0
+"""How long one wait for a change lasts; another one follows."""
+
+
+@dataclass(frozen=True, slots=True)
+class Progress:
+    """A block that has started or ended."""
+
+    at: float
+    address: str
+    status: str
+    outcome: str
+    message: str | None
+    seconds: float | None
+
+
+class Observing:
+    def __init__(self, engine: Engine, driving: Driving, catalog: Catalog, limits: Limits) -> None:
+        self._engine = engine
+        self._driving = driving
+        self._catalog = catalog
+        self._limits = limits
+
+    # Workflows
+
+    def names(self) -> list[str]:
+        """Of all workflows that can be found, whether they can be run or not."""
+        return sorted(self._catalog.entries())
+
+    def text_of(self, workflow: str) -> str:
+        """The definition as it is written, also where it is wrong."""
+        path = self._catalog.find(workflow).path
+        try:
+            return path.read_text(encoding="utf-8", errors="replace")
+        except OSError as error:
+            raise RequestError(f"'{workflow}' cannot be read: {error.strerror} ({path})") from None
+
+    def drawing_of(self, workflow: str) -> str:
+        return drawn_plan(self._catalog.definition(workflow).plan)
+
+    # Runs, and tasks of runs
+
+    def run_of(self, workflow_id: str) -> str:
+        """The run that this is, or that it is a task of."""
+        return run_of(workflow_id)
+
+    async def tasks(self, workflow_id: str) -> list[str]:
+        """The ids of its tasks, as far as there are any now."""
+        run_id = run_of(workflow_id)
+        known = [part.id for part in all_tasks((await self._engine.view(run_id)).state)]
+        return [it for it in known if workflow_id == run_id or it.startswith(f"{workflow_id}.")]
+
+    async def graph(self, workflow_id: str) -> str:
+        situation = await self._driving.situation(workflow_id)
+        return drawn_run(situation.machine, situation.scope, situation.task)
+
+    async def journal(self, workflow_id: str, *, offset: int = 0, limit: int | None = None) -> dict[str, Any]:
+        _check_slice(offset, limit)
+        part = part_of(await self._engine.view(run_of(workflow_id)), workflow_id)
+        _, events = await self._engine.journal(part.run_id)
+        return journal_view(part, events, self._limits, offset=offset, limit=limit)
+
+    async def value(self, workflow_id: str, path: str, *, offset: int = 0, limit: int | None = None) -> Value:
+        """The value at a path, whole; of a text, a list or an object as much as is asked for."""
+        _check_slice(offset, limit)
+        value = await self._driving.value(workflow_id, path)
+        end = None if limit is None else offset + limit
+        if isinstance(value, dict):
+            return dict(list(value.items())[offset:end])
+        return value[offset:end] if isinstance(value, str | list) else value
+
+    async def position(self, workflow_id: str) -> int:
+        """How many events the run has behind it, so that `moved` can tell what has happened since."""
+        return (await self._engine.view(run_of(workflow_id))).state.events
+
+    async def moved(self, workflow_id: str, position: int) -> int | None:
+        """Where the run is as soon as it has gone beyond a position, whichever process drives it. None: it
+        has ended there, and will not change any more."""
+        while True:
+            machine = await self._engine.wait(
+                run_of(workflow_id),
+                lambda state: state.events > position or state.status != "running",
+                _LOOK_SECONDS,
+            )
+            state = machine.state
+            if state.events > position:
+                return state.events
+            if state.status != "running":
+                return None
+
+    async def times(self, run_id: str) -> tuple[str, str]:
+        """When a run was begun, and when something happened in it last."""
+        state = (await self._engine.view(run_of(run_id))).state
+        return iso(state.started_at) or "", iso(state.changed_at) or ""
+
+    async def watch(self, run_id: str) -> AsyncIterator[Progress]:
+        """Every block as it starts and ends, until the run has ended or needs an answer."""
+        seen: dict[str, str] = {}
+        position = -1
+        while True:
+            machine = await self._engine.wait(run_id, _moved_beyond(position), 1.0)
+            state = machine.state
+            position = state.events
+            for address, _, record in blocks_of(machine):
+                if seen.get(address) == record.status:
+                    continue
+                seen[address] = record.status
+                ended = record.completed_at if record.status in TERMINAL else None
+                seconds = ended - record.started_at if ended and record.started_at else None
+                at = ended or record.started_at or state.changed_at
+                yield Progress(at, address, record.status, record.outcome, record.message, seconds)
+            if needs_attention(state):
+                return
+
+
+def _check_slice(offset: int, limit: int | None) -> None:
+    if offset < 0 or (limit is not None and limit < 1):
+        raise RequestError("offset must be 0 or more, and limit 1 or more")
+
+
+def needs_attention(state: RunState) -> bool:
+    """Whether the run has ended or asks something of the agent."""
+    return state.status != "running" or asks(state)
+
+
+def asks(state: RunState) -> bool:
+    return any(frame.kind == "agent" for frame in state.frames.values())
+
+
+def _moved_beyond(position: int) -> Callable[[RunState], bool]:
+    return lambda state: state.events > position or needs_attention(state)

@@ -1,0 +1,185 @@
+"""The step type `AgentShell` (`agent_shell_command` in the reactive dialect): a command that only the agent
+can run, because it needs a terminal, a permission, or somebody to talk to.
+
+The agent hands back what the command printed and how it ended, or what it gave as data. Both come to the same
+`result`. How values get into the command is the same as for `Shell`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, ClassVar, Literal, NamedTuple
+
+from pydantic import Field, field_validator
+
+from workflows_mcp.errors import StepError
+from workflows_mcp.policy.mcp_results import unpacked
+from workflows_mcp.steps.base import Hands, Question, Step, StepInputs, StepOutputs, StepResult
+from workflows_mcp.steps.output_formats import OutputFormat, formatted, formatted_or_nothing
+from workflows_mcp.steps.shell import exit_message, variables_as_text
+from workflows_mcp.values import Value
+
+_READ_AS = {
+    "text": "its standard output is taken as text",
+    "lines": "its standard output is read as a list of lines",
+    "json": "its standard output is read as JSON",
+    "key_value": "its standard output is read as lines KEY=value",
+}
+_AS_DATA = {
+    "text": "that text alone",
+    "lines": "the list of lines alone",
+    "json": "the data alone",
+    "key_value": "the object of keys and values alone",
+}
+_PRINTED: dict[str, Value] = {
+    "stdout": {"description": "All that it printed to standard output"},
+    "stderr": {"description": "All that it printed to standard error"},
+    "exit_code": {"description": "0 if it succeeded; 124 if the time ran out"},
+    "duration": {"description": "Seconds that it took, if you know"},
+}
+"""How a command ended, in the words of the result. Output that is data may use the same words otherwise."""
+
+
+class AgentShellInputs(StepInputs):
+    command: str = Field(description="What to run. Values in it are data: they never become shell syntax.")
+    reason: str = Field("", description="Why the agent must run it, and not the server.")
+    output_format: OutputFormat = Field(
+        "text", description="What its output is: text, lines, json or key_value."
+    )
+    timeout: float | None = Field(
+        None, gt=0, description="How long it may take; the agent ends it when the time is over."
+    )
+    working_dir: str = Field("", description="Where to run it.")
+    env: dict[str, str] = Field(default_factory=dict, description="Variables added to its environment.")
+    unsafe: Literal["raw"] | None = Field(
+        None,
+        description="raw: values are put in as text and can be syntax. For values that you trust.",
+    )
+
+    @field_validator("env", mode="before")
+    @classmethod
+    def _values_as_text(cls, env: Any) -> Any:
+        return variables_as_text(env)
+
+
+class AgentShellOutputs(StepOutputs):
+    result: Any = None
+    exit_code: int | None = None
+
+
+class AgentShell(Step):
+    """Has the agent run a command, and gives what it printed as text, lines, JSON or keys and values.
+
+    For commands that need a terminal or permissions that the server does not have. One that ends with another
+    exit code than 0 has failed.
+    """
+
+    name = "AgentShell"
+    offered: ClassVar[Mapping[str, str]] = {"reactive": "agent_shell_command"}
+    by: ClassVar[Hands] = "agent"
+    Inputs = AgentShellInputs
+    Outputs = AgentShellOutputs
+    level = "privileged"
+    capabilities = frozenset({"run_commands", "read_files", "write_files", "network"})
+    code_inputs = frozenset({"command"})
+    timeout_input = "timeout"
+    may_fail = True
+    gives = "result"
+
+    def ask(self, inputs: AgentShellInputs) -> Question:
+        parameters: dict[str, Value] = {"command": inputs.command}
+        where = within = ""
+        if inputs.reason:
+            parameters["reason"] = inputs.reason
+        if "output_format" in inputs.model_fields_set:
+            parameters["output_format"] = inputs.output_format
+        if inputs.timeout is not None:
+            parameters["timeout"] = round(inputs.timeout * 1000)
+            within = (
+                f" Give it {inputs.timeout:g} seconds (parameters.timeout is in milliseconds); if they run "
+                "out, end it and take 124 as its exit code."
+            )
+        if inputs.working_dir:
+            parameters["working_dir"] = inputs.working_dir
+            where += " in the directory parameters.working_dir"
+        if inputs.env:
+            parameters["env"] = dict(inputs.env)
+            where += " with the variables of parameters.env added to its environment"
+        return Question(
+            type="agent_shell_command",
+            instructions=f"Run parameters.command in a shell{where}, exactly as it stands: change nothing, "
+            f"add nothing, run it once.{within} Where it asks for a decision, put that to the user. Then "
+            'submit {"stdout": "…", "stderr": "…", "exit_code": 0} with what it really printed and its real '
+            f"exit code: {_READ_AS[inputs.output_format]}. If it succeeded, you may submit "
+            f"{_AS_DATA[inputs.output_format]} instead. If you cannot run it, submit "
+            '{"is_error": true, "error": "<what happened>"}; do not make a result up.',
+            parameters=parameters,
+            result_schema={
+                "description": "What it printed and how it ended, {stdout, stderr, exit_code}; or its output "
+                f"as data, {_AS_DATA[inputs.output_format]}",
+                "properties": _PRINTED,
+            },
+        )
+
+    def answered(self, inputs: AgentShellInputs, result: Any) -> StepResult:
+        given = unpacked(result)
+        if given.failed:
+            return StepResult(
+                {"result": None, "exit_code": _exit_code(result)},
+                ok=False,
+                message=f"the command failed: {given.message}",
+            )
+        ended = _ended(result)
+        if ended is None:
+            return StepResult({"result": _as_data(result, inputs.output_format), "exit_code": None})
+        exit_code, stdout, stderr = ended
+        if exit_code:
+            value = formatted_or_nothing(stdout, inputs.output_format)
+            message = exit_message(exit_code, stdout, stderr)
+            return StepResult({"result": value, "exit_code": exit_code}, ok=False, message=message)
+        try:
+            value = formatted(stdout, inputs.output_format)
+        except StepError as error:
+            return StepResult({"result": None, "exit_code": exit_code}, ok=False, message=error.message)
+        return StepResult({"result": value, "exit_code": exit_code})
+
+
+class _Ended(NamedTuple):
+    exit_code: int | None
+    """None where nobody says; then it went well."""
+    stdout: str
+    stderr: str
+
+
+def _ended(result: Value) -> _Ended | None:
+    """How a command ended, where the result says that and nothing else."""
+    if (
+        not isinstance(result, dict)
+        or not result.keys() <= _PRINTED.keys()
+        or result.keys() <= {"stderr", "duration"}
+    ):
+        return None
+    stdout, stderr = result.get("stdout"), result.get("stderr")
+    exit_code = _exit_code(result)
+    if not isinstance(stdout, str | None) or not isinstance(stderr, str | None):
+        return None
+    if exit_code is None and result.get("exit_code") is not None:
+        return None
+    return _Ended(exit_code, stdout or "", stderr or "")
+
+
+def _exit_code(result: dict[str, Value]) -> int | None:
+    given = result.get("exit_code")
+    if isinstance(given, str) and given.strip().isascii() and given.strip().isdigit():
+        return int(given)
+    return given if isinstance(given, int) and not isinstance(given, bool) else None
+
+
+def _as_data(result: Value, output_format: str) -> Value:
+    """What an agent has read already, as it is; text that nobody has read yet is read."""
+    if not isinstance(result, str):
+        return result
+    try:
+        return formatted(result, output_format)
+    except StepError:
+        return result

@@ -1,0 +1,1 @@
+"""The development server of Temporal: started, shared by the processes of a home, and ended with them."""

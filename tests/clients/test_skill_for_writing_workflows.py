@@ -1,0 +1,238 @@
+"""The skill that teaches a model to write workflows: every example is checked and carried out with the very calls that
+the skill names, what it says of errors is what they say, and everything that it names exists."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import re
+from collections.abc import Awaitable, Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from mcp import Client
+
+from support.claude_code import claude_code
+from support.scripted_model import scripted_model
+from workflows_mcp.dialects.schema import workflow_schema
+from workflows_mcp.mcp_server.server import build_server
+from workflows_mcp.mcp_server.tools.core import core_tools
+from workflows_mcp.settings import load_settings
+from workflows_mcp.steps.registry import default_registry
+
+ROOT = Path(__file__).resolve().parents[2]
+PLUGIN = ROOT / "plugin"
+SKILL = PLUGIN / "skills" / "writing-workflows" / "SKILL.md"
+TEXT = SKILL.read_text(encoding="utf-8")
+SECTIONS: dict[str, str] = dict(re.findall(r"^## ([^\n]+)\n(.*?)(?=^## |\Z)", TEXT, re.M | re.S))
+EXAMPLES = {
+    name: re.findall(r"^```yaml\n(.*?)^```$", body, re.M | re.S)[0]
+    for name, body in SECTIONS.items()
+    if "```yaml" in body
+}
+DEFINITIONS = workflow_schema(default_registry())["$defs"]
+REFERENCES = {
+    "succeeded",
+    "failed",
+    "each",
+    "value",
+    "input",
+    "response",
+    "secrets",
+    "blocks",
+    "outputs",
+    "metadata",
+}
+"""What a transform is given, which is no key."""
+OF_THE_SERVER = {"workflows"}
+"""What it is called where the plugin sets it up."""
+
+Call = Callable[..., Awaitable[dict[str, Any]]]
+
+
+def serve(place: Path, work: Callable[[Call], Awaitable[None]], monkeypatch: pytest.MonkeyPatch) -> None:
+    """What an agent does that has nothing but the skill and the tools."""
+    monkeypatch.chdir(place)
+
+    async def session() -> None:
+        settings = load_settings({"WORKFLOWS_HOME": str(place / "home"), "HOME": str(place)}, workspace=place)
+        async with Client(build_server(settings), raise_exceptions=False) as client:
+
+            async def call(tool: str, **arguments: Any) -> dict[str, Any]:
+                result = await client.call_tool(tool, arguments)
+                assert not result.is_error, result.content
+                assert isinstance(result.structured_content, dict)
+                return result.structured_content
+
+            await work(call)
+
+    asyncio.run(asyncio.wait_for(session(), 60))
+
+
+CARRIED_OUT: list[tuple[str, dict[str, Any], dict[str, Any], dict[str, Any]]] = [
+    ("Graph", {"file": "b.txt"}, {"keep": "yes"}, {"outputs": {"lines": "3\n", "kept": True}}),
+    ("Graph", {"file": "b.txt"}, {"keep": "no"}, {"outputs": {"lines": "3\n", "kept": False}}),
+    (
+        "Stateful",
+        {"test_command": "make test"},
+        {"test": {"stdout": "ok", "stderr": "", "exit_code": 0}, "ask": {"confirmed": True}},
+        {"result": {"released": True}},
+    ),
+    (
+        "Stateful",
+        {"test_command": "make test"},
+        {"test": {"stdout": "red", "stderr": "", "exit_code": 2}},
+        {"result": {"released": False, "why": "red"}},
+    ),
+    ("Reactive", {"files": ["a.txt", "b.txt"]}, {"ask": "split"}, {"state": {"decision": "split"}}),
+    ("Reactive", {"files": ["a.txt"]}, {}, {"messages": ["All 1 files are short."]}),
+]
+"""Example, inputs, answers by step, and what comes of it."""
+
+
+@pytest.mark.parametrize(("example", "inputs", "answers", "expected"), CARRIED_OUT)
+def test_an_example_is_right_and_does_what_it_says_by_the_calls_that_the_skill_names(
+    example: str,
+    inputs: dict[str, Any],
+    answers: dict[str, Any],
+    expected: dict[str, Any],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    text = EXAMPLES[example]
+    name = yaml.safe_load(text)["name"]
+    (tmp_path / "a.txt").write_text("one\n", encoding="utf-8")
+    (tmp_path / "b.txt").write_text("one\ntwo\nthree\n", encoding="utf-8")
+
+    async def work(call: Call) -> None:
+        assert await call("validate_workflow_yaml", yaml_content=text) == {"valid": True, "problems": []}
+        folder = tmp_path / ".workflows"
+        folder.mkdir()
+        (folder / f"{name}.yaml").write_text(text, encoding="utf-8")
+        assert name in {it["name"] for it in (await call("list_workflows"))["workflows"]}
+        run = await call("start_workflow", workflow=name, inputs=inputs)
+        asked = []
+        while run["status"] == "pending_action":
+            step = run["action"]["step_id"]
+            asked.append(step)
+            run = await call(
+                "submit_result", workflow_id=run["workflow_id"], step_id=step, result=answers[step]
+            )
+        assert asked == list(answers)
+        assert run["status"] == "completed", run
+        assert expected.get("state", {}).items() <= run.get("state", {}).items()
+        assert [key for key in expected if key != "state" and run.get(key) != expected[key]] == []
+        assert (tmp_path / "note.txt").exists() == (answers.get("keep") == "yes")
+
+    serve(tmp_path, work, monkeypatch)
+
+
+BLOCKS = "name: x\ninputs: {who: string}\nblocks:\n  - {id: a, type: Shell, inputs: {command: ls}}\n"
+STATEFUL = "name: x\ninitial_state: {n: 0}\nsteps:\n"
+REACTIVE = "name: x\ndefault_state: {raw: {n: 0}}\nsteps:\n"
+MISTAKES = {
+    "does not wait for block": BLOCKS
+    + "  - {id: b, type: Shell, inputs: {command: 'echo ${blocks.a.stdout}'}}\n",
+    "there is no block type": BLOCKS + "  - {id: b, type: shell, inputs: {command: ls}}\n",
+    "there is no step type": STATEFUL + "  - {id: b, type: Shell, needs_state: [], command: ls}\n",
+    "a block has no key": BLOCKS + "  - {id: b, type: Shell, command: ls}\n",
+    "the workflow has no input": BLOCKS
+    + "  - {id: b, type: Shell, inputs: {command: 'echo ${inputs.whom}'}}\n",
+    "a workflow has no key 'steps'": BLOCKS + "steps:\n  - {id: b, type: shell, command: ls}\n",
+    "does not declare it": STATEFUL + "  - {id: b, type: return, needs_state: [], value: '{{ state.n }}'}\n",
+    "prompt needs the input 'prompt_type'": STATEFUL
+    + "  - {id: b, type: prompt, needs_state: [], message: m}\n",
+    "cannot be written": REACTIVE + "  - {type: state_update, path: computed.n, value: 1}\n",
+    "is read as a mapping, not as text": REACTIVE + "  - type: user_message\n    message: {{ n }}\n",
+    "nothing provides": REACTIVE + "  - {type: user_message, message: '{{ m }}'}\n",
+}
+
+
+def test_what_the_skill_says_of_errors_is_what_they_say(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rows = re.findall(r"^\| `(.+?)` \|", SECTIONS["What errors say, and what to do"], re.M)
+    assert sorted(it for it in rows if it != "message") == sorted(MISTAKES)
+
+    async def work(call: Call) -> None:
+        for message, text in MISTAKES.items():
+            found = await call("validate_workflow_yaml", yaml_content=text)
+            told = [problem for problem in found["problems"] if message in problem["message"]]
+            assert told, (message, found)
+            assert all(problem["hint"] for problem in told)
+
+    serve(tmp_path, work, monkeypatch)
+
+
+def kinds(definition: str) -> set[str]:
+    return set(DEFINITIONS[definition]["properties"]["type"]["enum"])
+
+
+@pytest.mark.parametrize(
+    ("section", "definition"), [("Graph", "block"), ("Stateful", "step"), ("Reactive", "reactive_step")]
+)
+def test_each_dialect_names_all_of_its_step_types_and_no_other(section: str, definition: str) -> None:
+    [listed] = re.findall(r"^- Types: (.*?)(?=^- )", SECTIONS[section], re.M | re.S)
+    named = set(re.findall(r"`(\w+)`", re.sub(r"\([^)]*\)", "", listed)))
+    own = kinds(definition) - {"Workflow"}  # another name of ExecuteWorkflow
+    assert named == (own if section == "Graph" else own - kinds("block"))
+
+
+def words_of(schema: object) -> Iterator[str]:
+    if isinstance(schema, dict):
+        yield from schema.get("properties", {})
+        yield from (value for value in schema.get("enum", ()) if isinstance(value, str))
+        for value in schema.values():
+            yield from words_of(value)
+    elif isinstance(schema, list):
+        for value in schema:
+            yield from words_of(value)
+
+
+def test_the_skill_names_no_key_tool_or_field_that_there_is_not() -> None:
+    registry = default_registry()
+    known = {*words_of(DEFINITIONS)} | REFERENCES | OF_THE_SERVER
+    known |= {tool.name for tool in core_tools()}
+    for tool in core_tools():
+        known |= {*words_of(tool.parameters), *words_of(tool.output_schema)}
+    for name in registry.own_names():
+        step = registry.get(name)
+        known |= {name, *step.offered.values(), *step.Outputs.model_fields}
+    known |= {it for text in EXAMPLES.values() for it in re.findall(r"\bid: (\w+)", text)}
+    prose = re.sub(r"^```.*?^```$", "", TEXT, flags=re.M | re.S)
+    spans = [it for it in re.findall(r"`([^`]+)`", prose) if it not in MISTAKES]
+    named = {span for span in spans if re.fullmatch(r"[A-Za-z_]+", span)}
+    named |= {it for span in spans for it in re.findall(r"^(\w+):", span)}
+    assert {"validate_workflow_yaml", "start_workflow", "submit_result", "get_workflow_status"} <= named
+    assert named - known == set()
+
+
+def test_the_head_of_the_skill_is_what_clients_read() -> None:
+    _, head, _ = TEXT.split("---\n", 2)
+    above = yaml.safe_load(head)
+    assert above["name"] == SKILL.parent.name
+    assert re.fullmatch(r"[a-z0-9-]{1,64}", above["name"])
+    assert len(above["description"]) <= 1024
+    assert len(TEXT) < 12_000, "it is read as a whole when it is needed"
+
+
+@pytest.mark.slow
+def test_claude_code_has_the_skill_when_it_has_the_plugin(tmp_path: Path) -> None:
+    """Its list of skills is read from what it tells a scripted model, and itself."""
+    claude = claude_code(tmp_path)
+    said = claude("plugin", "validate", "--strict", PLUGIN)
+    assert said.returncode == 0, said.stdout + said.stderr
+    with scripted_model([lambda messages: "done"]) as (address, _):
+        said = claude(
+            *("-p", "hello", "--plugin-dir", PLUGIN, "--output-format", "stream-json", "--verbose"),
+            environment={
+                "ANTHROPIC_BASE_URL": address,
+                "ANTHROPIC_API_KEY": "none",
+                "WORKFLOWS_MCP_COMMAND": "false",
+            },
+        )
+    told = [json.loads(line) for line in said.stdout.splitlines()]
+    [begun] = [it for it in told if it["type"] == "system" and it.get("subtype") == "init"]
+    assert f"workflows:{SKILL.parent.name}" in begun["skills"]

@@ -1,0 +1,193 @@
+"""The prompts that the server offers: `/workflow` in its forms, and the roles of agents and sub-agents."""
+
+from __future__ import annotations
+
+import asyncio
+import re
+from typing import Any
+
+import pytest
+from mcp import Client
+from mcp.shared.exceptions import MCPError
+from mcp.types import INVALID_PARAMS
+
+from workflows_mcp.mcp_server.server import build_server
+from workflows_mcp.settings import load_settings
+
+pytestmark = pytest.mark.rows("R23")
+
+TOOLSETS = (
+    "core",
+    "reactive",
+    "graph",
+    "stateful",
+    "memory",
+    "debug",
+    "core,reactive",
+    "graph,reactive",
+    "all",
+)
+
+
+async def text_of(client: Client, name: str, **arguments: str) -> str:
+    found = await client.get_prompt(name, arguments)
+    [message] = found.messages
+    assert message.role == "user"
+    return str(getattr(message.content, "text", ""))
+
+
+def tool_names(toolsets: str) -> set[str]:
+    server = build_server(load_settings({"WORKFLOWS_TOOLSETS": toolsets}))
+    return {tool.name for tool in asyncio.run(server.list_tools())}
+
+
+def rendered(toolsets: str, name: str, **arguments: str) -> str:
+    server = build_server(load_settings({"WORKFLOWS_TOOLSETS": toolsets}))
+    found: Any = asyncio.run(server.get_prompt(name, arguments))
+    return str(found.messages[0].content.text)
+
+
+@pytest.mark.parametrize("toolsets", TOOLSETS)
+def test_prompts_name_only_tools_that_are_switched_on(toolsets: str) -> None:
+    every, there = tool_names("all"), tool_names(toolsets)
+    texts = [rendered(toolsets, "workflow_orchestrator", workflow_name="standards:fix")]
+    forms = (
+        "",
+        "list",
+        "list git",
+        "standards:fix info",
+        "standards:fix start",
+        "resume wf_1",
+        "status wf_1",
+    )
+    texts += [rendered(toolsets, "workflow", command=form) for form in forms]
+    for text in texts:
+        named = set(re.findall(r"[a-z_]+", text)) & every
+        assert named, text
+        assert named <= there, f"{toolsets}: {named - there}"
+
+
+def test_the_prompts_are_there_over_stdio_with_their_arguments(place: Any) -> None:
+    async def work(agent: Any) -> None:
+        listed = (await agent.client.list_prompts()).prompts
+        assert [prompt.name for prompt in listed] == [
+            "workflow",
+            "workflow_orchestrator",
+            "workflow_sub_agent",
+        ]
+        for prompt in listed:
+            assert prompt.title
+            assert prompt.description
+            assert all(argument.description for argument in prompt.arguments or ())
+        required = {it.name: [a.name for a in it.arguments or () if a.required] for it in listed}
+        assert required == {
+            "workflow": [],
+            "workflow_orchestrator": ["workflow_name"],
+            "workflow_sub_agent": ["workflow_id"],
+        }
+        text = await text_of(agent.client, "workflow_orchestrator", workflow_name="standards:fix")
+        assert text.startswith("You carry out a workflow: standards:fix.")
+        assert "get_workflow_info(workflow='standards:fix')" in text
+
+    place.serve(work)
+
+
+@pytest.mark.parametrize("mode", ["auto", "legacy"])
+def test_an_unknown_prompt_and_a_wrong_argument_are_told_apart_from_a_broken_server(
+    place: Any, mode: str
+) -> None:
+    async def work(agent: Any) -> None:
+        for name, arguments, said in (
+            ("workflows", {}, "did you mean 'workflow'"),
+            ("workflow_orchestrator", {}, "'workflow_name' is missing"),
+            ("workflow_orchestrator", {"workflow_name": "x", "name": "y"}, "unknown argument 'name'"),
+            ("workflow_sub_agent", {"workflow_id": "wf_0"}, "there is no run 'wf_0'"),
+        ):
+            with pytest.raises(MCPError) as refused:
+                await agent.client.get_prompt(name, arguments)
+            assert refused.value.error.code == INVALID_PARAMS
+            assert said in refused.value.error.message
+
+    place.serve(work, mode=mode)
+
+
+@pytest.mark.parametrize(
+    ("typed", "wanted"),
+    [
+        ("", "Call list_workflows."),
+        ("list", "Call list_workflows."),
+        ("list git clean", 'Call list_workflows(query="git clean").'),
+        ("standards:fix info", 'Call get_workflow_info(workflow="standards:fix").'),
+        ("standards:fix", 'Call get_workflow_info(workflow="standards:fix").'),
+        ("resume wf_7", "Call get_next_step(workflow_id='wf_7')"),
+        ("status wf_7", "Call get_workflow_status(workflow_id='wf_7', wait_seconds=0)."),
+        ("status", "Call get_workflow_status without a workflow_id"),
+        ("standards:fix start", "Carry out this workflow."),
+        (
+            "standards:fix start --input branch=main --input 'note=two words'",
+            'with inputs {"branch":"main","note":"two words"}',
+        ),
+        ("standards:fix start --input=a=b=c", 'with inputs {"a":"b=c"}'),
+        ("standards:fix start --dry", "Start nothing: '--dry' is not understood"),
+        ("standards:fix stop it", "That is none of the forms"),
+        ("it's broken", "That is none of the forms"),
+    ],
+)
+def test_every_form_of_the_command_says_what_to_do(typed: str, wanted: str) -> None:
+    text = rendered("core", "workflow", command=typed)
+    assert text.startswith(f"The user typed: /workflow {typed}".rstrip())
+    assert wanted in text
+
+
+def test_words_may_come_one_by_one() -> None:
+    words = {"command": "standards:fix", "word2": "start", "word3": "--input", "word4": "a=1"}
+    whole = rendered("core", "workflow", command="standards:fix start --input a=1")
+    assert rendered("core", "workflow", **words) == whole
+    assert "start_workflow" in whole
+    assert "/workflow resume" in whole
+
+
+def test_with_the_toolset_reactive_alone_its_own_tools_are_named() -> None:
+    text = rendered("reactive", "workflow", command="standards:fix start")
+    for name in ("workflow_get_info", "workflow_start", "workflow_step_complete", "workflow_checkpoint"):
+        assert name in text
+    assert "Call workflow_resume(workflow_id='wf_7')" in rendered(
+        "reactive", "workflow", command="resume wf_7"
+    )
+
+
+TASKS = """
+name: tasks
+steps:
+  - {id: work, type: parallel_foreach, items: [{id: a, file: x.ts}], sub_agent_task: one}
+sub_agent_tasks:
+  one: {steps: [{id: do, type: mcp_call, method: do, params: {file: "{{ file }}"}}]}
+"""
+
+
+@pytest.mark.parametrize(
+    ("toolset", "start", "begin"),
+    [("core", "start_workflow", "get_next_step"), ("reactive", "workflow_start", "workflow_get_next_step")],
+)
+def test_the_prompt_of_a_sub_agent_has_its_task_in_place(
+    place: Any, toolset: str, start: str, begin: str
+) -> None:
+    (place.workspace / "workflows.toml").write_text(f'toolsets = ["{toolset}"]\n')
+    place.define("tasks", TASKS)
+
+    async def work(agent: Any) -> None:
+        run_id = (await agent.call(start, workflow="tasks"))["workflow_id"]
+        text = await text_of(agent.client, "workflow_sub_agent", workflow_id=run_id, task_id="a")
+        task = f"{run_id}.work.a"
+        assert await text_of(agent.client, "workflow_sub_agent", workflow_id=task) == text
+        assert f"Begin with {begin}." in text
+        assert "x.ts" in text
+        assert task in text
+        assert "{" not in text.replace('{"', "")
+        # what it says works
+        first = await agent.call(begin, workflow_id=run_id, task_id=task)
+        assert first["status"] == "pending_action"
+        with pytest.raises(MCPError, match="is a run, and no task"):
+            await agent.client.get_prompt("workflow_sub_agent", {"workflow_id": run_id})
+
+    place.serve(work)

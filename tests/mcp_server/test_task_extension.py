@@ -1,0 +1,172 @@
+"""A call whose run goes on for long is a task, for clients that know tasks; for all others it answers as ever."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from mcp import Client
+from mcp.shared.exceptions import MCPError
+
+from support.task_client import TaskClient, ask
+from workflows_mcp.mcp_server import server as server_module
+from workflows_mcp.mcp_server.server import build_server
+from workflows_mcp.settings import Settings
+
+pytestmark = pytest.mark.rows("X8")
+
+HELD = """
+name: held
+blocks:
+  - {id: hold, type: Shell, inputs: {command: cat gate}}
+  - {id: ask, type: Prompt, depends_on: [hold], inputs: {prompt: "Well?"}}
+outputs: {said: "${blocks.hold.outputs.stdout} ${blocks.ask.outputs.response}"}
+"""
+REACTIVE = """
+name: held
+default_state: {raw: {said: ""}}
+steps:
+  - {id: hold, type: shell_command, command: cat gate, state_update: {path: raw.said}}
+  - {id: ask, type: user_input, prompt: "Well?", state_update: {path: raw.answer}}
+"""
+
+
+@pytest.fixture(autouse=True)
+def _at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(server_module, "WAIT_SECONDS", 0.0)
+
+
+def session(
+    directory: Path, tasks: TaskClient | None, work: Callable[[Client], Awaitable[None]], **settings: Any
+) -> None:
+    os.mkfifo(directory / "gate")
+    given = Settings(workspace=directory, home=directory / "home", **settings)
+
+    async def go() -> None:
+        extensions = [tasks] if tasks is not None else None
+        async with Client(build_server(given), extensions=extensions) as client:
+            await work(client)
+
+    asyncio.run(asyncio.wait_for(go(), 30))
+
+
+def opens(directory: Path) -> Callable[[TaskClient], Awaitable[None]]:
+    """Whoever waits at the gate goes on, the first time."""
+
+    async def between(tasks: TaskClient) -> None:
+        looks = len(tasks.seen)
+        if looks == 2:
+            await asyncio.to_thread((directory / "gate").write_text, "opened")
+
+    return between
+
+
+def test_a_call_that_would_wait_is_a_task_until_the_run_needs_its_agent(tmp_path: Path) -> None:
+    tasks = TaskClient(opens(tmp_path))
+
+    async def work(client: Client) -> None:
+        result = await client.call_tool("start_workflow", {"yaml": HELD})
+        answer = result.structured_content
+        assert answer is not None
+        assert (answer["status"], answer["action"]["step_id"]) == ("pending_action", "ask")
+        arguments = {"workflow_id": answer["workflow_id"], "result": "fine"}
+        ended = (await client.call_tool("submit_result", arguments)).structured_content
+        assert ended is not None
+        assert ended["outputs"] == {"said": "opened fine"}
+
+    session(tmp_path, tasks, work)
+    begun, first, *_, last = tasks.seen
+    assert begun["status"] == first["status"] == "working"
+    assert begun["createdAt"].endswith("Z")
+    assert "hold" in begun["statusMessage"]
+    assert last["status"] == "completed"
+
+
+def test_a_task_of_the_toolset_reactive_ends_in_the_shape_of_its_tool(tmp_path: Path) -> None:
+    folder = tmp_path / ".aromcp" / "workflows"
+    folder.mkdir(parents=True)
+    (folder / "held.yaml").write_text(REACTIVE, encoding="utf-8")
+
+    async def work(client: Client) -> None:
+        result = await client.call_tool("workflow_start", {"workflow": "held"})
+        answer = result.structured_content
+        assert answer is not None
+        assert answer["state"]["said"] == "opened"
+        assert answer["step"]["id"] == "ask"
+        assert answer["workflow_id"].startswith("wf_")
+
+    session(tmp_path, TaskClient(opens(tmp_path)), work, toolsets=("reactive",))
+
+
+def test_cancelling_a_task_cancels_its_run(tmp_path: Path) -> None:
+    async def cancel(tasks: TaskClient) -> None:
+        await tasks.ask("tasks/cancel", tasks.seen[0]["taskId"])
+
+    async def work(client: Client) -> None:
+        assert (await client.call_tool("start_workflow", {"yaml": HELD})).is_error
+        status = (await client.call_tool("get_workflow_status", {})).structured_content
+        assert status is not None
+        assert [run["status"] for run in status["runs"]] == ["cancelled"]
+
+    tasks = TaskClient(cancel)
+    session(tmp_path, tasks, work)
+    assert tasks.seen[-1]["status"] == "cancelled"
+
+
+def test_a_task_outlives_the_server_that_handed_it_out(tmp_path: Path) -> None:
+    task = ""
+
+    async def stop(tasks: TaskClient) -> None:
+        nonlocal task
+        task = tasks.seen[0]["taskId"]
+        raise ConnectionError("the server is gone")
+
+    async def work(client: Client) -> None:
+        with pytest.raises(ConnectionError):
+            await client.call_tool("start_workflow", {"yaml": HELD})
+
+    session(tmp_path, TaskClient(stop), work)
+    (tmp_path / "gate").unlink()
+
+    async def again(client: Client) -> None:
+        run = task.removeprefix("start_workflow:")
+        assert (await ask(client.session, "tasks/get", task)).status == "working"
+        await client.call_tool("get_workflow_status", {"workflow_id": run})
+        found = await ask(client.session, "tasks/get", task)
+        assert found.result is not None
+        assert found.result["structuredContent"]["action"]["step_id"] == "ask"
+
+    session(tmp_path, TaskClient(opens(tmp_path)), again)
+
+
+def test_an_unknown_task_is_refused(tmp_path: Path) -> None:
+    refused = []
+
+    async def wrong(tasks: TaskClient) -> None:
+        for task in ("start_workflow:wf_0", "wf_0", "list_workflows:wf_0"):
+            with pytest.raises(MCPError) as error:
+                await tasks.ask("tasks/get", task)
+            refused.append(error.value.error.message)
+        await tasks.ask("tasks/cancel", tasks.seen[0]["taskId"])
+
+    async def work(client: Client) -> None:
+        await client.call_tool("start_workflow", {"yaml": HELD})
+
+    session(tmp_path, TaskClient(wrong), work)
+    assert len(refused) == 3
+    assert all("there is no task" in message for message in refused)
+
+
+def test_a_client_that_does_not_know_tasks_gets_the_answer(tmp_path: Path) -> None:
+    async def work(client: Client) -> None:
+        result = await client.call_tool("start_workflow", {"yaml": HELD, "wait_seconds": 0})
+        assert result.structured_content is not None
+        assert result.structured_content["status"] == "running"
+        run = result.structured_content["workflow_id"]
+        await client.call_tool("control_workflow", {"workflow_id": run, "action": "cancel"})
+
+    session(tmp_path, None, work)

@@ -1,0 +1,168 @@
+"""Workflows that are published as tools of their own, with their inputs as typed arguments."""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from mcp import Client, StdioServerParameters
+
+from workflows_mcp.errors import RequestError
+from workflows_mcp.mcp_server.server import build_server
+from workflows_mcp.mcp_server.workflow_tools import tool_name
+from workflows_mcp.settings import Settings
+
+pytestmark = pytest.mark.rows("X11")
+
+DEPLOY = """
+name: "deploy:web-app"
+description: Brings the web application to a place.
+tags: [deploy]
+inputs:
+  place: {type: string, description: Where to}
+  times: {type: integer, default: 1}
+  parts: {type: list, required: false}
+blocks:
+  - {id: sure, type: Prompt, inputs: {prompt: "To ${inputs.place}?"}}
+outputs: {said: "${blocks.sure.outputs.response}", times: "${inputs.times}", parts: "${inputs.parts}"}
+"""
+
+
+def settings(directory: Path, *selectors: str, **files: str) -> Settings:
+    folder = directory / ".workflows"
+    folder.mkdir(exist_ok=True)
+    for name, text in {"deploy": DEPLOY, **files}.items():
+        (folder / f"{name}.yaml").write_text(text, encoding="utf-8")
+    return Settings(workspace=directory, home=directory / "home", workflow_tools=selectors)
+
+
+def session(given: Settings, work: Callable[[Client], Awaitable[None]]) -> None:
+    async def go() -> None:
+        async with Client(build_server(given)) as client:
+            await work(client)
+
+    asyncio.run(asyncio.wait_for(go(), 30))
+
+
+def test_a_workflow_is_a_tool_with_its_inputs_and_runs_as_any_other(tmp_path: Path) -> None:
+    async def work(client: Client) -> None:
+        [tool] = [it for it in (await client.list_tools()).tools if it.name == "deploy_web_app"]
+        assert tool.title == "deploy:web-app"
+        assert tool.description is not None
+        assert tool.description.startswith("Brings the web application to a place. (A workflow.")
+        assert tool.input_schema["required"] == ["place"]
+        assert tool.input_schema["properties"]["place"] == {"type": "string", "description": "Where to"}
+        assert tool.output_schema is not None
+        assert {"workflow_id", "status"} <= set(tool.output_schema["required"])
+        assert tool.annotations is not None
+        assert tool.annotations.read_only_hint is not True
+
+        given = {"place": "here", "times": "3", "parts": '["a", "b"]'}
+        asked = (await client.call_tool("deploy_web_app", given)).structured_content
+        assert asked is not None
+        assert asked["action"]["parameters"] == {"prompt": "To here?"}
+        answer = {"workflow_id": asked["workflow_id"], "result": "yes"}
+        ended = (await client.call_tool("submit_result", answer)).structured_content
+        assert ended is not None
+        assert ended["outputs"] == {"said": "yes", "times": 3, "parts": ["a", "b"]}
+
+    session(settings(tmp_path, "tag:deploy"), work)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        ({}, ["place"]),
+        ({"place": "x", "tims": 2}, ["tims", "did you mean 'times'"]),
+        ({"place": "x", "times": "many"}, ["times", "integer"]),
+    ],
+)
+def test_wrong_arguments_are_refused_by_name_and_nothing_is_started(
+    tmp_path: Path, arguments: dict[str, Any], said: list[str]
+) -> None:
+    async def work(client: Client) -> None:
+        result = await client.call_tool("deploy_web_app", arguments)
+        text = "".join(getattr(block, "text", "") for block in result.content)
+        assert result.is_error
+        assert [word for word in said if word not in text] == []
+        runs = (await client.call_tool("get_workflow_status", {})).structured_content
+        assert runs == {"runs": []}
+
+    session(settings(tmp_path, "tag:deploy"), work)
+
+
+@pytest.mark.parametrize(
+    ("selectors", "published"),
+    [
+        (("tag:deploy",), {"deploy_web_app"}),
+        (("deploy:*",), {"deploy_web_app"}),
+        (("deploy:web-app", "other"), {"deploy_web_app", "other"}),
+        (("tag:none",), set()),
+        ((), set()),
+    ],
+)
+def test_workflows_are_chosen_by_name_pattern_and_tag(
+    tmp_path: Path, selectors: tuple[str, ...], published: set[str]
+) -> None:
+    other = DEPLOY.replace("deploy:web-app", "other").replace("[deploy]", "[more]")
+    names: set[str] = set()
+
+    async def work(client: Client) -> None:
+        names.update(tool.name for tool in (await client.list_tools()).tools)
+
+    session(settings(tmp_path, *selectors, other=other), work)
+    assert names & {"deploy_web_app", "other"} == published
+
+
+def test_the_flag_of_the_command_says_which_workflows_are_tools(tmp_path: Path) -> None:
+    settings(tmp_path)
+
+    async def go() -> list[str]:
+        program = StdioServerParameters(
+            command=sys.executable,
+            args=["-m", "workflows_mcp", "serve", "--workflow-tools", "tag:deploy,nothing-*"],
+            env={"WORKFLOWS_HOME": str(tmp_path / "home"), "HOME": str(tmp_path)},
+            cwd=tmp_path,
+        )
+        async with Client(program) as client:
+            return [tool.name for tool in (await client.list_tools()).tools]
+
+    names = asyncio.run(asyncio.wait_for(go(), 30))
+    assert "deploy_web_app" in names
+    assert "start_workflow" in names
+
+
+def test_a_broken_workflow_is_left_out_and_told_of(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    broken = DEPLOY.replace("deploy:web-app", "broken").replace("type: Prompt", "type: Promt")
+
+    async def work(client: Client) -> None:
+        assert "broken" not in {tool.name for tool in (await client.list_tools()).tools}
+
+    session(settings(tmp_path, "broken", broken=broken), work)
+    assert "broken is no tool" in caplog.text
+
+
+@pytest.mark.parametrize("name", ["deploy web.app", "start workflow"])
+def test_two_tools_of_one_name_are_refused_at_the_start(tmp_path: Path, name: str) -> None:
+    given = settings(tmp_path, "tag:deploy", second=DEPLOY.replace("deploy:web-app", name))
+    with pytest.raises(RequestError, match="that is the name of") as refused:
+        build_server(given)
+    assert tool_name(name) in str(refused.value)
+
+
+@pytest.mark.parametrize(
+    ("workflow", "tool"),
+    [
+        ("deploy:web-app", "deploy_web_app"),
+        ("CI", "ci"),
+        ("2fa", "workflow_2fa"),
+        ("ärger", "rger"),
+        ("x" * 80, "x" * 60),
+    ],
+)
+def test_names_are_such_that_every_client_takes_them(workflow: str, tool: str) -> None:
+    assert tool_name(workflow) == tool

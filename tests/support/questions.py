@@ -1,0 +1,43 @@
+"""One step that is asked of an agent, in a run made by hand: what it asks, and what comes of an answer."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from workflows_mcp.agent.actions import Clean, check_result, pending_actions
+from workflows_mcp.machine.events import Started
+from workflows_mcp.machine.machine import Machine
+from workflows_mcp.plan.model import Bundle, Do, Graph, InputSpec, Node, Plan
+from workflows_mcp.steps.base import Step, StepResult
+from workflows_mcp.steps.registry import StepRegistry
+from workflows_mcp.values import Value
+
+
+class AskedRun:
+    """A run whose only step, `ask`, waits for the agent; `given` are the inputs of the run."""
+
+    def __init__(self, step: Step, inputs: dict[str, Value], **given: Value) -> None:
+        do = Do(
+            step.name,
+            inputs,
+            by="agent",
+            code=tuple(name for name in inputs if name in step.code_inputs),
+            defaults=step.output_defaults({}),
+            may_fail=step.may_fail,
+            gives=step.gives,
+        )
+        self._registry = StepRegistry(steps=[step])
+        plan = Plan("asks", "graph", Graph((Node("ask", do),)), {name: InputSpec() for name in given})
+        self.machine = Machine(Bundle("asks", {"asks": plan}))
+        self.machine.apply(Started(1000.0, "wf_1", given))
+
+    @property
+    def action(self) -> dict[str, Any]:
+        (action,) = pending_actions(self.machine, self._registry)
+        return action
+
+    def submit(self, result: Any, clean: Clean | None = None) -> StepResult:
+        """What the result amounts to; raises InvalidResult where it does not fit."""
+        address, taken = check_result(self.machine, self._registry, None, result, clean)
+        assert address == "ask"
+        return taken
