@@ -55,7 +55,7 @@ MAY_KNOW: dict[str, set[str]] = {
     },
     "starting": {"policy", "engines"},
     "mcp_server": {"service", "settings_http", "starting"},
-    "cli": {"service", "mcp_server", "temporal_dev", "settings_http"},
+    "cli": {"service", "policy", "mcp_server", "temporal_dev", "settings_http"},
     "__main__": {"cli"},
 }
 

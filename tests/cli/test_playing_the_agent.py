@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import asyncio
 import signal
 import subprocess
 import time
+from pathlib import Path
 from typing import Any
 
 import psutil
 import pytest
 
 from support.screen import Screen
+from workflows_mcp.cli.commands import run_command
+from workflows_mcp.limits import Limits
 
 TALK = """\
 name: talk
@@ -226,6 +230,23 @@ def test_an_interruption_ends_the_command_that_the_terminal_runs_and_keeps_the_r
     psutil.wait_procs([psutil.Process(it) for it in (group, *started) if psutil.pid_exists(it)], timeout=10)
     assert not any(psutil.pid_exists(it) for it in (group, *started))
     assert terminal.run("runs", "--json").data["runs"][0]["status"] == "pending_action"
+
+
+def test_whoever_is_told_to_go_at_the_moment_a_command_begins_leaves_nothing_of_it(tmp_path: Path) -> None:
+    async def told_to_go(turns: int) -> None:
+        running = asyncio.create_task(
+            run_command("sleep 97 & wait", seconds=None, directory=tmp_path, variables={}, limits=Limits())
+        )
+        for _ in range(turns):
+            await asyncio.sleep(0)
+        running.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await asyncio.wait_for(running, 10)
+
+    before = set(psutil.Process().children(recursive=True))
+    for turns in range(8):
+        asyncio.run(told_to_go(turns))
+        assert set(psutil.Process().children(recursive=True)) <= before
 
 
 def test_commands_are_not_run_where_the_settings_forbid_them(work: Any) -> None:

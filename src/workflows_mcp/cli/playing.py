@@ -92,9 +92,9 @@ class Player:
         result = await run_command(
             parameters["command"],
             seconds=seconds,
-            directory=str(settings.workspace / parameters.get("working_dir", "")),
+            directory=settings.workspace / parameters.get("working_dir", ""),
             variables=parameters.get("env", {}),
-            kept_bytes=settings.limits.captured_bytes,
+            limits=settings.limits,
         )
         how = f"exit code {result['exit_code']} in {took(result['duration'])}"
         self._paper.line(self._paper.paint(how, "dim"))
