@@ -82,7 +82,11 @@ def test_whoever_waits_for_a_worker_can_be_told_to_stop(temporal_address: Any, t
 def test_what_could_not_be_done_just_now_is_asked_again_as_the_same_request_and_not_for_ever(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    from temporalio.client import OutboundInterceptor, StartWorkflowUpdateInput
+    from temporalio.client import (
+        OutboundInterceptor,
+        StartWorkflowUpdateInput,
+        WorkflowUpdateRPCTimeoutOrCancelledError,
+    )
     from temporalio.service import RPCError, RPCStatusCode
 
     from workflows_mcp.engines.temporal import refusals
@@ -90,10 +94,12 @@ def test_what_could_not_be_done_just_now_is_asked_again_as_the_same_request_and_
     failing = RPCError("unexpected workflow task failure", RPCStatusCode.FAILED_PRECONDITION, b"")
     busy = RPCError("too many", RPCStatusCode.RESOURCE_EXHAUSTED, b"")
     no_worker = RPCError("no poller seen", RPCStatusCode.FAILED_PRECONDITION, b"")
+    cut_off = WorkflowUpdateRPCTimeoutOrCancelledError()
+    cut_off.__cause__ = RPCError("context canceled", RPCStatusCode.CANCELLED, b"")
     monkeypatch.setattr(refusals, "_BUSY_SECONDS", 0.001)
 
     class Server(OutboundInterceptor):
-        def __init__(self, *says: RPCError | None) -> None:
+        def __init__(self, *says: Exception | None) -> None:
             self.says = list(says)
             self.ids: list[str | None] = []
 
@@ -109,15 +115,16 @@ def test_what_could_not_be_done_just_now_is_asked_again_as_the_same_request_and_
         client = refusals.Refusals("there", "default", "queue").intercept_client(server)
         return asyncio.run(client.start_workflow_update(StartWorkflowUpdateInput(**nothing)))
 
-    server = Server(failing, busy, failing, None)
+    server = Server(failing, busy, cut_off, failing, None)
     assert asked(server) == "done"
-    assert len(server.ids) == 4
+    assert len(server.ids) == 5
     assert len(set(server.ids)) == 1, "so that the server knows it again"
     monkeypatch.setattr(refusals, "_FAILING_SECONDS", 0.02)
     monkeypatch.setattr(refusals, "WORKER_SECONDS", 0.05)
     for always, code, words in (
         (failing, "damaged", "workers fail at it"),
         (busy, "no_temporal", "has too much to do"),
+        (cut_off, "no_temporal", "context canceled"),
         (no_worker, "no_worker", "queue"),
     ):
         with pytest.raises(WorkflowsError, match=words) as caught:

@@ -41,8 +41,8 @@ _FORBIDDEN = {RPCStatusCode.PERMISSION_DENIED, RPCStatusCode.UNAUTHENTICATED}
 _BUSY_SECONDS = 0.2
 """How long to wait, about, before the same is asked again that could not be done just now."""
 _FAILING_SECONDS = 10.0
-"""A turn of a run fails, and is repeated at once, when something comes while its history ends. When turns
-fail for so long, it is not that."""
+"""A turn of a run fails, and is repeated at once, when something comes while its history ends; and a question
+is cut off when the worker that has it goes away. When that goes on for so long, it is something else."""
 
 
 def no_temporal(message: str, hint: str) -> RequestError:
@@ -64,10 +64,24 @@ def refused(host: str, namespace: str, error: RPCError) -> RequestError | RPCErr
 
 
 def _passes(error: RPCError, seconds: float) -> bool:
-    """Whether what was not done may well be done when it is asked again, after so many seconds of asking."""
+    """Whether what was not done may well be done when it is asked again, so many seconds after it first was
+    not."""
     if error.status is RPCStatusCode.FAILED_PRECONDITION:
         return "poller" not in error.message and seconds < _FAILING_SECONDS
+    if error.status is RPCStatusCode.CANCELLED:
+        return seconds < _FAILING_SECONDS
     return error.status is RPCStatusCode.RESOURCE_EXHAUSTED
+
+
+async def _answered(ask: Callable[[], Awaitable[T]]) -> T:
+    """For updates the library makes one error of what the server has cut off and of what whoever asks has
+    been told to stop: the server's own word is found behind it."""
+    try:
+        return await ask()
+    except WorkflowUpdateRPCTimeoutOrCancelledError as error:
+        if isinstance(error.__cause__, RPCError):
+            raise error.__cause__ from None
+        raise
 
 
 def _is_told_to_stop() -> bool:
@@ -104,7 +118,9 @@ class _Asked(OutboundInterceptor):
 
     async def start_update_with_start_workflow(self, input: StartWorkflowUpdateWithStartInput) -> Any:
         # what has failed is raised here; nobody looks for it a second time
-        quiet = dataclasses.replace(input, _on_start_error=lambda _: None)
+        update = input.update_workflow_input
+        once = dataclasses.replace(update, update_id=update.update_id or uuid.uuid4().hex)
+        quiet = dataclasses.replace(input, update_workflow_input=once, _on_start_error=lambda _: None)
         return await self._of_a_worker(partial(super().start_update_with_start_workflow, quiet))
 
     async def query_workflow(self, input: QueryWorkflowInput) -> Any:
@@ -127,20 +143,22 @@ class _Asked(OutboundInterceptor):
                 yield execution
 
     async def _of_a_worker(self, ask: Callable[[], Awaitable[T]]) -> T:
-        """What only a worker can answer. That it takes too long, and that whoever asks is told to stop, the
-        library makes one error of."""
+        """What only a worker can answer."""
         limit = asyncio.timeout(WORKER_SECONDS)
-        began = time.monotonic()
+        failing_since: float | None = None
         busy: RPCError | None = None
         try:
             async with limit:
                 while True:
                     try:
-                        return await ask()
+                        return await _answered(ask)
                     except RPCError as error:
-                        if not _passes(error, time.monotonic() - began):
+                        now = time.monotonic()
+                        failing_since = failing_since or now
+                        if not _passes(error, now - failing_since):
                             raise self._told(error) from None
-                        busy = error
+                        # what was cut off waits for a worker, as at first
+                        busy = None if error.status is RPCStatusCode.CANCELLED else error
                     await asyncio.sleep(_BUSY_SECONDS * random.uniform(0.5, 1.5))
         except (TimeoutError, WorkflowUpdateRPCTimeoutOrCancelledError):
             if not limit.expired() and _is_told_to_stop():
