@@ -9,12 +9,13 @@ import subprocess
 import time
 from pathlib import Path
 
+import psutil
 import pytest
 
 from workflows_mcp.errors import StepError
 from workflows_mcp.policy import leftovers
 from workflows_mcp.policy.leftovers import MARK, end_leftovers
-from workflows_mcp.policy.processes import Finished, Kept, run_process
+from workflows_mcp.policy.processes import Finished, Kept, Killed, run_process
 
 
 async def run(script: str, *, key: str = "key", capture: bool = True, keep: int = 1024 * 1024) -> Finished:
@@ -111,6 +112,7 @@ def test_much_output_keeps_its_beginning_and_its_end() -> None:
     assert len(finished.stdout) < 1200
 
 
+@pytest.mark.alone
 def test_much_output_neither_blocks_nor_slows_the_loop() -> None:
     async def scenario() -> tuple[Finished, float, float]:
         longest = 0.0
@@ -157,6 +159,7 @@ def test_output_up_to_the_limit_is_whole(size: int) -> None:
     assert kept.text("SETTING") == "x" * size
 
 
+@pytest.mark.alone
 @pytest.mark.usefixtures("way_of_waiting")
 def test_a_command_is_over_although_something_in_the_background_holds_its_output(tmp_path: Path) -> None:
     started = time.perf_counter()
@@ -172,6 +175,7 @@ def test_output_that_comes_just_after_the_end_is_still_read() -> None:
     assert asyncio.run(run("(sleep 0.03; echo late) & echo early")).stdout == "early\nlate\n"
 
 
+@pytest.mark.alone
 @pytest.mark.rows("G10")
 @pytest.mark.usefixtures("way_of_waiting")
 def test_cancelling_kills_the_whole_process_tree(tmp_path: Path) -> None:
@@ -198,6 +202,34 @@ def test_cancelling_kills_the_whole_process_tree(tmp_path: Path) -> None:
     pids, seconds = asyncio.run(scenario())
     assert [pid for pid in pids if alive(pid)] == []
     assert seconds < 1
+
+
+def test_whoever_has_started_a_command_is_killed_before_it_so_that_no_shell_tells_of_its_end(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    script = f"cd {tmp_path}; sh -c 'sh -c \"sleep 60 & echo \\$! >> pids; wait; :\"; :'; :"
+    killed: list[int] = []
+    kill = os.kill
+
+    def told(pid: int, number: int) -> None:
+        killed.append(pid)
+        kill(pid, number)
+
+    monkeypatch.setattr(os, "kill", told)
+
+    async def scenario() -> tuple[list[int], Finished]:
+        task = asyncio.create_task(run(script))
+        [pid] = await asyncio.to_thread(pids_in, tmp_path / "pids", 1)
+        line = [it.pid for it in psutil.Process(pid).parents()]
+        task.cancel()
+        with pytest.raises(Killed) as cancelled:
+            await task
+        return [pid, *line[: line.index(os.getpid())]], cancelled.value.finished
+
+    line, finished = asyncio.run(scenario())
+    assert len(line) == 4
+    assert killed[:4] == line[::-1]
+    assert (finished.stdout, finished.stderr) == ("", "")
 
 
 def test_cancelling_one_command_leaves_others_alone(tmp_path: Path) -> None:

@@ -47,7 +47,8 @@ def end_leftovers(keys: Collection[str]) -> int:
 def kill_all_of(keys: Collection[str], session: int | None = None) -> set[int]:
     """Kills what is found of these steps, and of the session, and returns it.
 
-    A process may start another while it is looked for: call this until nothing is found.
+    A process may start another while it is looked for: call this until nothing is found. Whoever has started
+    another goes first: a shell that outlives its command, for a moment, says "Killed" in its output.
     """
     if not keys:
         return set()
@@ -55,14 +56,16 @@ def kill_all_of(keys: Collection[str], session: int | None = None) -> set[int]:
     for pid in found:
         with suppress(ProcessLookupError, PermissionError):
             os.kill(pid, signal.SIGKILL)
-    return found
+    return set(found)
 
 
-def _belonging_to(keys: Collection[str], session: int | None, processes: list[Process]) -> set[int]:
+def _belonging_to(keys: Collection[str], session: int | None, processes: list[Process]) -> list[int]:
+    """Parents before their children."""
+    parents = {process.pid: process.parent for process in processes}
     children: dict[int, list[int]] = {}
     for process in processes:
         children.setdefault(process.parent, []).append(process.pid)
-    ourselves = _ourselves({process.pid: process.parent for process in processes})
+    ourselves = _line_of(os.getpid(), parents)  # a server may itself have been started by a step
     found: set[int] = set()
     waiting = [
         process.pid
@@ -74,13 +77,12 @@ def _belonging_to(keys: Collection[str], session: int | None, processes: list[Pr
         if pid not in found and pid not in ourselves:
             found.add(pid)
             waiting += children.get(pid, ())
-    return found
+    return sorted(found, key=lambda pid: len(_line_of(pid, parents)))
 
 
-def _ourselves(parents: dict[int, int]) -> set[int]:
-    """This process and those that it runs in: a server may itself have been started by a step."""
+def _line_of(pid: int, parents: dict[int, int]) -> set[int]:
+    """A process and those that it runs in."""
     line: set[int] = set()
-    pid = os.getpid()
     while pid and pid not in line:
         line.add(pid)
         pid = parents.get(pid, 0)
