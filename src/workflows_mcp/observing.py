@@ -3,6 +3,7 @@ and notices. Nothing here changes a run, and nobody is counted as its agent."""
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass
 from typing import Any
@@ -13,7 +14,7 @@ from workflows_mcp.agent.parts import all_tasks, part_of, run_of
 from workflows_mcp.agent.walk import blocks_of
 from workflows_mcp.driving import Driving
 from workflows_mcp.engines.base import Engine
-from workflows_mcp.errors import RequestError
+from workflows_mcp.errors import RequestError, WorkflowsError
 from workflows_mcp.library.catalog import Catalog
 from workflows_mcp.limits import Limits
 from workflows_mcp.machine.scope import iso
@@ -22,6 +23,7 @@ from workflows_mcp.values import Value
 
 _LOOK_SECONDS = 30.0
 """How long one wait for a change lasts; another one follows."""
+_LOOK_AT_FILES_SECONDS = 1.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,6 +58,17 @@ class Observing:
             return path.read_text(encoding="utf-8", errors="replace")
         except OSError as error:
             raise RequestError(f"'{workflow}' cannot be read: {error.strerror} ({path})") from None
+
+    async def rewritten(self, workflow: str, text: str) -> str:
+        """The definition as soon as it is another one than this; empty where there is none any more."""
+        while True:
+            try:
+                found = await asyncio.to_thread(self.text_of, workflow)
+            except WorkflowsError:
+                found = ""
+            if found != text:
+                return found
+            await asyncio.sleep(_LOOK_AT_FILES_SECONDS)
 
     def drawing_of(self, workflow: str) -> str:
         return drawn_plan(self._catalog.definition(workflow).plan)

@@ -14,6 +14,7 @@ from mcp.types import INVALID_PARAMS
 
 from support.in_memory import ERAS, Desk, called
 from support.subscriptions import Heard, subscribed
+from workflows_mcp import observing
 from workflows_mcp.mcp_server.notices import Notices
 from workflows_mcp.service import Service
 
@@ -70,6 +71,28 @@ def test_a_subscriber_hears_of_a_run_that_another_process_drives(desk: Desk, mod
 
 
 @pytest.mark.parametrize("mode", ERAS)
+def test_a_subscriber_hears_that_a_definition_was_rewritten_or_is_gone(
+    desk: Desk, mode: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(observing, "_LOOK_AT_FILES_SECONDS", 0.01)
+    heard = Heard()
+
+    async def work(client: Client) -> None:
+        uris = ("workflow://asks", "workflow://asks/graph")
+        async with subscribed(client, mode, *uris):
+            desk.define("other", ASKS.replace("asks", "other"))
+            path = desk.define("asks", ASKS.replace("first?", "first of all?"))
+            assert {await heard.uris.get(), await heard.uris.get()} == set(uris)
+            read = await client.read_resource("workflow://asks")
+            assert "first of all?" in str(read.contents[0])
+            path.unlink()
+            assert {await heard.uris.get(), await heard.uris.get()} == set(uris)
+            assert heard.uris.empty()
+
+    desk.serve(work, mode=mode, message_handler=heard)
+
+
+@pytest.mark.parametrize("mode", ERAS)
 def test_the_server_claims_only_what_it_tells(desk: Desk, mode: str) -> None:
     async def work(client: Client) -> None:
         said = client.server_capabilities
@@ -84,12 +107,13 @@ def test_the_server_claims_only_what_it_tells(desk: Desk, mode: str) -> None:
     desk.serve(work, mode=mode)
 
 
-def test_subscribing_to_a_run_that_is_not_there_is_refused(desk: Desk) -> None:
+@pytest.mark.parametrize("uri", ["run://wf_nothing", "workflow://nothing"])
+def test_subscribing_to_what_is_not_there_is_refused(desk: Desk, uri: str) -> None:
     async def work(client: Client) -> None:
         with pytest.raises(MCPError) as refused:
-            await client.subscribe_resource("run://wf_nothing")
+            await client.subscribe_resource(uri)
         assert refused.value.error.code == INVALID_PARAMS
-        assert "wf_nothing" in refused.value.error.message
+        assert uri.partition("://")[2] in refused.value.error.message
 
     desk.serve(work, mode="legacy")
 
@@ -126,7 +150,7 @@ def test_a_run_is_followed_once_and_only_while_somebody_wants_to_hear_of_it(desk
                 await notices.follow(service, uri)
                 for uri in (f"run://{run_id}", f"run://{run_id}", f"run://{run_id}/journal")
             ]
-            assert followers() == [f"notices of {run_id}"]
+            assert followers() == [f"notices of run://{run_id}"]
             for end in ends:
                 end()
                 end()

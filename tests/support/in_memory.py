@@ -24,10 +24,11 @@ class Desk:
         self.home = directory / "home"
         self.workspace.mkdir(exist_ok=True)
 
-    def define(self, name: str, text: str) -> None:
+    def define(self, name: str, text: str) -> Path:
         file = self.workspace / ".workflows" / f"{name}.yaml"
         file.parent.mkdir(parents=True, exist_ok=True)
         file.write_text(text, encoding="utf-8")
+        return file
 
     def settings(self, **more: str) -> Settings:
         environment = {"WORKFLOWS_HOME": str(self.home), **more}

@@ -1,8 +1,8 @@
 """Notices that a resource has changed, for whoever has subscribed to it.
 
-A run is followed only while somebody has subscribed to it or to a part of it (`run://wf_7f3a/graph`), once
-for all of them, and told of at most so often: a notice says that it is worth looking again, not what has
-happened. Which client hears of it, and how, is known to `sdk_private`.
+A run, or the definition of a workflow, is followed only while somebody has subscribed to it or to a part of
+it (`run://wf_7f3a/graph`), once for all of them, and told of at most so often: a notice says that it is
+worth looking again, not what has happened. Which client hears of it, and how, is known to `sdk_private`.
 """
 
 from __future__ import annotations
@@ -10,35 +10,34 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
-from urllib.parse import unquote
+from functools import partial
+from typing import TYPE_CHECKING, Any
 
 from mcp.server.subscriptions import ResourceUpdated, SubscriptionBus
 
 from workflows_mcp.errors import WorkflowsError
-from workflows_mcp.mcp_server.resources import RUN
+from workflows_mcp.mcp_server.resources import RUN, WORKFLOW, run_in, workflow_in
 
 if TYPE_CHECKING:
     from workflows_mcp.service import Service
 
 logger = logging.getLogger(__name__)
 PAUSE_SECONDS = 0.3
-"""At least so long between two notices of one run."""
+"""At least so long between two notices of the same."""
+
+
+Moved = Callable[[Any], Awaitable[Any]]
+"""From where something was seen to where it is when it has changed; None: it will not change any more."""
 
 
 @dataclass(slots=True)
 class _Followed:
-    """A run that somebody wants to hear of."""
+    """A run or a definition that somebody wants to hear of."""
 
     task: asyncio.Task[None]
     uris: Counter[str] = field(default_factory=Counter)
-
-
-def run_in(uri: str) -> str | None:
-    """The id of the run, or of its task, that a resource belongs to."""
-    return unquote(uri[len(RUN) :].partition("/")[0].partition("?")[0]) if uri.startswith(RUN) else None
 
 
 class Notices:
@@ -49,15 +48,24 @@ class Notices:
 
     async def follow(self, service: Service, uri: str) -> Callable[[], None]:
         """Have notices of a resource published from now on, until what this gives is called. Raises
-        WorkflowsError where there is no such run; of what is no run nothing is known here."""
-        workflow_id = run_in(uri)
-        if workflow_id is None:
+        WorkflowsError where there is no such run or workflow; of anything else nothing is known here."""
+        observing = service.observing
+        position: Any
+        moved: Moved
+        if (workflow_id := run_in(uri)) is not None:
+            run_id = observing.run_of(workflow_id)
+            what, moved = RUN + run_id, partial(observing.moved, run_id)
+            position = await observing.position(workflow_id)
+        elif uri.startswith(WORKFLOW):
+            name = workflow_in(service, uri)
+            what, moved = WORKFLOW + name, partial(observing.rewritten, name)
+            position = observing.text_of(name)
+        else:
             return lambda: None
-        position = await service.observing.position(workflow_id)
-        key = (service, service.observing.run_of(workflow_id))
+        key = (service, what)
         followed = self._followed.get(key)
         if followed is None:
-            task = asyncio.create_task(self._publish(*key, position), name=f"notices of {key[1]}")
+            task = asyncio.create_task(self._publish(key, position, moved), name=f"notices of {what}")
             followed = self._followed[key] = _Followed(task)
         followed.uris[uri] += 1
         ended = False
@@ -79,14 +87,11 @@ class Notices:
             followed.task.cancel()
             del self._followed[key]
 
-    async def _publish(self, service: Service, run_id: str, position: int | None) -> None:
+    async def _publish(self, key: tuple[Service, str], position: Any, moved: Moved) -> None:
         try:
-            while position is not None:
-                position = await service.observing.moved(run_id, position)
-                if position is None:
-                    return
-                for uri in list(self._followed[service, run_id].uris):
+            while (position := await moved(position)) is not None:
+                for uri in list(self._followed[key].uris):
                     await self.bus.publish(ResourceUpdated(uri))
                 await asyncio.sleep(self._pause)
         except WorkflowsError as error:
-            logger.warning("no more notices of the run %s: %s", run_id, error)
+            logger.warning("no more notices of %s: %s", key[1], error)

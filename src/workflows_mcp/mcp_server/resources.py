@@ -38,7 +38,7 @@ TEMPLATES = [
         uri_template=f"{WORKFLOW}{{name}}",
         name="workflow",
         title="Definition of a workflow",
-        description="The YAML of a workflow, as it is written.",
+        description="The YAML of a workflow, as it is written. Subscribe to hear when it is rewritten.",
         mime_type=YAML,
     ),
     ResourceTemplate(
@@ -113,6 +113,17 @@ async def listed(service: Service) -> list[Resource]:
     return [*workflows, *runs]
 
 
+def run_in(uri: str) -> str | None:
+    """The id of the run, or of its task, that a resource belongs to."""
+    return unquote(uri[len(RUN) :].partition("/")[0].partition("?")[0]) if uri.startswith(RUN) else None
+
+
+def workflow_in(service: Service, uri: str) -> str:
+    """The name of the workflow that a resource belongs to; names may hold a slash, too."""
+    name = unquote(uri[len(WORKFLOW) :])
+    return name if name in service.observing.names() else name.removesuffix("/graph")
+
+
 def is_ours(uri: str) -> bool:
     return uri.startswith((WORKFLOW, RUN))
 
@@ -125,8 +136,7 @@ async def read(service: Service, uri: str) -> ReadResourceContents:
         return await _run(service, uri)
     except UnknownRun as error:
         known = [str(run["workflow_id"]) for run in await service.recent(limit=RUNS_LISTED)]
-        meant = unquote(uri[len(RUN) :].partition("/")[0].partition("?")[0])
-        hint = did_you_mean(meant, known, what="the recent runs are")
+        hint = did_you_mean(run_in(uri) or "", known, what="the recent runs are")
         raise ResourceNotFoundError(f"{error.message}\n{hint}") from None
     except WorkflowsError as error:
         raise ResourceNotFoundError(worded(error)) from None
@@ -138,11 +148,10 @@ def unknown(uri: str) -> ResourceNotFoundError:
 
 
 def _workflow(service: Service, uri: str) -> ReadResourceContents:
-    observing = service.observing
-    name = unquote(uri[len(WORKFLOW) :])
-    if name.endswith("/graph") and name not in observing.names():
-        return ReadResourceContents(observing.drawing_of(name.removesuffix("/graph")), MERMAID)
-    return ReadResourceContents(observing.text_of(name), YAML)
+    name = workflow_in(service, uri)
+    if name != unquote(uri[len(WORKFLOW) :]):
+        return ReadResourceContents(service.observing.drawing_of(name), MERMAID)
+    return ReadResourceContents(service.observing.text_of(name), YAML)
 
 
 async def _run(service: Service, uri: str) -> ReadResourceContents:
