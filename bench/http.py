@@ -1,15 +1,21 @@
 """Twenty agents at once over HTTP, each with a run of its own of twenty steps, beside one agent alone.
 
 A step is a result that is handed in, until the next action has come back. Half of the agents speak the
-protocol of 2026-07-28, half that of 2025-11-25. Their clients are all in this process, and what those take is
-in the figures; that they connect is not: steps begin when all of them have a run. Between two steps an agent
-works: in the one figure as long as `WORK` steps take alone, more or less, and no model is so quick; in the
-other not at all, so that twenty calls are always under way, and each waits for nineteen others.
+protocol of 2026-07-28, half that of 2025-11-25. Their clients are all in this process, and what those take
+for a step is in the figures. What they do once is not: they connect, start a run, and answer a first step,
+for which a client works some 15 ms at the schema of what it will be answered. The steps that count begin
+when all have done so.
+
+Between two steps an agent works: in the one figure as long as `WORK` steps take alone, more or less, and no
+model is so quick; in the other not at all, so that twenty calls are always under way, and each waits for
+nineteen others. Two processors can then do no better than ten times the step of one agent alone, if that
+step kept one of them busy all the time.
 """
 
 from __future__ import annotations
 
 import asyncio
+import gc
 import os
 import random
 import signal
@@ -53,13 +59,13 @@ def percentile(values: list[float], part: float) -> float:
 
 
 def workflow() -> str:
-    """Steps that are asked one after the other."""
+    """Steps that are asked one after the other, the first of which does not count."""
     blocks = [
         f"  - {{id: q{at}, type: Prompt, depends_on: [{f'q{at - 1}' if at else ''}], "
         f"inputs: {{prompt: 'Step {at}?'}}}}\n"
-        for at in range(STEPS)
+        for at in range(STEPS + 1)
     ]
-    last = f"outputs: {{last: '${{blocks.q{STEPS - 1}.outputs.response}}'}}\n"
+    last = f"outputs: {{last: '${{blocks.q{STEPS}.outputs.response}}'}}\n"
     return f"name: steps\nblocks:\n{''.join(blocks)}{last}"
 
 
@@ -87,7 +93,18 @@ def serving(directory: Path) -> Iterator[str]:
 
 
 async def measured(url: str, *, work: float = WORK) -> Round:
-    """One round, in which one agent of each era has worked alone before, under the same circumstances."""
+    """One round, in which one agent of each era has worked alone before, under the same circumstances. The
+    collector of cycles stands still in this process: it would hold up all twenty clients at once, for as long
+    as it takes to walk over them and all else that is here."""
+    gc.collect()
+    gc.disable()
+    try:
+        return await _round(url, work)
+    finally:
+        gc.enable()
+
+
+async def _round(url: str, work: float) -> Round:
     alone = [took for era in ERAS for took in await _agent(url, era, lambda: 0.0, asyncio.Barrier(1))]
     pace = median(alone) * work
 
@@ -111,16 +128,19 @@ async def _agent(url: str, era: str, work: Callable[[], float], ready: asyncio.B
             assert isinstance(result.structured_content, dict)
             return result.structured_content
 
-        answer = await call("start_workflow", workflow="steps")
+        async def answered(asked: dict[str, Any]) -> dict[str, Any]:
+            step = asked["action"]["step_id"]
+            result = f"{step} of {era}"
+            return await call("submit_result", workflow_id=asked["workflow_id"], step_id=step, result=result)
+
+        answer = await answered(await call("start_workflow", workflow="steps"))
         await ready.wait()
         while answer["status"] == "pending_action":
             await asyncio.sleep(work())
-            step, started = answer["action"]["step_id"], time.perf_counter()
-            answer = await call(
-                "submit_result", workflow_id=answer["workflow_id"], step_id=step, result=f"{step} of {era}"
-            )
+            started = time.perf_counter()
+            answer = await answered(answer)
             took.append(time.perf_counter() - started)
-    assert answer["outputs"] == {"last": f"q{STEPS - 1} of {era}"}, answer
+    assert answer["outputs"] == {"last": f"q{STEPS} of {era}"}, answer
     assert len(took) == STEPS
     return took
 
