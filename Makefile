@@ -21,7 +21,8 @@ demo: $(READY) ## run the example workflow and print its outputs
 	@$(BIN)/workflows-mcp run examples/release-notes.yaml --input project=demo
 
 test: $(READY) ## run all tests
-	$(BIN)/python -m pytest -n 2
+	$(BIN)/python -m pytest -n 3 -m "not alone"
+	$(BIN)/python -m pytest -m alone
 
 rows: $(READY) ## list the rows of docs/features.md with the number of tests that prove each
 	@PYTHONPATH=tests $(BIN)/python -m support.rows

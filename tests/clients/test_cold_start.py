@@ -52,6 +52,7 @@ main()
 """
 
 
+@pytest.mark.alone
 @pytest.mark.slow
 def test_a_cold_start_takes_little_longer_than_that_of_the_smallest_server(tmp_path: Path) -> None:
     environment = {**os.environ, "WORKFLOWS_HOME": str(tmp_path)}

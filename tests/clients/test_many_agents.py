@@ -9,6 +9,7 @@ import pytest
 from bench.http import AGENTS, MOST, STEPS, measured, serving
 
 
+@pytest.mark.alone
 @pytest.mark.slow
 def test_twenty_agents_at_once_all_come_to_their_end_and_none_waits_long(tmp_path: Path) -> None:
     """The bound is a ratio of two figures of the same round: the slowest hundredth of all steps, and half of those

@@ -34,6 +34,7 @@ def test_errors_of_the_call_pass_through() -> None:
         call_within(5, lambda: 1 / 0)
 
 
+@pytest.mark.alone
 def test_a_loop_that_swallows_exceptions_is_stopped_in_time() -> None:
     started = time.perf_counter()
     with pytest.raises(TookTooLong, match=r"0\.05 seconds"):
@@ -41,6 +42,7 @@ def test_a_loop_that_swallows_exceptions_is_stopped_in_time() -> None:
     assert time.perf_counter() - started < 1
 
 
+@pytest.mark.alone
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
 def test_a_stop_that_gets_lost_is_sent_again() -> None:
     class Swallows:
@@ -57,6 +59,7 @@ def test_a_stop_that_gets_lost_is_sent_again() -> None:
     assert time.perf_counter() - started < 2
 
 
+@pytest.mark.alone
 def test_an_earlier_deadline_is_kept_while_a_later_one_is_watched() -> None:
     def outer() -> None:
         with pytest.raises(TookTooLong):

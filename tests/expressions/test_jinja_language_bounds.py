@@ -107,6 +107,7 @@ def test_there_is_no_way_out(source: str) -> None:
     assert found == scope()
 
 
+@pytest.mark.alone
 @pytest.mark.rows("S14")
 @pytest.mark.parametrize(
     "source",
@@ -147,6 +148,7 @@ def test_bombs_are_refused_before_they_go_off(source: str) -> None:
     assert time.perf_counter() - started < 4
 
 
+@pytest.mark.alone
 @pytest.mark.rows("S14")
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")  # a stop that got lost
 @pytest.mark.parametrize(
@@ -171,6 +173,7 @@ def test_what_never_ends_is_stopped(source: str) -> None:
 CATASTROPHE = "(a|aa)+$"
 
 
+@pytest.mark.alone
 @pytest.mark.rows("S14")
 @pytest.mark.parametrize(
     "source",
@@ -187,6 +190,7 @@ def test_a_pattern_that_never_ends_is_stopped_after_a_second(source: str) -> Non
     assert 0.9 < time.perf_counter() - started < 3
 
 
+@pytest.mark.alone
 def test_other_threads_run_while_a_pattern_is_tried() -> None:
     over = threading.Event()
     longest_wait = 0.0

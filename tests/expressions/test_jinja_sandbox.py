@@ -63,6 +63,7 @@ def test_there_is_no_way_out(template: str) -> None:
     assert before == VARIABLES
 
 
+@pytest.mark.alone
 @pytest.mark.parametrize(
     "template",
     [
@@ -104,6 +105,7 @@ def test_bombs_are_refused_before_they_go_off(template: str) -> None:
     assert time.perf_counter() - started < 2
 
 
+@pytest.mark.alone
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")  # a stop that got lost
 @pytest.mark.parametrize(
     "template",

@@ -290,6 +290,7 @@ def test_a_pattern_that_would_never_end_is_stopped_and_named(serve: Any) -> None
     serve(work)
 
 
+@pytest.mark.alone
 @pytest.mark.rows("S14")
 @pytest.mark.parametrize("expression", [NESTED, "{{ state.text | regex_search('(a|aa)+$') }}"])
 def test_other_runs_are_answered_at_once_while_an_expression_is_being_stopped(
