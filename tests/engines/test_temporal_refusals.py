@@ -115,6 +115,11 @@ def test_what_could_not_be_done_just_now_is_asked_again_as_the_same_request_and_
         client = refusals.Refusals("there", "default", "queue").intercept_client(server)
         return asyncio.run(client.start_workflow_update(StartWorkflowUpdateInput(**nothing)))
 
+    monkeypatch.setattr(refusals, "_AT_ONCE_SECONDS", -1.0)  # as if each had failed after a long wait
+    with monkeypatch.context() as patched:
+        patched.setattr(refusals, "_FAILING_SECONDS", 0.0005)
+        assert asked(Server(cut_off, cut_off, cut_off, None)) == "done"
+    monkeypatch.setattr(refusals, "_AT_ONCE_SECONDS", 1.0)
     server = Server(failing, busy, cut_off, failing, None)
     assert asked(server) == "done"
     assert len(server.ids) == 5

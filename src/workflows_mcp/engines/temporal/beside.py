@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any, TypeVar
 
+import msgspec
 from temporalio.client import Client, WithStartWorkflowOperation, WorkflowHandle
 from temporalio.common import WorkflowIDConflictPolicy
 from temporalio.service import RPCError, RPCStatusCode
@@ -37,7 +38,8 @@ class Beside:
         return unpacked(self._store.unpacked(body)) if body else None
 
     async def remembered(self, prefix: str) -> list[str]:
-        return await self._asked("remembered", prefix, default=[])
+        body = await self._asked("remembered", prefix, default=b"")
+        return msgspec.msgpack.decode(self._store.unpacked(body), type=list[str]) if body else []
 
     async def forget_checkpoint(self, run_id: str, position: int) -> None:
         await self._told("forget", run_id, position, kind=type(None))

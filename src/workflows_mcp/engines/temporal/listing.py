@@ -59,7 +59,8 @@ class Listing:
         self, which: str, limit: int, workflow: str | None
     ) -> AsyncIterator[tuple[WorkflowExecution, Mapping[str, Any]]]:
         """Those of one workflow, or all, with what was noted of each: the latest first."""
-        query = f"WorkflowType = '{RUN}' AND TaskQueue = '{self._task_queue}' AND {which}"
+        task_queue = self._task_queue.replace("'", "''")
+        query = f"WorkflowType = '{RUN}' AND TaskQueue = '{task_queue}' AND {which}"
         most = _MOST_OF_ALL if workflow is not None else limit
         count = 0
         async for execution in self._client.list_workflows(query, limit=most):

@@ -62,8 +62,9 @@ class Notes:
         return self._kept.memory.get(key, b"")
 
     @workflow.query(name="remembered")
-    def remembered(self, prefix: str) -> list[str]:
-        return sorted(key for key in self._kept.memory if key.startswith(prefix))
+    def remembered(self, prefix: str) -> bytes:
+        """The keys, packed: there may be more of them than a query may answer."""
+        return in_use().packed(encode(sorted(key for key in self._kept.memory if key.startswith(prefix))))
 
     @workflow.query(name="forgotten")
     def forgotten(self, run_id: str) -> list[int]:

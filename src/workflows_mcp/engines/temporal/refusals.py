@@ -40,6 +40,8 @@ _AWAY = {RPCStatusCode.UNAVAILABLE, RPCStatusCode.DEADLINE_EXCEEDED, RPCStatusCo
 _FORBIDDEN = {RPCStatusCode.PERMISSION_DENIED, RPCStatusCode.UNAUTHENTICATED}
 _BUSY_SECONDS = 0.2
 """How long to wait, about, before the same is asked again that could not be done just now."""
+_AT_ONCE_SECONDS = 1.0
+"""What fails after a longer wait does not fail for the reason for which it failed before."""
 _FAILING_SECONDS = 10.0
 """A turn of a run fails, and is repeated at once, when something comes while its history ends; and a question
 is cut off when the worker that has it goes away. When that goes on for so long, it is something else."""
@@ -150,11 +152,13 @@ class _Asked(OutboundInterceptor):
         try:
             async with limit:
                 while True:
+                    asked = time.monotonic()
                     try:
                         return await _answered(ask)
                     except RPCError as error:
                         now = time.monotonic()
-                        failing_since = failing_since or now
+                        if failing_since is None or now - asked > _AT_ONCE_SECONDS:
+                            failing_since = now
                         if not _passes(error, now - failing_since):
                             raise self._told(error) from None
                         # what was cut off waits for a worker, as at first

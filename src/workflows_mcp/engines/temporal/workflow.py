@@ -8,6 +8,7 @@ read by their hashes. A history that has become long goes on as a new one, from 
 from __future__ import annotations
 
 import asyncio
+from collections import deque
 from collections.abc import Coroutine
 from contextlib import suppress
 from datetime import timedelta
@@ -69,6 +70,12 @@ _ENDING = timedelta(seconds=5)
 _ONCE = RetryPolicy(maximum_attempts=1)
 _TOGETHER = timedelta(milliseconds=50)
 """How long an answer waits for its question. Nobody waits who is asked: that takes a timer of the server."""
+_TURNS = 5
+"""Of the loop, until what has come together with a timer is taken."""
+_STEPS_UNDER_WAY = 500
+_BYTES_UNDER_WAY = 2 * 1024 * 1024
+"""What the server is asked to have carried out at once. It refuses 2,000 activities of a run, and ends a run
+that asks for more than 4 MiB in one turn."""
 _FEW_EVENTS = 64
 """Whoever knows of all but so many events is told these, and not the whole run."""
 _UPDATE_BYTES = 16 * 1024
@@ -94,6 +101,10 @@ class Run:
         self._updates = 0
         self._draining = False
         """The history is to go on as a new one: no step is begun any more."""
+        self._waiting: deque[RunStep] = deque()
+        """Steps that are begun when others have ended."""
+        self._begun: dict[str, int] = {}
+        """The steps that are begun, and how many bytes each was begun with."""
         self._steps: dict[str, workflow.ActivityHandle[bytes]] = {}
         self._reasons: dict[str, str] = {}
         """Steps that are being ended, and why; empty: nobody wants to know of them any more."""
@@ -292,7 +303,8 @@ class Run:
     def _perform(self, command: Command) -> None:
         match command:
             case RunStep():
-                self._begin(self._step(command))
+                self._waiting.append(command)
+                self._begin_steps()
             case SetTimer(key=key, due=due):
                 self._timers[key] = asyncio.create_task(self._timer(key, due))
             case ClearTimer(key=key):
@@ -313,27 +325,52 @@ class Run:
         task.add_done_callback(self._tasks.discard)
 
     async def _timer(self, key: str, due: float) -> None:
+        """A step that has ended goes before its timeout, where a worker hears of both at once."""
         await self._until(due)
+        for _ in range(_TURNS):
+            await asyncio.sleep(0)
         self._timers.pop(key, None)
         self._take(TimerFired(0.0, key))
 
     # Steps
 
-    async def _step(self, command: RunStep) -> None:
-        state, key = self._machine.state, command.key
-        await self._until_earlier_tries_are_gone(command.address)
-        if self._draining or not self._is_wanted(key):
-            return  # the history that follows wishes for it again
+    def _begin_steps(self) -> None:
+        """As many of those that wait as there is room for, in their order; of a history that is to end, none:
+        the one that follows wishes for them again."""
+        while self._waiting and not self._draining:
+            room = _BYTES_UNDER_WAY - sum(self._begun.values())
+            if self._begun and (room <= 0 or len(self._begun) >= _STEPS_UNDER_WAY):
+                return
+            command = self._waiting.popleft()
+            if self._is_wanted(command.key):
+                task = self._task_of(command)
+                packed = in_use().packed(encode(task))
+                self._begun[command.key] = len(packed)
+                self._begin(self._step(command, task, packed))
+
+    def _task_of(self, command: RunStep) -> StepTask:
+        state = self._machine.state
         plans = (*self._machine.bundle.plans.values(), *state.plans.values())
         secrets = sorted({name for plan in plans for name in plan.secrets})
         body = encode_command(command, self._large)
         in_use().keep(self._large.take_new())
-        task = StepTask(state.run_id, state.workspace, body, secrets)
+        return StepTask(state.run_id, state.workspace, body, secrets)
+
+    async def _step(self, command: RunStep, task: StepTask, packed: bytes) -> None:
+        await self._carried_out(command, task, packed)
+        del self._begun[command.key]
+        self._begin_steps()
+
+    async def _carried_out(self, command: RunStep, task: StepTask, packed: bytes) -> None:
+        key = command.key
+        await self._until_earlier_tries_are_gone(command.address)
+        if self._draining or not self._is_wanted(key):
+            return  # the history that follows wishes for it again
         event: Event | None = None
         while event is None:
             handle = self._steps[key] = workflow.start_activity(
                 PERFORM,
-                in_use().packed(encode(task)),
+                packed,
                 result_type=bytes,
                 start_to_close_timeout=_LONGEST,
                 heartbeat_timeout=_HEARTBEAT,
@@ -345,7 +382,7 @@ class Run:
                 event = self._large.decode_as(Event, in_use().unpacked(await handle))
             except ActivityError as error:
                 event = self._without_result(command, error)
-                task = msgspec.structs.replace(task, again=True)
+                packed = in_use().packed(encode(msgspec.structs.replace(task, again=True)))
             finally:
                 self._steps.pop(key, None)
         reason = self._reasons.pop(key, None)
