@@ -4,6 +4,7 @@ and notices. Nothing here changes a run, and nobody is counted as its agent."""
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass
 from typing import Any
@@ -14,8 +15,8 @@ from workflows_mcp.agent.parts import all_tasks, part_of, run_of
 from workflows_mcp.agent.walk import blocks_of
 from workflows_mcp.driving import Driving
 from workflows_mcp.engines.base import Engine
-from workflows_mcp.errors import RequestError, WorkflowsError
-from workflows_mcp.library.catalog import Catalog
+from workflows_mcp.errors import RequestError
+from workflows_mcp.library.catalog import Catalog, Entry
 from workflows_mcp.limits import Limits
 from workflows_mcp.machine.scope import iso
 from workflows_mcp.machine.state import TERMINAL, RunState
@@ -44,6 +45,8 @@ class Observing:
         self._driving = driving
         self._catalog = catalog
         self._limits = limits
+        self._looked_at = float("-inf")
+        self._entries: dict[str, Entry] = {}
 
     # Workflows
 
@@ -53,22 +56,34 @@ class Observing:
 
     def text_of(self, workflow: str) -> str:
         """The definition as it is written, also where it is wrong."""
-        path = self._catalog.find(workflow).path
-        try:
-            return path.read_text(encoding="utf-8", errors="replace")
-        except OSError as error:
-            raise RequestError(f"'{workflow}' cannot be read: {error.strerror} ({path})") from None
+        return self._catalog.text_of(workflow)
 
-    async def rewritten(self, workflow: str, text: str) -> str:
-        """The definition as soon as it is another one than this; empty where there is none any more."""
+    def stamp_of(self, workflow: str) -> str:
+        """Something that is another when the definition is rewritten. Raises UnknownWorkflow."""
+        self._catalog.find(workflow)
+        return self._stamp(workflow)
+
+    async def rewritten(self, workflow: str, stamp: str) -> str:
+        """Its stamp as soon as that is not this one any more; empty where there is no such workflow."""
         while True:
-            try:
-                found = await asyncio.to_thread(self.text_of, workflow)
-            except WorkflowsError:
-                found = ""
-            if found != text:
+            found = self._stamp(workflow)
+            if found != stamp:
                 return found
             await asyncio.sleep(_LOOK_AT_FILES_SECONDS)
+
+    def _stamp(self, workflow: str) -> str:
+        now = time.monotonic()
+        if now - self._looked_at > _LOOK_AT_FILES_SECONDS / 2:  # once for all that are being watched
+            self._looked_at, self._entries = now, self._catalog.entries()
+        entry = self._entries.get(workflow)
+        try:
+            status = entry.path.stat() if entry is not None else None
+        except OSError:
+            status = None
+        if entry is None or status is None:
+            return ""
+        parts = (status.st_ino, status.st_mtime_ns, status.st_ctime_ns, status.st_size)
+        return f"{entry.path} {parts}"
 
     def drawing_of(self, workflow: str) -> str:
         return drawn_plan(self._catalog.definition(workflow).plan)

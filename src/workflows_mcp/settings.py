@@ -251,10 +251,6 @@ def _flag(key: str, value: str | bool) -> bool:
     raise RequestError(f"the setting '{key}' must be true or false, not {value!r}")
 
 
-def _text(_: str, value: str) -> str:
-    return value
-
-
 def _some_text(key: str, value: Any) -> str:
     if not isinstance(value, str) or not value.strip():
         raise RequestError(f"the setting '{key}' must be text")
@@ -334,6 +330,7 @@ def _capabilities(key: str, value: Any) -> frozenset[str]:
     return frozenset(names)
 
 
+_LOG_LEVELS = ("debug", "info", "warning", "error", "critical")
 _READERS: dict[str, Any] = {
     "home": _path,
     "template_paths": _paths,
@@ -350,7 +347,7 @@ _READERS: dict[str, Any] = {
     "elicitation": _one_of(ELICITATION),
     "workflow_tools": read_names,
     "engine": _one_of(ENGINES),
-    "log_level": _text,
+    "log_level": lambda key, value: _one_of(_LOG_LEVELS)(key, value).upper(),
 }
 _TEMPORAL_READERS: dict[str, Any] = {
     "host": _host,

@@ -347,6 +347,7 @@ def test_the_pieces_of_a_template_are_its_expressions_as_they_are_written() -> N
         ("function f(a, b = c) { return a + b + f }\nf(1)", ["c"]),
         ("try { g(1) } catch (e) { e.message }\nreturn h", ["g", "h"]),
         ("for (const [k, v] of Object.entries(input)) { k + v + w }\nreturn 1", ["input", "w"]),
+        ("for (const x of [a, b]) x\nif (of) { of.c }", ["a", "b", "of", "of.c"]),
         ("({ a, b: c, [d]: e, ...f, g(h) { return h + i } })", ["a", "c", "d", "e", "f", "i"]),
         ("items.filter(item => item.ok).length && item.ready", ["items", "item.ready"]),
         ("x => y => x + y + z", ["z"]),
@@ -444,6 +445,9 @@ def test_words_of_javascript_can_be_read_as_members() -> None:
         ("if (!input) return [];\ninput.map(x => x + 1)", None, []),
         ("function twice(x) { return x * 2 }\ntwice(input)", 4, 8),
         ("let sum = 0; for (const x of input) sum += x; sum", [1, 2], 3),
+        ("let sum = 0; for (const x of [...input, 3]) sum += x; sum", [1, 2], 6),
+        ("let sum = 0; for (const [x] of [[1], [2]]) sum += x; sum", None, 3),
+        ("let all = ''; for (const { x } of (input)) for (const of of `<${x}>`) all += of; all", [{"x": "a"}], "<a>"),
         ("let sum = 0; for (let i = 0; i < input.length; i++) { sum += input[i] } sum", [1, 2], 3),
         ("let i = 0; while (i < 5) i++; i", None, 5),
         ("let i = 0; do { i++ } while (i < 5); i", None, 5),
@@ -569,9 +573,9 @@ def test_of_several_lines_the_one_is_shown_where_it_went_wrong() -> None:
     assert caught.value.offset == 24
 
 
-@pytest.mark.parametrize("thrown", ["'plain text'", "new TypeError('wrong')", "{ code: 5 }"])
+@pytest.mark.parametrize("thrown", ["'plain text'", "new TypeError('wrong')", "{ code: 5 }", "undefined"])
 def test_what_an_expression_throws_is_told(thrown: str) -> None:
-    with pytest.raises(ExpressionError, match=r"plain text|TypeError: wrong|\{\"code\":5\}"):
+    with pytest.raises(ExpressionError, match=r"plain text|TypeError: wrong|\{\"code\":5\}|undefined in"):
         transformed(f"throw {thrown}")
 
 

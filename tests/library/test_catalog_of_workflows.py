@@ -300,3 +300,43 @@ def test_whether_undeclared_state_is_refused_is_a_setting(tmp_path: Path) -> Non
     ]
     with pytest.raises(RequestError, match="'state_access' cannot be 'never'"):
         load_settings({"WORKFLOWS_STATE_ACCESS": "never"}, workspace=tmp_path)
+
+
+def test_what_is_no_file_is_no_workflow_and_holds_up_nobody(
+    tmp_path: Path, write: Write, reading: Reading
+) -> None:
+    """Reading from a pipe or a device need not end."""
+    write("good.yaml", workflow("good"))
+    os.mkfifo(tmp_path / "pipe.yaml")
+    (tmp_path / "endless.yaml").symlink_to("/dev/zero")
+    (tmp_path / "nowhere.yaml").symlink_to(tmp_path / "absent")
+    catalog = Catalog(None, [tmp_path], reading)
+    assert list(catalog.entries()) == ["good"]
+    for name in ("pipe", "endless", "nowhere"):
+        with pytest.raises(UnknownWorkflow):
+            catalog.text_of(name)
+
+
+def test_of_a_file_that_is_too_long_only_so_much_is_read_and_that_it_is_too_long_is_told(
+    tmp_path: Path, write: Write
+) -> None:
+    limits = Limits(document_bytes=2000)
+    long = write("long.yaml", workflow("long", description="é" * 5000))
+
+    def read(text: str, file: str) -> Definition:
+        assert len(text) <= limits.document_bytes + 1
+        return load(text, file=file, registry=REGISTRY, limits=limits)
+
+    catalog = Catalog(None, [tmp_path], read, limits)
+    [summary] = catalog.list()
+    assert [problem.code for problem in summary.problems] == ["too_large"]
+    assert long.read_text().startswith(catalog.text_of("long")[:900])
+
+
+def test_a_workflow_with_problems_is_found_by_its_tags_all_the_same(
+    tmp_path: Path, write: Write, reading: Reading
+) -> None:
+    write("broken.yaml", "name: broken\ntags: [deploy]\nblocks: [{id: a, type: Nothing}]\n")
+    [summary] = Catalog(None, [tmp_path], reading).list(tags=["deploy"])
+    assert (summary.name, summary.tags) == ("broken", ("deploy",))
+    assert summary.problems

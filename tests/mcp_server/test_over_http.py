@@ -198,6 +198,7 @@ def test_told_to_go_it_ends_what_is_under_way_and_leaves_the_run_to_the_next_ser
 
     with http_server(place) as listening:
         run_id = asyncio.run(asyncio.wait_for(work(listening.url), 60))
+    assert "Traceback" not in listening.server.said
     assert begun.read_text() == "begun\n"
     assert not psutil.pid_exists(int((place / "workspace" / "pid").read_text()))
 

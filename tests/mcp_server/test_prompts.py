@@ -120,6 +120,7 @@ def test_an_unknown_prompt_and_a_wrong_argument_are_told_apart_from_a_broken_ser
         ("standards:fix info", 'Call get_workflow_info(workflow="standards:fix").'),
         ("standards:fix", 'Call get_workflow_info(workflow="standards:fix").'),
         ("resume wf_7", "Call get_next_step(workflow_id='wf_7')"),
+        ("resume", "ask the user which of them to go on with"),
         ("status wf_7", "Call get_workflow_status(workflow_id='wf_7', wait_seconds=0)."),
         ("status", "Call get_workflow_status without a workflow_id"),
         ("standards:fix start", "Carry out this workflow."),

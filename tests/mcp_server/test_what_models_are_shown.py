@@ -3,10 +3,13 @@ do not."""
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import pytest
+from mcp import Client
 
+from support.in_memory import Desk
 from workflows_mcp.errors import WorkflowsError
 from workflows_mcp.mcp_server.tooling import ERROR_CHARS, compact, worded
 from workflows_mcp.mcp_server.toolsets import tools_of
@@ -34,6 +37,24 @@ def test_the_tools_that_a_run_needs_are_loaded_at_once_and_no_others(
 ) -> None:
     marked = {tool.name: tool.meta for tool in tools_of(toolsets) if tool.meta}
     assert marked == {key: {"anthropic/alwaysLoad": True} for key in at_once}
+
+
+@pytest.mark.parametrize(
+    "tool", ["get_workflow_status", "get_next_step", "control_workflow", "get_workflow_info"]
+)
+def test_half_of_a_character_is_refused_and_named(tmp_path: Path, tool: str) -> None:
+    """A text that was cut inside of an emoji is sent so by programs in JavaScript."""
+    desk = Desk(tmp_path)
+
+    async def work(client: Client) -> None:
+        name = "workflow" if tool == "get_workflow_info" else "workflow_id"
+        more = {"action": "cancel"} if tool == "control_workflow" else {}
+        result = await client.call_tool(tool, {name: "\ud83d", **more})
+        assert result.is_error
+        [said] = result.content
+        assert f"argument '{name}' holds half of a character" in str(said)
+
+    desk.serve(work)
 
 
 def test_every_argument_has_a_type_and_no_object_or_list_seems_to_be_empty() -> None:

@@ -135,6 +135,7 @@ def test_toml_goes_before_yaml_key_by_key(tmp_path: Path) -> None:
         ("temporal: {tls: false, tls_ca: c}", "certificates are set", ""),
         ("temporal: {api_key: sk-mine}", "does not belong into a file", "WORKFLOWS_TEMPORAL_API_KEY"),
         ("engine: temproal", "'engine' cannot be 'temproal'", "did you mean 'temporal'"),
+        ("log_level: LOUD", "'log_level' cannot be 'LOUD'", "debug"),
         ("temporal: {host: 'a:1', host: 'b:1'}", "'host' stands twice", ""),
         ("temporal: {", "is not valid YAML", ""),
         ("- temporal", "must hold settings by name", ""),

@@ -137,11 +137,22 @@ def is_variable(source: Source, index: int) -> bool:
     token = source.tokens[index]
     if token.text in _WORDS or token.text.startswith("#") or source.sign(index - 1) in (".", "?."):
         return False
-    if token.text in ("async", "get", "set", "of", "static") and source.word(index + 1):
+    if token.text in ("async", "get", "set", "static") and source.word(index + 1):
+        return False
+    if token.text == "of" and _stands_between(source, index):
         return False
     if token.text == "static" and source.sign(index + 1) == "{":
         return False
     return not _is_key(source, index) and source.word(index - 1) not in ("break", "continue")
+
+
+def _stands_between(source: Source, index: int) -> bool:
+    """Whether a name has something to its left that it cannot follow as a value: `for (const x of …)`."""
+    before = source.tokens[index - 1] if index else None
+    if before is None or before.text in _DECLARING:
+        return False
+    ends = before.kind == "name" or before.text in ("]", "}")
+    return ends and source.holds.get(source.tokens[index].inside) == "head"
 
 
 def _is_key(source: Source, index: int) -> bool:

@@ -12,6 +12,7 @@ problems, and whoever asks for it gets them as a DefinitionError.
 from __future__ import annotations
 
 import os
+import stat
 from collections import OrderedDict
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
@@ -134,6 +135,7 @@ class Catalog:
         self._folders = [Folder(builtin, BUILT_IN)] if builtin is not None else []
         self._folders += [Folder(path, str(path)) for path in directories]
         self._read = read
+        self._most_bytes = limits.document_bytes
         self._memory = Memory(limits.cached_definitions)
         self._looked_into: set[Path] = set()
         """Broken files whose calls are being looked at: a circle of them ends there."""
@@ -227,11 +229,26 @@ class Catalog:
         """Raises UnknownWorkflow, or DefinitionError where the file is wrong."""
         return self._definition_in(self.find(name).path)
 
+    def text_of(self, name: str) -> str:
+        """The definition as it is written, also where it is wrong; of one that is too long, the beginning.
+        Raises UnknownWorkflow, or RequestError where it cannot be read."""
+        path = self.find(name).path
+        try:
+            return self._bytes_of(path).decode("utf-8", "replace")
+        except OSError as error:
+            raise RequestError(f"'{name}' cannot be read: {error.strerror} ({path})") from None
+
     # Inside
+
+    def _bytes_of(self, path: Path) -> bytes:
+        """What a file holds, up to one byte more than a definition may have."""
+        with path.open("rb") as file:
+            return file.read(self._most_bytes + 1)
 
     def _beside(self, file: Path) -> Catalog:
         """This catalog, and stronger than all of it the workflows in the directory of `file`."""
         other = Catalog(None, (), self._read)
+        other._most_bytes = self._most_bytes
         directory = file.resolve().parent
         other._folders = [*self._folders, Folder(directory, str(directory), deep=False)]
         other._memory = self._memory
@@ -289,13 +306,18 @@ class Catalog:
             facts = self._facts(entry.path)
         except DefinitionError as error:
             said = f"cannot be run: {error.message}"
-            return WorkflowSummary(
-                entry.name, said, "", entry.source, str(entry.path), problems=tuple(error.problems)
-            )
+            tags, problems = self._tags_of_draft(entry.path), tuple(error.problems)
+            return WorkflowSummary(entry.name, said, "", entry.source, str(entry.path), tags, False, problems)
         description, dialect, tags, prompt, can_be_run = facts
         if not can_be_run:
             return None
         return WorkflowSummary(entry.name, description, dialect, entry.source, str(entry.path), tags, prompt)
+
+    def _tags_of_draft(self, path: Path) -> tuple[str, ...]:
+        """The tags of a definition that has problems, as far as it could be read."""
+        found = self._memory.definition(path.absolute(), _stamp(path))
+        draft = found.draft if isinstance(found, DefinitionError) else None
+        return draft.plan.tags if isinstance(draft, Definition) else ()
 
     def _facts(self, path: Path) -> Facts:
         remembered = self._memory.facts.get(path.absolute())
@@ -322,7 +344,10 @@ class Catalog:
 
     def _load(self, path: Path) -> Definition | DefinitionError:
         try:
-            return self._read(path.read_text(encoding="utf-8"), shown_path(path))
+            content = self._bytes_of(path)
+            is_cut = len(content) > self._most_bytes  # which is told, and not what the cut has done
+            errors = "replace" if is_cut else "strict"
+            return self._read(content.decode("utf-8", errors), shown_path(path))
         except DefinitionError as error:
             return error
         except UnicodeDecodeError as error:
@@ -386,9 +411,13 @@ def _files(folder: Folder) -> Iterator[Path]:
 
 
 def _stamp(path: Path) -> Stamp | None:
+    """None where there is no file, or something that is none: what is read from a pipe or a device need not
+    end."""
     try:
         status = path.stat()
     except OSError:
+        return None
+    if not stat.S_ISREG(status.st_mode):
         return None
     return status.st_mtime_ns, status.st_size
 

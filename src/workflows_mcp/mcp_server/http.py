@@ -25,7 +25,8 @@ from mcp.server.auth.middleware.bearer_auth import BearerAuthBackend, RequireAut
 from mcp.server.auth.provider import AccessToken
 from mcp.server.transport_security import TransportSecuritySettings
 from starlette.middleware.authentication import AuthenticationMiddleware
-from starlette.types import ASGIApp
+from starlette.responses import PlainTextResponse
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from workflows_mcp.errors import RequestError
 from workflows_mcp.mcp_server.server import WorkflowsServer, build_server, log_to_stderr
@@ -36,6 +37,7 @@ PATH = "/mcp"
 LOOPBACK = ("127.0.0.1", "localhost", "[::1]")
 GRACE_SECONDS = 2
 """How long calls that are under way may take to end, when the server is told to go."""
+_GOING = "The server ends. Runs go on at the next one: call again when it is there."
 _KEEP_ALIVE_SECONDS = 60
 """Longer than clients keep a connection that they do not use: it is for them to close it."""
 
@@ -66,7 +68,7 @@ def refuse_an_open_door(http: HttpSettings, address: Address) -> None:
 
 async def _serve(server: WorkflowsServer, app: ASGIApp, listening: socket.socket, address: Address) -> int:
     config = uvicorn.Config(
-        app,
+        _until_told_to_go(app),
         lifespan="off",
         ws="none",
         log_config=None,
@@ -107,6 +109,27 @@ class _Listener(uvicorn.Server):
         await super().startup(sockets)
         sys.stderr.write(f"workflows-mcp serves MCP at http://{self._address}{PATH}\n")
         sys.stderr.flush()
+
+
+def _until_told_to_go(app: ASGIApp) -> ASGIApp:
+    """A call that has to be cut off, because the server goes, is told so: it is no fault of the server, which
+    would be written to the log."""
+
+    async def serve(scope: Scope, receive: Receive, send: Send) -> None:
+        answered = False
+
+        async def sent(message: Message) -> None:
+            nonlocal answered
+            answered = True
+            await send(message)
+
+        try:
+            await app(scope, receive, sent)
+        except asyncio.CancelledError:
+            if not answered:
+                await PlainTextResponse(_GOING, status_code=503)(scope, receive, send)
+
+    return serve
 
 
 def _bound(address: Address) -> socket.socket:

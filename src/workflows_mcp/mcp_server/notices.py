@@ -59,7 +59,7 @@ class Notices:
         elif uri.startswith(WORKFLOW):
             name = workflow_in(service, uri)
             what, moved = WORKFLOW + name, partial(observing.rewritten, name)
-            position = observing.text_of(name)
+            position = observing.stamp_of(name)
         else:
             return lambda: None
         key = (service, what)

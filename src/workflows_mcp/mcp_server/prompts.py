@@ -272,13 +272,18 @@ def what_to_do(typed: str, words: Words, *, read_only: bool = False) -> str:
             return f"{said}Call {words.list}(query={to_json(' '.join(query))}). {_LIST}"
         case ["list", *query]:
             return f"{said}Call {words.list}, and keep to what has to do with: {' '.join(query)}. {_LIST}"
-        case ["resume", _] | [_, "start", *_] if read_only:
+        case ["resume", *_] | [_, "start", *_] if read_only:
             return f"{said}{_ONLY_LOOKING}"
         case ["resume", run_id]:
             call = words.resume.format(id=run_id)
             return (
                 f"{said}Call {call}: it tells where the run is, whoever began it, and what is to be done. "
                 f"Nothing that is done is done again. Then go on from 3 on.\n\n{role(words)}"
+            )
+        case ["resume"]:
+            return (
+                f"{said}Call get_workflow_status without a workflow_id, show the recent runs that have not "
+                "ended, and ask the user which of them to go on with: /workflow resume WORKFLOW_ID"
             )
         case ["status"]:
             return f"{said}Call get_workflow_status without a workflow_id, and show the recent runs."

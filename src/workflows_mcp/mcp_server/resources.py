@@ -31,6 +31,8 @@ WORKFLOW, RUN = "workflow://", "run://"
 YAML, JSON, MERMAID, TEXT = "application/yaml", "application/json", "text/vnd.mermaid", "text/plain"
 WORKFLOWS_LISTED = 100
 RUNS_LISTED = 20
+_DIGITS = 12
+"""Of a number in a URI."""
 _PARTS_OF_RUN = ("graph", "journal", "values")
 
 TEMPLATES = [
@@ -185,7 +187,7 @@ def _slice(query: str, uri: str) -> dict[str, Any]:
         if name not in ("offset", "limit"):
             hint = did_you_mean(name, ("offset", "limit"), what="it takes")
             raise RequestError(f"'{uri}' has an unknown '{name}'", hint=hint)
-        if not text.isdecimal():
+        if not text.isdecimal() or len(text) > _DIGITS:
             raise RequestError(f"'{uri}': {name} must be a whole number, not '{text}'")
         given[name] = int(text)
     return given

@@ -14,6 +14,7 @@ import asyncio
 from collections import deque
 from collections.abc import Awaitable, Callable
 from contextlib import ExitStack
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from mcp.server import MCPServer
@@ -43,9 +44,10 @@ from mcp.types import (
 )
 from mcp.types.version import MODERN_PROTOCOL_VERSIONS
 
-from workflows_mcp.errors import WorkflowsError
+from workflows_mcp.errors import RequestError, WorkflowsError
 from workflows_mcp.mcp_server.client_log import ClientLog
 from workflows_mcp.mcp_server.notices import Notices
+from workflows_mcp.mcp_server.resources import is_ours, unknown
 from workflows_mcp.mcp_server.tooling import worded
 
 if TYPE_CHECKING:
@@ -63,9 +65,16 @@ def serve_changes(server: MCPServer[Service], notices: Notices, log: ClientLog) 
     low = server._lowlevel_server
     listen = ListenHandler(notices.bus)
 
+    async def follow(ctx: Request, uri: str) -> Callable[[], None]:
+        """Raises WorkflowsError where there is nothing that could change."""
+        if not is_ours(uri) and uri not in {str(it.uri) for it in await server.list_resources()}:
+            raise RequestError(str(unknown(uri)))
+        return await notices.follow(ctx.lifespan_context, uri)
+
     async def subscribe(ctx: Request, params: SubscribeRequestParams) -> EmptyResult:
         try:
-            await _told(ctx, notices, log).subscribe(ctx.lifespan_context, str(params.uri))
+            uri = str(params.uri)
+            await _told(ctx, notices, log).subscribe(uri, partial(follow, ctx, uri))
         except WorkflowsError as error:
             raise MCPError(INVALID_PARAMS, worded(error), {"uri": str(params.uri)}) from None
         return EmptyResult()
@@ -87,7 +96,7 @@ def serve_changes(server: MCPServer[Service], notices: Notices, log: ClientLog) 
         with ExitStack() as followed:
             for uri in dict.fromkeys(params.notifications.resource_subscriptions or ()):
                 try:
-                    followed.callback(await notices.follow(ctx.lifespan_context, uri))
+                    followed.callback(await follow(ctx, uri))
                 except WorkflowsError:
                     continue
                 honored.append(uri)
@@ -163,7 +172,6 @@ class _Told:
 
     def __init__(self, connection: Connection, notices: Notices, log: ClientLog) -> None:
         self._connection = connection
-        self._notices = notices
         self._log = log
         self._followed: dict[str, Callable[[], None]] = {}
         self._changed: dict[str, None] = {}
@@ -172,9 +180,9 @@ class _Told:
         self._deaf = notices.bus.subscribe(self._hear)
         self._task = asyncio.create_task(self._send(), name="what a client is told")
 
-    async def subscribe(self, service: Service, uri: str) -> None:
+    async def subscribe(self, uri: str, follow: Callable[[], Awaitable[Callable[[], None]]]) -> None:
         if uri not in self._followed:
-            end = await self._notices.follow(service, uri)
+            end = await follow()
             self._followed.setdefault(uri, end)
             if self._followed[uri] is not end:  # asked for twice at once
                 end()

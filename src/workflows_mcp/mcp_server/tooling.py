@@ -127,6 +127,11 @@ def refuse_bad_arguments(tool: Tool, arguments: Mapping[str, Any]) -> None:
         for name in arguments
         if name not in known
     ]
+    problems += [
+        f"argument '{name}' holds half of a character (a lone surrogate): send the text whole"
+        for name, value in arguments.items()
+        if isinstance(value, str) and not _is_whole(value)
+    ]
     try:
         tool.fn_metadata.validate_arguments(dict(arguments))
     except ValidationError as error:
@@ -136,6 +141,14 @@ def refuse_bad_arguments(tool: Tool, arguments: Mapping[str, Any]) -> None:
             problems.append(f"argument '{name}' {what}")
     if problems:
         raise ToolError(f"{tool.name}: " + "; ".join(dict.fromkeys(problems)))
+
+
+def _is_whole(text: str) -> bool:
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
 
 
 def compact(schema: Any, *, arguments: bool = False) -> Any:
