@@ -18,10 +18,9 @@ from workflows_mcp.agent.acknowledged import is_harmless
 from workflows_mcp.agent.actions import Clean, check_result, question_meant
 from workflows_mcp.agent.checkpoints import CheckpointId, parse_checkpoint_id
 from workflows_mcp.agent.dependencies import Dependencies
-from workflows_mcp.agent.flat_state import FlatState, gather
+from workflows_mcp.agent.flat_state import FlatState, gather, state_meant
 from workflows_mcp.agent.histories import Histories
 from workflows_mcp.agent.parts import Part, joined, part_of, question_id, run_of
-from workflows_mcp.agent.previews import reader
 from workflows_mcp.agent.reactive_answers import (
     Said,
     failed_outputs,
@@ -268,10 +267,10 @@ class Stepping:
         else:
             meant = await self._driving.known_as(joined(workflow_id, task_id))
             situation = await self._driving.situation(meant)
-        state = await asyncio.to_thread(gather(situation).read)
+        state = await asyncio.to_thread(gather(situation, state_meant(situation)).read)
         if not paths:
             return state_alone(state, self._limits, meant)
-        return values_at(state, paths, self._limits, reader(meant))
+        return values_at(state, paths, self._limits, state.reader(meant))
 
     async def update(
         self, workflow_id: str, updates: Sequence[dict[str, Any]], task_id: str | None
@@ -280,7 +279,7 @@ class Stepping:
         meant = await self._driving.known_as(joined(workflow_id, task_id))
         changes = read_updates(updates)
         machine = await self._engine.view(run_of(meant))
-        target = _writes_to(machine, part_of(machine, meant), self._now())
+        target = state_meant(situation_of(machine, now=self._now(), part=part_of(machine, meant)))
         trial = trial_of(machine, target, changes, self._cleaned(machine))
         await asyncio.to_thread(trial.check)
         token = os.urandom(8).hex()
@@ -327,7 +326,7 @@ class Stepping:
             first = {**first, "workflow": said.workflow, "last_checkpoint": _last_checkpoint(situation, said)}
         if not with_state:
             return worded(said, self._limits, first=first)
-        state = await asyncio.to_thread(gather(situation).read)
+        state = await asyncio.to_thread(gather(situation, state_meant(situation)).read)
         return worded(said, self._limits, first=first, state=state)
 
     def _refused(self, refusal: NotExpected, machine: Machine, part: Part) -> NotExpected:
@@ -358,16 +357,6 @@ def _step_meant(machine: Machine, part: Part, step_id: str) -> Visited | None:
 def _around(address: str) -> list[str]:
     names = address.split("/")
     return ["/".join(names[:length]) for length in range(1, len(names))]
-
-
-def _writes_to(machine: Machine, part: Part, now: float) -> str:
-    """Whose state an agent means: that of the step that it is to carry out, which can be in a workflow that
-    was included; else that of its run or task."""
-    questions = situation_of(machine, now=now, part=part).duties.questions
-    if not questions:
-        return part.address
-    around = _around(questions[0][0])
-    return around[-1] if around else ""
 
 
 def _result_needed(step_id: str, missing: list[str]) -> InvalidResult:

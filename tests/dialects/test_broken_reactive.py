@@ -47,6 +47,14 @@ EXPECTED: dict[str, list[Expected]] = {
         W("name_collision", 6, 5, "'target' is a computed field, and a field of raw too: read by its name, it is the computed one", "give one of the two another name, or read raw.target"),
         P("undefined", 7, 21, "'missing' comes from 'raw.file', which nothing declares or writes", "did you mean 'raw.files'?"),
     ],
+    "computed_as_steps": [
+        P("undefined", 5, 48, "this.b: there is no 'this' in a computed field, which follows from what it names", "write b"),
+        P("undefined", 6, 29, "global.b: there is no 'global' in a computed field, which follows from what it names", "write b"),
+        P("undefined", 7, 37, "this: there is no 'this' in a computed field, which follows from what it names", "name each field that it reads, e.g. raw.files"),
+        P("syntax", 9, 39, "'transform' is JavaScript as it stands, and no template", "leave out the braces: transform: input + 1"),
+        P("syntax", 10, 59, "'validate' is JavaScript as it stands, and no template", "leave out the braces: validate: output>0"),
+        P("undefined", 17, 70, "global.b: there is no 'global' in a computed field, which follows from what it names", 'hand it to the task: inputs: {b: "{{ b }}"}, and write b'),
+    ],
     "computed_cycles": [
         P("cycle", 4, 5, "the computed fields come from each other for ever: first → second → third → first", "let one of them come from raw fields only; in a transform, raw.name is"),
         P("cycle", 7, 5, "the computed field 'alone' comes from itself", "let one of them come from raw fields only; in a transform, raw.name is"),

@@ -576,31 +576,31 @@ def test_a_parallel_foreach_hands_out_a_task_for_each_item() -> None:
 
 @pytest.mark.rows("R16")
 @pytest.mark.parametrize(
-    ("said_of_it", "retry", "on_failure", "fail_fast", "errors_to"),
+    ("said_of_it", "retry", "puts_up", "fail_fast", "errors_to"),
     [
-        ("{strategy: continue}", None, "continue", False, ()),
-        ("continue", None, "continue", False, ()),
-        ("{strategy: fail_all}", None, None, True, ()),
+        ("{strategy: continue}", None, True, False, ()),
+        ("continue", None, True, False, ()),
+        ("{strategy: fail_all}", None, False, True, ()),
         (
             "{strategy: retry_failed, max_retries: 2}",
             {"attempts": 3, "delay": 0, "on": "any"},
-            None,
+            False,
             False,
             (),
         ),
-        ("{strategy: retry_failed}", {"attempts": 4, "delay": 0, "on": "any"}, None, False, ()),
-        ("{collect_errors: true}", None, None, False, ("raw", "sub_agent_errors")),
-        ("{error_state_path: raw.e.x}", None, None, False, ("raw", "e", "x")),
-        ("{error_state_path: raw.e, collect_errors: false}", None, None, False, ()),
+        ("{strategy: retry_failed}", {"attempts": 4, "delay": 0, "on": "any"}, False, False, ()),
+        ("{collect_errors: true}", None, False, False, ("raw", "sub_agent_errors")),
+        ("{error_state_path: raw.e.x}", None, False, False, ("raw", "e", "x")),
+        ("{error_state_path: raw.e, collect_errors: false}", None, False, False, ()),
     ],
 )
 def test_what_becomes_of_tasks_that_fail(
-    said_of_it: str, retry: Value, on_failure: str | None, fail_fast: bool, errors_to: tuple[Value, ...]
+    said_of_it: str, retry: Value, puts_up: bool, fail_fast: bool, errors_to: tuple[Value, ...]
 ) -> None:
     step = f"{{type: parallel_foreach, items: [], sub_agent_task: process, on_sub_agent_error: {said_of_it}}}"
     made = node(step, STATE + TASKS)
     assert made.for_each is not None
-    assert (made.retry, made.on_failure) == (retry, on_failure)
+    assert (made.retry, made.on_failure, made.for_each.puts_up) == (retry, None, puts_up)
     assert (made.for_each.fail_fast, made.for_each.errors_to) == (fail_fast, errors_to)
 
 

@@ -116,3 +116,52 @@ def test_an_error_in_a_task_of_another_file_is_shown_where_it_stands(tmp_path: P
     run = tasks_played(tmp_path, "no.part", {})
     assert run.answer["status"] == "failed"
     assert "tasks.yaml:11:" in str(run.answer["error"])
+
+
+ASKS = """
+name: "main:asks"
+default_state: {raw: {name: outer, n: 1}}
+steps:
+  - {id: inner, type: include_workflow, workflow: "shared:asks", inputs: {topic: ants}}
+  - {id: last, type: user_input, prompt: "{{ name }}", state_update: {path: raw.said}}
+"""
+ASKED = """
+name: "shared:asks"
+inputs: {topic: string}
+default_state: {raw: {name: inner, lines: []}}
+state_schema: {computed: {loud: {from: raw.name, transform: input.toUpperCase()}}}
+steps:
+  - {id: ask, type: user_input, prompt: "{{ topic }}", state_update: {path: raw.answer}}
+"""
+
+
+@pytest.mark.rows("R2", "R19")
+def test_an_agent_reads_the_state_that_it_writes_in_a_workflow_that_was_included(
+    settings: Settings, workspace: Path
+) -> None:
+    (workspace / ".workflows" / "main.yaml").write_text(ASKS)
+    (workspace / ".workflows" / "asked.yaml").write_text(ASKED)
+
+    async def go() -> None:
+        async with Service.open(settings) as service:
+            stepping = service.stepping
+            started = await stepping.start("main:asks", {}, 30.0)
+            run_id, step = started["workflow_id"], started["step"]["id"]
+            assert (started["state"]["name"], started["state"]["loud"]) == ("inner", "INNER")
+            changes: list[dict[str, Any]] = [
+                {"path": "raw.name", "value": "new"},
+                {"path": "raw.lines", "value": ["long " * 9000]},
+            ]
+            written = await stepping.update(run_id, changes, None)
+            assert written["computed"] == {"loud": "NEW"}
+            found = await stepping.read(run_id, ["name", "raw.name", "loud", "inputs.topic", "topic"], None)
+            assert list(found.values()) == ["new", "new", "NEW", "ants", "ants"]
+            everything = await stepping.read(run_id, [], None)
+            assert everything.keys() == {"name", "lines", "loud", "topic"}
+            assert "get_workflow_state" not in str(everything), "which does not lead there"
+            marked = await stepping.checkpoint(run_id, "here", None)
+            assert (await stepping.read(marked["checkpoint_id"], ["name"], None)) == {"name": "new"}
+            await stepping.complete_step(run_id, step, result="yes", wait_seconds=30.0)
+            assert await stepping.read(run_id, ["name", "n"], None) == {"name": "outer", "n": 1}
+
+    asyncio.run(asyncio.wait_for(go(), 30))

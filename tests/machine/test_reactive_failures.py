@@ -236,3 +236,57 @@ error_handling: {on_error: retry_workflow, max_retries: 2, on_failure: [{id: ask
     assert any(isinstance(event, Stopped) for event in story.events)
     with language.fast():
         assert replayed(bundle, story.events).state == story.state
+
+
+@pytest.mark.rows("R9")
+def test_a_fallback_is_made_of_the_state_as_it_is_when_it_is_needed() -> None:
+    text = """
+name: main
+default_state: {raw: {n: 0, got: null}}
+steps:
+  - {type: state_update, path: raw.n, value: 20}
+  - {id: bad, type: Note, text: bad, on_error: retry, retry_count: 1, retry_delay: 0, fallback_value: {ok: "{{ 1+1 }}", n: ["{{ n }} left"]}, state_update: {path: raw.got}}
+  - {id: good, type: Note, text: "{{ got.ok }}", fallback_value: "{{ no.such }}"}
+  - {id: worse, type: Note, text: worse, on_error: continue, fallback_value: "{{ n.no.such }}", error_state_update: {path: raw.why, value: "{{ error.message }}"}}
+"""
+    changed = {2: StateUpdated(2.5, [(["raw", "n"], "set", 30)])}
+    story = survives(documents(text), crashing({"bad": 2, "worse": 1}), between=changed)
+    assert (story.state.status, story.said) == ("completed", ["bad", "bad", 2, "worse"])
+    assert story.raw["got"] == {"ok": 2, "n": ["30 left"]}
+    assert "undefined" in story.raw["why"], "one that cannot be made is the failure of the step"
+
+
+@pytest.mark.rows("R9")
+def test_a_fallback_that_takes_too_long_is_found_again_as_it_was(language: Sluggish) -> None:
+    text = """
+name: main
+steps: [{id: bad, type: Note, text: bad, fallback_value: "{{ 'SLOW' }}"}]
+"""
+    language.too_slow = {"SLOW"}
+    bundle = documents(text)
+    story = World(bundle, crashing({"bad": 1})).run()
+    assert story.state.status == "failed"
+    assert any(isinstance(event, Stopped) for event in story.events)
+    with language.fast():
+        assert replayed(bundle, story.events).state == story.state
+
+
+CHANCE = """
+name: %s
+default_state: {raw: {token: "{{ uuid() }}", since: "{{ now() }}"}}
+steps: [{id: say, type: Note, text: "{{ token }} {{ since }}"}, {id: bad, type: Note, text: bad}]
+error_handling: {on_error: retry_workflow, max_retries: 3}
+"""
+
+
+@pytest.mark.parametrize(
+    "around", ["", "name: main\nsteps: [{id: in, type: include_workflow, workflow: inner}]"]
+)
+def test_a_workflow_that_is_carried_out_again_has_another_chance_each_time(around: str) -> None:
+    texts = [around, CHANCE % "inner"] if around else [CHANCE % "main"]
+    story = survives(documents(*texts), crashing({"bad": 3}))
+    assert story.state.status == "completed"
+    said = [str(text).split() for text in story.said if text != "bad"]
+    assert len({token for token, _ in said}) == len({since for _, since in said}) == 4
+    again = survives(documents(*texts), crashing({"bad": 3}))
+    assert again.said == story.said, "the same run has the same"

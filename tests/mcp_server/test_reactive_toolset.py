@@ -6,7 +6,7 @@ from __future__ import annotations
 import asyncio
 import json
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
@@ -624,6 +624,113 @@ sub_agent_tasks:
             )
         ended = await agent.call("workflow_complete", workflow_id=run_id, status="success")
         assert ended["final_state"]["results"] == [1, 2]
+
+    reactive.serve(work)
+
+
+@pytest.mark.rows("R16")
+def test_a_name_that_a_sub_agent_was_told_stays_good_when_others_of_the_same_name_begin(
+    reactive: Any,
+) -> None:
+    reactive.define(
+        "nest",
+        """
+name: nest
+default_state: {raw: {log: []}}
+steps: [{id: par, type: parallel_foreach, items: [{id: p}, {id: q}], sub_agent_task: page}]
+sub_agent_tasks:
+  page:
+    steps:
+      - {id: c, type: mcp_call, method: check}
+      - {id: n, type: parallel_foreach, items: [{id: q}], sub_agent_task: nested}
+      - {id: d, type: mcp_call, method: check}
+  nested: {steps: [{id: z, type: mcp_call, method: zz}, {id: z2, type: mcp_call, method: zz}]}
+""",
+    )
+
+    async def work(agent: Any) -> None:
+        started = await agent.call("workflow_start", workflow="nest")
+        run_id = started["workflow_id"]
+
+        async def complete(task: str, step: str) -> dict[str, Any]:
+            return cast(
+                dict[str, Any],
+                await agent.call(
+                    "workflow_step_complete", workflow_id=run_id, task_id=task, step_id=step, result=1
+                ),
+            )
+
+        assert [it["task_id"] for it in started["step"]["definition"]["tasks"]] == ["p", "q"]
+        inner = []
+        for outer in ("p", "q"):
+            await agent.call("workflow_get_next_step", workflow_id=run_id, task_id=outer)
+            [task] = (await complete(outer, "c"))["step"]["definition"]["tasks"]
+            inner.append(task["task_id"])
+            assert (await complete(task["task_id"], "z"))["step"]["id"] == "z2"
+        for outer, task in zip(("p", "q"), inner, strict=True):
+            assert (await complete(task, "z2"))["status"] == "completed"
+            assert (await complete(outer, "d"))["status"] == "completed"
+        ended = await agent.call("workflow_complete", workflow_id=run_id, status="success")
+        assert ended["success"] is True
+
+    reactive.serve(work)
+
+
+@pytest.mark.rows("R15")
+def test_what_goes_on_beside_tasks_that_nobody_waits_for_is_handed_out_with_them(reactive: Any) -> None:
+    reactive.define(
+        "beside",
+        """
+name: beside
+default_state: {raw: {}}
+steps:
+  - {id: par, type: parallel_foreach, items: [{id: p}], sub_agent_task: t, wait_for_all: false}
+  - {id: one, type: mcp_call, method: meanwhile}
+  - {id: two, type: mcp_call, method: meanwhile}
+sub_agent_tasks: {t: {steps: [{id: c, type: mcp_call, method: check}]}}
+""",
+    )
+
+    async def work(agent: Any) -> None:
+        started = await agent.call("workflow_start", workflow="beside")
+        run_id, step = started["workflow_id"], started["step"]
+        assert (step["id"], [it["id"] for it in started["more_steps"]]) == ("par", ["one"])
+        assert "Do not wait for them: go on with more_steps" in step["instructions"]
+        [task] = step["definition"]["tasks"]
+        done = await agent.call("workflow_step_complete", workflow_id=run_id, step_id="one", result=1)
+        assert (done["step"]["id"], [it["id"] for it in done["more_steps"]]) == ("par", ["two"])
+        await agent.call("workflow_get_next_step", workflow_id=run_id, task_id=task["task_id"])
+        alone = await agent.call("workflow_get_next_step", workflow_id=run_id)
+        assert (alone["step"]["id"], "more_steps" in alone) == ("two", False)
+        done = await agent.call("workflow_step_complete", workflow_id=run_id, step_id="two", result=1)
+        assert "more_steps" not in done
+        last = {"task_id": task["task_id"], "step_id": "c", "result": 1}
+        await agent.call("workflow_step_complete", workflow_id=run_id, **last)
+        ended = await agent.call("workflow_complete", workflow_id=run_id, status="success")
+        assert ended["success"] is True
+
+    reactive.serve(work)
+
+
+def test_a_result_of_another_kind_than_the_state_wants_is_refused_and_the_kind_named(reactive: Any) -> None:
+    reactive.define(
+        "kinds",
+        """
+name: kinds
+default_state: {raw: {log: []}}
+state_schema: {raw: {log: array}}
+steps: [{id: ask, type: mcp_call, method: m, state_update: {path: raw.log}}]
+""",
+    )
+
+    async def work(agent: Any) -> None:
+        run_id = (await agent.call("workflow_start", workflow="kinds"))["workflow_id"]
+        refused = await agent.refused(
+            "workflow_step_complete", workflow_id=run_id, step_id="ask", result={"a": 1}
+        )
+        assert "'raw.log' is declared as array" in refused
+        assert "give it a value of that type" in refused
+        assert "hand in less" not in refused
 
     reactive.serve(work)
 

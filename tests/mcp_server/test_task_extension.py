@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 from collections.abc import Awaitable, Callable
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -102,6 +103,35 @@ def test_a_task_of_the_toolset_reactive_ends_in_the_shape_of_its_tool(tmp_path: 
     session(tmp_path, TaskClient(opens(tmp_path)), work, toolsets=("reactive",))
 
 
+def test_a_tool_that_becomes_no_task_waits_as_for_any_other_client(tmp_path: Path) -> None:
+    before = '  - {id: first, type: Prompt, inputs: {prompt: "Ready?"}}\n'
+    text = HELD.replace("blocks:\n", f"blocks:\n{before}").replace("Shell,", "Shell, depends_on: [first],")
+
+    async def work(client: Client) -> None:
+        asked = (await client.call_tool("start_workflow", {"yaml": text})).structured_content
+        assert asked is not None
+        opened = asyncio.create_task(asyncio.to_thread((tmp_path / "gate").write_text, "opened"))
+        answer = {"workflow_id": asked["workflow_id"], "step_id": "first", "result": "fine"}
+        following = (await client.call_tool("submit_step_result", answer)).structured_content
+        await opened
+        assert following is not None
+        assert following["step_id"] == "ask"
+
+    session(tmp_path, TaskClient(lambda _: asyncio.sleep(0)), work, toolsets=("stateful",))
+
+
+def test_how_long_to_wait_may_be_said_as_text(tmp_path: Path) -> None:
+    async def cancel(tasks: TaskClient) -> None:
+        await tasks.ask("tasks/cancel", tasks.seen[0]["taskId"])
+
+    async def work(client: Client) -> None:
+        await client.call_tool("start_workflow", {"yaml": HELD, "wait_seconds": "20"})
+
+    tasks = TaskClient(cancel)
+    session(tmp_path, tasks, work)
+    assert tasks.seen[0]["status"] == "working"
+
+
 def test_cancelling_a_task_cancels_its_run(tmp_path: Path) -> None:
     async def cancel(tasks: TaskClient) -> None:
         await tasks.ask("tasks/cancel", tasks.seen[0]["taskId"])
@@ -115,6 +145,71 @@ def test_cancelling_a_task_cancels_its_run(tmp_path: Path) -> None:
     tasks = TaskClient(cancel)
     session(tmp_path, tasks, work)
     assert tasks.seen[-1]["status"] == "cancelled"
+
+
+@pytest.mark.parametrize("looking", ["get_workflow_status", "get_next_step"])
+def test_cancelling_a_task_that_only_looks_leaves_the_run_alone(tmp_path: Path, looking: str) -> None:
+    statuses: list[str] = []
+
+    async def give_up(tasks: TaskClient) -> None:
+        task = tasks.seen[0]["taskId"]
+        await tasks.ask("tasks/cancel", task.replace("start_workflow", looking))
+        statuses.append((await tasks.ask("tasks/get", task)).status)
+        await tasks.ask("tasks/cancel", task)
+
+    async def work(client: Client) -> None:
+        await client.call_tool("start_workflow", {"yaml": HELD})
+
+    session(tmp_path, TaskClient(give_up), work)
+    assert statuses == ["working"]
+
+
+@pytest.mark.parametrize(
+    ("settings", "task", "known"),
+    [
+        ({"read_only": True}, "get_workflow_status", True),
+        ({"read_only": True}, "start_workflow", False),
+        ({"toolsets": ("graph",)}, "submit_result", False),
+        ({"toolsets": ("core",)}, "execute_workflow", False),
+    ],
+)
+def test_a_server_has_tasks_of_the_tools_that_it_serves_and_one_that_only_looks_cancels_nothing(
+    tmp_path: Path, settings: dict[str, Any], task: str, known: bool
+) -> None:
+    async def work(client: Client) -> None:
+        started = await client.call_tool("start_workflow", {"yaml": HELD, "wait_seconds": 0})
+        assert started.structured_content is not None
+        run = started.structured_content["workflow_id"]
+        other = Settings(workspace=tmp_path, home=tmp_path / "home", **settings)
+        async with Client(build_server(other), extensions=[TaskClient(opens(tmp_path))]) as beside:
+            for method in ("tasks/get", "tasks/update", "tasks/cancel"):
+                refused = pytest.raises(MCPError, match="there is no task")
+                with nullcontext() if known else refused:
+                    await ask(beside.session, method, f"{task}:{run}")
+        asked = {"workflow_id": run, "wait_seconds": 0}
+        status = (await client.call_tool("get_workflow_status", asked)).structured_content
+        assert status is not None
+        assert status["status"] == "running"
+        await client.call_tool("control_workflow", {"workflow_id": run, "action": "cancel"})
+
+    session(tmp_path, None, work)
+
+
+def test_asking_about_a_task_starts_nothing(tmp_path: Path) -> None:
+    async def work(client: Client) -> None:
+        result = await client.call_tool("execute_inline_workflow", {"workflow_yaml": HELD})
+        assert result.structured_content is not None
+        run = result.structured_content["workflow_id"]
+        answer = {"checkpoint_id": run, "response": "fine"}
+        await client.call_tool("resume_workflow", answer)
+        for checkpoint in (f"chk_{run}_1", result.structured_content["checkpoint_id"]):
+            with pytest.raises(MCPError, match="there is no task"):
+                await ask(client.session, "tasks/get", f"execute_workflow:{checkpoint}")
+        runs = (await client.call_tool("get_workflow_status", {})).structured_content
+        assert runs is not None
+        assert [it["workflow_id"] for it in runs["runs"]] == [run]
+
+    session(tmp_path, TaskClient(opens(tmp_path)), work, toolsets=("graph",))
 
 
 def test_a_task_outlives_the_server_that_handed_it_out(tmp_path: Path) -> None:
@@ -147,7 +242,7 @@ def test_an_unknown_task_is_refused(tmp_path: Path) -> None:
     refused = []
 
     async def wrong(tasks: TaskClient) -> None:
-        for task in ("start_workflow:wf_0", "wf_0", "list_workflows:wf_0"):
+        for task in ("start_workflow:wf_0", "start_workflow:", "wf_0", "list_workflows:wf_0"):
             with pytest.raises(MCPError) as error:
                 await tasks.ask("tasks/get", task)
             refused.append(error.value.error.message)
@@ -157,7 +252,7 @@ def test_an_unknown_task_is_refused(tmp_path: Path) -> None:
         await client.call_tool("start_workflow", {"yaml": HELD})
 
     session(tmp_path, TaskClient(wrong), work)
-    assert len(refused) == 3
+    assert len(refused) == 4
     assert all("there is no task" in message for message in refused)
 
 

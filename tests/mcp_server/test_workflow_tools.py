@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import dataclasses
+import os
 import sys
 from collections.abc import Awaitable, Callable
 from pathlib import Path
@@ -10,8 +12,11 @@ from typing import Any
 
 import pytest
 from mcp import Client, StdioServerParameters
+from mcp.types import ElicitResult
 
+from support.task_client import TaskClient
 from workflows_mcp.errors import RequestError
+from workflows_mcp.mcp_server import server as server_module
 from workflows_mcp.mcp_server.server import build_server
 from workflows_mcp.mcp_server.workflow_tools import tool_name
 from workflows_mcp.settings import Settings
@@ -116,6 +121,82 @@ def test_workflows_are_chosen_by_name_pattern_and_tag(
 
     session(settings(tmp_path, *selectors, other=other), work)
     assert names & {"deploy_web_app", "other"} == published
+
+
+@pytest.mark.parametrize("extensions", [None, [TaskClient(lambda _: asyncio.sleep(0))]])
+def test_inputs_are_inputs_whatever_they_are_called(tmp_path: Path, extensions: Any) -> None:
+    names = ["wait_seconds", "task_id", "workflow_id", "sub_agent_context"]
+    declared = "".join(f"  {name}: {{type: string}}\n" for name in names)
+    outputs = "".join(f'  {name}: "${{inputs.{name}}}"\n' for name in names)
+    text = f"name: named\nelicitation: true\ninputs:\n{declared}"
+    text += f'blocks: [{{id: sure, type: Prompt, inputs: {{prompt: "Sure?"}}}}]\noutputs:\n{outputs}'
+    shown: list[str] = []
+
+    async def user(context: Any, params: Any) -> ElicitResult:
+        shown.append(params.message)
+        return ElicitResult(action="accept", content={"response": "yes"})
+
+    async def go() -> None:
+        server = build_server(settings(tmp_path, "named", named=text))
+        async with Client(server, extensions=extensions, elicitation_callback=user) as client:
+            given = {name: "forty" for name in names}
+            ended = (await client.call_tool("named", given)).structured_content
+            assert ended is not None
+            assert ended["outputs"] == given
+
+    asyncio.run(asyncio.wait_for(go(), 30))
+    assert shown == ["Sure?"], "the answer is known to be about a run"
+
+
+def test_a_call_that_would_wait_is_a_task_as_that_of_any_other_tool(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(server_module, "WAIT_SECONDS", 0.0)
+    os.mkfifo(tmp_path / "gate")
+    held = "name: held\nblocks: [{id: hold, type: Shell, inputs: {command: cat gate}}]\n"
+    held += 'outputs: {said: "${blocks.hold.outputs.stdout}"}\n'
+
+    async def open_gate(tasks: TaskClient) -> None:
+        if len(tasks.seen) == 2:
+            await asyncio.to_thread((tmp_path / "gate").write_text, "opened")
+
+    tasks = TaskClient(open_gate)
+
+    async def go() -> None:
+        server = build_server(settings(tmp_path, "held", held=held))
+        async with Client(server, extensions=[tasks]) as client:
+            ended = (await client.call_tool("held", {})).structured_content
+            assert ended is not None
+            assert ended["outputs"] == {"said": "opened"}
+
+    asyncio.run(asyncio.wait_for(go(), 30))
+    assert [it["status"] for it in tasks.seen[:2]] == ["working", "working"]
+    assert tasks.seen[0]["taskId"].startswith("held:")
+
+
+@pytest.mark.parametrize("toolsets", [("graph",), ("reactive",), ("graph", "reactive"), ("memory",)])
+def test_what_a_run_asks_can_be_answered_whatever_the_toolsets(
+    tmp_path: Path, toolsets: tuple[str, ...]
+) -> None:
+    async def work(client: Client) -> None:
+        asked = (await client.call_tool("deploy_web_app", {"place": "here"})).structured_content
+        assert asked is not None
+        run = asked["workflow_id"]
+        status = (await client.call_tool("get_workflow_status", {"workflow_id": run})).structured_content
+        assert status == asked
+        answer = {"workflow_id": run, "result": "yes"}
+        ended = (await client.call_tool("submit_result", answer)).structured_content
+        assert ended is not None
+        assert ended["outputs"]["said"] == "yes"
+
+    session(dataclasses.replace(settings(tmp_path, "tag:deploy"), toolsets=toolsets), work)
+
+
+def test_without_workflows_as_tools_a_toolset_keeps_to_its_own_way(tmp_path: Path) -> None:
+    async def work(client: Client) -> None:
+        assert "submit_result" not in {tool.name for tool in (await client.list_tools()).tools}
+
+    session(dataclasses.replace(settings(tmp_path), toolsets=("graph",)), work)
 
 
 def test_the_flag_of_the_command_says_which_workflows_are_tools(tmp_path: Path) -> None:

@@ -22,6 +22,7 @@ from workflows_mcp.agent.tasks import outermost
 from workflows_mcp.agent.waiting import until
 from workflows_mcp.agent.walk import Visited, block_at, blocks_of, under_way
 from workflows_mcp.errors import InvalidResult, NotExpected
+from workflows_mcp.machine.changes import TooLarge
 from workflows_mcp.machine.machine import Machine
 from workflows_mcp.machine.state import Frame, Record
 from workflows_mcp.plan.model import Do, Node
@@ -29,6 +30,7 @@ from workflows_mcp.steps.base import Question, StepResult
 from workflows_mcp.steps.registry import StepRegistry
 from workflows_mcp.values import Value, from_json, nearest, to_json, to_text
 
+_LESS = "hand in less of it, e.g. only the part that matters, or write it to a file and say where"
 Clean = Callable[[Value], Value]
 """Makes a value from outside fit to be kept; see `policy.secrets`."""
 
@@ -88,11 +90,11 @@ def check_result(
             f"the result must fit {to_json(asked.question.result_schema)}. Nothing has changed.",
         )
     amounts_to = asked.step.answered(asked.inputs, taken)
-    too_large = machine.too_large_for_state(address, amounts_to.outputs)
-    if too_large is not None:
-        hint = "hand in less of it, e.g. only the part that matters, or write it to a file and say where"
+    unfit = machine.does_not_fit(address, amounts_to.outputs)
+    if unfit is not None:
+        hint = _LESS if isinstance(unfit, TooLarge) else unfit.hint
         raise InvalidResult(
-            f"the result does not fit into the state: {too_large}", hint=f"{hint}. Nothing has changed."
+            f"the result does not fit into the state: {unfit}", hint=f"{hint}. Nothing has changed."
         )
     return address, amounts_to
 

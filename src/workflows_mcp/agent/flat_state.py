@@ -14,7 +14,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from workflows_mcp.agent.fields import Fields, PartsOfState, parts_of_state
-from workflows_mcp.agent.paths import Path, parse_path
+from workflows_mcp.agent.paths import Path, format_path, parse_path
 from workflows_mcp.agent.previews import Cut, Reader, cut, reader
 from workflows_mcp.agent.situation import Situation
 from workflows_mcp.errors import ExpressionError, RequestError
@@ -33,6 +33,8 @@ class FlatState:
     """Fields that are known and have no value yet."""
     prefix: Path = ()
     """What goes before a bare name in a path of `get_workflow_state`."""
+    included: bool = False
+    """It is that of a workflow that was included, which `get_workflow_state` does not lead into."""
 
     def at(self, text: str) -> Value:
         """The value at a path. Raises RequestError where it leads nowhere, with what there is."""
@@ -54,17 +56,20 @@ class FlatState:
 
     def shown(self, how: Cut, workflow_id: str) -> dict[str, Value]:
         """All fields, as much of each as may be shown."""
-        fields = cut(self.flat, self.prefix, how, _reading(workflow_id, self.prefix))
+        read = self.reader(workflow_id)
+
+        def on(path: Path, offset: int) -> str:
+            needed = "workflow_state_read and the paths of those you need"
+            return read(path, offset) if path != self.prefix else needed
+
+        fields = cut(self.flat, self.prefix, how, on)
         return dict(fields)
 
-
-def _reading(workflow_id: str, prefix: Path) -> Reader:
-    read = reader(workflow_id)
-
-    def on(path: Path, offset: int) -> str:
-        return read(path, offset) if path != prefix else "workflow_state_read and the paths of those you need"
-
-    return on
+    def reader(self, workflow_id: str) -> Reader:
+        """How what was cut is read on."""
+        if not self.included:
+            return reader(workflow_id)
+        return lambda path, _: f"workflow_state_read and paths that lead into {format_path(path)}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,6 +82,7 @@ class Gathered:
     prefix: Path
     inputs: dict[str, Value]
     variables: dict[str, Value]
+    included: bool = False
 
     def read(self) -> FlatState:
         """Can take as long as expressions may."""
@@ -85,10 +91,24 @@ class Gathered:
             return FlatState(self.others, names, prefix=self.prefix)
         fields: Fields = self.parts.fields()
         names = {**self.variables, **fields.flat, "inputs": self.inputs, **fields.parts}
-        return FlatState(fields.flat, names, frozenset(self.parts.plan.known))
+        return FlatState(fields.flat, names, frozenset(self.parts.plan.known), included=self.included)
 
 
-def gather(situation: Situation) -> Gathered:
+def state_meant(situation: Situation) -> str:
+    """Whose state an agent means, to read or to write: that of the step that it is to carry out, which can be
+    in a workflow that was included; else that of its run or task."""
+    questions = situation.duties.questions
+    return questions[0][0].rpartition("/")[0] if questions else situation.part.address
+
+
+def gather(situation: Situation, address: str | None = None) -> Gathered:
+    """Of the run or task; or of the reactive workflow at an address inside of it, if there is one."""
+    if address is not None and address != situation.part.address:
+        inside = situation.machine.scope_inside(address)
+        if inside is not None and inside.home is not None:
+            parts = parts_of_state(situation.machine, address)
+            given, known = dict(inside.scope.inputs), dict(inside.scope.variables)
+            return Gathered(parts, {}, (), given, known, included=True)
     scope, task = situation.scope, situation.task
     parts = parts_of_state(situation.machine, situation.part.address)
     others: dict[str, Value] = {}

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from workflows_mcp.agent.walk import block_at
 from workflows_mcp.errors import RequestError
 from workflows_mcp.machine.machine import Machine
-from workflows_mcp.machine.state import RunState, Scope
+from workflows_mcp.machine.state import TERMINAL, RunState, Scope
 from workflows_mcp.plan.items import names_of_items
 from workflows_mcp.values import did_you_mean
 
@@ -97,12 +97,21 @@ def part_of(machine: Machine, workflow_id: str) -> Part:
 
 
 def _named_by_key(state: RunState, tasks: list[Part], key: str) -> Part | None:
-    """The only task that is called so, whatever step it belongs to: batch_0. One that is under way goes
-    before those of earlier steps."""
+    """The only task that is called so, whatever step it belongs to: batch_0. Those that are over come last,
+    and before them those that are tasks of tasks: whoever has been told a name keeps it when others of the
+    same name begin."""
     found = [task for task in tasks if key_of_task(state, task) == key]
     if len(found) > 1:
-        found = [task for task in found if task.address in state.frames]
+        found = [task for task in found if not _is_over(state, task)]
+        depth = min((task.address.count("/") for task in found), default=0)
+        found = [task for task in found if task.address.count("/") == depth]
     return found[0] if len(found) == 1 else None
+
+
+def _is_over(state: RunState, task: Part) -> bool:
+    around = _scope_around(state, task.address)
+    record = around.records.get(task.address.rpartition("/")[2]) if around is not None else None
+    return record is not None and record.status in TERMINAL
 
 
 def key_of_task(state: RunState, task: Part) -> str:

@@ -13,7 +13,7 @@ can read when all of it is there (`worded`). Only reads a run.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from workflows_mcp.agent.actions import actions_of
@@ -49,6 +49,14 @@ _OWN_WORDS = (
 )
 _WORDED = ("agent_shell_command", "mcp_call", "user_input", "apply_hints")
 """Types whose instructions are words of our own, and say all about the result."""
+
+_WAIT = (
+    "Wait until ALL of them have ended, then call workflow_get_next_step: it goes on when all tasks are done"
+)
+_GO_ON = (
+    "Do not wait for them: go on with more_steps, or call workflow_get_next_step for what comes next; only "
+    "the end of the workflow waits for all tasks"
+)
 
 SUB_AGENT_PROMPT = """\
 <workflow-server-rules>
@@ -87,12 +95,15 @@ class Said:
     messages: list[str]
     why: str = ""
     error: dict[str, Value] | None = None
+    more: list[dict[str, Any]] = field(default_factory=list)
+    """Further steps that can be carried out at once: those behind tasks that nobody waits for."""
 
 
 def said_of(situation: Situation, registry: StepRegistry, place: FindPlace, *, at_work: bool = False) -> Said:
     """`at_work`: also the tasks at which sub-agents are at work, for an agent that has lost them."""
     actions = actions_of(situation, registry, at_work=at_work)
-    step = _step(situation, actions[0], at_work) if actions else None
+    actions.sort(key=lambda action: action["type"] not in DELEGATED)  # so that sub-agents begin
+    steps = [_step(situation, action, at_work) for action in actions]
     reason, error = "", None
     if situation.has_ended:
         error = error_view(situation.machine, place, situation.part)
@@ -102,7 +113,8 @@ def said_of(situation: Situation, registry: StepRegistry, place: FindPlace, *, a
     else:
         reason = why(situation)
     messages, status = situation.messages, situation.status
-    return Said(situation.part.id, situation.workflow, status, step, messages, reason, error)
+    first, more = (steps[0] if steps else None), steps[1:]
+    return Said(situation.part.id, situation.workflow, status, first, messages, reason, error, more)
 
 
 def over(workflow_id: str, message: str) -> Said:
@@ -126,6 +138,8 @@ def worded(
             shown = Cut(max(how.characters // _STATE_SHARE, 40), how.items)
             answer["state"] = state.shown(shown, said.workflow_id)
         answer["step"] = None if said.step is None else _shortened(said.step, how, read)
+        if said.more:
+            answer["more_steps"] = [_shortened(step, how, read) for step in said.more]
         answer["messages"] = cut(said.messages, ("messages",), how, read)
         answer["status"] = said.status
         if said.why and said.status != "pending_action":
@@ -246,7 +260,7 @@ def _shortened(step: dict[str, Any], how: Cut, read: Reader) -> dict[str, Any]:
 
 def _tasks(situation: Situation, action: dict[str, Value], visited: Visited, at_work: bool) -> dict[str, Any]:
     machine, parameters = situation.machine, action["parameters"]
-    run_id = situation.part.run_id
+    run_id, each = situation.part.run_id, visited.node.for_each
     waiting = {
         task.part.id for it in situation.duties.delegations for task in it.tasks if task.standing != "at work"
     }
@@ -254,7 +268,9 @@ def _tasks(situation: Situation, action: dict[str, Value], visited: Visited, at_
     for task in parameters["tasks"]:
         if not at_work and task["workflow_id"] not in waiting:
             continue
-        called = _name_of_task(situation, task["task_id"], task["workflow_id"])
+        called = task["workflow_id"]
+        if each is not None and each.wait:
+            called = _name_of_task(situation, task["task_id"], task["workflow_id"])
         said: dict[str, Value] = {"task_id": called, "context": task["context"]}
         if at_work and task["workflow_id"] not in waiting:
             said["status"] = task["status"]
@@ -266,7 +282,6 @@ def _tasks(situation: Situation, action: dict[str, Value], visited: Visited, at_
     for name in ("max_parallel", "to_come"):
         if name in parameters:
             definition[name] = parameters[name]
-    each = visited.node.for_each
     one_by_one = action["type"] == "foreach"
     who = "the task in definition.tasks"
     if not one_by_one:
@@ -281,8 +296,8 @@ def _tasks(situation: Situation, action: dict[str, Value], visited: Visited, at_
             f" (say also its task_id, and workflow_id '{run_id}', where the prompt does not)"
             * bool(own_prompt)
         )
-        + ". They carry out their steps themselves: do none of these, and submit nothing for this step. Wait "
-        "until ALL of them have ended, then call workflow_get_next_step: it goes on when all tasks are done"
+        + ". They carry out their steps themselves: do none of these, and submit nothing for this step. "
+        + (_WAIT if each is None or each.wait else _GO_ON)
         + (", and further tasks come as others end" * ("to_come" in parameters))
         + (". Those with a status are being worked at already" * any("status" in it for it in listed))
         + ". If you cannot start sub-agents, follow the prompt yourself, task by task.",
@@ -296,13 +311,14 @@ def _tasks(situation: Situation, action: dict[str, Value], visited: Visited, at_
 
 
 def _name_of_task(situation: Situation, task_id: Value, workflow_id: str) -> str:
-    """What a sub-agent calls its task: as it is listed where that tells which one it is, else its id."""
+    """What a sub-agent calls its task: as it is listed, where that tells which one it is and goes on doing
+    so; else its id. Beside a task of a task, another one of the same name may begin."""
     name = str(task_id)
     try:
         meant = part_of(situation.machine, f"{situation.part.run_id}.{name}")
     except RequestError:
         return workflow_id
-    return name if meant.id == workflow_id else workflow_id
+    return name if meant.id == workflow_id and meant.address.count("/") == 1 else workflow_id
 
 
 def prompt_for_task(situation: Situation, *, in_core_words: bool) -> str:

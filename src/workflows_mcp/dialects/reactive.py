@@ -40,7 +40,7 @@ from workflows_mcp.dialects.yaml_source import Document
 from workflows_mcp.errors import Problem
 from workflows_mcp.limits import Limits
 from workflows_mcp.plan.conversion import TYPE_NAMES
-from workflows_mcp.plan.model import Plan, Steps
+from workflows_mcp.plan.model import SEMANTICS, Plan, Steps
 from workflows_mcp.plan.references import LANGUAGES, ReferenceReader, secrets_in
 from workflows_mcp.steps.registry import StepRegistry
 from workflows_mcp.values import Value, kind_of, nearest, shown
@@ -197,6 +197,7 @@ class _Compiler:
             on_failure=first if body.errors.steps else -1,
             tries=body.errors.tries,
             errors_to=body.errors.errors_to,
+            semantics=SEMANTICS,
         )
 
     def _count(self, body: Body) -> None:

@@ -7,10 +7,14 @@ from collections.abc import Callable
 from workflows_mcp.dialects.reactive_bodies import Body, Fields
 from workflows_mcp.errors import Problem
 from workflows_mcp.plan.graph import arrange, cycles
+from workflows_mcp.plan.references import Use
 from workflows_mcp.values import did_you_mean, nearest
 
 Path = tuple[str | int, ...]
 Report = Callable[[Problem], None]
+
+WHOLE = ("this", "global")
+"""What steps call the state as a whole."""
 
 
 def check_computed(body: Body, fields: Fields, report: Report) -> None:
@@ -21,8 +25,21 @@ def check_computed(body: Body, fields: Fields, report: Report) -> None:
             problem = _unknown(name, source, (*place, index) if spec.many else place, body, fields)
             if problem is not None:
                 report(problem)
+        for use in body.declared.uses.get(name, ()):
+            if use.reference.path[0] in WHOLE and use.reference.path[0] not in fields.names:
+                report(_read_as_a_whole(use, body))
     _check_cycles(body, report)
     _check_collisions(body, fields, report)
+
+
+def _read_as_a_whole(use: Use, body: Body) -> Problem:
+    """A field is computed again when a field that it names has changed, so it names them."""
+    root, *rest = map(str, use.reference.path)
+    hint = f"write {rest[0]}" if rest else "name each field that it reads, e.g. raw.files"
+    if rest and root == "global" and body.is_task:
+        hint = f'hand it to the task: inputs: {{{rest[0]}: "{{{{ {rest[0]} }}}}"}}, and write {rest[0]}'
+    message = f"{use.reference}: there is no '{root}' in a computed field, which follows from what it names"
+    return Problem("undefined", message, hint, use.path, use.reference.offset)
 
 
 def _unknown(name: str, source: str, path: Path, body: Body, fields: Fields) -> Problem | None:

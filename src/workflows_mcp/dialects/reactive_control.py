@@ -192,9 +192,16 @@ def _read_parallel(reader: StepReader, draft: ReactiveDraft, step: dict[str, Val
     if step.get("wait_for_all") is not None:
         means = "false: the steps behind it go on while the tasks are under way"
         wait = reader.flag(step["wait_for_all"], (*at, "wait_for_all"), means)
-    fail_fast, errors_to = _on_sub_agent_error(reader, draft, step.get("on_sub_agent_error"))
+    strategy, errors_to = _on_sub_agent_error(reader, draft, step.get("on_sub_agent_error"))
     draft.for_each = ForEach(
-        items, limit, agent=AGENT, prompt=prompt, wait=wait, fail_fast=fail_fast, errors_to=errors_to
+        items,
+        limit,
+        agent=AGENT,
+        prompt=prompt,
+        wait=wait,
+        fail_fast=strategy == "fail_all",
+        puts_up=strategy == "continue",
+        errors_to=errors_to,
     )
     timeout = reader.seconds(draft, step, "timeout", least=1)
     draft.changes = reader.changes(draft, step.get("state_update"), "state_update")
@@ -221,18 +228,18 @@ def _task(reader: StepReader, given: Value, path: Path) -> str:
 
 def _on_sub_agent_error(
     reader: StepReader, draft: ReactiveDraft, given: Value
-) -> tuple[bool, tuple[Value, ...]]:
-    """Whether the first failure ends the others, and where errors are collected; the rest is the draft's."""
+) -> tuple[str | None, tuple[Value, ...]]:
+    """What becomes of tasks that fail, and where their errors are collected; tries are the draft's."""
     path = (*draft.at, "on_sub_agent_error")
     if given is None:
-        return False, ()
+        return None, ()
     if isinstance(given, str):
         given = {"strategy": given}
     if not isinstance(given, dict):
         message = f"'on_sub_agent_error' must be a mapping, not {kind_of(given)} {shown(given)}"
         hint = "e.g. on_sub_agent_error: {strategy: retry_failed, max_retries: 2}"
         reader.problem("wrong_type", message, hint, path)
-        return False, ()
+        return None, ()
     for problem in unknown_keys(given, ERROR_KEYS, path, "'on_sub_agent_error'"):
         reader.report(problem)
     strategy = None
@@ -248,15 +255,14 @@ def _on_sub_agent_error(
         message = "'max_retries' is for strategy: retry_failed"
         hint = "write strategy: retry_failed, or remove it"
         reader.problem("unknown_key", message, hint, (*path, "max_retries"), on_key=True)
-    draft.says_on_error = strategy is not None
-    draft.on_failure = "continue" if strategy == "continue" else None
+    draft.says_on_error = strategy not in (None, "continue")  # that is said of the tasks, not of the step
     where = given.get("error_state_path")
     collect = where is not None
     if given.get("collect_errors") is not None:
         means = "true: what went wrong in a task is added to the list at error_state_path"
         collect = reader.flag(given["collect_errors"], (*path, "collect_errors"), means)
     keys = reader.state_path(draft, where or ITEM_ERRORS, (*path, "error_state_path")) if collect else ()
-    return strategy == "fail_all", keys
+    return strategy, keys
 
 
 def _read_include(reader: StepReader, draft: ReactiveDraft, step: dict[str, Value]) -> None:

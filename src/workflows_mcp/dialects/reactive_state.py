@@ -53,6 +53,7 @@ COMPUTED_KEYS = (
 ON_ERROR = ("use_fallback", "propagate", "ignore")
 _SOURCE = re.compile(r"(raw|state|computed|inputs|config)((?:\.[\w-]+)+)")
 _BARE = re.compile(r"[\w-]+(?:\.[\w-]+)*")
+_BRACED = re.compile(r"\{\{\s*((?:(?!\{\{|\}\}).)*?)\s*\}\}", re.DOTALL)
 
 
 @dataclass(slots=True)
@@ -207,9 +208,9 @@ class StateReader:
             hint = 'add a line: transform: "input.length"'
             self._problem("missing_key", message, hint, path, on_key=True)
         validate = self._script(given, "validate", path)
-        uses = self.references.in_transform(transform, (*path, "transform")) if transform else []
+        uses = self._in_script(transform, (*path, "transform")) if transform else []
         if validate:
-            uses += self.references.in_transform(validate, (*path, "validate"))
+            uses += self._in_script(validate, (*path, "validate"))
         declared.uses[name] = uses
         on_error = None
         if given.get("on_error") is not None:
@@ -232,6 +233,16 @@ class StateReader:
             fallback=given.get("fallback"),
             validate=validate or "",
         )
+
+    def _in_script(self, script: str, path: Path) -> list[Use]:
+        known = len(self.references.problems)
+        uses = self.references.in_transform(script, path)
+        braced = _BRACED.fullmatch(script.strip())
+        if len(self.references.problems) > known and braced is not None:
+            del self.references.problems[known:]
+            message = f"'{path[-1]}' is JavaScript as it stands, and no template"
+            self._problem("syntax", message, f"leave out the braces: {path[-1]}: {braced[1]}", path)
+        return uses
 
     def _script(self, given: dict[str, Value], key: str, path: Path) -> str | None:
         script = given.get(key)

@@ -213,6 +213,7 @@ class StepReader(StepTypes, ReactiveValues):
             inputs=inputs,
             by=by,
             code=tuple(name for name in inputs if name in kind.code_inputs),
+            literal=tuple(name for name in inputs if name in kind.literal_inputs),
             timeout=self._timeout(draft, shape, step, inputs, by),
             config=config,
             defaults=kind.output_defaults(config),

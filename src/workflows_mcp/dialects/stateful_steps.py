@@ -153,6 +153,7 @@ class StepReader(StepTypes, StatefulValues):
             inputs=inputs,
             by=by,
             code=tuple(name for name in inputs if name in kind.code_inputs),
+            literal=tuple(name for name in inputs if name in kind.literal_inputs),
             timeout=self._timeout(draft, shape, step, inputs, by),
             config=dict(kind.told.get(DIALECT, {})),
             defaults=shape.output_defaults,

@@ -108,6 +108,8 @@ class StepTypes(StepValues):
             if value is None and name in shape.names and not shape.names[name].is_required():
                 continue  # null is the same as nothing: agent: null
             inputs[name] = value
+            if shape.own.get(name, name) in shape.step.literal_inputs:
+                continue
             references = self.references
             read = references.in_code if name in shape.step.code_inputs else references.in_value
             draft.uses += read(value, at[name])

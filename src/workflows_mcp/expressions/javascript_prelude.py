@@ -188,7 +188,9 @@ _FREEZE = """
 _RUN = """
   const told = (error, checks) => {
     if (error === null) return ['memory'];
-    if (typeof error !== 'object' || !(error instanceof Error)) return ['thrown', text(error) || String(error), checks];
+    if (typeof error !== 'object' || !(error instanceof Error)) {
+      return ['thrown', text(error) || String(error), checks];
+    }
     const name = String(error.name), message = String(error.message);
     return name === 'InternalError' ? ['memory'] : ['error', name, message, String(error.stack), checks];
   };

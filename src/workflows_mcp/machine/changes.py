@@ -46,6 +46,10 @@ class WrongChange(Exception):
         self.hint = hint
 
 
+class TooLarge(WrongChange):
+    """The state would be larger than it may be."""
+
+
 def size_of(value: Value) -> int:
     return len(_encode(value))
 

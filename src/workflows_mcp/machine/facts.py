@@ -27,6 +27,7 @@ from workflows_mcp.machine.events import (
     TimerFired,
 )
 from workflows_mcp.machine.expected import changes_of
+from workflows_mcp.machine.lanes import cleaned_up_first
 from workflows_mcp.machine.operations import ENTER
 from workflows_mcp.machine.program import MisplacedError
 from workflows_mcp.machine.state import Fault, Mark, Outcome, Scope
@@ -119,8 +120,11 @@ def timer_fired(machine: Machine, event: TimerFired) -> None:
         machine.wish(StopStep(event.key, message))
         return
     scope, index = machine.locate(address)
+    fault = machine.fault(scope, index, "timeout", message, path=("timeout",))
+    if cleaned_up_first(machine, address, event.at, fault):
+        return
     stop(machine, address, frame, event.at, "its caller timed out")
-    machine.fail(scope, index, event.at, machine.fault(scope, index, "timeout", message, path=("timeout",)))
+    machine.fail(scope, index, event.at, fault)
 
 
 def plan_loaded(machine: Machine, event: PlanLoaded) -> None:

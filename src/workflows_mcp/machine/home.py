@@ -14,7 +14,7 @@ from typing import Any
 
 from workflows_mcp.expressions.base import MISSING
 from workflows_mcp.limits import Limits
-from workflows_mcp.machine.changes import Path, WrongChange, changed, check_type, size_of
+from workflows_mcp.machine.changes import Path, TooLarge, changed, check_type, size_of
 from workflows_mcp.machine.computed import Around, ComputedFields
 from workflows_mcp.machine.program import MisplacedError, Program
 from workflows_mcp.machine.state import Scope
@@ -75,7 +75,7 @@ class Home:
             check_type(self.plan.raw_types, state, path)
             size += grown
         if size > self.limits.state_bytes:
-            raise WrongChange(
+            raise TooLarge(
                 f"the state would have {size} bytes, at most {self.limits.state_bytes} are allowed"
                 f" ({self.limits.setting('state_bytes')}){self._largest(state)}",
                 "keep less of it, or write it to a file and keep its path",

@@ -88,9 +88,11 @@ class OpenItems(OpenScope):
         self._next = count if self.limit is None else min(self.limit, count)
         return list(range(self._next))
 
+    def begin_no_more(self) -> None:
+        """Those that have not been begun never are."""
+        self._next = len(self.program.nodes)
+
     def after(self, index: int) -> list[int]:
-        if self.finished:
-            return []
         self.unfinished -= 1
         self.finished = not self.unfinished
         if self._next >= len(self.program.nodes):

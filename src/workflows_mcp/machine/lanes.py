@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 from workflows_mcp.errors import TOO_LARGE, TOO_SLOW
+from workflows_mcp.machine.commands import ClearTimer, SetTimer, key_of
 from workflows_mcp.machine.items import OpenItems
 from workflows_mcp.machine.program import MisplacedError, compile_value
 from workflows_mcp.machine.reactive import OpenReactive
@@ -72,26 +73,57 @@ def task_variables(run_id: str, workflow: str, items: OpenItems, index: int, pla
 def stop_items(machine: Machine, scope: OpenItems, at: float) -> None:
     """One of the items has failed: end the others, and begin no more."""
     frames = machine.state.frames
+    machine.forget_work(scope)
     for index, node in enumerate(scope.program.nodes):
         address = scope.prefix + node.id
-        record = scope.scope.records.get(node.id)
         if address in frames:
+            inside = machine.scope_inside(address)
+            if isinstance(inside, OpenReactive) and _cleans_up_after(inside):
+                continue
+            if cleaned_up_first(machine, address, at, machine.fault(scope, index, "ended", STOPPED)):
+                continue
             stop(machine, address, frames[address], at, STOPPED)
             mark_stopped(machine, scope, index, at, STOPPED)
-        elif record is None:
+            scope.unfinished -= 1
+        elif node.id not in scope.scope.records:
             scope.scope.records[node.id] = Record("skipped", message=STOPPED, completed_at=at)
+            scope.unfinished -= 1
+    scope.begin_no_more()
+
+
+def _cleans_up_after(scope: OpenReactive) -> bool:
+    """Whether the steps for the case of its failure are under way."""
+    return scope.program.plan.semantics > 1 and scope.scope.failure is not None
+
+
+def cleaned_up_first(machine: Machine, address: str, at: float, fault: Fault) -> bool:
+    """A workflow is to end with a failure from outside: whether it carries out its steps for that case first.
+    What else is under way in it ends at once; for these steps it gets as long as it had for all of it."""
+    scope = machine.scope_inside(address)
+    if not isinstance(scope, OpenReactive) or scope.program.plan.semantics < 2 or not scope.can_clean_up:
+        return False
     machine.forget_work(scope)
-    scope.finished = True
+    stop_leftovers(machine, scope, at, fault.message)
+    frame = machine.state.frames[address]
+    if frame.timeout is not None:
+        frame.since, frame.deadline = at, at + frame.timeout
+        key = key_of(address, frame.attempt)
+        machine.wish(ClearTimer(key))
+        machine.wish(SetTimer(key, frame.deadline))
+    machine.enter_next(scope, scope.clean_up(fault))
+    return True
 
 
-def stop_leftovers(machine: Machine, scope: OpenReactive, at: float) -> None:
-    """A workflow ends although items that nobody waited for are under way: they end with it."""
+def stop_leftovers(
+    machine: Machine, scope: OpenReactive, at: float, reason: str = "the workflow has ended"
+) -> None:
+    """A workflow ends, or fails, although something is under way in it: that ends with it."""
     for index, node in enumerate(scope.program.nodes):
         address = scope.prefix + node.id
         frame = machine.state.frames.get(address)
         if frame is not None:
-            stop(machine, address, frame, at, "the workflow has ended")
-            mark_stopped(machine, scope, index, at, "the workflow has ended")
+            stop(machine, address, frame, at, reason)
+            mark_stopped(machine, scope, index, at, reason)
 
 
 def left_behind(

@@ -23,6 +23,7 @@ import msgspec
 from workflows_mcp.errors import TOO_LARGE, TOO_SLOW
 from workflows_mcp.limits import Limits
 from workflows_mcp.machine.again import tried_again
+from workflows_mcp.machine.changes import WrongChange
 from workflows_mcp.machine.commands import (
     ClearTimer,
     Command,
@@ -66,11 +67,7 @@ _restored = msgspec.msgpack.Decoder(RunState)
 
 
 class Machine:
-    def __init__(
-        self,
-        bundle: Bundle,
-        snapshot: bytes | RunState | None = None,
-    ) -> None:
+    def __init__(self, bundle: Bundle, snapshot: bytes | RunState | None = None) -> None:
         self.bundle = bundle
         self.plans = bundle.every_plan
         self._commands: list[Command] = []
@@ -156,8 +153,8 @@ class Machine:
         applying an event can take as long as an expression may."""
         return any(plan.dialect != "graph" for plan in self.plans.values())
 
-    def too_large_for_state(self, address: str, outputs: dict[str, Value]) -> str | None:
-        """What is wrong with these outputs of a step, if the state that they go to would get too large."""
+    def does_not_fit(self, address: str, outputs: dict[str, Value]) -> WrongChange | None:
+        """What is wrong with these outputs of a step, if the state that they go to cannot take them."""
         scope, index = self.locate(address)
         if not isinstance(scope, OpenSequence):
             return None
@@ -224,9 +221,13 @@ class Machine:
         """Nothing more of it is entered."""
         self._work = deque(item for item in self._work if item[0] is not scope)
 
+    def scope_inside(self, address: str) -> OpenScope | None:
+        """What the block at an address has opened; without an address, the run's own scope."""
+        return self._scopes.at(f"{address}/" if address else "")
+
     def home_at(self, address: str) -> Home | None:
         """Where the state of a reactive workflow is: of the run, or of the task at an address."""
-        scope = self._scopes.at(f"{address}/" if address else "")
+        scope = self.scope_inside(address)
         home: Home | None = scope.home if scope is not None else None
         return home
 

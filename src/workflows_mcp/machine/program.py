@@ -66,6 +66,7 @@ class PreparedNode:
         "_items",
         "_language",
         "_layout",
+        "_literal",
         "_looped",
         "_max_parallel",
         "_number",
@@ -94,6 +95,7 @@ class PreparedNode:
             self._items = compile_value(each.items, language, layout.items)
             self._max_parallel = compile_value(each.max_parallel, language, layout.max_parallel)
         self._code: list[tuple[str, CodeTemplate]] = []
+        self._literal: dict[str, Value] = {}
         self.config = compile_value(do.config if isinstance(do, Do) else {}, language, ())
         self._timeout: Evaluate = _nothing
         self._inputs: Evaluate = _nothing
@@ -105,8 +107,10 @@ class PreparedNode:
         match do:
             case Do():
                 self._timeout = compile_value(do.timeout, language, layout.timeout)
-                plain = {name: value for name, value in do.inputs.items() if name not in do.code}
+                apart = (*do.code, *do.literal)
+                plain = {name: value for name, value in do.inputs.items() if name not in apart}
                 self._inputs = compile_value(plain, language, layout.inputs)
+                self._literal = {name: do.inputs[name] for name in do.literal}
                 self._code = [
                     (name, language.code(do.inputs[name]))
                     for name in do.code
@@ -237,11 +241,15 @@ class PreparedNode:
         if pieces is None or not isinstance(do, Do):
             return {}
         found: dict[str, Value] = {}
-        for text in _texts(do.inputs):
+        for text in _texts({name: it for name, it in do.inputs.items() if name not in do.literal}):
             for piece in pieces(text) if language.is_dynamic(text) else ():
                 if piece not in found:
                     found[piece] = compile_value(piece, language, self._layout.inputs)(scope)
         return found
+
+    def fallback(self, scope: Scope) -> Value:
+        """What takes the place of its result."""
+        return compile_value(self.node.fallback, self._language, self._layout.fallback)(scope)
 
     def _prepare(self, changes: tuple[Change, ...]) -> list[PreparedChange]:
         from workflows_mcp.machine.prepared_changes import prepared_changes
@@ -278,9 +286,9 @@ class PreparedNode:
     def inputs(self, scope: Scope) -> tuple[dict[str, Value], dict[str, Code]]:
         """The resolved inputs, and those of them that are code with their values kept apart."""
         inputs = self._inputs(scope)
-        if not self._code:
+        if not self._code and not self._literal:
             return inputs, {}
-        inputs = dict(inputs)
+        inputs = {**inputs, **self._literal}
         codes: dict[str, Code] = {}
         for name, template in self._code:
             try:

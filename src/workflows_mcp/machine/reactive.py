@@ -20,7 +20,7 @@ from workflows_mcp.machine.names import Names
 from workflows_mcp.machine.prepared_changes import PreparedChange, given_by
 from workflows_mcp.machine.program import MisplacedError, Program, compile_value
 from workflows_mcp.machine.scope import failed, iso
-from workflows_mcp.machine.sequence import OpenSequence, result_of
+from workflows_mcp.machine.sequence import OpenSequence, ends_with, result_of
 from workflows_mcp.machine.state import TERMINAL, Fault, Record, Scope
 from workflows_mcp.plan.items import names_of_items
 from workflows_mcp.plan.model import Call, Do, Each, Node, Plan
@@ -33,6 +33,8 @@ SETTLING = "~"
 """What the key of a step ends with whose result could not be put into the state in time."""
 NOTING = "~failed"
 """The same, of a step that has failed."""
+FALLING_BACK = "~fallback"
+"""The same, of what takes the place of its result."""
 BEGINNING = "~anew"
 """The same, where the whole workflow was to begin anew."""
 
@@ -117,7 +119,7 @@ class OpenReactive(OpenSequence):
             if self.scope.at_end:
                 return self._at_end()
             return []  # it went on when the items were begun
-        if failed(record) and node.on_failure != "continue":
+        if ends_with(node, record):
             return self._failed(node, record)
         return self.go_on(index)
 
@@ -125,7 +127,7 @@ class OpenReactive(OpenSequence):
         """It is at its end: where it goes on because items have failed that nobody waited for before."""
         for index, node in enumerate(self.program.nodes):
             record = self.scope.records.get(node.id) or Record()
-            if _is_loose(node, record) and failed(record) and node.on_failure != "continue":
+            if _is_loose(node, record) and ends_with(node, record):
                 self._guarded(machine, index, self._make_fresh, BEGINNING)
                 self.finished = False
                 return self._failed(node, record)
@@ -152,26 +154,37 @@ class OpenReactive(OpenSequence):
         return []
 
     def _failed(self, node: Node, record: Record) -> list[int]:
-        plan, scope = self.program.plan, self.scope
         if self.fresh is not None:
             self._begin_anew(self.fresh)
             return [0]
-        if plan.on_failure >= 0 and scope.failure is None:
-            scope.failure = failure_of(self.prefix, scope, node, record)
-            scope.loops.clear()
-            self._come_to(self.program.nodes[plan.on_failure].id)
-            return [plan.on_failure]
+        if self.can_clean_up:
+            return self.clean_up(failure_of(self.prefix, self.scope, node, record))
         self.finished = True
         return []
+
+    @property
+    def can_clean_up(self) -> bool:
+        """Whether it has steps for the case that it fails, and they have not been begun."""
+        return self.program.plan.on_failure >= 0 and self.scope.failure is None
+
+    def clean_up(self, fault: Fault) -> list[int]:
+        """It has failed: where the steps for that case begin."""
+        plan, scope = self.program.plan, self.scope
+        scope.failure, scope.at_end = fault, False
+        scope.loops.clear()
+        self._come_to(self.program.nodes[plan.on_failure].id)
+        return [plan.on_failure]
 
     def _make_fresh(self, machine: Machine, index: int, node: Node, record: Record) -> None:
         """A step has failed: if the whole workflow is carried out once more, make what it begins with."""
         from workflows_mcp.machine.lanes import stop_leftovers
 
         plan, scope = self.program.plan, self.scope
-        if scope.failure is not None or scope.tries >= plan.tries or node.on_failure == "continue":
+        if scope.failure is not None or scope.tries >= plan.tries or not ends_with(node, record):
             return
         seed = f"{self.seed()}/{self.prefix}"
+        if plan.semantics > 1:
+            seed += f"{scope.tries + 1}/"
         fresh = initial_state(self.program, scope.inputs, self.time, seed, self.limits)
         stop_leftovers(machine, self, self.time)
         self.fresh = fresh
@@ -200,14 +213,20 @@ class OpenReactive(OpenSequence):
         node = self.program.nodes[index]
         record = self.scope.records[node.id]
         if failed(record) and node.has_fallback:
-            record.status, record.outcome, record.fault = "completed", "success", None
-            record.outputs = {"result": node.fallback}
+            self._guarded(machine, index, self._fall_back, FALLING_BACK)
         if record.status == "completed" and (not failed(record) or _puts_up(node)):
             self._guarded(machine, index, self._keep, SETTLING)
         if failed(record):
             self._guarded(machine, index, self._note_failure, NOTING)
             if not _is_loose(node, record):
                 self._guarded(machine, index, self._make_fresh, BEGINNING)
+
+    def _fall_back(self, machine: Machine, index: int, node: Node, record: Record) -> None:
+        value = node.fallback
+        if self.program.plan.semantics > 1:
+            value = self.program.prepared(index).fallback(self.names_for(index))
+        record.status, record.outcome, record.fault = "completed", "success", None
+        record.outputs = {"result": value}
 
     def _guarded(self, machine: Machine, index: int, do: Any, what: str) -> None:
         node = self.program.nodes[index]
@@ -313,7 +332,7 @@ class OpenReactive(OpenSequence):
             listed.append(said)
         return listed
 
-    def does_not_fit(self, index: int, outputs: dict[str, Value], limits: Limits) -> str | None:
+    def does_not_fit(self, index: int, outputs: dict[str, Value], limits: Limits) -> WrongChange | None:
         """What is wrong with what the agent gives, before it is taken."""
         node = self.program.nodes[index]
         record = self.scope.records.get(node.id)
@@ -322,7 +341,7 @@ class OpenReactive(OpenSequence):
         try:
             self.home.tried(self._changes_by(index, record, outputs.get("result", outputs)))
         except WrongChange as wrong:
-            return str(wrong)
+            return wrong
         except MisplacedError:
             return None  # of that the author must hear, not the agent: the step fails
         return None
@@ -330,7 +349,8 @@ class OpenReactive(OpenSequence):
 
 def _puts_up(node: Node) -> bool:
     """Whether some of its items may fail: what came of all of them is its result then."""
-    return node.for_each is not None and node.on_failure == "continue"
+    each = node.for_each
+    return each is not None and (each.puts_up or node.on_failure == "continue")
 
 
 def _is_loose(node: Node, record: Record) -> bool:

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from workflows_mcp.limits import Limits
+from workflows_mcp.machine.changes import TooLarge, WrongChange
 from workflows_mcp.machine.open_scope import OpenScope
 from workflows_mcp.machine.program import Program
 from workflows_mcp.machine.scope import failed
@@ -56,14 +57,15 @@ class OpenSequence(OpenScope):
     def ready(self) -> list[int]:
         return [0] if self.program.nodes else []
 
-    def does_not_fit(self, index: int, outputs: dict[str, Value], limits: Limits) -> str | None:
+    def does_not_fit(self, index: int, outputs: dict[str, Value], limits: Limits) -> WrongChange | None:
         """What is wrong with the outputs of a step that the agent carries out, if they are too large."""
         node = self.program.nodes[index]
         if not node.output_to:
             return None
         gives = node.do.gives if isinstance(node.do, Do) else ""
         value = outputs.get(gives) if gives else outputs
-        return state_too_large({**self.scope.state, node.output_to: value}, limits)
+        too_large = state_too_large({**self.scope.state, node.output_to: value}, limits)
+        return None if too_large is None else TooLarge(too_large)
 
     def settle(self, machine: Machine, index: int) -> None:
         """Put the result of a step where it says."""
@@ -83,8 +85,7 @@ class OpenSequence(OpenScope):
         node = self.program.nodes[index]
         record = self.scope.records[node.id]
         chosen = self._goes_on_at(index, node, record)
-        stops = failed(record) and node.on_failure != "continue"
-        self.finished = stops or chosen >= len(self.program.nodes)
+        self.finished = ends_with(node, record) or chosen >= len(self.program.nodes)
         if self.finished:
             return []
         self._come_to(self.program.nodes[chosen].id)
@@ -135,6 +136,14 @@ def result_of(node: Node, record: Record, plans: Mapping[str, Plan]) -> Value:
     return results
 
 
+def ends_with(node: Node, record: Record) -> bool:
+    """Whether the sequence ends with this step, because its failure is not put up with."""
+    if not failed(record) or node.on_failure == "continue":
+        return False
+    only_items = record.status == "completed"  # it was carried out, and some of its items failed
+    return not (only_items and node.for_each is not None and node.for_each.puts_up)
+
+
 def state_too_large(state: dict[str, Value], limits: Limits) -> str | None:
     """What to say of a state that is larger than it may be."""
     size = len(_encode(state))
@@ -153,7 +162,7 @@ def finished_sequence(prefix: str, scope: Scope, program: Program) -> Fault | No
         return scope.failure
     for node in program.nodes:
         record = scope.records.get(node.id)
-        if record is None or not failed(record) or node.on_failure == "continue":
+        if record is None or not ends_with(node, record):
             continue
         message = f"step '{node.id}' failed: {record.message or 'no reason was given'}"
         inner = record.fault

@@ -19,12 +19,16 @@ class Look(NamedTuple):
     waits: bool = True
     adds: tuple[str, ...] = ()
     """What the answer has beside what the tool gives."""
+    inputs: bool = False
+    """The arguments are inputs of a workflow: whatever they are called, they say nothing to the tool."""
 
     def arguments(self, run_id: str, wait_seconds: float) -> dict[str, Any]:
         return {self.run: run_id, **({"wait_seconds": wait_seconds} if self.waits else {})}
 
 
 STATUS = Look("get_workflow_status", "workflow_id")
+WORKFLOW = STATUS._replace(inputs=True)
+"""How the run of a tool is looked at that is a workflow."""
 _STEP = Look("workflow_get_next_step", "workflow_id")
 _RESUME = Look("resume_workflow", "checkpoint_id")
 
@@ -41,16 +45,16 @@ LOOKS: dict[str, Look] = {
     "workflow_get_next_step": _STEP,
     "workflow_step_complete": _STEP._replace(adds=("success",)),
 }
-"""Tools that are workflows are looked at by STATUS."""
 
 
-def run_meant(arguments: Mapping[str, Any], result: object) -> str | None:
+def run_meant(look: Look, arguments: Mapping[str, Any], result: object) -> str | None:
     """The run that an answer is about, if it is about one as a whole: tasks have agents of their own."""
     if not isinstance(result, CallToolResult) or result.is_error:
         return None
-    if arguments.get("task_id") or arguments.get("sub_agent_context"):
+    said = {} if look.inputs else arguments
+    if said.get("task_id") or said.get("sub_agent_context"):
         return None
-    found = (result.structured_content or {}).get("workflow_id") or arguments.get("workflow_id")
+    found = (result.structured_content or {}).get("workflow_id") or said.get("workflow_id")
     return found if isinstance(found, str) else None
 
 

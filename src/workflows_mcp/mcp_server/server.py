@@ -11,6 +11,7 @@ import signal
 import sys
 from collections.abc import AsyncIterator, Collection, Iterable
 from contextlib import asynccontextmanager
+from math import inf
 from typing import TYPE_CHECKING, Any, cast
 
 from mcp.server import MCPServer
@@ -31,22 +32,22 @@ from mcp.types import (
 from pydantic import AnyUrl
 
 from workflows_mcp import __version__
-from workflows_mcp.limits import DEFAULT_WAIT
 from workflows_mcp.mcp_server import resources
 from workflows_mcp.mcp_server.client_log import ClientLog
 from workflows_mcp.mcp_server.completion import complete
 from workflows_mcp.mcp_server.elicitation import Elicitation
 from workflows_mcp.mcp_server.late import LateService, keep_late, wait_for_service
 from workflows_mcp.mcp_server.links import with_links
-from workflows_mcp.mcp_server.looking import LOOKS, STATUS, Look, run_meant
+from workflows_mcp.mcp_server.looking import LOOKS, WORKFLOW, Look, run_meant
 from workflows_mcp.mcp_server.notices import Notices
 from workflows_mcp.mcp_server.prompts import carrying_out, prompts_of
 from workflows_mcp.mcp_server.prompts import offered as prompts_of_workflows
 from workflows_mcp.mcp_server.sdk_private import serve_changes, serve_lists
+from workflows_mcp.mcp_server.sealing import sealing_of
 from workflows_mcp.mcp_server.task_extension import WAIT_SECONDS, Tasks, knows_tasks
 from workflows_mcp.mcp_server.tooling import answer, refuse_bad_arguments, without_nulls
 from workflows_mcp.mcp_server.toolsets import INSTRUCTIONS, instructions, tools_of
-from workflows_mcp.mcp_server.waiting import progress_told
+from workflows_mcp.mcp_server.waiting import progress_told, seconds_to_wait, waiting_at_most
 from workflows_mcp.settings import Settings
 from workflows_mcp.starting import started
 from workflows_mcp.values import did_you_mean
@@ -70,9 +71,9 @@ class WorkflowsServer(ServerOfTheLibrary):
     def __init__(
         self, *arguments: Any, workflow_tools: Collection[str] = (), elicits: bool = True, **named: Any
     ) -> None:
-        self._looks = {**LOOKS, **dict.fromkeys(workflow_tools, STATUS)}
+        self._looks = {**LOOKS, **dict.fromkeys(workflow_tools, WORKFLOW)}
         self._elicitation = Elicitation() if elicits else None
-        tasks = Tasks(self._looks, self.look_again)
+        tasks = Tasks(self._looks, self.look_again, served=self._served, elicitation=self._elicitation)
         super().__init__(*arguments, extensions=[tasks], **named)
 
     async def call_tool(
@@ -89,25 +90,31 @@ class WorkflowsServer(ServerOfTheLibrary):
         with progress_told(context):
             if look is None or context is None:
                 return await super().call_tool(name, given, context)
-            result = await self._move_on(tool, look, given, context)
+            becomes_a_task = look.waits and knows_tasks(context.request_context)
+            with waiting_at_most(WAIT_SECONDS if becomes_a_task else inf):
+                result = await self._move_on(tool, look, given, context)
             return with_links(result) if isinstance(result, CallToolResult) else result
 
     async def _move_on(
         self, tool: Tool, look: Look, given: dict[str, Any], context: Context[Service, Any]
     ) -> CallToolResult | InputRequiredResult:
         async def again(run_id: str) -> CallToolResult:
-            return await self.look_again(context, look, run_id, DEFAULT_WAIT)
+            return await self.look_again(context, look, run_id, seconds_to_wait())
 
         elicitation = self._elicitation
         if elicitation is not None and (answered := elicitation.answer_in(context)) is not None:
             return await elicitation.go_on(answered, context, again)
-        if "wait_seconds" in tool.parameters.get("properties", {}) and knows_tasks(context.request_context):
-            given["wait_seconds"] = min(given.get("wait_seconds", DEFAULT_WAIT), WAIT_SECONDS)
+        waits = tool.parameters.get("properties", {}).get("wait_seconds")
+        if waits is not None and not look.inputs:
+            given["wait_seconds"] = seconds_to_wait(float(given.get("wait_seconds", waits["default"])))
         result = await super().call_tool(tool.name, given, context)
-        run_id = run_meant(given, result)
+        run_id = run_meant(look, given, result)
         if elicitation is None or run_id is None or not isinstance(result, CallToolResult):
             return result
         return await elicitation.ask(run_id, result, context, again)
+
+    def _served(self, name: str) -> Tool | None:
+        return self._tool_manager.get_tool(name)
 
     async def look_again(
         self, context: Context[Service, Any], look: Look, run_id: str, wait_seconds: float = 0
@@ -193,7 +200,7 @@ def build_server(settings: Settings, *, ends_on_signals: bool = True) -> Workflo
         from workflows_mcp.mcp_server.workflow_tools import workflow_tools
         from workflows_mcp.service import Service
 
-        taken = {tool.name for tool in tools_of(settings.toolsets)}
+        taken = {tool.name for tool in tools_of(settings.toolsets, workflow_tools=True)}
         own = workflow_tools(Service.open(settings), settings.workflow_tools, taken)
 
     server = WorkflowsServer(
@@ -207,13 +214,17 @@ def build_server(settings: Settings, *, ends_on_signals: bool = True) -> Workflo
         middleware=[wait_for_service],
         log_level=_log_level(settings),
         subscriptions=notices.bus,
+        request_state_security=sealing_of(settings.home),
     )
     serve_changes(server, notices, log)
     serve_lists(server, resources=resources.listed, prompts=prompts_of_workflows, complete=complete)
     read_only = settings.read_only
     keep_late(
         server,
-        tools=lambda: [*tools_of(settings.toolsets, read_only=read_only), *own],
+        tools=lambda: [
+            *tools_of(settings.toolsets, read_only=read_only, workflow_tools=bool(own)),
+            *own,
+        ],
         prompts=lambda: prompts_of(settings.toolsets, read_only=read_only),
     )
     return server

@@ -2,8 +2,10 @@
 asks about, instead of a call that waits.
 
 A task is nothing that is kept: its id says which run it is about and how that is looked at, so it is there as
-long as the run is, in whichever process. It is done when the run needs its agent or has ended, and its result
-is the answer of the tool then. Cancelling it cancels the run.
+long as the run is, in whichever process that serves the tool. It is done when the run needs its agent or has
+ended, and its result is the answer of the tool then; what its run asks of the user is asked by the client of
+the task. Cancelling it cancels the run, if the tool is one that moves runs on; who only looks at a run gives
+up looking. Asking about a task changes nothing.
 """
 
 from __future__ import annotations
@@ -16,15 +18,25 @@ from mcp.server.extension import Extension, MethodBinding
 from mcp.server.mcpserver import Context, require_client_extension
 from mcp.server.mcpserver.exceptions import ToolError
 from mcp.shared.exceptions import MCPError
-from mcp.types import HEADER_MISMATCH, INVALID_PARAMS, CallToolRequestParams, CallToolResult, RequestParams
+from mcp.types import (
+    HEADER_MISMATCH,
+    INVALID_PARAMS,
+    CallToolRequestParams,
+    CallToolResult,
+    ElicitRequest,
+    RequestParams,
+)
 from mcp.types.version import MODERN_PROTOCOL_VERSIONS
 from pydantic import Field
 
 from workflows_mcp.errors import WorkflowsError
+from workflows_mcp.mcp_server.elicitation import Elicitation
 from workflows_mcp.mcp_server.looking import Look, run_meant, status_in
 from workflows_mcp.mcp_server.tooling import Ctx, worded
 
 if TYPE_CHECKING:
+    from mcp.server.mcpserver.tools import Tool
+
     from workflows_mcp.service import Service
 
 TASKS = "io.modelcontextprotocol/tasks"
@@ -48,9 +60,18 @@ class UpdateParams(TaskParams):
 class Tasks(Extension):
     identifier = TASKS
 
-    def __init__(self, looks: Mapping[str, Look], look_again: LookAgain) -> None:
+    def __init__(
+        self,
+        looks: Mapping[str, Look],
+        look_again: LookAgain,
+        *,
+        served: Callable[[str], Tool | None],
+        elicitation: Elicitation | None,
+    ) -> None:
         self._looks = {tool: look for tool, look in looks.items() if look.waits}
         self._look_again = look_again
+        self._served = served
+        self._elicitation = elicitation
 
     def methods(self) -> Sequence[MethodBinding]:
         return [
@@ -66,42 +87,61 @@ class Tasks(Extension):
         look = self._looks.get(params.name)
         if look is None or not knows_tasks(ctx):
             return result
-        run_id = run_meant(params.arguments or {}, result)
+        run_id = run_meant(look, params.arguments or {}, result)
         if run_id is None or not isinstance(result, CallToolResult) or status_in(result) not in _GOES_ON:
             return result
         return {"resultType": "task", **await _task(ctx, f"{params.name}:{run_id}", run_id, result)}
 
     async def _get(self, ctx: ServerRequestContext[Any, Any], params: TaskParams) -> HandlerResult:
-        look, run_id = self._meant(ctx, params)
+        tool, run_id = await self._meant(ctx, params)
+        context: Ctx = Context(request_context=ctx)
         try:
-            result = await self._look_again(Context(request_context=ctx), look, run_id)
-        except ToolError:
+            result = await self._look_again(context, self._looks[tool.name], run_id)
+        except (ToolError, WorkflowsError):
             raise _no_task(params.task_id) from None
-        return {"resultType": "complete", **await _task(ctx, params.task_id, run_id, result)}
+        forms = {}
+        if self._elicitation is not None:
+            forms = await self._elicitation.open_forms(run_id, result, context)
+        return {"resultType": "complete", **await _task(ctx, params.task_id, run_id, result, forms)}
 
     async def _update(self, ctx: ServerRequestContext[Any, Any], params: UpdateParams) -> HandlerResult:
-        """Nothing is asked while a task is under way: what its run asks is its result."""
-        self._meant(ctx, params)
+        _, run_id = await self._meant(ctx, params)
+        if self._elicitation is not None:
+            await self._elicitation.fill_in(run_id, params.input_responses, Context(request_context=ctx))
         return {"resultType": "complete"}
 
     async def _cancel(self, ctx: ServerRequestContext[Any, Any], params: TaskParams) -> HandlerResult:
-        _, run_id = self._meant(ctx, params)
+        tool, run_id = await self._meant(ctx, params)
         service: Service = ctx.lifespan_context
-        try:
-            await service.cancel(run_id, reason="its task was cancelled")
-        except WorkflowsError as error:
-            raise MCPError(INVALID_PARAMS, worded(error)) from None
+        if _moves_runs_on(tool):
+            try:
+                await service.cancel(run_id, reason="its task was cancelled")
+            except WorkflowsError as error:
+                raise MCPError(INVALID_PARAMS, worded(error)) from None
         return {"resultType": "complete"}
 
-    def _meant(self, ctx: ServerRequestContext[Any, Any], params: TaskParams) -> tuple[Look, str]:
+    async def _meant(self, ctx: ServerRequestContext[Any, Any], params: TaskParams) -> tuple[Tool, str]:
+        """Nothing but the id says what there is, so all of it is looked up: whoever looks by the tool of the
+        task must know that it is given a run, because a checkpoint in its place would be gone on from."""
         require_client_extension(ctx, TASKS)
         named = getattr(ctx.request, "headers", {}).get("mcp-name") if ctx.request is not None else None
         if named is not None and named != params.task_id:
             raise MCPError(HEADER_MISMATCH, "Mcp-Name does not match params.taskId")
-        tool, _, run_id = params.task_id.partition(":")
-        if tool not in self._looks or not run_id:
+        name, _, run_id = params.task_id.partition(":")
+        tool = self._served(name) if name in self._looks else None
+        if tool is None:
             raise _no_task(params.task_id)
-        return self._looks[tool], run_id
+        service: Service = ctx.lifespan_context
+        try:
+            await service.observing.times(run_id)
+        except WorkflowsError:
+            raise _no_task(params.task_id) from None
+        return tool, run_id
+
+
+def _moves_runs_on(tool: Tool) -> bool:
+    """Tools that only look, or hand out again what is asked, say that they destroy nothing."""
+    return bool(tool.annotations and tool.annotations.destructive_hint)
 
 
 def knows_tasks(ctx: ServerRequestContext[Any, Any]) -> bool:
@@ -111,12 +151,21 @@ def knows_tasks(ctx: ServerRequestContext[Any, Any]) -> bool:
 
 
 async def _task(
-    ctx: ServerRequestContext[Any, Any], task_id: str, run_id: str, result: CallToolResult
+    ctx: ServerRequestContext[Any, Any],
+    task_id: str,
+    run_id: str,
+    result: CallToolResult,
+    forms: Mapping[str, ElicitRequest] | None = None,
 ) -> dict[str, Any]:
     service: Service = ctx.lifespan_context
     began, changed = await service.observing.times(run_id)
     status = status_in(result)
     said: dict[str, Any] = {"taskId": task_id, "createdAt": began, "lastUpdatedAt": changed, "ttlMs": None}
+    if forms:
+        shown = {
+            key: form.model_dump(by_alias=True, mode="json", exclude_none=True) for key, form in forms.items()
+        }
+        return {**said, "status": "input_required", "pollIntervalMs": _POLL_MS, "inputRequests": shown}
     if status in _GOES_ON:
         why = (result.structured_content or {}).get("why")
         about = {"statusMessage": why} if why else {}

@@ -65,6 +65,8 @@ _NOT_FOR_REACTIVE = (
 """What `reactive` does in its own way. It needs the rest of the core: to read long values, and to watch."""
 _NOT_FOR_GRAPH = ("start_workflow", "submit_result", "get_next_step")
 """What `graph` does in its own way. It needs the rest of the core: to find, check, watch, read and cancel."""
+_FOR_WORKFLOW_TOOLS = ("submit_result", "get_workflow_status")
+"""What goes on with a run that a tool has started which is a workflow."""
 
 _NEEDED_AT_ONCE: dict[Way, tuple[str, ...]] = {
     "core": (
@@ -96,11 +98,13 @@ _BESIDE = {"reactive": _REACTIVE_BESIDE, "graph": _GRAPH_BESIDE}
 """What is said of a way that is not the first."""
 
 
-def tools_of(toolsets: Sequence[str], *, read_only: bool = False) -> list[Tool]:
+def tools_of(toolsets: Sequence[str], *, read_only: bool = False, workflow_tools: bool = False) -> list[Tool]:
+    """`workflow_tools`: workflows are served as tools beside these."""
     tools = _made("core")
     ways = ways_of(toolsets)
     if "core" not in ways:
-        left_out = _NOT_FOR_GRAPH if "graph" in ways else _NOT_FOR_REACTIVE
+        left_out = set(_NOT_FOR_GRAPH if "graph" in ways else _NOT_FOR_REACTIVE)
+        left_out -= set(_FOR_WORKFLOW_TOOLS if workflow_tools else ())
         tools = {name: tool for name, tool in tools.items() if name not in left_out}
     for toolset in _MORE:
         if toolset in toolsets:

@@ -1,15 +1,35 @@
-"""Progress for a client that waits for a tool and has asked to be told: steps that are done, of how many, and
-what is under way."""
+"""Waiting for a run inside of a call: how long at most, and progress for a client that has asked to be told:
+steps that are done, of how many, and what is under way."""
 
 from __future__ import annotations
 
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextvars import ContextVar
+from math import inf
 from typing import TYPE_CHECKING
 
+from workflows_mcp.limits import DEFAULT_WAIT
 from workflows_mcp.mcp_server.tooling import Ctx
 
 if TYPE_CHECKING:
     from workflows_mcp.service import HowFar
+
+_most = ContextVar("_most", default=inf)
+
+
+@contextmanager
+def waiting_at_most(seconds: float) -> Iterator[None]:
+    """Whatever waits for a run inside of this waits no longer."""
+    before = _most.set(seconds)
+    try:
+        yield
+    finally:
+        _most.reset(before)
+
+
+def seconds_to_wait(wanted: float = DEFAULT_WAIT) -> float:
+    return min(wanted, _most.get())
 
 
 def progress_told(context: Ctx | None) -> AbstractContextManager[None]:

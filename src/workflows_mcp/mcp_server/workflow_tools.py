@@ -27,6 +27,7 @@ from workflows_mcp.mcp_server.tooling import (
     make_tool,
     service_of,
 )
+from workflows_mcp.mcp_server.waiting import seconds_to_wait
 from workflows_mcp.service import Service, WorkflowSummary
 
 logger = logging.getLogger(__name__)
@@ -119,6 +120,7 @@ _HINTS = ToolAnnotations(destructive_hint=True, open_world_hint=True)
 def _start(workflow: str, structures: Collection[str]) -> ToolFunction:
     async def start(ctx: Ctx, inputs: dict[str, Any]) -> Annotated[CallToolResult, RunAnswer]:
         given = {key: as_structure(value) if key in structures else value for key, value in inputs.items()}
-        return answer(await service_of(ctx).start(workflow=workflow, inputs=given))
+        started = await service_of(ctx).start(workflow=workflow, inputs=given, wait_seconds=seconds_to_wait())
+        return answer(started)
 
     return start

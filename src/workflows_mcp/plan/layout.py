@@ -26,6 +26,7 @@ class Layout(NamedTuple):
     seconds: Path = ("duration_seconds",)
     message: Path = ("message",)
     most: Path = ("max_iterations",)
+    fallback: Path = ("fallback_value",)
     prompt: Path = ()
     """What sub-agents are told in place of the standard prompt."""
 

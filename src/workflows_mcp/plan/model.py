@@ -16,8 +16,11 @@ import msgspec
 
 from workflows_mcp.values import Value
 
-SEMANTICS = 1
-"""Raised when the meaning of plans changes; a run keeps the rules that it started with."""
+SEMANTICS = 2
+"""Raised when the meaning of plans changes; a run keeps the rules that it started with.
+
+2: a reactive workflow that is ended from outside cleans up before; one that begins anew has another chance;
+fallbacks are made of templates."""
 
 MOST_SECONDS = 1_000_000_000
 """Longer than that, nobody means it."""
@@ -47,6 +50,8 @@ class Do(msgspec.Struct, frozen=True, tag="do", omit_defaults=True):
     """Whether the step can have been carried out and still have failed."""
     gives: str = ""
     """The output that is the result as a whole; all outputs together where it is empty."""
+    literal: tuple[str, ...] = ()
+    """Inputs that are taken as they are written: what looks like an expression is the step's own language."""
 
 
 class Call(msgspec.Struct, frozen=True, tag="call", omit_defaults=True):
@@ -203,6 +208,9 @@ class ForEach(msgspec.Struct, frozen=True, omit_defaults=True):
     """Whether the steps behind it wait until all items are done; the end of the workflow does in any case."""
     fail_fast: bool = False
     """The first item that fails ends the others."""
+    puts_up: bool = False
+    """Items may fail, and the workflow goes on with what came of all of them; that the items cannot be begun
+    is a failure of the step all the same."""
     errors_to: tuple[Value, ...] = ()
     """Where in the state the errors of items are collected."""
 
@@ -238,7 +246,7 @@ class Node(msgspec.Struct, frozen=True, omit_defaults=True):
     error_changes: tuple[Change, ...] = ()
     """What changes in the state when it has failed for good."""
     fallback: Value = None
-    """The result of a step that has failed for good, and then counts as done."""
+    """The result of a step that has failed for good, and then counts as done; or a template of it."""
     has_fallback: bool = False
 
 
@@ -326,7 +334,9 @@ class Plan(msgspec.Struct, frozen=True, omit_defaults=True):
     """What going on with it after a failure means."""
     elicitation: bool | None = None
     """Whether the user is asked directly what the user is asked; None: the server's setting decides."""
-    semantics: int = SEMANTICS
+    semantics: int = 1
+    """The rules that it was made for; plans that do not say are older than the second ones, or mean the same
+    by all of them."""
 
 
 class Bundle(msgspec.Struct, frozen=True):

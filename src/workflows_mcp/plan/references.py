@@ -147,6 +147,8 @@ class ReferenceReader:
                 add(timeout, layout.timeout)
             case Do() as do:
                 for name, value in do.inputs.items():
+                    if name in do.literal:
+                        continue
                     read = self.in_code if name in do.code else self.in_value
                     uses += read(value, (*node.at, *layout.inputs, name))
                 add(do.config, ())
@@ -174,6 +176,7 @@ class ReferenceReader:
         for change in (*node.changes, *node.error_changes):
             uses += self.in_change(change, node.at)
         add(node.retry, layout.retry)
+        add(node.fallback, layout.fallback)
         conditions = [node.condition]
         if (each := node.for_each) is not None:
             add(each.items, layout.items)

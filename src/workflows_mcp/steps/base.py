@@ -115,6 +115,9 @@ class Step:
 
     code_inputs: ClassVar[frozenset[str]] = frozenset()
     """Inputs that hold code; `context.code` has their text and values apart, the input itself the text."""
+    literal_inputs: ClassVar[frozenset[str]] = frozenset()
+    """Inputs in a language of their own with `{{ }}` in it: a dialect whose expressions are written so too
+    takes them as they stand, so that no value ever becomes part of the text."""
     timeout_input: ClassVar[str | None] = None
     """The input, in seconds, after which the step is stopped; a `timeout` of the block goes before it."""
     may_fail: ClassVar[bool] = False

@@ -44,6 +44,7 @@ class RenderTemplate(Step):
     Outputs = RenderTemplateOutputs
     level = "trusted"
     capabilities = frozenset({"write_files"})
+    literal_inputs = frozenset({"template"})
 
     def changes_world(self, inputs: dict[str, Value]) -> bool:
         return bool(inputs.get("output_path"))

@@ -46,6 +46,7 @@ class AtomicStep(TypedDict):
 
 class NextStep(TypedDict):
     step: AtomicStep | None
+    more_steps: NotRequired[list[Any]]
     messages: list[str]
     status: Status
     why: NotRequired[str]
@@ -57,6 +58,7 @@ class Completed(TypedDict):
 
     success: bool
     step: dict[str, Any] | None
+    more_steps: NotRequired[list[Any]]
     messages: list[str]
     status: Status
     why: NotRequired[str]
@@ -67,6 +69,7 @@ class Started(TypedDict):
     workflow_id: str
     state: dict[str, Any]
     step: dict[str, Any] | None
+    more_steps: NotRequired[list[Any]]
     messages: list[str]
     status: Status
     why: NotRequired[str]
@@ -80,6 +83,7 @@ class Resumed(TypedDict):
     last_checkpoint: dict[str, Any]
     state: dict[str, Any]
     step: dict[str, Any] | None
+    more_steps: NotRequired[list[Any]]
     messages: list[str]
     status: Status
     why: NotRequired[str]
@@ -142,7 +146,7 @@ class DependenciesOfField(TypedDict):
 
 async def workflow_list(
     ctx: Ctx,
-    include_global: Annotated[bool, Field(description="false: only those of the project")] = True,
+    include_global: Annotated[bool, Field(description="false: the project's only")] = True,
 ) -> Annotated[CallToolResult, Workflows]:
     """What can be run: name, path, description, source (project, global or built-in)."""
     return answer(_service(ctx).describing.listed(include_global=include_global))
@@ -156,7 +160,7 @@ async def workflow_get_info(ctx: Ctx, workflow: Name) -> Annotated[CallToolResul
 async def workflow_start(
     ctx: Ctx,
     workflow: Name,
-    inputs: Annotated[Structure, Field(description="Values for its inputs, by name")] = None,
+    inputs: Annotated[Structure, Field(description="Its inputs, by name")] = None,
     wait_seconds: Wait = 30,
 ) -> Annotated[CallToolResult, Started]:
     """Start a workflow. Returns its id, its state by bare names, and the first step: do what
@@ -215,15 +219,15 @@ async def workflow_resume(
 
 
 async def workflow_load_definition(ctx: Ctx, workflow: Name) -> Annotated[CallToolResult, Definition]:
-    """The definition of a workflow as it is written. Not needed to run it."""
+    """A definition as it is written. Not needed to run it."""
     return answer(_service(ctx).describing.definition(workflow))
 
 
 async def workflow_checkpoint(
     ctx: Ctx,
     workflow_id: RunId,
-    reason: Annotated[str, Field(description="e.g. that your context is nearly full")],
-    step_id: Annotated[str | None, Field(description="The step you are at; else the pending one")] = None,
+    reason: Annotated[str, Field(description="e.g. context nearly full")],
+    step_id: Annotated[str | None, Field(description="Else the pending one")] = None,
 ) -> Annotated[CallToolResult, Checkpoint]:
     """Mark where a run is, before a conversation ends. `message` says how to go on."""
     return answer(await _service(ctx).stepping.checkpoint(workflow_id, reason, step_id))
@@ -232,9 +236,7 @@ async def workflow_checkpoint(
 async def workflow_complete(
     ctx: Ctx,
     workflow_id: RunId,
-    status: Annotated[
-        Literal["success", "failed", "cancelled"], Field(description="cancelled: end it if it has not ended")
-    ],
+    status: Annotated[Literal["success", "failed", "cancelled"], Field(description="cancelled: end it")],
 ) -> Annotated[CallToolResult, Finished]:
     """The final state of a run that has ended. success false: it ended otherwise, or has not (`why`)."""
     return answer(await _service(ctx).stepping.complete(workflow_id, status))
@@ -253,7 +255,7 @@ async def workflow_state_read(
 async def workflow_state_update(
     ctx: Ctx, workflow_id: RunId, updates: Updates, task_id: TaskId = None
 ) -> Annotated[CallToolResult, Updated]:
-    """Write the state, all of the updates or none. `computed`: fields that have changed because of it."""
+    """Write the state, all updates or none. `computed`: fields that changed because of it."""
     return answer(await _service(ctx).stepping.update(workflow_id, updates, task_id))
 
 
@@ -262,7 +264,7 @@ async def workflow_state_dependencies(
     workflow_id: Annotated[str, Field(description="Id of a run, or name of a workflow")],
     field: Annotated[str, Field(description="e.g. valid_files or raw.git_files")],
 ) -> Annotated[CallToolResult, DependenciesOfField]:
-    """What a field of the state follows from, and what follows from it."""
+    """What a field follows from, and what follows from it."""
     return answer(await _service(ctx).stepping.dependencies(workflow_id, field))
 
 
