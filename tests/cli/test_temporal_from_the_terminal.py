@@ -85,13 +85,14 @@ def begun(terminal: Any) -> list[int]:
 def test_temporal_dev_says_where_it_is_is_found_by_its_home_and_goes_when_it_is_told_to(
     terminal: Any, start: Start
 ) -> None:
+    terminal.environment["WORKFLOWS_ENGINE"] = "temporal"
+    assert terminal.run("runs", "--json").data == {"runs": []}  # with a server of its own, which ends with it
     port = free_port()
     server = start("temporal-dev", "--port", str(port))
     said = server.says(f"WORKFLOWS_TEMPORAL_HOST=127.0.0.1:{port}")
     assert str(terminal.home / "temporal" / "dev.db") in said
     terminal.write("greet.yaml", GREET)
     terminal.write("answers.yaml", "who: Ada")
-    terminal.environment["WORKFLOWS_ENGINE"] = "temporal"
     done = terminal.run("run", "greet.yaml", "--answers", "answers.yaml", "--json")
     assert done.data["outputs"] == {"said": "hello Ada\n"}, done.err
     assert port_in(terminal.home) == port

@@ -119,6 +119,7 @@ def test_names_that_the_settings_give_it_are_its_own(place: Path) -> None:
     with http_server(place) as listening:
         for origin in ("https://flows.example.org", "http://flows.example.org:8080"):
             assert sent(listening.url, Host="flows.example.org", Origin=origin).status_code == 200
+        assert sent(listening.url, Host="FLOWS.example.org").status_code == 200
         assert sent(listening.url, Host="example.org").status_code == 421
 
 

@@ -24,6 +24,8 @@ from workflows_mcp.temporal_dev.shared import DATABASE, claim, known_port
 _TO_GO = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 _START_SECONDS = 30.0
 _LOOK_AGAIN_SECONDS = 0.1
+_LETTING_GO_SECONDS = 2.0
+"""How long the server of a command that has just ended may take to end, too."""
 _UI_ABOVE = 1000
 """How far the port of the web page is above that of the server, as Temporal has it."""
 
@@ -92,8 +94,11 @@ def _started(options: argparse.Namespace) -> tuple[DevServer, Path, str]:
         database = Path(options.db).expanduser().resolve()
         return start_dev_server(port, database, ui_port=ui_port), database, "to use it: "
     directory = load_settings().dev_server
-    server = claim(directory, port=port, ui_port=ui_port, log=False)
-    if server is None:
+    until = time.monotonic() + _LETTING_GO_SECONDS
+    while (server := claim(directory, port=port, ui_port=ui_port, log=False)) is None:
+        if time.monotonic() < until:
+            time.sleep(_LOOK_AGAIN_SECONDS)
+            continue
         raise RequestError(
             f"a server with this database runs already, at 127.0.0.1:{known_port(directory)}",
             hint="that one can be used, or another one started with --db FILE",

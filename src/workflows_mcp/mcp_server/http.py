@@ -172,12 +172,23 @@ def _guarded(server: WorkflowsServer, settings: Settings, address: Address, boun
         # A definition may be this large, and is longer as JSON.
         max_request_body_size=2 * settings.limits.document_bytes,
     )
+    app = _named_in_small_letters(app)
     token = settings.http.token
     if token is None:
         return app
     return AuthenticationMiddleware(
         RequireAuthMiddleware(app, required_scopes=[]), backend=BearerAuthBackend(_OneToken(token))
     )
+
+
+def _named_in_small_letters(app: ASGIApp) -> ASGIApp:
+    """Names of hosts are the same in capitals; the protocol library compares them letter by letter."""
+
+    async def serve(scope: Scope, receive: Receive, send: Send) -> None:
+        headers = [(key, it.lower() if key == b"host" else it) for key, it in scope.get("headers", ())]
+        await app({**scope, "headers": headers}, receive, send)
+
+    return serve
 
 
 def _names_of(http: HttpSettings, address: Address, bound: str) -> TransportSecuritySettings:
