@@ -7,28 +7,16 @@ must hold. Every problem shows file, line and column, the line itself, and what 
 from __future__ import annotations
 
 from pathlib import Path
-from typing import NamedTuple
 
 import pytest
 
+from support.broken_files import P, Table, every_file_is_in, problems_of, shows_where_and_what
 from workflows_mcp.dialects import load
-from workflows_mcp.errors import DefinitionError, Problem
+from workflows_mcp.errors import DefinitionError
 from workflows_mcp.steps.registry import default_registry
 
 BROKEN = Path(__file__).parent / "broken"
-
-
-class Expected(NamedTuple):
-    code: str
-    line: int
-    column: int
-    message: str
-    hint: str
-
-
-P = Expected
-
-EXPECTED: dict[str, list[Expected]] = {
+EXPECTED: Table = {
     "alias_bomb": [P("too_large", 2, 6, "more than 1000000 values", "WORKFLOWS_LIMIT_DOCUMENT_NODES")],
     "alias_of_itself": [P("too_deep", 5, 13, "more than 60 levels", "alias of itself")],
     "bad_depends_on": [
@@ -213,22 +201,15 @@ EXPECTED: dict[str, list[Expected]] = {
 }
 
 
-def problems_of(name: str) -> list[Problem]:
-    path = BROKEN / f"{name}.yaml"
-    with pytest.raises(DefinitionError) as caught:
-        load(path.read_text(encoding="utf-8"), file=path.name, registry=default_registry())
-    return caught.value.problems
-
-
 def test_every_broken_file_is_in_the_table() -> None:
-    assert sorted(path.stem for path in BROKEN.glob("*.yaml")) == sorted(EXPECTED)
+    assert every_file_is_in(EXPECTED, BROKEN)
     assert len(EXPECTED) >= 30
 
 
 @pytest.mark.rows("G24")
 @pytest.mark.parametrize("name", sorted(EXPECTED))
 def test_all_problems_of_a_broken_file_are_reported_at_once(name: str) -> None:
-    found = problems_of(name)
+    found = problems_of(BROKEN / f"{name}.yaml")
     places = [(problem.code, problem.place.line, problem.place.column) for problem in found if problem.place]
     assert places == [(it.code, it.line, it.column) for it in EXPECTED[name]]
     for problem, expected in zip(found, EXPECTED[name], strict=True):
@@ -239,15 +220,9 @@ def test_all_problems_of_a_broken_file_are_reported_at_once(name: str) -> None:
 @pytest.mark.rows("G24")
 @pytest.mark.parametrize("name", sorted(EXPECTED))
 def test_every_problem_shows_where_it_is_the_line_itself_and_what_to_do(name: str) -> None:
-    lines = (BROKEN / f"{name}.yaml").read_text(encoding="utf-8").split("\n")
-    for problem in problems_of(name):
-        assert problem.place is not None
-        assert problem.place.text == lines[problem.place.line - 1]
-        assert problem.hint
-        shown = str(problem)
-        assert shown.startswith(f"{name}.yaml:{problem.place.line}:{problem.place.column}: ")
-        assert problem.place.text in shown
-        assert problem.hint in shown
+    path = BROKEN / f"{name}.yaml"
+    for problem in problems_of(path):
+        shows_where_and_what(problem, path)
 
 
 @pytest.mark.parametrize(

@@ -7,37 +7,17 @@ begins. Every problem shows file, line and column, the line itself, and what to 
 from __future__ import annotations
 
 from pathlib import Path
-from typing import NamedTuple
 
 import pytest
 
-from workflows_mcp.dialects import load
-from workflows_mcp.errors import DefinitionError, Problem
-from workflows_mcp.steps.registry import default_registry
+from support.broken_files import P, Table, W, every_file_is_in, kinds_in, problems_of, shows_where_and_what
 
 BROKEN = Path(__file__).parent / "broken_reactive"
-
-
-class Expected(NamedTuple):
-    code: str
-    line: int
-    column: int
-    message: str
-    hint: str
-    warning: bool = False
-
-
-P = Expected
 ANY = 0
 """The engine of JavaScript says where in the line, and in which words."""
 
-
-def W(code: str, line: int, column: int, message: str, hint: str) -> Expected:
-    return Expected(code, line, column, message, hint, warning=True)
-
-
 # fmt: off
-EXPECTED: dict[str, list[Expected]] = {
+EXPECTED: Table = {
     "beside_the_wrapper": [
         P("unknown_key", 1, 1, "'imports' stands beside 'workflow'", "put it below 'workflow', or remove the line workflow: and what indents"),
     ],
@@ -378,24 +358,16 @@ EXPECTED: dict[str, list[Expected]] = {
 # fmt: on
 
 
-def problems_of(name: str) -> list[Problem]:
-    path = BROKEN / f"{name}.yaml"
-    with pytest.raises(DefinitionError) as caught:
-        load(path.read_text(encoding="utf-8"), file=path.name, registry=default_registry())
-    return caught.value.problems
-
-
 def test_every_broken_file_is_in_the_table() -> None:
-    assert sorted(path.stem for path in BROKEN.glob("*.yaml")) == sorted(EXPECTED)
-    kinds = {(it.code, it.message) for problems in EXPECTED.values() for it in problems}
-    assert len(kinds) >= 100
+    assert every_file_is_in(EXPECTED, BROKEN)
+    assert len(kinds_in(EXPECTED)) >= 100
 
 
 @pytest.mark.rows("R2", "R4", "R7", "R13")
 @pytest.mark.parametrize("name", sorted(EXPECTED))
 def test_all_problems_of_a_broken_file_are_reported_at_once(name: str) -> None:
     expected = EXPECTED[name]
-    found = problems_of(name)
+    found = problems_of(BROKEN / f"{name}.yaml")
     assert len(found) == len(expected)
     for problem, wanted in zip(found, expected, strict=True):
         assert problem.place is not None
@@ -410,12 +382,7 @@ def test_all_problems_of_a_broken_file_are_reported_at_once(name: str) -> None:
 
 @pytest.mark.parametrize("name", sorted(EXPECTED))
 def test_every_problem_shows_where_it_is_the_line_itself_and_what_to_do(name: str) -> None:
-    lines = (BROKEN / f"{name}.yaml").read_text(encoding="utf-8").split("\n")
-    for problem, expected in zip(problems_of(name), EXPECTED[name], strict=True):
-        assert problem.place is not None
-        assert problem.place.text == lines[problem.place.line - 1]
+    path = BROKEN / f"{name}.yaml"
+    for problem, expected in zip(problems_of(path), EXPECTED[name], strict=True):
+        shows_where_and_what(problem, path)
         assert problem.hint.startswith(expected.hint)
-        shown = str(problem)
-        assert shown.startswith(f"{name}.yaml:{problem.place.line}:{problem.place.column}: ")
-        assert problem.place.text in shown
-        assert problem.hint in shown

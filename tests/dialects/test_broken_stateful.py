@@ -7,35 +7,14 @@ begins. Every problem shows file, line and column, the line itself, and what to 
 from __future__ import annotations
 
 from pathlib import Path
-from typing import NamedTuple
 
 import pytest
 
-from workflows_mcp.dialects import load
-from workflows_mcp.errors import DefinitionError, Problem
-from workflows_mcp.steps.registry import default_registry
+from support.broken_files import P, Table, W, every_file_is_in, kinds_in, problems_of, shows_where_and_what
 
 BROKEN = Path(__file__).parent / "broken_stateful"
-
-
-class Expected(NamedTuple):
-    code: str
-    line: int
-    column: int
-    message: str
-    hint: str
-    warning: bool = False
-
-
-P = Expected
-
-
-def W(code: str, line: int, column: int, message: str, hint: str) -> Expected:
-    return Expected(code, line, column, message, hint, warning=True)
-
-
 # fmt: off
-EXPECTED: dict[str, list[Expected]] = {
+EXPECTED: Table = {
     "agents": [
         P("bad_agent", 9, 13, '"@Security_Analyzer" cannot be the name of an agent', "write @security-analyzer: '@' and then lower-case letters, digits and "),
         P("bad_agent", 15, 12, '"report-writer" cannot be the name of an agent', "write @report-writer: '@' and then lower-case letters, digits and '-',"),
@@ -221,17 +200,9 @@ EXPECTED: dict[str, list[Expected]] = {
 # fmt: on
 
 
-def problems_of(name: str) -> list[Problem]:
-    path = BROKEN / f"{name}.yaml"
-    with pytest.raises(DefinitionError) as caught:
-        load(path.read_text(encoding="utf-8"), file=path.name, registry=default_registry())
-    return caught.value.problems
-
-
 def test_every_broken_file_is_in_the_table() -> None:
-    assert sorted(path.stem for path in BROKEN.glob("*.yaml")) == sorted(EXPECTED)
-    kinds = {(it.code, it.message) for problems in EXPECTED.values() for it in problems}
-    assert len(kinds) >= 100
+    assert every_file_is_in(EXPECTED, BROKEN)
+    assert len(kinds_in(EXPECTED)) >= 100
 
 
 @pytest.mark.rows("S1", "S2", "S10", "S17")
@@ -245,19 +216,14 @@ def test_all_problems_of_a_broken_file_are_reported_at_once(name: str) -> None:
             it.message,
             it.warning,
         )
-        for it in problems_of(name)
+        for it in problems_of(BROKEN / f"{name}.yaml")
     ]
     assert found == [(it.code, it.line, it.column, it.message, it.warning) for it in EXPECTED[name]]
 
 
 @pytest.mark.parametrize("name", sorted(EXPECTED))
 def test_every_problem_shows_where_it_is_the_line_itself_and_what_to_do(name: str) -> None:
-    lines = (BROKEN / f"{name}.yaml").read_text(encoding="utf-8").split("\n")
-    for problem, expected in zip(problems_of(name), EXPECTED[name], strict=True):
-        assert problem.place is not None
-        assert problem.place.text == lines[problem.place.line - 1]
+    path = BROKEN / f"{name}.yaml"
+    for problem, expected in zip(problems_of(path), EXPECTED[name], strict=True):
+        shows_where_and_what(problem, path)
         assert problem.hint.startswith(expected.hint)
-        shown = str(problem)
-        assert shown.startswith(f"{name}.yaml:{problem.place.line}:{problem.place.column}: ")
-        assert problem.place.text in shown
-        assert problem.hint in shown
