@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -100,3 +101,15 @@ def test_a_step_that_ended_in_time_has_ended_in_time_also_where_nobody_heard_of_
         assert (state.status, state.root.records["slow"].message) == ("completed", None)
 
     asyncio.run(asyncio.wait_for(work(), 60))
+
+
+def test_a_task_queue_may_be_called_anything(tmp_path: Path, temporal_address: Address) -> None:
+    async def work() -> None:
+        address = replace(temporal_address, task_queue=f"it's {temporal_address.task_queue}")
+        async with World(tmp_path, address=address).engine("temporal") as engine:
+            run_id = await engine.start(
+                bundle(plan(block("a", Do("Note", {"text": "x"}, defaults={"text": ""})))), {}
+            )
+            assert [run.run_id for run in await engine.recent(10)] == [run_id]
+
+    asyncio.run(asyncio.wait_for(work(), 30))
