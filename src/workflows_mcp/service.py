@@ -19,6 +19,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
+from workflows_mcp.acting import Acting
 from workflows_mcp.agent.actions import Clean
 from workflows_mcp.agent.checkpoints import CheckpointId
 from workflows_mcp.agent.graph_answers import (
@@ -93,6 +94,7 @@ class Service:
         self._resuming = Resuming(
             engine, self._histories, self._askable, submit=self._driving.submit, cleaned=self._cleaned
         )
+        self.acting = Acting(settings)
         self.describing = Describing(catalog, settings.workspace, settings.limits)
         self.stepping = Stepping(
             engine, self._driving, self._histories, self._resuming, self._askable, settings.limits,

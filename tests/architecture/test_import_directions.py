@@ -36,7 +36,9 @@ MAY_KNOW: dict[str, set[str]] = {
     "describing": {"agent", "library", "dialects", "plan"},
     "debugging": {"driving", "agent", "engines", "steps", "machine", "plan"},
     "observing": {"driving", "agent", "engines", "library", "machine", "plan"},
+    "acting": {"policy"},
     "service": {
+        "acting",
         "debugging",
         "observing",
         "describing",
@@ -55,7 +57,7 @@ MAY_KNOW: dict[str, set[str]] = {
     },
     "starting": {"policy", "engines"},
     "mcp_server": {"service", "settings_http", "starting"},
-    "cli": {"service", "policy", "mcp_server", "temporal_dev", "settings_http"},
+    "cli": {"service", "mcp_server", "temporal_dev", "settings_http"},
     "__main__": {"cli"},
 }
 

@@ -13,8 +13,8 @@ import psutil
 import pytest
 
 from support.screen import Screen
-from workflows_mcp.cli.commands import run_command
-from workflows_mcp.limits import Limits
+from workflows_mcp.acting import Acting
+from workflows_mcp.settings import Settings
 
 TALK = """\
 name: talk
@@ -234,8 +234,9 @@ def test_an_interruption_ends_the_command_that_the_terminal_runs_and_keeps_the_r
 
 def test_whoever_is_told_to_go_at_the_moment_a_command_begins_leaves_nothing_of_it(tmp_path: Path) -> None:
     async def told_to_go(turns: int) -> None:
+        acting = Acting(Settings(workspace=tmp_path, home=tmp_path))
         running = asyncio.create_task(
-            run_command("sleep 97 & wait", seconds=None, directory=tmp_path, variables={}, limits=Limits())
+            acting.run_command("sleep 97 & wait", seconds=None, directory="", variables={})
         )
         for _ in range(turns):
             await asyncio.sleep(0)

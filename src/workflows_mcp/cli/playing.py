@@ -18,7 +18,6 @@ from workflows_mcp.cli.asking import (
     show_message,
     show_question,
 )
-from workflows_mcp.cli.commands import only_known, run_command
 from workflows_mcp.cli.printing import Paper, took
 from workflows_mcp.errors import InvalidResult
 from workflows_mcp.service import Service
@@ -85,20 +84,20 @@ class Player:
             return True
 
     async def _run(self, service: Service, action: dict[str, Any]) -> Value:
-        parameters, settings = action["parameters"], service.settings
+        parameters = action["parameters"]
         seconds = parameters.get("timeout")
         if seconds is not None:
             seconds *= _COMMANDS[action["type"]]
-        result = await run_command(
+        result = await service.acting.run_command(
             parameters["command"],
             seconds=seconds,
-            directory=settings.workspace / parameters.get("working_dir", ""),
+            directory=parameters.get("working_dir", ""),
             variables=parameters.get("env", {}),
-            limits=settings.limits,
         )
         how = f"exit code {result['exit_code']} in {took(result['duration'])}"
         self._paper.line(self._paper.paint(how, "dim"))
-        return only_known(result, action["result_schema"])
+        known = action["result_schema"].get("properties", {})
+        return {name: value for name, value in result.items() if name in known}
 
 
 async def _submit(service: Service, run_id: str, action: dict[str, Any], value: Value) -> None:

@@ -11,7 +11,7 @@
                             8 i
 
 The last step of a list goes on behind all the lists that end with it, or at the head of the loop that it is
-the body of. What a node is made of is for each dialect to say.
+the body of. What else a node is made of is for each dialect to say.
 """
 
 from __future__ import annotations
@@ -19,10 +19,10 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import Generic
+from typing import Any, Generic
 
 from workflows_mcp.dialects.step_drafts import D, every
-from workflows_mcp.plan.model import Branch, Call, Each, Jump, Leave, Node, Return, While
+from workflows_mcp.plan.model import Branch, Call, Each, Jump, Leave, Node, Operation, Return, While
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,6 +64,22 @@ class FlatLayout(Generic[D]):
 
     def __iter__(self) -> Iterator[tuple[D, Spot[D]]]:
         return iter(zip(self.drafts, self.spots, strict=True))
+
+    def node(self, step: D, spot: Spot[D], do: Operation, **more: Any) -> Node:
+        """What every node has of its step and of where that stands; `more` is what the dialect adds."""
+        return Node(
+            id=step.id,
+            do=do,
+            at=step.at,
+            condition=step.condition,
+            on_failure=step.on_failure,
+            order=spot.index,
+            retry=step.retry,
+            for_each=step.for_each,
+            on_interrupt=step.on_interrupt,
+            goes_to=spot.goes_to,
+            **more,
+        )
 
     def _place(
         self, steps: list[D], after: int, loops: tuple[Loop, ...], around: tuple[list[D], ...]

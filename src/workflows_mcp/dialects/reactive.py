@@ -84,7 +84,8 @@ def compile_reactive(
     )
     imports = _imports(value.get("imports"), problems)
     references = ReferenceReader(LANGUAGES[DIALECT])
-    reader = StepReader(document, registry, references, limits, name, tuple(tasks), bool(imports))
+    reader = StepReader(document, registry, references, limits, name, tuple(tasks))
+    reader.has_imports = bool(imports)
     compiler = _Compiler(document, reader, limits, problems)
     whole = compiler.read(name, value, (), optional=bool(tasks))
     for task, given in tasks.items():

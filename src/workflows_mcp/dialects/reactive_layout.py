@@ -62,17 +62,10 @@ def lay_out(steps: Steps, on_failure: Steps, report: Report) -> tuple[Node, ...]
     reported, and so are steps that are never come to."""
     layout = FlatLayout(steps, on_failure)
     nodes = tuple(
-        Node(
-            id=step.id,
-            do=_operation(step, spot, layout, report),
-            at=step.at,
-            condition=step.condition,
-            on_failure=step.on_failure,
-            order=spot.index,
-            retry=step.retry,
-            for_each=step.for_each,
-            on_interrupt=step.on_interrupt,
-            goes_to=spot.goes_to,
+        layout.node(
+            step,
+            spot,
+            _operation(step, spot, layout, report),
             loops=tuple(loop.head for loop in spot.loops),
             changes=step.changes,
             error_changes=step.error_changes,

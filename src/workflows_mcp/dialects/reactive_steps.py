@@ -16,13 +16,9 @@ from workflows_mcp.dialects.reactive_values import ReactiveValues
 from workflows_mcp.dialects.step_inputs import StepShape, check_step_inputs
 from workflows_mcp.dialects.step_keys import ID, ON_FAILURE, read_on_interrupt, read_word
 from workflows_mcp.dialects.step_types import StepTypes
-from workflows_mcp.dialects.yaml_source import Document
 from workflows_mcp.errors import Problem
-from workflows_mcp.limits import Limits
 from workflows_mcp.plan.model import Do
-from workflows_mcp.plan.references import ReferenceReader
 from workflows_mcp.steps.base import Hands, Step
-from workflows_mcp.steps.registry import StepRegistry
 from workflows_mcp.values import Value, kind_of, nearest, shown
 
 Path = tuple[str | int, ...]
@@ -81,25 +77,9 @@ class StepReader(StepTypes, ReactiveValues):
     meant: ClassVar[Mapping[str, str]] = _MEANT
     renamed: ClassVar[Mapping[str, Mapping[str, str]]] = RENAMED
     step_example: ClassVar[str] = "- type: shell_command, and below it what the type takes"
-
-    def __init__(
-        self,
-        document: Document,
-        registry: StepRegistry,
-        references: ReferenceReader,
-        limits: Limits,
-        workflow: str,
-        tasks: tuple[str, ...],
-        has_imports: bool,
-    ) -> None:
-        super().__init__(document, references, registry)
-        self.limits = limits
-        self.workflow = workflow
-        self.tasks = tasks
-        self.has_imports = has_imports
-
-    def keys_beside(self, step: Step) -> tuple[str, ...]:
-        return keys_beside(step)
+    keys_beside = staticmethod(keys_beside)
+    has_imports = False
+    """Whether tasks and workflows may come from other files."""
 
     def read_list(self, given: Value, path: Path) -> list[ReactiveDraft]:
         turned = ""

@@ -20,17 +20,10 @@ def lay_out(steps: list[StepDraft], reads: Reads, report: Report) -> tuple[Node,
     steps that are never come to."""
     layout = FlatLayout(steps)
     nodes = tuple(
-        Node(
-            id=step.id,
-            do=_operation(step, spot, layout, report),
-            at=step.at,
-            condition=step.condition,
-            on_failure=step.on_failure,
-            order=spot.index,
-            retry=step.retry,
-            for_each=step.for_each,
-            on_interrupt=step.on_interrupt,
-            goes_to=spot.goes_to,
+        layout.node(
+            step,
+            spot,
+            _operation(step, spot, layout, report),
             reads=reads[step.id],
             output_to=step.output_to,
         )

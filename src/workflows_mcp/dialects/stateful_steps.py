@@ -15,12 +15,8 @@ from workflows_mcp.dialects.stateful_values import StatefulValues
 from workflows_mcp.dialects.step_inputs import StepShape, check_step_inputs
 from workflows_mcp.dialects.step_keys import read_id, read_on_failure, read_on_interrupt, read_timeout
 from workflows_mcp.dialects.step_types import StepTypes
-from workflows_mcp.dialects.yaml_source import Document
-from workflows_mcp.limits import Limits
 from workflows_mcp.plan.model import Do
-from workflows_mcp.plan.references import ReferenceReader
 from workflows_mcp.steps.base import Hands, Step
-from workflows_mcp.steps.registry import StepRegistry
 from workflows_mcp.values import Value, kind_of, nearest, shown
 
 Path = tuple[str | int, ...]
@@ -71,23 +67,7 @@ class StepReader(StepTypes, StatefulValues):
     control: ClassVar[Collection[str]] = CONTROL
     meant: ClassVar[Mapping[str, str]] = _MEANT
     step_example: ClassVar[str] = "- id: build, and below it type and what the type takes"
-
-    def __init__(
-        self,
-        document: Document,
-        registry: StepRegistry,
-        references: ReferenceReader,
-        limits: Limits,
-        workflow: str,
-        tasks: tuple[str, ...],
-    ) -> None:
-        super().__init__(document, references, registry)
-        self.limits = limits
-        self.workflow = workflow
-        self.tasks = tasks
-
-    def keys_beside(self, step: Step) -> tuple[str, ...]:
-        return keys_beside(step)
+    keys_beside = staticmethod(keys_beside)
 
     def read_list(self, given: Value, path: Path) -> list[StepDraft]:
         turned = 'put steps into it, or turn the test around: if: "{{ not … }}"' if path[-1] == "then" else ""

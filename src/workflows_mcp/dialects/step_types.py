@@ -7,6 +7,7 @@ meant.
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Collection, Mapping
 from typing import ClassVar
 
@@ -15,6 +16,7 @@ from workflows_mcp.dialects.step_inputs import StepShape
 from workflows_mcp.dialects.step_keys import read_word
 from workflows_mcp.dialects.step_values import StepValues
 from workflows_mcp.dialects.yaml_source import Document
+from workflows_mcp.limits import Limits
 from workflows_mcp.plan.calls import is_dynamic
 from workflows_mcp.plan.references import ReferenceReader
 from workflows_mcp.steps.base import Hands, Step
@@ -28,7 +30,7 @@ LEFT_OUT = {"Shell": ("capture_output", "shell", "continue_on_error")}
 """Inputs of step types that mean nothing in dialects of steps, which have `on_error`."""
 
 
-class StepTypes(StepValues):
+class StepTypes(StepValues, ABC):
     dialect: ClassVar[str]
     control: ClassVar[Collection[str]]
     """The types that are operations of the plan."""
@@ -39,14 +41,26 @@ class StepTypes(StepValues):
     step_example: ClassVar[str]
     """How a list of steps is written, for hints."""
 
-    def __init__(self, document: Document, references: ReferenceReader, registry: StepRegistry) -> None:
+    def __init__(
+        self,
+        document: Document,
+        registry: StepRegistry,
+        references: ReferenceReader,
+        limits: Limits,
+        workflow: str,
+        tasks: tuple[str, ...],
+    ) -> None:
         super().__init__(document, references)
         self.registry = registry
+        self.limits = limits
+        self.workflow = workflow
+        self.tasks = tasks
         self._shapes: dict[str, StepShape] = {}
 
-    def keys_beside(self, step: Step) -> tuple[str, ...]:
+    @staticmethod
+    @abstractmethod
+    def keys_beside(step: Step) -> tuple[str, ...]:
         """What a step of a type that is carried out takes beside its inputs."""
-        raise NotImplementedError
 
     def mappings(self, given: Value, path: Path, when_empty: str = "") -> list[tuple[dict[str, Value], Path]]:
         """The steps of a list that can be read at all, each with its path."""
