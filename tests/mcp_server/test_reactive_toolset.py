@@ -629,8 +629,9 @@ sub_agent_tasks:
 
 
 @pytest.mark.rows("R16")
+@pytest.mark.parametrize("inner", ["q", "n"], ids=["as that of a task around it", "as that beside it"])
 def test_a_name_that_a_sub_agent_was_told_stays_good_when_others_of_the_same_name_begin(
-    reactive: Any,
+    reactive: Any, inner: str
 ) -> None:
     reactive.define(
         "nest",
@@ -645,7 +646,7 @@ sub_agent_tasks:
       - {id: n, type: parallel_foreach, items: [{id: q}], sub_agent_task: nested}
       - {id: d, type: mcp_call, method: check}
   nested: {steps: [{id: z, type: mcp_call, method: zz}, {id: z2, type: mcp_call, method: zz}]}
-""",
+""".replace("items: [{id: q}]", f"items: [{{id: {inner}}}]"),
     )
 
     async def work(agent: Any) -> None:
@@ -661,13 +662,13 @@ sub_agent_tasks:
             )
 
         assert [it["task_id"] for it in started["step"]["definition"]["tasks"]] == ["p", "q"]
-        inner = []
+        nested = []
         for outer in ("p", "q"):
             await agent.call("workflow_get_next_step", workflow_id=run_id, task_id=outer)
             [task] = (await complete(outer, "c"))["step"]["definition"]["tasks"]
-            inner.append(task["task_id"])
+            nested.append(task["task_id"])
             assert (await complete(task["task_id"], "z"))["step"]["id"] == "z2"
-        for outer, task in zip(("p", "q"), inner, strict=True):
+        for outer, task in zip(("p", "q"), nested, strict=True):
             assert (await complete(task, "z2"))["status"] == "completed"
             assert (await complete(outer, "d"))["status"] == "completed"
         ended = await agent.call("workflow_complete", workflow_id=run_id, status="success")
