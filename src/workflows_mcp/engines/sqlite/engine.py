@@ -161,18 +161,22 @@ class SqliteEngine(KeepsNotes):
         async with self._taking.setdefault(run_id, asyncio.Lock()):
             if self._live(run_id) is not None:
                 return False
-            machine = self._resting(run_id) or self._read(run_id)
+            resting = self._resting(run_id)
+            machine = resting.machine if resting is not None else self._read(run_id)
             event = make_event(machine, self._clock.now())
             encode(event)
             machine.refuse_unexpected(event)
-            driver = await self._take(run_id)
-            if driver is not None:
+            driver: Driver | None
+            if resting is not None:
+                driver = self._wake_up(run_id, resting)
+            elif (driver := await self._take(run_id)) is not None:
                 try:
                     event = make_event(driver.machine, self._clock.now())
                     driver.machine.refuse_unexpected(event)
                 except WorkflowsError:
                     await self._go_on([driver])
                     raise
+            if driver is not None:
                 await self._go_on([driver], event)
                 await driver.synced()
                 return True
@@ -207,7 +211,8 @@ class SqliteEngine(KeepsNotes):
             position = runs.position_of(self.store, run_id)
             if position != seen or loop.time() >= until:
                 seen = position
-                machine = self._resting(run_id) or self._read(run_id)
+                resting = self._resting(run_id)
+                machine = resting.machine if resting is not None else self._read(run_id)
                 if ready(machine.state) or loop.time() >= until:
                     return machine
             await asyncio.sleep(min(POLL_SECONDS, max(0.0, until - loop.time())))
@@ -272,7 +277,7 @@ class SqliteEngine(KeepsNotes):
     def _read(self, run_id: str) -> Machine:
         return runs.read(self.store, self._bundles, run_id, self._executor.limits)[0]
 
-    def _resting(self, run_id: str) -> Machine | None:
+    def _resting(self, run_id: str) -> Resting | None:
         """A run that came to rest in this process and that nobody has touched since."""
         return self._at_rest.at(run_id, leases.epoch_of(self.store, run_id))
 
@@ -310,6 +315,16 @@ class SqliteEngine(KeepsNotes):
             self._executor.clear_scratch(driver.run_id)
         finally:
             self._ending.pop(driver.run_id, None)
+
+    def _wake_up(self, run_id: str, resting: Resting) -> Driver:
+        """Go on with a run that came to rest here, and that nobody has touched since: it is claimed with the
+        first batch that is written, so that an answer costs one commit. If another process is quicker after
+        all, that batch is refused as any other that comes too late. Only under the lock of the run."""
+        epoch = resting.epoch + 1
+        self._at_rest.take(run_id, epoch)
+        driver, journal = self._new_driver(run_id, resting.machine, resting.large, epoch)
+        journal.wakes_up = True
+        return driver
 
     async def _take(self, run_id: str) -> Driver | None:
         """Become the owner of a run that nobody alive drives; None when it cannot be had. It does not go on

@@ -27,6 +27,8 @@ class RunJournal:
         self.epoch = epoch
         self.created: runs.NewRun | None = None
         """What the first batch brings with it: the run itself."""
+        self.wakes_up = False
+        """Whether the first batch claims the run, from the rest in which it is said to be."""
         self._status = "running"
         self._changed_at = 0.0
         """When the run last told when it has changed."""
@@ -34,8 +36,10 @@ class RunJournal:
 
     def append(self, batch: Batch, done: Done) -> None:
         created, self.created = self.created, None
+        wakes_up, self.wakes_up = self.wakes_up, False
         plain = (
             created is None
+            and not wakes_up
             and batch.snapshot is None
             and batch.status == self._status
             and batch.at < self._changed_at + CHANGED_SECONDS
@@ -45,10 +49,13 @@ class RunJournal:
         owner = self._lease.owner.id
 
         def write(connection: apsw.Connection) -> None:
-            if created is not None:
-                self._lease.renew(connection, created.at)
+            if created is not None or wakes_up:
+                self._lease.renew_if_due(connection, self._clock.now())
                 self._lapses = self._lease.lapses
+            if created is not None:
                 runs.create(connection, created, owner)
+            elif wakes_up:
+                leases.claim_at_rest(connection, self.run_id, owner, self.epoch)
             if plain:
                 leases.append(connection, self.run_id, self.epoch, batch)
             else:

@@ -44,6 +44,12 @@ class Lease:
         """How often it had run out before it was renewed: each time, runs may have been taken over."""
         self._ends = 0.0
 
+    def renew_if_due(self, connection: apsw.Connection, now: float) -> None:
+        """For whoever takes a run over: a row that was renewed a moment ago need not be written again."""
+        renewed = "SELECT 1 FROM owners WHERE id = ? AND expires_at > ?"
+        if not connection.execute(renewed, (self.owner.id, now + LEASE_SECONDS - RENEW_SECONDS)).fetchall():
+            self.renew(connection, now)
+
     def renew(self, connection: apsw.Connection, now: float) -> None:
         asked = time.monotonic()
         if asked >= self._ends:
@@ -89,6 +95,17 @@ def claim(connection: apsw.Connection, run_id: str, owner: str, now: float) -> i
         (owner, run_id, owner, now),
     ).fetchall()
     return int(str(rows[0][0])) if rows else None
+
+
+def claim_at_rest(connection: apsw.Connection, run_id: str, owner: str, epoch: int) -> None:
+    """Take over a run that is at rest since the epoch before this one; LeaseLost where it is not any more."""
+    connection.execute(
+        "UPDATE runs SET owner = ?, epoch = ?, status = 'running'"
+        " WHERE id = ? AND status = 'idle' AND owner IS NULL AND epoch = ?",
+        (owner, epoch, run_id, epoch - 1),
+    )
+    if connection.changes() != 1:
+        raise lost(run_id)
 
 
 def release(connection: apsw.Connection, run_id: str, owner: str) -> None:

@@ -30,10 +30,10 @@ class RestingRuns:
         while len(self._runs) > self._size:
             self._runs.popitem(last=False)
 
-    def at(self, run_id: str, epoch: int | None) -> Machine | None:
+    def at(self, run_id: str, epoch: int | None) -> Resting | None:
         """The run, if nobody has touched it since it came to rest: its epoch is still the same."""
         known = self._runs.get(run_id)
-        return known.machine if known is not None and known.epoch == epoch else None
+        return known if known is not None and known.epoch == epoch else None
 
     def take(self, run_id: str, epoch: int) -> Resting | None:
         """The run, if it has been claimed from rest just now, which has raised its epoch to this one."""
