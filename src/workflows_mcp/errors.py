@@ -137,7 +137,13 @@ class InvalidInputs(RequestError):
 
 
 class InvalidResult(RequestError):
+    """`for_user` says the same to somebody who has filled in a form, and knows no steps and schemas."""
+
     code = "invalid_result"
+
+    def __init__(self, message: str, *, hint: str = "", for_user: str = "") -> None:
+        super().__init__(message, hint=hint)
+        self.for_user = for_user or message
 
 
 class NotExpected(RequestError):

@@ -33,7 +33,9 @@ from workflows_mcp.agent.graph_answers import (
 from workflows_mcp.agent.histories import Histories
 from workflows_mcp.agent.info import workflow_info
 from workflows_mcp.agent.parts import joined, run_of
-from workflows_mcp.agent.user_questions import UserQuestion, user_question
+from workflows_mcp.agent.tasks import NOBODY
+from workflows_mcp.agent.user_questions import UserQuestion
+from workflows_mcp.asking import Asking
 from workflows_mcp.debugging import Debugging
 from workflows_mcp.describing import Describing
 from workflows_mcp.dialects.yaml_source import locate, read_document
@@ -80,6 +82,7 @@ class Service:
         tools: ToolServers | None = None,
     ) -> None:
         self.settings = settings
+        self._now = now
         self._engine = engine
         self._catalog = catalog
         self._registry = registry
@@ -95,6 +98,7 @@ class Service:
             engine, self._histories, self._askable, submit=self._driving.submit, cleaned=self._cleaned
         )
         self.acting = Acting(settings)
+        self.asking = Asking(engine, self._driving, self._askable, settings.elicitation, now)
         self.describing = Describing(catalog, settings.workspace, settings.limits)
         self.stepping = Stepping(
             engine, self._driving, self._histories, self._resuming, self._askable, settings.limits,
@@ -212,13 +216,6 @@ class Service:
         """`alone`: for somebody without sub-agents, of whom all is asked that is asked inside of tasks."""
         return await self._driving.answer(workflow_id, wait_seconds, alone=alone)
 
-    async def user_question(self, workflow_id: str) -> UserQuestion | None:
-        """What the run asks next that is to be put to the user directly, if it is."""
-        if run_of(workflow_id) != workflow_id or self.settings.elicitation == "never":
-            return None
-        situation = await self._driving.situation(workflow_id)
-        return user_question(situation, self._askable, self.settings.elicitation)
-
     async def submit_step(
         self, workflow_id: str, result: Any, *, step_id: str | None = None, wait_seconds: float = DEFAULT_WAIT
     ) -> Answer:
@@ -246,6 +243,13 @@ class Service:
             if machine.state.status != "cancelled":
                 raise
         return await self._driving.answer(run_id)
+
+    async def note(self, run_id: str, note: str) -> None:
+        """Keep something beside a run that its clients want to know later."""
+        await self._engine.hear(run_id, note, self._now())
+
+    async def noted(self, run_id: str, note: str) -> bool:
+        return note in await self._engine.heard(run_id)
 
     async def recent(self, *, limit: int = 20) -> list[dict[str, Value]]:
         runs = await self._engine.recent(limit)
@@ -322,9 +326,10 @@ class Service:
         fork_of: CheckpointId | None = None,
     ) -> Answer:
         machine = await self._wait(run_id, wait_seconds)
-        questions = NOTHING_ASKED
+        questions, heard = NOTHING_ASKED, NOBODY
         if asks(machine.state):
             machine, questions = await self._histories.questions(run_id)
+            heard = await self._engine.heard(run_id)
         return graph_answer(
             machine,
             self._askable,
@@ -332,6 +337,7 @@ class Service:
             place=lambda fault: _place(machine, fault),
             now=time.time(),
             questions=questions,
+            heard=heard,
             response_format=response_format,
             fork_of=fork_of,
         )
@@ -379,7 +385,10 @@ class Service:
             return self._catalog.bundle_of_text(text)
         if file is not None and workflow is None and text is None:
             return self._catalog.bundle_of_file(Path(file))
-        raise RequestError("say which workflow to start: exactly one of its name, its YAML or its file")
+        raise RequestError(
+            "say which workflow to start, by exactly one of `workflow` (its name), `yaml` or its file",
+            hint="list_workflows has the names that there are",
+        )
 
     async def _wait(self, run_id: str, wait_seconds: float) -> Machine:
         seconds = min(max(wait_seconds, 0.0), self.settings.limits.wait_seconds)

@@ -185,7 +185,7 @@ def test_a_server_has_tasks_of_the_tools_that_it_serves_and_one_that_only_looks_
             for method in ("tasks/get", "tasks/update", "tasks/cancel"):
                 refused = pytest.raises(MCPError, match="there is no task")
                 with nullcontext() if known else refused:
-                    await ask(beside.session, method, f"{task}:{run}")
+                    await ask(beside.session, method, f"{task}:{run}:1")
         asked = {"workflow_id": run, "wait_seconds": 0}
         status = (await client.call_tool("get_workflow_status", asked)).structured_content
         assert status is not None
@@ -204,7 +204,7 @@ def test_asking_about_a_task_starts_nothing(tmp_path: Path) -> None:
         await client.call_tool("resume_workflow", answer)
         for checkpoint in (f"chk_{run}_1", result.structured_content["checkpoint_id"]):
             with pytest.raises(MCPError, match="there is no task"):
-                await ask(client.session, "tasks/get", f"execute_workflow:{checkpoint}")
+                await ask(client.session, "tasks/get", f"execute_workflow:{checkpoint}:1")
         runs = (await client.call_tool("get_workflow_status", {})).structured_content
         assert runs is not None
         assert [it["workflow_id"] for it in runs["runs"]] == [run]
@@ -228,7 +228,7 @@ def test_a_task_outlives_the_server_that_handed_it_out(tmp_path: Path) -> None:
     (tmp_path / "gate").unlink()
 
     async def again(client: Client) -> None:
-        run = task.removeprefix("start_workflow:")
+        run = task.split(":")[1]
         assert (await ask(client.session, "tasks/get", task)).status == "working"
         await client.call_tool("get_workflow_status", {"workflow_id": run})
         found = await ask(client.session, "tasks/get", task)
@@ -242,7 +242,15 @@ def test_an_unknown_task_is_refused(tmp_path: Path) -> None:
     refused = []
 
     async def wrong(tasks: TaskClient) -> None:
-        for task in ("start_workflow:wf_0", "start_workflow:", "wf_0", "list_workflows:wf_0"):
+        run = tasks.seen[0]["taskId"].split(":")[1]
+        for task in (
+            "start_workflow:wf_0:1",
+            "start_workflow:",
+            "wf_0",
+            f"list_workflows:{run}:1",
+            f"start_workflow:{run}:x",
+            f"start_workflow:{run}:1:a:b",
+        ):
             with pytest.raises(MCPError) as error:
                 await tasks.ask("tasks/get", task)
             refused.append(error.value.error.message)
@@ -252,7 +260,7 @@ def test_an_unknown_task_is_refused(tmp_path: Path) -> None:
         await client.call_tool("start_workflow", {"yaml": HELD})
 
     session(tmp_path, TaskClient(wrong), work)
-    assert len(refused) == 4
+    assert len(refused) == 6
     assert all("there is no task" in message for message in refused)
 
 
@@ -265,3 +273,70 @@ def test_a_client_that_does_not_know_tasks_gets_the_answer(tmp_path: Path) -> No
         await client.call_tool("control_workflow", {"workflow_id": run, "action": "cancel"})
 
     session(tmp_path, None, work)
+
+
+def test_a_task_that_is_done_stays_done_and_is_not_cancelled_when_its_run_goes_on(tmp_path: Path) -> None:
+    asks_again = HELD.replace(
+        "outputs:", "  - {id: more, type: Shell, depends_on: [ask], inputs: {command: cat gate}}\noutputs:"
+    )
+    tasks = TaskClient(opens(tmp_path))
+
+    async def work(client: Client) -> None:
+        first = (await client.call_tool("start_workflow", {"yaml": asks_again})).structured_content
+        assert first is not None
+        task, run = tasks.seen[0]["taskId"], first["workflow_id"]
+        answer = {"workflow_id": run, "result": "fine", "wait_seconds": 0}
+        submitted = (await client.call_tool("submit_result", answer)).structured_content
+        assert submitted is not None
+        assert submitted["status"] == "running"
+        found = await ask(client.session, "tasks/get", task)
+        assert found.result is not None
+        assert (found.status, found.result["structuredContent"]["status"]) == ("completed", "running")
+        await ask(client.session, "tasks/cancel", task)
+        await asyncio.to_thread((tmp_path / "gate").write_text, "again")
+        ended = await client.call_tool("get_workflow_status", {"workflow_id": run})
+        assert ended.structured_content is not None
+        assert ended.structured_content["status"] == "completed"
+        await ask(client.session, "tasks/cancel", task)
+        await ask(client.session, "tasks/cancel", task.replace("start_workflow", "submit_result"))
+
+    session(tmp_path, tasks, work)
+
+
+@pytest.mark.parametrize("seconds", [0, 0.5, 0.0])
+def test_a_call_that_does_not_want_to_wait_is_no_task(tmp_path: Path, seconds: float) -> None:
+    tasks = TaskClient(opens(tmp_path))
+
+    async def work(client: Client) -> None:
+        started = await client.call_tool("start_workflow", {"yaml": HELD, "wait_seconds": seconds})
+        assert started.structured_content is not None
+        assert started.structured_content["status"] == "running"
+        run = started.structured_content["workflow_id"]
+        looked = await client.call_tool("get_workflow_status", {"workflow_id": run, "wait_seconds": seconds})
+        assert looked.structured_content is not None
+        assert looked.structured_content["status"] == "running"
+        await client.call_tool("control_workflow", {"workflow_id": run, "action": "cancel"})
+
+    session(tmp_path, tasks, work)
+    assert tasks.seen == []
+
+
+def test_the_result_of_a_task_looks_as_the_call_has_asked_for_with_links_to_what_is_long(
+    tmp_path: Path,
+) -> None:
+    long = """
+name: long
+blocks:
+  - {id: hold, type: Shell, inputs: {command: cat gate}}
+  - {id: print, type: Shell, depends_on: [hold], inputs: {command: "seq 20000"}}
+outputs: {said: "${blocks.print.outputs.stdout}"}
+"""
+
+    async def work(client: Client) -> None:
+        asked = {"workflow_yaml": long, "response_format": "detailed"}
+        result = await client.call_tool("execute_inline_workflow", asked)
+        assert result.structured_content is not None
+        assert result.structured_content["blocks"]["hold"]["outputs"]["stdout"] == "opened"
+        assert [part.type for part in result.content][:2] == ["text", "resource_link"]
+
+    session(tmp_path, TaskClient(opens(tmp_path)), work, toolsets=("graph",))

@@ -33,6 +33,14 @@ steps:
 """
 
 
+async def by_hand(context: Any, params: Any) -> ElicitResult:
+    raise AssertionError("the form is filled in by hand")
+
+
+async def nobody(tasks: TaskClient) -> None:
+    raise AssertionError("nothing becomes a task here")
+
+
 class Update(TaskId):
     input_responses: dict[str, Any]
 
@@ -46,10 +54,10 @@ class Asking:
 
     def __init__(self, client: Client, task: str) -> None:
         self._client = client
-        self._task = task
+        self.id = task
 
     async def seen(self) -> dict[str, Any]:
-        found = await ask(self._client.session, "tasks/get", self._task)
+        found = await ask(self._client.session, "tasks/get", self.id)
         return found.model_dump(by_alias=True, mode="json")
 
     async def form(self) -> tuple[str, str]:
@@ -62,7 +70,7 @@ class Asking:
         return key, request["params"]["message"]
 
     async def say(self, key: str, said: Any) -> None:
-        params = Update(task_id=self._task, input_responses={key: said})
+        params = Update(task_id=self.id, input_responses={key: said})
         await self._client.session.send_request(UpdateRequest(method="tasks/update", params=params), Seen)
 
     async def result(self) -> dict[str, Any]:
@@ -86,13 +94,10 @@ def session(
         if len(tasks.seen) == 2:
             await asyncio.to_thread((directory / "gate").write_text, "opened")
 
-    async def user(context: Any, params: Any) -> ElicitResult:
-        raise AssertionError("the form is filled in by hand")
-
     async def go() -> None:
         tasks = TaskClient(open_gate)
         server = build_server(Settings(workspace=directory, home=directory / "home"))
-        asks = user if forms else None
+        asks = by_hand if forms else None
         async with Client(server, extensions=[tasks], elicitation_callback=asks) as client:
             await client.call_tool("start_workflow", {"yaml": HELD})
             await work(Asking(client, tasks.seen[0]["taskId"]))
@@ -160,3 +165,25 @@ def test_a_client_without_forms_gets_the_action(tmp_path: Path, monkeypatch: pyt
         assert (await task.result())["action"]["step_id"] == "env"
 
     session(tmp_path, monkeypatch, work, forms=False)
+
+
+def test_a_form_that_was_answered_does_not_come_again_with_the_next_server(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def work(task: Asking) -> None:
+        first, _ = await task.form()
+        await task.say(first, accepted("staging"))
+        second, _ = await task.form()
+        server = build_server(Settings(workspace=tmp_path, home=tmp_path / "home"))
+        async with Client(server, extensions=[TaskClient(nobody)], elicitation_callback=by_hand) as other:
+            there = Asking(other, task.id)
+            assert (await there.form())[0] == second != first
+            await there.say(first, accepted("prod"))
+            assert (await there.form())[0] == second, "an answer to an old form is none"
+            await there.say(second, {"action": "decline"})
+            assert "declined" in (await there.result())["action"]["instructions"]
+        assert "declined" in (await task.result())["action"]["instructions"]
+        await task.say("env#3", accepted("prod"))
+        assert (await task.result())["status"] == "pending_action", "it is for the agent now"
+
+    session(tmp_path, monkeypatch, work)

@@ -15,7 +15,9 @@ from pydantic import ValidationError
 
 from workflows_mcp.agent.asked import Asked, cut_off, unaskable
 from workflows_mcp.agent.delegation import delegated_action, is_task, task_title
+from workflows_mcp.agent.of_the_user import for_the_agent
 from workflows_mcp.agent.parts import Part, asking_of, question_id, task_of, whole_run
+from workflows_mcp.agent.refusals import refusal_for_person
 from workflows_mcp.agent.schema_check import example, fits, violations
 from workflows_mcp.agent.situation import Situation, situation_of
 from workflows_mcp.agent.tasks import outermost
@@ -31,6 +33,8 @@ from workflows_mcp.steps.registry import StepRegistry
 from workflows_mcp.values import Value, from_json, nearest, to_json, to_text
 
 _LESS = "hand in less of it, e.g. only the part that matters, or write it to a file and say where"
+_DECIDED = "What is submitted must fit result_schema."
+_SHORTER = "That answer is too long to be kept. Please give a shorter one."
 Clean = Callable[[Value], Value]
 """Makes a value from outside fit to be kept; see `policy.secrets`."""
 
@@ -53,6 +57,10 @@ def actions_of(
     for address, frame in situation.duties.questions:
         name = question_id(machine.state, part, address)
         action = _as_action(name, _asked(machine, registry, address).question)
+        asked = question_id(machine.state, whole_run(part.run_id), address)
+        action["instructions"] = for_the_agent(
+            situation.heard, asked, str(action["instructions"]), decided=_DECIDED
+        )
         found.append((frame.since, _of_task(machine, part, address) | action))
     for delegation in situation.duties.delegations:
         if at_work or delegation.needs_somebody:
@@ -88,13 +96,16 @@ def check_result(
             hint=(f"{'; '.join(wrong)}; " if said else "")
             + f"submit for example {to_json(example(asked.question.result_schema))}; "
             f"the result must fit {to_json(asked.question.result_schema)}. Nothing has changed.",
+            for_user=said or refusal_for_person(taken, asked.question.result_schema),
         )
     amounts_to = asked.step.answered(asked.inputs, taken)
     unfit = machine.does_not_fit(address, amounts_to.outputs)
     if unfit is not None:
-        hint = _LESS if isinstance(unfit, TooLarge) else unfit.hint
+        too_large = isinstance(unfit, TooLarge)
         raise InvalidResult(
-            f"the result does not fit into the state: {unfit}", hint=f"{hint}. Nothing has changed."
+            f"the result does not fit into the state: {unfit}",
+            hint=f"{_LESS if too_large else unfit.hint}. Nothing has changed.",
+            for_user=_SHORTER if too_large else f"That answer cannot be taken: {unfit}.",
         )
     return address, amounts_to
 

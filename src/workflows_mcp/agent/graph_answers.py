@@ -17,7 +17,10 @@ from typing import Any, Literal
 
 from workflows_mcp.agent.actions import pending_actions
 from workflows_mcp.agent.checkpoints import Checkpoint, CheckpointId, History
+from workflows_mcp.agent.of_the_user import for_the_agent
+from workflows_mcp.agent.parts import question_id, whole_run
 from workflows_mcp.agent.previews import Cut, cut, reader, shortened, within
+from workflows_mcp.agent.tasks import NOBODY, Heard
 from workflows_mcp.agent.views import FindPlace, error_view
 from workflows_mcp.agent.waiting import why_waiting
 from workflows_mcp.limits import Limits
@@ -54,6 +57,7 @@ def graph_answer(
     place: FindPlace,
     now: float,
     questions: Questions = NOTHING_ASKED,
+    heard: Heard = NOBODY,
     response_format: ResponseFormat = "minimal",
     fork_of: CheckpointId | None = None,
 ) -> dict[str, Any]:
@@ -73,7 +77,7 @@ def graph_answer(
             answer |= first
             if more:
                 answer["more_prompts"] = more[: how.items]
-        message = _message(machine, questions, fork_of, now)
+        message = _message(machine, questions, heard, fork_of, now)
         if message:
             answer["message"] = message
         if response_format == "detailed":
@@ -225,7 +229,9 @@ def _is_plain_text(schema: dict[str, Value]) -> bool:
     return len(fields) == 1 and set(fields[0]) <= {"type", "description"} and fields[0]["type"] == "string"
 
 
-def _message(machine: Machine, questions: Questions, fork_of: CheckpointId | None, now: float) -> str:
+def _message(
+    machine: Machine, questions: Questions, heard: Heard, fork_of: CheckpointId | None, now: float
+) -> str:
     run_id = machine.state.run_id
     said: list[str] = []
     if fork_of is not None:
@@ -234,8 +240,10 @@ def _message(machine: Machine, questions: Questions, fork_of: CheckpointId | Non
             "unchanged; $SCRATCH is a copy of its files, and empty if it had ended"
         )
     if questions.open:
-        first = questions.open[0].id
-        said.append(f"answer with resume_workflow(checkpoint_id='{first}', response='…')")
+        first = questions.open[0]
+        asked = question_id(machine.state, whole_run(run_id), first.address)
+        how = f"answer with resume_workflow(checkpoint_id='{first.id}', response='…')"
+        said.append(for_the_agent(heard, asked, how, decided=how))
         if len(questions.open) > 1:
             said.append(f"{len(questions.open)} prompts are open, each is answered by its own checkpoint_id")
     if questions.deleted:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from workflows_mcp.agent.fields import Fields
 from workflows_mcp.agent.parts import Part, whole_run
@@ -27,6 +27,8 @@ class Situation:
     """Its agent has no sub-agents, and carries out their tasks as well."""
     fields: Fields | None = None
     """The state of a reactive workflow, with what follows from it, where somebody has computed that."""
+    heard: Heard = field(default_factory=dict)
+    """Who was heard of, and when: notes beside the run."""
 
     @property
     def messages(self) -> list[str]:
@@ -107,4 +109,4 @@ def situation_of(
     lease = limits.action_lease_seconds
     duties = duties_of(machine.state, part, heard, now=now, lease=lease, alone=alone)
     task = None if part.is_run else block_at(machine, part.address)
-    return Situation(machine, part, duties, now, task, alone)
+    return Situation(machine, part, duties, now, task, alone, heard=heard)

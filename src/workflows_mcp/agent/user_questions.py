@@ -11,9 +11,11 @@ from dataclasses import dataclass
 from typing import Any
 
 from workflows_mcp.agent.actions import question_at
-from workflows_mcp.agent.parts import question_id
+from workflows_mcp.agent.of_the_user import OfTheUser, of_the_user
+from workflows_mcp.agent.parts import question_id, whole_run
 from workflows_mcp.agent.situation import Situation
 from workflows_mcp.machine.machine import Machine
+from workflows_mcp.machine.state import RunState
 from workflows_mcp.steps.registry import StepRegistry
 
 _KINDS = ("string", "number", "integer", "boolean")
@@ -22,25 +24,37 @@ _SAID = ("type", "title", "description", "enum", "minLength", "maxLength", "mini
 
 @dataclass(frozen=True, slots=True)
 class UserQuestion:
+    address: str
     step_id: str
     message: str
     form: dict[str, Any]
+    heard: OfTheUser
+    """What has come of asking it until now."""
+
+    def is_open(self, state: RunState) -> bool:
+        """Whether somebody still has to answer it."""
+        frame = state.frames.get(self.address)
+        asked = frame is not None and frame.kind == "agent"
+        return asked and question_id(state, whole_run(state.run_id), self.address) == self.step_id
 
 
 def user_question(situation: Situation, registry: StepRegistry, setting: str) -> UserQuestion | None:
-    """The oldest question of a run, where it is one for the user, and workflow and `setting` want the user to
-    be asked directly. One that a crash has cut off is for the agent to decide."""
-    if setting == "never" or situation.task is not None or not situation.duties.questions:
+    """The oldest question of a run that is for the user, where workflow and `setting` want the user to be
+    asked directly. One that a crash has cut off is for the agent to decide, and so is one that has been put
+    to the user in vain."""
+    if setting == "never" or situation.task is not None:
         return None
     machine = situation.machine
-    address, frame = situation.duties.questions[0]
-    if frame.cut_off or not _is_wanted(machine, address, setting):
-        return None
-    question = question_at(machine, registry, address)
-    form = _form(question.result_schema)
-    if not question.for_user or form is None:
-        return None
-    return UserQuestion(question_id(machine.state, situation.part, address), question.for_user, form)
+    for address, frame in situation.duties.questions:
+        if frame.cut_off or not _is_wanted(machine, address, setting):
+            continue
+        question = question_at(machine, registry, address)
+        form = _form(question.result_schema)
+        step_id = question_id(machine.state, situation.part, address)
+        heard = of_the_user(situation.heard, step_id)
+        if question.for_user and form is not None and not heard.is_over:
+            return UserQuestion(address, step_id, question.for_user, form, heard)
+    return None
 
 
 def _is_wanted(machine: Machine, address: str, setting: str) -> bool:

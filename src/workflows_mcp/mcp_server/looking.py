@@ -7,9 +7,12 @@ answer anew when it is done: that of the tool here.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from mcp.types import CallToolResult
+
+if TYPE_CHECKING:
+    from mcp.server.mcpserver.tools import Tool
 
 
 class Look(NamedTuple):
@@ -21,16 +24,22 @@ class Look(NamedTuple):
     """What the answer has beside what the tool gives."""
     inputs: bool = False
     """The arguments are inputs of a workflow: whatever they are called, they say nothing to the tool."""
+    style: str = ""
+    """The argument that says how the answer is to look, which is the same for both tools."""
 
-    def arguments(self, run_id: str, wait_seconds: float) -> dict[str, Any]:
-        return {self.run: run_id, **({"wait_seconds": wait_seconds} if self.waits else {})}
+    def arguments(self, run_id: str, wait_seconds: float, style: str = "") -> dict[str, Any]:
+        waiting = {"wait_seconds": wait_seconds} if self.waits else {}
+        return {self.run: run_id, **waiting, **({self.style: style} if style else {})}
+
+    def style_in(self, arguments: Mapping[str, Any]) -> str:
+        return str(arguments.get(self.style) or "") if self.style else ""
 
 
 STATUS = Look("get_workflow_status", "workflow_id")
 WORKFLOW = STATUS._replace(inputs=True)
 """How the run of a tool is looked at that is a workflow."""
 _STEP = Look("workflow_get_next_step", "workflow_id")
-_RESUME = Look("resume_workflow", "checkpoint_id")
+_RESUME = Look("resume_workflow", "checkpoint_id", style="response_format")
 
 LOOKS: dict[str, Look] = {
     "start_workflow": STATUS,
@@ -56,6 +65,12 @@ def run_meant(look: Look, arguments: Mapping[str, Any], result: object) -> str |
         return None
     found = (result.structured_content or {}).get("workflow_id") or said.get("workflow_id")
     return found if isinstance(found, str) else None
+
+
+def only_glances(tool: Tool, arguments: Mapping[str, Any]) -> bool:
+    """Whether a call only wants to know how a run stands at this moment: it asks nobody anything."""
+    reads = tool.annotations is not None and tool.annotations.read_only_hint
+    return bool(reads) and arguments.get("wait_seconds") == 0
 
 
 def status_in(result: CallToolResult) -> str:

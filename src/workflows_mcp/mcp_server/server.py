@@ -38,15 +38,15 @@ from workflows_mcp.mcp_server.completion import complete
 from workflows_mcp.mcp_server.elicitation import Elicitation
 from workflows_mcp.mcp_server.late import LateService, keep_late, wait_for_service
 from workflows_mcp.mcp_server.links import with_links
-from workflows_mcp.mcp_server.looking import LOOKS, WORKFLOW, Look, run_meant
+from workflows_mcp.mcp_server.looking import LOOKS, WORKFLOW, Look, only_glances, run_meant
 from workflows_mcp.mcp_server.notices import Notices
 from workflows_mcp.mcp_server.prompts import carrying_out, prompts_of
 from workflows_mcp.mcp_server.prompts import offered as prompts_of_workflows
-from workflows_mcp.mcp_server.sdk_private import serve_changes, serve_lists
+from workflows_mcp.mcp_server.sdk_private import serve_changes, serve_lines, serve_lists
 from workflows_mcp.mcp_server.sealing import sealing_of
 from workflows_mcp.mcp_server.task_extension import WAIT_SECONDS, Tasks, knows_tasks
-from workflows_mcp.mcp_server.tooling import answer, refuse_bad_arguments, without_nulls
-from workflows_mcp.mcp_server.toolsets import INSTRUCTIONS, instructions, tools_of
+from workflows_mcp.mcp_server.tooling import answer, in_short, refuse_bad_arguments, without_nulls
+from workflows_mcp.mcp_server.toolsets import INSTRUCTIONS, instructions, tools_of, why_not_served
 from workflows_mcp.mcp_server.waiting import progress_told, seconds_to_wait, waiting_at_most
 from workflows_mcp.settings import Settings
 from workflows_mcp.starting import started
@@ -69,12 +69,22 @@ class WorkflowsServer(ServerOfTheLibrary):
     between a call that moves a run on and its answer: users are asked, and long waits become tasks."""
 
     def __init__(
-        self, *arguments: Any, workflow_tools: Collection[str] = (), elicits: bool = True, **named: Any
+        self, *arguments: Any, workflow_tools: Collection[str] = (), read_only: bool = False, **named: Any
     ) -> None:
+        self._read_only = read_only
         self._looks = {**LOOKS, **dict.fromkeys(workflow_tools, WORKFLOW)}
-        self._elicitation = Elicitation() if elicits else None
-        tasks = Tasks(self._looks, self.look_again, served=self._served, elicitation=self._elicitation)
+        self._elicitation = None if read_only else Elicitation()
+        tasks = Tasks(
+            self._looks,
+            self.look_again,
+            served=self._served,
+            notes=not read_only,
+            elicitation=self._elicitation,
+        )
         super().__init__(*arguments, extensions=[tasks], **named)
+
+    async def run_stdio_async(self) -> None:
+        await serve_lines(self)
 
     async def call_tool(
         self, name: str, arguments: dict[str, Any], context: Context[Service, Any] | None = None
@@ -82,8 +92,8 @@ class WorkflowsServer(ServerOfTheLibrary):
         tools = {tool.name: tool for tool in self._tool_manager.list_tools()}
         tool = tools.get(name)
         if tool is None:
-            hint = did_you_mean(name, tools, what="tools")
-            raise MCPError(INVALID_PARAMS, f"Unknown tool: {name}; {hint}")
+            hint = why_not_served(name, read_only=self._read_only) or did_you_mean(name, tools, what="tools")
+            raise MCPError(INVALID_PARAMS, in_short(f"Unknown tool: {name}; {hint}"))
         given = without_nulls(tool, arguments)
         refuse_bad_arguments(tool, given)
         look = self._looks.get(name)
@@ -99,7 +109,7 @@ class WorkflowsServer(ServerOfTheLibrary):
         self, tool: Tool, look: Look, given: dict[str, Any], context: Context[Service, Any]
     ) -> CallToolResult | InputRequiredResult:
         async def again(run_id: str) -> CallToolResult:
-            return await self.look_again(context, look, run_id, seconds_to_wait())
+            return await self.look_again(context, look, run_id, seconds_to_wait(), look.style_in(given))
 
         elicitation = self._elicitation
         if elicitation is not None and (answered := elicitation.answer_in(context)) is not None:
@@ -111,16 +121,23 @@ class WorkflowsServer(ServerOfTheLibrary):
         run_id = run_meant(look, given, result)
         if elicitation is None or run_id is None or not isinstance(result, CallToolResult):
             return result
+        if only_glances(tool, given):
+            return result
         return await elicitation.ask(run_id, result, context, again)
 
     def _served(self, name: str) -> Tool | None:
         return self._tool_manager.get_tool(name)
 
     async def look_again(
-        self, context: Context[Service, Any], look: Look, run_id: str, wait_seconds: float = 0
+        self,
+        context: Context[Service, Any],
+        look: Look,
+        run_id: str,
+        wait_seconds: float = 0,
+        style: str = "",
     ) -> CallToolResult:
         """The run as the tool shows it that looks at it."""
-        result = await super().call_tool(look.tool, look.arguments(run_id, wait_seconds), context)
+        result = await super().call_tool(look.tool, look.arguments(run_id, wait_seconds, style), context)
         assert isinstance(result, CallToolResult), "a tool that looks asks nothing"
         if result.is_error or not look.adds:
             return result
@@ -144,7 +161,7 @@ class WorkflowsServer(ServerOfTheLibrary):
             hint = did_you_mean(name, [*prompts, *offered], what="prompts")
             raise MCPError(INVALID_PARAMS, f"Unknown prompt: {name}; {hint}")
         known = {argument.name: argument.required for argument in prompt.arguments or ()}
-        given = arguments or {}
+        given = {it: value for it, value in (arguments or {}).items() if value != ""}  # a field left empty
         problems = [f"'{it}' is missing" for it, required in known.items() if required and it not in given]
         for unknown in (it for it in given if it not in known):
             problems.append(f"unknown argument '{unknown}': {did_you_mean(unknown, known, what='it takes')}")
@@ -209,7 +226,7 @@ def build_server(settings: Settings, *, ends_on_signals: bool = True) -> Workflo
         version=__version__,
         instructions=instructions(settings.toolsets, read_only=settings.read_only),
         workflow_tools=[tool.name for tool in own],
-        elicits=not settings.read_only,
+        read_only=settings.read_only,
         lifespan=lifespan,
         middleware=[wait_for_service],
         log_level=_log_level(settings),

@@ -94,6 +94,11 @@ _LOOKING_UP: dict[Way, tuple[str, str]] = {
     "graph": ("list_workflows", "get_workflow_info"),
 }
 """The tools that tell which workflows there are."""
+_STARTING: dict[Way, str] = {
+    "core": "start_workflow",
+    "reactive": "workflow_start",
+    "graph": "execute_workflow",
+}
 _BESIDE = {"reactive": _REACTIVE_BESIDE, "graph": _GRAPH_BESIDE}
 """What is said of a way that is not the first."""
 
@@ -122,6 +127,19 @@ _MORE = ("graph", "stateful", "reactive", "memory", "debug")
 """The toolsets that add to the core, or put something in its place."""
 
 
+def why_not_served(name: str, *, read_only: bool) -> str | None:
+    """What to do about a tool that there is, and that this server does not have; None where there is none."""
+    for toolset in ("core", *_MORE):
+        tool = _made(toolset).get(name)
+        if tool is not None and read_only and not _only_looks(tool):
+            return f"'{name}' changes runs, and this server only looks (--read-only)"
+        if tool is not None:
+            return (
+                f"'{name}' is in the toolset '{toolset}', which this server is started without (--toolsets)"
+            )
+    return None
+
+
 def _made(toolset: str) -> dict[str, Tool]:
     """The tools of one, by name. Its module is loaded for that, and no other."""
     make = getattr(import_module(f"workflows_mcp.mcp_server.tools.{toolset}"), f"{toolset}_tools")
@@ -135,6 +153,11 @@ def ways_of(toolsets: Sequence[str]) -> tuple[Way, ...]:
         found.append("core")
     found += [way for way in _OTHER_WAYS if way in toolsets]
     return tuple(found)
+
+
+def tool_that_starts(toolsets: Sequence[str]) -> str:
+    """The name of the one that starts any workflow, in the way to recommend."""
+    return _STARTING[ways_of(toolsets)[0]]
 
 
 def instructions(toolsets: Sequence[str], *, read_only: bool = False) -> str:
