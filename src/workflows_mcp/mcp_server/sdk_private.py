@@ -5,7 +5,8 @@ prompts and reading: `resources/subscribe`, `resources/unsubscribe` and `logging
 2026-07-28 it claims to tell of every change of its lists, and lets nobody know to which resources a client
 listens. Its low-level server can do all of that, but stands behind an underscore, as the connection of a
 client does: so what may break with another version of the library breaks here. It holds for every transport,
-because all are served by that server.
+because all are served by that server. Over stdio it also passes over lines that it cannot read; ours are
+answered.
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ from typing import TYPE_CHECKING, Any
 from mcp.server import MCPServer
 from mcp.server.connection import Connection
 from mcp.server.context import ServerRequestContext
+from mcp.server.stdio import stdio_server
 from mcp.server.subscriptions import ListenHandler, ResourceUpdated, ServerEvent
 from mcp.shared.exceptions import MCPError
 from mcp.types import (
@@ -49,6 +51,7 @@ from workflows_mcp.mcp_server.client_log import ClientLog
 from workflows_mcp.mcp_server.notices import Notices
 from workflows_mcp.mcp_server.resources import is_ours, unknown
 from workflows_mcp.mcp_server.tooling import worded
+from workflows_mcp.mcp_server.unreadable import Readable
 
 if TYPE_CHECKING:
     from workflows_mcp.service import Service
@@ -58,6 +61,13 @@ if TYPE_CHECKING:
 _KEPT_AS = "workflows_mcp.told"
 _MOST_LOGGED = 1000
 """How much of the log waits for a client that does not read; the oldest is lost first."""
+
+
+async def serve_lines(server: MCPServer[Service]) -> None:
+    """Over stdio, until the client closes it."""
+    low = server._lowlevel_server
+    async with stdio_server() as (incoming, outgoing):
+        await low.run(Readable(incoming, outgoing), outgoing, low.create_initialization_options())
 
 
 def serve_changes(server: MCPServer[Service], notices: Notices, log: ClientLog) -> None:
