@@ -19,6 +19,8 @@ from workflows_mcp.engines.sqlite.store import Store
 from workflows_mcp.errors import LeaseLost, NotExpected, StoreError
 from workflows_mcp.machine.events import Answered, CancelRequested
 from workflows_mcp.plan.model import Do
+from workflows_mcp.service import Service
+from workflows_mcp.settings import Settings
 from workflows_mcp.steps.base import Step, StepContext, StepInputs, StepResult
 
 ASK = Do("Ask", {"prompt": "?"}, by="agent", defaults={"response": ""})
@@ -298,3 +300,45 @@ def test_one_failing_write_of_a_group_does_not_take_the_others_with_it(tmp_path:
         await store.close()
 
     asyncio.run(asyncio.wait_for(go(), 20))
+
+
+def test_the_same_request_to_two_processes_at_once_makes_one_run_and_one_fork(tmp_path: Path) -> None:
+    async def go() -> None:
+        main = bundle(plan(block("ask", ASK), block("then", note("then"), ["ask"])))
+        async with World(tmp_path).engine("sqlite") as one, World(tmp_path).engine("sqlite") as other:
+            for number in range(10):
+                request = f"r{number}"
+                both = await asyncio.gather(
+                    *(engine.start(main, {}, request_id=request) for engine in (one, other, one))
+                )
+                assert len(set(both)) == 1
+                forks = await asyncio.gather(
+                    *(engine.fork(both[0], 1, request_id=f"f{number}") for engine in (one, other, one))
+                )
+                assert len(set(forks)) == 1
+
+    asyncio.run(asyncio.wait_for(go(), 30))
+
+
+def test_the_same_answer_through_two_processes_at_once_is_harmless(tmp_path: Path) -> None:
+    settings = Settings(workspace=tmp_path, home=tmp_path / "home")
+    asks_twice = """
+name: twice
+blocks:
+  - {id: q0, type: Prompt, inputs: {prompt: "A?"}}
+  - {id: q1, type: Prompt, depends_on: [q0], inputs: {prompt: "B?"}}
+"""
+
+    async def go() -> None:
+        async with Service.open(settings) as one, Service.open(settings) as other:
+            for _ in range(10):
+                run_id = (await one.start(text=asks_twice))["workflow_id"]
+                for step in ("q0", "q1"):
+                    submits = [
+                        it.submit(run_id, "yes", step_id=step) for it in (one, other) for _ in range(3)
+                    ]
+                    results = await asyncio.gather(*submits, return_exceptions=True)
+                    assert [it for it in results if isinstance(it, Exception)] == []
+                assert (await other.status(run_id))["status"] == "completed"
+
+    asyncio.run(asyncio.wait_for(go(), 30))

@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Awaitable, Callable
 from contextlib import AsyncExitStack
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 import pytest
 
@@ -27,7 +27,7 @@ from workflows_mcp.engines.temporal.engine import TemporalEngine
 from workflows_mcp.engines.temporal.together import Together
 from workflows_mcp.engines.temporal.wire import Sent
 from workflows_mcp.engines.temporal.workflow import Run
-from workflows_mcp.errors import RequestError
+from workflows_mcp.errors import NotExpected, RequestError
 from workflows_mcp.machine.events import Answered, Event
 from workflows_mcp.machine.machine import Machine
 from workflows_mcp.plan.model import Do
@@ -83,6 +83,33 @@ def test_a_crowd_of_agents_of_two_processes_is_served_while_histories_end(
             assert len(await runs_of(client, run_id)) > 1
             written = len(await all_bytes(client, run_id))
             assert written < 4 * 2 * crowd * len(long), "nobody's answer is written down for all the others"
+
+    go(work())
+
+
+def test_an_answer_that_was_taken_in_by_a_history_which_ended_before_it_could_say_so_counts(
+    tmp_path: Path, temporal_address: Address, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def work() -> None:
+        question = Do("Ask", {"prompt": "?"}, by="agent", defaults={"response": ""})
+        world = World(tmp_path, address=temporal_address)
+        async with world.engine("temporal") as engine:
+            assert isinstance(engine, TemporalEngine)
+            run_id = await engine.start(bundle(plan(block("a", question), block("b", question, ["a"]))), {})
+            await engine.wait(run_id, lambda state: "a" in state.frames, 20)
+            send = engine._sent
+
+            async def sent_and_not_told(*given: Any) -> None:
+                await send(*given)
+                monkeypatch.undo()
+                raise NotExpected("the run has ended")
+
+            monkeypatch.setattr(engine, "_sent", sent_and_not_told)
+            await engine.send(run_id, answer("a", "yes"))
+            with pytest.raises(NotExpected, match="nothing is asked at 'a'"):
+                await engine.send(run_id, answer("a", "yes"))
+            _, events = await engine.journal(run_id)
+            assert sum(isinstance(event, Answered) for event in events) == 1
 
     go(work())
 

@@ -28,7 +28,7 @@ def _temporal(settings: Settings, executor: Executor, find_bundle: FindBundle) -
             raise
         raise RequestError(
             "the engine temporal needs a package that is not installed: temporalio",
-            hint="pip install workflows-mcp[temporal], or set WORKFLOWS_ENGINE=embedded",
+            hint="pip install 'workflows-mcp[temporal]', or set WORKFLOWS_ENGINE=embedded",
             code="no_temporal",
         ) from None
     return temporal_engine(settings, executor, find_bundle)

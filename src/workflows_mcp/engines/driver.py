@@ -23,7 +23,7 @@ from workflows_mcp.engines.journals import Batch, Journal
 from workflows_mcp.engines.large_values import LargeValues
 from workflows_mcp.engines.timers import Timers
 from workflows_mcp.engines.waiters import Waiters
-from workflows_mcp.errors import LeaseLost, NotExpected, RequestError
+from workflows_mcp.errors import LeaseLost, NotExpected, RequestError, StoreError
 from workflows_mcp.machine.commands import (
     ClearTimer,
     Command,
@@ -78,8 +78,8 @@ class Driver:
         """Steps that change the world, until the disk has what led to them."""
         self._unwritten: list[bytes] = []
         self._unsynced = 0
-        self._safe_position = machine.state.events
-        """How many events of the run are safe on disk."""
+        self._safe_position = self._begun_at = machine.state.events
+        """How many events of the run are safe on disk, and how many were when it was taken over."""
         self._written_bytes = 0
         self._snapshot_bytes = _SNAPSHOT_BYTES
         self._timers = Timers(clock)
@@ -104,15 +104,13 @@ class Driver:
     @property
     def status(self) -> str:
         """Who has to do something next: the server (running), an agent (idle), or nobody (how it ended)."""
-        if self._applying:
-            return "running"
         state = self.machine.state
+        if self._applying or (state.status == "running" and (self._inbox or self._ready)):
+            return "running"
         if state.status != "running":
             return state.status
-        if self._inbox or self._ready:
-            return "running"
-        frames = state.frames.values()
-        idle = all(frame.kind in ("agent", "call", "each") and frame.deadline is None for frame in frames)
+        waits = ("agent", "call", "each")
+        idle = all(frame.kind in waits and frame.deadline is None for frame in state.frames.values())
         return "idle" if idle else "running"
 
     # What an engine calls
@@ -419,7 +417,9 @@ class Driver:
 
     def _give_up(self, error: Exception) -> None:
         if self.failure is None:
-            logger.warning("the run %s is not driven here any more: %s", self.run_id, error)
+            too_late = self._safe_position == self._begun_at and not isinstance(error, StoreError)
+            log = logger.debug if too_late else logger.warning
+            log("the run %s is not driven here any more: %s", self.run_id, error)
             self._die(error)
             asyncio.get_running_loop().create_task(self._hands.stop_all())
 

@@ -18,6 +18,7 @@ from workflows_mcp.engines.journals import Batch
 from workflows_mcp.engines.large_values import LargeValues
 from workflows_mcp.engines.remembering import check_key, full, packed, unpacked
 from workflows_mcp.engines.replay import replayed
+from workflows_mcp.engines.sending import send_to
 from workflows_mcp.engines.waiting import wait_until
 from workflows_mcp.errors import UnknownRun
 from workflows_mcp.machine.events import Event, Started
@@ -105,7 +106,7 @@ class MemoryEngine:
     async def send(self, run_id: str, make_event: MakeEvent) -> None:
         driver = self._driver(run_id)
         await driver.still()
-        await driver.send(make_event(driver.machine, self._clock.now()))
+        await send_to(driver, make_event, self._clock)
 
     async def carry_on(self, run_id: str) -> None:
         self._driver(run_id)

@@ -23,10 +23,12 @@ from workflows_mcp.engines.collector import collect_rarely
 from workflows_mcp.engines.driver import Driver
 from workflows_mcp.engines.encoding import encode
 from workflows_mcp.engines.executor import Executor
-from workflows_mcp.engines.forks import Fork, batch_of, fork_of
+from workflows_mcp.engines.forks import Fork, fork_of
 from workflows_mcp.engines.ids import new_run_id
 from workflows_mcp.engines.large_values import LargeValues
+from workflows_mcp.engines.sending import send_to
 from workflows_mcp.engines.sqlite import leases, runs
+from workflows_mcp.engines.sqlite.forking import write_fork
 from workflows_mcp.engines.sqlite.journal import RunJournal
 from workflows_mcp.engines.sqlite.letters import UNSEEN_TURNS, Letters
 from workflows_mcp.engines.sqlite.notes import KeepsNotes
@@ -148,7 +150,7 @@ class SqliteEngine(KeepsNotes):
                     continue
                 await driver.still()
                 if self._live(run_id) is driver:  # meanwhile it may have come to rest
-                    await driver.send(make_event(driver.machine, self._clock.now()))
+                    await send_to(driver, make_event, self._clock)
                     return
             except LeaseLost:
                 left -= 1
@@ -252,27 +254,15 @@ class SqliteEngine(KeepsNotes):
         try:
             await asyncio.to_thread(self._executor.copy_scratch, run_id, fork.run_id)
             async with self._taking.setdefault(fork.run_id, asyncio.Lock()):
-                await self._create(fork, large, request)
+                await write_fork(
+                    self.store, self._lease, self._bundles, fork, large, request, self._clock.now()
+                )
                 driver, _ = self._new_driver(fork.run_id, fork.machine, large, epoch=1)
                 await self._go_on([driver], cut_off=False)
         except BaseException:
             if runs.status_of(self.store, fork.run_id) is None:
                 self._executor.clear_scratch(fork.run_id)
             raise
-
-    async def _create(self, fork: Fork, large: LargeValues, request: runs.Request | None) -> None:
-        """Write a fork down, all of it at once."""
-        state, now = fork.machine.state, self._clock.now()
-        pinned = self._bundles.put(fork.machine.bundle)
-        run = runs.NewRun(fork.run_id, state.workflow, *pinned, request, state.started_at, now)
-        batch = batch_of(fork, large, now)
-
-        def write(connection: apsw.Connection) -> None:
-            self._renew(connection)
-            runs.create(connection, run, self._owner)
-            leases.close_batch(connection, fork.run_id, self._owner, 1, batch, rest=False)
-
-        await self.store.write(write)
 
     def _read(self, run_id: str) -> Machine:
         return runs.read(self.store, self._bundles, run_id, self._executor.limits)[0]

@@ -140,7 +140,9 @@ class Store:
                 connection.execute("ROLLBACK")
             if isinstance(error, apsw.BusyError) and not wait:
                 return None
-            failure = error if not isinstance(error, apsw.Error) else _store_error(self.path, error)
+            # That something is there already is no fault of the store, but news for whoever writes it.
+            broken = isinstance(error, apsw.Error) and not isinstance(error, apsw.ConstraintError)
+            failure = _store_error(self.path, error) if broken else error
             return [(None, failure)] * len(group)
         self._average += _WEIGHT * (time.perf_counter() - started - self._average)
         return results
@@ -230,10 +232,10 @@ def _connect(path: Path, synchronous: str) -> apsw.Connection:
 
 
 def _store_error(path: Path, error: Exception) -> StoreError:
-    return StoreError(
-        f"the store of runs {path} cannot be used: {error}",
-        hint="check that the disk has space and that the directory is writable, or set WORKFLOWS_HOME",
-    )
+    hint = "check that the disk has space and that the directory is writable, or set WORKFLOWS_HOME"
+    if isinstance(error, apsw.NotADBError):
+        hint = "put the file back from a backup, or move it away for a new one; or set WORKFLOWS_HOME"
+    return StoreError(f"the store of runs {path} cannot be used: {error}", hint=hint)
 
 
 def _refuse_old_sqlite() -> None:
