@@ -6,37 +6,27 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import AsyncIterator, Callable
-from dataclasses import dataclass
 from typing import Any
 
 from workflows_mcp.agent.journal_view import journal_view
 from workflows_mcp.agent.mermaid import drawn_plan, drawn_run
 from workflows_mcp.agent.parts import all_tasks, part_of, run_of
-from workflows_mcp.agent.walk import blocks_of
 from workflows_mcp.driving import Driving
 from workflows_mcp.engines.base import Engine
 from workflows_mcp.errors import RequestError
 from workflows_mcp.library.catalog import Catalog, Entry
 from workflows_mcp.limits import Limits
+from workflows_mcp.machine.events import Event
 from workflows_mcp.machine.scope import iso
-from workflows_mcp.machine.state import TERMINAL, RunState
+from workflows_mcp.machine.state import RunState
 from workflows_mcp.values import Value
+from workflows_mcp.watching import Progress, Watch
+
+__all__ = ["Observing", "Progress", "Watch", "asks", "needs_attention"]
 
 _LOOK_SECONDS = 30.0
 """How long one wait for a change lasts; another one follows."""
 _LOOK_AT_FILES_SECONDS = 1.0
-
-
-@dataclass(frozen=True, slots=True)
-class Progress:
-    """A block that has started or ended."""
-
-    at: float
-    address: str
-    status: str
-    outcome: str
-    message: str | None
-    seconds: float | None
 
 
 class Observing:
@@ -57,6 +47,10 @@ class Observing:
     def text_of(self, workflow: str) -> str:
         """The definition as it is written, also where it is wrong."""
         return self._catalog.text_of(workflow)
+
+    def file_of(self, workflow: str) -> str:
+        """Where a workflow that is known by name stands. Raises UnknownWorkflow."""
+        return str(self._catalog.find(workflow).path)
 
     def stamp_of(self, workflow: str) -> str:
         """Something that is another when the definition is rewritten. Raises UnknownWorkflow."""
@@ -143,23 +137,28 @@ class Observing:
         state = (await self._engine.view(run_of(run_id))).state
         return iso(state.started_at) or "", iso(state.changed_at) or ""
 
-    async def watch(self, run_id: str) -> AsyncIterator[Progress]:
-        """Every block as it starts and ends, until the run has ended or needs an answer."""
-        seen: dict[str, str] = {}
-        position = -1
+    async def so_far(self, run_id: str) -> Watch:
+        """A watch that has seen all that has happened by now."""
+        watch = Watch()
+        watch.look(await self._engine.view(run_id))
+        for _ in watch.news():
+            pass
+        return watch
+
+    async def watch(self, run_id: str, watch: Watch | None = None) -> AsyncIterator[Progress]:
+        """Every step as it starts and ends, until the run has ended or needs an answer; from what the watch
+        has seen on, if there is one."""
+        watch = watch or Watch()
         while True:
-            machine = await self._engine.wait(run_id, _moved_beyond(position), 1.0)
-            state = machine.state
-            position = state.events
-            for address, _, record in blocks_of(machine):
-                if seen.get(address) == record.status:
-                    continue
-                seen[address] = record.status
-                ended = record.completed_at if record.status in TERMINAL else None
-                seconds = ended - record.started_at if ended and record.started_at else None
-                at = ended or record.started_at or state.changed_at
-                yield Progress(at, address, record.status, record.outcome, record.message, seconds)
-            if needs_attention(state):
+            before = watch.position
+            machine = await self._engine.wait(run_id, _moved_beyond(before), 1.0)
+            over = needs_attention(machine.state)
+            events: list[Event] = []
+            if watch.look(machine):
+                _, events = await self._engine.journal(run_id, before)
+            for step in watch.news(events[: watch.position - before]):
+                yield step
+            if over:
                 return
 
 

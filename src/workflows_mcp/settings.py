@@ -44,7 +44,7 @@ from workflows_mcp.errors import RequestError
 from workflows_mcp.limits import Limits
 from workflows_mcp.settings_files import read_files
 from workflows_mcp.settings_http import HttpSettings, read_http
-from workflows_mcp.values import did_you_mean, from_json
+from workflows_mcp.values import did_you_mean, from_json, is_whole, made_whole
 
 logger = logging.getLogger(__name__)
 
@@ -175,14 +175,29 @@ def load_settings(
     known = {key: _READERS[key](key, value) for key, value in given.items()}
     if "host" in temporal and "engine" not in known:
         logger.warning("a Temporal server is set, but engine is not: runs are kept here (engine = temporal)")
+    for path in known.get("template_paths", ()):
+        if not path.is_dir():
+            logger.warning("template_paths: there is no directory %s, so no workflows are found there", path)
+    home = known.pop("home", None) or _data_directory(environ)
+    for path, what in ((workspace, "the working directory"), (home, "the directory of runs (home)")):
+        _refuse_no_text(path, what)
     return Settings(
         workspace=workspace,
-        home=known.pop("home", None) or _data_directory(environ),
+        home=home,
         temporal=_temporal(temporal, environ.get("TEMPORAL_API_KEY")),
         limits=_limits(limits),
         http=http_settings,
         **known,
     )
+
+
+def _refuse_no_text(path: Path, what: str) -> None:
+    """A run remembers where it works, and answers name it: both are text."""
+    if not is_whole(str(path)):
+        raise RequestError(
+            f"the path of {what} is no UTF-8: {made_whole(str(path))}",
+            hint="rename the directory, or use another one",
+        )
 
 
 def _temporal(given: Mapping[str, Any], shared_key: str | None) -> TemporalSettings:

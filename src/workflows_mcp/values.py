@@ -24,6 +24,7 @@ _COMPARED = 300
 SECRET_OPEN, SECRET_CLOSE = "⟦secret:", "⟧"
 SECRET_MARK = re.compile(rf"{SECRET_OPEN}([^:⟦⟧]*)(?::([a-z0-9-]+))?{SECRET_CLOSE}")
 """A mark: the name of the secret, and the form of its value, if it is not the value itself."""
+_HALF = re.compile("[\ud800-\udfff]")
 _OPENING_BYTES = SECRET_OPEN[0].encode()
 _BEGINNINGS = "|".join(rf"{SECRET_OPEN[1:length]}\Z" for length in range(1, len(SECRET_OPEN)))
 _OPENING = re.compile(rf"{SECRET_OPEN[0]}(?={SECRET_OPEN[1:]}|{_BEGINNINGS})")
@@ -54,6 +55,22 @@ def may_hold_mark(value: Value) -> bool:
         return _OPENING_BYTES in _written(value)
     except (OverflowError, RecursionError, TypeError, UnicodeEncodeError, ValueError):
         return True
+
+
+def is_whole(value: Value) -> bool:
+    """Whether every text in it can be written down: none holds half of a character (a lone surrogate)."""
+    try:
+        _written(value)
+    except UnicodeEncodeError:
+        return False
+    except (OverflowError, RecursionError, TypeError, ValueError):
+        return not isinstance(value, str)
+    return True
+
+
+def made_whole(value: Value) -> Value:
+    """The value with a mark for every character of which it holds only half."""
+    return value if is_whole(value) else with_texts(value, lambda text: _HALF.sub("\ufffd", text))
 
 
 def with_texts(value: Value, change: Callable[[str], str]) -> Value:
@@ -134,6 +151,11 @@ def shown(value: Value, limit: int = 60) -> str:
     return text if len(text) <= limit else text[: limit - 1] + "…"
 
 
+def kind_and_value(value: Value, show: Callable[[Value], str] = shown) -> str:
+    """A value as an error says what came in place of what was wanted: integer 5, text "five", null."""
+    return "null" if value is None else f"{kind_of(value)} {show(value)}"
+
+
 def nearest(name: str, known: Iterable[str]) -> str | None:
     """The known name that `name` was probably meant to be."""
     options = list(known)
@@ -152,7 +174,7 @@ def did_you_mean(name: str, known: Iterable[str], *, what: str = "there is", lim
     """The hint for a misspelt name: the nearest one if any, and what exists."""
     options = sorted(set(known))
     if not options:
-        return f"{what} nothing here"
+        return "there are none"
     listed = ", ".join(options[:limit]) + (f", … ({len(options)} in all)" if len(options) > limit else "")
     close = nearest(name, options)
     return f"did you mean '{close}'? {what}: {listed}" if close else f"{what}: {listed}"

@@ -129,6 +129,21 @@ def test_a_cancelled_run_says_the_reason_if_there_is_one(build: Any, registry: S
     assert answer_of(machine, registry)["error"] == {"code": "cancelled", "message": "no longer needed"}
 
 
+def test_what_was_under_way_when_a_run_was_cancelled_is_not_done(build: Any, registry: StepRegistry) -> None:
+    blocks = [build.work("build"), build.ask("sure", 0), build.work("lint"), build.work("deploy", 1)]
+    machine = build.started(build.plan("cut", *blocks))
+    machine.apply(StepDone(1001.0, "build#1", {"stdout": ""}))
+    machine.apply(CancelRequested(1002.0))
+    assert answer_of(machine, registry)["progress"] == {"done": 1, "total": 4}
+
+
+def test_a_block_that_has_failed_by_itself_is_over_and_done(build: Any, registry: StepRegistry) -> None:
+    machine = build.started(build.plan("two", build.work("test"), build.work("lint")))
+    machine.apply(StepFailed(1001.0, "test#1", "forbidden", "may not"))
+    machine.apply(CancelRequested(1002.0))
+    assert answer_of(machine, registry)["progress"] == {"done": 1, "total": 2}
+
+
 def completed_with(build: Any, **outputs: Any) -> Machine:
     plan = build.plan(
         "done", build.work("build"), outputs={name: f"${{blocks.build.{name}}}" for name in outputs}

@@ -42,6 +42,11 @@ def test_all_violations_are_named_at_once() -> None:
     assert len(wrong) == 8
 
 
+@pytest.mark.parametrize("schema", [{"type": "string"}, {"anyOf": [{"type": "string"}]}])
+def test_null_in_place_of_something_is_said_once(schema: dict[str, Any]) -> None:
+    assert violations({"a": None}, {"properties": {"a": schema}}) == ["'a' must be text, not null"]
+
+
 @pytest.mark.parametrize(
     ("value", "schema"),
     [

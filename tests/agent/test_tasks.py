@@ -336,6 +336,13 @@ def test_a_cancelled_run_takes_its_tasks_with_it() -> None:
         submit(machine, "wf_1.each.0", "late", "read")
 
 
+def test_a_question_that_was_open_when_its_run_was_cancelled_is_not_done() -> None:
+    machine = run_of_plan(sequence("asking", ask("one"), ask("two"), ask("three")))
+    answered(machine, "one")
+    machine.apply(CancelRequested(1005.0))
+    assert answer(machine)["progress"] == {"done": 1, "total": 2}
+
+
 # Who is at work
 
 

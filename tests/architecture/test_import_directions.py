@@ -35,10 +35,13 @@ MAY_KNOW: dict[str, set[str]] = {
     "stepping": {"continuing", "resuming", "driving", "agent", "engines", "steps", "machine", "plan"},
     "describing": {"agent", "library", "dialects", "plan"},
     "debugging": {"driving", "agent", "engines", "steps", "machine", "plan"},
-    "observing": {"driving", "agent", "engines", "library", "machine", "plan"},
+    "watching": {"agent", "machine", "plan"},
+    "observing": {"watching", "driving", "agent", "engines", "library", "machine", "plan"},
     "acting": {"policy"},
+    "asking": {"telling", "driving", "agent", "engines", "steps"},
     "service": {
         "acting",
+        "asking",
         "debugging",
         "observing",
         "describing",
@@ -57,7 +60,7 @@ MAY_KNOW: dict[str, set[str]] = {
     },
     "starting": {"policy", "engines"},
     "mcp_server": {"service", "settings_http", "starting"},
-    "cli": {"service", "mcp_server", "temporal_dev", "settings_http"},
+    "cli": {"service", "watching", "mcp_server", "temporal_dev", "settings_http"},
     "__main__": {"cli"},
 }
 

@@ -47,6 +47,25 @@ def test_a_broken_file_is_listed_with_the_command_that_says_why(terminal: Any) -
     assert "workflows-mcp validate" in said.err
 
 
+def test_two_files_of_one_name_are_told_wherever_the_name_is_used_and_info_says_which_it_is(
+    terminal: Any,
+) -> None:
+    hidden = terminal.write(".workflows/a.yaml", GOOD)
+    used = terminal.write(".workflows/b.yaml", GOOD)
+    for command in (["list"], ["info", "good"], ["run", "good"]):
+        said = terminal.run(*command)
+        assert said.code == 0, said.err
+        assert said.err.count("two files hold a workflow called 'good'") == 1
+        assert ".workflows/b.yaml is used, .workflows/a.yaml is not" in said.err
+    said = terminal.run("validate", str(hidden))
+    assert said.code == 0
+    assert "warning: the name 'good' is also that of .workflows/b.yaml" in said.out
+    assert f"graph dialect, from {used}\n" in terminal.run("info", "good").out
+    assert terminal.run("info", "good", "--json").data["file"] == str(used)
+    assert f"graph dialect, from {hidden}\n" in terminal.run("info", str(hidden)).out
+    assert "graph dialect, built-in, from /" in terminal.run("info", "example-hello").out
+
+
 @pytest.mark.parametrize("name", ["example-approval", "flow.yaml"])
 def test_info_says_what_a_workflow_takes_asks_and_gives(terminal: Any, name: str) -> None:
     terminal.write(
@@ -67,8 +86,9 @@ def test_info_says_what_a_workflow_takes_asks_and_gives(terminal: Any, name: str
 def test_validate_names_all_problems_of_all_files(terminal: Any) -> None:
     terminal.write("good.yaml", GOOD)
     terminal.write("bad.yaml", BAD)
+    assert terminal.run("validate", "good.yaml", "bad.yaml").code == 1
     said = terminal.run("validate", "good.yaml", "bad.yaml", "absent.yaml")
-    assert said.code == 1
+    assert said.code == 2
     assert "✓ good.yaml" in said.out
     for place in ("bad.yaml:4:11", "bad.yaml:5:9", "bad.yaml:7:", "absent.yaml:1:1"):
         assert place in said.out
@@ -81,6 +101,37 @@ def test_validate_names_all_problems_of_all_files(terminal: Any) -> None:
     assert terminal.run("validate", "good.yaml").code == 0
     assert terminal.run("validate", "-", stdin=GOOD).code == 0
     assert "<stdin>:4:11" in terminal.run("validate", "-", stdin=BAD).out
+
+
+@pytest.mark.parametrize(
+    ("given", "why", "hint"),
+    [
+        ("nope.yaml", "No such file or directory", "check the path"),
+        ("flows", "Is a directory", "workflows-mcp validate flows/*.yaml"),
+        ("good", "No such file or directory", "workflows-mcp validate {workspace}/.workflows/fine.yaml"),
+    ],
+)
+def test_what_is_no_file_cannot_be_validated_and_it_is_said_what_can(
+    terminal: Any, given: str, why: str, hint: str
+) -> None:
+    terminal.write(".workflows/fine.yaml", GOOD)
+    terminal.write("flows/good.yaml", GOOD)
+    said = terminal.run("validate", given)
+    assert said.code == 2
+    assert f"{given}:1:1: the file cannot be read: {why}" in said.out
+    assert hint.format(workspace=terminal.workspace) in said.out
+    said = terminal.run("validate", given, "--json")
+    assert said.code == 2
+    assert said.data["files"][0]["problems"][0]["hint"]
+
+
+def test_a_directory_of_workflows_that_is_not_there_is_warned_of_once(terminal: Any) -> None:
+    terminal.write("flows/good.yaml", GOOD)
+    terminal.environment["WORKFLOWS_TEMPLATE_PATHS"] = "flows,absent"
+    said = terminal.run("list", "well")
+    assert said.out.startswith("good")
+    assert said.err.count(f"template_paths: there is no directory {terminal.workspace}/absent") == 1
+    assert "flows," not in said.err
 
 
 def test_validate_finds_the_files_that_a_file_calls(terminal: Any) -> None:

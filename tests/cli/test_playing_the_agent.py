@@ -14,6 +14,7 @@ import pytest
 
 from support.screen import Screen
 from workflows_mcp.acting import Acting
+from workflows_mcp.cli.asking import as_typed
 from workflows_mcp.settings import Settings
 
 TALK = """\
@@ -269,3 +270,18 @@ def test_the_answers_of_a_file_serve_every_round_of_a_loop() -> None:
         "yes",
     ]
     assert answers.next("ask@3") is MISSING
+
+
+@pytest.mark.parametrize(
+    ("field", "typed", "meant"),
+    [
+        ({"type": "string", "enum": ["dev", "prod"], "default": "dev"}, "2", "prod"),
+        ({"type": "boolean", "default": True}, "n", False),
+        ({"type": "boolean", "default": True}, "", ""),
+    ],
+)
+def test_a_question_with_a_default_is_answered_as_any_other(
+    field: dict[str, Any], typed: str, meant: object
+) -> None:
+    schema = {"type": "object", "properties": {"input": field}, "additionalProperties": False}
+    assert as_typed({"type": "user_input", "result_schema": schema}, typed) == meant

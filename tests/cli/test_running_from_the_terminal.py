@@ -124,6 +124,66 @@ def test_a_failed_run_exits_with_1_and_says_where_and_what_was_printed(terminal:
     assert said.data["error"]["printed"] == "out of paper"
 
 
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["run", "build", "--timeout", "-1"], "more than 0, not '-1'"),
+        (["run", "build", "--timeout", "0"], "more than 0, not '0'"),
+        (["run", "build", "--timeout", "nan"], "more than 0, not 'nan'"),
+        (["run", "build", "--timeout", "soon"], "more than 0, not 'soon'"),
+        (["runs", "--limit", "0"], "1 or more, not '0'"),
+        (["runs", "--limit", "-5"], "1 or more, not '-5'"),
+        (["checkpoints", "--limit", "0"], "1 or more, not '0'"),
+        (["run", "build", "what=it"], "inputs are given as --input what=it"),
+        (["run", "build", "--what", "it"], "inputs are given as --input what=it"),
+        (["run", "build", "--what=it"], "inputs are given as --input what=it"),
+        (["run", "build", "--what"], "inputs are given as --input what=VALUE"),
+        (["run", "build", "--tiemout", "3"], "did you mean --timeout?"),
+        (["run", "build", "--time", "3"], "unrecognized arguments: --time 3"),
+        (["show", "wf_0", "--jso"], "did you mean --json?"),
+    ],
+)
+def test_a_wrong_word_is_refused_before_anything_runs_with_the_usage_of_its_command(
+    terminal: Any, arguments: list[str], message: str
+) -> None:
+    terminal.write(".workflows/build.yaml", BUILD)
+    said = terminal.run(*arguments)
+    assert said.code == 2
+    assert message in said.err
+    assert said.err.startswith(f"usage: workflows-mcp {arguments[0]} ")
+    assert not terminal.home.exists()
+
+
+@pytest.mark.parametrize("option", ["--inputs-file", "--answers"])
+@pytest.mark.parametrize(
+    ("file", "why"),
+    [("nope.json", "No such file or directory"), (".", "Is a directory"), ("latin.json", "it is not UTF-8")],
+)
+def test_a_file_that_cannot_be_read_is_told_in_words(terminal: Any, option: str, file: str, why: str) -> None:
+    (terminal.workspace / "latin.json").write_bytes(b'{"a": "\xe9"}')
+    said = terminal.run("run", "example-hello", option, file)
+    assert said.code == 2
+    assert f"cannot be read from {file}: {why}\n" in said.err
+    assert f"give {option} a " in said.err
+    assert "Errno" not in said.err
+
+
+def test_whoever_answers_a_run_that_has_ended_is_told_how_to_see_it(terminal: Any) -> None:
+    run_id = terminal.run("run", "example-hello", "--json").data["workflow_id"]
+    said = terminal.run("answer", run_id, "no")
+    assert said.code == 2
+    assert f"workflows-mcp show {run_id}" in said.err
+
+
+def test_a_store_that_is_no_database_is_told_with_what_to_do(terminal: Any) -> None:
+    terminal.home.mkdir()
+    (terminal.home / "runs.db").write_text("this is no database, but it is long enough to be looked at " * 20)
+    said = terminal.run("runs")
+    assert said.code == 2
+    assert "not a database" in said.err
+    assert "put the file back from a backup, or move it away for a new one; or set WORKFLOWS_HOME" in said.err
+
+
 @pytest.mark.rows("G24")
 @pytest.mark.parametrize(
     ("arguments", "code", "message"),

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import re
+import shlex
+import subprocess
 from pathlib import Path
 from typing import Any
 
@@ -24,9 +26,27 @@ def test_the_schema_is_printed_or_written_to_a_file(terminal: Any) -> None:
     path = terminal.workspace / "made" / "schema.json"
     assert (written.code, written.out) == (0, "")
     assert json.loads(path.read_text(encoding="utf-8")) == said.data
+    assert "step types" not in written.err
     assert f"# yaml-language-server: $schema={path}" in written.err
     assert [it.name for it in path.parent.iterdir()] == ["schema.json"]
     assert not terminal.home.exists()
+
+
+@pytest.mark.parametrize("closed", ["<&-", ">&-", "2>&-", "<&- >&- 2>&-"])
+def test_a_stream_that_is_closed_leads_nowhere(terminal: Any, closed: str) -> None:
+    for command in (["schema"], ["run", "example-hello"]):
+        words = shlex.join([*terminal.command, *command])
+        done = subprocess.run(
+            ["sh", "-c", f"{words} {closed}"],
+            cwd=terminal.workspace,
+            env=terminal.environment,
+            capture_output=True,
+            text=True,
+            timeout=60,
+            check=False,
+        )
+        assert (done.returncode, "Traceback" in done.stderr) == (0, False), done.stderr
+    assert [run["status"] for run in terminal.run("runs", "--json").data["runs"]] == ["completed"]
 
 
 def test_a_place_that_cannot_be_written_is_named(terminal: Any) -> None:

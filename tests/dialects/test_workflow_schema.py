@@ -21,6 +21,7 @@ from workflows_mcp.dialects.yaml_source import read_document
 from workflows_mcp.errors import DefinitionError
 from workflows_mcp.plan import retry
 from workflows_mcp.plan.input_rules import RULES
+from workflows_mcp.plan.model import Do
 from workflows_mcp.steps.base import Step, StepInputs
 from workflows_mcp.steps.registry import StepRegistry, default_registry
 from workflows_mcp.steps.shell_outputs import KEYS as OUTPUT_KEYS
@@ -105,6 +106,62 @@ def test_every_step_type_is_in_it_with_its_inputs() -> None:
         for field_name, field in step.Inputs.model_fields.items():
             assert schema["properties"][field.alias or field_name]["description"] == field.description
     assert SCHEMA["$defs"]["Shell.inputs"]["required"] == ["command"]
+
+
+def limited_steps() -> list[tuple[str, str, dict[str, Any]]]:
+    """Every type of step with a limit that is an input of its type: definition, type, what the schema says."""
+    found = []
+    for definition, dialect in (("step", "stateful"), ("reactive_step", "reactive")):
+        for branch in SCHEMA["$defs"][definition]["allOf"]:
+            kind = branch["if"]["properties"]["type"]["const"]
+            step = default_registry().find(kind, dialect)
+            if step is not None and step.timeout_input is not None:
+                found.append((dialect, kind, branch["then"]["properties"][step.timeout_input]))
+    return found
+
+
+SCALES = {"stateful": ("Seconds", 1), "reactive": ("Milliseconds", 1000)}
+HEADS: dict[str, dict[str, Any]] = {
+    "stateful": {"initial_state": {}},
+    "reactive": {"default_state": {"raw": {}}},
+}
+TAKEN = {
+    "shell": {"command": "true"},
+    "shell_command": {"command": "true"},
+    "agent_shell_command": {"command": "true"},
+    "delegate": {"instructions": "look"},
+}
+
+
+@pytest.mark.rows("X12")
+@pytest.mark.parametrize(
+    ("dialect", "kind", "said"), limited_steps(), ids=lambda it: it if isinstance(it, str) else ""
+)
+def test_how_long_a_step_may_take_is_what_the_schema_says_in_the_unit_that_it_says(
+    dialect: str, kind: str, said: dict[str, Any]
+) -> None:
+    unit, scale = SCALES[dialect]
+    assert said["description"].startswith(f"{unit} ")
+    taken = TAKEN.get(kind) or {"tool" if dialect == "stateful" else "method": "look"}
+
+    def limit(**given: Any) -> float | None:
+        """What a step is given, in seconds."""
+        beside: dict[str, Any] = {"needs_state": []} if dialect == "stateful" else {}
+        document = {
+            "name": "w",
+            **HEADS[dialect],
+            "steps": [{"id": "a", "type": kind, **taken, **beside, **given}],
+        }
+        [node] = load(json.dumps(document), file="w.yaml", registry=default_registry()).plan.body.nodes
+        assert isinstance(node.do, Do)
+        inputs = default_registry().get(node.do.step).Inputs.model_validate(node.do.inputs)
+        seconds: float | None = inputs.timeout  # type: ignore[attr-defined]
+        assert node.do.timeout in (None, seconds), "the server ends it, or nobody but the agent does"
+        return seconds
+
+    default = said.get("default")
+    assert limit() == (None if default is None else default / scale)
+    assert limit(timeout=2 * scale) == 2
 
 
 @pytest.mark.rows("X12")

@@ -1,14 +1,16 @@
 from __future__ import annotations
 
+import errno
 import os
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 from pydantic import Field
 
 from workflows_mcp.dialects import Definition, load
-from workflows_mcp.errors import DefinitionError, RequestError, UnknownWorkflow
+from workflows_mcp.errors import DefinitionError, Problem, RequestError, UnknownWorkflow
 from workflows_mcp.library.catalog import Catalog, builtin_directory
 from workflows_mcp.limits import Limits
 from workflows_mcp.settings import load_settings
@@ -119,6 +121,80 @@ def test_the_name_is_the_one_in_the_file_or_else_that_of_the_file(
     assert list(catalog.entries()) == [name]
     assert reading.read == []
     assert catalog.bundle(name).main == name
+
+
+def test_of_two_files_of_one_name_in_a_directory_the_last_is_used_and_both_are_named_once(
+    tmp_path: Path, write: Write, reading: Reading, caplog: pytest.LogCaptureFixture
+) -> None:
+    write("mine/a.yaml", workflow("deploy", description="hidden"))
+    write("mine/inside/b.yaml", workflow("deploy", description="used"))
+    write("other/a.yaml", workflow("deploy", description="weaker"))
+    catalog = Catalog(None, [tmp_path / "other", tmp_path / "mine"], reading)
+    assert catalog.bundle("deploy").plans["deploy"].description == "used"
+    assert [summary.name for summary in catalog.list()] == ["deploy"]
+    [said] = [record.getMessage() for record in caplog.records]
+    assert said.startswith("two files hold a workflow called 'deploy'")
+    used, hidden = tmp_path / "mine" / "inside" / "b.yaml", tmp_path / "mine" / "a.yaml"
+    assert f"{used} is used, {hidden} is not" in said
+
+
+def test_where_there_are_no_workflows_at_all_that_is_said(tmp_path: Path, reading: Reading) -> None:
+    with pytest.raises(UnknownWorkflow) as refused:
+        Catalog(None, [tmp_path], reading).bundle("deploy")
+    assert refused.value.hint == f"there are none; looked in: {tmp_path}"
+
+
+@pytest.mark.parametrize("broken", [False, True])
+def test_a_file_whose_name_another_one_of_its_directory_has_is_warned_of_when_it_is_checked(
+    tmp_path: Path, write: Write, reading: Reading, broken: bool
+) -> None:
+    extra = "  - {id: one, type: Note}\n" if broken else ""
+    text = "description: x\n" + workflow("deploy") + extra
+    first = write("a.yaml", text)
+    last = write("b.yaml", text)
+    catalog = Catalog(None, [], reading)
+
+    def checked(path: Path) -> list[Problem]:
+        try:
+            return catalog.check_text(text, file=str(path))
+        except DefinitionError as error:
+            return error.problems
+
+    for path, other, run in ((first, last, str(last)), (last, first, "this file")):
+        [problem] = [it for it in checked(path) if it.warning]
+        assert problem.code == "name_collision"
+        assert str(problem.place) == f"{path}:2:1"
+        assert f"'deploy' is also that of {other}: started by name, {run} is run" in problem.message
+    assert bool([it for it in checked(first) if not it.warning]) == broken
+    last.unlink()
+    assert [it for it in checked(first) if it.warning] == []
+
+
+def test_a_directory_that_may_not_be_read_is_told_where_a_workflow_is_not_found(
+    tmp_path: Path, write: Write, reading: Reading, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write("open/a.yaml", workflow("deploy"))
+    write("open/closed/b.yaml", workflow("report"))
+    write("closed/c.yaml", workflow("secret"))
+    no_directory = write("file", "")
+    look = os.scandir
+
+    def scandir(path: Any) -> Any:
+        if Path(path).name == "closed":
+            raise PermissionError(errno.EACCES, "Permission denied", str(path))
+        return look(path)
+
+    monkeypatch.setattr(os, "scandir", scandir)
+    catalog = Catalog(
+        None, [tmp_path / "open", tmp_path / "closed", no_directory, tmp_path / "absent"], reading
+    )
+    with pytest.raises(UnknownWorkflow) as refused:
+        catalog.bundle("secret")
+    inside, closed = tmp_path / "open" / "closed", tmp_path / "closed"
+    assert f"{tmp_path / 'open'} (which cannot be read: {inside}: Permission denied)" in refused.value.hint
+    assert f"{closed} (which cannot be read: Permission denied)" in refused.value.hint
+    assert f"{no_directory} (which cannot be read: Not a directory)" in refused.value.hint
+    assert refused.value.hint.endswith(str(tmp_path / "absent"))
 
 
 @pytest.mark.rows("G24")

@@ -198,6 +198,25 @@ def test_a_prompt_of_a_workflow_says_what_is_wrong_with_its_arguments(desk: Desk
     desk.serve(work, mode=mode)
 
 
+@pytest.mark.parametrize("mode", ERAS)
+def test_an_argument_that_was_left_empty_is_not_given(desk: Desk, mode: str) -> None:
+    """Clients that show a field for each argument send those that nothing was typed into."""
+
+    async def work(client: Client) -> None:
+        found = await client.get_prompt("ship-it", {"service": "web", "where": "", "dry": ""})
+        assert 'with inputs {"service":"web"}. ' in str(getattr(found.messages[0].content, "text", ""))
+        for name, arguments, missing in (
+            ("ship-it", {"service": "", "where": "staging"}, "service"),
+            ("workflow_orchestrator", {"workflow_name": ""}, "workflow_name"),
+        ):
+            with pytest.raises(MCPError) as refused:
+                await client.get_prompt(name, arguments)
+            assert refused.value.error.code == INVALID_PARAMS
+            assert refused.value.error.message == f"{name}: '{missing}' is missing"
+
+    desk.serve(work, mode=mode)
+
+
 @pytest.mark.parametrize("text", [DEPLOY, HANDED_OUT, REACTIVE])
 def test_whether_a_workflow_is_a_prompt_is_true_or_false(desk: Desk, text: str) -> None:
     async def work(client: Client) -> None:

@@ -106,3 +106,25 @@ def test_a_run_that_nobody_drives_is_looked_at_and_left_alone(tmp_path: Path) ->
     with http_server(tmp_path) as last:
         eventually(lambda: begun.read_text() == "begun\nbegun\n")
         last.told(signal.SIGTERM)  # and its command with it
+
+
+@pytest.mark.rows("G24")
+@pytest.mark.parametrize(
+    ("toolsets", "read_only", "tool", "said"),
+    [
+        ("core", "true", "start_workflow", "changes runs, and this server only looks"),
+        ("core", "false", "execute_workflow", "is in the toolset 'graph'"),
+        ("graph", "true", "workflow_state_read", "is in the toolset 'reactive'"),
+        ("core", "true", "list_workflow", "did you mean 'list_workflows'?"),
+    ],
+)
+def test_a_tool_that_is_not_served_is_said_to_be_elsewhere(
+    tmp_path: Path, toolsets: str, read_only: str, tool: str, said: str
+) -> None:
+    async def go() -> None:
+        async with Client(server_of(toolsets, tmp_path, read_only)) as client:
+            with pytest.raises(MCPError, match=f"Unknown tool: {tool}") as refused:
+                await client.call_tool(tool, {})
+            assert said in refused.value.error.message
+
+    asyncio.run(asyncio.wait_for(go(), 20))

@@ -13,6 +13,7 @@ from mcp.types import INVALID_PARAMS
 
 from workflows_mcp.mcp_server.server import build_server
 from workflows_mcp.settings import load_settings
+from workflows_mcp.values import to_json
 
 pytestmark = pytest.mark.rows("R23")
 
@@ -138,6 +139,49 @@ def test_every_form_of_the_command_says_what_to_do(typed: str, wanted: str) -> N
     text = rendered("core", "workflow", command=typed)
     assert text.startswith(f"The user typed: /workflow {typed}".rstrip())
     assert wanted in text
+
+
+@pytest.mark.parametrize(
+    ("typed", "inputs"),
+    [
+        ('service={"a":1}', {"service": '{"a":1}'}),
+        ('service={"a": [1, "} b"]} env=x', {"service": '{"a": [1, "} b"]}', "env": "x"}),
+        ("files=[a, b]", {"files": "[a, b]"}),
+        ("--input=files=[1, 2]", {"files": "[1, 2]"}),
+        ("path=C:\\tmp\\new", {"path": "C:\\tmp\\new"}),
+        ("service=it's note=Bob's", {"service": "it's", "note": "Bob's"}),
+        ('note="two  words" more=\'and "more"\'', {"note": "two  words", "more": 'and "more"'}),
+        ("note='Bob's own'", {"note": "Bob's own"}),
+        ('"note=two words" x=1', {"note": "two words", "x": "1"}),
+        ('note="" x=1', {"note": "", "x": "1"}),
+        ('note=5" x={open', {"note": '5"', "x": "{open"}),
+        ('note="open x=1', {"note": '"open', "x": "1"}),
+        ('q=a="b c=d', {"q": 'a="b', "c": "d"}),
+    ],
+)
+def test_what_was_typed_reaches_the_workflow_as_it_was_typed(typed: str, inputs: dict[str, str]) -> None:
+    text = rendered("core", "workflow", command=f"fix start {typed}")
+    assert f"with inputs {to_json(inputs)}. " in text
+
+
+@pytest.mark.parametrize(
+    ("words", "inputs"),
+    [
+        (["service=a b"], {"service": "a b"}),
+        (["--input", "service=a  b", "--input", "note=it's"], {"service": "a  b", "note": "it's"}),
+        (["--input=service=a b"], {"service": "a b"}),
+        (['service={"a": 1}'], {"service": '{"a": 1}'}),
+        (['note="two', 'words"', "x=1"], {"note": "two words", "x": "1"}),
+        (['map={"a":', "1}", "x=1"], {"map": '{"a": 1}', "x": "1"}),
+        (['note="open', "x=1"], {"note": '"open', "x": "1"}),
+    ],
+)
+def test_a_word_that_came_as_one_stays_one_and_pieces_of_one_are_put_together(
+    words: list[str], inputs: dict[str, str]
+) -> None:
+    given = {f"word{number}": word for number, word in enumerate(["start", *words], 2)}
+    text = rendered("core", "workflow", command="fix", **given)
+    assert f"with inputs {to_json(inputs)}. " in text
 
 
 def test_words_may_come_one_by_one() -> None:

@@ -121,7 +121,7 @@ def test_subscribing_to_what_is_not_there_is_refused(desk: Desk, uri: str) -> No
 def test_listening_to_what_is_not_there_is_not_acknowledged(desk: Desk) -> None:
     async def work(client: Client) -> None:
         run_id = (await called(client, "start_workflow", workflow="asks"))["workflow_id"]
-        uris = [f"run://{run_id}", "run://wf_nothing", "file:///etc/passwd"]
+        uris = [f"run://{run_id}", f"run://{run_id}/nonsense", "run://wf_nothing", "file:///etc/passwd"]
         async with client.listen(tools_list_changed=True, resource_subscriptions=uris) as events:
             assert events.honored.resource_subscriptions == [f"run://{run_id}"]
             assert not events.honored.tools_list_changed

@@ -3,16 +3,21 @@ do not."""
 
 from __future__ import annotations
 
+import os
+import re
 from pathlib import Path
 from typing import Any
 
 import pytest
 from mcp import Client
+from mcp.shared.exceptions import MCPError
 
-from support.in_memory import Desk
+from support.in_memory import ERAS, Desk, called
 from workflows_mcp.errors import WorkflowsError
 from workflows_mcp.mcp_server.tooling import ERROR_CHARS, compact, worded
 from workflows_mcp.mcp_server.toolsets import tools_of
+from workflows_mcp.mcp_server.workflow_tools import workflow_tools
+from workflows_mcp.service import Service
 from workflows_mcp.settings import TOOLSETS
 
 CORE = {"list_workflows", "get_workflow_info", "start_workflow", "submit_result", "get_workflow_status"}
@@ -57,7 +62,99 @@ def test_half_of_a_character_is_refused_and_named(tmp_path: Path, tool: str) -> 
     desk.serve(work)
 
 
-def test_every_argument_has_a_type_and_no_object_or_list_seems_to_be_empty() -> None:
+@pytest.mark.parametrize("result", [["\ud800"], {"deep": ["\udfff"]}])
+def test_half_of_a_character_is_found_wherever_it_is(tmp_path: Path, result: Any) -> None:
+    async def work(client: Client) -> None:
+        said = await client.call_tool("submit_result", {"workflow_id": "wf_1", "result": result})
+        assert said.is_error
+        assert "argument 'result' holds half of a character" in str(said.content)
+
+    Desk(tmp_path).serve(work)
+
+
+@pytest.mark.parametrize(
+    ("tool", "given", "said"),
+    [
+        (
+            "start_workflow",
+            {"inputs": '{"who": "Ada",}'},
+            "argument 'inputs' is wrong: it is text that is no JSON: ",
+        ),
+        ("start_workflow", {"inputs": "who=Ada"}, "it must be an object, or JSON text of one"),
+        (
+            "start_workflow",
+            {"inputs": '{"a":' + "[" * 3000 + "]" * 3000 + "}"},
+            "it is JSON that is nested too deeply",
+        ),
+        ("list_workflows", {"tags": '["a",'}, "argument 'tags' is wrong: it is text that is no JSON: "),
+        ("start_workflow", {}, "by exactly one of `workflow` (its name), `yaml`"),
+    ],
+)
+def test_what_is_wrong_with_arguments_is_said(
+    tmp_path: Path, tool: str, given: dict[str, Any], said: str
+) -> None:
+    async def work(client: Client) -> None:
+        result = await client.call_tool(tool, given)
+        assert result.is_error
+        assert said in str(result.content)
+
+    Desk(tmp_path).serve(work)
+
+
+def test_a_refusal_is_never_longer_than_clients_show(tmp_path: Path) -> None:
+    async def work(client: Client) -> None:
+        for given in ({"x" * 300_000: 1}, {f"unknown_{number}": 1 for number in range(3000)}):
+            result = await client.call_tool("list_workflows", given)
+            assert result.is_error
+            assert len(str(result.content[0])) < ERROR_CHARS + 500
+        with pytest.raises(MCPError) as refused:
+            await client.call_tool("y" * 300_000, {})
+        assert len(refused.value.error.message) < ERROR_CHARS + 500
+
+    Desk(tmp_path).serve(work)
+
+
+@pytest.mark.rows("G24")
+@pytest.mark.parametrize("mode", ERAS)
+def test_a_file_whose_name_is_no_utf_8_takes_nothing_else_with_it(tmp_path: Path, mode: str) -> None:
+    desk = Desk(tmp_path)
+    desk.define("fine", "blocks: [{id: a, type: Prompt, inputs: {prompt: x}}]")
+    [folder] = [path.parent for path in tmp_path.rglob("fine.yaml")]
+    for name in (b"caf\xe9.yaml", b"caf\xe9/inner.yaml"):
+        path = Path(os.fsdecode(os.fsencode(folder) + b"/" + name))
+        path.parent.mkdir(exist_ok=True)
+        path.write_text("blocks: [{id: a, type: Prompt, inputs: {prompt: x}}]", encoding="utf-8")
+
+    async def work(client: Client) -> None:
+        names = [it["name"] for it in (await called(client, "list_workflows"))["workflows"]]
+        assert "fine" in names
+        assert not [name for name in names if name.startswith("caf")]
+        misspelt = await client.call_tool("start_workflow", {"workflow": "caf"})
+        assert misspelt.is_error
+        assert "there is no workflow 'caf'" in str(misspelt.content)
+        assert (await client.list_resources()).resources
+
+    desk.serve(work, mode=mode)
+
+
+TAKES_ALL_KINDS = """
+name: takes
+inputs:
+  "one value": {type: any}
+  other: {type: any, required: false, validation: {enum: [1, a]}}
+  list: {type: list, default: []}
+  texts: {type: list, required: false, validation: {item_type: string}}
+  lists: {type: list, required: false, validation: {item_type: list}}
+  object: {type: object, required: false}
+  config:
+    type: object
+    required: false
+    validation: {properties: {port: {type: integer}, rest: {type: object}, more: {type: any}}}
+blocks: [{id: a, type: Prompt, inputs: {prompt: x}}]
+"""
+
+
+def test_every_argument_has_a_type_and_no_object_or_list_seems_to_be_empty(tmp_path: Path) -> None:
     def look(schema: dict[str, Any], where: str) -> None:
         kinds = schema.get("anyOf", [schema])
         for kind in kinds:
@@ -66,10 +163,21 @@ def test_every_argument_has_a_type_and_no_object_or_list_seems_to_be_empty() -> 
                 assert kind.get("properties") or kind.get("additionalProperties") is True, where
             if kind.get("type") == "array":
                 assert "items" in kind, where
+                if kind["items"]:
+                    look(kind["items"], f"{where}[]")
+            for name, inner in kind.get("properties", {}).items():
+                look(inner, f"{where}.{name}")
 
-    for tool in tools_of(TOOLSETS):
+    desk = Desk(tmp_path)
+    desk.define("takes", TAKES_ALL_KINDS)
+    service = Service.open(desk.settings())
+    every = [workflow.name for workflow in service.list_workflows()]
+    of_workflows = workflow_tools(service, every, ())
+    assert len(of_workflows) == len(every) > 20
+    for tool in (*tools_of(TOOLSETS), *of_workflows):
         for name, schema in tool.parameters["properties"].items():
             look(schema, f"{tool.name}.{name}")
+            assert re.fullmatch("[a-zA-Z0-9_.-]{1,64}", name), f"{tool.name}.{name}"
 
 
 def test_a_definition_that_is_used_once_stands_where_it_is_used() -> None:

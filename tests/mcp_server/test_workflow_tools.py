@@ -18,6 +18,7 @@ from support.task_client import TaskClient
 from workflows_mcp.errors import RequestError
 from workflows_mcp.mcp_server import server as server_module
 from workflows_mcp.mcp_server.server import build_server
+from workflows_mcp.mcp_server.toolsets import tools_of
 from workflows_mcp.mcp_server.workflow_tools import tool_name
 from workflows_mcp.settings import Settings
 
@@ -107,10 +108,13 @@ def test_wrong_arguments_are_refused_by_name_and_nothing_is_started(
         (("deploy:*",), {"deploy_web_app"}),
         (("deploy:web-app", "other"), {"deploy_web_app", "other"}),
         (("tag:none",), set()),
+        (("all",), {"deploy_web_app", "other"}),
+        (("*",), {"deploy_web_app", "other"}),
+        (("deploy-service", "tag:more"), {"deploy_service", "other"}),
         ((), set()),
     ],
 )
-def test_workflows_are_chosen_by_name_pattern_and_tag(
+def test_workflows_are_chosen_by_name_pattern_and_tag_and_built_in_ones_by_name_alone(
     tmp_path: Path, selectors: tuple[str, ...], published: set[str]
 ) -> None:
     other = DEPLOY.replace("deploy:web-app", "other").replace("[deploy]", "[more]")
@@ -120,7 +124,32 @@ def test_workflows_are_chosen_by_name_pattern_and_tag(
         names.update(tool.name for tool in (await client.list_tools()).tools)
 
     session(settings(tmp_path, *selectors, other=other), work)
-    assert names & {"deploy_web_app", "other"} == published
+    assert names - {tool.name for tool in tools_of(["core"])} == published
+
+
+def test_a_workflow_in_the_place_of_a_built_in_one_is_one_of_the_users_own(tmp_path: Path) -> None:
+    async def work(client: Client) -> None:
+        [tool] = [it for it in (await client.list_tools()).tools if it.name == "deploy_service"]
+        assert (tool.description or "").startswith("Brings the web application")
+
+    own = DEPLOY.replace("deploy:web-app", "deploy-service")
+    session(settings(tmp_path, "tag:deploy", own=own), work)
+
+
+def test_a_choice_that_finds_nothing_is_told_of(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    build_server(settings(tmp_path, "conditional-*"))
+    assert "there is no workflow for 'conditional-*' (those that are built in are chosen by" in caplog.text
+
+
+@pytest.mark.parametrize(("workflows", "told"), [(30, False), (31, False), (32, True)])
+def test_more_tools_than_clients_show_are_told_of_with_those_of_the_server(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, workflows: int, told: bool
+) -> None:
+    own = len(tools_of(["core"]))
+    assert own == 9
+    more = {f"w{it}": DEPLOY.replace("deploy:web-app", f"w{it}") for it in range(workflows - 1)}
+    build_server(settings(tmp_path, "all", **more))
+    assert (f"there are {own + workflows} tools, {workflows} of them workflows" in caplog.text) is told
 
 
 @pytest.mark.parametrize("extensions", [None, [TaskClient(lambda _: asyncio.sleep(0))]])

@@ -8,6 +8,9 @@ import tomllib
 from pathlib import Path
 from typing import Any
 
+from hatchling.metadata.core import ProjectMetadata
+from hatchling.plugin.manager import PluginManager
+
 from workflows_mcp import __version__
 from workflows_mcp.settings import _READERS, LEVELS, PREFIX, TOOLSETS, load_settings
 
@@ -48,7 +51,28 @@ def test_the_registry_takes_the_name_and_the_length_of_the_description() -> None
 
 def test_the_readme_proves_to_the_registry_whose_package_it_is() -> None:
     assert re.findall(r"<!-- mcp-name: (\S+) -->", text("README.md")) == [registered()[0]["name"]]
-    assert project()["readme"] == "README.md"
+
+
+def test_the_page_of_the_package_is_the_readme_with_links_that_lead_somewhere_from_there() -> None:
+    address = project()["urls"]["Repository"]
+    assert address == "https://github.com/" + registered()[0]["name"].removeprefix("io.github.")
+    assert [url for url in project()["urls"].values() if not url.startswith(address)] == []
+    readme = ProjectMetadata(str(ROOT), PluginManager()).core.readme
+    assert text("README.md").splitlines()[0] == readme.splitlines()[0]
+    assert f"[Tutorial]({address}/blob/HEAD/docs/tutorial.md)" in readme
+    links = re.findall(r"\]\(([^)]+)\)", readme)
+    assert len(links) == len(re.findall(r"\]\(([^)]+)\)", text("README.md")))
+    assert [link for link in links if not link.startswith("https://")] == []
+    there = [
+        link.removeprefix(f"{address}/blob/HEAD/").partition("#")[0] for link in links if address in link
+    ]
+    assert [name for name in there if not (ROOT / name).exists()] == []
+
+
+def test_the_readme_begins_with_the_lines_that_install_the_package() -> None:
+    before, _, _ = text("README.md").partition("\n## ")
+    for line in ("uv tool install", "pipx install"):
+        assert f"{line} {project()['name']}" in before
 
 
 def test_every_variable_that_the_registry_offers_is_a_setting_with_that_default() -> None:

@@ -85,6 +85,7 @@ def test_the_sections_of_the_documents_are_read_as_they_are(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     (tmp_path / "workflows.yaml").write_text(DOCUMENTED)
+    (tmp_path / "workflows").mkdir()
     settings = load_settings({"WORKFLOWS_ENGINE": "temporal"}, workspace=tmp_path)
     assert settings.temporal.host == "localhost:7233"
     assert settings.temporal.task_queue == "mcp-workflows"

@@ -348,7 +348,7 @@ def test_an_agent_is_asked_to_run_exactly_this_and_to_say_how_it_went() -> None:
         assert said in question.instructions
     inputs = SHELL.Inputs.model_validate({"command": "env", "working_dir": "src", "env": {"N": 1}})
     question = SHELL.ask(inputs)
-    assert question.parameters == {"command": "env", "timeout": 30, "working_dir": "src", "env": {"N": "1"}}
+    assert question.parameters == {"command": "env", "timeout": 120, "working_dir": "src", "env": {"N": "1"}}
     assert "parameters.working_dir" in question.instructions
     assert "parameters.env" in question.instructions
 

@@ -129,6 +129,33 @@ def test_a_default_is_offered_unless_it_came_out_as_something_that_does_not_fit(
 
 
 @pytest.mark.parametrize(
+    ("inputs", "answer"),
+    [
+        ({"default": "dev"}, "dev"),
+        ({"default": "dev", "validation": ENVIRONMENTS}, "dev"),
+        ({"default": "2", "validation": CHOICES}, "Staging"),
+        ({"default": "no", "prompt_type": "confirm"}, False),
+    ],
+)
+def test_a_form_shows_the_default_and_can_be_sent_without_an_answer(
+    inputs: dict[str, Value], answer: Value
+) -> None:
+    run = asked(**inputs)
+    schema = run.action["result_schema"]
+    assert schema["properties"]["input"]["default"] == answer
+    assert "required" not in schema
+    assert schema["additionalProperties"] is False
+    assert run.submit({}).outputs == {"result": answer}
+
+
+@pytest.mark.parametrize("inputs", [{}, {"default": "feature", "validation": ENVIRONMENTS}])
+def test_without_a_default_that_fits_an_answer_is_required(inputs: dict[str, Value]) -> None:
+    schema = asked(**inputs).action["result_schema"]
+    assert schema["required"] == ["input"]
+    assert "default" not in schema["properties"]["input"]
+
+
+@pytest.mark.parametrize(
     ("inputs", "wrong"),
     [
         ({"default": "qa", "validation": ENVIRONMENTS}, True),

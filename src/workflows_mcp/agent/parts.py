@@ -62,7 +62,7 @@ def whole_run(run_id: str) -> Part:
 
 def run_of(workflow_id: str) -> str:
     """The id of the run that this is, or that it is a task of."""
-    return workflow_id.partition(".")[0]
+    return workflow_id.partition(".")[0] or workflow_id
 
 
 def joined(workflow_id: str, task_id: str | None) -> str:

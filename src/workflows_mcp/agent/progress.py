@@ -1,24 +1,33 @@
 """How far a workflow is: blocks that have ended, and how many there are.
 
 In a sequence nobody knows which branches will be taken, so its total is what has been done and the longest
-way that is left; it is exact at the end. A step that is done again counts again.
+way that is left; it is exact at the end. A step that is done again counts again. What was ended from outside,
+such as a question that was open when the run was cancelled, is not done.
 """
 
 from __future__ import annotations
 
 from workflows_mcp.machine.machine import Machine
-from workflows_mcp.machine.state import TERMINAL, Scope
+from workflows_mcp.machine.state import TERMINAL, Record, Scope
 from workflows_mcp.plan.model import Branch, Each, Jump, Leave, Node, Return, Steps, While
 from workflows_mcp.values import Value
 
 
 def progress_of(machine: Machine, scope: Scope, *, ended: bool) -> dict[str, Value]:
     body = machine.plan_named(scope.workflow).body
-    done = sum(record.status in TERMINAL for record in scope.records.values())
+    over = [record for record in scope.records.values() if record.status in TERMINAL]
+    stopped = sum(_was_stopped(record) for record in over)
+    done = len(over) - stopped
     if not isinstance(body, Steps):
         return {"done": done, "total": len(body.nodes)}
     done += sum(rounds - 1 for rounds in scope.rounds.values())
-    return {"done": done, "total": done if ended else done + _left(body.nodes, scope)}
+    left = 0 if ended else _left(body.nodes, scope)
+    return {"done": done, "total": done + stopped + left}
+
+
+def _was_stopped(record: Record) -> bool:
+    """Whether it was ended from outside: a block that fails by itself has a reason of its own."""
+    return record.status == "failed" and record.fault is None
 
 
 def _left(nodes: tuple[Node, ...], scope: Scope) -> int:

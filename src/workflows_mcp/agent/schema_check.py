@@ -12,7 +12,7 @@ from typing import Any
 
 from workflows_mcp.errors import ExpressionError
 from workflows_mcp.expressions.patterns import search
-from workflows_mcp.values import Value, did_you_mean, kind_of, nearest, shown
+from workflows_mcp.values import Value, did_you_mean, kind_and_value, nearest, shown
 
 _WORDS = {
     "string": "text",
@@ -46,7 +46,7 @@ def violations(value: Value, schema: dict[str, Any], name: str = "the result") -
     kinds = _kinds(schema)
     if kinds and not any(_is_kind(value, kind) for kind in kinds):
         wanted = " or ".join(_WORDS[kind] for kind in kinds)
-        return [f"{called} must be {wanted}, not {kind_of(value)} {shown(value)}"]
+        return [f"{called} must be {wanted}, not {kind_and_value(value)}"]
     if "const" in schema and not _same(value, schema["const"]):
         return [f"{called} must be {shown(schema['const'])}, not {shown(value)}"]
     if "enum" in schema and not any(_same(value, option) for option in schema["enum"]):
@@ -162,7 +162,7 @@ def _any_of(value: Value, options: list[dict[str, Any]], name: str, called: str)
     if same_kind:
         return same_kind[0]
     wanted = " or ".join(_WORDS[kind] for option in options for kind in _kinds(option))
-    return [f"{called} must be {wanted}, not {kind_of(value)} {shown(value)}"]
+    return [f"{called} must be {wanted}, not {kind_and_value(value)}"]
 
 
 def _kinds(schema: dict[str, Any]) -> list[str]:

@@ -22,7 +22,7 @@ from workflows_mcp.machine.computed import Around
 from workflows_mcp.machine.machine import Machine
 from workflows_mcp.machine.program import MisplacedError
 from workflows_mcp.plan.model import ChangeOperation
-from workflows_mcp.values import Value, did_you_mean, kind_of, shown
+from workflows_mcp.values import Value, did_you_mean, kind_and_value, shown
 
 Changes = list[tuple[list[str | int], ChangeOperation, Value]]
 OPERATIONS: tuple[str, ...] = get_args(ChangeOperation)
@@ -40,7 +40,7 @@ def read_updates(updates: Sequence[dict[str, Any]]) -> Changes:
 def _read(update: Any, at: str) -> tuple[list[str | int], ChangeOperation, Value]:
     if not isinstance(update, dict):
         hint = 'e.g. {"path": "raw.count", "operation": "set", "value": 1}'
-        raise _refused(f"{at} must be an object, not {kind_of(update)} {shown(update)}", hint)
+        raise _refused(f"{at} must be an object, not {kind_and_value(update)}", hint)
     for key in update:
         if key not in _KEYS:
             raise _refused(f"{at} has an unknown key '{key}'", did_you_mean(key, _KEYS, what="it takes"))

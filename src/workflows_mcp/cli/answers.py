@@ -10,9 +10,7 @@ A list is one answer after the other; an answer that is itself a list stands in 
 
 from __future__ import annotations
 
-import sys
-from pathlib import Path
-
+from workflows_mcp.cli.reading import Unreadable, text_of
 from workflows_mcp.errors import DefinitionError, RequestError
 from workflows_mcp.service import read_yaml
 from workflows_mcp.values import Value, kind_of
@@ -48,9 +46,12 @@ def read_answers(file: str | None) -> Answers:
     if file is None:
         return Answers()
     try:
-        text = sys.stdin.read() if file == "-" else Path(file).read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as error:
-        raise RequestError(f"the answers cannot be read from {file}: {error}") from None
+        text = text_of(file)
+    except Unreadable as why:
+        raise RequestError(
+            f"the answers cannot be read from {file}: {why}",
+            hint="give --answers a YAML or JSON file that is there, or - for stdin",
+        ) from None
     try:
         values = read_yaml(text, file)
     except DefinitionError as error:

@@ -109,6 +109,7 @@ def _options(action: dict[str, Any]) -> list[str]:
 def _main_field(action: dict[str, Any]) -> dict[str, Any]:
     """The one field that a question is about; nothing where a result has several."""
     schema = action.get("result_schema", {})
-    required = schema.get("required", ())
-    field: dict[str, Any] = schema.get("properties", {}).get(required[0], {}) if len(required) == 1 else {}
+    fields = schema.get("properties", {})
+    asked_for = schema.get("required") or list(fields)  # what has a default can be left open
+    field: dict[str, Any] = fields.get(asked_for[0], {}) if len(asked_for) == 1 else {}
     return field

@@ -10,7 +10,7 @@ from typing import Any
 
 from workflows_mcp.cli.asking import can_ask, read_answer
 from workflows_mcp.cli.printing import Paper, err, out, print_json, print_table, print_values
-from workflows_mcp.cli.running import Session, interruptible, statuses, terminal_settings
+from workflows_mcp.cli.running import Session, interruptible, terminal_settings
 from workflows_mcp.errors import RequestError
 from workflows_mcp.service import Service
 from workflows_mcp.values import to_json
@@ -48,19 +48,18 @@ def resume_command(options: argparse.Namespace) -> int:
 
     async def resume() -> int:
         async with Service.open(terminal_settings(), adopt=False) as service:
-            value, before = options.value, {}
+            value = options.value
             if _is_checkpoint(options.checkpoint):
                 info = await service.checkpoint_info(options.checkpoint)
-                before = await statuses(service, info["workflow_id"])
+                session.watch = await service.observing.so_far(info["workflow_id"])
                 if value is None and info["type"] == "pause":
                     value = await _asked_for(session.paper, info["prompt"])
             answer = await service.resume(options.checkpoint, value, wait_seconds=0)
             session.run_id = answer["workflow_id"]
             forked = {"forked_from": answer["forked_from"]} if "forked_from" in answer else {}
             if forked:
-                before = await statuses(service, session.run_id)
+                session.watch = await service.observing.so_far(session.run_id)
                 session.paper.line(f"{session.run_id} is a new run, from {options.checkpoint}")
-            session.progress.after(before)
             return session.finish({**await session.follow(service), **forked})
 
     return interruptible(resume(), session)

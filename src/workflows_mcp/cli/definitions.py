@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import argparse
-import sys
 from pathlib import Path
 from typing import Any
 
+from workflows_mcp.cli.codes import COMPLETED, FAILED, WRONG_USE
 from workflows_mcp.cli.printing import err, out, print_json, print_table, problem_as_json
+from workflows_mcp.cli.reading import Unreadable, text_of
 from workflows_mcp.cli.running import meant_workflow, terminal_settings
 from workflows_mcp.errors import Place, Problem
 from workflows_mcp.service import Service
 from workflows_mcp.values import to_json
+
+_UNREADABLE = "unreadable"
 
 
 def list_command(options: argparse.Namespace) -> int:
@@ -36,7 +39,11 @@ def list_command(options: argparse.Namespace) -> int:
 def info_command(options: argparse.Namespace) -> int:
     service = Service.open(terminal_settings(runs=False))
     meant = meant_workflow(options.workflow)
-    info = service.file_info(meant["file"]) if "file" in meant else service.workflow_info(options.workflow)
+    if "file" in meant:
+        info = service.file_info(meant["file"])
+    else:
+        name = options.workflow
+        info = {**service.workflow_info(name), "file": service.observing.file_of(name)}
     if options.json:
         print_json(info)
     else:
@@ -47,7 +54,9 @@ def info_command(options: argparse.Namespace) -> int:
 def validate_command(options: argparse.Namespace) -> int:
     service = Service.open(terminal_settings(runs=False))
     results = [(file, _problems(service, file)) for file in options.files]
-    wrong = sum(not problem.warning for _, problems in results for problem in problems)
+    every = [problem for _, problems in results for problem in problems]
+    wrong = sum(not problem.warning for problem in every)
+    code = WRONG_USE if any(it.code == _UNREADABLE for it in every) else FAILED if wrong else COMPLETED
     if options.json:
         files = [
             {
@@ -58,7 +67,7 @@ def validate_command(options: argparse.Namespace) -> int:
             for file, problems in results
         ]
         print_json({"valid": not wrong, "files": files})
-        return 1 if wrong else 0
+        return code
     paper = out()
     for file, problems in results:
         if not problems:
@@ -67,16 +76,26 @@ def validate_command(options: argparse.Namespace) -> int:
             paper.line(str(problem))
     if wrong:
         err().line(f"{wrong} problem{'s' if wrong != 1 else ''}")
-    return 1 if wrong else 0
+    return code
 
 
 def _problems(service: Service, file: str) -> list[Problem]:
     try:
-        text = sys.stdin.read() if file == "-" else Path(file).read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as error:
-        reason = error.strerror if isinstance(error, OSError) else "it is not UTF-8"
-        return [Problem("unreadable", f"the file cannot be read: {reason}", place=Place(file, 1, 1))]
+        text = text_of(file)
+    except Unreadable as why:
+        message, hint = f"the file cannot be read: {why}", _meant_file(service, file)
+        return [Problem(_UNREADABLE, message, hint, place=Place(file, 1, 1))]
     return service.validate(text, file="<stdin>" if file == "-" else file)
+
+
+def _meant_file(service: Service, given: str) -> str:
+    """What to validate in place of what is no file."""
+    if Path(given).is_dir():
+        return f"it is a directory: validate its files, workflows-mcp validate {Path(given, '*.yaml')}"
+    if given in service.observing.names():
+        file = service.observing.file_of(given)
+        return f"that is the name of a workflow: validate its file, workflows-mcp validate {file}"
+    return "check the path; workflows-mcp info NAME says in which file a workflow is"
 
 
 def _listed(summary: Any) -> dict[str, Any]:
@@ -98,7 +117,9 @@ def _print_info(info: dict[str, Any]) -> None:
     paper.line(paper.paint(info["workflow"], "bold") + (f" {info['version']}" if "version" in info else ""))
     if info.get("description"):
         paper.line(info["description"].rstrip())
-    paper.line(paper.paint(f"{info['dialect']} dialect, from {info.get('source', 'a text')}", "dim"))
+    built_in = "built-in, " if info["source"] == "built-in" else ""
+    file = info.get("file", info["source"])
+    paper.line(paper.paint(f"{info['dialect']} dialect, {built_in}from {file}", "dim"))
     schema = info["inputs"]
     if schema["properties"]:
         paper.line("\ninputs")

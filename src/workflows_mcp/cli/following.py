@@ -10,29 +10,23 @@ from workflows_mcp.cli.asking import show_question
 from workflows_mcp.cli.printing import Paper, out, print_values, took
 from workflows_mcp.service import Progress
 
-_ENDED = ("completed", "failed", "skipped")
+_ENDED = ("completed", "failed", "skipped", "ended")
 _TOGETHER_SECONDS = 0.02
 
 
 class ProgressLines:
-    """A line for every block that starts, ends, is skipped, or asks something.
+    """A line for every block that starts, ends, is skipped, or asks something, in each of its rounds.
 
     News that come together are put in order: a block that calls a workflow ends after those inside of it.
     """
 
     def __init__(self, paper: Paper) -> None:
         self._paper = paper
-        self._seen: dict[str, str] = {}
         self._news: list[Progress] = []
 
-    def after(self, statuses: dict[str, str]) -> None:
-        """What has happened already is not told again."""
-        self._seen.update(statuses)
-
     def show(self, step: Progress) -> None:
-        if step.status == "pending" or self._seen.get(step.address) == step.status:
+        if step.status == "pending":
             return
-        self._seen[step.address] = step.status
         if not self._news:
             asyncio.get_running_loop().call_later(_TOGETHER_SECONDS, self.flush)
         self._news.append(step)
@@ -54,10 +48,10 @@ class ProgressLines:
         paper.line("  ".join(part for part in parts if part))
 
 
-def _in_order(step: Progress) -> tuple[float, bool, int]:
+def _in_order(step: Progress) -> tuple[float, bool, int, tuple[int, ...]]:
     """At the same time, ends come before starts; inner ends before outer ones, outer starts before inner."""
-    depth = step.address.count("/")
-    return (step.at, False, -depth) if step.status in _ENDED else (step.at, True, depth)
+    depth, starts = step.address.count("/"), step.status not in _ENDED
+    return step.at, starts, depth if starts else -depth, step.order
 
 
 def _how(step: Progress) -> str:

@@ -5,10 +5,9 @@ Text stays text here; the types that a workflow declares turn it into numbers an
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Sequence
-from pathlib import Path
 
+from workflows_mcp.cli.reading import Unreadable, text_of
 from workflows_mcp.errors import InvalidInputs
 from workflows_mcp.values import Value, from_json, kind_of
 
@@ -38,9 +37,12 @@ def _pair(pair: str) -> tuple[str, Value]:
 
 def _from_file(name: str) -> dict[str, Value]:
     try:
-        text = sys.stdin.read() if name == "-" else Path(name).read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as error:
-        raise InvalidInputs(f"the inputs cannot be read from {name}: {error}") from None
+        text = text_of(name)
+    except Unreadable as why:
+        raise InvalidInputs(
+            f"the inputs cannot be read from {name}: {why}",
+            hint="give --inputs-file a JSON file that is there, or - for stdin",
+        ) from None
     try:
         value = from_json(text)
     except ValueError as error:

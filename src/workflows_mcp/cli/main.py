@@ -9,10 +9,12 @@ mistakes cost nothing, and `mcp` is loaded only to serve.
 from __future__ import annotations
 
 import argparse
+import math
 import os
+import re
 import sys
-from collections.abc import Sequence
-from typing import NoReturn
+from collections.abc import Mapping, Sequence
+from typing import Any, NoReturn
 
 from workflows_mcp import __version__
 from workflows_mcp.cli.codes import FAILED, INTERRUPTED, WRONG_USE
@@ -23,7 +25,12 @@ Without a command, MCP is served over stdin and stdout: that is what an MCP clie
 
 
 class Parser(argparse.ArgumentParser):
-    """An argument parser whose refusals are JSON too, where JSON was asked for."""
+    """An argument parser whose refusals are JSON too, where JSON was asked for, and that takes whole words
+    only: what is short for one option today is short for two tomorrow."""
+
+    def __init__(self, *positional: Any, **named: Any) -> None:
+        super().__init__(*positional, **{"allow_abbrev": False, **named})
+        self.commands: Mapping[str, Parser] = {}
 
     def error(self, message: str) -> NoReturn:
         if "--json" in sys.argv[1:]:
@@ -34,7 +41,7 @@ class Parser(argparse.ArgumentParser):
         self.exit(WRONG_USE, f"{self.prog}: {message}\n")
 
 
-def build_parser() -> argparse.ArgumentParser:
+def build_parser() -> Parser:
     parser = Parser(
         prog="workflows-mcp",
         description="Runs workflows for LLM agents, and for you.",
@@ -53,7 +60,8 @@ def build_parser() -> argparse.ArgumentParser:
     serve.add_argument(
         "--workflow-tools",
         metavar="A,B",
-        help="workflows that are tools of their own: names, patterns such as release-*, tag:NAME, or all",
+        help="workflows that are tools of their own: names, patterns such as release-*, tag:NAME, or all "
+        "that are not built in",
     )
     serve.add_argument(
         "--engine", metavar="NAME", help="what keeps runs: embedded (a file, the default) or temporal"
@@ -82,7 +90,7 @@ def build_parser() -> argparse.ArgumentParser:
     )
     run.add_argument("--inputs-file", metavar="FILE", help="inputs from a JSON file, or - for stdin")
     run.add_argument(
-        "--timeout", metavar="SECONDS", type=float, help="cancel the run if it has not ended by then"
+        "--timeout", metavar="SECONDS", type=_seconds, help="cancel the run if it has not ended by then"
     )
     _playing(run)
     _json(run)
@@ -107,7 +115,7 @@ def build_parser() -> argparse.ArgumentParser:
         "id", metavar="RUN_ID", nargs="?", help="only those of this run; of a checkpoint, all about it"
     )
     checkpoints.add_argument("--workflow", metavar="NAME", help="only those of runs of this workflow")
-    checkpoints.add_argument("--limit", type=int, default=20, metavar="N")
+    checkpoints.add_argument("--limit", type=_count, default=20, metavar="N")
     checkpoints.add_argument(
         "--delete", action="store_true", help="delete this checkpoint; its run is left as it is"
     )
@@ -121,7 +129,7 @@ def build_parser() -> argparse.ArgumentParser:
     resume.set_defaults(module="checkpoints")
 
     runs = commands.add_parser("runs", help="the recent runs")
-    runs.add_argument("--limit", type=int, default=20, metavar="N")
+    runs.add_argument("--limit", type=_count, default=20, metavar="N")
     _json(runs)
     runs.set_defaults(module="history")
 
@@ -158,7 +166,26 @@ def build_parser() -> argparse.ArgumentParser:
     schema = commands.add_parser("schema", help="the JSON Schema of workflow files, for editors")
     schema.add_argument("--output", "-o", metavar="FILE", help="write it to a file, and not to stdout")
     schema.set_defaults(module="schema")
+    parser.commands = commands.choices
     return parser
+
+
+def _count(text: str) -> int:
+    try:
+        if (number := int(text)) >= 1:
+            return number
+    except ValueError:
+        pass
+    raise argparse.ArgumentTypeError(f"it takes a whole number of 1 or more, not {text!r}")
+
+
+def _seconds(text: str) -> float:
+    try:
+        if 0 < (number := float(text)) < math.inf:
+            return number
+    except ValueError:
+        pass
+    raise argparse.ArgumentTypeError(f"it takes seconds, more than 0, not {text!r}")
 
 
 def _playing(parser: argparse.ArgumentParser) -> None:
@@ -174,13 +201,37 @@ def _json(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--json", action="store_true", help="exactly one JSON object on stdout")
 
 
+def _refuse(parser: Parser, left: Sequence[str]) -> NoReturn:
+    """Refuse words that a command does not take, with what was probably meant."""
+    from workflows_mcp.values import nearest
+
+    said = f"unrecognized arguments: {' '.join(left)}"
+    options = sorted(set(re.findall(r"--[a-z][a-z-]*", parser.format_help())))
+    meant = nearest(left[0].partition("=")[0], options)
+    if meant is not None:
+        said += f"; did you mean {meant}?"
+    if "--input" in options:
+        name, value = left[0].removeprefix("--"), left[1] if len(left) > 1 else "VALUE"
+        said += f"; inputs are given as --input {name if '=' in name else f'{name}={value}'}"
+    parser.error(said)
+
+
+def _open_closed_streams() -> None:
+    """A stream that was closed by whoever started us (`>&-`) leads nowhere, and is not the place of the next
+    file that is opened, which would be written to in its stead."""
+    for number, name in enumerate(("stdin", "stdout", "stderr")):
+        if getattr(sys, name) is None:
+            setattr(sys, name, open(os.devnull, "w" if number else "r", encoding="utf-8"))  # noqa: SIM115
+
+
 def main(arguments: Sequence[str] | None = None) -> int:
+    _open_closed_streams()
     parser = build_parser()
     options, left = parser.parse_known_args(arguments)
     if len(left) == 1 and getattr(options, "value", "") is None and not left[0].startswith("-"):
         options.value = left.pop()  # `answer ID --step X VALUE`, which argparse does not understand
     if left:
-        parser.error(f"unrecognized arguments: {' '.join(left)}")
+        _refuse(parser.commands.get(options.command, parser), left)
     if options.command is None:
         options = parser.parse_args(["serve"])
     from importlib import import_module

@@ -20,8 +20,10 @@ from workflows_mcp.cli.following import ProgressLines, print_end
 from workflows_mcp.cli.inputs import read_inputs
 from workflows_mcp.cli.playing import Player
 from workflows_mcp.cli.printing import err, print_json
+from workflows_mcp.errors import NotExpected
 from workflows_mcp.service import Service
 from workflows_mcp.settings import Settings, load_settings
+from workflows_mcp.watching import Watch
 
 _ENDED = ("completed", "failed", "cancelled")
 _LOOK_AGAIN_SECONDS = 0.2
@@ -46,6 +48,8 @@ class Session:
         self.paper = err()
         self.player = Player(self.paper, answers or Answers(), yes=yes)
         self.progress = ProgressLines(self.paper)
+        self.watch = Watch()
+        """What of the run has been shown, or need not be."""
         self._started = time.monotonic()
         self._told: list[str] = []
         self._stdout = sys.stdout
@@ -71,7 +75,7 @@ class Session:
     async def follow(self, service: Service) -> dict[str, Any]:
         """Until the run has ended, or waits for an answer that nobody here can give."""
         while True:
-            async for step in service.observing.watch(self.run_id):
+            async for step in service.observing.watch(self.run_id, self.watch):
                 self.progress.show(step)
             self.progress.flush()
             answer = await service.status(self.run_id, alone=True)
@@ -114,7 +118,7 @@ def answer_command(options: argparse.Namespace) -> int:
         async with Service.open(terminal_settings(), adopt=False) as service:
             session.run_id = options.run.partition(".")[0]  # of a task, the run is followed
             current = await service.status(session.run_id, alone=True)
-            session.progress.after(await statuses(service, session.run_id))
+            session.watch = await service.observing.so_far(session.run_id)
             value = options.value
             if value is None and not can_ask() and options.answers is None:
                 value = sys.stdin.read().rstrip("\n") or None
@@ -122,7 +126,13 @@ def answer_command(options: argparse.Namespace) -> int:
                 step_id = options.step
                 if options.run == session.run_id and "action" in current and "more_actions" not in current:
                     step_id = step_id or current["action"]["step_id"]  # also where it is a task that asks
-                await service.submit(options.run, value, step_id=step_id, wait_seconds=0)
+                try:
+                    await service.submit(options.run, value, step_id=step_id, wait_seconds=0)
+                except NotExpected as error:
+                    if current["status"] in _ENDED:
+                        how = f"workflows-mcp show {session.run_id} says how it went"
+                        error.hint = f"{error.hint}; {how}" if error.hint else how
+                    raise
             elif not (can_ask() or options.answers) or "action" not in current:
                 return session.finish(current)
             return session.finish(await session.follow(service))
@@ -180,19 +190,12 @@ async def _until_asked_to_go(running: Coroutine[Any, Any, int]) -> int:
 
 async def _is_working(service: Service, run_id: str) -> bool:
     """Whether anything but the question is still under way."""
-    return "running" in (await statuses(service, run_id, calls=False)).values()
-
-
-async def statuses(service: Service, run_id: str, *, calls: bool = True) -> dict[str, str]:
-    """The status of every block by its address; those that call a workflow only if `calls`."""
-    found: dict[str, str] = {}
-    waiting = [("", (await service.state(run_id))["blocks"])]
+    waiting = [(await service.state(run_id))["blocks"]]
     while waiting:
-        prefix, blocks = waiting.pop()
-        for name, block in blocks.items():
+        for block in waiting.pop().values():
             inside = block.get("blocks") or block.get("items")
-            if calls or inside is None:
-                found[prefix + name] = block["status"]
             if inside is not None:
-                waiting.append((f"{prefix}{name}/", inside))
-    return found
+                waiting.append(inside)
+            elif block["status"] == "running":
+                return True
+    return False

@@ -6,7 +6,7 @@ from collections.abc import Collection, Iterator, Mapping
 
 from workflows_mcp.dialects.yaml_source import Document
 from workflows_mcp.errors import Problem
-from workflows_mcp.values import Value, did_you_mean, kind_of, shown
+from workflows_mcp.values import Value, did_you_mean, kind_and_value
 
 Path = tuple[str | int, ...]
 
@@ -42,7 +42,7 @@ def text_of(
     problems.append(
         Problem(
             "wrong_type",
-            f"'{key}' must be text, not {kind_of(value)} {shown(value)}",
+            f"'{key}' must be text, not {kind_and_value(value)}",
             "put quotes around it if it is meant as text",
             (*path, key),
         )
@@ -55,7 +55,7 @@ def flag_of(mapping: Mapping[str, Value], key: str, problems: list[Problem]) -> 
     value = mapping.get(key)
     if value is None or isinstance(value, bool):
         return value
-    message = f"'{key}' must be true or false, not {kind_of(value)} {shown(value)}"
+    message = f"'{key}' must be true or false, not {kind_and_value(value)}"
     problems.append(Problem("wrong_type", message, "without quotes", (key,)))
     return None
 

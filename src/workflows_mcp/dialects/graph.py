@@ -28,7 +28,7 @@ from workflows_mcp.plan.model import Graph, Need, Node, Plan
 from workflows_mcp.plan.references import LANGUAGES, ReferenceReader, Use, Uses, secrets_in, watched_blocks
 from workflows_mcp.plan.resolution import MOST_PROBLEMS, check_references
 from workflows_mcp.steps.registry import StepRegistry
-from workflows_mcp.values import Value, did_you_mean, kind_of, shown
+from workflows_mcp.values import Value, did_you_mean, kind_and_value, kind_of
 
 KEYS = (
     "name",
@@ -106,7 +106,7 @@ def _read_blocks(reader: BlockReader, blocks: Value, problems: list[Problem]) ->
             problems.append(
                 Problem(
                     "wrong_type",
-                    f"a block must be a mapping, not {kind_of(block)} {shown(block)}",
+                    f"a block must be a mapping, not {kind_and_value(block)}",
                     "e.g. - id: build, and below it type and inputs",
                     ("blocks", index),
                 )
@@ -124,7 +124,7 @@ def _read_outputs(
     problems.append(
         Problem(
             "wrong_type",
-            f"'outputs' must be a mapping of names and values, not {kind_of(outputs)} {shown(outputs)}",
+            f"'outputs' must be a mapping of names and values, not {kind_and_value(outputs)}",
             "e.g. outputs: {said: '${blocks.hello.outputs.stdout}'}",
             ("outputs",),
         )

@@ -16,7 +16,7 @@ from workflows_mcp.errors import Problem
 from workflows_mcp.plan.model import Call, Do, ForEach, OnFailure, OnInterrupt
 from workflows_mcp.plan.references import ReferenceReader, Use, blocks_asked_about
 from workflows_mcp.steps.registry import StepRegistry
-from workflows_mcp.values import Value, did_you_mean, kind_of, nearest, shown
+from workflows_mcp.values import Value, did_you_mean, kind_and_value, nearest, shown
 
 Path = tuple[str | int, ...]
 
@@ -160,7 +160,7 @@ class BlockReader:
             return None if misspelt else {}  # one mistake, one problem
         self._problem(
             "wrong_type",
-            f"'inputs' must be a mapping of names and values, not {kind_of(given)} {shown(given)}",
+            f"'inputs' must be a mapping of names and values, not {kind_and_value(given)}",
             "write the inputs below it, indented: name: value",
             (*at, "inputs"),
         )
@@ -243,7 +243,7 @@ class BlockReader:
         if not isinstance(specs, dict):
             self._problem(
                 "wrong_type",
-                f"'outputs' must be a mapping of names, not {kind_of(specs)} {shown(specs)}",
+                f"'outputs' must be a mapping of names, not {kind_and_value(specs)}",
                 "e.g. outputs: {report: {type: json, path: $SCRATCH/report.json}}",
                 (*at, "outputs"),
             )
@@ -286,7 +286,7 @@ class BlockReader:
         if not isinstance(required, bool):
             self._problem(
                 "wrong_type",
-                f"'required' must be true or false, not {kind_of(required)} {shown(required)}",
+                f"'required' must be true or false, not {kind_and_value(required)}",
                 "false: this block also runs when the other failed or was skipped",
                 (*path, "required"),
             )
@@ -296,7 +296,7 @@ class BlockReader:
     def _bad_dependency(self, given: Value, path: Path) -> None:
         self._problem(
             "wrong_type",
-            f"a dependency is the id of a block, not {kind_of(given)} {shown(given)}",
+            f"a dependency is the id of a block, not {kind_and_value(given)}",
             "e.g. depends_on: [build] or depends_on: [{block: build, required: false}]",
             path,
         )
@@ -308,7 +308,7 @@ class BlockReader:
             return "true" if given else "false"
         self._problem(
             "wrong_type",
-            f"a condition is text, not {kind_of(given)} {shown(given)}",
+            f"a condition is text, not {kind_and_value(given)}",
             "e.g. condition: ${blocks.test.succeeded} and ${inputs.environment} == 'production'",
             path,
         )

@@ -18,7 +18,7 @@ from workflows_mcp.expressions.base import Language
 from workflows_mcp.plan.input_rules import fitted
 from workflows_mcp.plan.model import InputSpec
 from workflows_mcp.plan.references import ReferenceReader
-from workflows_mcp.values import Value, kind_of, shown
+from workflows_mcp.values import Value, kind_and_value, shown
 
 Path = tuple[str | int, ...]
 KEYS = ("type", "description", "default", "required", "validation")
@@ -40,7 +40,7 @@ def read_inputs(
         problems.append(
             Problem(
                 "wrong_type",
-                f"'inputs' must be a mapping of names, not {kind_of(declared)} {shown(declared)}",
+                f"'inputs' must be a mapping of names, not {kind_and_value(declared)}",
                 "e.g. inputs: {version: {type: string}}",
                 path,
             )
@@ -67,7 +67,7 @@ class _InputReader:
             return InputSpec(required=self.required)
         if not isinstance(spec, dict):
             self._problem(
-                f"input '{name}' must be a type or a mapping, not {kind_of(spec)} {shown(spec)}",
+                f"input '{name}' must be a type or a mapping, not {kind_and_value(spec)}",
                 f"e.g. {name}: {{type: string, default: {shown(spec)}}}",
                 path,
             )
@@ -91,7 +91,7 @@ class _InputReader:
         required = spec.get("required", self.required)
         if isinstance(required, bool):
             return required
-        message = f"'required' must be true or false, not {kind_of(required)} {shown(required)}"
+        message = f"'required' must be true or false, not {kind_and_value(required)}"
         self._problem(message, "write true or false", (*path, "required"))
         return True
 

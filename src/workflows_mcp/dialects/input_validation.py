@@ -17,7 +17,7 @@ from workflows_mcp.expressions.patterns import compiled
 from workflows_mcp.plan.conversion import TYPE_NAMES, converted
 from workflows_mcp.plan.input_rules import RULES
 from workflows_mcp.plan.model import InputType
-from workflows_mcp.values import Value, did_you_mean, kind_of, shown
+from workflows_mcp.values import Value, did_you_mean, kind_and_value, shown
 
 Path = tuple[str | int, ...]
 Report = Callable[[Problem], None]
@@ -43,7 +43,7 @@ def read_rules(given: Value, kind: InputType, name: str, path: Path, report: Rep
         report(
             Problem(
                 "wrong_type",
-                f"'validation' must be a mapping of rules, not {kind_of(given)} {shown(given)}",
+                f"'validation' must be a mapping of rules, not {kind_and_value(given)}",
                 "e.g. validation: {min: 1, max: 10}",
                 path,
             )
@@ -90,7 +90,7 @@ class _Wrong(ValueError):
 
 def _pattern(given: Value, kind: InputType, path: Path, report: Report) -> Value:
     if not isinstance(given, str):
-        raise _Wrong(f"must be text, not {kind_of(given)} {shown(given)}", "e.g. pattern: '^[a-z]+$'")
+        raise _Wrong(f"must be text, not {kind_and_value(given)}", "e.g. pattern: '^[a-z]+$'")
     try:
         compiled(given)
     except ExpressionError as error:
@@ -101,13 +101,13 @@ def _pattern(given: Value, kind: InputType, path: Path, report: Report) -> Value
 
 def _size(given: Value, kind: InputType, path: Path, report: Report) -> Value:
     if isinstance(given, bool) or not isinstance(given, int) or given < 0:
-        raise _Wrong(f"must be a whole number from 0 on, not {kind_of(given)} {shown(given)}", "e.g. 3")
+        raise _Wrong(f"must be a whole number from 0 on, not {kind_and_value(given)}", "e.g. 3")
     return given
 
 
 def _bound(given: Value, kind: InputType, path: Path, report: Report) -> Value:
     if isinstance(given, bool) or not isinstance(given, int | float):
-        raise _Wrong(f"must be a number, not {kind_of(given)} {shown(given)}", "e.g. 10")
+        raise _Wrong(f"must be a number, not {kind_and_value(given)}", "e.g. 10")
     return given
 
 
@@ -139,7 +139,7 @@ def _keys(given: Value, kind: InputType, path: Path, report: Report) -> Value:
 def _properties(given: Value, kind: InputType, path: Path, report: Report) -> Value:
     if not isinstance(given, dict):
         raise _Wrong(
-            f"must be a mapping of keys, not {kind_of(given)} {shown(given)}",
+            f"must be a mapping of keys, not {kind_and_value(given)}",
             "e.g. properties: {port: {type: integer}}",
         )
     return {key: _property(key, spec, (*path, key), report) for key, spec in given.items()}
@@ -149,7 +149,7 @@ def _property(key: str, spec: Value, path: Path, report: Report) -> Value:
     if isinstance(spec, str):
         return {"type": read_type(spec, path, report), "rules": {}}
     if not isinstance(spec, dict):
-        message = f"'{key}' must be a type or a mapping, not {kind_of(spec)} {shown(spec)}"
+        message = f"'{key}' must be a type or a mapping, not {kind_and_value(spec)}"
         report(Problem("wrong_type", message, f"e.g. {key}: {{type: string}}", path))
         return {"type": "any", "rules": {}}
     for problem in unknown_keys(spec, (*_PROPERTY_KEYS, *RULES), path, f"the property '{key}'"):
@@ -162,7 +162,7 @@ def _property(key: str, spec: Value, path: Path, report: Report) -> Value:
     found: dict[str, Value] = {"type": kind, "rules": rules}
     required = spec.get("required", False)
     if not isinstance(required, bool):
-        message = f"'required' must be true or false, not {kind_of(required)} {shown(required)}"
+        message = f"'required' must be true or false, not {kind_and_value(required)}"
         report(Problem("wrong_type", message, "write true or false", (*path, "required")))
     elif required:
         found["required"] = True

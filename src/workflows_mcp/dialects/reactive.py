@@ -43,7 +43,7 @@ from workflows_mcp.plan.conversion import TYPE_NAMES
 from workflows_mcp.plan.model import SEMANTICS, Plan, Steps
 from workflows_mcp.plan.references import LANGUAGES, ReferenceReader, secrets_in
 from workflows_mcp.steps.registry import StepRegistry
-from workflows_mcp.values import Value, kind_of, nearest, shown
+from workflows_mcp.values import Value, kind_and_value, nearest
 
 Path = tuple[str | int, ...]
 
@@ -225,7 +225,7 @@ def _imports(given: Value, problems: list[Problem]) -> tuple[str, ...]:
     listed = [given] if isinstance(given, str) else given
     if isinstance(listed, list) and all(isinstance(it, str) and it.strip() for it in listed):
         return tuple(dict.fromkeys(listed))
-    message = f"'imports' must be a list of files, not {kind_of(given)} {shown(given)}"
+    message = f"'imports' must be a list of files, not {kind_and_value(given)}"
     hint = 'e.g. imports: ["shared/common-tasks.yaml"]'
     problems.append(Problem("wrong_type", message, hint, ("imports",)))
     return ()
@@ -235,7 +235,7 @@ def _config(given: Value, reader: StepReader, problems: list[Problem]) -> dict[s
     if given is None:
         return {}
     if not isinstance(given, dict):
-        message = f"'config' must be a mapping of names and values, not {kind_of(given)} {shown(given)}"
+        message = f"'config' must be a mapping of names and values, not {kind_and_value(given)}"
         problems.append(Problem("wrong_type", message, "e.g. config: {max_parallel_agents: 10}", ("config",)))
         return {}
     for use in ReferenceReader(reader.references.language).in_value(given, ("config",)):
@@ -251,13 +251,13 @@ def _on_resume(given: Value, problems: list[Problem]) -> dict[str, Value]:
         return {}
     path = ("on_resume",)
     if not isinstance(given, dict):
-        message = f"'on_resume' must be a mapping, not {kind_of(given)} {shown(given)}"
+        message = f"'on_resume' must be a mapping, not {kind_and_value(given)}"
         problems.append(Problem("wrong_type", message, "e.g. on_resume: {retry_failed_steps: true}", path))
         return {}
     problems += unknown_keys(given, ON_RESUME, path, "'on_resume'")
     for key in ON_RESUME:
         if key in given and not isinstance(given[key], bool):
-            message = f"'{key}' must be true or false, not {kind_of(given[key])} {shown(given[key])}"
+            message = f"'{key}' must be true or false, not {kind_and_value(given[key])}"
             problems.append(Problem("wrong_type", message, "write true or false", (*path, key)))
     return {key: it for key, it in given.items() if key in ON_RESUME}
 

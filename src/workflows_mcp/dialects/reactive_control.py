@@ -14,7 +14,7 @@ from workflows_mcp.dialects.reactive_drafts import ReactiveDraft
 from workflows_mcp.dialects.repetition import check_children, read_items, read_max_parallel
 from workflows_mcp.dialects.step_keys import read_word
 from workflows_mcp.plan.model import Call, ForEach, Return, Tell, UpdateState, Wait
-from workflows_mcp.values import Value, did_you_mean, kind_of, nearest, shown
+from workflows_mcp.values import Value, did_you_mean, kind_and_value, nearest, shown
 
 if TYPE_CHECKING:
     from workflows_mcp.dialects.reactive_steps import StepReader
@@ -236,7 +236,7 @@ def _on_sub_agent_error(
     if isinstance(given, str):
         given = {"strategy": given}
     if not isinstance(given, dict):
-        message = f"'on_sub_agent_error' must be a mapping, not {kind_of(given)} {shown(given)}"
+        message = f"'on_sub_agent_error' must be a mapping, not {kind_and_value(given)}"
         hint = "e.g. on_sub_agent_error: {strategy: retry_failed, max_retries: 2}"
         reader.problem("wrong_type", message, hint, path)
         return None, ()
@@ -270,10 +270,10 @@ def _read_include(reader: StepReader, draft: ReactiveDraft, step: dict[str, Valu
     timeout = reader.seconds(draft, step, "timeout", least=1)
     called, inputs = step.get("workflow"), step.get("inputs")
     if called is not None and not isinstance(called, str):
-        message = f"'workflow' must be the name of a workflow, not {kind_of(called)} {shown(called)}"
+        message = f"'workflow' must be the name of a workflow, not {kind_and_value(called)}"
         reader.problem("wrong_type", message, 'e.g. workflow: "shared:check-standards"', (*at, "workflow"))
     if inputs is not None and not isinstance(inputs, dict | str):
-        message = f"'inputs' must be a mapping of names and values, not {kind_of(inputs)} {shown(inputs)}"
+        message = f"'inputs' must be a mapping of names and values, not {kind_and_value(inputs)}"
         reader.problem("wrong_type", message, "write the inputs below it: name: value", (*at, "inputs"))
         inputs = None
     draft.uses += reader.references.in_value(called, (*at, "workflow"))

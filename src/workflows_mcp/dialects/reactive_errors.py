@@ -19,7 +19,7 @@ from workflows_mcp.dialects.step_keys import read_word
 from workflows_mcp.errors import Problem
 from workflows_mcp.plan.conversion import converted
 from workflows_mcp.plan.references import Use
-from workflows_mcp.values import Value, kind_of, shown
+from workflows_mcp.values import Value, kind_and_value
 
 Path = tuple[str | int, ...]
 
@@ -52,7 +52,7 @@ class ErrorReader:
         if given is None:
             return handling
         if not isinstance(given, dict):
-            message = f"'error_handling' must be a mapping, not {kind_of(given)} {shown(given)}"
+            message = f"'error_handling' must be a mapping, not {kind_and_value(given)}"
             self.reader.problem("wrong_type", message, "e.g. error_handling: {on_error: continue}", path)
             return handling
         keys = TASK_KEYS if of_task else KEYS
@@ -111,7 +111,7 @@ class ErrorReader:
         if isinstance(given, bool):
             given = {"enabled": given}
         if not isinstance(given, dict):
-            message = f"'error_collection' must be a mapping, not {kind_of(given)} {shown(given)}"
+            message = f"'error_collection' must be a mapping, not {kind_and_value(given)}"
             reader.problem("wrong_type", message, "e.g. error_collection: {enabled: true}", path)
             return
         for problem in unknown_keys(given, COLLECTION_KEYS, path, "'error_collection'"):

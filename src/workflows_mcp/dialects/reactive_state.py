@@ -22,7 +22,7 @@ from workflows_mcp.dialects.step_keys import read_word
 from workflows_mcp.errors import Problem
 from workflows_mcp.plan.model import Computed, ComputedOnError
 from workflows_mcp.plan.references import ReferenceReader, Use
-from workflows_mcp.values import Value, did_you_mean, kind_of, nearest, shown
+from workflows_mcp.values import Value, did_you_mean, kind_and_value, nearest, shown
 
 Path = tuple[str | int, ...]
 
@@ -97,7 +97,7 @@ class StateReader:
         if isinstance(given, dict):
             return given
         if given is not None:
-            message = f"'{path[-1]}' must be a mapping, not {kind_of(given)} {shown(given)}"
+            message = f"'{path[-1]}' must be a mapping, not {kind_and_value(given)}"
             self._problem("wrong_type", message, example, path)
         return {}
 
@@ -168,16 +168,14 @@ class StateReader:
     def _computed(self, name: str, given: Value, path: Path, declared: Declared) -> Computed:
         example = f"e.g. {name}: {{from: raw.files, transform: input.length}}"
         if not isinstance(given, dict):
-            message = f"the computed field '{name}' must be a mapping, not {kind_of(given)} {shown(given)}"
+            message = f"the computed field '{name}' must be a mapping, not {kind_and_value(given)}"
             self._problem("wrong_type", message, example, path)
             return Computed(static=True)
         self.problems += unknown_keys(given, COMPUTED_KEYS, path, f"the computed field '{name}'")
         if "type" in given:
             self._type(given["type"], (*path, "type"))
         if given.get("static") is not None and not isinstance(given["static"], bool):
-            message = (
-                f"'static' must be true or false, not {kind_of(given['static'])} {shown(given['static'])}"
-            )
+            message = f"'static' must be true or false, not {kind_and_value(given['static'])}"
             self._problem("wrong_type", message, "true: the field is its value, always", (*path, "static"))
             return Computed(static=True)
         if given.get("static"):
@@ -250,7 +248,7 @@ class StateReader:
             return script
         if isinstance(script, bool | int | float):
             return shown(script)
-        message = f"'{key}' must be JavaScript, not {kind_of(script)} {shown(script)}"
+        message = f"'{key}' must be JavaScript, not {kind_and_value(script)}"
         self._problem("wrong_type", message, f'e.g. {key}: "input.length > 0"', (*path, key))
         return "null"
 
@@ -262,7 +260,7 @@ class StateReader:
             return (given,) if self._is_source(given, where) else ()
         if isinstance(given, list) and given:
             return tuple(it for index, it in enumerate(given) if self._is_source(it, (*where, index)))
-        message = f"'from' must be a path or a list of them, not {kind_of(given)} {shown(given)}"
+        message = f"'from' must be a path or a list of them, not {kind_and_value(given)}"
         self._problem(
             "wrong_type", message, 'e.g. from: "raw.files", or from: ["raw.files", "raw.status"]', where
         )

@@ -19,7 +19,7 @@ from workflows_mcp.dialects.step_types import StepTypes
 from workflows_mcp.errors import Problem
 from workflows_mcp.plan.model import Do
 from workflows_mcp.steps.base import Hands, Step
-from workflows_mcp.values import Value, kind_of, nearest, shown
+from workflows_mcp.values import Value, kind_and_value, nearest, shown
 
 Path = tuple[str | int, ...]
 
@@ -126,7 +126,7 @@ class StepReader(StepTypes, ReactiveValues):
         draft.uses += self.references.in_value(given, path)
         if isinstance(given, str):
             return given
-        self.problem("wrong_type", f"'{key}' must be text, not {kind_of(given)} {shown(given)}", means, path)
+        self.problem("wrong_type", f"'{key}' must be text, not {kind_and_value(given)}", means, path)
         return None
 
     # What steps say of their failures
@@ -224,7 +224,7 @@ class StepReader(StepTypes, ReactiveValues):
         """`mcp: {method, params}`, or both in the step, become the inputs of the step type."""
         inner = given.pop(MCP, None)
         if inner is not None and not isinstance(inner, dict):
-            message = f"'{MCP}' must be a mapping, not {kind_of(inner)} {shown(inner)}"
+            message = f"'{MCP}' must be a mapping, not {kind_and_value(inner)}"
             self.problem("wrong_type", message, "e.g. mcp: {method: lint_project, params: {}}", (*at, MCP))
             inner = {"method": "?"}  # so that nothing more is said of it
         for spelt, key in _SPELLINGS.items():

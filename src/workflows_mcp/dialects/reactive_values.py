@@ -19,7 +19,7 @@ from workflows_mcp.errors import ExpressionError
 from workflows_mcp.plan.conversion import converted
 from workflows_mcp.plan.model import MOST_SECONDS, Change, ChangeOperation
 from workflows_mcp.plan.retry import MOST_ATTEMPTS
-from workflows_mcp.values import Value, kind_of, nearest, shown
+from workflows_mcp.values import Value, kind_and_value, nearest, shown
 
 Path = tuple[str | int, ...]
 
@@ -49,7 +49,7 @@ class ReactiveValues(StepValues):
         elif isinstance(given, dict):
             found = [self._change(draft, given, (key,))]
         else:
-            message = f"'{key}' must be a mapping or a list of them, not {kind_of(given)} {shown(given)}"
+            message = f"'{key}' must be a mapping or a list of them, not {kind_and_value(given)}"
             self.problem("wrong_type", message, f"e.g. {key}: {{path: raw.result}}", at)
             return ()
         return tuple(change for change in found if change is not None)
@@ -57,7 +57,7 @@ class ReactiveValues(StepValues):
     def updates(self, draft: ReactiveDraft, given: Value) -> tuple[Change, ...]:
         """The `updates` of a step of type state_update."""
         if not isinstance(given, list) or not given:
-            what = "is empty" if given == [] else f"must be a list, not {kind_of(given)} {shown(given)}"
+            what = "is empty" if given == [] else f"must be a list, not {kind_and_value(given)}"
             hint = "e.g. updates: [{path: raw.count, value: 1}]"
             self.problem("wrong_type", f"'updates' {what}", hint, (*draft.at, "updates"))
             return ()
@@ -76,7 +76,7 @@ class ReactiveValues(StepValues):
     ) -> Change | None:
         at = (*draft.at, *inside)
         if not isinstance(given, dict):
-            message = f"a change of the state must be a mapping, not {kind_of(given)} {shown(given)}"
+            message = f"a change of the state must be a mapping, not {kind_and_value(given)}"
             self.problem("wrong_type", message, "e.g. {path: raw.result, value: …}", at)
             return None
         missing = ["path"] if given.get("path") is None else []
@@ -114,7 +114,7 @@ class ReactiveValues(StepValues):
     def state_path(self, draft: ReactiveDraft, given: Value, path: Path) -> Keys:
         """The keys of a place in the state; none where it cannot be written."""
         if not isinstance(given, str):
-            message = f"'{path[-1]}' must be text, not {kind_of(given)} {shown(given)}"
+            message = f"'{path[-1]}' must be text, not {kind_and_value(given)}"
             self.problem("wrong_type", message, f"e.g. {path[-1]}: raw.result", path)
             return ()
         try:
@@ -132,7 +132,7 @@ class ReactiveValues(StepValues):
         if given is None:
             return ""
         if not isinstance(given, str) or not given.strip():
-            message = f"'transform' must be JavaScript, not {kind_of(given)} {shown(given)}"
+            message = f"'transform' must be JavaScript, not {kind_and_value(given)}"
             self.problem("wrong_type", message, 'e.g. transform: "input.trim()"', path)
             return ""
         dynamic = self.references.language.is_dynamic(given)

@@ -14,7 +14,7 @@ from workflows_mcp.plan.conversion import at_once
 from workflows_mcp.plan.model import ForEach
 from workflows_mcp.plan.references import ReferenceReader, Use
 from workflows_mcp.plan.retry import WrongRetry, as_mapping, read_rule
-from workflows_mcp.values import Value, did_you_mean, kind_of, shown
+from workflows_mcp.values import Value, did_you_mean, kind_and_value, shown
 
 Path = tuple[str | int, ...]
 Report = Callable[[Problem], None]
@@ -79,7 +79,7 @@ def read_items(
     if isinstance(given, kinds) or _dynamic(given, references.language):
         return given, uses
     wanted = "a list or an object" if dict in kinds else "a list"
-    message = f"'{path[-1]}' must be {wanted}, not {kind_of(given)} {shown(given)}"
+    message = f"'{path[-1]}' must be {wanted}, not {kind_and_value(given)}"
     report(Problem("wrong_type", message, example, path))
     return [], uses
 

@@ -69,9 +69,14 @@ _BEFORE = frozenset({"before", "plain", "wrap"})
 
 def expression_or(schema: Schema, text: Schema = EXPRESSION) -> Schema:
     """Either what `schema` takes, or text with an expression, or text that says the same."""
-    inner = {key: value for key, value in schema.items() if key not in _ANNOTATIONS}
-    outer = {key: value for key, value in schema.items() if key in _ANNOTATIONS}
-    return {**outer, "anyOf": [inner, text]}
+    about, taken = annotations_apart(schema)
+    return {**about, "anyOf": [taken, text]}
+
+
+def annotations_apart(schema: Schema) -> tuple[Schema, Schema]:
+    """What a schema says of a value for people, and what it takes."""
+    about = {key: value for key, value in schema.items() if key in _ANNOTATIONS}
+    return about, {key: value for key, value in schema.items() if key not in _ANNOTATIONS}
 
 
 def number_or_expression(schema: Schema) -> Schema:

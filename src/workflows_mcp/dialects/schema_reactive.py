@@ -7,6 +7,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from pydantic.fields import FieldInfo
+
 from workflows_mcp.dialects import reactive, reactive_control, reactive_errors
 from workflows_mcp.dialects.document_keys import EXTENSION
 from workflows_mcp.dialects.reactive_control import CONTROL, REQUIRED, SAME, STRATEGIES, own_keys
@@ -17,6 +19,7 @@ from workflows_mcp.dialects.reactive_steps import (
     ON_ERROR,
     OUTPUT_FORMAT,
     RENAMED,
+    TIMED,
     keys_beside,
 )
 from workflows_mcp.dialects.reactive_values import CHANGE_KEYS
@@ -199,7 +202,8 @@ def _error_handling() -> Schema:
 
 
 def _step_keys() -> dict[str, Schema]:
-    milliseconds = number_or_expression({"type": ["number", "null"], "minimum": 0})
+    delay = number_or_expression({"type": ["number", "null"], "minimum": 0})
+    limit = number_or_expression({"type": ["number", "null"], "minimum": 1})
     changes: Schema = {
         "anyOf": [
             {"$ref": "#/$defs/change"},
@@ -226,9 +230,9 @@ def _step_keys() -> dict[str, Schema]:
             "description": "How often it is tried again, with on_error: retry.",
             **number_or_expression({"type": ["integer", "null"], "minimum": 0}),
         },
-        "retry_delay": {"description": "Milliseconds before it is tried again.", **milliseconds},
+        "retry_delay": {"description": "Milliseconds before it is tried again.", **delay},
         "fallback_value": {"description": "Its result when it has failed for good."},
-        "timeout": {"description": "Milliseconds after which it has failed.", **milliseconds},
+        "timeout": {"description": "Milliseconds after which it is ended, and has failed.", **limit},
         "on_interrupt": {
             "description": "What becomes of it if a crash cuts it off.",
             "enum": [*ON_INTERRUPT, None],
@@ -317,9 +321,17 @@ def _control(kind: str, keys: Mapping[str, Schema]) -> Schema:
     return found
 
 
+def _milliseconds(seconds: FieldInfo, keys: Mapping[str, Schema]) -> Schema:
+    """What a limit in seconds, as the step type has it, is in this dialect."""
+    default = seconds.get_default()
+    return {**keys["timeout"], "default": round(default * 1000)} if default else keys["timeout"]
+
+
 def _work(name: str, kind: Step, keys: Mapping[str, Schema]) -> Schema:
     inputs, required = inputs_of(kind)
     beside = {key: keys.get(key, {}) for key in keys_beside(kind)}
+    if kind.name in TIMED and kind.timeout_input is not None:
+        inputs[kind.timeout_input] = _milliseconds(kind.Inputs.model_fields[kind.timeout_input], keys)
     renamed = RENAMED.get(kind.name, {})
     if not renamed:
         return branch(name, {**beside, **inputs}, required)

@@ -10,9 +10,15 @@ from collections.abc import Mapping
 
 from workflows_mcp.dialects import stateful
 from workflows_mcp.dialects.document_keys import EXTENSION
-from workflows_mcp.dialects.schema_inputs import Schema, expression_or, inputs_schema, number_or_expression
+from workflows_mcp.dialects.schema_inputs import (
+    Schema,
+    annotations_apart,
+    expression_or,
+    inputs_schema,
+    number_or_expression,
+)
 from workflows_mcp.dialects.stateful_control import CONTROL, REQUIRED, own_keys
-from workflows_mcp.dialects.stateful_steps import DIALECT, keys_beside
+from workflows_mcp.dialects.stateful_steps import DEFAULTS, DIALECT, keys_beside
 from workflows_mcp.dialects.step_keys import ON_FAILURE, ON_INTERRUPT
 from workflows_mcp.dialects.step_types import HANDS, LEFT_OUT
 from workflows_mcp.settings import STATE_ACCESS
@@ -96,6 +102,8 @@ def step(steps: Mapping[str, Step], about: Mapping[str, Schema]) -> Schema:
     for name, kind in steps.items():
         if name not in CONTROL:
             inputs, required = inputs_of(kind)
+            for key, value in DEFAULTS.get(kind.name, {}).items():
+                inputs[key] = {**inputs[key], "default": value}
             beside = {key: keys.get(key, {}) for key in keys_beside(kind)}
             branches.append(branch(name, {**beside, **inputs}, required))
     return step_of(names, ["id", "type"], branches)
@@ -204,11 +212,8 @@ def inputs_of(kind: Step) -> tuple[dict[str, Schema], list[str]]:
 
 def _or_nothing(schema: Schema) -> Schema:
     """null is the same as nothing."""
-    return (
-        {"anyOf": [schema, {"type": "null"}]}
-        if "type" in schema or "anyOf" in schema or "$ref" in schema
-        else schema
-    )
+    about, taken = annotations_apart(schema)
+    return {**about, "anyOf": [taken, {"type": "null"}]} if taken else schema
 
 
 def branch(kind: str, properties: dict[str, Schema], required: list[str]) -> Schema:

@@ -35,7 +35,7 @@ from workflows_mcp.plan.model import Plan, Steps
 from workflows_mcp.plan.references import LANGUAGES, ReferenceReader, secrets_in
 from workflows_mcp.settings import STATE_ACCESS
 from workflows_mcp.steps.registry import StepRegistry
-from workflows_mcp.values import Value, kind_of, shown
+from workflows_mcp.values import Value, kind_and_value
 
 Path = tuple[str | int, ...]
 
@@ -166,7 +166,7 @@ class _Compiler:
         if given is None:
             return {}
         if not isinstance(given, dict):
-            message = f"'initial_state' must be a mapping of fields, not {kind_of(given)} {shown(given)}"
+            message = f"'initial_state' must be a mapping of fields, not {kind_and_value(given)}"
             self.problems.append(Problem("wrong_type", message, "e.g. initial_state: {count: 0}", path))
             return {}
         for use in ReferenceReader(self.reader.references.language).in_value(given, path):

@@ -13,7 +13,7 @@ from workflows_mcp.dialects.repetition import check_children, read_items, read_m
 from workflows_mcp.dialects.stateful_drafts import StepDraft
 from workflows_mcp.dialects.step_keys import read_timeout
 from workflows_mcp.plan.model import Call, ForEach, Return, SetState, Wait
-from workflows_mcp.values import Value, did_you_mean, kind_of, nearest, shown
+from workflows_mcp.values import Value, did_you_mean, kind_and_value, kind_of, nearest, shown
 
 if TYPE_CHECKING:
     from workflows_mcp.dialects.stateful_steps import StepReader
@@ -142,7 +142,7 @@ def _read_goto(reader: StepReader, draft: StepDraft, step: dict[str, Value]) -> 
     if isinstance(target, str):
         draft.target = target
     elif target is not None:
-        message = f"'target' must be the id of a step, not {kind_of(target)} {shown(target)}"
+        message = f"'target' must be the id of a step, not {kind_and_value(target)}"
         reader.problem("wrong_type", message, "e.g. target: improve-quality", path)
     least = "how often it may jump; after that the steps below it go on"
     draft.most = reader.number(draft, step, "max_iterations", 1, least, whole=True)
@@ -160,10 +160,10 @@ def _read_workflow(reader: StepReader, draft: StepDraft, step: dict[str, Value])
     draft.uses += uses
     called, inputs = step.get("workflow"), step.get("inputs")
     if called is not None and not isinstance(called, str):
-        message = f"'workflow' must be the name of a workflow, not {kind_of(called)} {shown(called)}"
+        message = f"'workflow' must be the name of a workflow, not {kind_and_value(called)}"
         reader.problem("wrong_type", message, "e.g. workflow: run-tests", (*at, "workflow"))
     if inputs is not None and not isinstance(inputs, dict | str):
-        message = f"'inputs' must be a mapping of names and values, not {kind_of(inputs)} {shown(inputs)}"
+        message = f"'inputs' must be a mapping of names and values, not {kind_and_value(inputs)}"
         reader.problem("wrong_type", message, "write the inputs below it: name: value", (*at, "inputs"))
         inputs = None
     draft.uses += reader.references.in_value(called, (*at, "workflow"))

@@ -17,13 +17,13 @@ from workflows_mcp.dialects.step_keys import read_id, read_on_failure, read_on_i
 from workflows_mcp.dialects.step_types import StepTypes
 from workflows_mcp.plan.model import Do
 from workflows_mcp.steps.base import Hands, Step
-from workflows_mcp.values import Value, kind_of, nearest, shown
+from workflows_mcp.values import Value, kind_and_value, nearest
 
 Path = tuple[str | int, ...]
 
 DIALECT = "stateful"
-SHELL, SHELL_SECONDS = "Shell", 30
-"""How long a command may take where the step does not say."""
+DEFAULTS: Mapping[str, Mapping[str, Value]] = {"Shell": {"timeout": 30}}
+"""What inputs of step types are where the step does not say, if that is not what the type has for them."""
 
 
 _MEANT = {
@@ -106,7 +106,7 @@ class StepReader(StepTypes, StatefulValues):
 
     def _needs_state(self, draft: StepDraft, given: Value, path: Path) -> None:
         if not isinstance(given, list) or not all(isinstance(name, str) for name in given):
-            message = f"'needs_state' must be a list of fields, not {kind_of(given)} {shown(given)}"
+            message = f"'needs_state' must be a list of fields, not {kind_and_value(given)}"
             self.problem("wrong_type", message, 'e.g. needs_state: ["files", "config"], or ["*"]', path)
             draft.sees_all = True  # so that it causes no further problems
             return
@@ -125,8 +125,8 @@ class StepReader(StepTypes, StatefulValues):
             inputs |= {"agent": agent} if agent else {}
         self.problems += check_step_inputs(shape, inputs, dynamic, at, self.document, as_a_whole=True)
         inputs = {name: value for name, value in inputs.items() if name in shape.names}
-        if kind.name == SHELL:
-            inputs.setdefault("timeout", SHELL_SECONDS)
+        for name, value in DEFAULTS.get(kind.name, {}).items():
+            inputs.setdefault(name, value)
         by = self.hands(shape, step, inputs, at)
         draft.do = Do(
             step=kind.name,

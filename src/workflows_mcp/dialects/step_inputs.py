@@ -21,7 +21,7 @@ from pydantic_core import ErrorDetails
 from workflows_mcp.dialects.yaml_source import Document
 from workflows_mcp.errors import Problem
 from workflows_mcp.steps.base import Step
-from workflows_mcp.values import Value, did_you_mean, kind_of, nearest, shown
+from workflows_mcp.values import Value, did_you_mean, kind_and_value, nearest
 
 Path = tuple[str | int, ...]
 _UNSET = object()
@@ -217,7 +217,7 @@ def _wrong_values(
         if not reasons.startswith("must be"):
             what += ":"  # the step's own words
         elif place:
-            got = f", not {kind_of(value)} {shown(value)}"
+            got = f", not {kind_and_value(value)}"
         yield Problem(
             "wrong_type", f"{what} {reasons}{got}", _hint(shape, place, value, here), (*path, *place)
         )

@@ -13,7 +13,7 @@ from workflows_mcp.errors import Problem
 from workflows_mcp.plan.conversion import converted
 from workflows_mcp.plan.model import OnFailure, OnInterrupt
 from workflows_mcp.plan.references import ReferenceReader, Use
-from workflows_mcp.values import Value, did_you_mean, kind_of, shown
+from workflows_mcp.values import Value, did_you_mean, kind_and_value, shown
 
 Path = tuple[str | int, ...]
 Report = Callable[[Problem], None]
@@ -68,7 +68,7 @@ def read_timeout(
     report(
         Problem(
             "wrong_type",
-            f"'timeout' must be a number of seconds above 0, not {kind_of(given)} {shown(given)}",
+            f"'timeout' must be a number of seconds above 0, not {kind_and_value(given)}",
             "e.g. timeout: 90",
             path,
         )
@@ -110,7 +110,7 @@ def named_tasks(
     if given is None:
         return {}
     if not isinstance(given, dict):
-        message = f"'{key}' must be a mapping of names, not {kind_of(given)} {shown(given)}"
+        message = f"'{key}' must be a mapping of names, not {kind_and_value(given)}"
         hint = f"e.g. {key}: {{{example}: {{steps: […]}}}}"
         problems.append(Problem("wrong_type", message, hint, (key,)))
         return {}
@@ -123,6 +123,6 @@ def named_tasks(
         if isinstance(task, dict):
             tasks[name] = task
             continue
-        message = f"the task '{name}' must be a mapping, not {kind_of(task)} {shown(task)}"
+        message = f"the task '{name}' must be a mapping, not {kind_and_value(task)}"
         problems.append(Problem("wrong_type", message, has, (key, name), on_key=True))
     return tasks

@@ -21,7 +21,7 @@ from workflows_mcp.plan.calls import is_dynamic
 from workflows_mcp.plan.references import ReferenceReader
 from workflows_mcp.steps.base import Hands, Step
 from workflows_mcp.steps.registry import StepRegistry
-from workflows_mcp.values import Value, did_you_mean, kind_of, nearest, shown
+from workflows_mcp.values import Value, did_you_mean, kind_and_value, kind_of, nearest, shown
 
 Path = tuple[str | int, ...]
 
@@ -74,7 +74,7 @@ class StepTypes(StepValues, ABC):
             if isinstance(step, dict):
                 found.append((step, (*path, index)))
             else:
-                message = f"a step must be a mapping, not {kind_of(step)} {shown(step)}"
+                message = f"a step must be a mapping, not {kind_and_value(step)}"
                 self.problem("wrong_type", message, f"e.g. {self.step_example}", (*path, index))
         return found
 

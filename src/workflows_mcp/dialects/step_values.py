@@ -13,7 +13,7 @@ from workflows_mcp.dialects.yaml_source import Document
 from workflows_mcp.errors import Problem
 from workflows_mcp.plan.conversion import converted
 from workflows_mcp.plan.references import ReferenceReader
-from workflows_mcp.values import Value, kind_of, shown
+from workflows_mcp.values import Value, kind_and_value, shown
 
 Path = tuple[str | int, ...]
 
@@ -36,7 +36,7 @@ class StepValues:
         if isinstance(given, str):
             draft.uses += self.references.in_condition(given, path)
             return given
-        message = f"a condition is text, not {kind_of(given)} {shown(given)}"
+        message = f"a condition is text, not {kind_and_value(given)}"
         self.problem("wrong_type", message, f'e.g. {path[-1]}: "{self.condition_example}"', path)
         return None
 
@@ -70,6 +70,6 @@ class StepValues:
     def flag(self, given: Value, path: Path, hint: str) -> bool:
         if isinstance(given, bool):
             return given
-        message = f"'{path[-1]}' must be true or false, not {kind_of(given)} {shown(given)}"
+        message = f"'{path[-1]}' must be true or false, not {kind_and_value(given)}"
         self.problem("wrong_type", message, hint, path)
         return False

@@ -15,7 +15,7 @@ from typing import NamedTuple
 from workflows_mcp.errors import ExpressionError
 from workflows_mcp.expressions.base import Expression, Reference, Scope
 from workflows_mcp.expressions.lookup import follow
-from workflows_mcp.values import Value, kind_of, shown
+from workflows_mcp.values import Value, kind_and_value
 
 Evaluator = Callable[[Scope], Value]
 MAX_DEPTH = 50
@@ -41,7 +41,7 @@ def as_truth(value: Value) -> bool:
     if isinstance(value, str) and value.strip() in _TRUTH:
         return _TRUTH[value.strip()]
     raise ExpressionError(
-        f"a condition must give true or false, not {kind_of(value)} {shown(value)}",
+        f"a condition must give true or false, not {kind_and_value(value)}",
         hint="compare it with something, e.g. ${…} == 'yes' or ${…} > 0",
         code="not_boolean",
     )
@@ -65,7 +65,7 @@ def _is_number(value: Value) -> bool:
 def _refuse_mixed(left: Value, right: Value) -> None:
     if (_is_number(left) and isinstance(right, str)) or (isinstance(left, str) and _is_number(right)):
         raise ExpressionError(
-            f"{kind_of(left)} {shown(left)} cannot be compared with {kind_of(right)} {shown(right)}",
+            f"{kind_and_value(left)} cannot be compared with {kind_and_value(right)}",
             hint="compare numbers with numbers, or put the number in quotes to compare text",
             code="type_mismatch",
         )
@@ -85,7 +85,7 @@ def _ordered(compare: Callable[[Value, Value], bool]) -> Callable[[Value, Value]
             return compare(left, right)
         _refuse_mixed(left, right)
         raise ExpressionError(
-            f"{kind_of(left)} {shown(left)} and {kind_of(right)} {shown(right)} have no order",
+            f"{kind_and_value(left)} and {kind_and_value(right)} have no order",
             code="type_mismatch",
         )
 
@@ -95,16 +95,14 @@ def _ordered(compare: Callable[[Value, Value], bool]) -> Callable[[Value, Value]
 def _contained(item: Value, container: Value) -> bool:
     if isinstance(container, str):
         if not isinstance(item, str):
-            raise ExpressionError(
-                f"{kind_of(item)} {shown(item)} cannot be part of text", code="type_mismatch"
-            )
+            raise ExpressionError(f"{kind_and_value(item)} cannot be part of text", code="type_mismatch")
         return item in container
     if isinstance(container, dict):
         return isinstance(item, str) and item in container
     if isinstance(container, list):
         return any(equal(item, member) for member in container)
     raise ExpressionError(
-        f"'in' needs text, a list or an object on its right, not {kind_of(container)} {shown(container)}",
+        f"'in' needs text, a list or an object on its right, not {kind_and_value(container)}",
         code="type_mismatch",
     )
 

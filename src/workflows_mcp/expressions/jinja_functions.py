@@ -19,7 +19,7 @@ from jinja2.runtime import Context
 from workflows_mcp.errors import ExpressionError
 from workflows_mcp.expressions import patterns
 from workflows_mcp.expressions.jinja_filters import OUR_FILTERS, as_text, largest, measure
-from workflows_mcp.values import Value, from_json_in_run, kind_of, shown
+from workflows_mcp.values import Value, from_json_in_run, kind_and_value, shown
 
 TIME_NAME = "__now__"
 """The name in a scope under which the time stands, in seconds since 1970; expressions cannot reach it."""
@@ -168,7 +168,7 @@ def _bool(value: Any) -> bool:
         return bool(value)
     truth = _TRUTH.get(value.strip().lower())
     if truth is None:
-        raise ExpressionError(f"bool: {kind_of(value)} {shown(value)} is neither true nor false")
+        raise ExpressionError(f"bool: {kind_and_value(value)} is neither true nor false")
     return truth
 
 

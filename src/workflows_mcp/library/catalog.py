@@ -1,7 +1,8 @@
 """Which workflows there are. Directories are looked into when somebody asks, never before.
 
 A workflow is known by the `name:` in its file, or by the file's own name where there is none. A later
-directory overrides an earlier one. A broken file hides nothing but itself: it is listed with its
+directory overrides an earlier one; of two files of the same name in one directory the last one counts, and
+that is told, because nobody means it. A broken file hides nothing but itself: it is listed with its
 problems, and whoever asks for it gets them as a DefinitionError.
 
     catalog = Catalog.of(settings, registry)
@@ -11,31 +12,31 @@ problems, and whoever asks for it gets them as a DefinitionError.
 
 from __future__ import annotations
 
-import os
-import stat
-from collections import OrderedDict
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
+import logging
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 from workflows_mcp.dialects import Definition, load
 from workflows_mcp.errors import DefinitionError, Place, Problem, RequestError, UnknownWorkflow
 from workflows_mcp.library.bundles import assemble
-from workflows_mcp.library.imports import Importer, Joined
-from workflows_mcp.library.names import name_in
+from workflows_mcp.library.folders import Folder
+from workflows_mcp.library.imports import Importer
+from workflows_mcp.library.memory import Facts, Memory, facts_of, stamp_of
+from workflows_mcp.library.names import name_in, place_of_name
 from workflows_mcp.limits import DEFAULT_LIMITS, Limits
 from workflows_mcp.plan.calls import called_workflows
-from workflows_mcp.plan.model import Bundle, Plan
+from workflows_mcp.plan.model import Bundle
 from workflows_mcp.settings import Settings
 from workflows_mcp.steps.registry import StepRegistry
 from workflows_mcp.values import did_you_mean
+
+logger = logging.getLogger(__name__)
 
 Read = Callable[[str, str], Definition]
 """(text, file) to definition; raises DefinitionError with all that is wrong."""
 
 BUILT_IN = "built-in"
-_SUFFIXES = (".yaml", ".yml")
-_SKIPPED = frozenset({"node_modules", "__pycache__"})
 _HEAD_BYTES = 64 * 1024
 _HIDES_CALLS = frozenset({"cycle", "duplicate_id", "circular_call"})
 """Problems of a draft that leave no order in which calls could be looked at."""
@@ -55,6 +56,11 @@ class WorkflowSummary:
     """It is offered as a prompt of its own."""
     problems: tuple[Problem, ...] = ()
 
+    @property
+    def is_built_in(self) -> bool:
+        """It came with the server, and nobody has put one of their own in its place."""
+        return self.source == BUILT_IN
+
 
 @dataclass(frozen=True, slots=True)
 class Entry:
@@ -63,69 +69,6 @@ class Entry:
     name: str
     path: Path
     source: str
-
-
-@dataclass(frozen=True, slots=True)
-class Folder:
-    """A place to look into. `deep`: the folders in it too."""
-
-    path: Path
-    label: str
-    deep: bool = True
-
-
-_BUNDLES = 64
-Stamp = tuple[int, int]
-"""When a file changed last, and its size: the same stamp, the same content."""
-
-
-Facts = tuple[str, str, tuple[str, ...], bool, bool]
-"""What a list says of a workflow beside its name: description, dialect, tags; whether it is offered as a
-prompt; and whether it can be run, or has only tasks for others."""
-
-
-@dataclass(slots=True)
-class Memory:
-    """What was read before, by file, as long as the file stays the same. Of definitions only the last ones
-    are kept; what a list needs of them is small, and kept of all."""
-
-    most: int = DEFAULT_LIMITS.cached_definitions
-    names: dict[Path, tuple[Stamp, str]] = field(default_factory=dict)
-    facts: dict[Path, tuple[Stamp, Facts]] = field(default_factory=dict)
-    definitions: OrderedDict[Path, tuple[Stamp, Definition | DefinitionError]] = field(
-        default_factory=OrderedDict
-    )
-    bundles: OrderedDict[str, Bundle] = field(default_factory=OrderedDict)
-    joined: Joined = field(default_factory=dict)
-
-    def definition(self, path: Path, stamp: Stamp | None) -> Definition | DefinitionError | None:
-        remembered = self.definitions.get(path)
-        if remembered is None or remembered[0] != stamp:
-            return None
-        self.definitions.move_to_end(path)
-        return remembered[1]
-
-    def keep(self, path: Path, stamp: Stamp, found: Definition | DefinitionError) -> None:
-        self.definitions[path] = (stamp, found)
-        self.definitions.move_to_end(path)
-        if len(self.definitions) > self.most:
-            self.definitions.popitem(last=False)
-        if isinstance(found, Definition):
-            self.facts[path] = (stamp, _facts_of(found.plan))
-        else:
-            self.facts.pop(path, None)
-
-    def same(self, bundle: Bundle) -> Bundle:
-        """The bundle that was handed out before, if nothing in it has changed: runs then share it."""
-        known = self.bundles.get(bundle.main)
-        plans = list(map(id, bundle.plans.values()))
-        if known is None or list(map(id, known.plans.values())) != plans:
-            known = bundle
-        self.bundles[bundle.main] = known
-        self.bundles.move_to_end(bundle.main)
-        if len(self.bundles) > _BUNDLES:
-            self.bundles.popitem(last=False)
-        return known
 
 
 class Catalog:
@@ -179,11 +122,15 @@ class Catalog:
 
     def check_text(self, text: str, *, file: str = "<yaml>") -> list[Problem]:
         """The warnings of a definition that can be run; raises DefinitionError where it cannot."""
-        path = Path(file)
-        catalog = self._beside(path) if path.is_file() else self
-        definition = catalog._read_all(text, file)
-        catalog._bundle(definition)
-        return definition.warnings
+        path = Path(file).absolute()
+        if not path.is_file():
+            return [*self._check(text, file)]
+        catalog = self._beside(path)
+        same = catalog._same_name(path, text, file)
+        try:
+            return [*catalog._check(text, file), *same]
+        except DefinitionError as error:
+            raise DefinitionError([*error.problems, *same], name=error.name) from None
 
     # Which there are
 
@@ -203,10 +150,15 @@ class Catalog:
         """Every workflow by name, the strongest of each."""
         found: dict[str, Entry] = {}
         for folder in self._folders:
-            for path in _files(folder):
+            here: dict[str, Path] = {}
+            for path in folder.files():
                 name = self._name(path)
-                if name is not None:
-                    found[name] = Entry(name, path, folder.label)
+                if name is None:
+                    continue
+                if name in here:
+                    self._tell_same_name(name, here[name], path)
+                here[name] = path
+                found[name] = Entry(name, path, folder.label)
         return found
 
     def find(self, name: str) -> Entry:
@@ -214,7 +166,7 @@ class Catalog:
         known = self.entries()
         entry = known.get(name)
         if entry is None:
-            looked = ", ".join(folder.label for folder in self._folders) or "nowhere"
+            looked = ", ".join(folder.described() for folder in self._folders) or "nowhere"
             raise UnknownWorkflow(
                 f"there is no workflow '{name}'",
                 hint=f"{did_you_mean(name, known, what='available', limit=30)}; looked in: {looked}",
@@ -263,6 +215,36 @@ class Catalog:
         known = self.entries() if called_workflows(definition.plan) else ()
         return self._memory.same(assemble(definition, self.definition, known, self._importer))
 
+    def _check(self, text: str, file: str) -> Sequence[Problem]:
+        definition = self._read_all(text, file)
+        self._bundle(definition)
+        return definition.warnings
+
+    def _tell_same_name(self, name: str, hidden: Path, used: Path) -> None:
+        if (hidden, used) in self._memory.told:
+            return
+        self._memory.told.add((hidden, used))
+        logger.warning(
+            "two files hold a workflow called '%s': %s is used, %s is not. Give one of them another name.",
+            name,
+            shown_path(used),
+            shown_path(hidden),
+        )
+
+    def _same_name(self, path: Path, text: str, file: str) -> Sequence[Problem]:
+        """A warning where another file of the same directory holds a workflow of the same name."""
+        name = self._name(path)
+        for folder in self._folders:
+            known = [it for it in folder.files() if self._name(it) == name]
+            others = [it for it in known if it.resolve() != path.resolve()]
+            if others and len(others) < len(known):
+                told = ", ".join(map(shown_path, others))
+                which = "this file" if known[-1] not in others else shown_path(known[-1])
+                message = f"the name '{name}' is also that of {told}: started by name, {which} is run"
+                hint, place = "give one of them another name", place_of_name(text, file)
+                return [Problem("name_collision", message, hint, place=place, warning=True)]
+        return []
+
     def _read_all(self, text: str, file: str) -> Definition:
         try:
             return self._read(text, file)
@@ -284,7 +266,7 @@ class Catalog:
 
     def _definition_in(self, path: Path) -> Definition:
         path = path.absolute()
-        stamp = _stamp(path)
+        stamp = stamp_of(path)
         found = self._memory.definition(path, stamp)
         if found is None:
             found = self._load(path)
@@ -315,19 +297,19 @@ class Catalog:
 
     def _tags_of_draft(self, path: Path) -> tuple[str, ...]:
         """The tags of a definition that has problems, as far as it could be read."""
-        found = self._memory.definition(path.absolute(), _stamp(path))
+        found = self._memory.definition(path.absolute(), stamp_of(path))
         draft = found.draft if isinstance(found, DefinitionError) else None
         return draft.plan.tags if isinstance(draft, Definition) else ()
 
     def _facts(self, path: Path) -> Facts:
         remembered = self._memory.facts.get(path.absolute())
-        if remembered is not None and remembered[0] == _stamp(path):
+        if remembered is not None and remembered[0] == stamp_of(path):
             return remembered[1]
-        return _facts_of(self._definition_in(path).plan)
+        return facts_of(self._definition_in(path).plan)
 
     def _name(self, path: Path) -> str | None:
         """The name of the workflow in a file, without reading the file as YAML; None if it is gone."""
-        stamp = _stamp(path)
+        stamp = stamp_of(path)
         if stamp is None:
             return None
         remembered = self._memory.names.get(path)
@@ -367,10 +349,6 @@ class Catalog:
         return DefinitionError([problem], name=path.stem)
 
 
-def _facts_of(plan: Plan) -> Facts:
-    return plan.description, plan.dialect, plan.tags, plan.prompt, bool(plan.body.nodes)
-
-
 def _to_run(definition: Definition) -> Definition:
     """The same; raises RequestError where there is nothing to run."""
     if definition.plan.body.nodes:
@@ -397,29 +375,6 @@ def shown_path(path: Path) -> str:
         return str(path.relative_to(Path.cwd()))
     except ValueError:
         return str(path)
-
-
-def _files(folder: Folder) -> Iterator[Path]:
-    """The definition files of a folder in a fixed order; a folder that does not exist has none."""
-    if not folder.deep:
-        names = sorted(entry.name for entry in os.scandir(folder.path)) if folder.path.is_dir() else []
-        yield from (folder.path / name for name in names if name.endswith(_SUFFIXES))
-        return
-    for directory, inner, names in os.walk(folder.path):
-        inner[:] = sorted(name for name in inner if not name.startswith(".") and name not in _SKIPPED)
-        yield from (Path(directory, name) for name in sorted(names) if name.endswith(_SUFFIXES))
-
-
-def _stamp(path: Path) -> Stamp | None:
-    """None where there is no file, or something that is none: what is read from a pipe or a device need not
-    end."""
-    try:
-        status = path.stat()
-    except OSError:
-        return None
-    if not stat.S_ISREG(status.st_mode):
-        return None
-    return status.st_mtime_ns, status.st_size
 
 
 def _searched(summary: WorkflowSummary) -> str:

@@ -17,7 +17,7 @@ import msgspec
 
 from workflows_mcp.expressions.base import MISSING
 from workflows_mcp.plan.model import ChangeOperation
-from workflows_mcp.values import Value, kind_of, shown
+from workflows_mcp.values import Value, kind_and_value, kind_of, shown
 
 Key = str | int
 Path = tuple[Key, ...]
@@ -119,7 +119,7 @@ def _check_field(declared: str, value: Value, path: Path) -> None:
         fits = value.is_integer()
     if not fits:
         raise WrongChange(
-            f"'{path_text(path)}' is declared as {declared}, and cannot be {kind_of(value)} {shown(value)}",
+            f"'{path_text(path)}' is declared as {declared}, and cannot be {kind_and_value(value)}",
             "give it a value of that type, or change state_schema",
         )
 
@@ -181,8 +181,7 @@ def _put(at: Any, path: Path, depth: int, new: Callable[[Any], tuple[Value, int]
         items[index], grown = _put(items[index], path, depth + 1, new)
         return items, grown + _head(len(items)) - _head(len(at))
     raise WrongChange(
-        f"'{path_text(path[:depth])}' is {kind_of(at)} {shown(at)}: nothing can be written at "
-        f"'{path_text(path)}'",
+        f"'{path_text(path[:depth])}' is {kind_and_value(at)}: nothing can be written at '{path_text(path)}'",
         "write the whole of it, or begin with an object: {}",
     )
 
@@ -211,7 +210,7 @@ def _append(old: Any, value: Value, path: Path) -> tuple[Value, int]:
         return [value], size_of([value]) - _size(old)
     if not isinstance(old, list):
         raise WrongChange(
-            f"'{path_text(path)}' is {kind_of(old)} {shown(old)}, and nothing can be appended to it",
+            f"'{path_text(path)}' is {kind_and_value(old)}, and nothing can be appended to it",
             "append needs a list; begin with []",
         )
     return [*old, value], size_of(value) + _head(len(old) + 1) - _head(len(old))
@@ -221,7 +220,7 @@ def _increment(old: Any, value: Value, path: Path) -> tuple[Value, int]:
     for what, number in (("it is", 0 if old is MISSING or old is None else old), ("the value is", value)):
         if isinstance(number, bool) or not isinstance(number, int | float):
             raise WrongChange(
-                f"'{path_text(path)}' cannot be incremented: {what} {kind_of(number)} {shown(number)}",
+                f"'{path_text(path)}' cannot be incremented: {what} {kind_and_value(number)}",
                 "increment adds a number to a number; without a value it adds 1",
             )
     sum_of_both = (0 if old is MISSING or old is None else old) + value
@@ -238,7 +237,7 @@ def _merge(old: Any, value: Value, path: Path) -> tuple[Value, int]:
     for what, part in (("it is", {} if old is MISSING or old is None else old), ("the value is", value)):
         if not isinstance(part, dict):
             raise WrongChange(
-                f"'{path_text(path)}' cannot be merged: {what} {kind_of(part)} {shown(part)}",
+                f"'{path_text(path)}' cannot be merged: {what} {kind_and_value(part)}",
                 "merge puts the fields of an object over those of another",
             )
     before = {} if old is MISSING or old is None else old

@@ -13,7 +13,7 @@ from workflows_mcp.machine.open_scope import OpenScope
 from workflows_mcp.machine.program import MisplacedError
 from workflows_mcp.machine.state import Loop
 from workflows_mcp.plan.model import Each, Leave, While
-from workflows_mcp.values import kind_of, shown
+from workflows_mcp.values import kind_and_value
 
 if TYPE_CHECKING:
     from workflows_mcp.machine.machine import Machine
@@ -52,7 +52,7 @@ def enter_each(machine: Machine, scope: OpenScope, index: int, at: float) -> Non
         items = scope.program.prepared(index).looped(scope.names_for(index))
         if not isinstance(items, list):
             problem = ExpressionError(
-                f"items takes a list, not {kind_of(items)} {shown(items)}",
+                f"items takes a list, not {kind_and_value(items)}",
                 hint="e.g. {{ files }}; of an object {{ Object.entries(results) }}",
             )
             raise MisplacedError(problem, ("items",))

@@ -37,7 +37,7 @@ from workflows_mcp.plan.model import (
     Wait,
     While,
 )
-from workflows_mcp.values import Value, kind_of, shown
+from workflows_mcp.values import Value, kind_and_value
 
 if TYPE_CHECKING:
     from workflows_mcp.machine.machine import Machine
@@ -136,7 +136,7 @@ def enter_call(machine: Machine, scope: OpenScope, index: int, at: float) -> Non
         return
     where = ("inputs", "inputs")
     if not isinstance(given, dict):
-        message = f"the inputs of a call must be an object, not {kind_of(given)} {shown(given)}"
+        message = f"the inputs of a call must be an object, not {kind_and_value(given)}"
         machine.fail(scope, index, at, machine.fault(scope, index, "invalid_inputs", message, path=where))
         return
     try:

@@ -9,7 +9,7 @@ from workflows_mcp.errors import ExpressionError
 from workflows_mcp.machine.changes import Key, Path
 from workflows_mcp.machine.program import Evaluate, MisplacedError, compile_value
 from workflows_mcp.plan.model import Change, ChangeOperation
-from workflows_mcp.values import Value, kind_of, shown
+from workflows_mcp.values import Value, kind_and_value
 
 
 class PreparedChange:
@@ -36,7 +36,7 @@ class PreparedChange:
         if isinstance(value, str | int) and not isinstance(value, bool) and value != "":
             return value
         problem = ExpressionError(
-            f"a key of the state must be a text or a number, not {kind_of(value)} {shown(value)}",
+            f"a key of the state must be a text or a number, not {kind_and_value(value)}",
             hint=f"look at what the path is made of: {_written(self.change.path)}",
         )
         raise MisplacedError(problem, (*self.change.at, "path"))

@@ -34,7 +34,7 @@ from workflows_mcp.plan.model import (
 )
 from workflows_mcp.plan.references import LANGUAGES
 from workflows_mcp.plan.retry import Rule, WrongRetry, read_rule
-from workflows_mcp.values import Value, kind_of, shown, to_text
+from workflows_mcp.values import Value, kind_and_value, to_text
 
 if TYPE_CHECKING:
     from workflows_mcp.machine.prepared_changes import PreparedChange
@@ -161,7 +161,7 @@ class PreparedNode:
             return items
         raise MisplacedError(
             ExpressionError(
-                f"{self._layout.items[-1]} takes a list or an object, not {kind_of(items)} {shown(items)}",
+                f"{self._layout.items[-1]} takes a list or an object, not {kind_and_value(items)}",
                 hint="a command gives data through its outputs: {name: {type: json, path: …}}",
             ),
             self._layout.items,

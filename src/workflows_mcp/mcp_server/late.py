@@ -86,7 +86,12 @@ class LateService:
         self._soon = asyncio.get_running_loop().call_later(seconds, self._begin)
 
     async def ready(self) -> Service:
-        """The service, open. Raises what kept it from opening; whoever asks next tries again."""
+        """The service, open. Raises what kept it from opening, which is the caller's to tell; whoever asks
+        next tries again."""
+        return await asyncio.shield(self._begin(logged=False))
+
+    async def ready_for_request(self) -> Service:
+        """The same for a client, which is not the one to see what is wrong here: that goes to the log too."""
         return await asyncio.shield(self._begin())
 
     async def close(self) -> None:
@@ -97,10 +102,11 @@ class LateService:
         if self._service is not None:
             await self._service.__aexit__(None, None, None)
 
-    def _begin(self) -> asyncio.Task[Service]:
+    def _begin(self, *, logged: bool = True) -> asyncio.Task[Service]:
         if self._opening is None or (self._opening.done() and self._service is None):
             self._opening = asyncio.get_running_loop().create_task(self._open())
-            self._opening.add_done_callback(_told)
+            if logged:
+                self._opening.add_done_callback(_told)
         return self._opening
 
     async def _open(self) -> Service:
@@ -117,7 +123,7 @@ async def wait_for_service(ctx: ServerRequestContext[Any, Any], call_next: CallN
     late: LateService = ctx.lifespan_context
     if ctx.method not in _WITHOUT_SERVICE and not ctx.method.startswith("notifications/"):
         try:
-            await late.ready()
+            await late.ready_for_request()
         except WorkflowsError as error:
             raise MCPError(INTERNAL_ERROR, str(error)) from error
     try:

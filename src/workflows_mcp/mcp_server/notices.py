@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 from mcp.server.subscriptions import ResourceUpdated, SubscriptionBus
 
 from workflows_mcp.errors import WorkflowsError
-from workflows_mcp.mcp_server.resources import RUN, WORKFLOW, run_in, workflow_in
+from workflows_mcp.mcp_server.resources import RUN, WORKFLOW, check_part, run_in, workflow_in
 
 if TYPE_CHECKING:
     from workflows_mcp.service import Service
@@ -53,6 +53,7 @@ class Notices:
         position: Any
         moved: Moved
         if (workflow_id := run_in(uri)) is not None:
+            check_part(uri)
             run_id = observing.run_of(workflow_id)
             what, moved = RUN + run_id, partial(observing.moved, run_id)
             position = await observing.position(workflow_id)

@@ -4,7 +4,6 @@ on."""
 
 from __future__ import annotations
 
-import shlex
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 
@@ -17,6 +16,7 @@ from pydantic import Field
 from workflows_mcp.errors import WorkflowsError
 from workflows_mcp.mcp_server.tooling import Ctx, brief, service_of, worded
 from workflows_mcp.mcp_server.toolsets import Way, ways_of
+from workflows_mcp.mcp_server.typed_words import words_typed
 from workflows_mcp.values import to_json
 
 if TYPE_CHECKING:
@@ -165,8 +165,8 @@ def prompts_of(toolsets: Sequence[str], *, read_only: bool = False) -> list[Prom
         word7: Word = "",
         word8: Word = "",
     ) -> str:
-        given = (command, word2, word3, word4, word5, word6, word7, word8)
-        return what_to_do(" ".join(word for word in given if word), words, read_only=read_only)
+        more = (word2, word3, word4, word5, word6, word7, word8)
+        return what_to_do(command, words, more=more, read_only=read_only)
 
     async def workflow_orchestrator(
         workflow_name: Annotated[str, Field(description="The workflow to carry out")],
@@ -258,14 +258,11 @@ def role(words: Words, workflow: str = "") -> str:
     return words.role.format(named=named, of=of)
 
 
-def what_to_do(typed: str, words: Words, *, read_only: bool = False) -> str:
-    """What the user wants who has typed `/workflow …`."""
+def what_to_do(line: str, words: Words, *, more: Sequence[str] = (), read_only: bool = False) -> str:
+    """What the user wants who has typed `/workflow …`. `more`: words that came one by one behind the line."""
+    typed = " ".join(part for part in (line, *more) if part)
     said = f"The user typed: /workflow {typed}".rstrip() + "\n\n"
-    try:
-        parts = shlex.split(typed)
-    except ValueError:
-        parts = typed.split()
-    match parts:
+    match words_typed(line, more):
         case [] | ["list"]:
             return f"{said}Call {words.list}. {_LIST}"
         case ["list", *query] if words.list == "list_workflows":

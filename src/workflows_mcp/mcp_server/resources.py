@@ -21,7 +21,7 @@ from mcp.server.mcpserver.exceptions import ResourceNotFoundError
 from mcp.types import Annotations, Resource, ResourceTemplate
 
 from workflows_mcp.errors import RequestError, UnknownRun, WorkflowsError
-from workflows_mcp.mcp_server.tooling import brief, worded
+from workflows_mcp.mcp_server.tooling import brief, in_short, worded
 from workflows_mcp.values import did_you_mean, to_json
 
 if TYPE_CHECKING:
@@ -146,7 +146,8 @@ async def read(service: Service, uri: str) -> ReadResourceContents:
 
 def unknown(uri: str) -> ResourceNotFoundError:
     known = [template.uri_template for template in TEMPLATES]
-    return ResourceNotFoundError(f"Unknown resource: {uri}; {did_you_mean(uri, known, what='there are')}")
+    hint = did_you_mean(uri, known, what="there are")
+    return ResourceNotFoundError(in_short(f"Unknown resource: {uri}; {hint}"))
 
 
 def _workflow(service: Service, uri: str) -> ReadResourceContents:
@@ -178,7 +179,19 @@ async def _run(service: Service, uri: str) -> ReadResourceContents:
         return ReadResourceContents(await observing.graph(workflow_id), MERMAID)
     if kind == "values":
         raise RequestError("a path is missing", hint=f"e.g. {run_uri(workflow_id)}/values/outputs")
-    raise RequestError(f"there is no '{part}' of a run", hint=did_you_mean(kind, _PARTS_OF_RUN))
+    raise _no_part(part)
+
+
+def check_part(uri: str) -> None:
+    """Raises RequestError where a resource belongs to a run, and is none that a run can have."""
+    part = uri[len(RUN) :].partition("?")[0].partition("/")[2]
+    if part and part.partition("/")[0] not in _PARTS_OF_RUN:
+        raise _no_part(part)
+
+
+def _no_part(part: str) -> RequestError:
+    hint = did_you_mean(part.partition("/")[0], _PARTS_OF_RUN)
+    return RequestError(f"there is no '{part}' of a run", hint=hint)
 
 
 def _slice(query: str, uri: str) -> dict[str, Any]:

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Awaitable, Callable, Mapping
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar
 
 from mcp.server.mcpserver import Context
 from mcp.server.mcpserver.exceptions import ToolError
@@ -20,7 +20,7 @@ from mcp.types import CallToolResult, TextContent, ToolAnnotations
 from pydantic import BeforeValidator, ValidationError, WithJsonSchema
 
 from workflows_mcp.errors import WorkflowsError
-from workflows_mcp.values import did_you_mean, from_json, to_json
+from workflows_mcp.values import did_you_mean, from_json, is_whole, made_whole, to_json
 
 if TYPE_CHECKING:
     from workflows_mcp.service import Service
@@ -44,8 +44,10 @@ def as_structure(value: Any) -> Any:
     if isinstance(value, str) and value.lstrip()[:1] in ("{", "["):
         try:
             return from_json(value)
-        except ValueError:
-            return value
+        except ValueError as error:
+            raise ValueError(f"it is text that is no JSON: {error}") from None
+        except RecursionError:
+            raise ValueError("it is JSON that is nested too deeply") from None
     return value
 
 
@@ -70,8 +72,26 @@ Texts = Annotated[list[str] | None, BeforeValidator(_texts)]
 """A list of texts, or JSON text of one, or a single text."""
 
 
+def said_in_full(schema: Mapping[str, Any]) -> dict[str, Any]:
+    """The schema of an argument, with what is left open in it said: that it may be anything, that a list may
+    hold anything, and an object more than is named. Codex takes what is not said to be texts, or nothing."""
+    full = dict(schema)
+    if not {"type", "enum", "const", "anyOf"} & full.keys():
+        full["anyOf"] = [*_KINDS, {"type": "null"}]
+    if full.get("type") == "array":
+        full["items"] = said_in_full(items) if (items := full.get("items")) else {}
+    if full.get("type") == "object":
+        full.setdefault("additionalProperties", True)
+    if "properties" in full:
+        full["properties"] = {name: said_in_full(it) for name, it in full["properties"].items()}
+    return full
+
+
 class AsSent(FuncMetadata):
     """Arguments reach the function as they were sent."""
+
+    known_by_schema: ClassVar[bool] = True
+    """Only what the schema names is an argument; otherwise the function itself says what is none."""
 
     def pre_parse_json(self, data: dict[str, Any]) -> dict[str, Any]:
         return data
@@ -91,13 +111,17 @@ def make_tool(function: ToolFunction, *, title: str, hints: ToolAnnotations) -> 
 
 def answer(value: Mapping[str, Any]) -> CallToolResult:
     """A result, structured for clients that know structure, and the same as text for those that do not."""
-    return CallToolResult(
-        content=[TextContent(type="text", text=to_json(value))], structured_content=dict(value)
-    )
+    said = made_whole(dict(value))
+    return CallToolResult(content=[TextContent(type="text", text=to_json(said))], structured_content=said)
 
 
 def worded(error: WorkflowsError) -> str:
-    text = str(error)
+    return in_short(str(error))
+
+
+def in_short(text: str) -> str:
+    """What is told of a refusal, as long as clients can show it."""
+    text = made_whole(text)
     if len(text) <= ERROR_CHARS:
         return text
     whole_lines = text[:ERROR_CHARS].rpartition("\n")[0]
@@ -125,30 +149,28 @@ def refuse_bad_arguments(tool: Tool, arguments: Mapping[str, Any]) -> None:
     problems = [
         f"unknown argument '{name}': {did_you_mean(name, known, what='it takes')}"
         for name in arguments
-        if name not in known
+        if name not in known and getattr(tool.fn_metadata, "known_by_schema", True)
     ]
     problems += [
         f"argument '{name}' holds half of a character (a lone surrogate): send the text whole"
         for name, value in arguments.items()
-        if isinstance(value, str) and not _is_whole(value)
+        if not is_whole(value)
     ]
     try:
         tool.fn_metadata.validate_arguments(dict(arguments))
     except ValidationError as error:
         for item in error.errors():
             name = ".".join(str(part) for part in item["loc"][:1])
-            what = "is missing" if item["type"] == "missing" else f"is wrong: {item['msg']}"
+            what = "is missing" if item["type"] == "missing" else f"is wrong: {_wrong(item)}"
             problems.append(f"argument '{name}' {what}")
     if problems:
-        raise ToolError(f"{tool.name}: " + "; ".join(dict.fromkeys(problems)))
+        raise ToolError(in_short(f"{tool.name}: " + "; ".join(dict.fromkeys(problems))))
 
 
-def _is_whole(text: str) -> bool:
-    try:
-        text.encode()
-    except UnicodeEncodeError:
-        return False
-    return True
+def _wrong(found: Mapping[str, Any]) -> str:
+    if found["type"] == "dict_type":
+        return "it must be an object, or JSON text of one"
+    return str(found["msg"]).removeprefix("Value error, ")
 
 
 def compact(schema: Any, *, arguments: bool = False) -> Any:

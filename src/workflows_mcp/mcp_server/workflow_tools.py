@@ -1,7 +1,8 @@
 """Workflows as tools of their own: each is called by its name, with its inputs as arguments of their types.
 
 Which ones is said when the server starts (`--workflow-tools tag:deploy,release-*`), and stays: clients want a
-list of tools that does not change under their hands. What such a tool does is what `start_workflow` does.
+list of tools that does not change under their hands. What such a tool does is what `start_workflow` does,
+with the workflow as it is when it is called.
 """
 
 from __future__ import annotations
@@ -10,24 +11,25 @@ import logging
 import re
 from collections.abc import Collection, Iterable, Sequence
 from fnmatch import fnmatchcase
-from typing import Annotated, Any
+from typing import Annotated, Any, ClassVar
 
 from mcp.server.mcpserver.tools import Tool
 from mcp.server.mcpserver.utilities.func_metadata import ArgModelBase
 from mcp.types import CallToolResult, ToolAnnotations
 
-from workflows_mcp.errors import RequestError
+from workflows_mcp.errors import InvalidInputs, RequestError
 from workflows_mcp.mcp_server.answers import RunAnswer
 from workflows_mcp.mcp_server.tooling import (
     AsSent,
     Ctx,
     ToolFunction,
     answer,
-    as_structure,
     make_tool,
     service_of,
 )
+from workflows_mcp.mcp_server.toolsets import tool_that_starts
 from workflows_mcp.mcp_server.waiting import seconds_to_wait
+from workflows_mcp.mcp_server.workflow_arguments import Arguments
 from workflows_mcp.service import Service, WorkflowSummary
 
 logger = logging.getLogger(__name__)
@@ -36,11 +38,17 @@ TAG = "tag:"
 MANY = 40
 """Some clients leave out tools beyond so many."""
 _NAME_CHARS = 60
-_STRUCTURES = ("array", "object")
+_BUT_BY_NAME = " (those that are built in are chosen by their exact names)"
+_CHANGED = (
+    "The workflow has changed since this server was started, and the tool still shows the old inputs: send "
+    "what the workflow takes now all the same, or use {starts}, or let the user restart the server."
+)
 
 
 class Inputs(AsSent):
     """The arguments are the inputs of a workflow, whatever they are called; the workflow checks them."""
+
+    known_by_schema: ClassVar[bool] = False
 
     def validate_arguments(self, arguments_to_validate: dict[str, Any]) -> dict[str, Any]:
         return {"inputs": arguments_to_validate}
@@ -63,8 +71,14 @@ def workflow_tools(service: Service, selectors: Sequence[str], taken: Collection
                 hint="leave one of them out of workflow_tools, or rename it",
             )
         tools[name] = summary.name, _tool(service, summary, name)
-    if len(tools) > MANY:
-        logger.warning("%d workflows are tools of their own; many clients show only 40", len(tools))
+    if tools and len(tools) + len(taken) > MANY:
+        logger.warning(
+            "there are %d tools, %d of them workflows; many clients show only %d: choose fewer "
+            "workflow_tools, or fewer toolsets",
+            len(tools) + len(taken),
+            len(tools),
+            MANY,
+        )
     return [tool for _, tool in tools.values()]
 
 
@@ -80,23 +94,25 @@ def _selected(listed: Iterable[WorkflowSummary], selectors: Sequence[str]) -> li
     for selector in selectors:
         matching = [it for it in workflows if _matches(it, selector)]
         if not matching:
-            logger.warning("workflow_tools: there is no workflow for '%s'", selector)
+            logger.warning("workflow_tools: there is no workflow for '%s'%s", selector, _BUT_BY_NAME)
         found |= {it.name: it for it in matching}
     return [it for it in workflows if it.name in found]
 
 
 def _matches(summary: WorkflowSummary, selector: str) -> bool:
+    if summary.name == selector:
+        return True
+    if summary.is_built_in:
+        return False  # a tag or a pattern is about workflows of one's own
     if selector.startswith(TAG):
         return selector.removeprefix(TAG).strip() in summary.tags
     return selector == "all" or fnmatchcase(summary.name, selector)
 
 
 def _tool(service: Service, summary: WorkflowSummary, name: str) -> Tool:
-    parameters = service.workflow_info(summary.name)["inputs"]
-    structures = [
-        key for key, it in parameters.get("properties", {}).items() if it.get("type") in _STRUCTURES
-    ]
-    made = make_tool(_start(summary.name, structures), title=summary.name, hints=_HINTS)
+    declared = service.workflow_info(summary.name)["inputs"]
+    arguments = Arguments.of(declared)
+    made = make_tool(_start(summary.name, declared, arguments), title=summary.name, hints=_HINTS)
     about = summary.description.strip() or f"Runs the workflow {summary.name}."
     text = f"{about} {_HOW}"
     metadata = Inputs(arg_model=ArgModelBase, output_model=RunAnswer, output_schema=made.output_schema)
@@ -104,7 +120,7 @@ def _tool(service: Service, summary: WorkflowSummary, name: str) -> Tool:
         update={
             "name": name,
             "description": " ".join(text.split()),
-            "parameters": parameters,
+            "parameters": arguments.parameters,
             "fn_metadata": metadata,
         }
     )
@@ -117,10 +133,17 @@ _HOW = (
 _HINTS = ToolAnnotations(destructive_hint=True, open_world_hint=True)
 
 
-def _start(workflow: str, structures: Collection[str]) -> ToolFunction:
+def _start(workflow: str, declared: dict[str, Any], arguments: Arguments) -> ToolFunction:
     async def start(ctx: Ctx, inputs: dict[str, Any]) -> Annotated[CallToolResult, RunAnswer]:
-        given = {key: as_structure(value) if key in structures else value for key, value in inputs.items()}
-        started = await service_of(ctx).start(workflow=workflow, inputs=given, wait_seconds=seconds_to_wait())
+        service = service_of(ctx)
+        given = arguments.meant(inputs)
+        try:
+            started = await service.start(workflow=workflow, inputs=given, wait_seconds=seconds_to_wait())
+        except InvalidInputs as error:
+            if service.workflow_info(workflow)["inputs"] == declared:
+                raise
+            changed = _CHANGED.format(starts=tool_that_starts(service.settings.toolsets))
+            raise InvalidInputs(error.message, hint=f"{error.hint}\n{changed}") from None
         return answer(started)
 
     return start

@@ -14,7 +14,7 @@ from typing import Any
 import msgspec
 
 from workflows_mcp.plan.model import InputType
-from workflows_mcp.values import Value, from_json_in_run, kind_of, shown
+from workflows_mcp.values import Value, from_json_in_run, kind_and_value, shown
 
 TYPE_NAMES: dict[str, InputType] = {
     "string": "string",
@@ -54,7 +54,7 @@ def converted(value: Any, kind: InputType) -> Value:
     """`value` as an input of type `kind`; raises ValueError that says what was expected and what came."""
     found = _as_kind(value, kind)
     if found is _NO:
-        raise ValueError(f"must be {_SAMPLES[kind]}, not {kind_of(value)} {shown_value(value)}")
+        raise ValueError(f"must be {_SAMPLES[kind]}, not {kind_and_value(value, shown_value)}")
     try:
         _journal(found)
     except (TypeError, ValueError, OverflowError) as error:

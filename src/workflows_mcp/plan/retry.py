@@ -15,7 +15,7 @@ from typing import NamedTuple
 
 from workflows_mcp.plan.conversion import converted
 from workflows_mcp.plan.model import MOST_SECONDS, InputType
-from workflows_mcp.values import Value, did_you_mean, kind_of, shown
+from workflows_mcp.values import Value, did_you_mean, kind_and_value, shown
 
 KEYS = ("attempts", "delay", "backoff", "max_delay", "jitter", "on", "within")
 ON = ("any", "failure", "error", "timeout")
@@ -77,7 +77,7 @@ def as_mapping(given: Value) -> dict[str, Value]:
         return {"attempts": given}
     raise WrongRetry(
         None,
-        f"'retry' must be a number of attempts or a mapping, not {kind_of(given)} {shown(given)}",
+        f"'retry' must be a number of attempts or a mapping, not {kind_and_value(given)}",
         "e.g. retry: 3 or retry: {attempts: 3, delay: 5}",
     )
 

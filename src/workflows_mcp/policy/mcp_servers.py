@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any
 
 from workflows_mcp.errors import RequestError, StepError
-from workflows_mcp.values import did_you_mean, from_json, kind_of, shown
+from workflows_mcp.values import did_you_mean, from_json, kind_and_value, shown
 
 FILE_NAME = ".mcp.json"
 KEYS = ("command", "args", "env", "cwd", "url", "headers", "type")
@@ -107,7 +107,7 @@ def _read(name: str, spec: Any, source: str, *, strict: bool) -> McpServer:
     if not NAME.fullmatch(name):
         raise RequestError(f"{where} has a name with other characters than letters, digits, '_', '-' and '.'")
     if not isinstance(spec, dict):
-        raise RequestError(f"{where} must be a table with command or url, not {kind_of(spec)} {shown(spec)}")
+        raise RequestError(f"{where} must be a table with command or url, not {kind_and_value(spec)}")
     unknown = [key for key in spec if key not in KEYS]
     if strict and unknown:
         raise RequestError(f"{where} has an unknown key '{unknown[0]}'", hint=did_you_mean(unknown[0], KEYS))
@@ -135,7 +135,7 @@ def _text(where: str, spec: dict[str, Any], key: str) -> str:
     value = spec.get(key)
     if value is None or isinstance(value, str):
         return value or ""
-    raise RequestError(f"{where}: '{key}' must be text, not {kind_of(value)} {shown(value)}")
+    raise RequestError(f"{where}: '{key}' must be text, not {kind_and_value(value)}")
 
 
 def _texts(where: str, spec: dict[str, Any], key: str) -> tuple[str, ...]:

@@ -39,8 +39,6 @@ from workflows_mcp.values import Value, did_you_mean, kind_of, shown, to_text
 SHELL = "/bin/sh"
 SCRIPT_BYTES = 100 * 1024
 """A longer script is run from a file: the system allows 128 KiB for one argument."""
-ASKED_SECONDS = 30.0
-"""How long a command may take that an agent runs, where the workflow does not say."""
 ANY_EXIT = "any_exit_is_a_result"
 """What steps of the stateful dialect are told: a command that has run has done what it was to do."""
 RESULT_SCHEMA: dict[str, Value] = {
@@ -175,8 +173,8 @@ class Shell(Step):
         return result if told is None else _with_data(result, to_text(told), finished, world)
 
     def ask(self, inputs: ShellInputs) -> Question:
-        seconds = inputs.timeout if "timeout" in inputs.model_fields_set else ASKED_SECONDS
-        whole = int(seconds) if seconds.is_integer() else seconds
+        seconds = inputs.timeout
+        whole = int(seconds) if seconds == int(seconds) else seconds
         parameters: dict[str, Value] = {"command": inputs.command, "timeout": whole}
         where = ""
         if inputs.working_dir:

