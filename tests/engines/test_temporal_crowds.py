@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any, Final
 
 import pytest
+from temporalio.client import WorkflowHandle
 
 pytest.importorskip("temporalio", reason="temporalio is not installed: pip install -e .[temporal]")
 
@@ -87,29 +88,33 @@ def test_a_crowd_of_agents_of_two_processes_is_served_while_histories_end(
     go(work())
 
 
-def test_an_answer_that_was_taken_in_by_a_history_which_ended_before_it_could_say_so_counts(
+def test_an_answer_that_comes_again_because_a_history_ended_before_it_was_told_is_no_second_one(
     tmp_path: Path, temporal_address: Address, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async def work() -> None:
         question = Do("Ask", {"prompt": "?"}, by="agent", defaults={"response": ""})
         world = World(tmp_path, address=temporal_address)
+        client = await connect(temporal_address)
+        execute = WorkflowHandle.execute_update
         async with world.engine("temporal") as engine:
             assert isinstance(engine, TemporalEngine)
+            engine._updates_a_history = 1
             run_id = await engine.start(bundle(plan(block("a", question), block("b", question, ["a"]))), {})
             await engine.wait(run_id, lambda state: "a" in state.frames, 20)
-            send = engine._sent
 
-            async def sent_and_not_told(*given: Any) -> None:
-                await send(*given)
+            async def twice(*given: Any, **more: Any) -> Any:
+                await execute(*given, id="the one", **more)
+                while len(await runs_of(client, run_id)) < 2:
+                    await asyncio.sleep(0.02)
                 monkeypatch.undo()
-                raise NotExpected("the run has ended")
+                return await execute(*given, id="the one", **more)
 
-            monkeypatch.setattr(engine, "_sent", sent_and_not_told)
+            monkeypatch.setattr(WorkflowHandle, "execute_update", twice)
             await engine.send(run_id, answer("a", "yes"))
-            with pytest.raises(NotExpected, match="nothing is asked at 'a'"):
-                await engine.send(run_id, answer("a", "yes"))
             _, events = await engine.journal(run_id)
             assert sum(isinstance(event, Answered) for event in events) == 1
+            with pytest.raises(NotExpected, match="nothing is asked at 'a'"):
+                await engine.send(run_id, answer("a", "yes"))
 
     go(work())
 

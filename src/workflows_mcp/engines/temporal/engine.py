@@ -15,7 +15,6 @@ from datetime import timedelta
 from typing import Any
 from weakref import WeakValueDictionary
 
-import msgspec
 from temporalio.client import Client, WithStartWorkflowOperation, WorkflowHandle, WorkflowUpdateFailedError
 from temporalio.common import WorkflowIDConflictPolicy, WorkflowIDReusePolicy
 from temporalio.exceptions import ApplicationError, WorkflowAlreadyStartedError
@@ -194,9 +193,7 @@ class TemporalEngine:
 
     async def send(self, run_id: str, make_event: MakeEvent) -> None:
         """The event is made from what was seen last. If that is not how things stand any more, the run
-        refuses it, and it is made anew from what is seen then. It may have been taken in all the same, by a
-        history that ended before it could say so."""
-        sent: tuple[Event, int] | None = None
+        refuses it, and it is made anew from what is seen then."""
         for left in reversed(range(_TRIES)):
             last = await self._looks.last(run_id) if left == _TRIES - 1 else None
             machine = (last or await self._looks.now(run_id, again=True)).machine
@@ -204,23 +201,15 @@ class TemporalEngine:
                 event = make_event(machine, self._now())
                 machine.refuse_unexpected(event)
             except RequestError:
-                if last is not None:
-                    continue
-                if sent is not None and await self._has_taken(run_id, *sent):
-                    return
-                raise
+                if last is None:
+                    raise
+                continue
             try:
-                sent = event, machine.state.events
                 await self._sent(run_id, machine, event)
                 return
             except NotExpected:
                 if not left:
                     raise
-
-    async def _has_taken(self, run_id: str, event: Event, position: int) -> bool:
-        """Whether an event has come in since, whenever that was."""
-        _, events = await self.journal(run_id, position)
-        return event in [msgspec.structs.replace(it, at=event.at) for it in events]
 
     async def _sent(self, run_id: str, machine: Machine, event: Event) -> None:
         frame = machine.state.frames.get(event.address) if isinstance(event, Answered) else None

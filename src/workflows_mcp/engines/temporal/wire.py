@@ -33,6 +33,8 @@ class RunStart(msgspec.Struct, omit_defaults=True):
     segments: list[bytes] = []
     """Its journal up to then, in pieces."""
     heard: dict[str, float] = {}
+    taken: list[str] = []
+    """The last updates that the history before has taken in: one that could not be told so comes again."""
     updates_a_history: int = UPDATES_A_HISTORY
     """A run keeps the number that it was started with, so that its histories can be repeated."""
 

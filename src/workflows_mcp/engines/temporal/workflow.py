@@ -80,6 +80,8 @@ _FEW_EVENTS = 64
 """Whoever knows of all but so many events is told these, and not the whole run."""
 _UPDATE_BYTES = 16 * 1024
 """What an update answers is kept in the history: whoever is to be told more has to look."""
+_REPEATED = 100
+"""Whoever sends an update that a history ended upon sends it again: so many of them are known."""
 _QUERY_BYTES = 1024 * 1024
 """What a query answers is not kept, so that it may be larger."""
 _SEGMENT_BYTES = 4 * 1024
@@ -98,6 +100,7 @@ class Run:
         self._written: list[bytes] = []
         """The events of this history."""
         self._heard = given.heard
+        self._taken: deque[str] = deque(maxlen=_REPEATED)
         self._updates = 0
         self._draining = False
         """The history is to go on as a new one: no step is begun any more."""
@@ -159,11 +162,16 @@ class Run:
         """Take in an event, if it is expected; the run as it is then."""
         self._updates += 1
         given = sent(in_use().unpacked(body))
+        update = workflow.current_update_info()
+        if update is not None and update.id in self._start.taken:
+            return encode(self._told(given.known))
         event = self._large.decode_as(Event, given.event)
         refusal = await self._lasting_refusal(event, given)
         if refusal is not None:
             raise ApplicationError(refusal.message, refusal.hint, type=NOT_EXPECTED, non_retryable=True)
         self._take(event)
+        if update is not None:
+            self._taken.append(update.id)
         if isinstance(event, CancelRequested):
             with suppress(asyncio.TimeoutError):  # whoever cancels is told when it is over
                 await workflow.wait_condition(lambda: not self._steps, timeout=_ENDING)
@@ -245,18 +253,18 @@ class Run:
         return in_use().packed(snapshot, most)
 
     def _as_start(self) -> bytes:
-        start = self._start
+        start, taken = self._start, list(self._taken)
         snapshot = self._snapshot()
         segments = [*start.segments, in_use().packed(join_events(self._written), _SEGMENT_BYTES)]
-        return encode(RunStart(start.bundle, b"", snapshot, segments, self._heard, start.updates_a_history))
+        return encode(
+            RunStart(start.bundle, b"", snapshot, segments, self._heard, taken, start.updates_a_history)
+        )
 
     def _long_and_quiet(self) -> bool:
         """Whether the history is to go on as a new one, and can: nothing of it is under way."""
         if not self._draining:
-            info = workflow.info()
-            self._draining = (
-                self._updates >= self._start.updates_a_history or info.is_continue_as_new_suggested()
-            )
+            suggested = workflow.info().is_continue_as_new_suggested()
+            self._draining = suggested or self._updates >= self._start.updates_a_history
         return self._draining and not self._steps and not self._wishes
 
     # The loop
