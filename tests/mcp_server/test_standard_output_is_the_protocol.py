@@ -6,8 +6,11 @@ import subprocess
 import time
 from typing import Any
 
+import apsw
 import psutil
 import pytest
+
+from support.processes import eventually
 
 NOISY = """\
 from workflows_mcp.steps.template import RenderTemplate
@@ -42,6 +45,15 @@ def start(place: Any, **environment: str) -> subprocess.Popen[str]:
         stderr=subprocess.PIPE,
         text=True,
     )
+
+
+def statuses(place: Any) -> list[str]:
+    """Of the runs that there are in the store."""
+    try:
+        connection = apsw.Connection(str(place.home / "runs.db"), flags=apsw.SQLITE_OPEN_READONLY)
+        return [str(row[0]) for row in connection.execute("SELECT status FROM runs")]
+    except apsw.Error:
+        return []
 
 
 @pytest.mark.rows("G25")
@@ -111,3 +123,28 @@ def test_a_server_that_is_told_to_go_ends_what_it_has_started_and_goes(place: An
     for stream in (process.stdin, process.stdout, process.stderr):
         assert stream is not None
         stream.close()
+
+
+def test_a_client_that_is_gone_in_the_middle_of_a_call_leaves_no_traceback(place: Any) -> None:
+    yaml = "name: x\nblocks:\n  - {id: a, type: Prompt, inputs: {prompt: x}}\n"
+    process = start(place)
+    assert process.stdin is not None
+    assert process.stdout is not None
+    assert process.stderr is not None
+    client = {
+        "protocolVersion": "2025-06-18",
+        "capabilities": {},
+        "clientInfo": {"name": "t", "version": "1"},
+    }
+    process.stdin.write(message("initialize", 1, **client))
+    process.stdin.flush()
+    assert "result" in process.stdout.readline()
+    process.stdout.close()
+    process.stdin.write(message("notifications/initialized"))
+    process.stdin.write(message("tools/call", 2, name="start_workflow", arguments={"yaml": yaml}))
+    process.stdin.flush()
+    eventually(lambda: [status for status in statuses(place) if status == "idle"])
+    process.stdin.close()
+    assert process.wait(timeout=20) == 0
+    assert process.stderr.read() == ""
+    process.stderr.close()

@@ -37,9 +37,12 @@ def serve_command(options: argparse.Namespace) -> int:
         serve_stdio(settings)
     except BaseExceptionGroup as group:
         ours, others = group.split(WorkflowsError)
-        if ours is None or others is not None:
+        _, others = others.split(BrokenPipeError) if others is not None else (None, None)
+        if others is not None:
             raise
-        raise _first(ours) from None
+        if ours is not None:
+            raise _first(ours) from None
+        # Nobody reads the answers any more: the client has gone, which is how a session ends.
     return 0
 
 
