@@ -193,7 +193,10 @@ class Driving:
             machine = await self._engine.view(run_id)
         part = part_of(machine, workflow_id)
         limits = self._limits
-        return situation_of(machine, now=self._now(), part=part, heard=heard, limits=limits, alone=alone)
+        found = situation_of(machine, now=self._now(), part=part, heard=heard, limits=limits, alone=alone)
+        if found.status in ("running", "waiting") and not await self._engine.is_driven(run_id):
+            return replace(found, abandoned=True)
+        return found
 
     def _ready(self, part: Part, heard: Heard, alone: bool) -> Callable[[RunState], bool]:
         """Whether its agent is to do something, or it has ended, or is over."""

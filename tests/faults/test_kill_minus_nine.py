@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import os
 import random
@@ -15,6 +16,8 @@ import psutil
 import pytest
 
 from support.victims import Processes, drive, processes, serve
+from workflows_mcp.service import Service
+from workflows_mcp.settings import Settings
 
 HERE = Path(__file__).parent
 FILE = HERE / "side_effects.yaml"
@@ -193,6 +196,32 @@ def test_what_a_killed_server_left_running_is_ended_before_the_step_is_repeated(
         assert not alive(left)
         survivor.kill()
     assert [line[:2] for line in lines_of(log)] == [("start", "first"), ("start", "first")]
+
+
+@pytest.mark.slow
+@pytest.mark.rows("X1", "X4")
+def test_whoever_only_looks_at_a_run_whose_server_was_killed_is_told_that_nobody_goes_on_with_it(
+    tmp_path: Path,
+) -> None:
+    log = tmp_path / "log"
+
+    async def why() -> str:
+        settings = Settings(workspace=tmp_path, home=tmp_path / "store", read_only=True)
+        async with Service.open(settings, adopt=False) as service:
+            [run] = await service.recent()
+            answer = await service.status(str(run["workflow_id"]))
+            assert answer["status"] == "running"
+            return str(answer["why"])
+
+    with processes() as group:
+        victim, _ = group.start(drive, tmp_path, FILE, {"log": str(log), "pause": "1.5"})
+        wait_for(lambda: len(lines_of(log)) == 1)
+        assert "has gone" not in asyncio.run(why())
+        victim.kill()
+        victim.join()
+        told = asyncio.run(why())
+        assert told.startswith("running 'first'")
+        assert "the server that carried it out has gone: it goes on as soon as another one is started" in told
 
 
 def alive(pid: int) -> bool:

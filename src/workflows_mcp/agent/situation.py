@@ -27,6 +27,8 @@ class Situation:
     """Its agent has no sub-agents, and carries out their tasks as well."""
     fields: Fields | None = None
     """The state of a reactive workflow, with what follows from it, where somebody has computed that."""
+    abandoned: bool = False
+    """Nobody is there to go on with it, as it should."""
     heard: Heard = field(default_factory=dict)
     """Who was heard of, and when: notes beside the run."""
 

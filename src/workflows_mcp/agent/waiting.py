@@ -15,6 +15,12 @@ _DAY = 86_400.0
 _MESSAGE_CHARS = 200
 
 
+_ABANDONED = (
+    "but the server that carried it out has gone: it goes on as soon as another one is started "
+    "(workflows-mcp serve, without --read-only)"
+)
+
+
 def why_waiting(machine: Machine, now: float) -> str:
     """Of a run that has not ended, with all that is asked inside of it."""
     return why(situation_of(machine, now=now, alone=True))
@@ -44,6 +50,8 @@ def why(situation: Situation) -> str:
             reasons.append(f"waiting for time to pass in '{step_id}'{_ends(frame, now)}")
     if not reasons and situation.task is not None and situation.task.record.status == "pending":
         reasons.append("waiting for its turn: it comes when other tasks have ended")
+    if situation.abandoned:
+        reasons.append(_ABANDONED)
     return "; ".join(reasons) or "about to go on"
 
 

@@ -75,6 +75,9 @@ class Engine(Protocol):
     async def heard(self, run_id: str) -> dict[str, float]:
         """When somebody was last at work on each task of a run, as far as anybody was."""
 
+    async def is_driven(self, run_id: str) -> bool:
+        """Whether somebody sees to it that a run goes on, as long as it needs no agent."""
+
     async def remember(self, key: str, value: Value) -> None:
         """Keep a value beyond runs, for everybody who shares the store; null forgets the key. When this
         returns, it is safe on disk. RequestError where it is too large, or there are too many keys."""

@@ -164,6 +164,9 @@ class MemoryEngine:
     async def heard(self, run_id: str) -> dict[str, float]:
         return dict(self._heard.get(run_id, {}))
 
+    async def is_driven(self, run_id: str) -> bool:
+        return True
+
     async def remember(self, key: str, value: Value) -> None:
         body, limits = packed(key, value, self._executor.limits), self._executor.limits
         if value is None:

@@ -123,6 +123,16 @@ def is_free(store: Store, run_id: str) -> bool:
     return store.read("SELECT 1 FROM runs WHERE id = ? AND owner IS NULL", (run_id,)) != []
 
 
+def is_driven(store: Store, run_id: str, now: float) -> bool:
+    """Whether a run that somebody should drive belongs to a process that is there, as far as can be known."""
+    owners = store.read(
+        "SELECT machine, pid, born, expires_at FROM runs LEFT JOIN owners ON owners.id = runs.owner"
+        " WHERE runs.id = ? AND status = 'running'",
+        (run_id,),
+    )
+    return all(until is not None and until > now and not is_gone(*owner) for *owner, until in owners)
+
+
 def epoch_of(store: Store, run_id: str) -> int | None:
     rows = store.read("SELECT epoch FROM runs WHERE id = ?", (run_id,))
     return int(rows[0][0]) if rows else None

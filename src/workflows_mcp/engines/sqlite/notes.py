@@ -1,5 +1,6 @@
 """What an engine keeps in the file beside the runs: what is remembered beyond them, which of their positions
-nobody wants any more, and who was heard of. All processes that share the file see the same."""
+nobody wants any more, who was heard of, and who is there to go on with them. All processes that share the
+file see the same."""
 
 from __future__ import annotations
 
@@ -8,7 +9,7 @@ import apsw
 from workflows_mcp.engines.clock import Clock
 from workflows_mcp.engines.executor import Executor
 from workflows_mcp.engines.remembering import check_key, full, packed, unpacked
-from workflows_mcp.engines.sqlite import checkpoints, heard
+from workflows_mcp.engines.sqlite import checkpoints, heard, leases
 from workflows_mcp.engines.sqlite.store import Store
 from workflows_mcp.values import Value
 
@@ -19,6 +20,7 @@ class KeepsNotes:
     store: Store
     _executor: Executor
     _clock: Clock
+    _adopts: bool
 
     async def remember(self, key: str, value: Value) -> None:
         limits = self._executor.limits
@@ -65,3 +67,7 @@ class KeepsNotes:
 
     async def heard(self, run_id: str) -> dict[str, float]:
         return heard.notes(self.store, run_id)
+
+    async def is_driven(self, run_id: str) -> bool:
+        """One that adopts runs does so within a second."""
+        return self._adopts or leases.is_driven(self.store, run_id, self._clock.now())
