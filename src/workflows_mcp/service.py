@@ -310,7 +310,8 @@ class Service:
     async def checkpoint_info(self, checkpoint_id: str) -> dict[str, Any]:
         history, checkpoint = await self._histories.find(checkpoint_id)
         then = await self._histories.state_at(checkpoint.id)
-        return checkpoint_details(history, checkpoint, then, self.settings.limits)
+        heard = await self._engine.heard(checkpoint.id.run_id)
+        return checkpoint_details(history, checkpoint, then, self.settings.limits, heard)
 
     async def delete_checkpoint(self, checkpoint_id: str) -> dict[str, Any]:
         """Hide a checkpoint for good; the run is left as it is. Deleting twice is harmless."""

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import Any
 
 import apsw
 import pytest
@@ -13,9 +16,9 @@ from support.engines import World, asks, ended, status_of
 from support.plans import block, bundle, plan
 from workflows_mcp.engines.clock import settle
 from workflows_mcp.engines.journals import Batch
-from workflows_mcp.engines.sqlite import migrate
+from workflows_mcp.engines.sqlite import leases, migrate
 from workflows_mcp.engines.sqlite.engine import SqliteEngine
-from workflows_mcp.engines.sqlite.store import Store
+from workflows_mcp.engines.sqlite.store import Store, Write, check_store
 from workflows_mcp.errors import LeaseLost, NotExpected, StoreError
 from workflows_mcp.machine.events import Answered, CancelRequested
 from workflows_mcp.plan.model import Do
@@ -342,3 +345,84 @@ blocks:
                 assert (await other.status(run_id))["status"] == "completed"
 
     asyncio.run(asyncio.wait_for(go(), 30))
+
+
+def test_a_letter_is_not_refused_by_a_process_that_only_believes_that_it_drives_the_run(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It wakes the run up with an answer that is not on disk yet, and another one has been quicker."""
+    opened = threading.Event()
+
+    async def go() -> None:
+        main = bundle(plan(block("ask", ASK), block("then", note("then"), ["ask"])))
+        async with World(tmp_path).engine("sqlite") as one, World(tmp_path).engine("sqlite") as other:
+            assert isinstance(one, SqliteEngine)
+            assert isinstance(other, SqliteEngine)
+            run_id = await one.start(main, {})
+            await one.wait(run_id, asks, 5)
+            commit = one.store._commit
+
+            def held(group: list[Write], *, wait: bool) -> Any:
+                return (opened.wait(10) and commit(group, wait=wait)) if wait else None
+
+            monkeypatch.setattr(one.store, "_commit", held)
+            late = asyncio.create_task(
+                one.send(run_id, lambda _, now: Answered(now, "ask", {"response": "late"}))
+            )
+            while one._live(run_id) is None:
+                await settle()
+            now = other._clock.now()
+            await other.store.write(
+                lambda it: (other._renew(it), leases.claim(it, run_id, other._owner, now))
+            )
+            letter = await other.letters.post(run_id, Answered(now, "ask", {"response": "posted"}))
+            delivering = asyncio.create_task(one.letters.hand_out(one._live))
+            await settle()
+            assert not other.letters.answered(letter)
+            opened.set()
+            await delivering
+            assert not other.letters.answered(letter), "it waits for the one that drives the run"
+            late.cancel()
+            await asyncio.gather(late, return_exceptions=True)
+
+    asyncio.run(asyncio.wait_for(go(), 20))
+
+
+def test_a_run_that_is_taken_over_keeps_its_heartbeat_when_another_one_comes_to_rest_meanwhile(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def go() -> None:
+        asking = bundle(plan(block("ask", ASK)))
+        one, other = World(tmp_path), World(tmp_path)
+        async with one.engine("sqlite") as first:
+            run_id = await first.start(bundle(plan(block("busy", gate("busy")))), {})
+            while not one.gate.started:
+                await settle()
+            await first.view(run_id)
+        async with other.engine("sqlite", adopt=False) as engine:
+            assert isinstance(engine, SqliteEngine)
+
+            async def while_another_rests(_: object) -> None:
+                await engine.wait(await engine.start(asking, {}), asks, 5)
+                await settle()
+                assert engine.store._heartbeat is None
+
+            monkeypatch.setattr(engine._executor, "end_leftovers", while_another_rests)
+            await engine.carry_on(run_id)
+            assert engine._live(run_id) is not None
+            assert engine.store._heartbeat is not None
+
+    asyncio.run(asyncio.wait_for(go(), 20))
+
+
+def test_a_new_store_can_be_made_by_two_processes_at_once(tmp_path: Path) -> None:
+    for number in range(20):
+        together = threading.Barrier(2)
+
+        def make(path: Path, together: threading.Barrier = together) -> None:
+            together.wait()
+            check_store(path)
+
+        with ThreadPoolExecutor(2) as threads:
+            for made in [threads.submit(make, tmp_path / str(number) / "runs.db") for _ in range(2)]:
+                made.result()

@@ -73,6 +73,13 @@ def listed(number: int) -> str:
         ('{"jsonrpc": "2.0", "id": 7, "nothing": 5}', None, -32600, "method: Field required"),
         ('[{"jsonrpc": "2.0", "id": 7, "method": "ping"}]', None, -32600, "messages are sent one by one"),
         ("7", None, -32600, "it is no object"),
+        ('{"jsonrpc": "2.0", "id": "\\ud83d", "method": "ping"}', None, -32700, "half of a character"),
+        (
+            '{"jsonrpc": "2.0", "id": 7, "method": "ping", "params": [1]}',
+            7,
+            -32600,
+            "params: Input should be",
+        ),
     ],
 )
 def test_a_line_that_is_no_message_is_answered_with_what_is_wrong_about_it(

@@ -12,6 +12,7 @@ from mcp.shared.exceptions import MCPError
 from mcp.types import INVALID_PARAMS
 
 from workflows_mcp.mcp_server.server import build_server
+from workflows_mcp.mcp_server.typed_words import words_typed
 from workflows_mcp.settings import load_settings
 from workflows_mcp.values import to_json
 
@@ -236,3 +237,10 @@ def test_the_prompt_of_a_sub_agent_has_its_task_in_place(
             await agent.client.get_prompt("workflow_sub_agent", {"workflow_id": run_id})
 
     place.serve(work)
+
+
+@pytest.mark.parametrize("piece", ["{ 'word ", '"word { ', "[[ ", "note={ "])
+def test_a_line_of_many_beginnings_and_no_end_is_taken_apart_all_the_same(piece: str) -> None:
+    """Looking for the end of each of them would take minutes."""
+    typed = piece * 5000
+    assert words_typed(typed) == typed.split()

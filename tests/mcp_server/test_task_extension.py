@@ -250,6 +250,11 @@ def test_an_unknown_task_is_refused(tmp_path: Path) -> None:
             f"list_workflows:{run}:1",
             f"start_workflow:{run}:x",
             f"start_workflow:{run}:1:a:b",
+            f"start_workflow:{run}:1:detailed",
+            f"start_workflow:{run}:{'9' * 5000}",
+            f"start_workflow:{run}:999",
+            f"start_workflow:{run}:01",
+            f"start_workflow:{run}:٣",
         ):
             with pytest.raises(MCPError) as error:
                 await tasks.ask("tasks/get", task)
@@ -260,7 +265,7 @@ def test_an_unknown_task_is_refused(tmp_path: Path) -> None:
         await client.call_tool("start_workflow", {"yaml": HELD})
 
     session(tmp_path, TaskClient(wrong), work)
-    assert len(refused) == 6
+    assert len(refused) == 11
     assert all("there is no task" in message for message in refused)
 
 

@@ -112,6 +112,25 @@ def test_it_is_told_in_the_words_of_every_toolset(tmp_path: Path, mode: str) -> 
 
 
 @BOTH
+def test_it_is_told_of_every_question_that_was_declined(tmp_path: Path, mode: str) -> None:
+    async def work(client: Client) -> None:
+        answer = await called(client, "execute_inline_workflow", workflow_yaml=THREE)
+        assert [("declined" in it.get("message", "")) for it in (answer, *answer["more_prompts"])] == [
+            True,
+            False,
+            True,
+        ]
+        for checkpoint, declined in ((answer, True), (answer["more_prompts"][0], False)):
+            known = await called(client, "get_checkpoint_info", checkpoint_id=checkpoint["checkpoint_id"])
+            assert ("declined" in known["how_to_resume"]) is declined
+            assert "resume_workflow(checkpoint_id=" in known["how_to_resume"]
+
+    # the second one is put up three times in vain
+    said = ("decline", *[{"response": 7}] * 3, "decline")
+    session(tmp_path, work, mode=mode, user=says(*said), toolsets=("graph",))
+
+
+@BOTH
 def test_an_agent_is_told_that_no_answer_came_that_fits(tmp_path: Path, mode: str) -> None:
     async def work(client: Client) -> None:
         asked = await called(client, "start_workflow", yaml=ONE)

@@ -76,7 +76,9 @@ def graph_answer(
             first, *more = [_question(it, machine, schemas, how) for it in questions.open]
             answer |= first
             if more:
-                answer["more_prompts"] = more[: how.items]
+                declined = [{"message": it} if it else {} for it in _declined(machine, questions, heard)[1:]]
+                listed = [{**entry, **said} for entry, said in zip(more, declined, strict=True)]
+                answer["more_prompts"] = listed[: how.items]
         message = _message(machine, questions, heard, fork_of, now)
         if message:
             answer["message"] = message
@@ -149,7 +151,7 @@ def listed_checkpoint(history: History, checkpoint: Checkpoint) -> dict[str, Val
 
 
 def checkpoint_details(
-    history: History, checkpoint: Checkpoint, then: Machine, limits: Limits
+    history: History, checkpoint: Checkpoint, then: Machine, limits: Limits, heard: Heard = NOBODY
 ) -> dict[str, Any]:
     """All that is known of a checkpoint; `then` is the run as it was at its position."""
     ended = {name: it.status for name, it in then.state.root.records.items() if it.status in TERMINAL}
@@ -174,7 +176,11 @@ def checkpoint_details(
         if checkpoint.answer is not None:
             answered = checkpoint.answer.outputs
             details["answered_with"] = cut(answered, (), how, lambda *_: read(("blocks",), 0))
-        details["how_to_resume"] = _how_to_resume(history, checkpoint)
+        resume = _how_to_resume(history, checkpoint)
+        if checkpoint.id.type == "pause" and checkpoint.closed_at is None:
+            asked = question_id(then.state, whole_run(history.run_id), checkpoint.address)
+            resume = for_the_agent(heard, asked, resume, decided=resume)
+        details["how_to_resume"] = resume
         return details
 
     return within(limits, build)
@@ -213,6 +219,13 @@ def _question(
     if checkpoint.address in schemas:
         said["response_schema"] = schemas[checkpoint.address]
     return said
+
+
+def _declined(machine: Machine, questions: Questions, heard: Heard) -> list[str]:
+    """What is to be said of each question that the user has been asked in vain."""
+    state = machine.state
+    names = [question_id(state, whole_run(state.run_id), it.address) for it in questions.open]
+    return [for_the_agent(heard, name, "", decided="").strip() for name in names]
 
 
 def _response_schemas(machine: Machine, registry: StepRegistry) -> dict[str, dict[str, Value]]:

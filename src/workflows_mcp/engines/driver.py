@@ -171,7 +171,7 @@ class Driver:
     async def _safe(self, position: int) -> None:
         if self.failure is None and self._safe_position < position:
             await self._waiters.safe(position)
-        if self.failure is not None:
+        if self.failure is not None and self._safe_position < position:
             raise self.failure
 
     async def settled(self) -> Machine:
@@ -417,8 +417,8 @@ class Driver:
 
     def _give_up(self, error: Exception) -> None:
         if self.failure is None:
-            too_late = self._safe_position == self._begun_at and not isinstance(error, StoreError)
-            log = logger.debug if too_late else logger.warning
+            lost = not isinstance(error, StoreError) or isinstance(error, LeaseLost)
+            log = logger.debug if lost and self._safe_position == self._begun_at else logger.warning
             log("the run %s is not driven here any more: %s", self.run_id, error)
             self._die(error)
             asyncio.get_running_loop().create_task(self._hands.stop_all())

@@ -106,7 +106,7 @@ class MemoryEngine:
     async def send(self, run_id: str, make_event: MakeEvent) -> None:
         driver = self._driver(run_id)
         await driver.still()
-        await send_to(driver, make_event, self._clock)
+        await send_to(driver, make_event, self._clock.now())
 
     async def carry_on(self, run_id: str) -> None:
         self._driver(run_id)

@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 from workflows_mcp.engines.base import MakeEvent
-from workflows_mcp.engines.clock import Clock
 from workflows_mcp.engines.driver import Driver
 from workflows_mcp.errors import LeaseLost, WorkflowsError
 
 
-async def send_to(driver: Driver, make_event: MakeEvent, clock: Clock) -> None:
+async def send_to(driver: Driver, make_event: MakeEvent, now: float) -> None:
     """Raises LeaseLost where the run is not driven there (any more), and then nothing has been decided. Any
     other refusal counts only when that is safe on disk which the event is refused for: another process may
     have been quicker, and then it never happened."""
     try:
-        await driver.send(make_event(driver.machine, clock.now()))
+        await driver.send(make_event(driver.machine, now))
     except LeaseLost:
         raise
     except WorkflowsError:

@@ -34,7 +34,7 @@ from workflows_mcp.errors import NotExpected, WorkflowsError
 from workflows_mcp.mcp_server.elicitation import Elicitation
 from workflows_mcp.mcp_server.links import with_links
 from workflows_mcp.mcp_server.looking import Look, run_meant, status_in
-from workflows_mcp.mcp_server.tooling import Ctx, worded
+from workflows_mcp.mcp_server.tooling import Ctx, in_short, worded
 
 if TYPE_CHECKING:
     from mcp.server.mcpserver.tools import Tool
@@ -46,6 +46,7 @@ WAIT_SECONDS = 1.0
 """How long a call waits before it becomes a task."""
 _GOES_ON = ("running", "waiting")
 _POLL_MS = 1000
+_DIGITS = 12
 _MODERN = frozenset(MODERN_PROTOCOL_VERSIONS)
 
 
@@ -70,9 +71,10 @@ class TaskId(NamedTuple):
     @classmethod
     def read(cls, text: str) -> Self | None:
         tool, *rest = text.split(":")
-        if not 2 <= len(rest) <= 3 or not rest[1].isdecimal():
+        if not 2 <= len(rest) <= 3 or not rest[1].isdecimal() or len(rest[1]) > _DIGITS:
             return None
-        return cls(tool, rest[0], int(rest[1]), *rest[2:])
+        found = cls(tool, rest[0], int(rest[1]), *rest[2:])
+        return found if str(found) == text else None
 
     @property
     def done(self) -> str:
@@ -182,13 +184,15 @@ class Tasks(Extension):
             raise MCPError(HEADER_MISMATCH, "Mcp-Name does not match params.taskId")
         task = TaskId.read(params.task_id)
         tool = self._served(task.tool) if task is not None and task.tool in self._looks else None
-        if task is None or tool is None:
+        if task is None or tool is None or (task.style and not self._looks[task.tool].style):
             raise _no_task(params.task_id)
         service: Service = ctx.lifespan_context
         try:
-            await service.observing.times(task.run_id)
+            position = await service.observing.position(task.run_id)
         except WorkflowsError:
             raise _no_task(params.task_id) from None
+        if task.position > position:
+            raise _no_task(params.task_id)
         return task, tool
 
 
@@ -237,4 +241,4 @@ async def _told(
 
 
 def _no_task(task_id: str) -> MCPError:
-    return MCPError(INVALID_PARAMS, f"Failed to retrieve task: there is no task '{task_id}'")
+    return MCPError(INVALID_PARAMS, in_short(f"Failed to retrieve task: there is no task '{task_id}'"))

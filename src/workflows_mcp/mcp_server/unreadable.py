@@ -17,6 +17,8 @@ from mcp.shared.message import SessionMessage
 from mcp.types import INVALID_REQUEST, PARSE_ERROR, ErrorData, JSONRPCError, JSONRPCRequest
 from pydantic import ValidationError
 
+from workflows_mcp.values import is_whole
+
 _SHOWN = 200
 _HALF = "it holds half of a character (a lone surrogate, such as one part of an emoji): send the text whole"
 
@@ -84,7 +86,7 @@ def refusal_of(error: ValidationError) -> JSONRPCError | None:
     if isinstance(line, str | bytes):
         return _no_json(line)
     # It is JSON, of whatever: of the kinds of message that it could be, one always misses something of it.
-    message = next((it["input"] for it in found if isinstance(it["input"], dict | list)), None)
+    message = next((it["input"] for it in found if len(it["loc"]) == 1 or it["type"] == "missing"), None)
     if isinstance(message, dict):
         if "id" not in message and isinstance(message.get("method"), str):
             return None  # a notice: nobody waits for an answer
@@ -107,7 +109,8 @@ def _no_json(line: str | bytes) -> JSONRPCError | None:
 
 def _id_in(message: Any) -> int | str | None:
     found = message.get("id") if isinstance(message, dict) and "method" in message else None
-    return found if isinstance(found, int | str) and not isinstance(found, bool) else None
+    can_be_told = isinstance(found, int | str) and not isinstance(found, bool) and is_whole(found)
+    return found if can_be_told else None
 
 
 def _error(message_id: int | str | None, code: int, text: str) -> JSONRPCError:

@@ -49,7 +49,8 @@ class Arguments(NamedTuple):
         for argument, value in sent.items():
             name = self.inputs.get(argument, argument)
             if name in given:
-                raise InvalidInputs(f"the input '{name}' is given twice", hint=f"give only '{argument}'")
+                declared = next(it for it, meant in self.inputs.items() if meant == name)
+                raise InvalidInputs(f"the input '{name}' is given twice", hint=f"give only '{declared}'")
             given[name] = value
         return given
 

@@ -128,7 +128,7 @@ class SqliteEngine(KeepsNotes):
         driver, journal = self._new_driver(run_id, machine, large, epoch=1)
         key, body = self._bundles.put(bundle)
         journal.created = runs.NewRun(run_id, bundle.main, key, body, request, now, now)
-        self._drivers[run_id] = driver
+        self._drive(driver)
         driver.feed(started)
         if request is not None:
             try:
@@ -150,7 +150,7 @@ class SqliteEngine(KeepsNotes):
                     continue
                 await driver.still()
                 if self._live(run_id) is driver:  # meanwhile it may have come to rest
-                    await send_to(driver, make_event, self._clock)
+                    await send_to(driver, make_event, self._clock.now())
                     return
             except LeaseLost:
                 left -= 1
@@ -223,8 +223,7 @@ class SqliteEngine(KeepsNotes):
         return runs.recent(self.store, limit, workflow)
 
     async def journal(self, run_id: str, after: int = 0) -> tuple[Bundle, list[Event]]:
-        bundle, events, _ = await self._journal(run_id, after)
-        return bundle, events
+        return (await self._journal(run_id, after))[:2]
 
     async def _journal(self, run_id: str, after: int = 0) -> tuple[Bundle, list[Event], LargeValues]:
         driver = self._live(run_id)
@@ -254,9 +253,8 @@ class SqliteEngine(KeepsNotes):
         try:
             await asyncio.to_thread(self._executor.copy_scratch, run_id, fork.run_id)
             async with self._taking.setdefault(fork.run_id, asyncio.Lock()):
-                await write_fork(
-                    self.store, self._lease, self._bundles, fork, large, request, self._clock.now()
-                )
+                now = self._clock.now()
+                await write_fork(self.store, self._lease, self._bundles, fork, large, request, now)
                 driver, _ = self._new_driver(fork.run_id, fork.machine, large, epoch=1)
                 await self._go_on([driver], cut_off=False)
         except BaseException:
@@ -284,8 +282,11 @@ class SqliteEngine(KeepsNotes):
         journal = RunJournal(self.store, self._lease, self._clock, run_id, epoch)
         driver = Driver(run_id, machine, large, journal, self._executor, self._clock, self._find_bundle)
         driver.on_rest = lambda status: self._rest(run_id, driver, epoch, status)
-        self.store.beat(leases.RENEW_SECONDS, self._renew)
         return driver, journal
+
+    def _drive(self, driver: Driver) -> None:
+        self._drivers[driver.run_id] = driver
+        self.store.beat(leases.RENEW_SECONDS, self._renew)
 
     def _rest(self, run_id: str, driver: Driver, epoch: int, status: str) -> None:
         """A run has nothing to do here: it has ended, or an agent must answer first."""
@@ -345,7 +346,7 @@ class SqliteEngine(KeepsNotes):
         if cut_off:
             await self._executor.end_leftovers([(it.run_id, key) for it in drivers for key in it.under_way()])
         for driver in drivers:
-            self._drivers[driver.run_id] = driver
+            self._drive(driver)
             if event is None and driver.status == "idle":
                 await self._release(driver)
             else:

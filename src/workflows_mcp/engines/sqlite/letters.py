@@ -13,6 +13,7 @@ import apsw
 
 from workflows_mcp.engines.driver import Driver
 from workflows_mcp.engines.encoding import decode_event, encode
+from workflows_mcp.engines.sending import send_to
 from workflows_mcp.engines.sqlite.store import Store
 from workflows_mcp.errors import NotExpected, RequestError, StoreError
 from workflows_mcp.machine.events import Event
@@ -67,7 +68,7 @@ class Letters:
     async def _deliver(self, letter: int, driver: Driver, body: bytes) -> None:
         answer = ""
         try:
-            await driver.send(decode_event(body))
+            await send_to(driver, lambda *_: decode_event(body), 0.0)
         except StoreError:
             return  # it is not ours any more: the letter waits for the next owner
         except RequestError as error:

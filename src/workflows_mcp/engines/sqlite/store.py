@@ -221,7 +221,7 @@ def _connect(path: Path, synchronous: str) -> apsw.Connection:
     try:
         connection = apsw.Connection(str(path))
         connection.set_busy_timeout(BUSY_MS)
-        connection.pragma("journal_mode", "wal")
+        _set_wal(connection)
         connection.pragma("synchronous", synchronous)
         connection.pragma("journal_size_limit", 64 * 1024 * 1024)
         keep = ctypes.c_int(1)  # the log stays at its size when the last process closes the store
@@ -229,6 +229,20 @@ def _connect(path: Path, synchronous: str) -> apsw.Connection:
     except apsw.Error as error:
         raise _store_error(path, error) from error
     return connection
+
+
+def _set_wal(connection: apsw.Connection) -> None:
+    """Two processes that make a new file at once are in each other's way, and SQLite does not wait for
+    that."""
+    until = time.monotonic() + BUSY_MS / 1000
+    while True:
+        try:
+            connection.pragma("journal_mode", "wal")
+            return
+        except apsw.BusyError:
+            if time.monotonic() >= until:
+                raise
+            time.sleep(0.01)
 
 
 def _store_error(path: Path, error: Exception) -> StoreError:
