@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import subprocess
+import threading
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -28,6 +29,8 @@ def exchange(place: Any, request: pytest.FixtureRequest) -> Iterator[Exchange]:
     assert process.stdin is not None
     assert process.stdout is not None
     stdin, stdout = process.stdin, process.stdout
+    patience = threading.Timer(20, process.kill)  # one that does not answer is not waited for
+    patience.start()
 
     def send(lines: str) -> dict[str, Any]:
         stdin.write(f"{lines}\n")
@@ -47,6 +50,7 @@ def exchange(place: Any, request: pytest.FixtureRequest) -> Iterator[Exchange]:
     try:
         yield send
     finally:
+        patience.cancel()
         stdin.close()
         assert process.wait(20) == 0
         stdout.close()
