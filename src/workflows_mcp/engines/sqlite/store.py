@@ -14,6 +14,7 @@ import ctypes
 import logging
 import os
 import queue
+import random
 import threading
 import time
 from collections.abc import Callable
@@ -29,10 +30,12 @@ logger = logging.getLogger(__name__)
 
 SAFE_TO_SHARE = (3, 51, 3)
 """Older versions of SQLite can corrupt a file in WAL mode that two connections write to."""
-BUSY_MS = 10_000
+PATIENCE_SECONDS = 10.0
+"""How long to wait for a turn while other processes are writing."""
 HELD_UP_SECONDS = 0.001
 """How long a commit may take, on average, for the event loop to make it itself."""
 _SLICE_SECONDS = 0.005
+_SHORTEST_LOOK, _LONGEST_LOOK = 0.000_05, 0.001
 _WEIGHT = 0.05
 _IDLE_SECONDS = 0.5
 
@@ -126,7 +129,7 @@ class Store:
     def _commit(self, group: list[Write], *, wait: bool) -> list[tuple[Any, Exception | None]] | None:
         """Write a group. Without waiting: None when somebody else is writing at this moment."""
         connection = self._writer
-        connection.set_busy_timeout(BUSY_MS if wait else 0)
+        connection.set_busy_handler(_Patience() if wait else None)
         started = time.perf_counter()
         try:
             if len(group) == 1 and group[0].single:
@@ -191,6 +194,25 @@ class Store:
             logger.warning("the store %s could not be looked after", self.path, exc_info=True)
 
 
+class _Patience:
+    """Waits for a turn, as a busy handler of SQLite. A commit takes a fraction of a millisecond, so it looks
+    that often: SQLite's own one soon sleeps for a tenth of a second, and beside a process that writes all
+    the time it would get no turn for seconds, in which a lease runs out."""
+
+    def __init__(self) -> None:
+        self._until = 0.0
+
+    def __call__(self, tries: int) -> bool:
+        now = time.monotonic()
+        if tries == 0:
+            self._until = now + PATIENCE_SECONDS
+        if now >= self._until:
+            return False
+        # By chance, so that of several who wait none is always the one that comes too late.
+        time.sleep(random.uniform(_SHORTEST_LOOK, min(_LONGEST_LOOK, _SHORTEST_LOOK * (tries + 1))))
+        return True
+
+
 def _answer(group: list[Write], results: list[tuple[Any, Exception | None]]) -> None:
     for write, (result, error) in zip(group, results, strict=True):
         try:
@@ -220,7 +242,7 @@ def _writer(path: Path, synchronous: str) -> apsw.Connection:
 def _connect(path: Path, synchronous: str) -> apsw.Connection:
     try:
         connection = apsw.Connection(str(path))
-        connection.set_busy_timeout(BUSY_MS)
+        connection.set_busy_handler(_Patience())
         _set_wal(connection)
         connection.pragma("synchronous", synchronous)
         connection.pragma("journal_size_limit", 64 * 1024 * 1024)
@@ -234,15 +256,16 @@ def _connect(path: Path, synchronous: str) -> apsw.Connection:
 def _set_wal(connection: apsw.Connection) -> None:
     """Two processes that make a new file at once are in each other's way, and SQLite does not wait for
     that."""
-    until = time.monotonic() + BUSY_MS / 1000
+    patience = _Patience()
+    tries = 0
     while True:
         try:
             connection.pragma("journal_mode", "wal")
             return
         except apsw.BusyError:
-            if time.monotonic() >= until:
+            if not patience(tries):
                 raise
-            time.sleep(0.01)
+            tries += 1
 
 
 def _store_error(path: Path, error: Exception) -> StoreError:
