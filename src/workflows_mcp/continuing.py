@@ -3,7 +3,7 @@
 | the run                                   | what goes on                                             |
 | ----------------------------------------- | -------------------------------------------------------- |
 | is under way                              | it; nothing that is done is done again                   |
-| has failed                                | a new run, from before the step that failed              |
+| has failed                                | a new run, in which what it failed by is done again      |
 | … and says `skip_completed_steps: false`  | a new run, from the start, with the same inputs          |
 | … and says `retry_failed_steps: false`    | nothing                                                  |
 | has completed, or was cancelled           | nothing                                                  |
@@ -18,16 +18,14 @@ import asyncio
 from collections.abc import Sequence
 from contextlib import suppress
 
-from workflows_mcp.agent.tasks import record_at
+from workflows_mcp.agent.doing_again import culprits, ends_of, kept, left_out
 from workflows_mcp.engines.base import Engine
+from workflows_mcp.engines.replay import replayed
 from workflows_mcp.errors import NotExpected
 from workflows_mcp.expressions.base import MISSING
 from workflows_mcp.machine.changes import Path, value_at
-from workflows_mcp.machine.events import Event, StateUpdated, Stopped
+from workflows_mcp.machine.events import Event, StateUpdated
 from workflows_mcp.machine.machine import Machine
-from workflows_mcp.machine.scope import failed
-from workflows_mcp.machine.state import RunState
-from workflows_mcp.plan.items import names_of_items
 from workflows_mcp.plan.model import Bundle, Plan
 
 _MOST_RUNS = 50
@@ -53,21 +51,23 @@ class Continuing:
 
     async def _made_of(self, run_id: str, plan: Plan) -> str:
         bundle, events = await self._engine.journal(run_id)
-        position = 0
+        then: list[Event] = []
+        without: set[int] = set()
         if plan.on_resume.get("skip_completed_steps", True):
-            position = await asyncio.to_thread(position_of_failure, bundle, events)
-        request = f"resume {run_id}@{position}"
-        if position == 0:
+            without = await asyncio.to_thread(_for_another_try, bundle, events)
+            then = kept(events, without)
+        request = f"resume {run_id}@{len(then)}"
+        if not then:
             view = await self._engine.view(run_id)
             return await self._engine.start(bundle, view.state.root.inputs, request_id=request)
-        made = await self._engine.fork(run_id, position, request_id=request)
+        made = await self._engine.fork(run_id, len(events), without=without, request_id=request)
         if plan.on_resume.get("reset_error_counts") and plan.errors_to:
-            await self._forget_errors(made, tuple(plan.errors_to), bundle, events[:position])
+            await self._forget_errors(made, tuple(plan.errors_to), bundle, then)
         return made
 
     async def _forget_errors(self, run_id: str, where: Path, bundle: Bundle, events: Sequence[Event]) -> None:
         """Take the errors out of the new run that it has from the old one."""
-        then = await asyncio.to_thread(_replayed, bundle, events)
+        then = await asyncio.to_thread(replayed, bundle, events)
         before = value_at(then.state.root.state, where)
         if not isinstance(before, list) or not before:
             return
@@ -82,56 +82,9 @@ class Continuing:
             await self._engine.send(run_id, without)
 
 
-def position_of_failure(bundle: Bundle, events: Sequence[Event]) -> int:
-    """How many events of a failed run come before the one that made it fail; 0 where nothing does."""
-    last = _replayed(bundle, events)
-    blamed = _blamed(last.state)
-    machine = Machine(bundle)
-    failed_before: dict[str, bool] = dict.fromkeys(blamed, False)
-    positions: dict[str, int] = {}
-    for number, event in enumerate(events, start=1):
-        machine.apply(event)
-        for address in blamed:
-            now = _has_failed(machine.state, address)
-            if now and not failed_before[address]:
-                positions[address] = number
-            failed_before[address] = now
-    position = min(positions.values(), default=len(events)) - 1
-    while position > 0 and isinstance(events[position - 1], Stopped):
-        position -= 1  # what had to be stopped is found out again
-    return position
-
-
-def _replayed(bundle: Bundle, events: Sequence[Event]) -> Machine:
-    machine = Machine(bundle)
-    for event in events:
-        machine.apply(event)
-    return machine
-
-
-def _blamed(state: RunState) -> list[str]:
-    """The steps that made it fail: the one that is named, and, where it is in a task, the other tasks that
-    failed beside it. Empty text: the run itself."""
-    address = state.fault.address if state.fault is not None else ""
-    found = [address]
-    names = address.split("/")
-    for length in range(1, len(names)):
-        around = "/".join(names[:length])
-        record = record_at(state, around)
-        scope = record.scope if record is not None else None
-        if scope is not None and scope.each is not None:
-            for name in names_of_items(scope.each, scope.named):
-                item = scope.records.get(name)
-                if item is not None and failed(item):
-                    found.append(f"{around}/{name}")
-    return list(dict.fromkeys(found))
-
-
-def _has_failed(state: RunState, address: str) -> bool:
-    if not address:
-        return state.status == "failed"
-    record = record_at(state, address)
-    if record is None:
-        # an error that no step can be blamed for, e.g. in the state that the run begins with
-        return state.status == "failed"
-    return failed(record)
+def _for_another_try(bundle: Bundle, events: Sequence[Event]) -> set[int]:
+    """The events that are left out, so that what the run failed by is done again: all of them where nothing
+    comes before. Where a step failed by the values that it had, what came before it is done again, which may
+    give others."""
+    ends = ends_of(bundle, events, culprits(replayed(bundle, events)), of_others=True)
+    return left_out(bundle, events, ends or {len(events)})

@@ -56,6 +56,7 @@ from workflows_mcp.policy.mcp_client import ToolServers
 from workflows_mcp.policy.mcp_servers import servers_of
 from workflows_mcp.policy.rules import policy_of
 from workflows_mcp.policy.secrets import Secrets, hidden_in_logs, secrets_of
+from workflows_mcp.redoing import Redoing
 from workflows_mcp.resuming import Resuming
 from workflows_mcp.settings import Settings
 from workflows_mcp.stepping import Stepping
@@ -97,6 +98,7 @@ class Service:
         self._resuming = Resuming(
             engine, self._histories, self._askable, submit=self._driving.submit, cleaned=self._cleaned
         )
+        self._redoing = Redoing(engine)
         self.acting = Acting(settings)
         self.asking = Asking(engine, self._driving, self._askable, settings.elicitation, now)
         self.describing = Describing(catalog, settings.workspace, settings.limits)
@@ -243,6 +245,27 @@ class Service:
             if machine.state.status != "cancelled":
                 raise
         return await self._driving.answer(run_id)
+
+    async def retry(self, run_id: str, *, wait_seconds: float = DEFAULT_WAIT) -> Answer:
+        """Try again, in a new run, what a run has failed by; of one that was cancelled, go on where it was.
+        Asking twice gives the same new run."""
+        return await self._made_of(run_id, await self._redoing.retry(run_id), wait_seconds)
+
+    async def fork(
+        self,
+        workflow_id: str,
+        step_id: str,
+        *,
+        request_id: str | None = None,
+        wait_seconds: float = DEFAULT_WAIT,
+    ) -> Answer:
+        """Do a step again, in a new run that keeps all that does not depend on it."""
+        made = await self._redoing.fork(workflow_id, step_id, request_id=request_id)
+        return await self._made_of(run_of(workflow_id), made, wait_seconds)
+
+    async def _made_of(self, run_id: str, made: str, wait_seconds: float) -> Answer:
+        await self._engine.carry_on(made)
+        return {**await self._driving.answer(made, wait_seconds), "forked_from": run_id}
 
     async def note(self, run_id: str, note: str) -> None:
         """Keep something beside a run that its clients want to know later."""

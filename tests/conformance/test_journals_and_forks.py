@@ -100,6 +100,37 @@ def test_a_fork_goes_its_own_way_and_the_old_run_stays_as_it_was(on_engine: OnEn
     on_engine(scenario)
 
 
+@pytest.mark.rows("X3")
+def test_a_fork_can_be_made_without_some_of_the_events_and_once_for_the_same_request(
+    on_engine: OnEngine,
+) -> None:
+    async def scenario(world: World, engine: Engine) -> None:
+        main = plan(
+            block("ask", ASK),
+            block("beside", note("beside")),
+            block("after", note("${blocks.ask.response}"), ["ask"]),
+            outputs={"said": "${blocks.after.text}"},
+        )
+        old = await engine.start(bundle(main), {})
+        await engine.wait(old, status_of("beside", "completed"), 10)
+        await engine.send(old, answer("this"))
+        await engine.wait(old, ended, 10)
+        _, events = await engine.journal(old)
+        answered = [n for n, event in enumerate(events, start=1) if isinstance(event, Answered)]
+
+        without = {*answered, len(events)}
+        new = await engine.fork(old, len(events), without=without, request_id="again")
+        assert await engine.fork(old, len(events), without=without, request_id="again") == new
+        state = (await engine.wait(new, asks, 10)).state
+        assert state.root.records["beside"].status == "completed"
+        assert state.forked_from == f"{old}@{len(events) - 2}"
+        await engine.send(new, answer("that"))
+        assert (await engine.wait(new, ended, 10)).state.outputs == {"said": "that"}
+        assert world.note.lines == ["beside", "this", "that"]
+
+    on_engine(scenario)
+
+
 def test_a_fork_starts_again_what_was_under_way_at_its_position(on_engine: OnEngine) -> None:
     async def scenario(world: World, engine: Engine) -> None:
         inner = plan(block("deep", gate("deep")), block("told", note("told"), ["deep"]), name="inner")

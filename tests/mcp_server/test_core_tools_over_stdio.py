@@ -107,6 +107,18 @@ def test_an_agent_finds_starts_answers_reads_and_cancels_workflows(place: Any, m
         status = await agent.call("get_workflow_status", workflow_id=waiting["workflow_id"])
         assert status["status"] == "cancelled"
 
+        again = await agent.call("control_workflow", workflow_id=waiting["workflow_id"], action="retry")
+        assert (again["status"], again["action"]) == ("pending_action", waiting["action"])
+        assert again["forked_from"] == waiting["workflow_id"] != again["workflow_id"]
+        other = await agent.call(
+            "control_workflow", workflow_id=run["workflow_id"], action="fork", step_id="approve"
+        )
+        assert other["action"]["step_id"] == "approve"
+        refused = await agent.refused("control_workflow", workflow_id=run["workflow_id"], action="fork")
+        assert "give its step_id" in refused
+        refused = await agent.refused("control_workflow", workflow_id=run["workflow_id"], action="retry")
+        assert "has completed, so there is nothing to try again" in refused
+
         valid = await agent.call("validate_workflow_yaml", yaml_content=DEPLOY)
         assert valid == {"valid": True, "problems": []}
         wrong = await agent.call("validate_workflow_yaml", yaml_content=DEPLOY.replace("Prompt", "Promt"))

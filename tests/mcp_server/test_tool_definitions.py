@@ -36,7 +36,7 @@ HINTS = {
     "get_next_step": HANDS_OUT,
     "get_workflow_status": READS,
     "get_workflow_state": READS,
-    "control_workflow": ENDS,
+    "control_workflow": WORKS,
     "validate_workflow_yaml": READS,
     "execute_workflow": WORKS,
     "execute_inline_workflow": WORKS,

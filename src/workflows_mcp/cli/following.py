@@ -112,3 +112,4 @@ def _print_fault(error: dict[str, Any], run_id: str, paper: Paper) -> None:
     if "hint" in error:
         paper.line(f"  {error['hint']}")
     paper.line(paper.paint(f"  more: workflows-mcp show {run_id}", "dim"))
+    paper.line(paper.paint(f"  again: workflows-mcp retry {run_id}", "dim"))

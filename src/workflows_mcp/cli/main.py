@@ -110,6 +110,21 @@ def build_parser() -> Parser:
     _json(cancel)
     cancel.set_defaults(module="running")
 
+    retry = commands.add_parser(
+        "retry", help="try again what a run failed by, or go on where it was cancelled"
+    )
+    retry.add_argument("run", metavar="RUN_ID")
+    _playing(retry)
+    _json(retry)
+    retry.set_defaults(module="redoing")
+
+    fork = commands.add_parser("fork", help="do one step of a run again, and what follows, in a new run")
+    fork.add_argument("run", metavar="RUN_ID")
+    fork.add_argument("step", metavar="STEP_ID")
+    _playing(fork)
+    _json(fork)
+    fork.set_defaults(module="redoing")
+
     checkpoints = commands.add_parser("checkpoints", help="where runs can be gone on from")
     checkpoints.add_argument(
         "id", metavar="RUN_ID", nargs="?", help="only those of this run; of a checkpoint, all about it"

@@ -3,7 +3,7 @@ it knows nothing of agents, YAML or MCP."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -58,10 +58,13 @@ class Engine(Protocol):
     async def journal(self, run_id: str, after: int = 0) -> tuple[Bundle, list[Event]]:
         """What the run is pinned to, and its events after so many that are safe on disk, in order."""
 
-    async def fork(self, run_id: str, position: int, *, request_id: str | None = None) -> str:
-        """Make a new run of the first `position` events of a run and give its id; a request_id that is known
-        gives the fork that it made. It goes on by itself, like a run that was taken over after a crash. The
-        old one stays as it is. RequestError where there is no such position, or nothing is left to do."""
+    async def fork(
+        self, run_id: str, position: int, *, without: Collection[int] = (), request_id: str | None = None
+    ) -> str:
+        """Make a new run of the first `position` events of a run, without those of these numbers, and give
+        its id; a request_id that is known gives the fork that it made. It goes on by itself, like a run that
+        was taken over after a crash. The old one stays as it is. RequestError where there is no such
+        position, or nothing is left to do."""
 
     async def forget_checkpoint(self, run_id: str, position: int) -> None:
         """Remember that nobody wants to be offered this position of a run any more."""

@@ -46,6 +46,10 @@ TIMEOUT = "timeout"
 _THREADS = 16
 _TURN_SECONDS = 0.001
 
+_SCRATCH_SECONDS = 86_400.0
+"""How long the files of a run are kept that has failed or was cancelled, or that is nowhere to be found:
+somebody may want to try it again, or be making it."""
+
 
 class Executor:
     """What all drivers of a process share: step types, policy, and room for so many steps at once."""
@@ -113,8 +117,12 @@ class Executor:
         except Exception:
             return True  # performing it will find the same and report it
 
+    def leave_scratch(self, run_id: str, *, keep: bool) -> None:
+        """A run has ended: what was its own goes with it, or is kept for whoever tries it again soon."""
+        if not keep or not any((self._scratch / run_id).glob("*")):
+            self.clear_scratch(run_id)
+
     def clear_scratch(self, run_id: str) -> None:
-        """A run has ended: what was its own goes with it."""
         remove_directory(self._scratch / run_id)
 
     def copy_scratch(self, run_id: str, new_run_id: str) -> None:
@@ -131,12 +139,12 @@ class Executor:
                 hint=f"see whether {source} can be read and the disk has room",
             ) from None
 
-    def scratch_age(self, run_id: str) -> float:
-        """For how many seconds nobody has put anything into the scratch directory of a run."""
+    def scratch_is_old(self, run_id: str) -> bool:
+        """Whether nobody has put anything into the scratch directory of a run for long."""
         try:
-            return self.clock.now() - os.stat(self._scratch / run_id).st_ctime
+            return self.clock.now() - os.stat(self._scratch / run_id).st_ctime > _SCRATCH_SECONDS
         except OSError:
-            return 0.0
+            return False
 
     def scratch_of_runs(self) -> list[str]:
         """The runs that have a scratch directory."""

@@ -1,4 +1,5 @@
-"""A fork: a new run that is made of the first events of another one, and goes on in its own way.
+"""A fork: a new run that is made of the first events of another one, some of which may be left out, and goes
+on in its own way.
 
 It is whole by itself: its events are copies, the first of them with its own id and where it comes from. What
 was under way at that point is started afresh, as after a crash. The other run is not touched. How either
@@ -7,6 +8,7 @@ is kept is not known here.
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from dataclasses import dataclass
 
 import msgspec
@@ -30,10 +32,23 @@ class Fork:
     """The new run after these events."""
 
 
+def asked_for(run_id: str, position: int, without: Collection[int]) -> str:
+    """A fork in words: the same for two requests that ask for the same one."""
+    left_out = f"-{','.join(map(str, sorted(without)))}" if without else ""
+    return f"{run_id}@{position}{left_out}"
+
+
 def fork_of(
-    run_id: str, bundle: Bundle, events: list[Event], position: int, now: float, new_id: str | None = None
+    run_id: str,
+    bundle: Bundle,
+    events: list[Event],
+    position: int,
+    now: float,
+    new_id: str | None = None,
+    without: Collection[int] = (),
 ) -> Fork:
-    """Raises RequestError where there is no such position, or nothing is left to do at it."""
+    """Raises RequestError where there is no such position, or nothing is left to do at it. `without`: the
+    numbers of events that are left out, counted from 1."""
     first, started = next((number, it) for number, it in enumerate(events) if isinstance(it, Started))
     if not first < position <= len(events):
         raise RequestError(
@@ -42,17 +57,25 @@ def fork_of(
         )
     new_id = new_id or new_run_id()
     seed = started.seed or started.run_id  # what the events that are copied were made with
-    origin = msgspec.structs.replace(started, run_id=new_id, forked_from=f"{run_id}@{position}", seed=seed)
-    copied = [*events[:first], origin, *events[first + 1 : position]]
+    kept = [it for number, it in enumerate(events[:position], start=1) if number not in without]
+    origin = msgspec.structs.replace(started, run_id=new_id, forked_from=f"{run_id}@{len(kept)}", seed=seed)
+    copied = [origin if it is started else it for it in kept]
     machine = replayed(bundle, copied)
     if machine.state.status != "running":
         raise RequestError(
             f"the run {run_id} had ended at position {position}: nothing is left to do",
             hint="fork it from an earlier position, or start the workflow again",
         )
-    forked = Forked(now)
+    forked = Forked(now, begun_anew=True)
     machine.apply(forked)
     return Fork(new_id, [*copied, forked], machine)
+
+
+def needs_its_files(machine: Machine) -> bool:
+    """Whether a run that has ended may be tried again, with the files that its steps handed each other. Files
+    of runs that use secrets are not kept: a command may have written one down."""
+    secrets = machine.bundle.secrets or any(plan.secrets for plan in machine.state.plans.values())
+    return machine.state.status != "completed" and not secrets
 
 
 def batch_of(fork: Fork, large: LargeValues, at: float) -> Batch:

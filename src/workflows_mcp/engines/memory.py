@@ -6,7 +6,7 @@ It keeps the events that it was given, so a test can kill a run and restore it f
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 
 from workflows_mcp.engines.base import FindBundle, MakeEvent, RunSummary
 from workflows_mcp.engines.clock import Clock, SystemClock
@@ -135,11 +135,13 @@ class MemoryEngine:
         machine = await self._driver(run_id).settled()
         return machine.bundle, self.journals[run_id].events()[after:]
 
-    async def fork(self, run_id: str, position: int, *, request_id: str | None = None) -> str:
+    async def fork(
+        self, run_id: str, position: int, *, without: Collection[int] = (), request_id: str | None = None
+    ) -> str:
         if request_id is not None and request_id in self._requests:
             return self._requests[request_id]
         bundle, events = await self.journal(run_id)
-        fork = fork_of(run_id, bundle, events, position, self._clock.now())
+        fork = fork_of(run_id, bundle, events, position, self._clock.now(), without=without)
         if request_id is not None:
             self._requests[request_id] = fork.run_id
         await asyncio.to_thread(self._executor.copy_scratch, run_id, fork.run_id)

@@ -84,13 +84,15 @@ def wait_afresh(machine: Machine, event: Forked) -> None:
     chance is its own."""
     machine.state.seed = f"{machine.state.seed}/{machine.state.run_id}"
     for address, frame in machine.state.frames.items():
-        if frame.deadline is None:
+        begun_anew = event.begun_anew and frame.kind in ("step", "agent")
+        if frame.deadline is None and not begun_anew:
             continue
-        seconds, later = frame.deadline - frame.since, event.at - frame.since
-        frame.since, frame.deadline = event.at, event.at + seconds
+        later = event.at - frame.since
+        frame.since = event.at
+        frame.deadline = None if frame.deadline is None else frame.deadline + later
         scope, index = machine.locate(address)
         record = scope.scope.records[scope.program.nodes[index].id]
-        if frame.kind == "retry" and record.started_at is not None:
+        if (frame.kind == "retry" or begun_anew) and record.started_at is not None:
             record.started_at += later  # `within` counts from the first try
 
 

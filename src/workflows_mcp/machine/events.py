@@ -24,7 +24,7 @@ class Started(msgspec.Struct, frozen=True, tag="started", omit_defaults=True):
     limits: dict[str, int | float] = {}
     """The limits that decide how the run goes: they stay, whichever process goes on with it."""
     forked_from: str = ""
-    """The run and the position in its journal that this one was made of: `wf_1@7`."""
+    """The run that this one was made of, and how many of its events it has from there: `wf_1@7`."""
     seed: str = ""
     """What chance is made of, where that is not the id of the run."""
 
@@ -87,10 +87,12 @@ class Stopped(msgspec.Struct, frozen=True, tag="stopped"):
     """By the key of the try that could not begin."""
 
 
-class Forked(msgspec.Struct, frozen=True, tag="forked"):
+class Forked(msgspec.Struct, frozen=True, tag="forked", omit_defaults=True):
     """From here on the run is one of its own: what waits for a time waits from now on."""
 
     at: float
+    begun_anew: bool = False
+    """Steps that are under way have been begun now, and not when the other run began them."""
 
 
 class Interrupted(msgspec.Struct, frozen=True, tag="interrupted"):

@@ -18,6 +18,7 @@ from workflows_mcp.machine.events import (
     Stopped,
 )
 from workflows_mcp.machine.home import Changes
+from workflows_mcp.machine.state import RunState
 
 if TYPE_CHECKING:
     from workflows_mcp.machine.machine import Machine
@@ -42,10 +43,14 @@ def refuse_unexpected(machine: Machine, event: Event) -> None:
         if frame.deadline is not None and event.at > frame.deadline:
             raise NotExpected(f"the question at '{event.address}' has timed out")
         return
-    address, attempt = address_of(event.key)
-    frame = state.frames.get(address)
-    if frame is None or frame.attempt != attempt:
+    if not is_under_way(state, event.key):
         raise NotExpected(f"'{event.key}' is not under way")
+
+
+def is_under_way(state: RunState, key: str) -> bool:
+    address, attempt = address_of(key)
+    frame = state.frames.get(address)
+    return frame is not None and frame.attempt == attempt
 
 
 def changes_of(event: StateUpdated) -> Changes:

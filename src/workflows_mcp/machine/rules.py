@@ -84,9 +84,7 @@ def _also(scope: Scope, program: Program) -> str:
 def _failure(prefix: str, scope: Scope, program: Program) -> Fault | None:
     """The first block, in the order of the plan, whose failure is the workflow's, and how many more."""
     causes = [
-        (node, record)
-        for node in program.nodes
-        if (record := scope.records[node.id]).status != "skipped" and failed(record) and _counts(node, record)
+        (node, record) for node in program.nodes if fails_the_workflow(node, record := scope.records[node.id])
     ]
     if not causes:
         return None
@@ -110,8 +108,10 @@ def _cut(message: str) -> str:
     return f"{message[: _MESSAGE_CHARS // 3]} … {message[-2 * _MESSAGE_CHARS // 3 :]}"
 
 
-def _counts(node: Node, record: Record) -> bool:
-    """Whether the failure of this block is the failure of the workflow."""
+def fails_the_workflow(node: Node, record: Record) -> bool:
+    """Whether this block has failed, and its failure is the failure of the workflow."""
+    if not failed(record) or record.status == "skipped":
+        return False
     if node.on_failure is not None:
         return node.on_failure == "fail"
     return record.status == "failed" or not node.tolerated

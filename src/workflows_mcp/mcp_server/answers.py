@@ -37,12 +37,12 @@ class RunAnswer(TypedDict):
 
 
 class NextAnswer(TypedDict):
-    """As RunAnswer; `action` is one too."""
+    """As RunAnswer: what that says of `status`, `messages` and `action` holds here and below, too."""
 
     workflow_id: str
     workflow: str
-    status: Status
-    messages: NotRequired[list[str]]
+    status: str
+    messages: NotRequired[list[Any]]
     action: NotRequired[dict[str, Any]]
     more_actions: NotRequired[list[Any]]
     progress: NotRequired[dict[str, Any]]
@@ -58,8 +58,8 @@ class StatusAnswer(TypedDict, total=False):
 
     workflow_id: str
     workflow: str
-    status: Status
-    messages: list[str]
+    status: str
+    messages: list[Any]
     action: dict[str, Any]
     more_actions: list[Any]
     progress: dict[str, Any]
@@ -72,21 +72,27 @@ class StatusAnswer(TypedDict, total=False):
 
 
 class ControlAnswer(TypedDict):
-    """What became of a run that was interfered with."""
+    """What became of a run that was interfered with, or of the one that was made of it; as NextAnswer."""
 
     workflow_id: str
     workflow: str
-    status: Status
+    status: str
+    forked_from: NotRequired[str]
+    messages: NotRequired[list[Any]]
+    action: NotRequired[dict[str, Any]]
+    more_actions: NotRequired[list[Any]]
     progress: NotRequired[dict[str, Any]]
     why: NotRequired[str]
     outputs: NotRequired[dict[str, Any]]
+    result: NotRequired[Any]
+    state: NotRequired[dict[str, Any]]
     error: NotRequired[dict[str, Any]]
 
 
 class StateAnswer(TypedDict):
     workflow_id: str
     workflow: NotRequired[str]
-    status: Status
+    status: str
     inputs: NotRequired[dict[str, Any]]
     state: NotRequired[dict[str, Any]]
     result: NotRequired[Any]

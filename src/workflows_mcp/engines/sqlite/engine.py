@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable, Collection
 from contextlib import suppress
 from pathlib import Path
 
@@ -23,12 +23,12 @@ from workflows_mcp.engines.collector import collect_rarely
 from workflows_mcp.engines.driver import Driver
 from workflows_mcp.engines.encoding import encode
 from workflows_mcp.engines.executor import Executor
-from workflows_mcp.engines.forks import Fork, fork_of
+from workflows_mcp.engines.forks import Fork, needs_its_files
 from workflows_mcp.engines.ids import new_run_id
 from workflows_mcp.engines.large_values import LargeValues
 from workflows_mcp.engines.sending import send_to
 from workflows_mcp.engines.sqlite import leases, runs
-from workflows_mcp.engines.sqlite.forking import write_fork
+from workflows_mcp.engines.sqlite.forking import Forks
 from workflows_mcp.engines.sqlite.journal import RunJournal
 from workflows_mcp.engines.sqlite.letters import UNSEEN_TURNS, Letters
 from workflows_mcp.engines.sqlite.notes import KeepsNotes
@@ -78,14 +78,13 @@ class SqliteEngine(KeepsNotes):
         self._at_rest = RestingRuns()
         self._ending: dict[str, asyncio.Task[None]] = {}
         """Runs that have ended, until all that they started has ended too."""
-        self._making: set[asyncio.Task[None]] = set()
-        """Forks that are being made."""
         self._taking: dict[str, asyncio.Lock] = {}
         self._broken: set[str] = set()
         """Runs that this process cannot go on with; another version may."""
         self._bundles = runs.BundleCache()
         self._keeping: asyncio.Task[None] | None = None
         self._seen_version = -1
+        self._forks: Forks
         self.store: Store
         self.letters: Letters
 
@@ -93,6 +92,10 @@ class SqliteEngine(KeepsNotes):
         collect_rarely()
         self.store = Store(self._path, synchronous=self._synchronous)
         self.letters = Letters(self.store)
+        self._forks = Forks(
+            self.store, self._lease, self._bundles, self._executor, self._clock,
+            journal=self._journal, begin=self._begin_fork,
+        )  # fmt: skip
         if self._adopts:
             sweep_scratch(self.store, self._executor)
         await self._adopt()
@@ -103,7 +106,7 @@ class SqliteEngine(KeepsNotes):
             self._keeping.cancel()
             with suppress(asyncio.CancelledError):
                 await self._keeping
-        await asyncio.gather(*self._making, return_exceptions=True)
+        await self._forks.made()
         await asyncio.gather(*(driver.abandon() for driver in self._drivers.values()))
         await asyncio.gather(*self._ending.values())
         self._drivers.clear()
@@ -232,35 +235,16 @@ class SqliteEngine(KeepsNotes):
                 await driver.settled()
         return runs.journal(self.store, self._bundles, run_id, self._executor.limits, after)
 
-    async def fork(self, run_id: str, position: int, *, request_id: str | None = None) -> str:
-        request = runs.Request(request_id, f"{run_id}@{position}") if request_id is not None else None
-        if request is not None and (known := runs.started_by(self.store, request)) is not None:
-            return known
-        bundle, events, large = await self._journal(run_id)
-        fork = fork_of(run_id, bundle, events, position, self._clock.now())
-        making = asyncio.create_task(self._make(fork, large, run_id, request))
-        self._making.add(making)
-        making.add_done_callback(self._making.discard)
-        try:
-            await asyncio.shield(making)  # whoever has asked may go away: it is made whole all the same
-        except apsw.ConstraintError:
-            if request is None or (known := runs.started_by(self.store, request)) is None:
-                raise
-            return known
-        return fork.run_id
+    async def fork(
+        self, run_id: str, position: int, *, without: Collection[int] = (), request_id: str | None = None
+    ) -> str:
+        return await self._forks.make(run_id, position, without, request_id)
 
-    async def _make(self, fork: Fork, large: LargeValues, run_id: str, request: runs.Request | None) -> None:
-        try:
-            await asyncio.to_thread(self._executor.copy_scratch, run_id, fork.run_id)
-            async with self._taking.setdefault(fork.run_id, asyncio.Lock()):
-                now = self._clock.now()
-                await write_fork(self.store, self._lease, self._bundles, fork, large, request, now)
-                driver, _ = self._new_driver(fork.run_id, fork.machine, large, epoch=1)
-                await self._go_on([driver], cut_off=False)
-        except BaseException:
-            if runs.status_of(self.store, fork.run_id) is None:
-                self._executor.clear_scratch(fork.run_id)
-            raise
+    async def _begin_fork(self, fork: Fork, large: LargeValues, written: Awaitable[None]) -> None:
+        async with self._taking.setdefault(fork.run_id, asyncio.Lock()):
+            await written
+            driver, _ = self._new_driver(fork.run_id, fork.machine, large, epoch=1)
+            await self._go_on([driver], cut_off=False)
 
     def _read(self, run_id: str) -> Machine:
         return runs.read(self.store, self._bundles, run_id, self._executor.limits)[0]
@@ -303,7 +287,7 @@ class SqliteEngine(KeepsNotes):
     async def _clean_up(self, driver: Driver) -> None:
         try:
             await driver.quiet()
-            self._executor.clear_scratch(driver.run_id)
+            self._executor.leave_scratch(driver.run_id, keep=needs_its_files(driver.machine))
         finally:
             self._ending.pop(driver.run_id, None)
 

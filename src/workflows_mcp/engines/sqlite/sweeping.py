@@ -6,18 +6,13 @@ from workflows_mcp.engines.executor import Executor
 from workflows_mcp.engines.sqlite import runs
 from workflows_mcp.engines.sqlite.store import Store
 
-_UNCLAIMED_SECONDS = 86_400.0
-"""How long a directory of a run that is not in the store is left to whoever may still be making the run."""
+_GOING_ON = ("running", "idle")
 
 
 def sweep_scratch(store: Store, executor: Executor) -> None:
-    """What runs that have ended left behind because their process was killed, and what was copied for a fork
-    that was never made."""
+    """What runs that have ended left behind because their process was killed, what nobody has tried again,
+    and what was copied for a fork that was never made."""
     for run_id in executor.scratch_of_runs():
         status = runs.status_of(store, run_id)
-        if status is None:
-            ended = executor.scratch_age(run_id) > _UNCLAIMED_SECONDS
-        else:
-            ended = status not in ("running", "idle")
-        if ended:
+        if status == "completed" or (status not in _GOING_ON and executor.scratch_is_old(run_id)):
             executor.clear_scratch(run_id)

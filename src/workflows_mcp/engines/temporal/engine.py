@@ -10,7 +10,7 @@ import asyncio
 import hashlib
 import itertools
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from datetime import timedelta
 from typing import Any
 from weakref import WeakValueDictionary
@@ -23,7 +23,7 @@ from temporalio.service import RPCError, RPCStatusCode
 from workflows_mcp.engines.base import FindBundle, MakeEvent, RunSummary
 from workflows_mcp.engines.encoding import encode, join_events
 from workflows_mcp.engines.executor import Executor
-from workflows_mcp.engines.forks import fork_of
+from workflows_mcp.engines.forks import asked_for, fork_of
 from workflows_mcp.engines.ids import new_run_id
 from workflows_mcp.engines.large_values import LargeValues
 from workflows_mcp.engines.temporal.activities import Activities
@@ -99,7 +99,7 @@ class TemporalEngine:
         self._listing = Listing(client, address.task_queue, self._looks)
         self._beside = Beside(client, address.task_queue, self._store, limits)
         self._scratch = Scratch(client, self._executor)
-        self._ears = Ears(self._scratch.clear)
+        self._ears = Ears(self._scratch.leave)
         self._executor.remember_in(self)
         self._is_open = True
         if not self._lend_worker:
@@ -131,13 +131,15 @@ class TemporalEngine:
         await self._begin(run_id, bundle, start, asked)
         return run_id
 
-    async def fork(self, run_id: str, position: int, *, request_id: str | None = None) -> str:
+    async def fork(
+        self, run_id: str, position: int, *, without: Collection[int] = (), request_id: str | None = None
+    ) -> str:
         new_id = new_run_id() if request_id is None else self._run_of_request(request_id)
-        asked = "" if request_id is None else f"{run_id}@{position}"
+        asked = "" if request_id is None else asked_for(run_id, position, without)
         if request_id is not None and await self._was_begun(new_id, asked):
             return new_id
         bundle, events = await self.journal(run_id)
-        fork = fork_of(run_id, bundle, events, position, self._now(), new_id)
+        fork = fork_of(run_id, bundle, events, position, self._now(), new_id, without)
         large = self._looks.large(new_id)
         journal = self._store.packed(join_events([large.encode(event) for event in fork.events]))
         snapshot = self._store.packed(large.snapshot(fork.machine))

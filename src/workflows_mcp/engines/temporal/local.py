@@ -15,7 +15,7 @@ from weakref import WeakSet
 class Ears:
     """Told of changes, from whichever thread; `on_end` is called in the thread that has them."""
 
-    def __init__(self, on_end: Callable[[str], None]) -> None:
+    def __init__(self, on_end: Callable[[str, bool], None]) -> None:
         self._loop = asyncio.get_running_loop()
         self._on_end = on_end
         self._waiting: dict[str, set[asyncio.Future[None]]] = {}
@@ -43,9 +43,9 @@ class Ears:
         if run_id in self._waiting and not self._loop.is_closed():
             self._loop.call_soon_threadsafe(self._wake, run_id)
 
-    def tell_ended(self, run_id: str) -> None:
+    def tell_ended(self, run_id: str, keep: bool) -> None:
         if not self._loop.is_closed():
-            self._loop.call_soon_threadsafe(self._on_end, run_id)
+            self._loop.call_soon_threadsafe(self._on_end, run_id, keep)
 
     def _wake(self, run_id: str) -> None:
         for waiter in list(self._waiting.get(run_id, ())):
@@ -63,10 +63,10 @@ def tell_here(run_id: str) -> None:
         ears.tell(run_id)
 
 
-def tell_ended(run_id: str) -> None:
-    """A run is over, and nothing of it is under way any more."""
+def tell_ended(run_id: str, *, keep: bool) -> None:
+    """A run is over, and nothing of it is under way any more. `keep`: its files may still be needed."""
     for ears in _listening():
-        ears.tell_ended(run_id)
+        ears.tell_ended(run_id, keep)
 
 
 def _listening() -> list[Ears]:

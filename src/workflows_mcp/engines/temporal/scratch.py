@@ -23,13 +23,14 @@ class Scratch:
         self._executor = executor
         self._tasks: set[asyncio.Task[None]] = set()
 
-    def clear(self, run_id: str) -> None:
+    def leave(self, run_id: str, keep: bool) -> None:
         """A run has ended."""
-        self._begin(asyncio.to_thread(self._executor.clear_scratch, run_id))
+        self._begin(asyncio.to_thread(self._executor.leave_scratch, run_id, keep=keep))
 
     def sweep(self) -> None:
-        """Clear what was left of runs that have ended elsewhere, or while nobody was here. Directories of
-        runs that the server does not know are not touched: they may be another engine's."""
+        """Clear what was left of runs that the server has ended, and of those that ended by themselves and
+        that nobody has tried again. Directories of runs that the server does not know are not touched: they
+        may be another engine's."""
         self._begin(self._swept())
 
     async def close(self) -> None:
@@ -44,7 +45,10 @@ class Scratch:
                 described = await self._client.get_workflow_handle(run_id).describe()
             except RPCError:
                 continue
-            if described.status not in _GOING_ON:
+            may_be_tried_again = described.status is WorkflowExecutionStatus.COMPLETED
+            if described.status in _GOING_ON:
+                continue
+            if not may_be_tried_again or self._executor.scratch_is_old(run_id):
                 await asyncio.to_thread(self._executor.clear_scratch, run_id)
 
     def _begin(self, work: Coroutine[Any, Any, None]) -> None:

@@ -20,6 +20,7 @@ from temporalio.common import RetryPolicy
 from temporalio.exceptions import ActivityError, ApplicationError
 
 from workflows_mcp.engines.encoding import decode_event, encode, join_events
+from workflows_mcp.engines.forks import needs_its_files
 from workflows_mcp.engines.large_values import LargeValues
 from workflows_mcp.engines.temporal.blobs import PACKED_BYTES, in_use, place_of_stop
 from workflows_mcp.engines.temporal.local import tell_ended, tell_here
@@ -50,7 +51,6 @@ from workflows_mcp.machine.commands import (
     SetTimer,
     StopStep,
     TellInterrupted,
-    address_of,
 )
 from workflows_mcp.machine.events import (
     Answered,
@@ -60,6 +60,7 @@ from workflows_mcp.machine.events import (
     StepFailed,
     TimerFired,
 )
+from workflows_mcp.machine.expected import is_under_way
 from workflows_mcp.machine.machine import Machine
 from workflows_mcp.plan.codec import decode_bundle
 
@@ -139,7 +140,7 @@ class Run:
         workflow.upsert_memo(
             {"status": state.status, "started_at": state.started_at, "changed_at": state.changed_at}
         )
-        tell_ended(state.run_id)
+        tell_ended(state.run_id, keep=needs_its_files(self._machine))
         return encode(self._whole(PACKED_BYTES))
 
     async def _until_it_is_over(self) -> None:
@@ -350,7 +351,7 @@ class Run:
             if self._begun and (room <= 0 or len(self._begun) >= _STEPS_UNDER_WAY):
                 return
             command = self._waiting.popleft()
-            if self._is_wanted(command.key):
+            if is_under_way(self._machine.state, command.key):
                 task = self._task_of(command)
                 packed = in_use().packed(encode(task))
                 self._begun[command.key] = len(packed)
@@ -372,7 +373,7 @@ class Run:
     async def _carried_out(self, command: RunStep, task: StepTask, packed: bytes) -> None:
         key = command.key
         await self._until_earlier_tries_are_gone(command.address)
-        if self._draining or not self._is_wanted(key):
+        if self._draining or not is_under_way(self._machine.state, key):
             return  # the history that follows wishes for it again
         event: Event | None = None
         while event is None:
@@ -410,11 +411,6 @@ class Run:
         if not are_gone():
             await workflow.wait_condition(are_gone)
 
-    def _is_wanted(self, key: str) -> bool:
-        address, attempt = address_of(key)
-        frame = self._machine.state.frames.get(address)
-        return frame is not None and frame.attempt == attempt
-
     def _without_result(self, command: RunStep, error: ActivityError) -> Event | None:
         """What a step amounts to of which no result came; None: it is to be begun again."""
         key, cause = command.key, error.cause
@@ -423,7 +419,7 @@ class Run:
         # One that was cancelled although the run did not ask for it was cut off by a worker that went away.
         if isinstance(cause, ApplicationError) and cause.type not in (WORKER_GONE, NEVER_BEGUN):
             return StepFailed(0.0, key, cause.type or "internal", cause.message)
-        if not self._is_wanted(key):
+        if not is_under_way(self._machine.state, key):
             return StepFailed(0.0, key, "interrupted", "it was cut off")
         scope, index = self._machine.locate(command.address)
         if scope.program.nodes[index].on_interrupt == "repeat":

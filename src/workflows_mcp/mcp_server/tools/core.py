@@ -8,7 +8,7 @@ from mcp.server.mcpserver.tools import Tool
 from mcp.types import CallToolResult, ToolAnnotations
 from pydantic import Field
 
-from workflows_mcp.errors import Problem
+from workflows_mcp.errors import Problem, RequestError
 from workflows_mcp.mcp_server.answers import (
     ControlAnswer,
     NextAnswer,
@@ -22,7 +22,7 @@ from workflows_mcp.mcp_server.answers import (
 from workflows_mcp.mcp_server.tooling import AnyValue, Ctx, Structure, Texts, answer, brief, make_tool
 from workflows_mcp.mcp_server.tooling import service_of as _service
 
-RunId = Annotated[str, Field(description="Id of the run, or of a task of it")]
+RunId = Annotated[str, Field(description="Id of the run or task")]
 Wait = Annotated[float, Field(description="Seconds to wait for it to need you or end; at most 45")]
 
 _LISTED = 100
@@ -56,24 +56,23 @@ async def list_workflows(
 async def get_workflow_info(
     ctx: Ctx, workflow: Annotated[str, Field(description="Its name")]
 ) -> Annotated[CallToolResult, WorkflowInfo]:
-    """Before starting a workflow that you do not know: the JSON Schema of its inputs, its outputs and steps,
-    what it will ask of you, and what it does to the machine."""
+    """About a workflow that you do not know: the JSON Schema of its inputs, its outputs and steps, what it
+    will ask of you, and does to the machine."""
     return answer(_service(ctx).workflow_info(workflow))
 
 
 async def start_workflow(
     ctx: Ctx,
-    workflow: Annotated[str | None, Field(description="Name of the workflow")] = None,
-    yaml: Annotated[str | None, Field(description="Instead of a name: the whole definition as YAML")] = None,
-    inputs: Annotated[Structure, Field(description="Values for the workflow's inputs, by name")] = None,
-    request_id: Annotated[
-        str | None, Field(description="Repeating a start with the same id returns the same run")
-    ] = None,
+    workflow: Annotated[str | None, Field(description="Its name")] = None,
+    yaml: Annotated[str | None, Field(description="Instead of a name: the definition as YAML")] = None,
+    inputs: Annotated[Structure, Field(description="Its inputs, by name")] = None,
+    request_id: Annotated[str | None, Field(description="The same id again returns the same run")] = None,
     wait_seconds: Wait = 30,
 ) -> Annotated[CallToolResult, RunAnswer]:
     """Start a workflow. Returns when it needs you or has ended, else status "running" and it goes on.
     On "pending_action": do what `action` says with its parameters, then submit_result. On "running" or
-    "waiting": get_workflow_status. On "completed": outputs or result. On "failed": error says why."""
+    "waiting": get_workflow_status. On "completed": outputs or result. On "failed": error says why;
+    control_workflow can retry."""
     return answer(
         await _service(ctx).start(
             workflow=workflow, text=yaml, inputs=inputs, request_id=request_id, wait_seconds=wait_seconds
@@ -141,11 +140,22 @@ async def get_workflow_state(
 async def control_workflow(
     ctx: Ctx,
     workflow_id: RunId,
-    action: Annotated[Literal["cancel"], Field(description="cancel: end the run and all its processes")],
-    reason: Annotated[str, Field(description="Kept with the run")] = "",
+    action: Annotated[Literal["cancel", "retry", "fork"], Field(description="What to do")],
+    step_id: Annotated[str | None, Field(description="Where to fork")] = None,
+    reason: Annotated[str, Field(description="Of a cancel")] = "",
+    wait_seconds: Wait = 30,
 ) -> Annotated[CallToolResult, ControlAnswer]:
-    """Cancel a run."""
-    return answer(await _service(ctx).cancel(workflow_id, reason=reason))
+    """cancel: end a run and all its processes. retry: try again what it failed by, or go on where it was
+    cancelled. fork: do one step again, and what follows. Both make a new run that keeps the rest: go on with
+    its workflow_id."""
+    service = _service(ctx)
+    if action == "cancel":
+        return answer(await service.cancel(workflow_id, reason=reason))
+    if action == "retry":
+        return answer(await service.retry(workflow_id, wait_seconds=wait_seconds))
+    if not step_id:
+        raise RequestError("fork needs the step to do again", hint="give its step_id")
+    return answer(await service.fork(workflow_id, step_id, wait_seconds=wait_seconds))
 
 
 async def validate_workflow_yaml(
@@ -161,7 +171,6 @@ def core_tools() -> list[Tool]:
     reads = ToolAnnotations(read_only_hint=True, open_world_hint=False)
     works = ToolAnnotations(destructive_hint=True)  # and whatever steps do in the world, as is assumed
     hands_out = ToolAnnotations(destructive_hint=False, idempotent_hint=True, open_world_hint=False)
-    cancels = ToolAnnotations(destructive_hint=True, idempotent_hint=True, open_world_hint=False)
     return [
         make_tool(list_workflows, title="List workflows", hints=reads),
         make_tool(get_workflow_info, title="Describe a workflow", hints=reads),
@@ -170,7 +179,7 @@ def core_tools() -> list[Tool]:
         make_tool(get_next_step, title="Next step", hints=hands_out),
         make_tool(get_workflow_status, title="Run status", hints=reads),
         make_tool(get_workflow_state, title="Run state", hints=reads),
-        make_tool(control_workflow, title="Control a run", hints=cancels),
+        make_tool(control_workflow, title="Control a run", hints=works),
         make_tool(validate_workflow_yaml, title="Validate a workflow", hints=reads),
     ]
 

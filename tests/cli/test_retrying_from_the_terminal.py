@@ -1,0 +1,61 @@
+"""Trying again what a run failed by, and doing a step of it again, from the terminal."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+pytestmark = pytest.mark.rows("X3")
+
+SHIP = """\
+name: ship
+blocks:
+  - {id: build, type: Shell, inputs: {command: 'echo build >> log'}}
+  - {id: test, type: Shell, depends_on: [build], inputs: {command: 'echo test >> log; test -f ready'}}
+  - {id: approve, type: Prompt, depends_on: [test], inputs: {prompt: 'Ship it?'}}
+outputs: {said: '${blocks.approve.response}'}
+"""
+
+
+@pytest.fixture
+def failed(terminal: Any) -> str:
+    terminal.write("ship.yaml", SHIP)
+    said = terminal.run("run", "ship.yaml", "--json")
+    assert said.code == 1
+    run_id = str(said.data["workflow_id"])
+    assert f"again: workflows-mcp retry {run_id}" in said.err
+    return run_id
+
+
+def test_a_failed_run_is_tried_again_and_a_step_of_it_done_again(terminal: Any, failed: str) -> None:
+    terminal.write("ready", "")
+    said = terminal.run("retry", failed, "--json")
+    assert (said.code, said.data["status"], said.data["forked_from"]) == (3, "pending_action", failed)
+    new = said.data["workflow_id"]
+    assert f"{new} is a new run, made of {failed}" in said.err
+    assert "build" not in said.err, "what was done is not shown again"
+    assert terminal.run("answer", new, "yes").code == 0
+
+    terminal.write("answers.yaml", "approve: no")
+    said = terminal.run("fork", new, "approve", "--answers", "answers.yaml", "--json")
+    assert (said.code, said.data["outputs"], said.data["forked_from"]) == (0, {"said": "no"}, new)
+    said = terminal.run("fork", new, "test")
+    assert said.code == 3
+    assert (terminal.workspace / "log").read_text().split() == ["build", "test", "test", "test"]
+
+
+@pytest.mark.parametrize(
+    ("words", "expected"),
+    [
+        (("retry", "wf_unknown"), "there is no run 'wf_unknown'"),
+        (("fork", "RUN", "tset"), "did you mean 'test'?"),
+        (("fork", "RUN", "approve"), "fork from one of 'build', 'test'"),
+    ],
+)
+def test_what_cannot_be_done_again_is_told(
+    terminal: Any, failed: str, words: tuple[str, ...], expected: str
+) -> None:
+    said = terminal.run(*(word.replace("RUN", failed) for word in words))
+    assert said.code == 2
+    assert expected in said.err
