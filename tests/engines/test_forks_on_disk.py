@@ -3,17 +3,21 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from pathlib import Path
 
 import apsw
+import msgspec
 import pytest
 
 from support.engines import World, asks, ended
 from support.plans import block, bundle, plan
-from workflows_mcp.engines.clock import settle
+from workflows_mcp.engines.clock import VirtualClock, settle
 from workflows_mcp.engines.sqlite import leases, migrate
 from workflows_mcp.engines.sqlite.engine import SqliteEngine
-from workflows_mcp.machine.events import Answered
+from workflows_mcp.errors import RequestError
+from workflows_mcp.machine.events import Answered, CancelRequested, Event
+from workflows_mcp.machine.machine import Machine
 from workflows_mcp.plan.model import Do
 
 ASK = Do("Ask", {"prompt": "?"}, by="agent", defaults={"response": ""})
@@ -183,5 +187,55 @@ def test_runs_in_flight_in_a_store_of_the_first_version_go_on_in_the_present_one
             assert other.note.lines == ["199-" + "x" * 3000] * 2 + ["last x"]
         async with other.engine("sqlite") as third:
             assert len(await third.recent(10)) == 3, "a store is brought to the present version once"
+
+    asyncio.run(asyncio.wait_for(go(), 20))
+
+
+def answers(_: Machine, now: float) -> Event:
+    return Answered(now, "ask", {"response": "yes"})
+
+
+def cancels(_: Machine, now: float) -> Event:
+    return CancelRequested(now)
+
+
+@pytest.mark.rows("X3")
+def test_the_files_of_a_run_that_may_be_tried_again_are_kept_for_a_day(tmp_path: Path) -> None:
+    async def go() -> None:
+        world = World(tmp_path)
+        world.gate.open("g")
+        async with world.engine("sqlite") as engine:
+            runs = {}
+            for name in ("completed", "cancelled", "cancelled with a secret", "cancelled without files"):
+                pinned = bundle(msgspec.structs.replace(MAIN, secrets=("TOKEN",) if "secret" in name else ()))
+                runs[name] = run_id = await engine.start(pinned, {})
+                await engine.wait(run_id, asks, 5)
+                (tmp_path / "scratch" / run_id).mkdir(parents=True)
+                if "without" not in name:
+                    (tmp_path / "scratch" / run_id / "x").write_text("x")
+                await engine.send(run_id, answers if name == "completed" else cancels)
+                await engine.wait(run_id, ended, 5)
+        kept = [tmp_path / "scratch" / runs["cancelled"]]
+        assert list((tmp_path / "scratch").iterdir()) == kept
+        async with world.engine("sqlite"):
+            assert list((tmp_path / "scratch").iterdir()) == kept
+        async with World(tmp_path, clock=VirtualClock(time.time() + 86_500)).engine("sqlite"):
+            assert list((tmp_path / "scratch").iterdir()) == []
+
+    asyncio.run(asyncio.wait_for(go(), 20))
+
+
+@pytest.mark.rows("X3")
+def test_a_request_that_made_another_fork_is_refused(tmp_path: Path) -> None:
+    async def go() -> None:
+        world = World(tmp_path)
+        world.gate.open("g")
+        async with world.engine("sqlite") as engine:
+            old = await engine.start(bundle(MAIN), {})
+            position = (await engine.wait(old, asks, 5)).state.events
+            made = await engine.fork(old, position, without={position}, request_id="one")
+            assert await engine.fork(old, position, without=[position], request_id="one") == made
+            with pytest.raises(RequestError, match="has started something else"):
+                await engine.fork(old, position, request_id="one")
 
     asyncio.run(asyncio.wait_for(go(), 20))
