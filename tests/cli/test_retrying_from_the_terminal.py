@@ -35,6 +35,9 @@ def test_a_failed_run_is_tried_again_and_a_step_of_it_done_again(terminal: Any, 
     new = said.data["workflow_id"]
     assert f"{new} is a new run, made of {failed}" in said.err
     assert "build" not in said.err, "what was done is not shown again"
+    assert f", made of {failed}" in terminal.run("show", new).out
+    assert terminal.run("show", new, "--json").data["forked_from"] == failed
+    assert "made of" not in terminal.run("show", failed).out
     assert terminal.run("answer", new, "yes").code == 0
 
     terminal.write("answers.yaml", "approve: no")

@@ -155,6 +155,7 @@ def _names(situation: Situation, registry: StepRegistry) -> dict[str, Any]:
         "started_at": iso(state.started_at if task is None else task.record.started_at),
         "changed_at": iso(state.changed_at),
         "ended_at": iso(state.ended_at if task is None else task.record.completed_at),
+        "forked_from": state.forked_from.partition("@")[0] or None,
     }
     return names
 

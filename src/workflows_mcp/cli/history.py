@@ -42,14 +42,15 @@ def show_command(options: argparse.Namespace) -> int:
 
     answer, state = asyncio.run(read())
     if options.json:
-        times = {key: state["metadata"][key] for key in ("started_at", "ended_at") if state["metadata"][key]}
-        print_json({**answer, **times, "inputs": state["inputs"], "blocks": state["blocks"]})
+        about = ("started_at", "ended_at", "forked_from")
+        known = {key: state["metadata"][key] for key in about if state["metadata"][key]}
+        print_json({**answer, **known, "inputs": state["inputs"], "blocks": state["blocks"]})
         return 0
     paper = out()
     paper.line(f"{paper.mark(answer['status'])} {paper.paint(answer['workflow'], 'bold')} {answer['status']}")
-    paper.line(
-        paper.paint(f"{answer['workflow_id']}, started {_when(state['metadata']['started_at'])}", "dim")
-    )
+    made_of = f", made of {origin}" if (origin := state["metadata"]["forked_from"]) else ""
+    started = _when(state["metadata"]["started_at"])
+    paper.line(paper.paint(f"{answer['workflow_id']}, started {started}{made_of}", "dim"))
     if state["inputs"]:
         paper.line("\ninputs")
         print_values(paper, state["inputs"], "  ")
