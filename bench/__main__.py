@@ -1,14 +1,15 @@
-"""`python -m bench [part …]`: durability, loading, starting, shell, reactive, memory, protocol, http,
-temporal; none: all."""
+"""`python -m bench [part …]`: durability, sharing, loading, starting, shell, reactive, memory, protocol,
+http, temporal; none: all."""
 
 from __future__ import annotations
 
 import sys
 
-from bench import durability, http, loading, memory, protocol, reactive, shell, starting, temporal
+from bench import durability, http, loading, memory, protocol, reactive, sharing, shell, starting, temporal
 
 PARTS = {
     "durability": durability.run,
+    "sharing": sharing.run,
     "loading": loading.run,
     "starting": starting.run,
     "shell": shell.run,
