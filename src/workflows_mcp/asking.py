@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 
 from workflows_mcp.agent.of_the_user import OfTheUser, Outcome
 from workflows_mcp.agent.parts import run_of
-from workflows_mcp.agent.user_questions import UserQuestion, user_question
+from workflows_mcp.agent.user_questions import NOTHING, ForTheUser, UserQuestion, for_the_user
 from workflows_mcp.driving import Driving
 from workflows_mcp.engines.base import Engine
 from workflows_mcp.steps.registry import StepRegistry
@@ -31,11 +31,11 @@ class Asking:
         self._setting = setting
         self._now = now
 
-    async def question(self, run_id: str) -> UserQuestion | None:
-        """What the run asks next that is to be put to the user directly, if it is."""
+    async def questions(self, run_id: str) -> ForTheUser:
+        """What the run asks that is to be put to the user directly, if anything is."""
         if run_of(run_id) != run_id or self._setting == "never":
-            return None
-        return user_question(await self._driving.situation(run_id), self._registry, self._setting)
+            return NOTHING
+        return for_the_user(await self._driving.situation(run_id), self._registry, self._setting)
 
     # What comes of asking, for whoever asks next
 

@@ -34,7 +34,7 @@ from workflows_mcp.agent.histories import Histories
 from workflows_mcp.agent.info import workflow_info
 from workflows_mcp.agent.parts import joined, run_of
 from workflows_mcp.agent.tasks import NOBODY
-from workflows_mcp.agent.user_questions import UserQuestion
+from workflows_mcp.agent.user_questions import ForTheUser, UserQuestion
 from workflows_mcp.asking import Asking
 from workflows_mcp.debugging import Debugging
 from workflows_mcp.describing import Describing
@@ -64,7 +64,16 @@ from workflows_mcp.steps.registry import StepRegistry, default_registry
 from workflows_mcp.telling import HowFar, told, wait_telling
 from workflows_mcp.values import Value
 
-__all__ = ["HowFar", "Progress", "Service", "UserQuestion", "WorkflowSummary", "read_yaml", "told"]
+__all__ = [
+    "ForTheUser",
+    "HowFar",
+    "Progress",
+    "Service",
+    "UserQuestion",
+    "WorkflowSummary",
+    "read_yaml",
+    "told",
+]
 
 Answer = dict[str, Any]
 

@@ -74,6 +74,46 @@ async def called(client: Client, tool: str, **arguments: Any) -> dict[str, Any]:
     return result.structured_content
 
 
+# The agent works meanwhile
+
+BOTH_AT_ONCE = """
+name: both
+elicitation: true
+blocks:
+  - {id: approve, type: Prompt, inputs: {prompt: "Release it?"}}
+  - {id: notes, type: ExecuteWorkflow, inputs: {workflow: notes}}
+  - {id: ship, type: Prompt, depends_on: [approve, notes], inputs: {prompt: "Ship ${blocks.notes.result}?"}}
+"""
+NOTES = """
+name: notes
+steps:
+  - {id: write, type: delegate, instructions: Write the notes, output_to: notes}
+  - {id: end, type: return, needs_state: [notes], value: "{{ state.notes.response }}"}
+"""
+
+
+@BOTH
+def test_what_the_agent_has_to_do_itself_does_not_wait_for_the_user(tmp_path: Path, mode: str) -> None:
+    (tmp_path / ".workflows").mkdir()
+    (tmp_path / ".workflows" / "notes.yaml").write_text(NOTES)
+
+    async def work(client: Client) -> None:
+        run = await called(client, "start_workflow", yaml=BOTH_AT_ONCE)
+        assert run["action"]["step_id"] == "notes/write"
+        assert "more_actions" not in run, "what the user is asked directly is not for the agent"
+        assert "the user is asked 'approve' directly, when you have done this" in run["why"]
+        again = await called(client, "get_next_step", workflow_id=run["workflow_id"])
+        assert again["action"]["step_id"] == "notes/write"
+        done = await called(
+            client, "submit_result", workflow_id=run["workflow_id"], step_id="notes/write", result="done"
+        )
+        assert done["status"] == "completed", "both questions were put to the user when the notes were there"
+        assert done["progress"] == {"done": 3, "total": 3}
+
+    user = says({"response": "yes"}, {"response": "ship it"})
+    session(tmp_path, work, mode=mode, user=user)
+
+
 # The agent is told
 
 

@@ -38,23 +38,42 @@ class UserQuestion:
         return asked and question_id(state, whole_run(state.run_id), self.address) == self.step_id
 
 
-def user_question(situation: Situation, registry: StepRegistry, setting: str) -> UserQuestion | None:
-    """The oldest question of a run that is for the user, where workflow and `setting` want the user to be
-    asked directly. One that a crash has cut off is for the agent to decide, and so is one that has been put
-    to the user in vain."""
+@dataclass(frozen=True, slots=True)
+class ForTheUser:
+    """What a run asks that is to be put to the user directly."""
+
+    questions: list[UserQuestion]
+    """The oldest first."""
+    agent_is_busy: bool
+    """Whether the agent has work of its own to do, for which nobody need wait for the user."""
+
+    @property
+    def next(self) -> UserQuestion | None:
+        return self.questions[0] if self.questions else None
+
+
+NOTHING = ForTheUser([], agent_is_busy=False)
+
+
+def for_the_user(situation: Situation, registry: StepRegistry, setting: str) -> ForTheUser:
+    """The questions of a run that are for the user, where workflow and `setting` want the user to be asked
+    directly. One that a crash has cut off is for the agent to decide, and so is one that has been put to the
+    user in vain."""
     if setting == "never" or situation.task is not None:
-        return None
-    machine = situation.machine
+        return NOTHING
+    machine, found = situation.machine, []
+    busy = any(delegation.needs_somebody for delegation in situation.duties.delegations)
     for address, frame in situation.duties.questions:
-        if frame.cut_off or not _is_wanted(machine, address, setting):
-            continue
         question = question_at(machine, registry, address)
         form = _form(question.result_schema)
+        if frame.cut_off or not question.for_user:
+            busy = True
+            continue
         step_id = question_id(machine.state, situation.part, address)
         heard = of_the_user(situation.heard, step_id)
-        if question.for_user and form is not None and not heard.is_over:
-            return UserQuestion(address, step_id, question.for_user, form, heard)
-    return None
+        if form is not None and not heard.is_over and _is_wanted(machine, address, setting):
+            found.append(UserQuestion(address, step_id, question.for_user, form, heard))
+    return ForTheUser(found, busy)
 
 
 def _is_wanted(machine: Machine, address: str, setting: str) -> bool:

@@ -33,7 +33,7 @@ from workflows_mcp.errors import InvalidResult, RequestError
 from workflows_mcp.mcp_server.tooling import Ctx, answer, service_of
 
 if TYPE_CHECKING:
-    from workflows_mcp.service import UserQuestion
+    from workflows_mcp.service import ForTheUser, UserQuestion
 
 logger = logging.getLogger(__name__)
 
@@ -106,8 +106,12 @@ class Elicitation:
         asking = service_of(context).asking if _can_ask(context) else None
         by_calling_again = context.protocol_version in MODERN_PROTOCOL_VERSIONS
         while asking is not None:
-            question = await asking.question(asked.run_id)
+            of_the_run = await asking.questions(asked.run_id)
+            question = of_the_run.next
             if question is None or (by_calling_again and asked.rounds >= _ROUNDS):
+                break
+            if (own := _own_work(result, of_the_run)) is not None:
+                result = own
                 break
             asked = _Asked(asked.run_id, question.step_id, asked.rounds + 1)
             form = _form(question, result, taken)
@@ -122,20 +126,25 @@ class Elicitation:
             result = await look(asked.run_id)
         return _with_message(result, taken.late) if taken.late else result
 
-    async def open_forms(self, run_id: str, result: CallToolResult, context: Ctx) -> dict[str, ElicitRequest]:
-        """What is to be put to the user while a call is a task, by the key of the answer; each time that
-        something is asked has its own."""
-        question = await service_of(context).asking.question(run_id) if _can_ask(context) else None
-        if question is None:
-            return {}
+    async def open_forms(
+        self, run_id: str, result: CallToolResult, context: Ctx
+    ) -> tuple[CallToolResult, dict[str, ElicitRequest]]:
+        """The answer of a call that is a task, and what is to be put to the user meanwhile, by the key of the
+        answer; each time that something is asked has its own."""
+        of_the_run = await service_of(context).asking.questions(run_id) if _can_ask(context) else None
+        question = of_the_run.next if of_the_run is not None else None
+        if of_the_run is None or question is None:
+            return result, {}
+        if (own := _own_work(result, of_the_run)) is not None:
+            return own, {}
         refusal = self._refused.get((run_id, question.step_id), "") if question.heard.tasks else ""
         form = _form(question, result, _Taken(refusal))
-        return {question.heard.form_of_task: ElicitRequest(params=form)}
+        return result, {question.heard.form_of_task: ElicitRequest(params=form)}
 
     async def fill_in(self, run_id: str, given: Mapping[str, Any], context: Ctx) -> None:
         """Take in what the user has said to an open form of a task. What is said to no open one is old."""
         asking = service_of(context).asking
-        question = await asking.question(run_id) if _can_ask(context) else None
+        question = (await asking.questions(run_id)).next if _can_ask(context) else None
         if question is None or question.heard.form_of_task not in given:
             return
         try:
@@ -182,6 +191,22 @@ def _can_ask(context: Ctx) -> bool:
     declared = capabilities.elicitation if capabilities is not None else None
     # a client that says nothing of the kinds it knows knows forms
     return declared is not None and (declared.form is not None or declared.url is None)
+
+
+def _own_work(result: CallToolResult, of_the_run: ForTheUser) -> CallToolResult | None:
+    """The answer with what the agent has to do itself, where it has: that need not wait for the user, who is
+    asked when it is done. Only where actions are listed one by one."""
+    said = result.structured_content or {}
+    if not of_the_run.agent_is_busy or "action" not in said:
+        return None
+    of_the_user = [question.step_id for question in of_the_run.questions]
+    own = [it for it in (said["action"], *said.get("more_actions", ())) if it["step_id"] not in of_the_user]
+    if not own:
+        return None
+    put_off = f"the user is asked {', '.join(map(repr, of_the_user))} directly, when you have done this"
+    rest = {key: value for key, value in said.items() if key not in ("action", "more_actions")}
+    more = {"more_actions": own[1:]} if own[1:] else {}
+    return answer({**rest, "action": own[0], **more, "why": f"{said.get('why', '')}; {put_off}".lstrip("; ")})
 
 
 def _form(question: UserQuestion, result: CallToolResult, taken: _Taken) -> ElicitRequestFormParams:

@@ -172,7 +172,7 @@ class Tasks(Extension):
             return result, {}, True
         forms: Mapping[str, ElicitRequest] = {}
         if self._elicitation is not None:
-            forms = await self._elicitation.open_forms(task.run_id, result, context)
+            result, forms = await self._elicitation.open_forms(task.run_id, result, context)
         return result, forms, not forms and status_in(result) not in _GOES_ON
 
     async def _meant(self, ctx: ServerRequestContext[Any, Any], params: TaskParams) -> tuple[TaskId, Tool]:
