@@ -18,7 +18,7 @@ import asyncio
 from collections.abc import Sequence
 from contextlib import suppress
 
-from workflows_mcp.agent.doing_again import culprits, ends_of, kept, left_out
+from workflows_mcp.agent.doing_again import Changes, Journal, culprits, kept
 from workflows_mcp.engines.base import Engine
 from workflows_mcp.engines.replay import replayed
 from workflows_mcp.errors import NotExpected
@@ -28,9 +28,6 @@ from workflows_mcp.machine.events import Event, StateUpdated
 from workflows_mcp.machine.machine import Machine
 from workflows_mcp.plan.model import Bundle, Plan
 
-_MOST_RUNS = 50
-"""How many runs that were made one from the other are looked at for the last one."""
-
 
 class Continuing:
     def __init__(self, engine: Engine) -> None:
@@ -38,7 +35,7 @@ class Continuing:
 
     async def go_on(self, run_id: str) -> str:
         """The run that goes on: the run itself, or one that was made of it."""
-        for _ in range(_MOST_RUNS):
+        while True:
             machine = await self._engine.view(run_id)
             plan = machine.plan_named(machine.state.workflow)
             if machine.state.status == "running":
@@ -46,21 +43,27 @@ class Continuing:
                 return run_id
             if machine.state.status != "failed" or not plan.on_resume.get("retry_failed_steps", True):
                 return run_id
-            run_id = await self._made_of(run_id, plan)
-        return run_id
+            bundle, events = await self._engine.journal(run_id)
+            request = f"resume {run_id}@{len(events)}"
+            known = await self._engine.made_by(request)
+            if known is None or plan.on_resume.get("reset_error_counts"):  # which a crash may have cut off
+                made = await self._made_of(run_id, plan, bundle, events, request)
+                if known is None:
+                    return made
+            run_id = known
 
-    async def _made_of(self, run_id: str, plan: Plan) -> str:
-        bundle, events = await self._engine.journal(run_id)
+    async def _made_of(
+        self, run_id: str, plan: Plan, bundle: Bundle, events: Sequence[Event], request: str
+    ) -> str:
+        changes: Changes = {}
         then: list[Event] = []
-        without: set[int] = set()
         if plan.on_resume.get("skip_completed_steps", True):
-            without = await asyncio.to_thread(_for_another_try, bundle, events)
-            then = kept(events, without)
-        request = f"resume {run_id}@{len(then)}"
+            changes = await asyncio.to_thread(_for_another_try, bundle, events)
+            then = kept(events, changes)
         if not then:
             view = await self._engine.view(run_id)
             return await self._engine.start(bundle, view.state.root.inputs, request_id=request)
-        made = await self._engine.fork(run_id, len(events), without=without, request_id=request)
+        made = await self._engine.fork(run_id, len(events), instead=changes, request_id=request)
         if plan.on_resume.get("reset_error_counts") and plan.errors_to:
             await self._forget_errors(made, tuple(plan.errors_to), bundle, then)
         return made
@@ -82,9 +85,9 @@ class Continuing:
             await self._engine.send(run_id, without)
 
 
-def _for_another_try(bundle: Bundle, events: Sequence[Event]) -> set[int]:
-    """The events that are left out, so that what the run failed by is done again: all of them where nothing
-    comes before. Where a step failed by the values that it had, what came before it is done again, which may
-    give others."""
-    ends = ends_of(bundle, events, culprits(replayed(bundle, events)), of_others=True)
-    return left_out(bundle, events, ends or {len(events)})
+def _for_another_try(bundle: Bundle, events: Sequence[Event]) -> Changes:
+    """What the new run has in place of events, so that what the old one failed by is done again: nothing at
+    all where nothing comes before. Where a step failed by the values that it had, what came before it is
+    done again, which may give others."""
+    journal = Journal(bundle, events, culprits(replayed(bundle, events)))
+    return journal.changes(journal.ends(of_others=True) or {len(events)})

@@ -13,6 +13,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
 
+import msgspec
+
 from workflows_mcp.agent.acknowledged import is_harmless
 from workflows_mcp.agent.actions import Clean, actions_of, already_answered, check_result
 from workflows_mcp.agent.fields import parts_of_state
@@ -125,7 +127,7 @@ class Driving:
             return
         try:
             await self._engine.send(
-                run_id, lambda machine, now: answered(machine, part_of(machine, workflow_id), now)
+                run_id, lambda machine, now: _of_this_try(answered, machine, workflow_id, now)
             )
         except NotExpected as refusal:
             machine = await self._engine.view(run_id)
@@ -229,6 +231,17 @@ class Driving:
         shown = shortened_action(actions[0], Cut(self._limits.preview_chars), reader(part.id))
         asked = f"what is asked now: {to_json(shown)}"
         return NotExpected(refusal.message, hint=f"{refusal.hint}\n{asked}" if refusal.hint else asked)
+
+
+def _of_this_try(
+    answered: Callable[[Machine, Part, float], Event], machine: Machine, workflow_id: str, now: float
+) -> Event:
+    """What the agent has done, for the question as it is asked now: on its way to the process that drives the
+    run it must not be taken for an answer to the next one."""
+    event = answered(machine, part_of(machine, workflow_id), now)
+    if isinstance(event, Answered) and (frame := machine.state.frames.get(event.address)) is not None:
+        return msgspec.structs.replace(event, attempt=frame.attempt)
+    return event
 
 
 def _over(workflow_id: str, error: RequestError) -> Answer:

@@ -113,6 +113,10 @@ class Observing:
             return dict(list(value.items())[offset:end])
         return value[offset:end] if isinstance(value, str | list) else value
 
+    async def made_of(self, run_id: str) -> str:
+        """The run that this one was made of; empty where it was not."""
+        return (await self._engine.view(run_id)).state.forked_from.partition("@")[0]
+
     async def position(self, workflow_id: str) -> int:
         """How many events the run has behind it, so that `moved` can tell what has happened since."""
         return (await self._engine.view(run_of(workflow_id))).state.events

@@ -15,18 +15,18 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Sequence
 
-from workflows_mcp.agent.doing_again import all_of, carried_out, culprits, ends_of, kept, left_out
+from workflows_mcp.agent.doing_again import Changes, Journal, carried_out, culprits, kept
 from workflows_mcp.agent.parts import part_of, run_of
+from workflows_mcp.agent.tasks import record_at
 from workflows_mcp.agent.walk import blocks_of
 from workflows_mcp.engines.base import Engine
 from workflows_mcp.engines.replay import replayed
 from workflows_mcp.errors import RequestError
 from workflows_mcp.machine.events import CancelRequested, Event
+from workflows_mcp.machine.machine import Machine
 from workflows_mcp.plan.model import Bundle
 from workflows_mcp.values import did_you_mean
 
-MOST_RETRIES = 50
-"""How many runs that were made one from the other are looked at for the last one."""
 _NAMED = 12
 
 
@@ -41,78 +41,95 @@ class Redoing:
                 f"'{run_id}' is a task, and a task cannot be tried again alone",
                 hint=f"retry '{run_of(run_id)}': what was done in its tasks stays done",
             )
-        made = await self._made_of(run_id)
-        for _ in range(MOST_RETRIES):
+        while True:
+            bundle, events = await self._engine.journal(run_id)
+            request = f"retry {run_id}@{len(events)}"
+            made = await self._engine.made_by(request)
+            if made is None:
+                changes = await asyncio.to_thread(_for_another_try, run_id, bundle, events)
+                return await self._engine.fork(run_id, len(events), instead=changes, request_id=request)
             if (await self._engine.view(made)).state.status not in ("failed", "cancelled"):
                 return made
-            made = await self._made_of(made)
-        return made
-
-    async def _made_of(self, run_id: str) -> str:
-        bundle, events = await self._engine.journal(run_id)
-        without = await asyncio.to_thread(_for_another_try, run_id, bundle, events)
-        request = f"retry {run_id}@{len(events)}"
-        return await self._engine.fork(run_id, len(events), without=without, request_id=request)
+            run_id = made
 
     async def fork(self, workflow_id: str, step_id: str, *, request_id: str | None = None) -> str:
         """A new run, in which a step of this one is under way again; another one each time, unless the
         request_id is known."""
         run_id = run_of(workflow_id)
         bundle, events = await self._engine.journal(run_id)
-        without = await asyncio.to_thread(_from_step, workflow_id, step_id, bundle, events)
-        return await self._engine.fork(run_id, len(events), without=without, request_id=request_id)
+        changes = await asyncio.to_thread(_from_step, workflow_id, step_id, bundle, events)
+        return await self._engine.fork(run_id, len(events), instead=changes, request_id=request_id)
 
 
-def _for_another_try(run_id: str, bundle: Bundle, events: Sequence[Event]) -> set[int]:
+def _for_another_try(run_id: str, bundle: Bundle, events: Sequence[Event]) -> Changes:
     machine = replayed(bundle, events)
     status, fault = machine.state.status, machine.state.fault
     if status == "cancelled":
-        return left_out(bundle, events, _cancels(events))
+        return Journal(bundle, events, []).changes(_cancels(events))
     if status != "failed" or fault is None:
         how = "is under way: nothing has failed by which it ends" if status == "running" else "has completed"
         raise RequestError(
             f"the run {run_id} {how}, so there is nothing to try again",
-            hint="to do a step of it again, in a new run: action fork, with the step_id",
+            hint=f"to do a step of it again, in a new run: {_forking(events)}",
             code="nothing_to_retry",
         )
-    ends = ends_of(bundle, events, culprits(machine))
+    journal = Journal(bundle, events, culprits(machine))
+    ends = journal.ends()
     if not ends:
         raise RequestError(
             f"the run {run_id} did not fail by what a step did, but by its definition and the values that it "
             f"had, so it would fail again: {fault.message}",
-            hint="mend the workflow and start it again, or do an earlier step again, in a new run: action "
-            f"fork, with one of the steps {_those_of(events)}",
+            hint="mend the workflow and start it again; or, to do an earlier step again, in a new run: "
+            f"{_forking(events)}",
             code="nothing_to_retry",
         )
-    return left_out(bundle, events, ends)
+    return journal.changes(ends)
 
 
-def _from_step(workflow_id: str, step_id: str, bundle: Bundle, events: Sequence[Event]) -> set[int]:
+def _from_step(workflow_id: str, step_id: str, bundle: Bundle, events: Sequence[Event]) -> Changes:
     machine = replayed(bundle, events)
     part = part_of(machine, workflow_id)
     reached = [it.address for it in blocks_of(machine) if it.record.started_at is not None]
     address = next((it for it in part.meant(step_id.strip()) if it in reached), None)
     if address is None:
-        shown = [part.step_id(it) for it in reached if part.covers(it)]
+        done = [part.step_id(it) for it in carried_out(events) if part.covers(it)]
         raise RequestError(
             f"the run {workflow_id} has not come to a step '{step_id}'",
-            hint=did_you_mean(step_id, shown, what="it has come to", limit=_NAMED),
+            hint=did_you_mean(step_id, done, what="it has carried out", limit=_NAMED),
             code="unknown_step",
         )
-    without = left_out(bundle, events, all_of(bundle, events, address) | _cancels(events))
-    if address not in replayed(bundle, kept(events, without)).state.frames:
+    _refuse_an_earlier_round(machine, step_id.strip(), address)
+    journal = Journal(bundle, events, [address])
+    changes = journal.changes(journal.all_of(address) | _cancels(events))
+    if address not in replayed(bundle, kept(events, changes)).state.frames:
         raise RequestError(
             f"the step '{step_id}' follows from what came before it, and cannot be done again alone",
-            hint=f"fork from one of {_those_of(events)}",
+            hint=_forking(events),
             code="unknown_step",
         )
-    return without
+    return changes
+
+
+def _refuse_an_earlier_round(machine: Machine, step_id: str, address: str) -> None:
+    """`ask@2` names the second round of a step; only the last one can be done again."""
+    wanted = step_id.partition("@")[2].partition(".")[0]
+    around, _, name = address.rpartition("/")
+    record = record_at(machine.state, around) if around else None
+    scope = machine.state.root if not around else record.scope if record is not None else None
+    rounds = scope.rounds.get(name, 1) if scope is not None else 1
+    if wanted.isdecimal() and int(wanted) != rounds:
+        raise RequestError(
+            f"the run has come to '{name}' {rounds} times, and only the last time can be done again",
+            hint=f"leave out '@{wanted}', or do a step again that comes before the {name!r} that you mean",
+            code="unknown_step",
+        )
 
 
 def _cancels(events: Sequence[Event]) -> set[int]:
     return {number for number, event in enumerate(events, start=1) if isinstance(event, CancelRequested)}
 
 
-def _those_of(events: Sequence[Event]) -> str:
-    """The last steps that can be done again, in words."""
-    return ", ".join(f"'{it}'" for it in carried_out(events)[-_NAMED:]) or "none: it has done nothing yet"
+def _forking(events: Sequence[Event]) -> str:
+    """How to do a step again, in words."""
+    steps = ", ".join(f"'{it}'" for it in carried_out(events)[-_NAMED:])
+    return f"fork from one of {steps}" if steps else "start the workflow again: it has carried out nothing"

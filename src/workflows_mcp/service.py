@@ -258,7 +258,7 @@ class Service:
     async def retry(self, run_id: str, *, wait_seconds: float = DEFAULT_WAIT) -> Answer:
         """Try again, in a new run, what a run has failed by; of one that was cancelled, go on where it was.
         Asking twice gives the same new run."""
-        return await self._made_of(run_id, await self._redoing.retry(run_id), wait_seconds)
+        return await self._made_of_another(await self._redoing.retry(run_id), wait_seconds)
 
     async def fork(
         self,
@@ -270,11 +270,12 @@ class Service:
     ) -> Answer:
         """Do a step again, in a new run that keeps all that does not depend on it."""
         made = await self._redoing.fork(workflow_id, step_id, request_id=request_id)
-        return await self._made_of(run_of(workflow_id), made, wait_seconds)
+        return await self._made_of_another(made, wait_seconds)
 
-    async def _made_of(self, run_id: str, made: str, wait_seconds: float) -> Answer:
-        await self._engine.carry_on(made)
-        return {**await self._driving.answer(made, wait_seconds), "forked_from": run_id}
+    async def _made_of_another(self, run_id: str, wait_seconds: float) -> Answer:
+        await self._engine.carry_on(run_id)
+        answer = await self._driving.answer(run_id, wait_seconds)
+        return {**answer, "forked_from": await self.observing.made_of(run_id)}
 
     async def note(self, run_id: str, note: str) -> None:
         """Keep something beside a run that its clients want to know later."""

@@ -10,7 +10,7 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from support.random_graphs import bundles, report
-from workflows_mcp.agent.doing_again import all_of, carried_out, culprits, ends_of, kept, left_out
+from workflows_mcp.agent.doing_again import Journal, carried_out, culprits, kept
 from workflows_mcp.agent.tasks import record_at
 from workflows_mcp.engines.replay import replayed
 from workflows_mcp.errors import NotExpected
@@ -83,11 +83,16 @@ def followers(pinned: Bundle, names: set[str]) -> set[str]:
 
 
 def keeps_the_rest(pinned: Bundle, before: Machine, after: Machine, again: Iterable[str]) -> None:
-    """Whatever does not come after these steps is as it was."""
+    """Whatever does not come after these steps is as it was, also other items of the same block."""
     changed = followers(pinned, {address.partition("/")[0] for address in again})
     for name, record in before.state.root.records.items():
         if name not in changed:
             assert after.state.root.records.get(name) == record, name
+        elif record.scope is not None and record.scope.each is not None and name in after.state.frames:
+            items = {address.split("/")[1] for address in again if address.startswith(f"{name}/")}
+            for item, done in record.scope.records.items() if items else ():
+                found = record_at(after.state, f"{name}/{item}")
+                assert item in items or found == done, f"{name}/{item}"
 
 
 @settings(max_examples=300, deadline=None)
@@ -98,8 +103,8 @@ def test_what_a_run_failed_by_is_under_way_again_and_all_else_is_as_it_was(
     run = driven(pinned, first, seed)
     assume(run.machine.state.status == "failed")
     steps = culprits(run.machine)
-    without = left_out(pinned, run.journal, ends_of(pinned, run.journal, steps))
-    again = Driven(replayed(pinned, kept(run.journal, without)), second, None)
+    journal = Journal(pinned, run.journal, steps)
+    again = Driven(replayed(pinned, kept(run.journal, journal.changes(journal.ends()))), second, None)
 
     assert again.machine.state.ended_at is None
     assert any(step in again.machine.state.frames for step in steps)
@@ -128,8 +133,9 @@ def test_a_step_of_any_run_can_be_done_again_with_all_that_comes_after_it(
     assume(carried_out(run.journal))
     chosen = chance.choice(carried_out(run.journal))
     step = "/".join(chosen.split("/")[: chance.randint(1, chosen.count("/") + 1)])
-    without = left_out(pinned, run.journal, all_of(pinned, run.journal, step))
-    again = Driven(replayed(pinned, kept(run.journal, without)), order, seed)
+    journal = Journal(pinned, run.journal, [step])
+    changes = journal.changes(journal.all_of(step))
+    again = Driven(replayed(pinned, kept(run.journal, changes)), order, seed)
 
     assert step in again.machine.state.frames
     record = record_at(again.machine.state, step)

@@ -14,7 +14,7 @@ from support.plans import block, bundle, plan
 from workflows_mcp.engines.base import Engine
 from workflows_mcp.engines.clock import VirtualClock, settle
 from workflows_mcp.errors import RequestError, UnknownRun
-from workflows_mcp.machine.events import Answered, CancelRequested, Started
+from workflows_mcp.machine.events import Answered, CancelRequested, Event, Started
 from workflows_mcp.machine.machine import Machine
 from workflows_mcp.plan.model import Call, Do, InputSpec
 
@@ -118,9 +118,11 @@ def test_a_fork_can_be_made_without_some_of_the_events_and_once_for_the_same_req
         _, events = await engine.journal(old)
         answered = [n for n, event in enumerate(events, start=1) if isinstance(event, Answered)]
 
-        without = {*answered, len(events)}
-        new = await engine.fork(old, len(events), without=without, request_id="again")
-        assert await engine.fork(old, len(events), without=without, request_id="again") == new
+        instead: dict[int, list[Event]] = {number: [] for number in (*answered, len(events))}
+        assert await engine.made_by("again") is None
+        new = await engine.fork(old, len(events), instead=instead, request_id="again")
+        assert await engine.fork(old, len(events), instead=instead, request_id="again") == new
+        assert await engine.made_by("again") == new
         state = (await engine.wait(new, asks, 10)).state
         assert state.root.records["beside"].status == "completed"
         assert state.forked_from == f"{old}@{len(events) - 2}"

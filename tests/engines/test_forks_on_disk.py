@@ -233,8 +233,8 @@ def test_a_request_that_made_another_fork_is_refused(tmp_path: Path) -> None:
         async with world.engine("sqlite") as engine:
             old = await engine.start(bundle(MAIN), {})
             position = (await engine.wait(old, asks, 5)).state.events
-            made = await engine.fork(old, position, without={position}, request_id="one")
-            assert await engine.fork(old, position, without=[position], request_id="one") == made
+            made = await engine.fork(old, position, instead={position: ()}, request_id="one")
+            assert await engine.fork(old, position, instead={position: []}, request_id="one") == made
             with pytest.raises(RequestError, match="has started something else"):
                 await engine.fork(old, position, request_id="one")
 

@@ -400,7 +400,7 @@ def test_what_cannot_be_done_again_is_refused_with_what_can(
         with pytest.raises(RequestError) as refused:
             await (service.fork(run, step) if action == "fork" else service.retry(run))
         assert expected in refused.value.message
-        assert "fork" in refused.value.hint or "it has come to: ask, build, lint, test" in refused.value.hint
+        assert "fork" in refused.value.hint or "it has carried out: build, lint, test" in refused.value.hint
         assert place.said == said
         assert [it["workflow_id"] for it in await service.recent()] == [run]
 

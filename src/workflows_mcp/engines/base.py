@@ -3,10 +3,11 @@ it knows nothing of agents, YAML or MCP."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Protocol
 
+from workflows_mcp.engines.forks import NOTHING_ELSE, Instead
 from workflows_mcp.machine.events import Event
 from workflows_mcp.machine.machine import Machine
 from workflows_mcp.machine.state import RunState
@@ -59,12 +60,15 @@ class Engine(Protocol):
         """What the run is pinned to, and its events after so many that are safe on disk, in order."""
 
     async def fork(
-        self, run_id: str, position: int, *, without: Collection[int] = (), request_id: str | None = None
+        self, run_id: str, position: int, *, instead: Instead = NOTHING_ELSE, request_id: str | None = None
     ) -> str:
-        """Make a new run of the first `position` events of a run, without those of these numbers, and give
+        """Make a new run of the first `position` events of a run, some of them left out or replaced, and give
         its id; a request_id that is known gives the fork that it made. It goes on by itself, like a run that
         was taken over after a crash. The old one stays as it is. RequestError where there is no such
         position, or nothing is left to do."""
+
+    async def made_by(self, request_id: str) -> str | None:
+        """The run that was started, or made of another one, by the request with this id, if any was."""
 
     async def forget_checkpoint(self, run_id: str, position: int) -> None:
         """Remember that nobody wants to be offered this position of a run any more."""

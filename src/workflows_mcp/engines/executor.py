@@ -8,6 +8,7 @@ known here.
 from __future__ import annotations
 
 import asyncio
+import errno
 import logging
 import os
 import sys
@@ -16,6 +17,7 @@ from collections.abc import Awaitable, Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
+from secrets import token_hex
 
 import msgspec
 from pydantic import ValidationError
@@ -46,6 +48,8 @@ TIMEOUT = "timeout"
 _THREADS = 16
 _TURN_SECONDS = 0.001
 
+_UNFINISHED = "."
+"""What the name of a directory begins with that is being copied."""
 _SCRATCH_SECONDS = 86_400.0
 """How long the files of a run are kept that has failed or was cancelled, or that is nowhere to be found:
 somebody may want to try it again, or be making it."""
@@ -119,8 +123,11 @@ class Executor:
 
     def leave_scratch(self, run_id: str, *, keep: bool) -> None:
         """A run has ended: what was its own goes with it, or is kept for whoever tries it again soon."""
-        if not keep or not any((self._scratch / run_id).glob("*")):
+        directory = self._scratch / run_id
+        if not keep or not any(directory.glob("*")):
             self.clear_scratch(run_id)
+        else:
+            os.utime(directory)  # from now on it gets old
 
     def clear_scratch(self, run_id: str) -> None:
         remove_directory(self._scratch / run_id)
@@ -130,14 +137,19 @@ class Executor:
         source = self._scratch / run_id
         if not source.is_dir():
             return
+        # Whole or not at all, and never over what is there: of two who make the same run, one may be done.
+        unfinished = self._scratch / f"{_UNFINISHED}{new_run_id}-{token_hex(4)}"
         try:
-            copy_directory(source, self._scratch / new_run_id)
+            copy_directory(source, unfinished)
+            os.rename(unfinished, self._scratch / new_run_id)
         except OSError as error:
-            self.clear_scratch(new_run_id)
-            raise RequestError(
-                f"the files of the run {run_id} cannot be copied for a new one: {error}",
-                hint=f"see whether {source} can be read and the disk has room",
-            ) from None
+            if error.errno not in (errno.ENOTEMPTY, errno.EEXIST):
+                raise RequestError(
+                    f"the files of the run {run_id} cannot be copied for a new one: {error}",
+                    hint=f"see whether {source} can be read and the disk has room",
+                ) from None
+        finally:
+            remove_directory(unfinished)
 
     def scratch_is_old(self, run_id: str) -> bool:
         """Whether nobody has put anything into the scratch directory of a run for long."""

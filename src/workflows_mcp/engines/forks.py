@@ -8,7 +8,7 @@ is kept is not known here.
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import msgspec
@@ -23,6 +23,10 @@ from workflows_mcp.machine.events import Event, Forked, Started
 from workflows_mcp.machine.machine import Machine
 from workflows_mcp.plan.model import Bundle
 
+Instead = Mapping[int, Sequence[Event]]
+"""By the numbers of events, counted from 1: what a fork has in their place; nothing where one is left out."""
+NOTHING_ELSE: Instead = {}
+
 
 @dataclass(frozen=True, slots=True)
 class Fork:
@@ -32,10 +36,10 @@ class Fork:
     """The new run after these events."""
 
 
-def asked_for(run_id: str, position: int, without: Collection[int]) -> str:
+def asked_for(run_id: str, position: int, instead: Instead) -> str:
     """A fork in words: the same for two requests that ask for the same one."""
-    left_out = f"-{','.join(map(str, sorted(without)))}" if without else ""
-    return f"{run_id}@{position}{left_out}"
+    changes = ",".join(f"{number}:{len(instead[number])}" for number in sorted(instead))
+    return f"{run_id}@{position}" + (f"-{changes}" if changes else "")
 
 
 def fork_of(
@@ -45,10 +49,9 @@ def fork_of(
     position: int,
     now: float,
     new_id: str | None = None,
-    without: Collection[int] = (),
+    instead: Instead = NOTHING_ELSE,
 ) -> Fork:
-    """Raises RequestError where there is no such position, or nothing is left to do at it. `without`: the
-    numbers of events that are left out, counted from 1."""
+    """Raises RequestError where there is no such position, or nothing is left to do at it."""
     first, started = next((number, it) for number, it in enumerate(events) if isinstance(it, Started))
     if not first < position <= len(events):
         raise RequestError(
@@ -57,18 +60,32 @@ def fork_of(
         )
     new_id = new_id or new_run_id()
     seed = started.seed or started.run_id  # what the events that are copied were made with
-    kept = [it for number, it in enumerate(events[:position], start=1) if number not in without]
+    numbered = enumerate(events[:position], start=1)
+    kept = [it for number, event in numbered for it in instead.get(number, (event,))]
     origin = msgspec.structs.replace(started, run_id=new_id, forked_from=f"{run_id}@{len(kept)}", seed=seed)
-    copied = [origin if it is started else it for it in kept]
+    copied = _seeded([origin if it is started else it for it in kept], seed, run_id)
     machine = replayed(bundle, copied)
     if machine.state.status != "running":
         raise RequestError(
             f"the run {run_id} had ended at position {position}: nothing is left to do",
             hint="fork it from an earlier position, or start the workflow again",
         )
-    forked = Forked(now, begun_anew=True)
+    forked = Forked(now, begun_anew=True, seed=f"{machine.state.seed}/{new_id}")
     machine.apply(forked)
     return Fork(new_id, [*copied, forked], machine)
+
+
+def _seeded(events: list[Event], seed: str, run_id: str) -> list[Event]:
+    """Chance in what is copied stays what it was. Earlier versions did not write it down, but made it of the
+    id of the run."""
+    seeded: list[Event] = []
+    for event in events:
+        if isinstance(event, Forked):
+            seed = event.seed or f"{seed}/{run_id}"
+            seeded.append(msgspec.structs.replace(event, seed=seed))
+        else:
+            seeded.append(event)
+    return seeded
 
 
 def needs_its_files(machine: Machine) -> bool:

@@ -6,13 +6,13 @@ It keeps the events that it was given, so a test can kill a run and restore it f
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Collection
+from collections.abc import Callable
 
 from workflows_mcp.engines.base import FindBundle, MakeEvent, RunSummary
 from workflows_mcp.engines.clock import Clock, SystemClock
 from workflows_mcp.engines.driver import Driver
 from workflows_mcp.engines.executor import Executor
-from workflows_mcp.engines.forks import batch_of, fork_of
+from workflows_mcp.engines.forks import NOTHING_ELSE, Instead, batch_of, fork_of
 from workflows_mcp.engines.ids import new_run_id
 from workflows_mcp.engines.journals import Batch
 from workflows_mcp.engines.large_values import LargeValues
@@ -136,12 +136,12 @@ class MemoryEngine:
         return machine.bundle, self.journals[run_id].events()[after:]
 
     async def fork(
-        self, run_id: str, position: int, *, without: Collection[int] = (), request_id: str | None = None
+        self, run_id: str, position: int, *, instead: Instead = NOTHING_ELSE, request_id: str | None = None
     ) -> str:
         if request_id is not None and request_id in self._requests:
             return self._requests[request_id]
         bundle, events = await self.journal(run_id)
-        fork = fork_of(run_id, bundle, events, position, self._clock.now(), without=without)
+        fork = fork_of(run_id, bundle, events, position, self._clock.now(), instead=instead)
         if request_id is not None:
             self._requests[request_id] = fork.run_id
         await asyncio.to_thread(self._executor.copy_scratch, run_id, fork.run_id)
@@ -150,6 +150,9 @@ class MemoryEngine:
         self.journals[fork.run_id].keep(batch_of(fork, driver.large, now))
         await driver.resume(cut_off=False)
         return fork.run_id
+
+    async def made_by(self, request_id: str) -> str | None:
+        return self._requests.get(request_id)
 
     async def forget_checkpoint(self, run_id: str, position: int) -> None:
         self._driver(run_id)

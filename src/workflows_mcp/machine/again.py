@@ -80,9 +80,7 @@ def _seconds_to_next_try(
 
 
 def wait_afresh(machine: Machine, event: Forked) -> None:
-    """A fork begins where another run was long ago: what waits for a time waits as long from now on, and its
-    chance is its own."""
-    machine.state.seed = f"{machine.state.seed}/{machine.state.run_id}"
+    """A fork begins where another run was long ago: what waits for a time waits as long from now on."""
     for address, frame in machine.state.frames.items():
         begun_anew = event.begun_anew and frame.kind in ("step", "agent")
         if frame.deadline is None and not begun_anew:
@@ -94,6 +92,21 @@ def wait_afresh(machine: Machine, event: Forked) -> None:
         record = scope.scope.records[scope.program.nodes[index].id]
         if (frame.kind == "retry" or begun_anew) and record.started_at is not None:
             record.started_at += later  # `within` counts from the first try
+
+
+def keep_to_limits(machine: Machine) -> None:
+    """Of items of which more are under way than may be, because those that are done again were begun before
+    others that had their places then, the last ones begin when there is room."""
+    frames = machine.state.frames
+    for scope in machine.open_items:
+        addresses = [scope.prefix + node.id for node in scope.program.nodes]
+        under_way = [index for index, address in enumerate(addresses) if address in frames]
+        for index in under_way[scope.limit :] if scope.limit is not None else ():
+            inside = f"{addresses[index]}/"
+            machine.close_inside(inside)
+            for address in [it for it in frames if f"{it}/".startswith(inside)]:
+                machine.close_frame(address, frames[address])
+            scope.come_later(index)
 
 
 def interrupted(machine: Machine, event: Interrupted) -> None:

@@ -60,6 +60,8 @@ class Answered(msgspec.Struct, frozen=True, tag="answered", omit_defaults=True):
     message: str | None = None
     settled: bool = False
     """The agent has put the result into the state itself: the changes of the step are not made again."""
+    attempt: str = ""
+    """The try that was answered: another one at the same address is another question."""
 
 
 class TimerFired(msgspec.Struct, frozen=True, tag="timer"):
@@ -93,6 +95,16 @@ class Forked(msgspec.Struct, frozen=True, tag="forked", omit_defaults=True):
     at: float
     begun_anew: bool = False
     """Steps that are under way have been begun now, and not when the other run began them."""
+    seed: str = ""
+    """What chance is made of from here on."""
+
+
+class MadeRoom(msgspec.Struct, frozen=True, tag="made_room"):
+    """In the run that this one is made of, an item had ended here and left its place to the next one; here it
+    is being done again."""
+
+    at: float
+    address: str
 
 
 class Interrupted(msgspec.Struct, frozen=True, tag="interrupted"):
@@ -130,6 +142,7 @@ class CancelRequested(msgspec.Struct, frozen=True, tag="cancel", omit_defaults=T
 Event: TypeAlias = (
     Started
     | Forked
+    | MadeRoom
     | StepDone
     | StepFailed
     | Answered

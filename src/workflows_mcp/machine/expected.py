@@ -12,6 +12,7 @@ from workflows_mcp.machine.events import (
     CancelRequested,
     Event,
     Forked,
+    MadeRoom,
     Marked,
     Started,
     StateUpdated,
@@ -36,10 +37,16 @@ def refuse_unexpected(machine: Machine, event: Event) -> None:
     if isinstance(event, StateUpdated):
         _refuse_update(machine, event)
         return
+    if isinstance(event, MadeRoom):
+        if event.address not in state.frames:
+            raise NotExpected(f"'{event.address}' is not under way")
+        return
     if isinstance(event, Answered):
         frame = state.frames.get(event.address)
         if frame is None or frame.kind != "agent":
             raise NotExpected(f"nothing is asked at '{event.address}'")
+        if event.attempt and event.attempt != frame.attempt:
+            raise NotExpected(f"'{event.address}' is asked anew")
         if frame.deadline is not None and event.at > frame.deadline:
             raise NotExpected(f"the question at '{event.address}' has timed out")
         return

@@ -10,7 +10,7 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 from workflows_mcp.errors import TOO_LARGE, TOO_SLOW
-from workflows_mcp.machine.again import decided, interrupted, wait_afresh
+from workflows_mcp.machine.again import decided, interrupted, keep_to_limits, wait_afresh
 from workflows_mcp.machine.changes import WrongChange
 from workflows_mcp.machine.commands import StopStep, address_of
 from workflows_mcp.machine.events import (
@@ -18,6 +18,7 @@ from workflows_mcp.machine.events import (
     CancelRequested,
     Forked,
     Interrupted,
+    MadeRoom,
     Marked,
     PlanLoaded,
     Started,
@@ -27,6 +28,7 @@ from workflows_mcp.machine.events import (
     TimerFired,
 )
 from workflows_mcp.machine.expected import changes_of
+from workflows_mcp.machine.items import OpenItems
 from workflows_mcp.machine.lanes import cleaned_up_first
 from workflows_mcp.machine.operations import ENTER
 from workflows_mcp.machine.program import MisplacedError
@@ -68,11 +70,19 @@ def started(machine: Machine, event: Started) -> None:
         machine.open_scope(state.root)
 
 
+def forked(machine: Machine, event: Forked) -> None:
+    """A run that is made of another one goes its own way from here on."""
+    machine.state.seed = event.seed or f"{machine.state.seed}/{machine.state.run_id}"
+    if event.begun_anew:
+        keep_to_limits(machine)
+    wait_afresh(machine, event)
+
+
 def step_ended(machine: Machine, event: StepDone | StepFailed | Answered) -> None:
     if isinstance(event, Answered):
         address = event.address
         frame = machine.state.frames.get(address)
-        expected = frame is not None and frame.kind == "agent"
+        expected = frame is not None and frame.kind == "agent" and event.attempt in ("", frame.attempt)
     else:
         address, attempt = address_of(event.key)
         frame = machine.state.frames.get(address)
@@ -164,6 +174,14 @@ def marked(machine: Machine, event: Marked) -> None:
     state.marks = [*state.marks[1 - _MARKS :], Mark(state.events, event.at, event.reason, event.step)]
 
 
+def made_room(machine: Machine, event: MadeRoom) -> None:
+    if event.address not in machine.state.frames:
+        return
+    scope, _ = machine.locate(event.address)
+    if isinstance(scope, OpenItems):
+        machine.enter_next(scope, scope.next_ones())
+
+
 def cancel_requested(machine: Machine, event: CancelRequested) -> None:
     reason = event.reason or "cancelled"
     for address, frame in list(machine.state.frames.items()):
@@ -182,7 +200,8 @@ APPLY: dict[type[Any], Callable[[Machine, Any], None]] = {
     TimerFired: timer_fired,
     PlanLoaded: plan_loaded,
     Interrupted: interrupted,
-    Forked: wait_afresh,
+    Forked: forked,
+    MadeRoom: made_room,
     StateUpdated: state_updated,
     Marked: marked,
     CancelRequested: cancel_requested,

@@ -6,6 +6,7 @@ holds for blocks holds for items: retries, timeouts, questions, calls, cancellat
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Sequence
 from typing import Any
 
@@ -46,7 +47,7 @@ class ItemsProgram(Program):
 class OpenItems(OpenScope):
     """The items while some of them are still to be done."""
 
-    __slots__ = ("_next", "_values", "fails_fast", "limit")
+    __slots__ = ("_to_come", "_values", "fails_fast", "limit")
 
     def __init__(
         self, around: OpenScope, index: int, prefix: str, scope: Scope, items: Any, limit: int | None
@@ -61,8 +62,10 @@ class OpenItems(OpenScope):
         each = around.program.nodes[index].for_each
         self.fails_fast = each is not None and each.fail_fast
         """Whether the first item that fails ends the others."""
-        self._next = len(scope.records)
-        """Items are entered in order, so those that have no record are the last ones."""
+        self._to_come = deque(
+            index for index, node in enumerate(program.nodes) if node.id not in scope.records
+        )
+        """Those that have not been begun; they are entered in order."""
 
     def names_for(self, index: int) -> Any:
         keys = self.scope.each or []
@@ -84,21 +87,26 @@ class OpenItems(OpenScope):
         }
 
     def ready(self) -> list[int]:
-        count = len(self.program.nodes)
-        self._next = count if self.limit is None else min(self.limit, count)
-        return list(range(self._next))
+        count = len(self._to_come) if self.limit is None else min(self.limit, len(self._to_come))
+        return [self._to_come.popleft() for _ in range(count)]
 
     def begin_no_more(self) -> None:
         """Those that have not been begun never are."""
-        self._next = len(self.program.nodes)
+        self._to_come.clear()
 
     def after(self, index: int) -> list[int]:
         self.unfinished -= 1
         self.finished = not self.unfinished
-        if self._next >= len(self.program.nodes):
-            return []
-        self._next += 1
-        return [self._next - 1]
+        return self.next_ones()
+
+    def next_ones(self) -> list[int]:
+        """Those to enter because there is room for one more."""
+        return [self._to_come.popleft()] if self._to_come else []
+
+    def come_later(self, index: int) -> None:
+        """Of one that has been begun: begin it when there is room."""
+        del self.scope.records[self.program.nodes[index].id]
+        self._to_come = deque(sorted([*self._to_come, index]))
 
 
 def items_outcome(prefix: str, scope: Scope, program: Program) -> tuple[str | None, Fault | None]:

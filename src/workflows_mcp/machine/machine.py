@@ -217,6 +217,10 @@ class Machine:
         self._scopes.close_inside(prefix)
         self._work = deque(item for item in self._work if not item[0].prefix.startswith(prefix))
 
+    @property
+    def open_items(self) -> list[OpenItems]:
+        return self._scopes.of_items()
+
     def forget_work(self, scope: OpenScope) -> None:
         """Nothing more of it is entered."""
         self._work = deque(item for item in self._work if item[0] is not scope)
@@ -368,7 +372,7 @@ class Machine:
     def open_scope(self, scope: Scope, around: OpenScope | None = None, name: str = "") -> None:
         self._begin(self._scopes.open_workflow(scope, self.program_named, self.state.run_id, around, name))
 
-    def open_items(
+    def enter_items(
         self, scope: Scope, around: OpenScope, index: int, items: Value, limit: int | None
     ) -> None:
         self._begin(self._scopes.open_items(scope, around, index, items, limit))

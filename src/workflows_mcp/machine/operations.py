@@ -196,7 +196,7 @@ def enter_items(machine: Machine, scope: OpenScope, index: int, at: float) -> No
     machine.open_frame(
         address, Frame("each", at, agent=node.for_each.agent, event=machine.state.events), None, at
     )
-    machine.open_items(inside, scope, index, items, limit)
+    machine.enter_items(inside, scope, index, items, limit)
     if not node.for_each.wait and items and isinstance(scope, OpenReactive):
         machine.enter_next(scope, scope.go_on(index))
 

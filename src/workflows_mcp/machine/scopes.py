@@ -101,6 +101,10 @@ class OpenScopes:
     def at(self, prefix: str) -> OpenScope | None:
         return self._open.get(prefix)
 
+    def of_items(self) -> list[OpenItems]:
+        """The items that are open, those inside of others last."""
+        return [it for it in self._open.values() if isinstance(it, OpenItems)]
+
     def homes(self) -> list[Home]:
         """Every state that is open, each once."""
         return list({id(it.home): it.home for it in self._open.values() if it.home is not None}.values())

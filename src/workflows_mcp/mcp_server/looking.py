@@ -46,7 +46,7 @@ LOOKS: dict[str, Look] = {
     "submit_result": STATUS,
     "get_workflow_status": STATUS,
     "get_next_step": STATUS,
-    "control_workflow": STATUS,
+    "control_workflow": STATUS._replace(adds=("forked_from",)),
     "submit_step_result": Look("get_next_step", "workflow_id", waits=False),
     "execute_workflow": _RESUME,
     "execute_inline_workflow": _RESUME,

@@ -141,11 +141,14 @@ class WorkflowsServer(ServerOfTheLibrary):
         assert isinstance(result, CallToolResult), "a tool that looks asks nothing"
         if result.is_error or not look.adds:
             return result
-        stepping = context.request_context.lifespan_context.stepping
-        more = {"workflow_id": run_id, "success": True}
+        service = context.request_context.lifespan_context
+        more: dict[str, Any] = {"workflow_id": run_id, "success": True}
         if "state" in look.adds:
-            more["state"] = await stepping.read(run_id, (), None)
-        return answer({**{name: more[name] for name in look.adds}, **(result.structured_content or {})})
+            more["state"] = await service.stepping.read(run_id, (), None)
+        if "forked_from" in look.adds and (origin := await service.observing.made_of(run_id)):
+            more["forked_from"] = origin
+        added = {name: more[name] for name in look.adds if name in more}
+        return answer({**added, **(result.structured_content or {})})
 
     async def get_prompt(
         self,

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Collection
+from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from pathlib import Path
 
@@ -23,7 +23,7 @@ from workflows_mcp.engines.collector import collect_rarely
 from workflows_mcp.engines.driver import Driver
 from workflows_mcp.engines.encoding import encode
 from workflows_mcp.engines.executor import Executor
-from workflows_mcp.engines.forks import Fork, needs_its_files
+from workflows_mcp.engines.forks import NOTHING_ELSE, Fork, Instead, needs_its_files
 from workflows_mcp.engines.ids import new_run_id
 from workflows_mcp.engines.large_values import LargeValues
 from workflows_mcp.engines.sending import send_to
@@ -236,9 +236,12 @@ class SqliteEngine(KeepsNotes):
         return runs.journal(self.store, self._bundles, run_id, self._executor.limits, after)
 
     async def fork(
-        self, run_id: str, position: int, *, without: Collection[int] = (), request_id: str | None = None
+        self, run_id: str, position: int, *, instead: Instead = NOTHING_ELSE, request_id: str | None = None
     ) -> str:
-        return await self._forks.make(run_id, position, without, request_id)
+        return await self._forks.make(run_id, position, instead, request_id)
+
+    async def made_by(self, request_id: str) -> str | None:
+        return runs.made_by(self.store, request_id)
 
     async def _begin_fork(self, fork: Fork, large: LargeValues, written: Awaitable[None]) -> None:
         async with self._taking.setdefault(fork.run_id, asyncio.Lock()):
@@ -321,6 +324,9 @@ class SqliteEngine(KeepsNotes):
             machine, large = resting.machine, resting.large
         else:
             machine, large = runs.read(self.store, self._bundles, run_id, self._executor.limits)
+        if (status := machine.state.status) != "running":
+            await self.store.write(lambda it: leases.settle(it, run_id, self._owner, status))
+            return None
         return self._new_driver(run_id, machine, large, epoch)[0]
 
     async def _go_on(

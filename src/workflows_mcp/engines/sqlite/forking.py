@@ -4,13 +4,13 @@ then goes on as any other."""
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Collection
+from collections.abc import Awaitable, Callable
 
 import apsw
 
 from workflows_mcp.engines.clock import Clock
 from workflows_mcp.engines.executor import Executor
-from workflows_mcp.engines.forks import Fork, asked_for, batch_of, fork_of
+from workflows_mcp.engines.forks import Fork, Instead, asked_for, batch_of, fork_of
 from workflows_mcp.engines.large_values import LargeValues
 from workflows_mcp.engines.sqlite import leases, runs
 from workflows_mcp.engines.sqlite.store import Store
@@ -40,13 +40,13 @@ class Forks:
         self._begin = begin
         self._making: set[asyncio.Task[None]] = set()
 
-    async def make(self, run_id: str, position: int, without: Collection[int], request_id: str | None) -> str:
-        asked = asked_for(run_id, position, without)
+    async def make(self, run_id: str, position: int, instead: Instead, request_id: str | None) -> str:
+        asked = asked_for(run_id, position, instead)
         request = runs.Request(request_id, asked) if request_id is not None else None
         if request is not None and (known := runs.started_by(self._store, request)) is not None:
             return known
         bundle, events, large = await self._journal(run_id)
-        fork = fork_of(run_id, bundle, events, position, self._clock.now(), without=without)
+        fork = fork_of(run_id, bundle, events, position, self._clock.now(), instead=instead)
         making = asyncio.create_task(self._make(fork, large, run_id, request))
         self._making.add(making)
         making.add_done_callback(self._making.discard)

@@ -33,6 +33,9 @@ class RunJournal:
         self._changed_at = 0.0
         """When the run last told when it has changed."""
         self._lapses = lease.lapses
+        self._lost = False
+        """Whether a write was refused because the run is another's: then whatever is written after it, and
+        may be under way already, is refused as well."""
 
     def append(self, batch: Batch, done: Done) -> None:
         created, self.created = self.created, None
@@ -57,7 +60,7 @@ class RunJournal:
             elif wakes_up:
                 leases.claim_at_rest(connection, self.run_id, owner, self.epoch)
             if plain:
-                leases.append(connection, self.run_id, self.epoch, batch)
+                leases.append(connection, self.run_id, owner, self.epoch, batch)
             else:
                 leases.close_batch(
                     connection, self.run_id, owner, self.epoch, batch, rest=batch.status != "running"
@@ -70,7 +73,7 @@ class RunJournal:
 
     def confirm(self, done: Done) -> None:
         def ask(connection: apsw.Connection) -> None:
-            leases.check(connection, self.run_id, self.epoch)
+            leases.check(connection, self.run_id, self._lease.owner.id, self.epoch)
             self._lease.renew(connection, self._clock.now())
             self._lapses = self._lease.lapses
 
@@ -80,8 +83,11 @@ class RunJournal:
         def careful(connection: apsw.Connection) -> Exception | None:
             """What concerns this run alone must not undo the writes of others in the same group."""
             try:
+                if self._lost:
+                    raise leases.lost(self.run_id)
                 write(connection)
             except (LeaseLost, apsw.ConstraintError) as error:
+                self._lost = True
                 return error
             return None
 

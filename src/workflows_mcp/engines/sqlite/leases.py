@@ -2,8 +2,10 @@
 
 A process is alive while its row in `owners` is; it renews it every second, and the row of one that is
 known to be gone is removed. A run belongs to the process in its row; taking a run over raises its epoch,
-and a batch is written only under the epoch that its writer was given. So a process that was stopped and
-wakes up again cannot write into a run that another one drives by now; and it asks before it starts a step.
+and a batch is written only under the epoch that its writer was given, and into no run that belongs to
+another: of two processes that wake up the same run at once, both believe to have the same epoch. So a
+process that was stopped and wakes up again cannot write into a run that another one drives by now; and it
+asks before it starts a step.
 """
 
 from __future__ import annotations
@@ -31,7 +33,8 @@ SELECT id FROM runs WHERE status = 'running' AND (owner IS NULL OR owner = ? OR 
 
 _APPEND = """
 INSERT OR IGNORE INTO journal(run, position, epoch, events)
-SELECT ?1, ?2, ?3, ?4 WHERE EXISTS (SELECT 1 FROM runs WHERE id = ?1 AND epoch = ?3)
+SELECT ?1, ?2, ?3, ?4
+WHERE EXISTS (SELECT 1 FROM runs WHERE id = ?1 AND epoch = ?3 AND (owner IS NULL OR owner = ?5))
 """
 
 
@@ -118,6 +121,13 @@ def release(connection: apsw.Connection, run_id: str, owner: str) -> None:
         raise lost(run_id)
 
 
+def settle(connection: apsw.Connection, run_id: str, owner: str, status: str) -> None:
+    """What is said of a run that was claimed is not true: by its journal it has ended."""
+    connection.execute(
+        "UPDATE runs SET owner = NULL, status = ? WHERE id = ? AND owner = ?", (status, run_id, owner)
+    )
+
+
 def is_free(store: Store, run_id: str) -> bool:
     """Whether a run belongs to nobody: it waits for an agent, or has ended."""
     return store.read("SELECT 1 FROM runs WHERE id = ? AND owner IS NULL", (run_id,)) != []
@@ -138,9 +148,10 @@ def epoch_of(store: Store, run_id: str) -> int | None:
     return int(rows[0][0]) if rows else None
 
 
-def check(connection: apsw.Connection, run_id: str, epoch: int) -> None:
+def check(connection: apsw.Connection, run_id: str, owner: str, epoch: int) -> None:
     """LeaseLost where the run is not ours any more."""
-    if not connection.execute("SELECT 1 FROM runs WHERE id = ? AND epoch = ?", (run_id, epoch)).fetchall():
+    ours = "SELECT 1 FROM runs WHERE id = ? AND epoch = ? AND owner = ?"
+    if not connection.execute(ours, (run_id, epoch, owner)).fetchall():
         raise lost(run_id)
 
 
@@ -148,9 +159,9 @@ def lost(run_id: str) -> LeaseLost:
     return LeaseLost(f"the run {run_id} was taken over by another process")
 
 
-def append(connection: apsw.Connection, run_id: str, epoch: int, batch: Batch) -> None:
+def append(connection: apsw.Connection, run_id: str, owner: str, epoch: int, batch: Batch) -> None:
     """Write a batch under the lease; LeaseLost where the run is not ours any more."""
-    connection.execute(_APPEND, (run_id, batch.position, epoch, batch.events))
+    connection.execute(_APPEND, (run_id, batch.position, epoch, batch.events, owner))
     if connection.changes() != 1:
         raise lost(run_id)
     if batch.blobs:
@@ -161,7 +172,7 @@ def close_batch(
     connection: apsw.Connection, run_id: str, owner: str, epoch: int, batch: Batch, *, rest: bool
 ) -> None:
     """Write a batch, and with it that the run has changed its status; at rest it has no owner."""
-    append(connection, run_id, epoch, batch)
+    append(connection, run_id, owner, epoch, batch)
     values: tuple[Any, ...] = (batch.status, batch.at, None if rest else owner, run_id, epoch)
     connection.execute(
         "UPDATE runs SET status = ?, changed_at = ?, owner = ? WHERE id = ? AND epoch = ?", values

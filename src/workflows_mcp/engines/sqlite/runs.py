@@ -178,6 +178,11 @@ def started_by(store: Store, request: Request) -> str | None:
     return run_id
 
 
+def made_by(store: Store, request_id: str) -> str | None:
+    rows = store.read("SELECT id FROM runs WHERE request_id = ?", (request_id,))
+    return str(rows[0][0]) if rows else None
+
+
 def status_of(store: Store, run_id: str) -> str | None:
     """What the store says of a run; None when it knows none of that id."""
     rows = store.read("SELECT status FROM runs WHERE id = ?", (run_id,))

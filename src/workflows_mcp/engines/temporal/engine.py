@@ -10,7 +10,7 @@ import asyncio
 import hashlib
 import itertools
 import time
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Mapping
 from datetime import timedelta
 from typing import Any
 from weakref import WeakValueDictionary
@@ -23,7 +23,7 @@ from temporalio.service import RPCError, RPCStatusCode
 from workflows_mcp.engines.base import FindBundle, MakeEvent, RunSummary
 from workflows_mcp.engines.encoding import encode, join_events
 from workflows_mcp.engines.executor import Executor
-from workflows_mcp.engines.forks import asked_for, fork_of
+from workflows_mcp.engines.forks import NOTHING_ELSE, Instead, asked_for, fork_of
 from workflows_mcp.engines.ids import new_run_id
 from workflows_mcp.engines.large_values import LargeValues
 from workflows_mcp.engines.temporal.activities import Activities
@@ -132,14 +132,14 @@ class TemporalEngine:
         return run_id
 
     async def fork(
-        self, run_id: str, position: int, *, without: Collection[int] = (), request_id: str | None = None
+        self, run_id: str, position: int, *, instead: Instead = NOTHING_ELSE, request_id: str | None = None
     ) -> str:
         new_id = new_run_id() if request_id is None else self._run_of_request(request_id)
-        asked = "" if request_id is None else asked_for(run_id, position, without)
+        asked = "" if request_id is None else asked_for(run_id, position, instead)
         if request_id is not None and await self._was_begun(new_id, asked):
             return new_id
         bundle, events = await self.journal(run_id)
-        fork = fork_of(run_id, bundle, events, position, self._now(), new_id, without)
+        fork = fork_of(run_id, bundle, events, position, self._now(), new_id, instead)
         large = self._looks.large(new_id)
         journal = self._store.packed(join_events([large.encode(event) for event in fork.events]))
         snapshot = self._store.packed(large.snapshot(fork.machine))
@@ -148,6 +148,10 @@ class TemporalEngine:
         start = RunStart(self._packed(bundle), b"", snapshot, [journal])
         await self._begin(new_id, bundle, start, asked)
         return new_id
+
+    async def made_by(self, request_id: str) -> str | None:
+        run_id = self._run_of_request(request_id)
+        return run_id if await self._memo(run_id) is not None else None
 
     async def _begin(self, run_id: str, bundle: Bundle, start: RunStart, asked: str) -> None:
         """`asked`: what the request asks for that begins it, if one does; it may have been made before."""
@@ -180,18 +184,24 @@ class TemporalEngine:
 
     async def _was_begun(self, run_id: str, asked: str) -> bool:
         """Whether the request has begun it. Raises RequestError where it has begun something else."""
-        try:
-            memo = await (await self._handle(run_id).describe()).memo()
-        except RPCError as error:
-            if error.status is RPCStatusCode.NOT_FOUND:
-                return False
-            raise
+        memo = await self._memo(run_id)
+        if memo is None:
+            return False
         if memo.get("asked") != asked:
             raise RequestError(
                 f"the request_id has started something else: the run {run_id}",
                 hint="use a new request_id for a new run; the same one only to repeat the same call",
             )
         return True
+
+    async def _memo(self, run_id: str) -> Mapping[str, Any] | None:
+        """What the server has noted of a run; None where it knows none of that id."""
+        try:
+            return await (await self._handle(run_id).describe()).memo()
+        except RPCError as error:
+            if error.status is RPCStatusCode.NOT_FOUND:
+                return None
+            raise
 
     async def send(self, run_id: str, make_event: MakeEvent) -> None:
         """The event is made from what was seen last. If that is not how things stand any more, the run
