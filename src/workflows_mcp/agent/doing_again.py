@@ -173,7 +173,8 @@ class Journal:
                 under_way = self._under_way(machine)
                 for _, one in held:
                     machine.apply(one)
-                if changes and any(not _is_of(event, step) for step in under_way - self._under_way(machine)):
+                ended = under_way - self._under_way(machine)
+                if any(self._would_end(step, event, number) for step in ended):
                     comes, machine = False, _replayed(self._bundle, so_far)
             if comes:
                 so_far += [one for _, one in held]
@@ -188,6 +189,11 @@ class Journal:
 
     def _under_way(self, machine: Machine) -> set[str]:
         return {step for step in self._steps if step in machine.state.frames}
+
+    def _would_end(self, step: str, event: Event, number: int) -> bool:
+        """Whether a step that is to be done again is ended by what is none of its own, such as the timeout of
+        what it is in: that has not come yet."""
+        return number > self._histories[step].begun_at and not _is_of(event, step)
 
     def _room_made(self, machine: Machine, at: float, number: int) -> list[MadeRoom]:
         """For items that had ended with this event, and are under way here."""
