@@ -239,3 +239,16 @@ def test_a_request_that_made_another_fork_is_refused(tmp_path: Path) -> None:
                 await engine.fork(old, position, request_id="one")
 
     asyncio.run(asyncio.wait_for(go(), 20))
+
+
+@pytest.mark.rows("X3")
+def test_files_that_are_copied_for_a_run_are_never_put_over_those_that_it_has(tmp_path: Path) -> None:
+    executor = World(tmp_path).executor()
+    scratch = tmp_path / "scratch"
+    (scratch / "old").mkdir(parents=True)
+    (scratch / "old" / "x").write_text("x")
+    executor.copy_scratch("old", "new")
+    (scratch / "new" / "own").write_text("of the run itself")
+    executor.copy_scratch("old", "new")
+    assert sorted(path.name for path in (scratch / "new").iterdir()) == ["own", "x"]
+    assert sorted(path.name for path in scratch.iterdir()) == ["new", "old"]

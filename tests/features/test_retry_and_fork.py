@@ -420,3 +420,235 @@ def test_a_task_is_tried_again_with_its_run_only(place: Place) -> None:
         assert (await service.next_step(task["workflow_id"]))["action"]["step_id"] == "ask"
 
     place.serve(work)
+
+
+# Found by using it
+
+
+@pytest.mark.parametrize(("limit", "broken"), [(1, "b"), (2, "b"), (2, "abc"), (1, "ae")])
+def test_items_that_were_done_stay_done_however_few_are_carried_out_at_once(
+    place: Place, limit: int, broken: str
+) -> None:
+    text = f"""
+name: items
+blocks:
+  - id: each
+    type: Shell
+    for_each: [a, b, c, d, e]
+    max_parallel: {limit}
+    inputs:
+      command: |
+        echo ${{each.value}} >> log
+        echo x > at-${{each.value}}; ls | grep -c ^at- >> crowd; sleep 0.05; rm at-${{each.value}}
+        case {broken} in *${{each.value}}*) test -f ready;; esac
+outputs: {{count: "${{blocks.each.count}}"}}
+"""
+
+    async def work(service: Service) -> None:
+        old = await service.start(text=text)
+        assert (old["status"], len(place.said)) == ("failed", 5)
+        place.mend()
+        new = await service.retry(old["workflow_id"])
+        assert (new["status"], new["outputs"]) == ("completed", {"count": 5})
+        assert sorted(place.said[5:]) == list(broken)
+        assert max(int(line) for line in (place.workspace / "crowd").read_text().split()) <= limit
+
+    place.serve(work)
+
+
+def test_tasks_of_agents_that_were_done_stay_done_one_after_the_other(place: Place) -> None:
+    text = """
+name: review
+steps:
+  - {id: all, type: foreach, items: [0, 1, 2], task: one, agent: "@task", sequential: true, output_to: found}
+  - {id: end, type: return, needs_state: [found], value: "{{ state.found }}"}
+tasks:
+  one:
+    inputs: {n: {type: integer}}
+    steps:
+      - {id: look, type: mcp_call, tool: look, args: {n: "{{ inputs.n }}"}, output_to: seen, needs_state: []}
+      - {id: check, type: shell, run_on: server, needs_state: [], output_to: checked,
+         command: "echo check{{ inputs.n }} >> log; test {{ inputs.n }} != 0 || test -f ready"}
+      - {id: judge, type: condition, needs_state: [checked], if: "{{ state.checked.exit_code != 0 }}",
+         then: [{id: gone, type: ReadFile, path: nowhere}]}
+      - {id: give, type: return, needs_state: [seen], value: "{{ state.seen }}"}
+"""
+    (place.workspace / "nowhere").unlink(missing_ok=True)
+
+    async def work(service: Service) -> None:
+        run = (await service.start(text=text))["workflow_id"]
+        for number in range(3):
+            await service.submit(f"{run}.all.{number}", f"seen {number}", step_id="look")
+            await service.status(run, wait_seconds=10)
+        old = await service.status(run, wait_seconds=10)
+        assert old["status"] == "failed"
+        (place.workspace / "nowhere").write_text("here")
+        new = await service.retry(run)
+        assert (new["status"], new["result"]) == ("completed", [f"seen {number}" for number in range(3)])
+        assert place.said == ["check0", "check1", "check2"]
+
+    place.serve(work)
+
+
+def test_one_retry_makes_one_run_however_soon_that_fails(place: Place) -> None:
+    text = "name: quick\nblocks: [{id: read, type: ReadFile, inputs: {path: there.txt}}]\n"
+
+    async def work(service: Service) -> None:
+        old = (await service.start(text=text))["workflow_id"]
+        for number in range(1, 4):
+            failed = await service.retry(old)
+            assert (failed["status"], len(await service.recent())) == ("failed", number + 1)
+        (place.workspace / "there.txt").write_text("here")
+        done = await service.retry(old)
+        assert (done["status"], done["forked_from"]) == ("completed", failed["workflow_id"])
+        assert (await service.retry(old))["workflow_id"] == done["workflow_id"]
+        assert len(await service.recent()) == 5
+
+    place.serve(work)
+
+
+@pytest.mark.rows("R18")
+def test_one_resume_makes_one_run_however_soon_that_fails(place: Place) -> None:
+    place.define(
+        "quick", "name: quick\ndefault_state: {raw: {}}\nsteps: [{id: r, type: ReadFile, path: x.txt}]\n"
+    )
+
+    async def work(service: Service) -> None:
+        old = (await service.stepping.start("quick", {}, 10))["workflow_id"]
+        assert (await service.stepping.resume(old, 10))["status"] == "failed"
+        assert len(await service.recent()) == 2
+
+    place.serve(work)
+
+
+def test_a_call_that_timed_out_and_cleaned_up_goes_on_with_what_it_was_at(place: Place) -> None:
+    place.define(
+        "inner",
+        """
+name: inner
+default_state: {raw: {}}
+steps:
+  - {id: a, type: shell_command, command: "echo a >> log"}
+  - {id: b, type: shell_command, command: "echo b >> log; test -f ready || sleep 60"}
+error_handling:
+  on_failure: [{id: clean, type: shell_command, command: "echo clean >> log"}]
+""",
+    )
+    text = """
+name: outer
+default_state: {raw: {}}
+steps: [{id: call, type: include_workflow, workflow: inner, timeout: 400}]
+"""
+
+    async def work(service: Service) -> None:
+        old = await service.start(text=text)
+        assert (old["status"], old["error"]["code"], place.said) == ("failed", "timeout", ["a", "b", "clean"])
+        place.mend()
+        assert (await service.retry(old["workflow_id"]))["status"] == "completed"
+        assert place.said == ["a", "b", "clean", "b"]
+        assert (await service.fork(old["workflow_id"], "call/b"))["status"] == "completed"
+        assert place.said == ["a", "b", "clean", "b", "b"]
+
+    place.serve(work)
+
+
+def test_what_failed_in_a_call_before_it_timed_out_is_tried_again_with_what_was_cut_off(place: Place) -> None:
+    place.define(
+        "inner",
+        "name: inner\nblocks:\n"
+        + shell("bad", "test -f ready")
+        + shell("slow", "test -f ready || sleep 60", more="on_failure: continue, "),
+    )
+    text = "name: outer\nblocks: [{id: call, type: ExecuteWorkflow, inputs: {workflow: inner, timeout_ms: 300}}]\n"
+
+    async def work(service: Service) -> None:
+        old = (await service.start(text=text))["workflow_id"]
+        assert sorted(place.said) == ["bad", "slow"]
+        place.mend()
+        assert (await service.retry(old))["status"] == "completed"
+        assert sorted(place.said) == ["bad", "bad", "slow", "slow"]
+
+    place.serve(work)
+
+
+def test_chance_that_a_run_has_made_use_of_stays_what_it_was_in_a_fork_of_a_fork(place: Place) -> None:
+    text = """
+name: chance
+default_state: {raw: {}}
+steps:
+  - {id: one, type: user_input, prompt: "1?", state_update: {path: raw.one}}
+  - {id: draw, type: state_update, path: raw.id, value: "{{ uuid() }}"}
+  - {id: two, type: user_input, prompt: "2?", state_update: {path: raw.two}}
+"""
+
+    async def work(service: Service) -> None:
+        run = (await service.start(text=text))["workflow_id"]
+        await service.submit(run, "a")
+        first = (await service.fork(run, "one"))["workflow_id"]
+        await service.submit(first, "b")
+        second = (await service.fork(first, "two"))["workflow_id"]
+        third = (await service.fork(second, "two"))["workflow_id"]
+        drawn = [(await service.stepping.read(it, ("id",), None))["id"] for it in (run, first, second, third)]
+        assert drawn[0] != drawn[1] == drawn[2] == drawn[3]
+
+    place.serve(work)
+
+
+def test_what_an_agent_wrote_in_place_of_a_result_goes_with_its_step_and_stays_with_others(
+    place: Place,
+) -> None:
+    place.define("review", TASKS)
+
+    async def work(service: Service) -> None:
+        run = (await service.start(workflow="review"))["workflow_id"]
+        await service.submit(f"{run}.all.1", "answer 1", step_id="ask")
+        await service.status(f"{run}.all.1", wait_seconds=5)
+        await service.stepping.update(run, [{"path": "raw.seen.t0", "value": "written"}], None)
+        await service.stepping.complete_step(f"{run}.all.0", "ask", wait_seconds=5)
+        await service.stepping.update(run, [{"path": "raw.seen.t2", "value": "too"}], f"{run}.all.2")
+        await service.stepping.complete_step(f"{run}.all.2", "ask", wait_seconds=5)
+        assert (await service.status(run, wait_seconds=10))["status"] == "failed"
+        place.mend()
+        new = await service.retry(run, wait_seconds=10)
+        assert new["state"]["seen"] == {"t0": "written", "t1": "answer 1", "t2": "too"}
+        forked = await service.fork(f"{new['workflow_id']}.all.2", "ask")
+        assert (await service.stepping.read(forked["workflow_id"], ("seen",), None)) == {
+            "seen": {"t0": "written", "t1": "answer 1"}
+        }
+
+    place.serve(work)
+
+
+def test_a_call_by_name_that_another_one_found_first_is_not_repeated_with_it(place: Place) -> None:
+    place.define(
+        "inner", "name: inner\ninputs: {n: {type: string}}\nblocks:\n" + shell("x", "echo ${inputs.n} >> log")
+    )
+    text = """
+name: outer
+inputs: {which: {type: string, default: inner}}
+blocks:
+  - {id: one, type: ExecuteWorkflow, inputs: {workflow: "${inputs.which}", inputs: {n: one}}}
+  - {id: pause, type: Shell, inputs: {command: 'while ! grep -q one log; do sleep 0.01; done'}}
+  - {id: two, type: ExecuteWorkflow, depends_on: [pause], inputs: {workflow: "${inputs.which}", inputs: {n: two}}}
+"""
+
+    async def work(service: Service) -> None:
+        run = (await service.start(text=text))["workflow_id"]
+        assert place.said == ["x", "one", "x", "two"]
+        place.define("inner", "name: inner\ninputs: {n: {type: string}}\nblocks:\n" + shell("new"))
+        assert (await service.fork(run, "one"))["status"] == "completed"
+        assert place.said == ["x", "one", "x", "two", "x", "one"], "by the definition of the old run"
+
+    place.serve(work)
+
+
+def test_only_the_last_round_of_a_step_can_be_done_again(place: Place) -> None:
+    async def work(service: Service) -> None:
+        place.mend()
+        run = (await service.start(text=STEPS))["workflow_id"]
+        await service.submit(run, "Ada")
+        assert (await service.fork(run, "build@2"))["action"]["step_id"] == "sure"
+        with pytest.raises(RequestError, match="has come to 'build' 2 times, and only the last time"):
+            await service.fork(run, "build@1")
+
+    place.serve(work)
