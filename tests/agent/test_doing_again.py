@@ -9,16 +9,17 @@ import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
+from support.plans import block, bundle, plan
 from support.random_graphs import bundles, report
 from workflows_mcp.agent.doing_again import Journal, carried_out, culprits, kept
 from workflows_mcp.agent.tasks import record_at
 from workflows_mcp.engines.replay import replayed
 from workflows_mcp.errors import NotExpected
 from workflows_mcp.machine.commands import Command, RunStep, SetTimer
-from workflows_mcp.machine.events import Answered, Event, Started, StepDone, TimerFired
+from workflows_mcp.machine.events import Answered, Event, Interrupted, Started, StepDone, TimerFired
 from workflows_mcp.machine.machine import Machine
 from workflows_mcp.machine.state import TERMINAL
-from workflows_mcp.plan.model import Bundle
+from workflows_mcp.plan.model import Bundle, Do
 
 pytestmark = pytest.mark.rows("X3")
 
@@ -147,3 +148,19 @@ def test_a_step_of_any_run_can_be_done_again_with_all_that_comes_after_it(
     again.to_the_end()
     assert again.machine.state.status == run.machine.state.status, "the world has not changed"
     assert again.machine.state.root.records == run.machine.state.root.records
+
+
+def test_a_step_that_was_cut_off_and_given_up_is_carried_out_again_and_not_asked_about_again() -> None:
+    pinned = bundle(plan(block("a", Do("Note", {"text": "a"}), on_interrupt="ask")))
+    events: list[Event] = [
+        Started(0.0, "wf_1", {}),
+        Interrupted(1.0, "a#1"),
+        Answered(2.0, "a", {"decision": "fail"}),
+    ]
+    failed = replayed(pinned, events)
+    assert (failed.state.status, culprits(failed)) == ("failed", ["a"])
+    journal = Journal(pinned, events, ["a"])
+    again = replayed(pinned, kept(events, journal.changes(journal.ends())))
+    assert [
+        command.key for command in again.outstanding(3.0, cut_off=False) if isinstance(command, RunStep)
+    ] == ["a#1"]
