@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from typing import Any
 
@@ -108,7 +109,7 @@ class Driving:
                 return True
             return is_harmless(machine, part, step_id, result)
 
-        await self.hand_in(workflow_id, answered, harmless, refused)
+        await self.hand_in(workflow_id, answered, harmless, refused, named=step_id is not None)
 
     async def hand_in(
         self,
@@ -116,9 +117,11 @@ class Driving:
         answered: Callable[[Machine, Part, float], Event],
         harmless: Callable[[Machine, Part], bool],
         refused: Refused | None = None,
+        *,
+        named: bool = True,
     ) -> None:
         """Send what the agent has done; `harmless` tells whether one that is not expected does no harm, and
-        `refused` words what else becomes of it."""
+        `refused` words what else becomes of it. `named`: the agent says which step it is about."""
         run_id = run_of(workflow_id)
         try:
             await self.hear(workflow_id)
@@ -132,8 +135,26 @@ class Driving:
         except NotExpected as refusal:
             machine = await self._engine.view(run_id)
             part = part_of(machine, workflow_id)
-            if not harmless(machine, part):
-                raise (refused or self._with_current_action)(refusal, machine, part) from None
+            if harmless(machine, part) or (named and await self._was_taken(workflow_id, answered)):
+                return
+            raise (refused or self._with_current_action)(refusal, machine, part) from None
+
+    async def _was_taken(self, workflow_id: str, answered: Callable[[Machine, Part, float], Event]) -> bool:
+        """Whether this very answer was taken in before, in whichever round of its step."""
+        bundle, events = await self._engine.journal(run_of(workflow_id))
+
+        def looked() -> bool:
+            machine = Machine(bundle)
+            for event in events:
+                if isinstance(event, Answered):
+                    with suppress(RequestError):  # it was not for what was asked then
+                        said = answered(machine, part_of(machine, workflow_id), event.at)
+                        if said == msgspec.structs.replace(event, attempt=""):
+                            return True
+                machine.apply(event)
+            return False
+
+        return await asyncio.to_thread(looked)
 
     async def whose_agent(self, workflow_id: str) -> str:
         """What the agent that hands in a result is to hear of: its task, where that was given to an agent of

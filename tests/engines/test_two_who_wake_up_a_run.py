@@ -94,7 +94,8 @@ def test_an_answer_that_two_processes_take_in_at_once_is_not_taken_for_one_to_th
                         asyncio.create_task(submitted(service, run, "one", "q")) for service in (one, other)
                     ]
                     await asyncio.sleep(0.05)
-                await asyncio.gather(*handed_in)
+                answers = await asyncio.gather(*handed_in)
+                assert [type(answer) for answer in answers] == [dict] * 2, answers
                 assert await one.stepping.read(run, ("answers",), None) == {"answers": ["one"]}
                 assert (await other.status(run, wait_seconds=5))["action"]["step_id"] == "q@2"
 
