@@ -16,7 +16,7 @@ from support.engines import World, asks, ended, status_of
 from support.plans import block, bundle, plan
 from workflows_mcp.engines.clock import settle
 from workflows_mcp.engines.journals import Batch
-from workflows_mcp.engines.sqlite import leases, migrate
+from workflows_mcp.engines.sqlite import leases, letters, migrate
 from workflows_mcp.engines.sqlite.engine import SqliteEngine
 from workflows_mcp.engines.sqlite.store import Store, Write, check_store
 from workflows_mcp.errors import LeaseLost, NotExpected, StoreError
@@ -424,3 +424,25 @@ def test_a_new_store_can_be_made_by_two_processes_at_once(tmp_path: Path) -> Non
         with ThreadPoolExecutor(2) as threads:
             for made in [threads.submit(make, tmp_path / str(number) / "runs.db") for _ in range(2)]:
                 made.result()
+
+
+def test_answers_to_letters_that_nobody_comes_for_do_not_pile_up(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(letters, "_KEPT", 5)
+
+    async def go() -> None:
+        async with World(tmp_path).engine("sqlite") as engine:
+            assert isinstance(engine, SqliteEngine)
+            for _ in range(20):
+                posted = await engine.letters.post("wf_1", CancelRequested(0.0))
+                answer = "UPDATE inbox SET answer = '' WHERE id = ?"
+                await engine.store.write(lambda it, sent=posted: it.execute(answer, (sent,)).fetchall())
+            unanswered = await engine.letters.post("wf_1", CancelRequested(0.0))
+            for _ in range(20):
+                await engine.letters.post("wf_1", CancelRequested(0.0))
+            kept = [number for (number,) in engine.store.read("SELECT id FROM inbox WHERE answer = ''")]
+            assert kept == []
+            assert engine.store.read("SELECT 1 FROM inbox WHERE id = ?", (unanswered,)) == [(1,)]
+
+    asyncio.run(asyncio.wait_for(go(), 20))

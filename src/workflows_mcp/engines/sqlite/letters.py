@@ -1,7 +1,7 @@
 """Events for runs that another process drives: posted into the store, taken in by the owner, answered.
 
-Whoever posts a letter waits for its answer and takes it away again; one whose sender has gone is thrown
-away by the owner of its run.
+Whoever posts a letter waits for its answer and takes it away again. Answers that nobody has come for, because
+the sender has gone, are thrown away when many more letters have been posted since.
 """
 
 from __future__ import annotations
@@ -24,6 +24,9 @@ UNSEEN_TURNS = 4
 """How often a run is seen without an owner, and a letter to it without an answer, before somebody else takes
 it in: an owner that has done so and come to rest may be about to answer."""
 
+_KEPT = 1000
+"""How many letters later an answer is thrown away that nobody has come for."""
+
 
 class Letters:
     def __init__(self, store: Store) -> None:
@@ -35,7 +38,10 @@ class Letters:
 
         def write(connection: apsw.Connection) -> int:
             connection.execute("INSERT INTO inbox(run, event) VALUES(?, ?)", (run_id, body))
-            return connection.last_insert_rowid()
+            letter = connection.last_insert_rowid()
+            old = "DELETE FROM inbox WHERE answer IS NOT NULL AND id < ?"
+            connection.execute(old, (letter - _KEPT,))
+            return letter
 
         return await self._store.write(write)
 
