@@ -431,13 +431,15 @@ def test_answers_to_letters_that_nobody_comes_for_do_not_pile_up(
 ) -> None:
     monkeypatch.setattr(letters, "_KEPT", 5)
 
+    def answer_all(connection: apsw.Connection) -> None:
+        connection.execute("UPDATE inbox SET answer = ''")
+
     async def go() -> None:
         async with World(tmp_path).engine("sqlite") as engine:
             assert isinstance(engine, SqliteEngine)
             for _ in range(20):
-                posted = await engine.letters.post("wf_1", CancelRequested(0.0))
-                answer = "UPDATE inbox SET answer = '' WHERE id = ?"
-                await engine.store.write(lambda it, sent=posted: it.execute(answer, (sent,)).fetchall())
+                await engine.letters.post("wf_1", CancelRequested(0.0))
+                await engine.store.write(answer_all)
             unanswered = await engine.letters.post("wf_1", CancelRequested(0.0))
             for _ in range(20):
                 await engine.letters.post("wf_1", CancelRequested(0.0))
