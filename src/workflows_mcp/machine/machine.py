@@ -205,9 +205,6 @@ class Machine:
             state = {} if plan.shares_state else initial_state(program, inputs, at, seed, self.limits)
         return Scope(workflow, inputs, at, {}, state=state, variables=variables or {})
 
-    def knows(self, workflow: str) -> bool:
-        return workflow in self.plans
-
     def locate(self, address: str) -> tuple[OpenScope, int]:
         """The block at an address: the scope that it is in, and its place in the program."""
         return self._scopes.locate(address)

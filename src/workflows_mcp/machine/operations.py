@@ -101,7 +101,7 @@ def enter_call(machine: Machine, scope: OpenScope, index: int, at: float) -> Non
     name = prepared.workflow(names)
     given, _ = prepared.inputs(names)
     variables: dict[str, Value] = {}
-    if isinstance(scope, OpenItems) and node.do.of_item and machine.knows(name):
+    if isinstance(scope, OpenItems) and node.do.of_item and name in machine.plans:
         variables = scope.variables(index)
         called = machine.plan_named(name)
         if called.dialect == REACTIVE:
@@ -114,7 +114,7 @@ def enter_call(machine: Machine, scope: OpenScope, index: int, at: float) -> Non
     if record is None:
         record = scope.scope.records[node.id] = Record(started_at=at)
     record.status, record.inputs = "running", {"workflow": name, "inputs": given}
-    if not machine.knows(name):
+    if name not in machine.plans:
         frame = Frame("plan", at, scope.attempt(node.id, record))
         machine.open_frame(address, frame, None, at)
         machine.wish(LoadPlan(key_of(address, frame.attempt), name, scope.program.plan.file))
