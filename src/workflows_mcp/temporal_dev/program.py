@@ -7,6 +7,7 @@ however that ends (`guard`). Knows neither the SDK nor runs.
 from __future__ import annotations
 
 import os
+import random
 import shutil
 import socket
 import subprocess
@@ -21,6 +22,9 @@ from workflows_mcp.errors import RequestError
 HOST = "127.0.0.1"
 _GUARD = Path(__file__).with_name("guard.py")
 _END_SECONDS = 15.0
+
+_PORTS = (20_000, 32_000)
+_TRIES = 50
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,6 +72,8 @@ def start_dev_server(
     ui = ["--headless"] if ui_port is None else ["--ui-port", str(ui_port), "--ui-ip", HOST]
     command = [
         str(program), "server", "start-dev", "--ip", HOST, "--port", str(port),
+        # by itself it would look for ports among those that connections of other programs are given
+        "--http-port", str(free_port()), "--metrics-port", str(free_port()),
         "--db-filename", str(database), "--log-level", "error", *ui,
     ]  # fmt: skip
     said = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600) if log is not None else None
@@ -109,10 +115,14 @@ def answers(port: int) -> bool:
 
 
 def free_port() -> int:
+    """One that nobody listens on, and that no connection of another program is given before the server does:
+    systems take the ports of connections from 32768 on."""
+    for _ in range(_TRIES):
+        if is_free(port := random.randrange(*_PORTS)):
+            return port
     with socket.socket() as probe:
         probe.bind((HOST, 0))
-        port: int = probe.getsockname()[1]
-        return port
+        return int(probe.getsockname()[1])
 
 
 def is_free(port: int) -> bool:
