@@ -158,6 +158,10 @@ class Executor:
         except OSError:
             return False
 
+    def is_a_copy_cut_off(self, name: str) -> bool:
+        """Whether a directory of this name was being copied for a run by a process that is gone."""
+        return name.startswith(_UNFINISHED) and self.scratch_is_old(name)
+
     def scratch_of_runs(self) -> list[str]:
         """The runs that have a scratch directory."""
         return [path.name for path in self._scratch.iterdir()] if self._scratch.is_dir() else []

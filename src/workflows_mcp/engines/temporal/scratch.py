@@ -44,8 +44,8 @@ class Scratch:
             try:
                 described = await self._client.get_workflow_handle(run_id).describe()
             except RPCError:
-                if run_id.startswith(".") and self._executor.scratch_is_old(run_id):
-                    await asyncio.to_thread(self._executor.clear_scratch, run_id)  # a copy that was cut off
+                if self._executor.is_a_copy_cut_off(run_id):
+                    await asyncio.to_thread(self._executor.clear_scratch, run_id)
                 continue
             may_be_tried_again = described.status is WorkflowExecutionStatus.COMPLETED
             if described.status in _GOING_ON:
