@@ -128,13 +128,6 @@ def test_every_module_says_what_it_is_for() -> None:
     assert [path for path, _, tree in modules() if not ast.get_docstring(tree)] == []
 
 
-def test_no_module_holds_more_than_one_idea_can_need() -> None:
-    lengths = {
-        path: len((SOURCE / path).read_text(encoding="utf-8").splitlines()) for path, _, _ in modules()
-    }
-    assert {path: length for path, length in lengths.items() if length > 450} == {}
-
-
 def test_only_the_terminal_writes_to_stdout() -> None:
     wrong = []
     for path, part, tree in modules():

@@ -24,7 +24,7 @@ from workflows_mcp.dialects.step_keys import duplicate_id
 from workflows_mcp.dialects.yaml_source import Document
 from workflows_mcp.errors import Problem
 from workflows_mcp.plan.graph import Arrangement, arrange, cycles, tolerated, topological
-from workflows_mcp.plan.model import Graph, Need, Node, Plan
+from workflows_mcp.plan.model import SEMANTICS, Graph, Need, Node, Plan
 from workflows_mcp.plan.references import LANGUAGES, ReferenceReader, Use, Uses, secrets_in, watched_blocks
 from workflows_mcp.plan.resolution import MOST_PROBLEMS, check_references
 from workflows_mcp.steps.registry import StepRegistry
@@ -73,6 +73,7 @@ def compile_graph(document: Document, registry: StepRegistry) -> tuple[Plan, lis
         file=document.source.file,
         elicitation=flag_of(value, "elicitation", problems),
         secrets=secrets_in([*uses_of_outputs, *(use for draft in drafts for use in draft.uses)]),
+        semantics=SEMANTICS,
     )
     problems += reader.problems
     problems += references.problems

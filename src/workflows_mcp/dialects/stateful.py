@@ -31,7 +31,7 @@ from workflows_mcp.dialects.step_keys import duplicate_id, named_tasks, read_wor
 from workflows_mcp.dialects.yaml_source import Document
 from workflows_mcp.errors import Problem
 from workflows_mcp.limits import Limits
-from workflows_mcp.plan.model import Plan, Steps
+from workflows_mcp.plan.model import SEMANTICS, Plan, Steps
 from workflows_mcp.plan.references import LANGUAGES, ReferenceReader, secrets_in
 from workflows_mcp.settings import STATE_ACCESS
 from workflows_mcp.steps.registry import StepRegistry
@@ -103,6 +103,7 @@ def compile_stateful(
         elicitation=flag_of(value, "elicitation", problems),
         secrets=compiler.secrets(name),
         tasks=tuple(plans.values()),
+        semantics=SEMANTICS,
     )
     return plan, problems
 
@@ -157,6 +158,7 @@ class _Compiler:
             description=text_of(given, "description", path, self.document, self.problems) if path else "",
             file=self.document.source.file,
             secrets=self.secrets(name),
+            semantics=SEMANTICS,
         )
 
     def secrets(self, name: str) -> tuple[str, ...]:

@@ -16,11 +16,13 @@ import msgspec
 
 from workflows_mcp.values import Value
 
-SEMANTICS = 2
+SEMANTICS = 3
 """Raised when the meaning of plans changes; a run keeps the rules that it started with.
 
 2: a reactive workflow that is ended from outside cleans up before; one that begins anew has another chance;
-fallbacks are made of templates."""
+fallbacks are made of templates.
+
+3: every dialect records its version."""
 
 MOST_SECONDS = 1_000_000_000
 """Longer than that, nobody means it."""
@@ -335,8 +337,7 @@ class Plan(msgspec.Struct, frozen=True, omit_defaults=True):
     elicitation: bool | None = None
     """Whether the user is asked directly what the user is asked; None: the server's setting decides."""
     semantics: int = 1
-    """The rules that it was made for; plans that do not say are older than the second ones, or mean the same
-    by all of them."""
+    """The rules it was compiled for. Graph and stateful plans without it are older than version 3."""
 
 
 class Bundle(msgspec.Struct, frozen=True):
