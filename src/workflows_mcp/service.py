@@ -139,7 +139,7 @@ class Service:
         catalog = Catalog.of(settings, registry)
         clock = SystemClock()
         secrets = secrets_of(settings)
-        tools = ToolServers(servers_of(settings.mcp_servers))
+        tools = ToolServers(servers_of(settings.mcp_servers), trusts=settings.trusts)
         executor = Executor(registry, policy_of(settings), settings.scratch, clock, secrets, tools)
         engine = engine_of(settings, executor, catalog.bundle, clock, adopt=adopt)
         return cls(settings, engine, catalog, registry, secrets, now, tools)

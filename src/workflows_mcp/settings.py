@@ -1,7 +1,8 @@
 """What a user can set, and where from: the environment over `workflows.toml` over `workflows.yaml` over the
 defaults.
 
-Read once at start and handed down; no other module looks at the environment.
+Read once at start and handed down; no other module looks at the environment. What a file in a directory sets
+that could widen what workflows may do counts only once the user trusts it (`trust`, `_WITHOUT_TRUST`).
 
     WORKFLOWS_HOME             where runs are kept                    [home]
     WORKFLOWS_TEMPLATE_PATHS   directories of workflows, by comma     [template_paths]
@@ -29,21 +30,26 @@ Read once at start and handed down; no other module looks at the environment.
     WORKFLOWS_TEMPORAL_<NAME>  where the Temporal server is           [temporal] name = …
     WORKFLOWS_LIMIT_<NAME>     any limit of limits.py                 [limits] name = …
     WORKFLOWS_LOG_LEVEL        what goes to stderr                    [log_level]
+    WORKFLOWS_TRUST            directories whose files may set all of
+                               this, by comma
 """
 
 from __future__ import annotations
 
 import logging
 import os
+import shlex
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any
 
 from workflows_mcp.errors import RequestError
-from workflows_mcp.limits import Limits
-from workflows_mcp.settings_files import read_files
-from workflows_mcp.settings_http import HttpSettings, read_http
+from workflows_mcp.limits import DEFAULT_LIMITS, Limits
+from workflows_mcp.settings_files import TABLES, read_files
+from workflows_mcp.settings_http import HttpSettings, is_loopback, read_http
+from workflows_mcp.trust import CHANGED, TRUSTED, trust_of
+from workflows_mcp.trust import VARIABLE as TRUST
 from workflows_mcp.values import did_you_mean, from_json, is_whole, made_whole
 
 logger = logging.getLogger(__name__)
@@ -114,6 +120,8 @@ class Settings:
     engine: str = ENGINES[0]
     temporal: TemporalSettings = field(default_factory=TemporalSettings)
     limits: Limits = field(default_factory=Limits)
+    trusts: Callable[[Path], bool] = field(default=lambda _: False, repr=False, compare=False)
+    """Whether the user trusts a directory as it is now: only then its `.mcp.json` counts."""
 
     @property
     def store(self) -> Path:
@@ -152,7 +160,11 @@ def load_settings(
     """`engine`: one that goes before whatever is set."""
     environ = os.environ if environ is None else environ
     workspace = (workspace or Path.cwd()).resolve()
+    trust = trust_of(environ)
     given = read_files(workspace, _READERS)
+    if (asking := _needing_trust(given, workspace)) and (state := trust.state(workspace)) != TRUSTED:
+        given = _without(given, asking)
+        _tell_ignored(asking, workspace, state)
     limits = given.pop("limits", {})
     temporal = given.pop("temporal", {})
     _refuse_key_in_file(temporal)
@@ -164,6 +176,8 @@ def load_settings(
             temporal[name[len(PREFIX) + 9 :].lower()] = text
         elif name.startswith(PREFIX + "HTTP_"):
             http[name[len(PREFIX) + 5 :].lower()] = text
+        elif name == TRUST:
+            continue
         elif name.startswith(PREFIX) and (key := name[len(PREFIX) :].lower()) in _READERS:
             given[key] = text
         elif name.startswith(PREFIX) and not name.startswith(PREFIX + "SECRET_"):
@@ -187,7 +201,63 @@ def load_settings(
         temporal=_temporal(temporal, environ.get("TEMPORAL_API_KEY")),
         limits=_limits(limits),
         http=http_settings,
+        trusts=trust.covers,
         **known,
+    )
+
+
+def settings_needing_trust(directory: Path) -> list[str]:
+    """The settings in the files of a directory that count only once it is trusted. Raises RequestError."""
+    directory = directory.resolve()
+    return _needing_trust(read_files(directory, _READERS), directory)
+
+
+def _needing_trust(given: Mapping[str, Any], workspace: Path) -> list[str]:
+    found = []
+    for key, value in given.items():
+        if key in TABLES:
+            found += [f"{key}.{name}" for name, raw in value.items() if not _is_free(key, name, raw)]
+        elif not _WITHOUT_TRUST.get(key, _never)(_READERS[key](key, value), workspace):
+            found.append(key)
+    return found
+
+
+def _is_free(table: str, name: str, raw: Any) -> bool:
+    """Whether a key of a table counts without trust; a wrong one is left to be refused."""
+    if table == "temporal":
+        if name not in _TEMPORAL_READERS or name == "api_key":
+            return True
+        value = _TEMPORAL_READERS[name](f"temporal.{name}", raw) if raw != "" else None
+        return name == "worker" and value is False
+    if table == "http":
+        read_http({name: raw}, {})
+        return False
+    kind = _LIMIT_KINDS.get(name)
+    try:
+        return kind is None or (name not in _DELETING and kind(raw) <= getattr(DEFAULT_LIMITS, name))
+    except (TypeError, ValueError, OverflowError):
+        return True
+
+
+def _without(given: Mapping[str, Any], ignored: list[str]) -> dict[str, Any]:
+    kept = {key: dict(value) if key in TABLES else value for key, value in given.items()}
+    for place in ignored:
+        key, _, name = place.partition(".")
+        if name:
+            del kept[key][name]
+        else:
+            del kept[key]
+    return kept
+
+
+def _tell_ignored(ignored: list[str], workspace: Path, state: str) -> None:
+    why = "has changed since you trusted it" if state == CHANGED else "is not trusted"
+    logger.warning(
+        "%s %s; these settings of its files are ignored: %s. To use them: workflows-mcp trust %s",
+        workspace,
+        why,
+        ", ".join(ignored),
+        shlex.quote(str(workspace)),
     )
 
 
@@ -220,7 +290,16 @@ def _temporal(given: Mapping[str, Any], shared_key: str | None) -> TemporalSetti
         raise RequestError(
             "temporal.tls is false, but certificates are set", hint="take out one or the other"
         )
+    if settings.api_key and settings.tls is False and not is_loopback(_host_name(settings.host)):
+        raise RequestError(
+            f"temporal.tls is false: an API key is not sent to {settings.host} unencrypted",
+            hint="take temporal.tls out (with a key, TLS is the default), or unset the key",
+        )
     return settings
+
+
+def _host_name(host: str | None) -> str:
+    return (host or DEFAULT_HOST).rpartition(":")[0].strip("[]")
 
 
 def _refuse_key_in_file(temporal: Mapping[str, Any]) -> None:
@@ -232,13 +311,12 @@ def _refuse_key_in_file(temporal: Mapping[str, Any]) -> None:
 
 
 def _limits(given: Mapping[str, Any]) -> Limits:
-    kinds = {item.name: (float if isinstance(item.default, float) else int) for item in fields(Limits)}
     values: dict[str, Any] = {}
     for name, raw in given.items():
-        if name not in kinds:
-            raise RequestError(f"unknown limit '{name}'", hint=did_you_mean(name, kinds))
+        if name not in _LIMIT_KINDS:
+            raise RequestError(f"unknown limit '{name}'", hint=did_you_mean(name, _LIMIT_KINDS))
         try:
-            values[name] = kinds[name](raw)
+            values[name] = _LIMIT_KINDS[name](raw)
         except (TypeError, ValueError):
             raise RequestError(f"the limit '{name}' must be a number, not {raw!r}") from None
         if values[name] <= 0:
@@ -376,6 +454,38 @@ _TEMPORAL_READERS: dict[str, Any] = {
     "worker": _flag,
     "api_key": _api_key,
 }
+_LIMIT_KINDS = {item.name: (float if isinstance(item.default, float) else int) for item in fields(Limits)}
+_DELETING = frozenset({"checkpoint_days"})
+"""Limits whose lower values delete what belongs to other projects, too."""
+
+
+def _never(_: Any, __: Path) -> bool:
+    return False
+
+
+def _always(_: Any, __: Path) -> bool:
+    return True
+
+
+def _all_below(paths: tuple[Path, ...], workspace: Path) -> bool:
+    return all(path.is_relative_to(workspace) for path in paths)
+
+
+_WITHOUT_TRUST: dict[str, Callable[[Any, Path], bool]] = {
+    "template_paths": _all_below,
+    "allow_commands": _always,
+    "security_level": _always,
+    "denied_capabilities": _always,
+    "secrets": _always,
+    "toolsets": _always,
+    "read_only": _always,
+    "state_access": _always,
+    "elicitation": lambda value, _: value != "never",
+    "engine": lambda value, _: value == ENGINES[0],
+    "log_level": _always,
+}
+"""What a file of a directory may set that nobody has trusted, by the value: it cannot widen anything, because
+the default is the widest and the environment goes before the file. Every other setting needs trust."""
 _OF_A_SERVER = {"namespace", "tls", "tls_ca", "tls_cert", "tls_key", "api_key"}
 """What nobody sets who has no server: our own one knows none of it."""
 

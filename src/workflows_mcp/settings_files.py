@@ -61,12 +61,20 @@ def _yaml(path: Path) -> dict[str, Any]:
     try:
         document = yaml.load(path.read_text(encoding="utf-8"), _loader())
     except (yaml.YAMLError, UnicodeDecodeError) as error:
-        raise RequestError(f"{path} is not valid YAML: {error}") from None
+        raise RequestError(f"{path} is not valid YAML: {_what_is_wrong(error)}") from None
     if document is None:
         return {}
     if not isinstance(document, dict):
         raise RequestError(f"{path} must hold settings by name, not {kind_of(document)}")
     return {} if _OF_A_WORKFLOW & set(document) else document
+
+
+def _what_is_wrong(error: Exception) -> str:
+    """Without the line itself: the file may be a link to one that is not for everybody."""
+    mark, problem = getattr(error, "problem_mark", None), getattr(error, "problem", None)
+    if mark is None or not problem:
+        return type(error).__name__ if isinstance(error, UnicodeDecodeError) else str(error).splitlines()[0]
+    return f"{problem} (line {mark.line + 1}, column {mark.column + 1})"
 
 
 def _loader() -> Any:

@@ -39,11 +39,16 @@ class Address:
 
     @property
     def is_loopback(self) -> bool:
-        """Whether nobody but this machine can reach it. A name may come to mean something else."""
-        try:
-            return ipaddress.ip_address(self.host).is_loopback
-        except ValueError:
-            return self.host.lower() == "localhost"
+        """Whether nobody but this machine can reach it."""
+        return is_loopback(self.host)
+
+
+def is_loopback(host: str) -> bool:
+    """Whether it can be nothing but this machine. A name may come to mean something else."""
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return host.lower() == "localhost"
 
 
 DEFAULT = Address("127.0.0.1", 8000)

@@ -12,6 +12,7 @@ import pytest
 from workflows_mcp.mcp_server.tools.memory import memory_tools
 from workflows_mcp.mcp_server.toolsets import tools_of
 from workflows_mcp.settings import TOOLSETS, load_settings
+from workflows_mcp.trust import Trust
 
 pytestmark = pytest.mark.rows("S18")
 
@@ -25,6 +26,7 @@ def serve(place: Any) -> Any:
     (place.workspace / "workflows.toml").write_text(
         f'toolsets = ["core", "memory"]\nsecrets_file = "{secrets}"\n'
     )
+    Trust(place.home.parent / ".config" / "workflows-mcp" / "trusted.json").add(place.workspace)
     return place.serve
 
 
@@ -97,7 +99,10 @@ def test_a_value_is_saved_loaded_listed_and_there_after_a_restart(serve: Any, pl
 
 def test_servers_for_tools_are_settings_of_their_own(tmp_path: Path) -> None:
     (tmp_path / "workflows.toml").write_text('[mcp_servers.hub]\ncommand = "hub"\nargs = ["x"]\n')
-    assert load_settings({}, workspace=tmp_path).mcp_servers == {"hub": {"command": "hub", "args": ["x"]}}
+    trusted = {"WORKFLOWS_TRUST": str(tmp_path)}
+    assert load_settings(trusted, workspace=tmp_path).mcp_servers == {
+        "hub": {"command": "hub", "args": ["x"]}
+    }
     given = load_settings({"WORKFLOWS_MCP_SERVERS": '{"web": {"url": "http://x"}}'}, workspace=tmp_path)
     assert given.mcp_servers == {"web": {"url": "http://x"}}
     assert replace(given, mcp_servers={}).mcp_servers == {}

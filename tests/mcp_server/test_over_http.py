@@ -116,7 +116,7 @@ def test_who_calls_it_by_another_name_or_comes_from_another_page_gets_nothing(pl
 
 def test_names_that_the_settings_give_it_are_its_own(place: Path) -> None:
     (place / "workspace" / "workflows.toml").write_text('[http]\nhosts = ["Flows.example.org"]\n')
-    with http_server(place) as listening:
+    with http_server(place, more={"WORKFLOWS_TRUST": str(place)}) as listening:
         for origin in ("https://flows.example.org", "http://flows.example.org:8080"):
             assert sent(listening.url, Host="flows.example.org", Origin=origin).status_code == 200
         assert sent(listening.url, Host="FLOWS.example.org").status_code == 200

@@ -16,7 +16,7 @@ import pytest
 from support import tool_server
 from workflows_mcp.errors import Forbidden, RequestError, StepError
 from workflows_mcp.policy.mcp_client import ToolServers
-from workflows_mcp.policy.mcp_servers import servers_in, servers_of
+from workflows_mcp.policy.mcp_servers import McpServer, servers_in, servers_of
 from workflows_mcp.policy.rules import Policy
 
 pytestmark = pytest.mark.rows("X9")
@@ -40,7 +40,7 @@ def stdio(**more: Any) -> dict[str, Any]:
 
 def session(servers: dict[str, Any], work: Work, *, idle_seconds: float = 300.0) -> None:
     async def go() -> None:
-        tools = ToolServers(servers_of(servers), idle_seconds=idle_seconds)
+        tools = ToolServers(servers_of(servers), trusts=lambda _: True, idle_seconds=idle_seconds)
         try:
             await work(tools)
         finally:
@@ -298,8 +298,31 @@ def test_servers_of_the_workspace_are_read_as_other_clients_read_them(tmp_path: 
     assert (found["hub"].command, found["hub"].args, found["hub"].needs) == ("hub", ("x",), "run_commands")
     assert (found["web"].url, found["web"].needs) == ("https://example.org/mcp", "network")
     assert servers_in(tmp_path / "nowhere") == {}
-    tools = ToolServers(servers_of({"hub": {"command": "mine"}}))
+    tools = ToolServers(servers_of({"hub": {"command": "mine"}}), trusts=lambda _: True)
     assert tools.servers(tmp_path)["hub"].command == "mine", "the settings go before the file"
+    assert list(tools.servers(tmp_path)) == ["hub", "web"]
+    wary = ToolServers(servers_of({"hub": {"command": "mine"}}), trusts=lambda _: False)
+    assert list(wary.servers(tmp_path)) == ["hub"], "a file of a directory that nobody trusts adds none"
+
+
+def test_headers_are_sent_over_tls_or_to_this_machine_only() -> None:
+    def server(url: str, **headers: str) -> McpServer:
+        return servers_of({"web": {"url": url, "headers": headers}})["web"]
+
+    with pytest.raises(StepError, match=r"not to http://search\.example\.org:80") as refused:
+        server("http://user:pass@search.example.org:80/mcp", Authorization="Bearer ${T}").filled(
+            {"T": "tok-1"}
+        )
+    assert "tok-1" not in str(refused.value)
+    assert "pass" not in str(refused.value)
+    for url in (
+        "https://search.example.org/mcp",
+        "http://127.0.0.1:9/mcp",
+        "http://[::1]/",
+        "http://localhost/",
+    ):
+        assert server(url, Authorization="Bearer x").filled({}).url == url
+    assert server("http://search.example.org/mcp").filled({}).headers == {}
 
 
 @pytest.mark.parametrize(

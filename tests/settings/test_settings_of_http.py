@@ -48,7 +48,8 @@ def test_without_a_word_about_it_nothing_is_served_over_http(tmp_path: Path) -> 
 
 def test_the_environment_says_where_for_whom_and_by_which_names(tmp_path: Path) -> None:
     (tmp_path / "workflows.toml").write_text('[http]\nhosts = ["of.the.file"]\n')
-    assert load_settings({}, workspace=tmp_path).http.hosts == ("of.the.file",)
+    trusted = {"WORKFLOWS_TRUST": str(tmp_path)}
+    assert load_settings(trusted, workspace=tmp_path).http.hosts == ("of.the.file",)
     environ = {
         "WORKFLOWS_HTTP_ADDRESS": "0.0.0.0:80",
         "WORKFLOWS_HTTP_TOKEN": "s3cr3t",

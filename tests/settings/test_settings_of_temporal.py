@@ -52,7 +52,8 @@ blobs = "{tmp_path}/shared"
 worker = false
 """
     )
-    settings = load_settings({}, workspace=tmp_path)
+    trusted = {"WORKFLOWS_TRUST": str(tmp_path)}
+    settings = load_settings(trusted, workspace=tmp_path)
     assert settings.engine == "temporal"
     assert settings.temporal == TemporalSettings(
         host="temporal.example.org:7233",
@@ -67,6 +68,7 @@ worker = false
     )
     assert settings.blobs == tmp_path / "shared"
     environ = {
+        **trusted,
         "WORKFLOWS_TEMPORAL_HOST": "other:1",
         "WORKFLOWS_TEMPORAL_NAMESPACE": "mine",
         "WORKFLOWS_TEMPORAL_TASK_QUEUE": "queue",
@@ -86,14 +88,15 @@ def test_the_sections_of_the_documents_are_read_as_they_are(
 ) -> None:
     (tmp_path / "workflows.yaml").write_text(DOCUMENTED)
     (tmp_path / "workflows").mkdir()
-    settings = load_settings({"WORKFLOWS_ENGINE": "temporal"}, workspace=tmp_path)
+    trusted = {"WORKFLOWS_TRUST": str(tmp_path)}
+    settings = load_settings({"WORKFLOWS_ENGINE": "temporal", **trusted}, workspace=tmp_path)
     assert settings.temporal.host == "localhost:7233"
     assert settings.temporal.task_queue == "mcp-workflows"
     assert settings.template_paths == (tmp_path / "workflows",)
     assert settings.limits.pending_actions == 50
     assert settings.limits.parallel_steps == 10
     assert caplog.text == ""
-    assert load_settings({}, workspace=tmp_path).engine == "embedded"
+    assert load_settings(trusted, workspace=tmp_path).engine == "embedded"
     assert "engine = temporal" in caplog.text
 
 
@@ -108,7 +111,8 @@ def test_toml_goes_before_yaml_key_by_key(tmp_path: Path) -> None:
     (tmp_path / "workflows.toml").write_text(
         'log_level = "ERROR"\n[limits]\nparallel_steps = 3\n[temporal]\nnamespace = "team"\n'
     )
-    settings = load_settings({"WORKFLOWS_ENGINE": "embedded"}, workspace=tmp_path)
+    environ = {"WORKFLOWS_ENGINE": "embedded", "WORKFLOWS_TRUST": str(tmp_path)}
+    settings = load_settings(environ, workspace=tmp_path)
     assert settings.log_level == "ERROR"
     assert (settings.limits.parallel_steps, settings.limits.call_depth) == (3, 7)
     assert (settings.temporal.host, settings.temporal.namespace) == ("localhost:7233", "team")
@@ -147,7 +151,7 @@ def test_what_is_wrong_is_told_with_what_was_meant(
 ) -> None:
     (tmp_path / "workflows.yaml").write_text(text)
     with pytest.raises(RequestError) as caught:
-        load_settings({}, workspace=tmp_path)
+        load_settings({"WORKFLOWS_TRUST": str(tmp_path)}, workspace=tmp_path)
     assert message in caught.value.message
     assert hint in caught.value.hint
     assert "sk-mine" not in str(caught.value)

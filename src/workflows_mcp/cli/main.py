@@ -169,6 +169,14 @@ def build_parser() -> Parser:
     _json(validate)
     validate.set_defaults(module="definitions")
 
+    trust = commands.add_parser("trust", help="let the settings and MCP servers of a directory count")
+    trust.add_argument("directory", metavar="DIR", nargs="?", help="without it, the working directory")
+    what = trust.add_mutually_exclusive_group()
+    what.add_argument("--list", action="store_true", help="list the directories that you trust")
+    what.add_argument("--remove", action="store_true", help="trust it no more")
+    _json(trust)
+    trust.set_defaults(module="trusting")
+
     worker = commands.add_parser("worker", help="carry out steps for a Temporal server, until told to go")
     worker.set_defaults(module="temporal")
 

@@ -1,7 +1,7 @@
 """Calls tools of other MCP servers. A server is started when it is first needed, kept while it is used and
 for a while after, and ended with us; one that has died is started again.
 
-    tools = ToolServers(servers_of(settings.mcp_servers))
+    tools = ToolServers(servers_of(settings.mcp_servers), trusts=settings.trusts)
     result = await tools.call("github.create_issue", {"title": "…"}, workspace=workspace)
     await tools.close()
 
@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import shlex
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -44,16 +45,30 @@ def _nothing_denied(_: str) -> Denial | None:
 
 class ToolServers:
     def __init__(
-        self, servers: Mapping[str, McpServer] | None = None, *, idle_seconds: float = IDLE_SECONDS
+        self,
+        servers: Mapping[str, McpServer] | None = None,
+        *,
+        trusts: Callable[[Path], bool],
+        idle_seconds: float = IDLE_SECONDS,
     ) -> None:
+        """`trusts`: whether the servers in the file of a directory count."""
         self._servers = dict(servers or {})
+        self._trusts = trusts
         self._idle_seconds = idle_seconds
         self._connections: dict[tuple[Path, str], Connection] = {}
         self._closing: set[asyncio.Task[None]] = set()
 
     def servers(self, workspace: Path) -> dict[str, McpServer]:
         """All that can be used by runs in `workspace`; those of the settings go before those of its file."""
-        return {**servers_in(workspace), **self._servers}
+        found = servers_in(workspace)
+        return {**(found if found and self._trusts(workspace) else {}), **self._servers}
+
+    def _untrusted(self, workspace: Path) -> str:
+        """Why the servers of its file are not there; empty where that is not why."""
+        if not servers_in(workspace) or self._trusts(workspace):
+            return ""
+        place = shlex.quote(str(workspace))
+        return f"{FILE_NAME} describes some, which count once you trust it: workflows-mcp trust {place}"
 
     async def call(
         self,
@@ -97,7 +112,8 @@ class ToolServers:
         if not servers:
             raise StepError(
                 f"the tool '{tool}' cannot be called: no MCP server is known",
-                hint=f"describe one in workflows.toml ([mcp_servers.name]) or in {FILE_NAME}, or have the "
+                hint=self._untrusted(workspace)
+                or f"describe one in workflows.toml ([mcp_servers.name]) or in {FILE_NAME}, or have the "
                 "agent call the tool (run_on: agent)",
             )
         named = tool.removeprefix(_CLAUDE).replace("__", ".", 1) if tool.startswith(_CLAUDE) else tool

@@ -18,8 +18,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 
 from workflows_mcp.errors import RequestError, StepError
+from workflows_mcp.settings_http import is_loopback
 from workflows_mcp.values import did_you_mean, from_json, kind_and_value, shown
 
 FILE_NAME = ".mcp.json"
@@ -63,7 +65,7 @@ class McpServer:
         def fill(text: str) -> str:
             return _VARIABLE.sub(value, text)
 
-        return replace(
+        server = replace(
             self,
             command=fill(self.command),
             args=tuple(fill(argument) for argument in self.args),
@@ -72,6 +74,18 @@ class McpServer:
             url=fill(self.url),
             headers={name: fill(text) for name, text in self.headers.items()},
         )
+        server._refuse_headers_in_the_open()
+        return server
+
+    def _refuse_headers_in_the_open(self) -> None:
+        """Headers are what tokens are sent in."""
+        parts = urlsplit(self.url)
+        if self.headers and parts.scheme != "https" and not is_loopback(parts.hostname or ""):
+            raise StepError(
+                f"the MCP server '{self.name}' has headers, which are sent over TLS or to this machine only, "
+                f"not to {parts.scheme}://{parts.netloc.rpartition('@')[2]}",
+                hint="use an address that begins with https://",
+            )
 
 
 def servers_of(given: Mapping[str, Any]) -> dict[str, McpServer]:
