@@ -10,11 +10,13 @@ import pytest
 
 from support.engines import World, asks, ended
 from support.plans import block, bundle, plan
+from support.reactive import documents
 from workflows_mcp.agent.actions import check_result, pending_actions
 from workflows_mcp.engines.clock import VirtualClock, settle
 from workflows_mcp.engines.memory import MemoryEngine
 from workflows_mcp.errors import InvalidResult
-from workflows_mcp.machine.events import Answered, Event
+from workflows_mcp.machine.commands import TellInterrupted
+from workflows_mcp.machine.events import Answered, Event, Interrupted, Started
 from workflows_mcp.machine.machine import Machine
 from workflows_mcp.machine.state import RunState
 from workflows_mcp.plan.model import Do, OnInterrupt
@@ -101,3 +103,27 @@ def test_with_ask_the_agent_can_take_it_as_done_with_its_outputs(tmp_path: Path)
 def test_with_ask_the_agent_can_take_it_as_failed(tmp_path: Path) -> None:
     state, world = cut_off(tmp_path, "ask", decide({"decision": "fail"}))
     assert (state.status, world.gate.started, world.note.lines) == ("failed", ["a"], [])
+
+
+TELL_THEN_RUN = """
+name: tell
+dialect: reactive
+steps:
+  - {id: hello, type: user_message, message: hello}
+  - {id: work, type: Note, text: x, on_interrupt: ask}
+"""
+
+
+@pytest.mark.rows("X1")
+def test_a_message_is_not_told_again_once_the_question_about_a_step_that_was_cut_off_is_answered() -> None:
+    machine = Machine(documents(TELL_THEN_RUN))
+    machine.apply(Started(0.0, "wf_1", {}))
+    machine = Machine(machine.bundle, machine.snapshot())
+    (cut,) = machine.outstanding(1.0)
+    assert isinstance(cut, TellInterrupted)
+    machine.apply(Interrupted(1.0, cut.key))
+    assert [message.text for message in machine.state.messages] == ["hello"], (
+        "it is handed out with the question"
+    )
+    machine.apply(Answered(2.0, "work", {"decision": "repeat"}))
+    assert machine.state.messages == []

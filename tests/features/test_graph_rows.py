@@ -261,7 +261,7 @@ outputs: {number: "${blocks.make.number}", list: "${blocks.make.outputs.data.a}"
 """
     )
     assert ran.answer["outputs"] == {"number": 41, "list": [1, 2], "none": None, "named": 41}
-    assert ran.blocks["use"]["outputs"]["stdout"] == "data.json\nn\n2\n"
+    assert ran.blocks["use"]["outputs"]["stdout"] == "2\n", "a directory of its own"
     assert list((workspace.parent / "home" / "scratch").glob("*")) == [], "scratch goes with its run"
 
 

@@ -17,7 +17,7 @@ blocks:
     type: Shell
     retry: {attempts: 5, delay: 0.01}
     inputs:
-      command: echo try >> $SCRATCH/tries; test $(wc -l < $SCRATCH/tries) -ge 3
+      command: echo try >> $RUN_SCRATCH/tries; test $(wc -l < $RUN_SCRATCH/tries) -ge 3
 outputs:
   tries: ${blocks.flaky.metadata.attempts}
   worked: ${blocks.flaky.succeeded}

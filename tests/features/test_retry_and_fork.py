@@ -54,8 +54,8 @@ def shell(name: str, command: str = "true", *needs: str, more: str = "") -> str:
 
 SHIP = (
     "name: ship\nblocks:\n"
-    + shell("build", "printf built > $SCRATCH/artifact")
-    + shell("test", "test -f ready && cat $SCRATCH/artifact", "build")
+    + shell("build", "printf built > $RUN_SCRATCH/artifact")
+    + shell("test", "test -f ready && cat $RUN_SCRATCH/artifact", "build")
     + shell("lint", "while ! grep -q test log; do sleep 0.01; done", "build")
     + "  - {id: ask, type: Prompt, depends_on: [test, lint], inputs: {prompt: 'Ship ${blocks.test.stdout}?'}}\n"
     + shell("ship", 'printf "${blocks.ask.response}"', "ask")
@@ -298,7 +298,9 @@ def test_a_fork_from_a_block_does_it_again_with_what_depends_on_it_and_nothing_e
     async def work(service: Service) -> None:
         place.mend()
         # of a run that has completed, the files are gone
-        run = (await service.start(text=SHIP.replace("cat $SCRATCH/artifact", "printf built")))["workflow_id"]
+        run = (await service.start(text=SHIP.replace("cat $RUN_SCRATCH/artifact", "printf built")))[
+            "workflow_id"
+        ]
         await service.submit(run, "yes")
         new = await service.fork(run, "test")
         assert (new["status"], new["forked_from"]) == ("pending_action", run)

@@ -124,7 +124,7 @@ class Executor:
     def leave_scratch(self, run_id: str, *, keep: bool) -> None:
         """A run has ended: what was its own goes with it, or is kept for whoever tries it again soon."""
         directory = self._scratch / run_id
-        if not keep or not any(directory.glob("*")):
+        if not keep or not any(files for _, _, files in os.walk(directory)):
             self.clear_scratch(run_id)
         else:
             os.utime(directory)  # from now on it gets old
@@ -198,7 +198,10 @@ class Hands:
             real = with_secrets(given, self._executor.secrets)
             inputs = step.Inputs.model_validate(real.inputs)
             key = f"{self._run_id}/{command.key}"
-            outcome = step.run(inputs, StepContext(self._run_id, key, self._world, real.config, real.code))
+            world = self._world
+            if not command.shares_scratch:
+                world = world.for_step(command.execution.file_name)
+            outcome = step.run(inputs, StepContext(self._run_id, key, world, real.config, real.code))
             if isinstance(outcome, StepResult):
                 report(self._without_secrets(self._done(command, outcome)))
                 return

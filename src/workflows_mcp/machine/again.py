@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from workflows_mcp.errors import TOO_LARGE, TOO_SLOW
-from workflows_mcp.machine.commands import SetTimer, address_of, key_of
+from workflows_mcp.machine.commands import address_of, key_of
 from workflows_mcp.machine.events import Answered, Forked, Interrupted, StepDone, StepFailed
 from workflows_mcp.machine.open_scope import OpenScope
 from workflows_mcp.machine.program import MisplacedError
@@ -51,8 +51,8 @@ def tried_again(
     address = scope.prefix + node.id
     record.attempts += 1
     record.status, record.outcome, record.message, record.outputs = "running", "n/a", message, outputs
-    frame = state.frames[address] = Frame("retry", at, scope.attempt(node.id, record), deadline=at + seconds)
-    machine.wish(SetTimer(key_of(address, frame.attempt), at + seconds))
+    frame = Frame("retry", at, scope.attempt(node.id, record), deadline=at + seconds)
+    machine.open_frame(address, frame, None, at)
     return True
 
 
@@ -120,7 +120,7 @@ def interrupted(machine: Machine, event: Interrupted) -> None:
     if scope.program.nodes[index].on_interrupt == "fail":
         machine.fail(scope, index, event.at, machine.fault(scope, index, "interrupted", CUT_OFF))
         return
-    machine.state.frames[address] = Frame("agent", event.at, attempt, cut_off=True)
+    machine.open_frame(address, Frame("agent", event.at, attempt, cut_off=True), None, event.at)
     record = scope.scope.records[scope.program.nodes[index].id]
     record.status, record.message = "paused", CUT_OFF
 

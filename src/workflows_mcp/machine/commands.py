@@ -11,7 +11,21 @@ from typing import TypeAlias
 import msgspec
 
 from workflows_mcp.expressions.base import Code
+from workflows_mcp.machine.execution import Execution, address_of, key_of
 from workflows_mcp.values import Value
+
+__all__ = [
+    "ClearTimer",
+    "Command",
+    "Finish",
+    "LoadPlan",
+    "RunStep",
+    "SetTimer",
+    "StopStep",
+    "TellInterrupted",
+    "address_of",
+    "key_of",
+]
 
 
 class RunStep(msgspec.Struct, frozen=True):
@@ -23,6 +37,14 @@ class RunStep(msgspec.Struct, frozen=True):
     inputs: dict[str, Value]
     code: dict[str, Code] = {}
     config: dict[str, Value] = {}
+    event: int = 0
+    """The number of the event that opened this execution."""
+    shares_scratch: bool = True
+    """Whether `$SCRATCH` is the run's directory, as plans of earlier versions have it, or the step's own."""
+
+    @property
+    def execution(self) -> Execution:
+        return Execution(self.address, address_of(self.key)[1], self.event)
 
 
 class StopStep(msgspec.Struct, frozen=True):
@@ -66,12 +88,3 @@ class Finish(msgspec.Struct, frozen=True):
 
 
 Command: TypeAlias = RunStep | StopStep | SetTimer | ClearTimer | LoadPlan | TellInterrupted | Finish
-
-
-def key_of(address: str, attempt: str) -> str:
-    return f"{address}#{attempt}"
-
-
-def address_of(key: str) -> tuple[str, str]:
-    address, _, attempt = key.rpartition("#")
-    return address, attempt

@@ -19,6 +19,7 @@ from collections import deque
 from typing import Any
 
 import msgspec
+from msgspec.structs import replace
 
 from workflows_mcp.errors import TOO_LARGE, TOO_SLOW
 from workflows_mcp.limits import Limits
@@ -29,6 +30,7 @@ from workflows_mcp.machine.commands import (
     Command,
     Finish,
     LoadPlan,
+    RunStep,
     SetTimer,
     StopStep,
     TellInterrupted,
@@ -115,6 +117,10 @@ class Machine:
         since: list[Frame | Message] = [*state.frames.values(), *state.messages]
         for it in since:
             it.event += it.event == state.events  # the event is one further than it was
+        self._commands[:] = [
+            replace(it, event=it.event + 1) if isinstance(it, RunStep) and it.event == state.events else it
+            for it in self._commands
+        ]
         state.events += 1
         return Stopped(at, self.stopped)
 
@@ -139,7 +145,7 @@ class Machine:
             elif frame.kind == "step":
                 if frame.timeout is not None:
                     commands.append(SetTimer(key, now + frame.timeout))
-                commands.append(step_command(scope, index, frame.attempt))
+                commands.append(step_command(scope, index, frame))
             elif frame.kind == "plan":
                 name = scope.scope.records[scope.program.nodes[index].id].inputs["workflow"]
                 commands.append(LoadPlan(key, name, scope.program.plan.file))
@@ -346,7 +352,7 @@ class Machine:
         fault = self.fault(scope, index, cause.code, cause.message, cause.hint, error.path, cause.offset)
         if not error.workflow:
             return fault
-        return msgspec.structs.replace(fault, workflow=error.workflow, path=error.path)
+        return replace(fault, workflow=error.workflow, path=error.path)
 
     def note_stop(self, scope: OpenScope, index: int, fault: Fault, what: str = "") -> None:
         """An expression had to be stopped; `what` it was for, beside entering the block."""
@@ -423,9 +429,12 @@ class Machine:
     # Frames
 
     def open_frame(self, address: str, frame: Frame, timeout: float | None, at: float) -> None:
+        """Every frame is opened here: this is what gives an execution its identity."""
+        frame.event = self.state.events
         self.state.frames[address] = frame
         if timeout is not None:
             frame.timeout, frame.deadline = timeout, at + timeout
+        if frame.deadline is not None:
             self._commands.append(SetTimer(key_of(address, frame.attempt), frame.deadline))
 
     def close_frame(self, address: str, frame: Frame) -> None:

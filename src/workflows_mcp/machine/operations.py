@@ -58,9 +58,8 @@ def enter_do(machine: Machine, scope: OpenScope, index: int, at: float) -> None:
         return
     record = scope.scope.records.get(node.id) or Record(started_at=at)
     frame = Frame("agent" if by_agent else "step", at, scope.attempt(node.id, record))
-    if by_agent:
-        frame.event = machine.state.events
-    command = step_command(scope, index, frame.attempt)
+    frame.event = machine.state.events
+    command = step_command(scope, index, frame)
     timeout = scope.program.prepared(index).timeout(scope.names_for(index))
     if isinstance(scope, OpenReactive):
         scope.keep_for_later(index, record, command.code)
@@ -72,7 +71,7 @@ def enter_do(machine: Machine, scope: OpenScope, index: int, at: float) -> None:
         machine.wish(command)
 
 
-def step_command(scope: OpenScope, index: int, attempt: str) -> RunStep:
+def step_command(scope: OpenScope, index: int, frame: Frame) -> RunStep:
     """The step with its inputs resolved. What it reads has ended, so it is the same whenever it is asked; a
     state that others change meanwhile is looked at once."""
     node = scope.program.nodes[index]
@@ -88,7 +87,11 @@ def step_command(scope: OpenScope, index: int, attempt: str) -> RunStep:
     else:
         inputs, code = prepared.inputs(names)
     config = prepared.config(names)
-    return RunStep(key_of(address, attempt), address, node.do.step, inputs, code, config)
+    execution = frame.execution(address)
+    shares_scratch = scope.program.plan.semantics < 3
+    return RunStep(
+        execution.key, address, node.do.step, inputs, code, config, execution.event, shares_scratch
+    )
 
 
 def enter_call(machine: Machine, scope: OpenScope, index: int, at: float) -> None:
@@ -193,9 +196,7 @@ def enter_items(machine: Machine, scope: OpenScope, index: int, at: float) -> No
     inside.prompt = prepared.prompt(names)
     scope.scope.records[node.id] = Record("running", started_at=at, scope=inside)
     address = scope.prefix + node.id
-    machine.open_frame(
-        address, Frame("each", at, agent=node.for_each.agent, event=machine.state.events), None, at
-    )
+    machine.open_frame(address, Frame("each", at, agent=node.for_each.agent), None, at)
     machine.enter_items(inside, scope, index, items, limit)
     if not node.for_each.wait and items and isinstance(scope, OpenReactive):
         machine.enter_next(scope, scope.go_on(index))

@@ -13,6 +13,7 @@ from typing import Literal
 
 import msgspec
 
+from workflows_mcp.machine.execution import Execution
 from workflows_mcp.plan.model import Plan
 from workflows_mcp.values import Value
 
@@ -135,9 +136,13 @@ class Frame(msgspec.Struct, omit_defaults=True):
     agent: str = ""
     """Of a block for each item: who carries the items out, where each is handed to an agent of its own."""
     event: int = 0
-    """The position in the journal at which it was opened, of what an agent is handed."""
+    """The number of the event that opened it."""
     answered: bool = False
     """Of items that are handed to agents: one of them has answered something."""
+
+    def execution(self, address: str) -> Execution:
+        """What identifies this execution of the step at `address`."""
+        return Execution(address, self.attempt, self.event)
 
 
 class RunState(msgspec.Struct, omit_defaults=True):

@@ -22,7 +22,7 @@ SEMANTICS = 3
 2: a reactive workflow that is ended from outside cleans up before; one that begins anew has another chance;
 fallbacks are made of templates.
 
-3: every dialect records its version."""
+3: every dialect records its version; `$SCRATCH` is a directory of the step's own."""
 
 MOST_SECONDS = 1_000_000_000
 """Longer than that, nobody means it."""

@@ -1,10 +1,11 @@
 """The handles through which a step reaches the world; whatever is not offered here, a step cannot do.
 
-A `World` is made for one run. It lets paths through that lie inside the workspace, inside a
-directory that the settings allow, or inside the run's own scratch directory, after all symbolic links have
-been followed. It starts commands, if the settings allow commands at all. It must not know steps or runs.
+A `World` is made for one run, and from it one for each execution of a step (`for_step`). It lets paths
+through that lie inside the workspace, inside a directory that the settings allow, or inside the run's scratch
+directory, after all symbolic links have been followed. It starts commands, if the settings allow commands at
+all. It must not know steps or runs.
 
-    world = World(policy, run_id, settings.scratch / run_id)
+    world = World(policy, run_id, settings.scratch / run_id).for_step("build-1-14-9f86d081")
     path = world.path_for_writing("report.md")
     world.write(path, b"...")
 """
@@ -14,6 +15,7 @@ from __future__ import annotations
 import os
 from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from copy import copy
 from functools import lru_cache
 from pathlib import Path
 from typing import Protocol
@@ -28,7 +30,12 @@ from workflows_mcp.policy.rules import MODIFY_STATE, READ_FILES, RUN_COMMANDS, W
 from workflows_mcp.values import Value
 
 SCRATCH = "SCRATCH"
-"""The variable that names the scratch directory, in commands and at the beginning of paths."""
+"""The variable that names the scratch directory of this execution of a step, in commands and at the beginning
+of paths."""
+RUN_SCRATCH = "RUN_SCRATCH"
+"""The variable that names the scratch directory that all steps of the run share."""
+OF_STEPS = ".steps"
+"""Where the directories of steps are, in the scratch directory of their run."""
 INTERNAL = "WORKFLOWS_"
 """Our own settings: commands do not get them."""
 
@@ -54,7 +61,7 @@ class Memory(Protocol):
 
 
 class World:
-    __slots__ = ("_may_start", "_memory", "_scratch", "_tools", "_trim", "policy", "run_id")
+    __slots__ = ("_may_start", "_memory", "_run_scratch", "_scratch", "_tools", "_trim", "policy", "run_id")
 
     def __init__(
         self,
@@ -69,11 +76,19 @@ class World:
     ) -> None:
         self.policy = policy
         self.run_id = run_id
-        self._scratch = scratch
+        self._run_scratch = self._scratch = scratch
         self._may_start = may_start
         self._trim = trim
         self._tools = tools
         self._memory = memory
+
+    def for_step(self, name: str) -> World:
+        """The same world for one execution of a step, which begins with an empty directory of its own."""
+        world = copy(self)
+        world._scratch = self._run_scratch / OF_STEPS / name
+        if world._scratch.is_dir():  # of an execution that was cut off, or that a fork does again
+            files.remove_directory(world._scratch)
+        return world
 
     @property
     def limits(self) -> Limits:
@@ -83,11 +98,11 @@ class World:
 
     @property
     def scratch_path(self) -> Path:
-        """Where the run's scratch directory is, or would be."""
+        """Where the step's scratch directory is, or would be."""
         return self._scratch
 
     def scratch_directory(self) -> Path:
-        """The run's own directory for what its steps hand each other; made when first asked for."""
+        """The step's own directory; made when first asked for."""
         if not self._scratch.is_dir():
             files.make_directory(self._scratch)
         return self._scratch
@@ -109,8 +124,8 @@ class World:
         return path
 
     def in_scratch(self, path: Path) -> bool:
-        """Whether `path`, with its links followed, lies in the run's scratch directory."""
-        return Path(os.path.realpath(path)).is_relative_to(_resolved(self._scratch))
+        """Whether `path`, with its links followed, lies in the run's scratch directory, or in a step's."""
+        return Path(os.path.realpath(path)).is_relative_to(_resolved(self._run_scratch))
 
     def _allowed_path(self, text: str, verb: str) -> Path:
         if not text.strip():
@@ -121,8 +136,7 @@ class World:
         roots = [_resolved(root) for root in self.policy.roots]
         if any(path.is_relative_to(root) for root in roots):
             return path
-        scratch = _resolved(self._scratch)
-        if path.is_relative_to(scratch):
+        if path.is_relative_to(_resolved(self._run_scratch)):
             self.scratch_directory()
             return path
         raise Forbidden(
@@ -133,9 +147,10 @@ class World:
     def _expanded(self, text: str) -> str:
         if text.startswith("~"):
             return os.path.expanduser(text)
-        for spelling in (f"${SCRATCH}", f"${{{SCRATCH}}}"):
-            if text == spelling or text.startswith(spelling + "/"):
-                return str(self._scratch) + text[len(spelling) :]
+        for name, directory in ((SCRATCH, self._scratch), (RUN_SCRATCH, self._run_scratch)):
+            for spelling in (f"${name}", f"${{{name}}}"):
+                if text == spelling or text.startswith(spelling + "/"):
+                    return str(directory) + text[len(spelling) :]
         return text
 
     # Files
@@ -183,7 +198,7 @@ class World:
             raise Forbidden(f"{_DOING[capability]} switched off: {denial.setting}", hint=denial.remedy)
 
     def command_environment(self, added: Mapping[str, str]) -> dict[str, str]:
-        """The server's own variables without its settings, then `added`, then SCRATCH."""
+        """The server's own variables without its settings, then `added`, then SCRATCH and RUN_SCRATCH."""
         environment = {name: value for name, value in os.environ.items() if not name.startswith(INTERNAL)}
         for name, value in added.items():
             if not name or "=" in name or "\0" in name:
@@ -192,6 +207,7 @@ class World:
                 raise StepError(f"the environment variable {name} holds a NUL character")
             environment[name] = value
         environment[SCRATCH] = str(self.scratch_directory())
+        environment[RUN_SCRATCH] = str(self._run_scratch)
         return environment
 
     async def run_command(

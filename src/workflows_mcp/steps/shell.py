@@ -108,7 +108,8 @@ class Shell(Step):
 
     A command that ends with another exit code than 0 has been carried out and has failed; look at
     `exit_code`, or at `.failed`. Files that it leaves become outputs of the block when they are declared
-    under `outputs`. `$SCRATCH` is a directory of the run's own that goes with the run.
+    under `outputs`. `$SCRATCH` is a directory of this execution's own, `$RUN_SCRATCH` one that all steps of
+    the run share; both go with the run.
     """
 
     name = "Shell"
