@@ -12,6 +12,7 @@ problems, and whoever asks for it gets them as a DefinitionError.
 
 from __future__ import annotations
 
+import errno
 import logging
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -24,6 +25,7 @@ from workflows_mcp.library.folders import Folder
 from workflows_mcp.library.imports import Importer
 from workflows_mcp.library.memory import Facts, Memory, facts_of, stamp_of
 from workflows_mcp.library.names import name_in, place_of_name
+from workflows_mcp.library.reach import HINT, Reach, reach_of
 from workflows_mcp.limits import DEFAULT_LIMITS, Limits
 from workflows_mcp.plan.calls import called_workflows
 from workflows_mcp.plan.model import Bundle
@@ -38,6 +40,7 @@ Read = Callable[[str, str], Definition]
 
 BUILT_IN = "built-in"
 _HEAD_BYTES = 64 * 1024
+_OUT_OF_REACH = "the file may not be read: it leads out of the directories that steps may read"
 _HIDES_CALLS = frozenset({"cycle", "duplicate_id", "circular_call"})
 """Problems of a draft that leave no order in which calls could be looked at."""
 
@@ -73,10 +76,17 @@ class Entry:
 
 class Catalog:
     def __init__(
-        self, builtin: Path | None, directories: Sequence[Path], read: Read, limits: Limits = DEFAULT_LIMITS
+        self,
+        builtin: Path | None,
+        directories: Sequence[Path],
+        read: Read,
+        limits: Limits = DEFAULT_LIMITS,
+        reach: Reach | None = None,
     ) -> None:
+        """`reach`: which files may be read; without it, the directories and what links in them lead to."""
         self._folders = [Folder(builtin, BUILT_IN)] if builtin is not None else []
         self._folders += [Folder(path, str(path)) for path in directories]
+        self._reach = reach or Reach(tuple(folder.path for folder in self._folders))
         self._read = read
         self._most_bytes = limits.document_bytes
         self._memory = Memory(limits.cached_definitions)
@@ -96,7 +106,9 @@ class Catalog:
                 state_access=settings.state_access,
             )
 
-        return cls(builtin_directory(), settings.definition_directories, read, settings.limits)
+        builtin = builtin_directory()
+        reach = reach_of(settings, builtin)
+        return cls(builtin, settings.definition_directories, read, settings.limits, reach)
 
     # What a run is pinned to
 
@@ -194,6 +206,8 @@ class Catalog:
 
     def _bytes_of(self, path: Path) -> bytes:
         """What a file holds, up to one byte more than a definition may have."""
+        if not self._reach.allows(path):
+            raise PermissionError(errno.EPERM, _OUT_OF_REACH, str(path))
         with path.open("rb") as file:
             return file.read(self._most_bytes + 1)
 
@@ -203,13 +217,14 @@ class Catalog:
         other._most_bytes = self._most_bytes
         directory = file.resolve().parent
         other._folders = [*self._folders, Folder(directory, str(directory), deep=False)]
+        other._reach = self._reach.with_root(directory)
         other._memory = self._memory
         return other
 
     @property
     def _importer(self) -> Importer:
         folders = [folder.path for folder in reversed(self._folders)]
-        return Importer(self._definition_in, folders, self._memory.joined)
+        return Importer(self._definition_in, folders, self._reach, self._memory.joined)
 
     def _bundle(self, definition: Definition) -> Bundle:
         known = self.entries() if called_workflows(definition.plan) else ()
@@ -267,10 +282,11 @@ class Catalog:
     def _definition_in(self, path: Path) -> Definition:
         path = path.absolute()
         stamp = stamp_of(path)
-        found = self._memory.definition(path, stamp)
+        is_allowed = self._reach.allows(path)
+        found = self._memory.definition(path, stamp) if is_allowed else None
         if found is None:
             found = self._load(path)
-            if stamp is not None:
+            if stamp is not None and is_allowed:
                 self._memory.keep(path, stamp, found)
         if not isinstance(found, DefinitionError):
             return found
@@ -315,6 +331,8 @@ class Catalog:
         remembered = self._memory.names.get(path)
         if remembered is not None and remembered[0] == stamp:
             return remembered[1]
+        if not self._reach.allows(path):
+            return path.stem
         try:
             with path.open("rb") as file:
                 head = file.read(_HEAD_BYTES).decode("utf-8", "replace")
@@ -340,6 +358,11 @@ class Catalog:
                 place=Place(shown_path(path), 1, 1),
             )
         except OSError as error:
+            if error.strerror == _OUT_OF_REACH:
+                place = Place(shown_path(path), 1, 1)
+                return DefinitionError(
+                    [Problem("forbidden", _OUT_OF_REACH, HINT, place=place)], name=path.stem
+                )
             problem = Problem(
                 "unreadable",
                 f"the file cannot be read: {error.strerror}",

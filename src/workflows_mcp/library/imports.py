@@ -2,7 +2,8 @@
 
     imports: ["shared/check-standards.yaml", "shared/tasks.yaml"]
 
-A path is looked for beside the file that imports it, then in the directories of definitions. A file with
+A path is looked for beside the file that imports it, then in the directories of definitions, and only where
+definitions may be read (`reach`): of another file not even is said whether it exists. A file with
 steps gives its workflow, which goes before one of the same name in the catalogue; a file that has only
 `sub_agent_tasks` gives those. Imports of imported files count too, after the file's own; a circle is fine.
 """
@@ -18,6 +19,7 @@ import msgspec
 
 from workflows_mcp.dialects import Definition, place_problems
 from workflows_mcp.errors import DefinitionError, Problem
+from workflows_mcp.library.reach import HINT, Reach
 from workflows_mcp.plan.model import Call, Node, Plan, Steps
 from workflows_mcp.values import did_you_mean
 
@@ -64,10 +66,15 @@ class Importer:
     definitions, the strongest first."""
 
     def __init__(
-        self, read: Callable[[Path], Definition], folders: Sequence[Path], joined: Joined | None = None
+        self,
+        read: Callable[[Path], Definition],
+        folders: Sequence[Path],
+        reach: Reach,
+        joined: Joined | None = None,
     ) -> None:
         self._read = read
         self._folders = folders
+        self._reach = reach
         self._joined = {} if joined is None else joined
 
     def imported(self, definition: Definition) -> Imported:
@@ -93,9 +100,11 @@ class Importer:
         further: list[tuple[int, Definition]] = []
         for index, text in enumerate(plan.imports):
             places = self._places(text, plan.file)
-            path = next((place for place in places if place.is_file()), None)
+            allowed = [place for place in places if self._reach.allows(place)]
+            path = next((place for place in allowed if place.is_file()), None)
             if path is None:
-                found.problems += place_problems([_missing(text, index, places)], definition.text, plan.file)
+                problem = _missing(text, index, allowed) if allowed or not places else _forbidden(text, index)
+                found.problems += place_problems([problem], definition.text, plan.file)
             elif path not in seen:
                 seen.add(path)
                 try:
@@ -119,6 +128,11 @@ class Importer:
             for folder in (*beside, *self._folders)
             for suffix in (_SUFFIXES if given.suffix not in _SUFFIXES[1:] else ("",))
         ]
+
+
+def _forbidden(text: str, index: int) -> Problem:
+    message = f"'{text}' may not be imported: it is outside of the directories that steps may read"
+    return Problem("forbidden", message, HINT, ("imports", index))
 
 
 def _missing(text: str, index: int, places: Sequence[Path]) -> Problem:
