@@ -177,6 +177,7 @@ EXPECTED: Table = {
     ],
     "unquoted_braces": [
         P("yaml", 6, 16, "{{ inputs.command }} is read as a mapping", 'quote it: "{{ inputs.command }}"'),
+        P("syntax", 6, 16, "{{ inputs.command }} is not evaluated here", "write ${inputs.command}"),
         P("unknown_type", 8, 11, "no block type 'Shel'", "did you mean 'Shell'?"),
     ],
     "wrong_defaults": [
@@ -192,6 +193,21 @@ EXPECTED: Table = {
         P("wrong_type", 8, 12, "'env' must be a mapping, not list", "env"),
         P("wrong_type", 13, 13, "'mode' must be 'text' or 'binary'", "did you mean 'text'?"),
         P("wrong_type", 14, 14, "'timeout' must be a number of seconds above 0", "timeout: 90"),
+    ],
+    "braces_of_older_files": [
+        P("syntax", 7, 22, "{{inputs.name}} is not evaluated here", "write ${inputs.name}"),
+        P("syntax", 8, 17, "{{ blocks.a.outputs.stdout }}", "write ${blocks.a.outputs.stdout}"),
+        P("syntax", 9, 17, "{{inputs.name == 'x'}}", "write ${inputs.name} == 'x';"),
+        P("syntax", 17, 11, "${{ inputs.name }}", "write ${inputs.name};"),
+        P("syntax", 18, 10, "{{inputs.name | upper}}", "write ${inputs.name | upper}"),
+    ],
+    "names_that_are_no_references": [
+        P("undefined", 10, 14, "there is no 'item'", "did you mean ${each.value}?"),
+        P("undefined", 11, 14, "'each' is no value itself", "did you mean ${each.value}?"),
+        P("undefined", 12, 14, "there is no 'HOME'", "\\${HOME}"),
+        P("undefined", 13, 14, "there is no 'files'", "did you mean ${inputs.files}?"),
+        P("undefined", 14, 9, "no input 'name'", "inputs: files"),
+        P("syntax", 16, 12, "can only stand alone", "an output or an input of its own"),
     ],
     "yaml_tag": [
         P("tag", 6, 16, "!!python/object/apply:os.system", "remove it"),

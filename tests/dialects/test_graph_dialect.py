@@ -448,9 +448,9 @@ def test_a_check_of_all_inputs_together_waits_until_all_are_known() -> None:
     assert message == "'nested.b': field required"
 
 
-def test_a_name_of_the_shell_is_no_expression() -> None:
+def test_a_name_of_the_shell_is_an_error_outside_of_commands() -> None:
     [message] = problems("blocks:\n  - {id: a, type: Command, inputs: {command: x, timeout: '${SECONDS}'}}")
-    assert message == "'timeout' must be a whole number, not text \"${SECONDS}\""
+    assert message == "${SECONDS}: there is no 'SECONDS'"
 
 
 def test_what_could_be_one_of_several_types_is_one_problem() -> None:

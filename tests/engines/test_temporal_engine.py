@@ -261,7 +261,7 @@ def test_what_was_stopped_on_a_slow_machine_stays_so_when_a_fast_one_repeats_it(
 ) -> None:
     machine = Sluggish(LANGUAGES["reactive"])
     machine.too_slow = {"SLOW"}
-    monkeypatch.setattr(program, "LANGUAGES", {**LANGUAGES, "reactive": machine})
+    monkeypatch.setattr(program, "language_of", lambda plan: {**LANGUAGES, "reactive": machine}[plan.dialect])
     text = """
     name: slow
     default_state: {raw: {n: 0}}
@@ -355,7 +355,9 @@ def test_a_process_that_is_too_slow_to_follow_a_run_shows_it_as_it_is(
         return done
 
     language = Sluggish(LANGUAGES["reactive"])
-    monkeypatch.setattr(program, "LANGUAGES", {**LANGUAGES, "reactive": language})
+    monkeypatch.setattr(
+        program, "language_of", lambda plan: {**LANGUAGES, "reactive": language}[plan.dialect]
+    )
     monkeypatch.setattr(Executor, "apply_elsewhere", too_slow)
     text = """
     name: hard

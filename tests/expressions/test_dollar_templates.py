@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from workflows_mcp.errors import ExpressionError
 from workflows_mcp.expressions.base import MISSING, Code
-from workflows_mcp.expressions.dollar import Dollar
+from workflows_mcp.expressions.dollar import Dollar, OldDollar
 from workflows_mcp.values import Value
 
 LANGUAGE = Dollar()
@@ -42,6 +42,10 @@ SCOPE = {
         "dashed-name": "d",
         "with space": "s",
         "sneaky": "${inputs.n}",
+        "padded": " 1.2\n",
+        "lines": "a\n\nb c\n",
+        "json": '{"k": [1]}',
+        "path": "src/main.py",
     },
     "metadata": {"workflow_name": "w"},
     "blocks": Blocks(),
@@ -54,9 +58,86 @@ def value(text: str) -> Value:
 
 @pytest.mark.rows("G3")
 @pytest.mark.parametrize("name", ["n", "ratio", "yes", "nothing", "list", "object", "name"])
-@pytest.mark.parametrize("around", ["{}", " {} ", "\n{}\n"])
-def test_a_text_that_is_exactly_one_reference_gives_the_value_itself(name: str, around: str) -> None:
-    assert value(around.format(f"${{inputs.{name}}}")) is SCOPE["inputs"][name]  # type: ignore[index]
+def test_a_text_that_is_exactly_one_reference_gives_the_value_itself(name: str) -> None:
+    assert value(f"${{inputs.{name}}}") is SCOPE["inputs"][name]  # type: ignore[index]
+    assert value(f"${{ inputs.{name} }}") is SCOPE["inputs"][name]  # type: ignore[index]
+
+
+@pytest.mark.rows("G3")
+@pytest.mark.parametrize(("around", "text"), [("{} ", "42 "), ("\n{}\n", "\n42\n"), ("{}\n", "42\n")])
+def test_white_space_around_a_reference_makes_it_text(around: str, text: str) -> None:
+    assert value(around.format("${inputs.n}")) == text
+    assert OldDollar().template(around.format("${inputs.n}")).evaluate(SCOPE) == 42
+
+
+@pytest.mark.rows("G3")
+@pytest.mark.parametrize(
+    ("template", "expected"),
+    [
+        ("v${inputs.padded | trim}", "v1.2"),
+        ("${inputs.padded|trim|upper}", "1.2"),
+        ("${inputs.lines | lines}", ["a", "b c"]),
+        ("${inputs.json | json}", {"k": [1]}),
+        ("${inputs.list | tojson}", '[1,{"a":"b"}]'),
+        ("${inputs.list | length}", 2),
+        ("${inputs.lines | lines | join(' + ')}", "a + b c"),
+        ("${inputs.lines | lines | join}", "a,b c"),
+        ("${inputs.name | lower}-${inputs.name | upper}", "ada-ADA"),
+        ("${inputs.path | basename}", "main.py"),
+        ("${inputs.nothing | default('none (yet)')}", "none (yet)"),
+        ("${inputs.object.missing | default([1, true])}", [1, True]),
+        ("${inputs.no | default(true)}", False),
+        ("${inputs.nothing | default('}') | upper} ${inputs.n}", "} 42"),
+    ],
+)
+def test_a_value_goes_through_filters(template: str, expected: Value) -> None:
+    assert value(template) == expected
+
+
+def test_filters_are_applied_before_a_value_goes_into_a_command() -> None:
+    code = LANGUAGE.code('echo "v${inputs.padded | trim}" ${inputs.lines | lines}').evaluate(SCOPE)
+    assert code == Code(('echo "v', '" ', ""), ("1.2", ["a", "b c"]))
+
+
+def test_filters_work_in_conditions() -> None:
+    condition = LANGUAGE.condition(
+        "${inputs.padded | trim} == '1.2' and ${inputs.lines | lines | length} == 2"
+    )
+    assert condition.evaluate(SCOPE) is True
+
+
+@pytest.mark.parametrize(
+    ("text", "message", "hint"),
+    [
+        ("${inputs.x | fromjson}", "no filter 'fromjson'", "write: json"),
+        ("${inputs.x | trm}", "no filter 'trm'", "did you mean 'trim'?"),
+        ("${inputs.x | default}", "takes 1 argument", "default('latest')"),
+        ("${inputs.x | trim(1)}", "takes no arguments, not 1", ""),
+        ("${inputs.x | default(latest)}", "arguments of the filter 'default'", "in quotes"),
+        ("${inputs.x |}", "malformed reference", "${inputs.name | trim}"),
+    ],
+)
+def test_a_wrong_filter_is_found_when_the_text_is_read(text: str, message: str, hint: str) -> None:
+    with pytest.raises(ExpressionError) as caught:
+        LANGUAGE.template(text)
+    assert message in caught.value.message
+    assert hint in caught.value.hint
+
+
+def test_a_filter_refuses_what_it_cannot_be_applied_to() -> None:
+    with pytest.raises(ExpressionError, match=r"cannot be applied to list"):
+        value("${inputs.list | trim}")
+    with pytest.raises(ExpressionError) as caught:
+        value("${inputs.nothing | trim}")
+    assert "default" in caught.value.hint
+
+
+def test_an_expression_in_braces_of_its_own_is_evaluated() -> None:
+    assert value("${(${inputs.yes} or ${inputs.no}) and ${inputs.n} == 42}") is True
+    assert LANGUAGE.output("${not ${inputs.yes}}").evaluate(SCOPE) is False
+    assert LANGUAGE.condition("${${inputs.yes} and ${inputs.no}}").evaluate(SCOPE) is False
+    with pytest.raises(ExpressionError, match="can only stand alone"):
+        LANGUAGE.template("is ${(${inputs.yes})}")
 
 
 @pytest.mark.rows("G3")
@@ -91,8 +172,7 @@ def test_anything_else_is_text(template: str, text: str) -> None:
         "cost: $5",
     ],
 )
-def test_names_of_the_shell_are_left_alone(text: str) -> None:
-    assert value(text) == text
+def test_names_of_the_shell_are_left_alone_in_commands(text: str) -> None:
     assert LANGUAGE.code(text).evaluate(SCOPE) == Code((text,), ())
 
 

@@ -214,7 +214,9 @@ def test_tasks_that_failed_while_nobody_waited_are_the_failure_of_the_workflow_a
 @pytest.fixture
 def language(monkeypatch: pytest.MonkeyPatch) -> Sluggish:
     sluggish = Sluggish(LANGUAGES["reactive"])
-    monkeypatch.setattr(program, "LANGUAGES", {**LANGUAGES, "reactive": sluggish})
+    monkeypatch.setattr(
+        program, "language_of", lambda plan: {**LANGUAGES, "reactive": sluggish}[plan.dialect]
+    )
     return sluggish
 
 

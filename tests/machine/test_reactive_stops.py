@@ -21,7 +21,9 @@ def language(monkeypatch: pytest.MonkeyPatch) -> Sluggish:
     """The language on a machine that is too slow for what has SLOW in it."""
     sluggish = Sluggish(LANGUAGES["reactive"])
     sluggish.too_slow = {"SLOW"}
-    monkeypatch.setattr(program, "LANGUAGES", {**LANGUAGES, "reactive": sluggish})
+    monkeypatch.setattr(
+        program, "language_of", lambda plan: {**LANGUAGES, "reactive": sluggish}[plan.dialect]
+    )
     return sluggish
 
 

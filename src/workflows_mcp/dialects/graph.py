@@ -23,6 +23,7 @@ from workflows_mcp.dialects.input_specs import read_inputs
 from workflows_mcp.dialects.step_keys import duplicate_id
 from workflows_mcp.dialects.yaml_source import Document
 from workflows_mcp.errors import Problem
+from workflows_mcp.expressions.dollar import Dollar
 from workflows_mcp.plan.graph import Arrangement, arrange, cycles, tolerated, topological
 from workflows_mcp.plan.model import SEMANTICS, Graph, Need, Node, Plan
 from workflows_mcp.plan.references import LANGUAGES, ReferenceReader, Use, Uses, secrets_in, watched_blocks
@@ -51,7 +52,7 @@ def compile_graph(document: Document, registry: StepRegistry) -> tuple[Plan, lis
     problems: list[Problem] = []
     keys = {key: item for key, item in value.items() if not key.startswith(EXTENSION)}
     problems += unknown_keys(keys, KEYS, (), "a workflow")
-    references = ReferenceReader(LANGUAGES["graph"])
+    references = ReferenceReader(LANGUAGES["graph"], Dollar.foreign)
     inputs = read_inputs(
         value.get("inputs"), ("inputs",), document, references.language, problems, required=True
     )

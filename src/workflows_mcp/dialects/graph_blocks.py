@@ -175,6 +175,8 @@ class BlockReader:
         for name, value in inputs.items():
             if isinstance(value, str | dict | list):
                 read = references.in_code if name in step.code_inputs else references.in_value
+                if name in step.literal_inputs:
+                    read = references.in_literal
                 uses = read(value, (*path, name))
                 if uses or len(references.problems) > malformed:
                     malformed = len(references.problems)

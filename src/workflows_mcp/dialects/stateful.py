@@ -172,6 +172,8 @@ class _Compiler:
             self.problems.append(Problem("wrong_type", message, "e.g. initial_state: {count: 0}", path))
             return {}
         for use in ReferenceReader(self.reader.references.language).in_value(given, path):
+            if use.on_key and len(use.path) == len(path) + 1:
+                continue  # no name of a field, which is said below
             message = f"{use.reference} is not looked up: the initial state is taken as it is written"
             hint = "set it in a first step of type set_state"
             problem = Problem("literal_default", message, hint, use.path, use.reference.offset, warning=True)

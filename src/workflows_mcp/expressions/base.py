@@ -90,6 +90,9 @@ class Expression(Protocol):
 class Language(Protocol):
     """Every method raises ExpressionError, with the offset, when the source is malformed."""
 
+    resolves_keys: bool
+    """Whether the keys of mappings are templates too."""
+
     def is_dynamic(self, text: str) -> bool:
         """Whether `text` holds any expression at all."""
 

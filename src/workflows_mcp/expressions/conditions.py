@@ -9,12 +9,11 @@ from __future__ import annotations
 
 import ast
 import operator
-from collections.abc import Callable
-from typing import NamedTuple
+from collections.abc import Callable, Mapping
+from typing import NamedTuple, Protocol
 
 from workflows_mcp.errors import ExpressionError
 from workflows_mcp.expressions.base import Expression, Reference, Scope
-from workflows_mcp.expressions.lookup import follow
 from workflows_mcp.values import Value, kind_and_value
 
 Evaluator = Callable[[Scope], Value]
@@ -121,6 +120,15 @@ _COMPARISONS: dict[type[ast.cmpop], Callable[[Value, Value], bool]] = {
 }
 
 
+class Operand(Protocol):
+    """A reference in a condition, with its filters."""
+
+    @property
+    def reference(self) -> Reference: ...
+
+    def evaluate(self, scope: Scope) -> Value: ...
+
+
 class ParsedCondition(NamedTuple):
     """The syntax tree of a condition in which every reference has become the name `_`, as long as the
     reference was, so that positions in the tree are positions in the text."""
@@ -130,7 +138,7 @@ class ParsedCondition(NamedTuple):
     indent: int
     """By how much `code` was shifted to the left."""
     body: ast.expr
-    references: dict[int, Reference]
+    references: Mapping[int, Operand]
     """By the position at which each stands."""
 
 
@@ -150,9 +158,9 @@ def compile_condition(parsed: ParsedCondition, quoted: Callable[[str, int], Expr
                 return template.evaluate
             case ast.Constant(value=bool() | int() | float() | None as literal):
                 return lambda _: literal
-            case ast.Name(id="_") if (reference := parsed.references.get(_offset(parsed, node))) is not None:
-                read.append(reference)
-                return lambda scope: follow(reference, scope)
+            case ast.Name(id="_") if (operand := parsed.references.get(_offset(parsed, node))) is not None:
+                read.append(operand.reference)
+                return operand.evaluate
             case ast.Name(id=name):
                 hint = _TRUTH_HINT if name in ("yes", "no", "on", "off") else f"text needs quotes: '{name}'"
                 raise _refused(node, f"unknown word '{name}'", hint)

@@ -154,6 +154,8 @@ class JavaScriptCode(_Several):
 class JavaScript:
     """The language; it has no state, its results are cached by source."""
 
+    resolves_keys = True
+
     def is_dynamic(self, text: str) -> bool:
         return "{{" in text
 
@@ -164,7 +166,10 @@ class JavaScript:
             return Constant(text)
         parts = split(text)
         only = _only(parts)
-        return TextExpression(text, parts) if only is None else ValueExpression(text, only)
+        exact = text.removesuffix("\n")  # the line break that a block of YAML ends with
+        if only is None or exact != exact.strip():
+            return TextExpression(text, parts)
+        return ValueExpression(text, only)
 
     @staticmethod
     @lru_cache(maxsize=_CACHED)
@@ -204,6 +209,23 @@ class JavaScript:
     def pieces(text: str) -> tuple[str, ...]:
         """The expressions of a template as they are written, with their braces."""
         return tuple("{{" + part.text + "}}" for part in split(text) if part.source is not None)
+
+
+class OldJavaScript(JavaScript):
+    """As plans before version 3 have it: white space around a single expression is ignored, and the keys of
+    mappings are text."""
+
+    resolves_keys = False
+
+    @staticmethod
+    @lru_cache(maxsize=_CACHED)
+    def template(text: str) -> Expression:
+        padded = text != text.strip() and "{{" in text and _only(split(text)) is not None
+        return JavaScript.template(text.strip() if padded else text)
+
+    @staticmethod
+    def output(text: str) -> Expression:
+        return OldJavaScript.template(text)
 
 
 def _only(parts: list[Part]) -> Source | None:

@@ -179,6 +179,8 @@ class ConstantCode(Constant):
 class Jinja:
     """The language; it has no state, its results are cached by source."""
 
+    resolves_keys = True
+
     def is_dynamic(self, text: str) -> bool:
         return _has_expressions(text)
 
@@ -188,7 +190,10 @@ class Jinja:
         if not _has_expressions(text):
             return Constant(text)
         parsed, only = _parsed(text)
-        return TextExpression(text, parsed) if only is None else ValueExpression(text, parsed, only)
+        exact = text.removesuffix("\n")  # the line break that a block of YAML ends with
+        if only is None or exact != exact.strip():
+            return TextExpression(text, parsed)
+        return ValueExpression(text, parsed, only)
 
     @staticmethod
     @lru_cache(maxsize=_CACHED)
@@ -222,6 +227,27 @@ class Jinja:
             return ConstantCode(text)
         parsed, _ = _parsed(text)
         return JinjaCode(text, parsed)
+
+
+class OldJinja(Jinja):
+    """As plans before version 3 have it: white space around a single expression is ignored, and the keys of
+    mappings are text."""
+
+    resolves_keys = False
+
+    @staticmethod
+    @lru_cache(maxsize=_CACHED)
+    def template(text: str) -> Expression:
+        return Jinja.template(text.strip() if _is_padded(text) else text)
+
+    @staticmethod
+    def output(text: str) -> Expression:
+        return OldJinja.template(text)
+
+
+def _is_padded(text: str) -> bool:
+    """Whether it is one expression with white space around it."""
+    return text != text.strip() and _has_expressions(text) and _parsed(text)[1] is not None
 
 
 def _has_expressions(text: str) -> bool:

@@ -10,6 +10,25 @@ from workflows_mcp.expressions.base import MISSING, Reference, Scope
 from workflows_mcp.values import Value, did_you_mean, kind_of
 
 
+def follow_if_there(reference: Reference, scope: Scope) -> Any:
+    """The value that `reference` leads to, as plain data; MISSING where there is none, also where a block
+    that did not run shows the outputs that it would have had."""
+    value: Any = scope
+    for position, part in enumerate(reference.path):
+        kind = type(value)
+        if kind is dict or position == 0:
+            value = value.get(part, MISSING) if type(part) is str else MISSING
+        elif kind is list:
+            value = _item(value, part)
+        elif hasattr(value, "lookup"):
+            value = getattr(value, "lookup_made", value.lookup)(part)
+        else:
+            return MISSING
+        if value is MISSING:
+            return MISSING
+    return value.plain() if hasattr(value, "plain") else value
+
+
 def follow(reference: Reference, scope: Scope) -> Value:
     """The value that `reference` leads to, as plain data."""
     value: Any = scope

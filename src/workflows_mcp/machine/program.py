@@ -32,9 +32,9 @@ from workflows_mcp.plan.model import (
     Wait,
     While,
 )
-from workflows_mcp.plan.references import LANGUAGES
+from workflows_mcp.plan.references import language_of
 from workflows_mcp.plan.retry import Rule, WrongRetry, read_rule
-from workflows_mcp.values import Value, kind_and_value, to_text
+from workflows_mcp.values import Value, kind_and_value, shown, to_text
 
 if TYPE_CHECKING:
     from workflows_mcp.machine.prepared_changes import PreparedChange
@@ -304,7 +304,7 @@ class PreparedNode:
 class Program:
     def __init__(self, plan: Plan) -> None:
         self.plan = plan
-        self.language = LANGUAGES[plan.dialect]
+        self.language = language_of(plan)
         self.layout = LAYOUTS[plan.dialect]
         self.nodes = plan.body.nodes
         self.ids = {node.id: index for index, node in enumerate(self.nodes)}
@@ -381,6 +381,8 @@ def _compile(
         return _expression(read, value, path) if language.is_dynamic(value) else None
     if isinstance(value, dict):
         pairs = [(key, _compile(item, language, (*path, key), read), item) for key, item in value.items()]
+        if language.resolves_keys and any(map(language.is_dynamic, value)):
+            return _with_keys(pairs, language, path)
         if not any(part for _, part, _ in pairs):
             return None
         return lambda scope: {key: part(scope) if part else item for key, part, item in pairs}
@@ -391,6 +393,26 @@ def _compile(
         both = list(zip(items, value, strict=True))
         return lambda scope: [part(scope) if part else item for part, item in both]
     return None
+
+
+def _with_keys(pairs: list[tuple[str, Evaluate | None, Value]], language: Language, path: Path) -> Evaluate:
+    """A mapping some of whose keys are templates."""
+    keys = [_compile(key, language, (*path, key), language.template) for key, _, _ in pairs]
+
+    def evaluate(scope: Scope) -> Value:
+        found: dict[str, Value] = {}
+        for (key, part, item), named in zip(pairs, keys, strict=True):
+            name = to_text(named(scope)) if named is not None else key
+            if name in found:
+                problem = ExpressionError(
+                    f"the key {shown(name)} stands twice in the mapping",
+                    hint="two templates give the same key",
+                )
+                raise MisplacedError(problem, (*path, key))
+            found[name] = part(scope) if part else item
+        return found
+
+    return evaluate
 
 
 def _expression(

@@ -182,6 +182,11 @@ class Block:
             return self._outputs[str(name)]
         return self._items.lookup(name)
 
+    def lookup_made(self, name: str | int) -> Any:
+        """As `lookup`, but a block that did not run has no outputs."""
+        is_output = name not in (*_STATES, "inputs", "metadata", "blocks")
+        return MISSING if is_output and self._record.status != "completed" else self.lookup(name)
+
     def _facts(self) -> dict[Any, Value]:
         """What a call has beside the outputs of the workflow that it called, which go before these."""
         if not isinstance(self._node.do, Call) or self._node.for_each is not None:

@@ -22,7 +22,9 @@ SEMANTICS = 3
 2: a reactive workflow that is ended from outside cleans up before; one that begins anew has another chance;
 fallbacks are made of templates.
 
-3: every dialect records its version; `$SCRATCH` is a directory of the step's own."""
+3: every dialect records its version; `$SCRATCH` is a directory of the step's own; white space around a single
+expression makes it text; keys of mappings are templates; in a graph, `${name}` without a dot is a reference
+outside of commands."""
 
 MOST_SECONDS = 1_000_000_000
 """Longer than that, nobody means it."""

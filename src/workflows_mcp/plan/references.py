@@ -11,7 +11,7 @@ from typing import NamedTuple, Protocol, cast
 
 from workflows_mcp.errors import ExpressionError, Problem
 from workflows_mcp.expressions.base import Language, Reference
-from workflows_mcp.expressions.dollar import Dollar
+from workflows_mcp.expressions.dollar import Dollar, OldDollar
 from workflows_mcp.plan.items import NO_ITEMS
 from workflows_mcp.plan.layout import LAYOUTS, Layout
 from workflows_mcp.plan.model import (
@@ -47,6 +47,18 @@ def _javascript() -> Language:
     return JavaScript()
 
 
+def _old_jinja() -> Language:
+    from workflows_mcp.expressions.jinja_language import OldJinja
+
+    return OldJinja()
+
+
+def _old_javascript() -> Language:
+    from workflows_mcp.expressions.javascript import OldJavaScript
+
+    return OldJavaScript()
+
+
 class _Languages(Mapping[str, Language]):
     """Each is made when it is first asked for: importing Jinja alone takes longer than most of a start."""
 
@@ -69,6 +81,15 @@ class _Languages(Mapping[str, Language]):
 
 LANGUAGES: Mapping[str, Language] = _Languages({"graph": Dollar, "stateful": _jinja, "reactive": _javascript})
 """The expression language of each dialect."""
+_OLD_LANGUAGES: Mapping[str, Language] = _Languages(
+    {"graph": OldDollar, "stateful": _old_jinja, "reactive": _old_javascript}
+)
+
+
+def language_of(plan: Plan) -> Language:
+    """The language of a plan's expressions, by the rules that the plan was made for."""
+    return (LANGUAGES if plan.semantics >= 3 else _OLD_LANGUAGES)[plan.dialect]
+
 
 STATE_WORDS = frozenset(["succeeded", "failed", "skipped", "status", "outcome"])
 """What `${blocks.id.…}` says of how a block went."""
@@ -80,6 +101,8 @@ class Use(NamedTuple):
 
     reference: Reference
     path: Path
+    on_key: bool = False
+    """It stands in the key at the end of the path, not in the value."""
 
 
 class Uses(NamedTuple):
@@ -100,20 +123,37 @@ class _Transforms(Protocol):
     def transform(self, text: str) -> _Parsed: ...
 
 
+Foreign = Callable[[str], ExpressionError | None]
+
+
 class ReferenceReader:
     """Finds references in values; what is malformed goes to `problems`."""
 
-    def __init__(self, language: Language) -> None:
+    def __init__(self, language: Language, foreign: Foreign | None = None) -> None:
+        """`foreign` finds what is meant as an expression and written as in another language."""
         self.language = language
         self.problems: list[Problem] = []
+        self._foreign = foreign
 
     def in_value(self, value: Value, path: Path) -> list[Use]:
         return self._find(value, path, self.language.template)
+
+    def in_literal(self, value: Value, path: Path) -> list[Use]:
+        """Of a text in a language of its own, in which expressions of other languages are no mistake."""
+        foreign, self._foreign = self._foreign, None
+        try:
+            return self.in_value(value, path)
+        finally:
+            self._foreign = foreign
 
     def in_code(self, value: Value, path: Path) -> list[Use]:
         return self._find(value, path, self.language.code)
 
     def in_condition(self, text: str, path: Path) -> list[Use]:
+        before = len(self.problems)
+        self._refuse_foreign(text, path)
+        if len(self.problems) > before:
+            return []  # one mistake, one problem
         return self._read(text, path, self.language.condition)
 
     def in_output(self, value: Value, path: Path) -> list[Use]:
@@ -196,23 +236,30 @@ class ReferenceReader:
 
     def _find(self, value: Value, path: Path, parse: Callable[[str], _Parsed]) -> list[Use]:
         if isinstance(value, str):
+            self._refuse_foreign(value, path)
             return self._read(value, path, parse) if self.language.is_dynamic(value) else []
         if not isinstance(value, dict | list):
             return []
         uses: list[Use] = []
         for key, item in value.items() if isinstance(value, dict) else enumerate(value):
-            if isinstance(item, str):
-                if self.language.is_dynamic(item):
-                    uses += self._read(item, (*path, key), parse)
-            elif isinstance(item, dict | list):
+            if isinstance(key, str) and self.language.resolves_keys and self.language.is_dynamic(key):
+                uses += self._read(key, (*path, key), self.language.template, on_key=True)
+            if isinstance(item, str | dict | list):
                 uses += self._find(item, (*path, key), parse)
         return uses
 
-    def _read(self, text: str, path: Path, parse: Callable[[str], _Parsed]) -> list[Use]:
-        try:
-            return [Use(reference, path) for reference in parse(text).references]
-        except ExpressionError as error:
+    def _refuse_foreign(self, text: str, path: Path) -> None:
+        error = self._foreign(text) if self._foreign is not None else None
+        if error is not None:
             self.problems.append(Problem(error.code, error.message, error.hint, path, error.offset))
+
+    def _read(
+        self, text: str, path: Path, parse: Callable[[str], _Parsed], *, on_key: bool = False
+    ) -> list[Use]:
+        try:
+            return [Use(reference, path, on_key) for reference in parse(text).references]
+        except ExpressionError as error:
+            self.problems.append(Problem(error.code, error.message, error.hint, path, error.offset, on_key))
             return []
 
 

@@ -129,7 +129,8 @@ class _Checker:
         if answer is None:
             return None
         message, hint = answer
-        return Problem("undefined", f"${{{use.reference}}}: {message}", hint, use.path, use.reference.offset)
+        message = f"${{{use.reference}}}: {message}"
+        return Problem("undefined", message, hint, use.path, use.reference.offset, use.on_key)
 
     def _answer(self, path: Path) -> tuple[str, str] | None:
         """What is wrong with `path`, and what to do; None if nothing is."""
@@ -140,9 +141,15 @@ class _Checker:
             return _among(rest, RUN_METADATA, "the metadata of a run has no", "fields")
         if root == "blocks":
             return self._in_blocks(self.plan, self.opaque, tuple(rest))
-        hint = did_you_mean(str(root), ROOTS, what="a reference starts with one of")
+        hint = did_you_mean(str(root), (*ROOTS, "each"), what="a reference starts with one of")
         if root in self.index:
             hint = f"write ${{blocks.{root}.…}}: a reference starts with one of: {', '.join(ROOTS)}"
+        elif root in self.plan.inputs:
+            hint = f"did you mean ${{inputs.{root}}}?"
+        elif root == "item":
+            hint = "did you mean ${each.value}?"
+        elif not rest:
+            hint += f"; text that is no reference is written \\${{{root}}}"
         return f"there is no '{root}'", hint
 
     def _in_inputs(self, rest: Sequence[str | int]) -> tuple[str, str] | None:
@@ -201,6 +208,8 @@ def _each(use: Use, reader: Node | None) -> tuple[str, str] | None:
     if reader is None or reader.for_each is None:
         where = "'each' exists only in a block with for_each"
         return where, "add for_each: ${inputs.items} to the block, or refer to something else"
+    if len(use.reference.path) == 1:
+        return "'each' is no value itself", "did you mean ${each.value}? there are: " + ", ".join(EACH)
     if use.path[len(reader.at)] in ("for_each", "max_parallel"):
         return "the items are not known yet where they are listed", "refer to inputs or other blocks"
     return _among(use.reference.path[1:], dict.fromkeys(EACH), "an item has no", "fields")
