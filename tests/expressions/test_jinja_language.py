@@ -180,7 +180,8 @@ def test_now_is_the_time_of_the_step_in_utc(source: str, expected: Any) -> None:
 @pytest.mark.parametrize(
     ("source", "expected"),
     [
-        ("  {{ 1 }}\n", 1),
+        ("{{ 1 }}\n", 1),
+        ("  {{ 1 }}\n", "  1\n"),
         ("{{- 1 -}}", 1),
         ("{# why #}{{ 1 }}", 1),
         ("{{ 1 }}{{ 2 }}", "12"),
