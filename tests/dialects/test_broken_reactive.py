@@ -122,10 +122,10 @@ EXPECTED: Table = {
     "loops": [
         P("bad_target", 3, 5, "a step of type break stands outside of any loop", "it belongs into the body of a while, or the steps of a foreach; exit e"),
         P("bad_target", 7, 9, "a step of type continue stands outside of any loop", "it belongs into the body of a while, or the steps of a foreach; exit e"),
-        P("wrong_value", 10, 21, "'max_iterations' must be 1 or more, not 0", "how often the body is carried out at most; after that the steps behind"),
+        P("wrong_value", 10, 21, "'max_iterations' must be 1 or more, not 0", "how often the body is carried out at most; after that the loop fails"),
         P("wrong_type", 11, 5, "'body' is empty", "each step is an entry: - type: shell_command, and below it what the ty"),
         P("wrong_type", 13, 16, "a condition is text, not integer 3", 'e.g. condition: "{{ has_errors }}"'),
-        P("wrong_type", 14, 21, "'max_iterations' must be a whole number, e.g. 42, not text \"many\"", "how often the body is carried out at most; after that the steps behind"),
+        P("wrong_type", 14, 21, "'max_iterations' must be a whole number, e.g. 42, not text \"many\"", "how often the body is carried out at most; after that the loop fails"),
         P("unknown_key", 16, 5, "a step of type while has 'body' and 'steps', which mean the same", "keep one of the two"),
         P("wrong_type", 18, 12, "'items' must be a list, not text \"files\"", 'e.g. items: "{{ files }}" or items: [linux, macos]'),
         P("bad_id", 19, 20, '"raw" cannot be the name of a variable', "'raw' has a meaning of its own in expressions: take another name"),

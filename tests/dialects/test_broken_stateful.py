@@ -49,9 +49,9 @@ EXPECTED: Table = {
         P("bad_target", 18, 17, "there is no step 'improv'", "did you mean 'improve'?"),
         P("bad_target", 22, 17, "step 'itself' jumps to itself", "name a step before or after it"),
         P("bad_target", 26, 13, "step 'no-limit' is inside of another list, and cannot be jumped to from here", "a goto reaches the steps of its own list and of those around it: impro"),
-        P("wrong_value", 27, 21, "'max_iterations' must be 1 or more, not 0", "how often it may jump; after that the steps below it go on"),
+        P("wrong_value", 27, 21, "'max_iterations' must be 1 or more, not 0", "how often it may jump; after that it fails, or the steps below it go on"),
         P("bad_target", 30, 13, "there is no step 'look'", "steps: check, hand-out, improve, into-a-list, no-id"),
-        P("wrong_type", 31, 21, "'max_iterations' must be a whole number, e.g. 42, not text \"often\"", "how often it may jump; after that the steps below it go on"),
+        P("wrong_type", 31, 21, "'max_iterations' must be a whole number, e.g. 42, not text \"often\"", "how often it may jump; after that it fails, or the steps below it go on"),
         P("wrong_type", 34, 13, "'target' must be the id of a step, not list [\"improve\"]", "e.g. target: improve-quality"),
     ],
     "input_rules": [

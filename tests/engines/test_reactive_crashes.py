@@ -269,7 +269,7 @@ def test_that_a_loop_ended_at_its_limit_is_seen_in_the_state(tmp_path: Path) -> 
     text = """
 name: limited
 steps:
-  - {id: loop, type: while, condition: true, max_iterations: 3, body: [{type: user_message, message: "round {{ loop.iteration }}"}]}
+  - {id: loop, type: while, condition: true, max_iterations: 3, on_limit: continue, body: [{type: user_message, message: "round {{ loop.iteration }}"}]}
 """
 
     async def go() -> tuple[dict[str, Any], dict[str, Any]]:

@@ -350,7 +350,7 @@ def test_a_loop_ends_when_its_condition_or_its_limit_says_so(
 ) -> None:
     programs.add("lint", "echo 1 errors")
     steps = piece(STEP_TYPES, "While loop pattern").replace("# Retry logic", LINT)
-    steps = steps.replace("max_iterations: 10", f"max_iterations: {most}")
+    steps = steps.replace("max_iterations: 10", f"max_iterations: {most}\n  on_limit: continue")
     steps += '- {type: user_message, message: "gave up after {{ retry_count }}"}\n'
     run = played(settings, yaml=workflow(steps, ERRORS))
     assert len(programs.calls) == rounds

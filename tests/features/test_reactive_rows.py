@@ -345,6 +345,7 @@ def test_that_a_loop_has_reached_its_limit_is_recorded(settings: Settings) -> No
   type: while
   condition: "{{ true }}"
   max_iterations: 3
+  on_limit: continue
   body: [{type: state_update, path: raw.n, operation: increment}]
 """
 

@@ -29,7 +29,7 @@ LOOP = steps(
     '{id: keep, type: set_state, needs_state: [all, said], updates: {all: "{{ state.all + [state.said.response] }}"}}',
     "{id: check, type: condition, needs_state: [said], if: \"{{ state.said.response == 'good' }}\", then: ["
     "{id: stop, type: goto, target: end, max_iterations: 1}]}",
-    "{id: again, type: goto, target: top, max_iterations: 2}",
+    "{id: again, type: goto, target: top, max_iterations: 2, on_limit: continue}",
     "{id: gave-up, type: set_state, needs_state: [], updates: {gave_up: true}}",
     '{id: end, type: return, needs_state: [n, all], value: {rounds: "{{ state.n }}", all: "{{ state.all }}"}}',
     state="{n: 0, all: [], gave_up: false}",
@@ -73,6 +73,77 @@ def test_a_late_answer_to_an_earlier_round_does_not_answer_this_one(serve: Any) 
         assert answer["action"]["parameters"]["instructions"] == "round 2"
         answer = await service.submit(run_id, "good", step_id=second)
         assert answer["result"] == {"rounds": 2, "all": ["bad", "good"]}
+
+    serve(work)
+
+
+@pytest.mark.rows("S15")
+@pytest.mark.parametrize(
+    ("lines", "expected"),
+    [
+        pytest.param(
+            (
+                '{id: top, type: set_state, needs_state: [n], updates: {n: "{{ state.n + 1 }}"}}',
+                '{id: out, type: goto, target: end, max_iterations: 1, needs_state: [n], when: "{{ state.n == 3 }}"}',
+                "{id: again, type: goto, target: top, max_iterations: 5}",
+                '{id: end, type: return, needs_state: [n], value: "{{ state.n }}"}',
+            ),
+            3,
+            id="a goto that its condition skips has not jumped",
+        ),
+        pytest.param(
+            (
+                '{id: outer, type: set_state, needs_state: [n], updates: {n: "{{ state.n + 1 }}"}}',
+                '{id: inner, type: set_state, needs_state: [n, said], updates: {said: "{{ state.said ~ state.n }}"}}',
+                "{id: more, type: goto, target: inner, max_iterations: 2, on_limit: continue}",
+                "{id: again, type: goto, target: outer, max_iterations: 2, on_limit: continue}",
+                '{id: end, type: return, needs_state: [said], value: "{{ state.said }}"}',
+            ),
+            "111222333",
+            id="an inner loop has all its rounds in every round of the outer one",
+        ),
+    ],
+)
+def test_a_goto_counts_jumps_anew_in_every_round_around_it(
+    serve: Any, lines: tuple[str, ...], expected: object
+) -> None:
+    async def work(service: Service) -> None:
+        answer = await service.start(text=steps(*lines, state='{n: 0, said: ""}'))
+        assert (answer["status"], str(answer["result"])) == ("completed", str(expected))
+
+    serve(work)
+
+
+STATEFUL = steps(
+    '{id: top, type: set_state, needs_state: [n], updates: {n: "{{ state.n + 1 }}"}}',
+    "{id: loop, type: goto, target: top, max_iterations: 3%s}",
+    state="{n: 0}",
+)
+REACTIVE = """
+name: it
+default_state: {raw: {n: 0}}
+steps:
+  - id: loop
+    type: while
+    condition: "{{ n < 100 }}"
+    max_iterations: 3%s
+    body: [{type: state_update, path: raw.n, operation: increment}]
+"""
+
+
+@pytest.mark.rows("S15", "R13")
+@pytest.mark.parametrize("text", [STATEFUL, REACTIVE], ids=["goto", "while"])
+def test_a_loop_that_reaches_its_limit_fails_unless_it_says_that_it_continues(serve: Any, text: str) -> None:
+    async def work(service: Service) -> None:
+        inside = text is STATEFUL
+        answer = await service.start(text=text % "")
+        error = answer["error"]
+        assert (answer["status"], error["code"], error["block"]) == ("failed", "max_iterations", "loop")
+        assert "3 times" in error["message"]
+        assert "on_limit: continue" in error["hint"]
+        told = ", on_limit: continue" if inside else "\n    on_limit: continue"
+        answer = await service.start(text=text % told)
+        assert (answer["status"], answer["state"]["n"]) == ("completed", 4 if inside else 3)
 
     serve(work)
 

@@ -295,7 +295,7 @@ name: again
 version: "1.0.0"
 steps:
   - {id: each, type: foreach, needs_state: [], items: "{{ ['x'] }}", agent: "@task", task: one, output_to: got}
-  - {id: back, type: goto, target: each, max_iterations: 1}
+  - {id: back, type: goto, target: each, max_iterations: 1, on_limit: continue}
 tasks:
   one:
     inputs: {what: {type: string, required: true}}

@@ -163,7 +163,7 @@ def test_a_thousand_rounds_come_back_from_their_journal_and_from_a_snapshot() ->
     assert back.state == story.state
 
 
-def test_reaching_max_iterations_ends_the_loop_and_is_recorded() -> None:
+def test_reaching_max_iterations_ends_a_loop_that_continues_and_is_recorded() -> None:
     text = """
 name: limited
 default_state: {raw: {n: 0, most: 3}}
@@ -172,6 +172,7 @@ steps:
     type: while
     condition: "{{ true }}"
     max_iterations: "{{ most }}"
+    on_limit: continue
     body: [{id: say, type: Note, text: "{{ loop.index }}"}]
   - {id: end, type: Note, text: "end"}
 """

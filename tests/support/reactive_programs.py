@@ -124,7 +124,8 @@ class _Writer:
         body = [{"type": "state_update", "path": f"raw.{counter}", "operation": "increment"}]
         body += self.steps(statement.body, (*rounds, f"({counter} - 1)"))
         step = {"type": "while", "condition": f"{counter} < {statement.number}", "body": body}
-        yield step if statement.most is None else {**step, "max_iterations": statement.most}
+        limit = {"max_iterations": statement.most, "on_limit": "continue"}
+        yield step if statement.most is None else {**step, **limit}
 
 
 def as_document(program: list[Statement]) -> str:

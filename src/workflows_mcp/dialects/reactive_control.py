@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from workflows_mcp.dialects.document_keys import unknown_keys
 from workflows_mcp.dialects.reactive_drafts import ReactiveDraft
 from workflows_mcp.dialects.repetition import check_children, read_items, read_max_parallel
-from workflows_mcp.dialects.step_keys import read_word
+from workflows_mcp.dialects.step_keys import read_on_limit, read_word
 from workflows_mcp.plan.model import Call, ForEach, Return, Tell, UpdateState, Wait
 from workflows_mcp.values import Value, did_you_mean, kind_and_value, nearest, shown
 
@@ -27,7 +27,7 @@ FAILING = ("state_update", "on_error", "retry_count", "retry_delay", "fallback_v
 """What steps take that are carried out, and can fail."""
 CONTROL: dict[str, tuple[str, ...]] = {
     "conditional": ("condition", "then", "else", "on_error"),
-    "while": ("condition", "max_iterations", "body", "steps", "on_error"),
+    "while": ("condition", "max_iterations", "on_limit", "body", "steps", "on_error"),
     "foreach": ("items", "steps", "body", "variable_name", "index_name", "on_error"),
     "break": (),
     "continue": (),
@@ -130,8 +130,11 @@ def _body(reader: StepReader, draft: ReactiveDraft, step: dict[str, Value]) -> N
 def _read_while(reader: StepReader, draft: ReactiveDraft, step: dict[str, Value]) -> None:
     if step.get("condition") is not None:
         draft.test = reader.condition(draft, step["condition"], (*draft.at, "condition"))
-    means = "how often the body is carried out at most; after that the steps behind the loop go on"
+    means = (
+        "how often the body is carried out at most; after that the loop fails, or ends (on_limit: continue)"
+    )
     draft.most = reader.number(draft, step, "max_iterations", 1, means, whole=True)
+    draft.on_limit = read_on_limit(step, draft.at, reader.report)
     _body(reader, draft, step)
 
 

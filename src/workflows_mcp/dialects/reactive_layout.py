@@ -91,7 +91,7 @@ def _operation(
             otherwise = layout.index[step.otherwise[0].id] if step.otherwise else spot.follows
             return Branch(step.test or "false", otherwise)
         case "while":
-            return While(step.test or "false", spot.follows, step.most)
+            return While(step.test or "false", spot.follows, step.most, step.on_limit)
         case "foreach":
             return Each(step.items, spot.follows, step.item, step.index)
         case "break" | "continue":

@@ -32,7 +32,7 @@ from workflows_mcp.dialects.recognition import (
 )
 from workflows_mcp.dialects.schema_inputs import Schema, expression_or, number_or_expression
 from workflows_mcp.dialects.schema_state import FLAG, PATH, change, default_state, state_schema
-from workflows_mcp.dialects.schema_steps import branch, inputs_of, step_of
+from workflows_mcp.dialects.schema_steps import ON_LIMIT_SCHEMA, branch, inputs_of, step_of
 from workflows_mcp.dialects.step_keys import ON_FAILURE, ON_INTERRUPT
 from workflows_mcp.dialects.step_types import HANDS
 from workflows_mcp.steps.base import Step
@@ -248,6 +248,7 @@ def _step_keys() -> dict[str, Schema]:
             "description": "How often the body is carried out at most.",
             **number_or_expression({"type": ["integer", "null"], "minimum": 1}),
         },
+        "on_limit": ON_LIMIT_SCHEMA,
         "items": {"description": "The list, e.g. `{{ files }}`.", **expression_or({"type": "array"})},
         "variable_name": {"description": "What the steps call the item; `item` if nothing is said.", **_NAME},
         "index_name": {"description": "What they call its position; `index` if nothing is said.", **_NAME},

@@ -19,7 +19,7 @@ from workflows_mcp.dialects.schema_inputs import (
 )
 from workflows_mcp.dialects.stateful_control import CONTROL, REQUIRED, own_keys
 from workflows_mcp.dialects.stateful_steps import DEFAULTS, DIALECT, keys_beside
-from workflows_mcp.dialects.step_keys import ON_FAILURE, ON_INTERRUPT
+from workflows_mcp.dialects.step_keys import ON_FAILURE, ON_INTERRUPT, ON_LIMIT
 from workflows_mcp.dialects.step_types import HANDS, LEFT_OUT
 from workflows_mcp.settings import STATE_ACCESS
 from workflows_mcp.steps.base import Step
@@ -41,6 +41,10 @@ IS_STATEFUL: Schema = {
 """What tells a workflow of steps from one of blocks."""
 _FIELD = r"^[^\s!-,./:-@\[-^`{-~0-9_-][^\s!-,./:-@\[-^`{-~]*$"
 _STEPS: Schema = {"type": "array", "minItems": 1, "items": {"$ref": "#/$defs/step"}}
+ON_LIMIT_SCHEMA: Schema = {
+    "description": "What happens when max_iterations is reached: it fails, or the next steps follow.",
+    "enum": [*ON_LIMIT, None],
+}
 _SUMMARIES = {
     "condition": "Goes on with `then` if a test holds, else with `else`.",
     "set_state": "Gives fields of the state new values: all of them or none.",
@@ -187,6 +191,7 @@ def _step_keys() -> dict[str, Schema]:
             "description": "How often it may jump.",
             **number_or_expression({"type": "integer", "minimum": 1}),
         },
+        "on_limit": ON_LIMIT_SCHEMA,
         "duration_seconds": {
             "description": "How long.",
             **number_or_expression({"type": "number", "minimum": 0}),

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from workflows_mcp.dialects.document_keys import unknown_keys
 from workflows_mcp.dialects.repetition import check_children, read_items, read_max_parallel
 from workflows_mcp.dialects.stateful_drafts import StepDraft
-from workflows_mcp.dialects.step_keys import read_timeout
+from workflows_mcp.dialects.step_keys import read_on_limit, read_timeout
 from workflows_mcp.plan.model import Call, ForEach, Return, SetState, Wait
 from workflows_mcp.values import Value, did_you_mean, kind_and_value, kind_of, nearest, shown
 
@@ -28,7 +28,7 @@ CONTROL: dict[str, tuple[str, ...]] = {
     "set_state": ("updates",),
     "foreach": ("items", "task", "agent", "sequential", "max_parallel", "retry"),
     "return": ("value",),
-    "goto": ("target", "max_iterations"),
+    "goto": ("target", "max_iterations", "on_limit"),
     "wait": ("duration_seconds", "message"),
     "workflow": ("workflow", "inputs", "timeout", "retry"),
 }
@@ -144,8 +144,10 @@ def _read_goto(reader: StepReader, draft: StepDraft, step: dict[str, Value]) -> 
     elif target is not None:
         message = f"'target' must be the id of a step, not {kind_and_value(target)}"
         reader.problem("wrong_type", message, "e.g. target: improve-quality", path)
-    least = "how often it may jump; after that the steps below it go on"
+    least = "how often it may jump; after that it fails, or the steps below it go on (on_limit: continue)"
     draft.most = reader.number(draft, step, "max_iterations", 1, least, whole=True)
+    if step.get("max_iterations") is not None:  # that it is missing is said already
+        draft.on_limit = read_on_limit(step, draft.at, reader.report)
 
 
 def _read_wait(reader: StepReader, draft: StepDraft, step: dict[str, Value]) -> None:

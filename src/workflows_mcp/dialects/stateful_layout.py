@@ -51,7 +51,7 @@ def _operation(
         otherwise = layout.index[step.otherwise[0].id] if step.otherwise else spot.follows
         return Branch(step.test or "", otherwise)
     if step.kind == "goto":
-        return Jump(_target(step, spot, layout, report), step.most)
+        return Jump(_target(step, spot, layout, report), step.most, step.on_limit)
     return step.do
 
 

@@ -9,7 +9,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import Self, TypeVar
 
-from workflows_mcp.plan.model import ForEach, OnFailure, OnInterrupt, Operation, SetState
+from workflows_mcp.plan.model import ForEach, OnFailure, OnInterrupt, OnLimit, Operation, SetState
 from workflows_mcp.plan.references import Use
 from workflows_mcp.values import Value
 
@@ -36,6 +36,8 @@ class Draft:
     otherwise: list[Self] = field(default_factory=list)
     repeats: bool = False
     """It is a loop: its body goes back to it."""
+    on_limit: OnLimit = "fail"
+    """What happens when its max_iterations is reached."""
 
 
 D = TypeVar("D", bound=Draft)

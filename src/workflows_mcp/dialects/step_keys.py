@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 from workflows_mcp.dialects.yaml_source import Document
 from workflows_mcp.errors import Problem
 from workflows_mcp.plan.conversion import converted
-from workflows_mcp.plan.model import OnFailure, OnInterrupt
+from workflows_mcp.plan.model import OnFailure, OnInterrupt, OnLimit
 from workflows_mcp.plan.references import ReferenceReader, Use
 from workflows_mcp.values import Value, did_you_mean, kind_and_value, shown
 
@@ -21,6 +21,7 @@ Report = Callable[[Problem], None]
 ID = re.compile(r"[\w-]+")
 ON_FAILURE = ("fail", "continue")
 ON_INTERRUPT = ("repeat", "ask", "fail")
+ON_LIMIT = ("fail", "continue")
 
 
 def read_id(given: Value, at: Path, document: Document, what: str, report: Report) -> str | None:
@@ -100,6 +101,17 @@ def read_on_failure(given: Value, path: Path, report: Report) -> OnFailure | Non
 def read_on_interrupt(given: Value, path: Path, report: Report) -> OnInterrupt:
     word = read_word(given, ON_INTERRUPT, path, report)
     return "ask" if word == "ask" else "fail" if word == "fail" else "repeat"
+
+
+def read_on_limit(step: Mapping[str, Value], at: Path, report: Report) -> OnLimit:
+    """What happens when the `max_iterations` of a step is reached."""
+    given, path = step.get("on_limit"), (*at, "on_limit")
+    if given is None:
+        return "fail"
+    if step.get("max_iterations") is None:
+        hint = "add a line: max_iterations: 10, or remove on_limit"
+        report(Problem("missing_key", "'on_limit' needs 'max_iterations'", hint, path, on_key=True))
+    return "continue" if read_word(given, ON_LIMIT, path, report) == "continue" else "fail"
 
 
 def named_tasks(

@@ -15,7 +15,7 @@ from workflows_mcp.machine.changes import WrongChange, path_text
 from workflows_mcp.machine.commands import LoadPlan, RunStep, key_of
 from workflows_mcp.machine.items import OpenItems
 from workflows_mcp.machine.lanes import REACTIVE, task_ids, task_variables
-from workflows_mcp.machine.loops import enter_each, enter_leave, enter_while
+from workflows_mcp.machine.loops import enter_each, enter_jump, enter_leave, enter_while
 from workflows_mcp.machine.open_scope import OpenScope
 from workflows_mcp.machine.reactive import OpenReactive
 from workflows_mcp.machine.sequence import OpenSequence, state_too_large
@@ -206,14 +206,6 @@ def enter_branch(machine: Machine, scope: OpenScope, index: int, at: float) -> N
     """Find out whether the test holds; the sequence goes on accordingly."""
     holds = scope.program.prepared(index).test(scope.names_for(index))
     machine.end(scope, index, at, "completed", "success", {"result": holds})
-
-
-def enter_jump(machine: Machine, scope: OpenScope, index: int, at: float) -> None:
-    """Find out whether it may jump once more."""
-    most = scope.program.prepared(index).number(scope.names_for(index), "max_iterations", 0, whole=True)
-    jumps = scope.scope.rounds.get(scope.program.nodes[index].id, 1) <= most
-    message = None if jumps else f"it has jumped {most:g} times, which is its max_iterations, and goes on"
-    machine.end(scope, index, at, "completed", "success", {"jumped": jumps}, message)
 
 
 def enter_set_state(machine: Machine, scope: OpenScope, index: int, at: float) -> None:

@@ -106,6 +106,8 @@ class Scope(msgspec.Struct, omit_defaults=True):
     """What is known beside inputs and state: the item that a task is carried out for."""
     rounds: dict[str, int] = {}
     """How often a step has been come to, where that is more than once."""
+    jumps: dict[str, int] = {}
+    """How often each goto has jumped since the loop around it began its round."""
     result: Value = None
     """The value that a `return` gave."""
     loops: dict[str, Loop] = {}

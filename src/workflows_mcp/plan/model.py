@@ -24,13 +24,15 @@ fallbacks are made of templates.
 
 3: every dialect records its version; `$SCRATCH` is a directory of the step's own; white space around a single
 expression makes it text; keys of mappings are templates; in a graph, `${name}` without a dot is a reference
-outside of commands."""
+outside of commands; a goto counts its jumps, anew in every round of a loop around it, and a loop whose
+max_iterations is reached fails unless it says `on_limit: continue`."""
 
 MOST_SECONDS = 1_000_000_000
 """Longer than that, nobody means it."""
 
 OnFailure = Literal["fail", "continue"]
 OnInterrupt = Literal["repeat", "ask", "fail"]
+OnLimit = Literal["fail", "continue"]
 ChangeOperation = Literal["set", "append", "increment", "merge"]
 ComputedOnError = Literal["null", "use_fallback", "propagate", "ignore"]
 InputType = Literal["string", "number", "integer", "float", "boolean", "list", "object", "any"]
@@ -78,11 +80,13 @@ class Branch(msgspec.Struct, frozen=True, tag="branch"):
     otherwise: int
 
 
-class Jump(msgspec.Struct, frozen=True, tag="jump"):
-    """Go on with the step at `target`, at most so many times; then with the next one."""
+class Jump(msgspec.Struct, frozen=True, tag="jump", omit_defaults=True):
+    """Go on with the step at `target`, at most so many times."""
 
     target: int
     most: Value
+    on_limit: OnLimit = "fail"
+    """What happens instead of one more jump: the step fails, or the next one follows."""
 
 
 class SetState(msgspec.Struct, frozen=True, tag="set"):
@@ -111,7 +115,9 @@ class While(msgspec.Struct, frozen=True, tag="while", omit_defaults=True):
     test: str
     otherwise: int
     most: Value = None
-    """How often the body is carried out at most; reaching it ends the loop."""
+    """How often the body is carried out at most."""
+    on_limit: OnLimit = "fail"
+    """What happens when the test still holds after that: the step fails, or the loop ends."""
 
 
 class Each(msgspec.Struct, frozen=True, tag="each", omit_defaults=True):
