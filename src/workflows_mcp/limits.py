@@ -67,6 +67,12 @@ class Limits:
     """How many keys the memory may have."""
     checkpoint_days: float = 30.0
     """How long a checkpoint is kept; a question that a run still waits for is kept in any case."""
+    run_days: float = 30.0
+    """How long a run is kept after it has ended. Unfinished runs are never deleted."""
+    kept_runs: int = 1_000_000
+    """How many ended runs are kept; the oldest are deleted first."""
+    store_bytes: int = 2048 * MIB
+    """How large the store of runs may grow before the oldest ended runs are deleted."""
 
     @property
     def of_a_run(self) -> dict[str, int | float]:

@@ -44,7 +44,7 @@ from workflows_mcp.engines.base import Engine
 from workflows_mcp.engines.permissions import PermittedSteps, check_bundle, forbidden_blocks
 from workflows_mcp.errors import DefinitionError, NotExpected, Place, Problem, RequestError
 from workflows_mcp.library.catalog import Catalog, WorkflowSummary
-from workflows_mcp.limits import DEFAULT_WAIT
+from workflows_mcp.limits import DEFAULT_WAIT, Limits
 from workflows_mcp.machine.events import CancelRequested
 from workflows_mcp.machine.machine import Machine
 from workflows_mcp.machine.scope import iso
@@ -283,6 +283,26 @@ class Service:
 
     async def noted(self, run_id: str, note: str) -> bool:
         return note in await self._engine.heard(run_id)
+
+    async def prune(self, limits: Limits | None = None, *, dry_run: bool = False) -> dict[str, Any]:
+        """Delete ended runs beyond the limits: those of the settings, or those given here."""
+        limits = limits or self.settings.limits
+        pruned = await self._engine.prune(limits, dry_run=dry_run)
+        return {
+            "dry_run": dry_run,
+            "deleted": [
+                {
+                    "workflow_id": run.run_id,
+                    "workflow": run.workflow,
+                    "status": run.status,
+                    "ended_at": iso(run.changed_at),
+                    "bytes": run.size,
+                }
+                for run in pruned.runs
+            ],
+            "bytes": sum(run.size for run in pruned.runs),
+            "file_bytes_returned": pruned.returned,
+        }
 
     async def recent(self, *, limit: int = 20) -> list[dict[str, Value]]:
         runs = await self._engine.recent(limit)

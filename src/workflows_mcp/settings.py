@@ -455,7 +455,7 @@ _TEMPORAL_READERS: dict[str, Any] = {
     "api_key": _api_key,
 }
 _LIMIT_KINDS = {item.name: (float if isinstance(item.default, float) else int) for item in fields(Limits)}
-_DELETING = frozenset({"checkpoint_days"})
+_DELETING = frozenset({"checkpoint_days", "run_days", "kept_runs", "store_bytes"})
 """Limits whose lower values delete what belongs to other projects, too."""
 
 

@@ -7,10 +7,10 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import apsw
 import pytest
 
 from support.engines import World
+from support.old_stores import turn_back
 from support.plans import block, bundle, plan
 from workflows_mcp.engines.base import Engine
 from workflows_mcp.engines.sqlite import migrate
@@ -106,10 +106,7 @@ def test_a_store_from_before_there_was_a_memory_gets_one_and_keeps_its_runs(tmp_
         async with world.engine("sqlite") as before:
             run_id = await before.start(bundle(plan(block("a"))), {})
             await before.wait(run_id, lambda state: state.status == "completed", 5)
-        connection = apsw.Connection(str(world.store))
-        connection.execute("DROP TABLE memory")
-        connection.pragma("user_version", 3)
-        connection.close()
+        turn_back(world.store, 3)
         async with world.engine("sqlite") as after:
             assert isinstance(after, SqliteEngine)
             assert after.store.read("PRAGMA user_version") == [(migrate.VERSION,)]

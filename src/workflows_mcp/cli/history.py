@@ -1,13 +1,14 @@
-"""`runs` and `show`: what has been run, and how."""
+"""`runs`, `show` and `prune`: what has been run, and how; deleting what is old."""
 
 from __future__ import annotations
 
 import argparse
 import asyncio
+from dataclasses import replace
 from typing import Any
 
 from workflows_mcp.cli.following import given, print_end
-from workflows_mcp.cli.printing import Paper, err, out, print_json, print_table, print_values, took
+from workflows_mcp.cli.printing import Paper, err, out, print_json, print_table, print_values, size_of, took
 from workflows_mcp.cli.running import terminal_settings
 from workflows_mcp.service import Service
 from workflows_mcp.values import Value, to_json
@@ -97,6 +98,39 @@ def _with_outputs(block: dict[str, Any]) -> dict[str, Any]:
         key: {**item, "outputs": given}
         for (key, item), given in zip(block["items"].items(), outputs, strict=True)
     }
+
+
+def prune_command(options: argparse.Namespace) -> int:
+    settings = terminal_settings(steps=False)
+    limits = settings.limits
+    if options.days is not None:
+        limits = replace(limits, run_days=options.days)
+    if options.keep is not None:
+        limits = replace(limits, kept_runs=options.keep)
+    if options.size is not None:
+        limits = replace(limits, store_bytes=options.size)
+
+    async def prune() -> dict[str, Any]:
+        async with Service.open(settings, adopt=False) as service:
+            return await service.prune(limits, dry_run=options.dry_run)
+
+    pruned = asyncio.run(prune())
+    if options.json:
+        print_json(pruned)
+        return 0
+    paper, count = out(), len(pruned["deleted"])
+    if options.dry_run and count:
+        rows = [
+            (it["workflow_id"], it["status"], _when(it["ended_at"]), size_of(it["bytes"]), it["workflow"])
+            for it in pruned["deleted"]
+        ]
+        print_table(paper, [("RUN", "STATUS", "ENDED", "SIZE", "WORKFLOW"), *rows])
+    verb = "would delete" if options.dry_run else "deleted"
+    said = f"{verb} {count} run{'' if count == 1 else 's'}, {size_of(pruned['bytes'])}"
+    if returned := pruned["file_bytes_returned"]:
+        said += f"; the store is {size_of(returned)} smaller"
+    paper.line(said)
+    return 0
 
 
 def _short(value: Value) -> str:

@@ -153,6 +153,14 @@ def build_parser() -> Parser:
     _json(show)
     show.set_defaults(module="history")
 
+    prune = commands.add_parser("prune", help="delete old runs that have ended; unfinished ones are kept")
+    prune.add_argument("--dry-run", action="store_true", help="only list what would be deleted")
+    prune.add_argument("--days", type=_days, metavar="N", help="delete runs that ended more than N days ago")
+    prune.add_argument("--keep", type=_count, metavar="N", help="keep at most N ended runs, the newest")
+    prune.add_argument("--size", type=_bytes, metavar="SIZE", help="shrink the store to SIZE, e.g. 500MB")
+    _json(prune)
+    prune.set_defaults(module="history")
+
     listing = commands.add_parser("list", help="the workflows that can be run")
     listing.add_argument("query", nargs="*", metavar="WORD", help="only those that mention all of these")
     listing.add_argument("--tags", metavar="A,B", default="", help="only those with all of these tags")
@@ -200,6 +208,22 @@ def _count(text: str) -> int:
     except ValueError:
         pass
     raise argparse.ArgumentTypeError(f"it takes a whole number of 1 or more, not {text!r}")
+
+
+def _days(text: str) -> float:
+    try:
+        if 0 <= (number := float(text)) < math.inf:
+            return number
+    except ValueError:
+        pass
+    raise argparse.ArgumentTypeError(f"it takes a number of days, not {text!r}")
+
+
+def _bytes(text: str) -> int:
+    match = re.fullmatch(r"(\d+(?:\.\d+)?)\s*([kmg]?)i?b?", text.strip().lower())
+    if match is None:
+        raise argparse.ArgumentTypeError(f"it takes a size such as 500MB or 2GB, not {text!r}")
+    return int(float(match[1]) * 1000 ** " kmg".index(match[2] or " "))
 
 
 def _seconds(text: str) -> float:

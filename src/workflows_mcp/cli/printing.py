@@ -123,6 +123,16 @@ def problem_as_json(problem: Problem) -> dict[str, Value]:
     return said
 
 
+def size_of(count: int) -> str:
+    """Bytes as a person says it."""
+    size, unit = float(count), "B"
+    for unit in ("B", "KB", "MB", "GB"):
+        if size < 1000 or unit == "GB":
+            break
+        size /= 1000
+    return f"{size:.0f} {unit}" if unit == "B" or size >= 100 else f"{size:.1f} {unit}"
+
+
 def took(seconds: float | None) -> str:
     """A duration as a person says it."""
     if seconds is None:

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from workflows_mcp.engines.forks import NOTHING_ELSE, Instead
+from workflows_mcp.limits import Limits
 from workflows_mcp.machine.events import Event
 from workflows_mcp.machine.machine import Machine
 from workflows_mcp.machine.state import RunState
@@ -29,6 +30,25 @@ class RunSummary:
     """running, idle (it waits for an agent only), completed, failed or cancelled."""
     started_at: float
     changed_at: float
+
+
+@dataclass(frozen=True, slots=True)
+class PrunedRun:
+    run_id: str
+    workflow: str
+    status: str
+    changed_at: float
+    size: int
+    """The bytes of the store that only this run needs."""
+
+
+@dataclass(frozen=True, slots=True)
+class Pruned:
+    """What a pruning has deleted, or would delete."""
+
+    runs: tuple[PrunedRun, ...]
+    returned: int = 0
+    """How many bytes the file of runs has become smaller."""
 
 
 class Engine(Protocol):
@@ -55,6 +75,10 @@ class Engine(Protocol):
 
     async def recent(self, limit: int, workflow: str | None = None) -> list[RunSummary]:
         """The runs that changed last, latest first; those of one workflow only, if it is named."""
+
+    async def prune(self, limits: Limits, *, dry_run: bool = False) -> Pruned:
+        """Delete ended runs beyond the limits, oldest first; unfinished ones never. `dry_run` deletes
+        nothing. RequestError where the engine does not decide how long runs are kept."""
 
     async def journal(self, run_id: str, after: int = 0) -> tuple[Bundle, list[Event]]:
         """What the run is pinned to, and its events after so many that are safe on disk, in order."""

@@ -8,7 +8,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 
-from workflows_mcp.engines.base import FindBundle, MakeEvent, RunSummary
+from workflows_mcp.engines.base import FindBundle, MakeEvent, Pruned, RunSummary
 from workflows_mcp.engines.clock import Clock, SystemClock
 from workflows_mcp.engines.driver import Driver
 from workflows_mcp.engines.executor import Executor
@@ -21,6 +21,7 @@ from workflows_mcp.engines.replay import replayed
 from workflows_mcp.engines.sending import send_to
 from workflows_mcp.engines.waiting import wait_until
 from workflows_mcp.errors import UnknownRun
+from workflows_mcp.limits import Limits
 from workflows_mcp.machine.events import Event, Started
 from workflows_mcp.machine.machine import Machine
 from workflows_mcp.machine.state import RunState
@@ -116,6 +117,9 @@ class MemoryEngine:
 
     async def wait(self, run_id: str, ready: Callable[[RunState], bool], seconds: float) -> Machine:
         return await wait_until(self._driver(run_id), ready, seconds)
+
+    async def prune(self, limits: Limits, *, dry_run: bool = False) -> Pruned:
+        return Pruned(())  # the process ends before any of its runs is old
 
     async def recent(self, limit: int, workflow: str | None = None) -> list[RunSummary]:
         listed = [

@@ -17,7 +17,7 @@ from pathlib import Path
 
 import apsw
 
-from workflows_mcp.engines.base import FindBundle, MakeEvent, RunSummary
+from workflows_mcp.engines.base import FindBundle, MakeEvent, Pruned, RunSummary
 from workflows_mcp.engines.clock import Clock, SystemClock
 from workflows_mcp.engines.collector import collect_rarely
 from workflows_mcp.engines.driver import Driver
@@ -34,10 +34,12 @@ from workflows_mcp.engines.sqlite.letters import UNSEEN_TURNS, Letters
 from workflows_mcp.engines.sqlite.notes import KeepsNotes
 from workflows_mcp.engines.sqlite.owners import this_process
 from workflows_mcp.engines.sqlite.resting import Resting, RestingRuns
+from workflows_mcp.engines.sqlite.retention import PRUNE_SECONDS, Retention
 from workflows_mcp.engines.sqlite.store import Store
 from workflows_mcp.engines.sqlite.sweeping import sweep_scratch
 from workflows_mcp.engines.waiting import wait_until
 from workflows_mcp.errors import Damaged, LeaseLost, StoreError, WorkflowsError
+from workflows_mcp.limits import Limits
 from workflows_mcp.machine.events import Event, Started
 from workflows_mcp.machine.machine import Machine
 from workflows_mcp.machine.state import RunState
@@ -49,6 +51,8 @@ logger = logging.getLogger(__name__)
 POLL_SECONDS = 0.05
 """How often another process's writes are looked for, by whoever waits for them."""
 _TURNS_A_SECOND = round(1 / POLL_SECONDS)
+_PRUNE_AFTER_SECONDS = 10.0
+"""How long a server is up before it looks for old runs to delete."""
 _TRIES = 3
 """How often an event is sent again when the run changes hands on the way."""
 
@@ -83,6 +87,8 @@ class SqliteEngine(KeepsNotes):
         """Runs that this process cannot go on with; another version may."""
         self._bundles = runs.BundleCache()
         self._keeping: asyncio.Task[None] | None = None
+        self._pruning: asyncio.Task[None] | None = None
+        self._prune_at = self._clock.now() + _PRUNE_AFTER_SECONDS
         self._seen_version = -1
         self._forks: Forks
         self.store: Store
@@ -92,6 +98,7 @@ class SqliteEngine(KeepsNotes):
         collect_rarely()
         self.store = Store(self._path, synchronous=self._synchronous)
         self.letters = Letters(self.store)
+        self._retention = Retention(self.store, self._executor.clear_scratch)
         self._forks = Forks(
             self.store, self._lease, self._bundles, self._executor, self._clock,
             journal=self._journal, begin=self._begin_fork,
@@ -102,10 +109,11 @@ class SqliteEngine(KeepsNotes):
         self._keeping = asyncio.create_task(self._keep())
 
     async def close(self) -> None:
-        if self._keeping is not None:
-            self._keeping.cancel()
-            with suppress(asyncio.CancelledError):
-                await self._keeping
+        for task in (self._keeping, self._pruning):
+            if task is not None:
+                task.cancel()
+                with suppress(asyncio.CancelledError):
+                    await task
         await self._forks.made()
         await asyncio.gather(*(driver.abandon() for driver in self._drivers.values()))
         await asyncio.gather(*self._ending.values())
@@ -224,6 +232,9 @@ class SqliteEngine(KeepsNotes):
 
     async def recent(self, limit: int, workflow: str | None = None) -> list[RunSummary]:
         return runs.recent(self.store, limit, workflow)
+
+    async def prune(self, limits: Limits, *, dry_run: bool = False) -> Pruned:
+        return await self._retention.prune(limits, self._clock.now(), dry_run=dry_run)
 
     async def journal(self, run_id: str, after: int = 0) -> tuple[Bundle, list[Event]]:
         return (await self._journal(run_id, after))[:2]
@@ -389,8 +400,24 @@ class SqliteEngine(KeepsNotes):
                 if turn % _TURNS_A_SECOND == 0:
                     self._drop_lost()
                     await self._adopt()
+                    self._prune_if_due()
             except Exception:
                 logger.exception("the store of runs cannot be looked after")
+
+    def _prune_if_due(self) -> None:
+        """Servers delete old runs; short commands do not."""
+        if self._adopts and self._clock.now() >= self._prune_at:
+            self._prune_at = self._clock.now() + PRUNE_SECONDS
+            self._pruning = asyncio.create_task(self._prune_in_turn())
+
+    async def _prune_in_turn(self) -> None:
+        try:
+            if await self._retention.is_due(self._clock.now()):
+                pruned = await self.prune(self._executor.limits)
+                if pruned.runs:
+                    logger.info("deleted %d old runs", len(pruned.runs))
+        except Exception:
+            logger.exception("old runs could not be deleted")
 
     def _drop_lost(self) -> None:
         """Runs that were taken over by another process are no concern of this one."""

@@ -12,7 +12,7 @@ from workflows_mcp.engines.clock import Clock
 from workflows_mcp.engines.executor import Executor
 from workflows_mcp.engines.forks import Fork, Instead, asked_for, batch_of, fork_of
 from workflows_mcp.engines.large_values import LargeValues
-from workflows_mcp.engines.sqlite import leases, runs
+from workflows_mcp.engines.sqlite import leases, retention, runs
 from workflows_mcp.engines.sqlite.store import Store
 from workflows_mcp.machine.events import Event
 from workflows_mcp.plan.model import Bundle
@@ -65,13 +65,15 @@ class Forks:
     async def _make(self, fork: Fork, large: LargeValues, run_id: str, request: runs.Request | None) -> None:
         try:
             await asyncio.to_thread(self._executor.copy_scratch, run_id, fork.run_id)
-            await self._begin(fork, large, self._written(fork, large, request))
+            await self._begin(fork, large, self._written(fork, large, run_id, request))
         except BaseException:
             if runs.status_of(self._store, fork.run_id) is None:
                 self._executor.clear_scratch(fork.run_id)
             raise
 
-    async def _written(self, fork: Fork, large: LargeValues, request: runs.Request | None) -> None:
+    async def _written(
+        self, fork: Fork, large: LargeValues, origin: str, request: runs.Request | None
+    ) -> None:
         now, owner, state = self._clock.now(), self._lease.owner.id, fork.machine.state
         pinned = self._bundles.put(fork.machine.bundle)
         run = runs.NewRun(fork.run_id, state.workflow, *pinned, request, state.started_at, now)
@@ -79,6 +81,7 @@ class Forks:
 
         def write(connection: apsw.Connection) -> None:
             self._lease.renew(connection, now)
+            retention.share_blobs(connection, origin, fork.run_id)
             runs.create(connection, run, owner)
             leases.close_batch(connection, fork.run_id, owner, 1, batch, rest=False)
 

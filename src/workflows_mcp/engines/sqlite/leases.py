@@ -166,6 +166,8 @@ def append(connection: apsw.Connection, run_id: str, owner: str, epoch: int, bat
         raise lost(run_id)
     if batch.blobs:
         connection.executemany("INSERT OR IGNORE INTO blobs VALUES(?, ?)", batch.blobs)
+        needed = [(run_id, blob.hash) for blob in batch.blobs]
+        connection.executemany("INSERT OR IGNORE INTO blob_runs VALUES(?, ?)", needed)
 
 
 def close_batch(

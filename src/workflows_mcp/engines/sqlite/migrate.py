@@ -6,7 +6,7 @@ import apsw
 
 from workflows_mcp.errors import StoreError
 
-VERSION = 4
+VERSION = 5
 LAID_OUT_BYTES = 4 * 1024 * 1024
 
 _FIRST = """
@@ -62,7 +62,25 @@ CREATE TABLE memory(            -- what is remembered beyond runs
   key TEXT PRIMARY KEY, value BLOB NOT NULL, changed_at REAL NOT NULL);
 """
 
-_STEPS = (_FIRST, _SECOND, _THIRD, _FOURTH)
+_FIFTH = """
+CREATE INDEX runs_ended ON runs(changed_at) WHERE status IN ('completed', 'failed', 'cancelled');
+
+CREATE TABLE blob_runs(         -- which runs need which blobs; a blob without a run is deleted
+  run TEXT NOT NULL, hash BLOB NOT NULL, PRIMARY KEY(run, hash)) WITHOUT ROWID;
+CREATE INDEX blob_runs_by_hash ON blob_runs(hash);
+
+CREATE TABLE unindexed(         -- runs of older versions whose blobs are not in blob_runs yet
+  run TEXT PRIMARY KEY) WITHOUT ROWID;
+INSERT INTO unindexed SELECT id FROM runs WHERE EXISTS (SELECT 1 FROM blobs);
+
+CREATE TABLE pruned(            -- deleted runs of which rows are left
+  run TEXT PRIMARY KEY) WITHOUT ROWID;
+
+CREATE TABLE upkeep(            -- when a server last did a chore that one server at a time does
+  chore TEXT PRIMARY KEY, at REAL NOT NULL) WITHOUT ROWID;
+"""
+
+_STEPS = (_FIRST, _SECOND, _THIRD, _FOURTH, _FIFTH)
 """What leads from each version to the next."""
 
 

@@ -243,6 +243,8 @@ def _connect(path: Path, synchronous: str) -> apsw.Connection:
     try:
         connection = apsw.Connection(str(path))
         connection.set_busy_handler(_Patience())
+        if path.stat().st_size == 0:
+            connection.pragma("auto_vacuum", "incremental")  # only a new file takes it without a rewrite
         _set_wal(connection)
         connection.pragma("synchronous", synchronous)
         connection.pragma("journal_size_limit", 64 * 1024 * 1024)

@@ -20,7 +20,7 @@ from temporalio.common import WorkflowIDConflictPolicy, WorkflowIDReusePolicy
 from temporalio.exceptions import ApplicationError, WorkflowAlreadyStartedError
 from temporalio.service import RPCError, RPCStatusCode
 
-from workflows_mcp.engines.base import FindBundle, MakeEvent, RunSummary
+from workflows_mcp.engines.base import FindBundle, MakeEvent, Pruned, RunSummary
 from workflows_mcp.engines.encoding import encode, join_events
 from workflows_mcp.engines.executor import Executor
 from workflows_mcp.engines.forks import NOTHING_ELSE, Instead, asked_for, fork_of
@@ -43,6 +43,7 @@ from workflows_mcp.engines.temporal.wire import (
     Sent,
 )
 from workflows_mcp.errors import NotExpected, RequestError
+from workflows_mcp.limits import Limits
 from workflows_mcp.machine.events import Answered, Event, Started
 from workflows_mcp.machine.machine import Machine
 from workflows_mcp.machine.state import RunState
@@ -269,6 +270,12 @@ class TemporalEngine:
 
     async def recent(self, limit: int, workflow: str | None = None) -> list[RunSummary]:
         return await self._listing.recent(limit, workflow)
+
+    async def prune(self, limits: Limits, *, dry_run: bool = False) -> Pruned:
+        raise RequestError(
+            "a Temporal server decides itself how long it keeps runs that have ended",
+            hint="set that of its namespace: temporal operator namespace update --retention 30d NAME",
+        )
 
     async def journal(self, run_id: str, after: int = 0) -> tuple[Bundle, list[Event]]:
         bundle = await self._looks.bundle(run_id)

@@ -1,0 +1,215 @@
+"""Deletes ended runs beyond the limits: too old, too many, or too large together.
+
+Ended runs are deleted oldest first, and unfinished ones never. All work is done in small
+transactions, so that other processes get their turn between them:
+
+    runs -> pruned      the run disappears, with its snapshot and notes       one transaction
+    pruned -> nothing   its journal and the blobs that only it needed         a few hundred rows at a time
+    free pages          go back to the file system                            a few hundred pages at a time
+
+A process that dies in between leaves rows in `pruned`; the next pruning continues there.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, TypeVar
+
+import apsw
+import msgspec
+
+from workflows_mcp.engines.base import Pruned, PrunedRun
+from workflows_mcp.engines.large_values import MARK
+from workflows_mcp.engines.sqlite import runs
+from workflows_mcp.engines.sqlite.migrate import LAID_OUT_BYTES
+from workflows_mcp.engines.sqlite.store import Store
+from workflows_mcp.limits import Limits
+
+T = TypeVar("T")
+
+PRUNE_SECONDS = 3600.0
+"""How often the servers that share a store prune it, all together."""
+_DAY_SECONDS = 86_400
+_RUNS, _ROWS, _PAGES = 50, 200, 256
+"""How much one transaction deletes, or gives back."""
+_INCREMENTAL = 2
+
+_ENDED = "('completed', 'failed', 'cancelled')"
+_OLDEST = f"""
+SELECT id, workflow, status, changed_at,
+  (SELECT coalesce(sum(length(events)), 0) FROM journal WHERE run = runs.id)
+  + (SELECT coalesce(sum(length(body)), 0) FROM snapshots WHERE run = runs.id)
+  + (SELECT coalesce(sum(length(body)), 0) FROM blobs WHERE hash IN
+      (SELECT hash FROM blob_runs WHERE run = runs.id) AND NOT EXISTS
+      (SELECT 1 FROM blob_runs WHERE hash = blobs.hash AND run != runs.id))
+FROM runs WHERE status IN {_ENDED} AND (changed_at, id) > (?, ?) ORDER BY changed_at, id LIMIT ?
+"""
+
+
+@dataclass(slots=True)
+class Retention:
+    store: Store
+    clear_scratch: Callable[[str], None]
+
+    async def prune(self, limits: Limits, now: float, *, dry_run: bool = False) -> Pruned:
+        """Delete what is beyond the limits, or only say what would be deleted."""
+        if dry_run:
+            return Pruned(tuple(await self._expired(limits, now)))
+        await self._index_blobs()
+        await self._finish()
+        deleted: list[PrunedRun] = []
+        while expired := await self._expired(limits, now):
+            gone: set[str] = set()
+            for first in range(0, len(expired), _RUNS):
+                ids = [run.run_id for run in expired[first : first + _RUNS]]
+                gone.update(await self._write(_remove, ids))
+                await self._finish()
+            if not gone:
+                break
+            deleted += [run for run in expired if run.run_id in gone]
+        if deleted:
+            await self._write(_execute, "DELETE FROM bundles WHERE key NOT IN (SELECT bundle FROM runs)")
+        return Pruned(tuple(deleted), await self._give_back())
+
+    async def is_due(self, now: float) -> bool:
+        """Whether no server has pruned for an hour; the one that is told so does it."""
+        if not self.store.read(*_due(now)):
+            return False
+
+        def claim(connection: apsw.Connection) -> bool:
+            if not connection.execute(*_due(now)).fetchall():
+                return False
+            connection.execute("INSERT OR REPLACE INTO upkeep VALUES('prune', ?)", (now,))
+            return True
+
+        return await self.store.write(claim)
+
+    async def _expired(self, limits: Limits, now: float) -> list[PrunedRun]:
+        """Ended runs that are beyond a limit, oldest first: always the first ones in order of their end."""
+        oldest_end = now - limits.run_days * _DAY_SECONDS
+        ended = int(self.store.read(f"SELECT count(*) FROM runs WHERE status IN {_ENDED}")[0][0])
+        used = self._used_bytes()
+        expired: list[PrunedRun] = []
+        last: tuple[float, str] = (-1.0, "")
+        while True:
+            rows = self.store.read(_OLDEST, (*last, _RUNS))
+            for run_id, workflow, status, changed_at, size in rows:
+                if not (changed_at < oldest_end or ended > limits.kept_runs or used > limits.store_bytes):
+                    return expired
+                expired.append(PrunedRun(run_id, workflow, status, changed_at, size))
+                ended, used, last = ended - 1, used - size, (changed_at, run_id)
+            if len(rows) < _RUNS:
+                return expired
+            await asyncio.sleep(0)  # others on the event loop have their turn
+
+    def _used_bytes(self) -> int:
+        pages, free, size = self._pages()
+        return (pages - free) * size
+
+    def _pages(self) -> tuple[int, int, int]:
+        """How many pages the file has, how many of them are free, and the size of a page."""
+        read = self.store.read
+        return tuple(  # type: ignore[return-value]
+            int(read(f"PRAGMA {name}")[0][0]) for name in ("page_count", "freelist_count", "page_size")
+        )
+
+    async def _finish(self) -> None:
+        """Delete the rest of runs that have disappeared."""
+        for (run_id,) in self.store.read("SELECT run FROM pruned"):
+            while not await self._write(_remove_rest, run_id):
+                pass
+            self.clear_scratch(run_id)
+            await self._write(_execute, "DELETE FROM pruned WHERE run = ?", run_id)
+
+    async def _write(self, action: Callable[..., T], *values: Any) -> T:
+        """One small transaction; whatever else wants to be written or read has its turn after it."""
+        return await self.store.write(lambda connection: action(connection, *values))
+
+    async def _index_blobs(self) -> None:
+        """Find the blobs of runs that an older version has written."""
+        for (run_id,) in self.store.read("SELECT run FROM unindexed"):
+            await self._write(_index, run_id)
+
+    async def _give_back(self) -> int:
+        """Return free pages to the file system, but for those that a new store begins with."""
+        before, free, size = self._pages()
+        if int(self.store.read("PRAGMA auto_vacuum")[0][0]) != _INCREMENTAL:
+            return 0
+        surplus = free - LAID_OUT_BYTES // size
+        while surplus >= _PAGES:
+            await self._write(_execute, f"PRAGMA incremental_vacuum({_PAGES})")
+            surplus -= _PAGES
+        return max(0, before - self._pages()[0]) * size
+
+
+def _due(now: float) -> tuple[str, tuple[float]]:
+    return "SELECT 1 WHERE NOT EXISTS (SELECT 1 FROM upkeep WHERE chore = 'prune' AND at > ?)", (
+        now - PRUNE_SECONDS,
+    )
+
+
+def _execute(connection: apsw.Connection, sql: str, *values: Any) -> None:
+    connection.execute(sql, values).fetchall()
+
+
+def _remove(connection: apsw.Connection, run_ids: list[str]) -> list[str]:
+    """Take ended runs out of everybody's sight; those that were removed. The rest of them goes later."""
+    removed = []
+    for run_id in run_ids:
+        ended = f"DELETE FROM runs WHERE id = ? AND status IN {_ENDED} RETURNING 1"
+        if not connection.execute(ended, (run_id,)).fetchall():
+            continue
+        connection.execute("INSERT OR IGNORE INTO pruned VALUES(?)", (run_id,))
+        for table in ("snapshots", "heard", "forgotten", "inbox", "unindexed"):
+            connection.execute(f"DELETE FROM {table} WHERE run = ?", (run_id,))
+        removed.append(run_id)
+    return removed
+
+
+def _remove_rest(connection: apsw.Connection, run_id: str) -> bool:
+    """Delete some of the rows of a run that has disappeared; whether none are left."""
+    connection.execute(
+        "DELETE FROM journal WHERE run = ?1 AND position IN"
+        " (SELECT position FROM journal WHERE run = ?1 LIMIT ?2)",
+        (run_id, _ROWS),
+    )
+    if connection.changes() == _ROWS:
+        return False
+    hashes = connection.execute(
+        "DELETE FROM blob_runs WHERE run = ?1 AND hash IN"
+        " (SELECT hash FROM blob_runs WHERE run = ?1 LIMIT ?2) RETURNING hash",
+        (run_id, _ROWS),
+    ).fetchall()
+    connection.executemany(
+        "DELETE FROM blobs WHERE hash = ?1 AND NOT EXISTS (SELECT 1 FROM blob_runs WHERE hash = ?1)", hashes
+    )
+    return len(hashes) < _ROWS
+
+
+def _index(connection: apsw.Connection, run_id: str) -> None:
+    bodies: Any = connection.execute(
+        "SELECT events FROM journal WHERE run = ?1 UNION ALL SELECT body FROM snapshots WHERE run = ?1",
+        (run_id,),
+    ).fetchall()
+    found: set[bytes] = set()
+
+    def note(code: int, data: memoryview) -> None:
+        if code == MARK:
+            found.add(bytes(data))
+
+    for (body,) in bodies:
+        msgspec.msgpack.decode(body, ext_hook=note)
+    needed = [(run_id, digest) for digest in found]
+    connection.executemany("INSERT OR IGNORE INTO blob_runs VALUES(?, ?)", needed)
+    connection.execute("DELETE FROM unindexed WHERE run = ?", (run_id,))
+
+
+def share_blobs(connection: apsw.Connection, origin: str, fork: str) -> None:
+    """Let a fork need the blobs of the run that it is made of. Raises UnknownRun where that was deleted."""
+    if not connection.execute("SELECT 1 FROM runs WHERE id = ?", (origin,)).fetchall():
+        raise runs.unknown(origin)
+    copies = (fork, origin)
+    connection.execute("INSERT INTO blob_runs SELECT ?, hash FROM blob_runs WHERE run = ?", copies)
+    connection.execute("INSERT OR IGNORE INTO unindexed SELECT ? FROM unindexed WHERE run = ?", copies)
