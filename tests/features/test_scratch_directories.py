@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,8 @@ from workflows_mcp.machine.commands import RunStep
 from workflows_mcp.machine.events import Started
 from workflows_mcp.machine.machine import Machine
 from workflows_mcp.plan.model import SEMANTICS, Do
+from workflows_mcp.service import Service
+from workflows_mcp.settings import Settings
 
 PARALLEL_ITEMS = """
 name: downloads
@@ -86,6 +89,43 @@ def test_the_directory_of_the_run_is_shared_by_its_steps_and_by_called_workflows
     ran = run(SHARED, library={"reader": READER})
     assert ran.answer["outputs"] == {"called": "one\n", "read": "twofile\nother\n", "file": "one"}
     assert not any((workspace.parent / "home" / "scratch").iterdir()), "both go with the run"
+
+
+RETRIED = """
+name: ship
+blocks:
+  - id: build
+    type: Shell
+    inputs: {command: 'echo "{\\"n\\": 1}" > "$SCRATCH/built.json"; printf %s "$SCRATCH/built.json"'}
+  - id: test
+    type: Shell
+    depends_on: [build]
+    inputs: {command: '[ -f ready ] || { echo stale > "$SCRATCH/report"; exit 1; }'}
+    outputs: {report: {type: string, path: $SCRATCH/report, required: false}}
+  - {id: read, type: ReadJSONState, depends_on: [test], inputs: {path: "${blocks.build.outputs.stdout}"}}
+  - {id: cat, type: Shell, depends_on: [test], inputs: {command: 'cat "${blocks.build.outputs.stdout}"'}}
+outputs: {data: "${blocks.read.outputs.data}", cat: "${blocks.cat.outputs.stdout}",
+  report: "${blocks.test.outputs.report}", path: "${blocks.build.outputs.stdout}"}
+"""
+
+
+@pytest.mark.rows("X3")
+def test_a_retried_run_has_its_own_copy_of_the_files_that_kept_outputs_lead_to(
+    settings: Settings, workspace: Path
+) -> None:
+    async def work() -> None:
+        async with Service.open(settings) as service:
+            old = await service.start(text=RETRIED)
+            assert old["status"] == "failed"
+            (workspace / "ready").touch()
+            new = await service.retry(old["workflow_id"])
+            assert (new["status"], new.get("error")) == ("completed", None)
+            outputs = new["outputs"]
+            assert (outputs["data"], outputs["cat"]) == ({"n": 1}, '{"n": 1}\n')
+            assert outputs["report"] is None, "a step that is done again does not see what it left before"
+            assert Path(outputs["path"]).is_relative_to(settings.scratch / new["workflow_id"])
+
+    asyncio.run(work())
 
 
 @pytest.mark.parametrize(("semantics", "shares"), [(1, True), (2, True), (SEMANTICS, False)])

@@ -71,7 +71,8 @@ class Executor:
         self.policy = policy
         self.secrets = secrets or Secrets()
         self.clock = clock
-        self._scratch = scratch
+        self.scratch = scratch
+        """Where the files of runs are, a directory each."""
         self._tools = tools
         self._memory: Memory | None = None
         self._threads: ThreadPoolExecutor | None = None
@@ -85,7 +86,7 @@ class Executor:
     def hands(self, run_id: str, workspace: str, may_start: MayStart | None = None) -> Hands:
         """For a run that works in `workspace`; empty is the workspace of this process."""
         policy = replace(self.policy, workspace=Path(workspace)) if workspace else self.policy
-        scratch, tools, memory = self._scratch / run_id, self._tools, self._memory
+        scratch, tools, memory = self.scratch / run_id, self._tools, self._memory
         world = World(policy, run_id, scratch, may_start, self.secrets, tools=tools, memory=memory)
         return Hands(self, run_id, world)
 
@@ -123,25 +124,25 @@ class Executor:
 
     def leave_scratch(self, run_id: str, *, keep: bool) -> None:
         """A run has ended: what was its own goes with it, or is kept for whoever tries it again soon."""
-        directory = self._scratch / run_id
+        directory = self.scratch / run_id
         if not keep or not any(files for _, _, files in os.walk(directory)):
             self.clear_scratch(run_id)
         else:
             os.utime(directory)  # from now on it gets old
 
     def clear_scratch(self, run_id: str) -> None:
-        remove_directory(self._scratch / run_id)
+        remove_directory(self.scratch / run_id)
 
     def copy_scratch(self, run_id: str, new_run_id: str) -> None:
         """A run is made of another one: it gets a copy of what that one's steps have handed each other."""
-        source = self._scratch / run_id
+        source = self.scratch / run_id
         if not source.is_dir():
             return
         # Whole or not at all, and never over what is there: of two who make the same run, one may be done.
-        unfinished = self._scratch / f"{_UNFINISHED}{new_run_id}-{token_hex(4)}"
+        unfinished = self.scratch / f"{_UNFINISHED}{new_run_id}-{token_hex(4)}"
         try:
             copy_directory(source, unfinished)
-            os.rename(unfinished, self._scratch / new_run_id)
+            os.rename(unfinished, self.scratch / new_run_id)
         except OSError as error:
             if error.errno not in (errno.ENOTEMPTY, errno.EEXIST):
                 raise RequestError(
@@ -154,7 +155,7 @@ class Executor:
     def scratch_is_old(self, run_id: str) -> bool:
         """Whether nobody has put anything into the scratch directory of a run for long."""
         try:
-            return self.clock.now() - os.stat(self._scratch / run_id).st_ctime > _SCRATCH_SECONDS
+            return self.clock.now() - os.stat(self.scratch / run_id).st_ctime > _SCRATCH_SECONDS
         except OSError:
             return False
 
@@ -164,7 +165,7 @@ class Executor:
 
     def scratch_of_runs(self) -> list[str]:
         """The runs that have a scratch directory."""
-        return [path.name for path in self._scratch.iterdir()] if self._scratch.is_dir() else []
+        return [path.name for path in self.scratch.iterdir()] if self.scratch.is_dir() else []
 
     async def end_leftovers(self, steps: list[tuple[str, str]]) -> None:
         """End what a process that is gone left running of these steps, before they are repeated."""

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 
 import msgspec
 
@@ -19,9 +20,10 @@ from workflows_mcp.engines.journals import Batch
 from workflows_mcp.engines.large_values import LargeValues
 from workflows_mcp.engines.replay import replayed
 from workflows_mcp.errors import RequestError
-from workflows_mcp.machine.events import Event, Forked, Started
+from workflows_mcp.machine.events import Event, Forked, Started, StepDone, StepFailed
 from workflows_mcp.machine.machine import Machine
 from workflows_mcp.plan.model import Bundle
+from workflows_mcp.values import Value
 
 Instead = Mapping[int, Sequence[Event]]
 """By the numbers of events, counted from 1: what a fork has in their place; nothing where one is left out."""
@@ -50,8 +52,11 @@ def fork_of(
     now: float,
     new_id: str | None = None,
     instead: Instead = NOTHING_ELSE,
+    scratch: Path | None = None,
 ) -> Fork:
-    """Raises RequestError where there is no such position, or nothing is left to do at it."""
+    """`scratch` is the directory with the files of runs: a path in the outputs of a step that leads into the
+    old run's files then leads to the new run's copy of them.
+    Raises RequestError where there is no such position, or nothing is left to do at it."""
     first, started = next((number, it) for number, it in enumerate(events) if isinstance(it, Started))
     if not first < position <= len(events):
         raise RequestError(
@@ -64,6 +69,8 @@ def fork_of(
     kept = [it for number, event in numbered for it in instead.get(number, (event,))]
     origin = msgspec.structs.replace(started, run_id=new_id, forked_from=f"{run_id}@{len(kept)}", seed=seed)
     copied = _seeded([origin if it is started else it for it in kept], seed, run_id)
+    if scratch is not None:
+        copied = _with_own_files(copied, str(scratch / run_id), str(scratch / new_id))
     machine = replayed(bundle, copied)
     if machine.state.status != "running":
         raise RequestError(
@@ -86,6 +93,29 @@ def _seeded(events: list[Event], seed: str, run_id: str) -> list[Event]:
         else:
             seeded.append(event)
     return seeded
+
+
+def _with_own_files(events: list[Event], old: str, new: str) -> list[Event]:
+    return [
+        msgspec.structs.replace(event, outputs=outputs)
+        if isinstance(event, StepDone | StepFailed)
+        and (outputs := _replaced(event.outputs, old, new)) is not event.outputs
+        else event
+        for event in events
+    ]
+
+
+def _replaced(value: Value, old: str, new: str) -> Value:
+    """The value with one text in place of another; the same object where nothing is to be replaced."""
+    if isinstance(value, str):
+        return value.replace(old, new) if old in value else value
+    if isinstance(value, dict):
+        entries = {key: _replaced(item, old, new) for key, item in value.items()}
+        return entries if any(entries[key] is not value[key] for key in value) else value
+    if isinstance(value, list):
+        items = [_replaced(item, old, new) for item in value]
+        return items if any(a is not b for a, b in zip(items, value, strict=True)) else value
+    return value
 
 
 def needs_its_files(machine: Machine) -> bool:

@@ -145,7 +145,8 @@ class MemoryEngine:
         if request_id is not None and request_id in self._requests:
             return self._requests[request_id]
         bundle, events = await self.journal(run_id)
-        fork = fork_of(run_id, bundle, events, position, self._clock.now(), instead=instead)
+        scratch = self._executor.scratch
+        fork = fork_of(run_id, bundle, events, position, self._clock.now(), instead=instead, scratch=scratch)
         if request_id is not None:
             self._requests[request_id] = fork.run_id
         await asyncio.to_thread(self._executor.copy_scratch, run_id, fork.run_id)

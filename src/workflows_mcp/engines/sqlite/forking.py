@@ -46,7 +46,8 @@ class Forks:
         if request is not None and (known := runs.started_by(self._store, request)) is not None:
             return known
         bundle, events, large = await self._journal(run_id)
-        fork = fork_of(run_id, bundle, events, position, self._clock.now(), instead=instead)
+        scratch = self._executor.scratch
+        fork = fork_of(run_id, bundle, events, position, self._clock.now(), instead=instead, scratch=scratch)
         making = asyncio.create_task(self._make(fork, large, run_id, request))
         self._making.add(making)
         making.add_done_callback(self._making.discard)

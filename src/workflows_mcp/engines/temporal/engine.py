@@ -140,7 +140,8 @@ class TemporalEngine:
         if request_id is not None and await self._was_begun(new_id, asked):
             return new_id
         bundle, events = await self.journal(run_id)
-        fork = fork_of(run_id, bundle, events, position, self._now(), new_id, instead)
+        scratch = self._executor.scratch
+        fork = fork_of(run_id, bundle, events, position, self._now(), new_id, instead, scratch)
         large = self._looks.large(new_id)
         journal = self._store.packed(join_events([large.encode(event) for event in fork.events]))
         snapshot = self._store.packed(large.snapshot(fork.machine))
