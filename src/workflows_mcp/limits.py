@@ -33,8 +33,8 @@ class Limits:
     """How many steps a workflow, or one of its tasks, may have."""
     cached_definitions: int = 100
     """How many definitions are kept read; a file that has changed is read again at once."""
-    captured_bytes: int = MIB
-    """How much of each output stream of a command is kept; what is cut is said in its place."""
+    captured_bytes: int = 64 * MIB
+    """How much a command may print to each of its output streams."""
     file_bytes: int = 10 * MIB
     """How large a file may be that a step reads or that a command leaves as an output."""
     stored_bytes: int = 32 * 1024

@@ -15,10 +15,12 @@ import pytest
 from workflows_mcp.errors import StepError
 from workflows_mcp.policy import leftovers
 from workflows_mcp.policy.leftovers import MARK, end_leftovers
-from workflows_mcp.policy.processes import Finished, Kept, Killed, run_process
+from workflows_mcp.policy.processes import Finished, Kept, Killed, OutputTooLarge, run_process
 
 
-async def run(script: str, *, key: str = "key", capture: bool = True, keep: int = 1024 * 1024) -> Finished:
+async def run(
+    script: str, *, key: str = "key", capture: bool = True, keep: int = 1024 * 1024, truncate: bool = False
+) -> Finished:
     return await run_process(
         ["/bin/sh", "-c", script],
         directory=Path("/"),
@@ -27,6 +29,7 @@ async def run(script: str, *, key: str = "key", capture: bool = True, keep: int 
         capture=capture,
         keep_bytes=keep,
         setting="WORKFLOWS_LIMIT_CAPTURED_BYTES",
+        truncate=truncate,
     )
 
 
@@ -101,15 +104,27 @@ def test_bytes_that_are_no_text_are_replaced() -> None:
     assert asyncio.run(run(r"printf 'a\377b'")).stdout == "a\N{REPLACEMENT CHARACTER}b"
 
 
-def test_much_output_keeps_its_beginning_and_its_end() -> None:
-    finished = asyncio.run(
-        run("echo first; head -c 3000000 /dev/zero | tr '\\0' x; echo; echo last", keep=1000)
-    )
-    assert finished.stdout.startswith("first\nxxx")
-    assert finished.stdout.endswith("xxx\nlast\n")
-    assert "bytes cut here" in finished.stdout
-    assert "WORKFLOWS_LIMIT_CAPTURED_BYTES" in finished.stdout
-    assert len(finished.stdout) < 1200
+MUCH = "echo first; head -c 3000000 /dev/zero | tr '\\0' x; echo; echo last"
+
+
+def test_much_output_is_kept_whole_up_to_the_limit() -> None:
+    finished = asyncio.run(run(MUCH, keep=3_000_012))
+    assert finished.stdout == f"first\n{'x' * 3_000_000}\nlast\n"
+    assert not finished.truncated
+
+
+def test_a_command_that_prints_more_than_is_kept_is_ended() -> None:
+    with pytest.raises(OutputTooLarge) as refused:
+        asyncio.run(run("yes", keep=100_000))
+    assert "more than 100000 bytes to stdout" in refused.value.message
+    assert "WORKFLOWS_LIMIT_CAPTURED_BYTES" in refused.value.hint
+    with pytest.raises(OutputTooLarge, match="to stderr"):
+        asyncio.run(run("yes >&2", keep=100_000))
+
+
+def test_a_truncated_output_is_its_beginning_and_nothing_else() -> None:
+    finished = asyncio.run(run(MUCH, keep=1000, truncate=True))
+    assert (finished.stdout, finished.truncated) == ("first\n" + "x" * 994, True)
 
 
 @pytest.mark.alone
@@ -126,7 +141,7 @@ def test_much_output_neither_blocks_nor_slows_the_loop() -> None:
 
         watching = asyncio.create_task(watch())
         started = time.perf_counter()
-        finished = await run("head -c 50000000 /dev/zero; head -c 50000000 /dev/zero >&2")
+        finished = await run("head -c 50000000 /dev/zero; head -c 50000000 /dev/zero >&2", truncate=True)
         watching.cancel()
         return finished, time.perf_counter() - started, longest
 
@@ -137,26 +152,19 @@ def test_much_output_neither_blocks_nor_slows_the_loop() -> None:
     assert longest < 0.5
 
 
-def test_what_was_cut_is_counted_and_characters_stay_whole() -> None:
-    kept = Kept(20)
+def test_characters_stay_whole_where_output_was_cut() -> None:
+    kept = Kept("stdout", 9)
     data = ("é" * 50).encode()
     for start in range(0, len(data), 7):
         kept.add(data[start : start + 7])
-    text = kept.text("SETTING")
-    head, note, tail = text.split("\n")
-    assert (head, tail) == ("é" * 5, "é" * 5)
-    assert note == "[… 80 bytes cut here; SETTING=20 bytes are kept …]"
-    odd = Kept(2 * 5)
-    odd.add(("é" * 50).encode())
-    assert odd.text("S").split("\n")[0] == "éé"
-    assert odd.text("S").split("\n")[2] == "éé"
+    assert (kept.text(), kept.was_cut) == ("éééé", True)
 
 
 @pytest.mark.parametrize("size", [0, 1, 9, 10, 11, 20])
 def test_output_up_to_the_limit_is_whole(size: int) -> None:
-    kept = Kept(20)
+    kept = Kept("stdout", 20)
     kept.add(b"x" * size)
-    assert kept.text("SETTING") == "x" * size
+    assert (kept.text(), kept.was_cut) == ("x" * size, False)
 
 
 @pytest.mark.alone

@@ -44,6 +44,7 @@ def test_a_command_gives_its_output_and_exit_code(run_step: RunStep) -> None:
             "stderr": "err\n",
             "success": True,
             "command_executed": "echo out; echo err >&2",
+            "truncated": False,
         }
     )
     assert 0 < time_taken < 10_000
@@ -210,6 +211,7 @@ def test_what_a_block_gives_that_did_not_run() -> None:
         "command_executed": "",
         "execution_time_ms": 0.0,
         "duration": None,
+        "truncated": False,
         "count": None,
     }
 
@@ -279,14 +281,15 @@ def test_what_was_not_kept_whole_is_not_taken_for_data(
     run_step: RunStep, workspace: Path, tmp_path: Path
 ) -> None:
     small = World(Policy(workspace, limits=Limits(captured_bytes=100)), "run-1", tmp_path / "scratch")
-    result = run_step(SHELL, {"command": "seq 100"}, config={"output_format": "lines"}, at=small)
+    command = {"command": "seq 100", "truncate": True}
+    result = run_step(SHELL, command, config={"output_format": "lines"}, at=small)
     assert not result.ok
     assert "more than the 100 bytes that are kept" in str(result.message)
     assert "WORKFLOWS_LIMIT_CAPTURED_BYTES" in str(result.message)
     assert result.outputs["result"] is None
-    text = run_step(SHELL, {"command": "seq 100"}, config={"output_format": "text"}, at=small)
-    assert text.ok
-    assert "bytes cut here" in text.outputs["result"]
+    text = run_step(SHELL, command, config={"output_format": "text"}, at=small)
+    whole = "".join(f"{number}\n" for number in range(1, 101))
+    assert (text.ok, text.outputs["result"], text.outputs["truncated"]) == (True, whole[:100], True)
 
 
 @pytest.mark.rows("R9")

@@ -36,6 +36,7 @@ from workflows_mcp.policy.files import remove_directory
 from workflows_mcp.policy.handles import MayStart, Memory, World
 from workflows_mcp.policy.leftovers import end_leftovers
 from workflows_mcp.policy.mcp_client import ToolServers
+from workflows_mcp.policy.processes import LARGE_BYTES
 from workflows_mcp.policy.rules import Policy
 from workflows_mcp.policy.secrets import Secrets
 from workflows_mcp.steps.base import StepContext, StepResult, StepStopped
@@ -252,19 +253,27 @@ class Hands:
 
     async def _await(self, command: RunStep, running: Awaitable[StepResult], report: Report) -> None:
         try:
-            event: StepDone | StepFailed = self._done(command, await running)
+            event = await self._cleaned(self._done(command, await running))
         except asyncio.CancelledError as error:
             reason = self._stopped.get(command.key)
             if reason is None:
-                event = self._failed(command, RuntimeError(f"the step gave up by itself {error}".strip()))
+                gave_up = RuntimeError(f"the step gave up by itself {error}".strip())
+                event = self._without_secrets(self._failed(command, gave_up))
             elif reason:
                 outputs = error.outputs if isinstance(error, StepStopped) else {}
-                event = StepFailed(self._executor.clock.now(), command.key, TIMEOUT, reason, outputs)
+                now = self._executor.clock.now()
+                event = await self._cleaned(StepFailed(now, command.key, TIMEOUT, reason, outputs))
             else:
                 raise
         except (Exception, SystemExit) as error:
-            event = self._failed(command, error)
-        report(self._without_secrets(event))
+            event = self._without_secrets(self._failed(command, error))
+        report(event)
+
+    async def _cleaned(self, event: StepDone | StepFailed) -> StepDone | StepFailed:
+        """Without secrets; much output is searched for them in a thread, so that nobody else waits for it."""
+        if sum(len(value) for value in event.outputs.values() if isinstance(value, str)) > LARGE_BYTES:
+            return await asyncio.to_thread(self._without_secrets, event)
+        return self._without_secrets(event)
 
     def _done(self, command: RunStep, result: StepResult) -> StepDone:
         return StepDone(self._executor.clock.now(), command.key, result.outputs, result.ok, result.message)

@@ -25,7 +25,7 @@ from workflows_mcp.limits import Limits
 from workflows_mcp.policy import files
 from workflows_mcp.policy.mcp_client import ToolServers
 from workflows_mcp.policy.mcp_results import ToolResult
-from workflows_mcp.policy.processes import Finished, Trim, run_process
+from workflows_mcp.policy.processes import Finished, Hear, Trim, run_process
 from workflows_mcp.policy.rules import MODIFY_STATE, READ_FILES, RUN_COMMANDS, WRITE_FILES, Policy
 from workflows_mcp.values import Value
 
@@ -61,7 +61,17 @@ class Memory(Protocol):
 
 
 class World:
-    __slots__ = ("_may_start", "_memory", "_run_scratch", "_scratch", "_tools", "_trim", "policy", "run_id")
+    __slots__ = (
+        "_hear",
+        "_may_start",
+        "_memory",
+        "_run_scratch",
+        "_scratch",
+        "_tools",
+        "_trim",
+        "policy",
+        "run_id",
+    )
 
     def __init__(
         self,
@@ -79,15 +89,19 @@ class World:
         self._run_scratch = self._scratch = scratch
         self._may_start = may_start
         self._trim = trim
+        self._hear: Hear | None = None
         self._tools = tools
         self._memory = memory
 
-    def for_step(self, name: str) -> World:
-        """The same world for one execution of a step, which begins with an empty directory of its own."""
+    def for_step(self, name: str, hear: Hear | None = None) -> World:
+        """The same world for one execution of a step. It begins with an empty directory of its own; without a
+        `name` it shares that of the run. `hear` is given what its commands print, as it comes."""
         world = copy(self)
-        world._scratch = self._run_scratch / OF_STEPS / name
-        if world._scratch.is_dir():  # of an execution that was cut off, or that a fork does again
-            files.remove_directory(world._scratch)
+        world._hear = hear
+        if name:
+            world._scratch = self._run_scratch / OF_STEPS / name
+            if world._scratch.is_dir():  # of an execution that was cut off, or that a fork does again
+                files.remove_directory(world._scratch)
         return world
 
     @property
@@ -218,8 +232,10 @@ class World:
         environment: Mapping[str, str],
         key: str,
         capture: bool = True,
+        truncate: bool = False,
     ) -> Finished:
-        """Runs a command to its end; cancelling kills everything that it has started. `key` marks it."""
+        """Runs a command to its end; cancelling kills everything that it has started. `key` marks it. Raises
+        StepError where it prints more than is kept, unless only the beginning is wanted (`truncate`)."""
         self.check_command()
         if self._may_start is not None:
             await self._may_start()
@@ -232,6 +248,8 @@ class World:
             keep_bytes=self.limits.captured_bytes,
             setting=self.limits.setting("captured_bytes"),
             trim=self._trim,
+            truncate=truncate,
+            hear=self._hear,
         )
 
     # Tools of other servers

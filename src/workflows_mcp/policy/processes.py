@@ -1,4 +1,4 @@
-"""Running one command as a child process: its own session, no input, output captured within a limit.
+"""Running one command as a child process: its own session, no input, output captured whole up to a limit.
 
 The event loop is told of output and of the end through file descriptors (a pipe each, and a pidfd where the
 system has them), which is several times cheaper than asyncio's own subprocesses. A command is over when its
@@ -15,8 +15,7 @@ import os
 import subprocess
 import threading
 import time
-from collections import deque
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -33,14 +32,18 @@ GRACE_SECONDS = 0.1
 
 LEAST_PART = 4
 """How much of what must not be seen has to stand at the end of what a killed command has printed."""
+LARGE_BYTES = 256 * 1024
+"""More output than this is decoded in a thread, so that nobody else waits for it."""
+
+STREAMS = ("stdout", "stderr")
+Hear = Callable[[str, bytes], None]
+"""Is given what a command prints, as it comes: the name of the stream, and some bytes of it."""
 
 
 class Trim(Protocol):
     """Takes away what is left, at a cut, of something that must not be seen."""
 
     def end_of_cut(self, text: str, least: int = 1) -> str: ...
-
-    def start_of_cut(self, text: str) -> str: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,8 +55,14 @@ class Finished:
     stdout: str
     stderr: str
     seconds: float
-    cut: bool = False
-    """stdout is not all that it has printed there."""
+    truncated: bool = False
+    """It has printed more than is kept."""
+
+
+class OutputTooLarge(StepError):
+    """A command has printed more than may be kept, and was ended."""
+
+    code = "output_too_large"
 
 
 class Killed(asyncio.CancelledError):
@@ -74,36 +83,45 @@ async def run_process(
     keep_bytes: int,
     setting: str,
     trim: Trim | None = None,
+    truncate: bool = False,
+    hear: Hear | None = None,
 ) -> Finished:
-    """Runs a command to its end. `keep_bytes` of each output stream are kept; `setting` changes that."""
+    """Runs a command to its end. Each output stream is kept whole, up to `keep_bytes`, a `setting`.
+    A command that prints more is ended with OutputTooLarge, or, with `truncate`, its beginning is kept."""
     started = time.perf_counter()
     process = _start(arguments, directory, {**environment, MARK: key}, capture)
-    running = _Running(process, keep_bytes)
+    running = _Running(process, keep_bytes, setting, truncate, hear)
     try:
         await running.finished
     except asyncio.CancelledError:
         await _kill(running, key)
-        raise Killed(_finished(running, setting, trim, started, killed=True)) from None
+        raise Killed(await _finished_of(running, trim, started, killed=True)) from None
     except BaseException:
         await _kill(running, key)
         raise
     finally:
         running.close()
-    return _finished(running, setting, trim, started)
+    return await _finished_of(running, trim, started)
 
 
-def _finished(
-    running: _Running, setting: str, trim: Trim | None, started: float, *, killed: bool = False
+async def _finished_of(
+    running: _Running, trim: Trim | None, started: float, *, killed: bool = False
 ) -> Finished:
+    if running.kept_bytes > LARGE_BYTES:
+        return await asyncio.to_thread(_finished, running, trim, started, killed=killed)
+    return _finished(running, trim, started, killed=killed)
+
+
+def _finished(running: _Running, trim: Trim | None, started: float, *, killed: bool = False) -> Finished:
     code = running.process.returncode
     code = -9 if code is None else code
     return Finished(
         exit_code=code if code >= 0 else 128 - code,
         signal=-code if code < 0 else None,
-        stdout=running.kept[0].text(setting, trim, killed=killed),
-        stderr=running.kept[1].text(setting, trim, killed=killed),
+        stdout=running.kept[0].text(trim, killed=killed),
+        stderr=running.kept[1].text(trim, killed=killed),
         seconds=time.perf_counter() - started,
-        cut=running.kept[0].was_cut,
+        truncated=any(kept.was_cut for kept in running.kept),
     )
 
 
@@ -151,9 +169,19 @@ async def _kill(running: _Running, key: str) -> None:
 class _Running:
     """A process under way, and what has been heard of it."""
 
-    def __init__(self, process: subprocess.Popen[bytes], keep_bytes: int) -> None:
+    def __init__(
+        self,
+        process: subprocess.Popen[bytes],
+        keep_bytes: int,
+        setting: str,
+        truncate: bool,
+        hear: Hear | None,
+    ) -> None:
         self.process = process
-        self.kept = (Kept(keep_bytes), Kept(keep_bytes))
+        self.kept = (Kept("stdout", keep_bytes), Kept("stderr", keep_bytes))
+        self._setting = setting
+        self._truncate = truncate
+        self._hear = hear
         self._loop = asyncio.get_running_loop()
         self.finished: asyncio.Future[None] = self._loop.create_future()
         self._open: dict[int, tuple[IO[bytes], Kept]] = {}
@@ -166,6 +194,10 @@ class _Running:
                 self._open[descriptor] = (stream, kept)
                 self._loop.add_reader(descriptor, self._read, descriptor)
         self._watch_exit()
+
+    @property
+    def kept_bytes(self) -> int:
+        return sum(kept.size for kept in self.kept)
 
     def _watch_exit(self) -> None:
         try:
@@ -189,12 +221,23 @@ class _Running:
             return False
         if data:
             kept.add(data)
+            if self._hear is not None:
+                self._hear(kept.stream, data)
+            if kept.was_cut and not self._truncate and not self.finished.done():
+                self.finished.set_exception(self._too_large(kept))
             return True
         self._loop.remove_reader(descriptor)
         del self._open[descriptor]
         stream.close()
         self._finish_if_over()
         return False
+
+    def _too_large(self, kept: Kept) -> OutputTooLarge:
+        return OutputTooLarge(
+            f"the command printed more than {kept.limit} bytes to {kept.stream}, and was ended",
+            hint="let it write to a file in $SCRATCH and declare that as an output, or say truncate: true to "
+            f"keep the beginning, capture_output: false to keep nothing, or set {self._setting}",
+        )
 
     def _exited(self) -> None:
         if self._exit_descriptor >= 0:
@@ -233,65 +276,36 @@ class _Running:
 
 
 class Kept:
-    """The beginning and the end of a stream, each half of the limit; the middle is only counted."""
+    """The beginning of a stream, up to the limit."""
 
-    __slots__ = ("_half", "_head", "_tail", "_tail_bytes", "_total")
+    __slots__ = ("_data", "limit", "stream", "was_cut")
 
-    def __init__(self, limit: int) -> None:
-        self._half = max(limit // 2, 1)
-        self._head = bytearray()
-        self._tail: deque[bytes] = deque()
-        self._tail_bytes = 0
-        self._total = 0
-
-    def add(self, data: bytes) -> None:
-        self._total += len(data)
-        room = self._half - len(self._head)
-        if room > 0:
-            self._head += data[:room]
-            data = data[room:]
-            if not data:
-                return
-        self._tail.append(data)
-        self._tail_bytes += len(data)
-        while self._tail_bytes - len(self._tail[0]) >= self._half:
-            self._tail_bytes -= len(self._tail.popleft())
+    def __init__(self, stream: str, limit: int) -> None:
+        self.stream = stream
+        self.limit = limit
+        self.was_cut = False
+        self._data = bytearray()
 
     @property
-    def was_cut(self) -> bool:
-        return self._total > 2 * self._half
+    def size(self) -> int:
+        return len(self._data)
 
-    def text(self, setting: str, trim: Trim | None = None, *, killed: bool = False) -> str:
-        """What was kept; of something that must not be seen, no part is left where the text was cut."""
-        if self.was_cut:
-            text = self._cut_text(setting, trim)
-        else:
-            text = (bytes(self._head) + b"".join(self._tail)).decode("utf-8", "replace")
-        return trim.end_of_cut(text, LEAST_PART) if killed and trim is not None else text
+    def add(self, data: bytes) -> None:
+        room = self.limit - len(self._data)
+        self._data += data[:room] if len(data) > room else data
+        self.was_cut = self.was_cut or len(data) > room
 
-    def _cut_text(self, setting: str, trim: Trim | None) -> str:
-        head_bytes = _without_broken_end(bytes(self._head))
-        tail_bytes = _without_broken_start(b"".join(self._tail)[-self._half :])
-        cut = self._total - len(head_bytes) - len(tail_bytes)
-        head, tail = head_bytes.decode("utf-8", "replace"), tail_bytes.decode("utf-8", "replace")
-        if trim is not None:
-            kept_head, kept_tail = trim.end_of_cut(head), trim.start_of_cut(tail)
-            cut += len((head[len(kept_head) :] + tail[: len(tail) - len(kept_tail)]).encode())
-            head, tail = kept_head, kept_tail
-        note = f"\n[… {cut} bytes cut here; {setting}={2 * self._half} bytes are kept …]\n"
-        return head + note + tail
+    def text(self, trim: Trim | None = None, *, killed: bool = False) -> str:
+        """What was kept. At a cut no part is left of a character, or of something that must not be seen."""
+        data = _without_broken_end(self._data) if self.was_cut else self._data
+        text = data.decode("utf-8", "replace")
+        if trim is not None and (killed or self.was_cut):
+            text = trim.end_of_cut(text, 1 if self.was_cut else LEAST_PART)
+        return text
 
 
-def _without_broken_end(data: bytes) -> bytes:
+def _without_broken_end(data: bytearray) -> bytearray:
     """Without the first bytes of a character whose rest was cut off."""
     decoder = codecs.getincrementaldecoder("utf-8")("replace")
     decoder.decode(data[-4:])
     return data[: len(data) - len(decoder.getstate()[0])]
-
-
-def _without_broken_start(data: bytes) -> bytes:
-    """Without the last bytes of a character whose beginning was cut off."""
-    broken = 0
-    while broken < min(3, len(data)) and data[broken] & 0xC0 == 0x80:
-        broken += 1
-    return data[broken:]

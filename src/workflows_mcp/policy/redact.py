@@ -113,19 +113,15 @@ class Redactor:
 
     def end_of_cut(self, text: str, least: int = 1) -> str:
         """A text that was cut off at its end, without the beginning of a secret that may stand there."""
-        while True:  # what is left of a whole secret, when its end was taken for the beginning of another one
-            shorter = min((_without_head(text, form, least) for form in self._forms), key=len, default=text)
-            if len(shorter) == len(text):
-                return text
-            text = shorter
-
-    def start_of_cut(self, text: str) -> str:
-        """A text that was cut off at its beginning, without the end of a secret that may stand there."""
-        while True:
-            shorter = min((_without_tail(text, form) for form in self._forms), key=len, default=text)
-            if len(shorter) == len(text):
-                return text
-            text = shorter
+        end = len(text)
+        start = min((_head_at_end(text, form, least) for form in self._forms), default=end)
+        if start < end and (found := self._forms_in(text)):
+            # What was taken for the beginning of a secret may be the end of a whole one, which goes whole.
+            for whole in self._pattern_of(found).finditer(text):
+                if whole.start() < start < whole.end():
+                    start = whole.start()
+                    break
+        return text[:start]
 
     def _without_parts(self, text: str) -> str:
         """Without what is left of secrets where the text itself says that something was cut."""
@@ -183,22 +179,14 @@ def _changed(value: Value, text: Callable[[str], str], number: Callable[[float],
     return _changed(plain, text, number) if isinstance(plain, str | dict | list) else plain
 
 
-def _without_head(text: str, form: str, least: int) -> str:
+def _head_at_end(text: str, form: str, least: int) -> int:
+    """Where the text ends with the beginning of a form, of at least so many characters; else its end."""
     start = text.find(form[0], max(len(text) - len(form) + 1, 0), len(text) - least + 1)
     while start >= 0:
         if form.startswith(text[start:]):
-            return text[:start]
+            return start
         start = text.find(form[0], start + 1, len(text) - least + 1)
-    return text
-
-
-def _without_tail(text: str, form: str) -> str:
-    end = text.rfind(form[-1], 0, len(form) - 1)
-    while end >= 0:
-        if form.endswith(text[: end + 1]):
-            return text[end + 1 :]
-        end = text.rfind(form[-1], 0, end)
-    return text
+    return len(text)
 
 
 def _starts(pattern: re.Pattern[str], text: str) -> Iterator[int]:

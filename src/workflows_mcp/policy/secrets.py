@@ -105,10 +105,6 @@ class Secrets:
         """A text that was cut off at its end, without a part of a secret, of so many characters, there."""
         return self._current().end_of_cut(text, least)
 
-    def start_of_cut(self, text: str) -> str:
-        """A text that was cut off at its beginning, without a part of a secret there."""
-        return self._current().start_of_cut(text)
-
     # Inside
 
     def _form(self, name: str, label: str) -> str:

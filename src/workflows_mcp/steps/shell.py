@@ -63,6 +63,11 @@ class ShellInputs(StepInputs):
     )
     env: dict[str, str] = Field(default_factory=dict, description="Variables added to its environment.")
     capture_output: bool = Field(True, description="Whether stdout and stderr are kept; false discards them.")
+    truncate: bool = Field(
+        False,
+        description="true: of output beyond WORKFLOWS_LIMIT_CAPTURED_BYTES the beginning is kept, and the "
+        "output `truncated` is true; false: the command is ended and the step fails.",
+    )
     shell: bool = Field(
         True,
         description="false: no shell. The text is split into words, and a value is never split.",
@@ -101,6 +106,7 @@ class ShellOutputs(StepOutputs):
     command_executed: str = ""
     execution_time_ms: float = 0.0
     duration: float | None = None
+    truncated: bool = False
 
 
 class Shell(Step):
@@ -153,6 +159,7 @@ class Shell(Step):
                     environment=environment,
                     key=context.key,
                     capture=inputs.capture_output,
+                    truncate=inputs.truncate,
                 )
             except Killed as killed:
                 executed = _cut(spliced(code), world.limits.preview_chars)
@@ -229,6 +236,7 @@ def _outputs(finished: Finished, command: str, *, ok: bool) -> dict[str, Value]:
         "command_executed": command,
         "execution_time_ms": round(finished.seconds * 1000, 3),
         "duration": round(finished.seconds, 6),
+        "truncated": finished.truncated,
     }
 
 
@@ -245,7 +253,7 @@ def _with_data(result: StepResult, output_format: str, finished: Finished, world
 
 
 def _data(output_format: str, finished: Finished, world: World) -> Value:
-    if finished.cut and output_format != "text":
+    if finished.truncated and output_format != "text":
         most, setting = world.limits.captured_bytes, world.limits.setting("captured_bytes")
         raise StepError(
             f"the command printed more than the {most} bytes that are kept, so that its output cannot be "
@@ -303,13 +311,17 @@ def _message(finished: Finished) -> str:
     return _with_last_line(message, finished.stdout, finished.stderr)
 
 
+_LAST_CHARS = 4096
+"""How much of the end of an output is looked at for its last line."""
+
+
 def exit_message(exit_code: int, stdout: str, stderr: str) -> str:
     """How a command failed, with the last line that it has printed."""
     return _with_last_line(f"Command exited with code {exit_code}", stdout, stderr)
 
 
 def _with_last_line(message: str, stdout: str, stderr: str) -> str:
-    printed = (stderr.strip() or stdout.strip()).splitlines()
+    printed = (stderr[-_LAST_CHARS:].strip() or stdout[-_LAST_CHARS:].strip()).splitlines()
     return f"{message}: {_cut(printed[-1].strip(), 200)}" if printed else message
 
 

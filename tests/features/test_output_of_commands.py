@@ -1,0 +1,102 @@
+"""What commands print: kept whole up to a limit, and shown while they run."""
+
+from __future__ import annotations
+
+import asyncio
+import dataclasses
+from typing import Any
+
+import pytest
+
+from workflows_mcp.limits import MIB, Limits
+from workflows_mcp.service import Service
+from workflows_mcp.settings import Settings
+
+PRINT = "yes | head -c 3000000"
+GRAPH = """
+name: graph
+blocks:
+  - {id: print, type: Shell, inputs: {command: "COMMAND"MORE}}
+  - {id: write, type: CreateFile, depends_on: [print],
+     inputs: {path: $RUN_SCRATCH/all, content: "${blocks.print.outputs.stdout}"}}
+  - {id: count, type: Shell, depends_on: [write], inputs: {command: 'wc -c < "$RUN_SCRATCH/all"'}}
+outputs: {count: "${blocks.count.outputs.stdout}", truncated: "${blocks.print.outputs.truncated}"}
+"""
+STATEFUL = """
+name: stateful
+dialect: stateful
+state_access: warn
+initial_state: {out: null}
+steps:
+  - {id: print, type: shell, run_on: server, command: "COMMAND"MORE, output_to: out}
+  - {id: done, type: return, value: {count: "{{ state.out.stdout | length }}", truncated: "{{ state.out.truncated }}"}}
+"""
+REACTIVE = """
+name: reactive
+dialect: reactive
+default_state: {raw: {count: 0}}
+steps:
+  - id: print
+    type: shell_command
+    command: "COMMAND"MORE
+    state_update: {path: raw.count, value: "{{ result.length }}"}
+"""
+DIALECTS = {"graph": GRAPH, "stateful": STATEFUL, "reactive": REACTIVE}
+
+
+def carried_out(settings: Settings, text: str, limit: int) -> dict[str, Any]:
+    limited = dataclasses.replace(settings, limits=Limits(captured_bytes=limit, state_bytes=10 * MIB))
+
+    async def go() -> dict[str, Any]:
+        async with Service.open(limited) as service:
+            answer = await service.start(text=text)
+            state = await service.state(answer["workflow_id"])
+            return {**answer, "state": state}
+
+    return asyncio.run(go())
+
+
+def written(dialect: str, more: str = "") -> str:
+    return DIALECTS[dialect].replace("COMMAND", PRINT).replace("MORE", more)
+
+
+def count_in(dialect: str, answer: dict[str, Any]) -> int:
+    if dialect == "graph":
+        return int(answer["outputs"]["count"])
+    if dialect == "stateful":
+        return int(answer["result"]["count"] if "result" in answer else answer["outputs"]["result"]["count"])
+    return int(answer["state"]["state"]["count"])
+
+
+def test_the_limit_is_64_mib_by_default() -> None:
+    assert Limits().captured_bytes == 64 * MIB
+
+
+@pytest.mark.rows("G10", "X6")
+@pytest.mark.parametrize("dialect", DIALECTS)
+def test_output_flows_on_whole_up_to_the_limit(settings: Settings, dialect: str) -> None:
+    answer = carried_out(settings, written(dialect), 3_000_000)
+    assert answer["status"] == "completed", answer
+    assert count_in(dialect, answer) == 3_000_000
+
+
+@pytest.mark.rows("G10")
+@pytest.mark.parametrize("dialect", DIALECTS)
+def test_a_command_that_prints_more_fails_its_step(settings: Settings, dialect: str) -> None:
+    answer = carried_out(settings, written(dialect), 2_999_999)
+    assert answer["status"] == "failed"
+    assert "more than 2999999 bytes to stdout" in answer["error"]["message"]
+
+
+@pytest.mark.rows("G10")
+@pytest.mark.parametrize("dialect", DIALECTS)
+def test_truncate_keeps_the_beginning_and_says_so(settings: Settings, dialect: str) -> None:
+    answer = carried_out(
+        settings,
+        written(dialect, ", truncate: true" if dialect != "reactive" else "\n    truncate: true"),
+        1000,
+    )
+    assert answer["status"] == "completed", answer
+    assert count_in(dialect, answer) == 1000
+    if dialect == "graph":
+        assert answer["outputs"]["truncated"] is True
