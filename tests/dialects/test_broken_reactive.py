@@ -111,7 +111,7 @@ EXPECTED: Table = {
         P("wrong_value", 17, 56, "'on_interrupt' must be repeat, ask or fail, not \"maybe\"", "values: ask, fail, repeat"),
         P("wrong_value", 17, 71, "'run_on' must be agent or server, not \"nobody\"", "values: agent, server"),
         P("wrong_value", 18, 49, "'on_error' must be fail or continue, not \"retry\"", "values: continue, fail"),
-        P("unknown_input", 19, 38, "user_input has no input 'timeout'", "user_input takes: default, description, error_state_update, fallback_v"),
+        P("unknown_input", 19, 38, "user_input has no input 'run_on'", "user_input takes: default, description, error_state_update, fallback_v"),
     ],
     "ids": [
         P("bad_id", 2, 11, '"two words" cannot be an id', "an id holds letters, digits, '_' and '-', e.g. run-tests"),

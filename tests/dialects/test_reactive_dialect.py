@@ -449,7 +449,7 @@ def test_what_only_an_agent_can_do_is_handed_to_it() -> None:
     do = work(
         "{type: agent_shell_command, command: x, reason: It asks, timeout: 600000, output_format: json}"
     )
-    assert (do.step, do.by, do.timeout) == ("AgentShell", "agent", None)
+    assert (do.step, do.by, do.timeout) == ("AgentShell", "agent", 600)
     assert do.inputs == {"command": "x", "reason": "It asks", "timeout": 600, "output_format": "json"}
     ask = work("{type: user_input, prompt: Who?, type: choice, validation: {choices: [a, b]}}")
     assert (ask.step, ask.inputs["prompt_type"]) == ("UserInput", "choice")

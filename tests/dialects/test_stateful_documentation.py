@@ -17,7 +17,7 @@ from workflows_mcp.steps.registry import default_registry
 TEXT = (Path(__file__).resolve().parents[2] / "docs" / "stateful-dialect.md").read_text(encoding="utf-8")
 OWN = ("shell", "mcp_call", "prompt", "delegate")
 """The step types that are carried out and that no other dialect has by these names."""
-EVERYWHERE = {"retry"}
+EVERYWHERE = {"on_timeout", "retry"}
 """Said once for all types."""
 
 
@@ -36,7 +36,7 @@ def test_every_key_of_a_workflow_a_task_an_input_and_a_step_is_in_its_table() ->
     assert unnamed(list(KEYS), section("## A workflow")) == []
     assert unnamed(list(TASK_KEYS), section("## Tasks")) == []
     assert unnamed([*INPUT_KEYS, *RULES], section("### Inputs")) == []
-    assert unnamed([*ABOUT, *MODIFIERS, "retry"], section("### Steps")) == []
+    assert unnamed([*ABOUT, *MODIFIERS, *EVERYWHERE], section("### Steps")) == []
 
 
 def test_every_step_type_has_a_section_with_all_that_it_takes() -> None:

@@ -205,6 +205,8 @@ blocks:
         ("failure", False, True),
         ("crashed", True, False),
         ("crashed", False, False),
+        ("crashed, continue", True, False),
+        ("crashed, continue", False, True),
         ("skipped", True, False),
         ("skipped", False, True),
     ],
@@ -212,10 +214,12 @@ blocks:
 def test_a_block_runs_or_is_skipped_by_the_table_and_so_do_those_behind_it(
     run: Any, end: str, required: bool, runs: bool
 ) -> None:
+    end, _, goes_on = end.partition(", ")
+    settled = {"on_failure": "continue"} if goes_on else {"on_failure": "fail"} if end == "crashed" else {}
     document = {
         "name": "table",
         "blocks": [
-            {"id": "parent", **ENDS[end]},
+            {"id": "parent", **ENDS[end], **settled},
             {"id": "child", **ENDS["success"], "depends_on": [{"block": "parent", "required": required}]},
             {"id": "grandchild", **ENDS["success"], "depends_on": ["child"]},
             {"id": "great_grandchild", **ENDS["success"], "depends_on": ["grandchild"]},

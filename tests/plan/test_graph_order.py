@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from workflows_mcp.plan.graph import arrange, cycles, execution_waves, tolerated, topological, unreachable
+from workflows_mcp.plan.graph import arrange, cycles, execution_waves, tolerated_by, topological, unreachable
 from workflows_mcp.plan.model import Do, Graph, Node
 
 Needs = list[list[int]]
@@ -125,17 +125,19 @@ def test_execution_waves_lists_ids_wave_by_wave() -> None:
 
 
 @pytest.mark.parametrize(
-    ("required_by", "watched", "expected"),
+    ("required_by", "optional_for", "expected"),
     [
-        ([[1], []], [], [False, False]),
-        ([[1], []], [1], [True, True]),
-        ([[1], []], [0], [True, False]),
-        ([[1, 2], [], []], [1], [False, True, False]),
-        ([[1, 2], [], []], [1, 2], [True, True, True]),
-        ([[1], [2], []], [2], [True, True, True]),
+        ([[1], []], [[], []], [[], []]),
+        ([[1], [], []], [[], [2], []], [[2], [2], []]),
+        ([[1], [], []], [[2], [], []], [[2], [], []]),
+        ([[1, 2], [], [], []], [[], [3], [], []], [[], [3], [], []]),
+        ([[1, 2], [], [], [], []], [[], [3], [4], [], []], [[3, 4], [3], [4], [], []]),
+        ([[1], [2], [], []], [[], [], [3], []], [[3], [3], [3], []]),
     ],
 )
-def test_a_failure_is_tolerated_if_somebody_looks_at_it_or_at_all_that_it_skips(
-    required_by: Sequence[Sequence[int]], watched: list[int], expected: list[bool]
+def test_a_failure_is_tolerated_by_who_does_not_need_it_or_all_that_it_skips(
+    required_by: Sequence[Sequence[int]],
+    optional_for: Sequence[Sequence[int]],
+    expected: Sequence[Sequence[int]],
 ) -> None:
-    assert tolerated(required_by, range(len(required_by)), watched) == expected
+    assert tolerated_by(required_by, range(len(required_by)), optional_for) == expected

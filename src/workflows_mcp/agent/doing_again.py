@@ -31,9 +31,9 @@ from workflows_mcp.machine.events import (
     StateUpdated,
     Stopped,
 )
+from workflows_mcp.machine.handling import failed
 from workflows_mcp.machine.machine import Machine
 from workflows_mcp.machine.rules import fails_the_workflow
-from workflows_mcp.machine.scope import failed
 from workflows_mcp.machine.sequence import ends_with
 from workflows_mcp.machine.state import TERMINAL, Record, RunState, Scope
 from workflows_mcp.plan.model import Bundle, Node, Steps
@@ -62,9 +62,10 @@ def _fails(machine: Machine, scope: Scope, prefix: str, node: Node, record: Reco
         return node.id == scope.failure.address[len(prefix) :].partition("/")[0]
     if scope.each is not None:
         return failed(record)
-    if isinstance(machine.plan_named(scope.workflow).body, Steps):
-        return ends_with(node, record)
-    return fails_the_workflow(node, record)
+    plan = machine.plan_named(scope.workflow)
+    if isinstance(plan.body, Steps):
+        return ends_with(plan, node, record)
+    return fails_the_workflow(plan, node, record)
 
 
 def carried_out(events: Sequence[Event]) -> list[str]:

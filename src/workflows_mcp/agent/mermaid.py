@@ -17,8 +17,8 @@ from collections.abc import Iterator, Sequence
 
 from workflows_mcp.agent.previews import shortened
 from workflows_mcp.agent.walk import Visited, blocks_in
+from workflows_mcp.machine.handling import failed
 from workflows_mcp.machine.machine import Machine
-from workflows_mcp.machine.scope import failed
 from workflows_mcp.machine.state import Record, Scope
 from workflows_mcp.plan.model import (
     Branch,

@@ -9,8 +9,8 @@ from workflows_mcp.agent.parts import Part, whole_run
 from workflows_mcp.agent.tasks import NOBODY, Duties, Framed, Heard, duties_of
 from workflows_mcp.agent.walk import Visited, block_at
 from workflows_mcp.limits import DEFAULT_LIMITS, Limits
+from workflows_mcp.machine.handling import failed
 from workflows_mcp.machine.machine import Machine
-from workflows_mcp.machine.scope import failed
 from workflows_mcp.machine.state import TERMINAL, Scope
 from workflows_mcp.plan.model import Steps
 

@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from workflows_mcp.agent.parts import Part, task_of
-from workflows_mcp.machine.scope import failed
+from workflows_mcp.machine.handling import failed
 from workflows_mcp.machine.state import TERMINAL, Frame, Record, RunState, Scope
 from workflows_mcp.plan.items import names_of_items
 

@@ -18,11 +18,11 @@ from typing import Any
 
 from workflows_mcp.machine.computed import Trace
 from workflows_mcp.machine.events import Event
+from workflows_mcp.machine.handling import failed
 from workflows_mcp.machine.home import Home
 from workflows_mcp.machine.machine import Machine
 from workflows_mcp.machine.open_scope import OpenScope
 from workflows_mcp.machine.program import MisplacedError
-from workflows_mcp.machine.scope import failed
 from workflows_mcp.machine.state import TERMINAL, Record
 from workflows_mcp.plan.model import Bundle, Node
 

@@ -23,8 +23,9 @@ from workflows_mcp.agent.waiting import why
 from workflows_mcp.agent.walk import block_at
 from workflows_mcp.errors import Place
 from workflows_mcp.limits import Limits
+from workflows_mcp.machine.handling import failed
 from workflows_mcp.machine.machine import Machine
-from workflows_mcp.machine.scope import failed, outputs_of
+from workflows_mcp.machine.scope import outputs_of
 from workflows_mcp.machine.state import Fault
 from workflows_mcp.steps.registry import StepRegistry
 from workflows_mcp.values import Value

@@ -77,6 +77,8 @@ class FlatLayout(Generic[D]):
             retry=step.retry,
             for_each=step.for_each,
             on_interrupt=step.on_interrupt,
+            on_timeout=step.on_timeout,
+            timeout_answer=step.timeout_answer,
             goes_to=spot.goes_to,
             **more,
         )

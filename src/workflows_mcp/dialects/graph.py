@@ -24,7 +24,7 @@ from workflows_mcp.dialects.step_keys import duplicate_id
 from workflows_mcp.dialects.yaml_source import Document
 from workflows_mcp.errors import Problem
 from workflows_mcp.expressions.dollar import Dollar
-from workflows_mcp.plan.graph import Arrangement, arrange, cycles, tolerated, topological
+from workflows_mcp.plan.graph import Arrangement, arrange, cycles, tolerated_by, topological
 from workflows_mcp.plan.model import SEMANTICS, Graph, Need, Node, Plan
 from workflows_mcp.plan.references import LANGUAGES, ReferenceReader, Use, Uses, secrets_in, watched_blocks
 from workflows_mcp.plan.resolution import MOST_PROBLEMS, check_references
@@ -60,7 +60,7 @@ def compile_graph(document: Document, registry: StepRegistry) -> tuple[Plan, lis
     drafts = _read_blocks(reader, value.get("blocks"), problems)
     outputs, uses_of_outputs = _read_outputs(value.get("outputs"), references, problems)
     needs = _resolve_dependencies(drafts, document, problems)
-    nodes, ordered = _nodes(drafts, needs, uses_of_outputs, problems)
+    nodes, ordered = _nodes(drafts, needs, problems)
     plan = Plan(
         name=text_of(value, "name", (), document, problems) or PurePath(document.source.file).stem,
         dialect="graph",
@@ -186,14 +186,14 @@ def _resolve_dependencies(
 
 
 def _nodes(
-    drafts: list[Draft], needs: list[dict[int, bool]], in_outputs: list[Use], problems: list[Problem]
+    drafts: list[Draft], needs: list[dict[int, bool]], problems: list[Problem]
 ) -> tuple[tuple[Node, ...], bool]:
     """The nodes with their places in the order, and whether there is an order."""
     arrangement = arrange([list(needed) for needed in needs])
     ordered = arrangement.complete
     if not ordered:
         problems += _cycles(drafts, needs, arrangement)
-    watched = _tolerated(drafts, needs, in_outputs, arrangement)
+    watched = _tolerated(drafts, needs, arrangement)
     nodes = tuple(
         Node(
             id=draft.id,
@@ -202,14 +202,17 @@ def _nodes(
             needs=tuple([_need(draft, drafts[position].id, position, it) for position, it in needed.items()]),
             condition=draft.condition,
             on_failure=draft.on_failure,
-            tolerated=looked_at,
+            tolerated=bool(watchers),
+            tolerated_by=watchers,
             wave=wave,
             order=order,
             retry=draft.retry,
             for_each=draft.for_each,
             on_interrupt=draft.on_interrupt,
+            on_timeout=draft.on_timeout,
+            timeout_answer=draft.timeout_answer,
         )
-        for draft, needed, looked_at, wave, order in zip(
+        for draft, needed, watchers, wave, order in zip(
             drafts, needs, watched, arrangement.waves, arrangement.order, strict=True
         )
     )
@@ -239,20 +242,22 @@ def _cycles(drafts: list[Draft], needs: list[dict[int, bool]], arrangement: Arra
 
 
 def _tolerated(
-    drafts: list[Draft], needs: list[dict[int, bool]], in_outputs: list[Use], arrangement: Arrangement
-) -> list[bool]:
+    drafts: list[Draft], needs: list[dict[int, bool]], arrangement: Arrangement
+) -> list[tuple[str, ...]]:
+    """For each block the ids of those that handle its failure: `machine.handling` has the rules. Outputs of
+    the workflow are not among them: they only report it."""
     repeated = {draft.id for draft in drafts if draft.for_each is not None}
-    looked_at = watched_blocks(in_outputs, repeated)
+    readers: dict[str, list[str]] = {}
     for draft in drafts:
-        looked_at |= watched_blocks(draft.uses, repeated)
-    watched = {index for index, draft in enumerate(drafts) if draft.id in looked_at}
+        for block in watched_blocks(draft.uses, repeated):
+            readers.setdefault(block, []).append(draft.id)
     required_by: list[list[int]] = [[] for _ in drafts]
-    optional: set[int] = set()
+    optional_for: list[list[int]] = [[] for _ in drafts]
     for index, needed in enumerate(needs):
         for position, required in needed.items():
-            if required:
-                required_by[position].append(index)
-            else:
-                optional.add(position)
-    put_up_with = tolerated(required_by, topological(arrangement.order), optional)
-    return [fine or index in watched for index, fine in enumerate(put_up_with)]
+            (required_by if required else optional_for)[position].append(index)
+    tolerant = tolerated_by(required_by, topological(arrangement.order), optional_for)
+    return [
+        tuple(dict.fromkeys([*(drafts[other].id for other in others), *readers.get(draft.id, ())]))
+        for draft, others in zip(drafts, tolerant, strict=True)
+    ]

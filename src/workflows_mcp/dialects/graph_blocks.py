@@ -10,10 +10,16 @@ from dataclasses import dataclass, field
 from workflows_mcp.dialects.document_keys import unknown_keys
 from workflows_mcp.dialects.repetition import FOR_EACH_KEYS, read_for_each, read_retry
 from workflows_mcp.dialects.step_inputs import StepShape, check_step_inputs
-from workflows_mcp.dialects.step_keys import read_id, read_on_failure, read_on_interrupt, read_timeout
+from workflows_mcp.dialects.step_keys import (
+    read_id,
+    read_on_failure,
+    read_on_interrupt,
+    read_on_timeout,
+    read_timeout,
+)
 from workflows_mcp.dialects.yaml_source import Document
 from workflows_mcp.errors import Problem
-from workflows_mcp.plan.model import Call, Do, ForEach, OnFailure, OnInterrupt
+from workflows_mcp.plan.model import Call, Do, ForEach, OnFailure, OnInterrupt, OnTimeout
 from workflows_mcp.plan.references import ReferenceReader, Use, blocks_asked_about
 from workflows_mcp.steps.registry import StepRegistry
 from workflows_mcp.values import Value, did_you_mean, kind_and_value, nearest, shown
@@ -32,6 +38,7 @@ KEYS = (
     "on_failure",
     "on_interrupt",
     "timeout",
+    "on_timeout",
     "retry",
     "for_each",
     "max_parallel",
@@ -62,6 +69,8 @@ class Draft:
     condition: str | None = None
     on_failure: OnFailure | None = None
     on_interrupt: OnInterrupt = "repeat"
+    on_timeout: OnTimeout = "fail"
+    timeout_answer: dict[str, Value] | None = None
     retry: dict[str, Value] | None = None
     for_each: ForEach | None = None
     dependencies: list[Dependency] = field(default_factory=list)
@@ -112,6 +121,16 @@ class BlockReader:
             path = (*at, "retry")
             draft.retry, uses = read_retry(block["retry"], path, self.references, self.problems.append)
             draft.uses += uses
+        if "on_timeout" in block:
+            read_on_timeout(
+                draft,
+                block["on_timeout"],
+                (*at, "on_timeout"),
+                self.references,
+                self.problems.append,
+                step=shape.step if shape is not None else None,
+                inputs=inputs or {},
+            )
         if not block.keys().isdisjoint(FOR_EACH_KEYS):
             draft.for_each, uses = read_for_each(
                 block, draft.condition, at, self.references, self.problems.append

@@ -40,10 +40,11 @@ CONTROL: dict[str, tuple[str, ...]] = {
         "sub_agent_prompt_override",
         "on_sub_agent_error",
         "timeout",
+        "on_timeout",
         "state_update",
         "error_state_update",
     ),
-    "include_workflow": ("workflow", "inputs", "on_complete", "timeout", *FAILING),
+    "include_workflow": ("workflow", "inputs", "on_complete", "timeout", "on_timeout", *FAILING),
     "state_update": ("path", "value", "operation", "transform", "updates", "on_error"),
     "user_message": ("message", "on_error"),
     "exit": (),
@@ -105,6 +106,8 @@ def read_control(reader: StepReader, draft: ReactiveDraft, step: dict[str, Value
     if "on_error" in CONTROL[kind] and kind != "include_workflow" and "on_error" in step:
         reader.on_error_of_control(draft, step["on_error"])
     READERS[kind](reader, draft, step)
+    if "on_timeout" in CONTROL[kind]:
+        reader.on_timeout(draft, step)
 
 
 def _read_conditional(reader: StepReader, draft: ReactiveDraft, step: dict[str, Value]) -> None:

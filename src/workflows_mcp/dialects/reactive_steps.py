@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Collection, Mapping
+from types import MappingProxyType
 from typing import ClassVar
 
 from workflows_mcp.dialects.document_keys import unknown_keys
@@ -14,7 +15,7 @@ from workflows_mcp.dialects.reactive_control import ABOUT, CONTROL, FAILING, rea
 from workflows_mcp.dialects.reactive_drafts import ReactiveDraft
 from workflows_mcp.dialects.reactive_values import ReactiveValues
 from workflows_mcp.dialects.step_inputs import StepShape, check_step_inputs
-from workflows_mcp.dialects.step_keys import ID, ON_FAILURE, read_on_interrupt, read_word
+from workflows_mcp.dialects.step_keys import ID, ON_FAILURE, read_on_interrupt, read_on_timeout, read_word
 from workflows_mcp.dialects.step_types import StepTypes
 from workflows_mcp.errors import Problem
 from workflows_mcp.plan.model import Do
@@ -59,9 +60,9 @@ _MEANT = {
 
 def keys_beside(step: Step) -> tuple[str, ...]:
     """What a step of a type that is carried out takes beside its inputs."""
-    keys = [*ABOUT, *FAILING]
+    keys = [*ABOUT, *FAILING, "timeout", "on_timeout"]
     if step.can_run:
-        keys += ["on_interrupt", "timeout"]
+        keys.append("on_interrupt")
     if step.can_run and step.can_ask:
         keys.append("run_on")
     if OUTPUT_FORMAT in step.told.get(DIALECT, {}):
@@ -164,6 +165,18 @@ class StepReader(StepTypes, ReactiveValues):
                 hint = "write on_error: continue, or on_error: retry to try it again before"
                 self.problem("wrong_value", message, hint, path, on_key=True)
 
+    def on_timeout(
+        self,
+        draft: ReactiveDraft,
+        step: Mapping[str, Value],
+        kind: Step | None = None,
+        inputs: Mapping[str, Value] = MappingProxyType({}),
+    ) -> None:
+        path = (*draft.at, "on_timeout")
+        read_on_timeout(
+            draft, step.get("on_timeout"), path, self.references, self.report, step=kind, inputs=inputs
+        )
+
     def _without_retry(self, key: str, path: Path) -> None:
         message = f"'{key}' counts only with on_error: retry; this step is not tried again"
         hint = "write on_error: retry, or remove it"
@@ -205,6 +218,7 @@ class StepReader(StepTypes, ReactiveValues):
             path = (*at, "on_interrupt")
             draft.on_interrupt = read_on_interrupt(step["on_interrupt"], path, self.report)
         self.failing(draft, step)
+        self.on_timeout(draft, step, kind, inputs)
 
     def _given(
         self, draft: ReactiveDraft, shape: StepShape, step: dict[str, Value]
@@ -252,12 +266,11 @@ class StepReader(StepTypes, ReactiveValues):
         inputs: Mapping[str, Value],
         by: Hands,
     ) -> Value:
-        """When the server ends the step; an agent is told how long it may take, and sees to it itself."""
+        """When the server ends the step. An agent has as long as the step says; what the type itself says of
+        time is for the agent to keep to."""
         within = shape.step.timeout_input
-        if by == "agent":
-            return None
         if within is not None:
-            return inputs.get(within, shape.default_timeout)
+            return inputs.get(within, shape.default_timeout if by == "server" else None)
         return self.seconds(draft, step, "timeout", least=1)
 
     def _unknown(self, draft: ReactiveDraft, step: dict[str, Value]) -> None:

@@ -285,6 +285,9 @@ def _block_keys(steps: list[Step]) -> dict[str, Schema]:
             "description": "Seconds after which the block is stopped, and has failed.",
             **number_or_expression({"type": ["number", "null"], "exclusiveMinimum": 0}),
         },
+        "on_timeout": {
+            "description": "After a timeout: fail, retry, or continue; of a question, the answer to take.",
+        },
         "retry": {"$ref": "#/$defs/retry"},
         "for_each": {
             "description": "A list or an object: the block is done once for each item, `${each.value}`.",

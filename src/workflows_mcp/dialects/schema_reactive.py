@@ -233,6 +233,9 @@ def _step_keys() -> dict[str, Schema]:
         "retry_delay": {"description": "Milliseconds before it is tried again.", **delay},
         "fallback_value": {"description": "Its result when it has failed for good."},
         "timeout": {"description": "Milliseconds after which it is ended, and has failed.", **limit},
+        "on_timeout": {
+            "description": "After a timeout: fail, retry, or continue; of a question, the answer to take.",
+        },
         "on_interrupt": {
             "description": "What becomes of it if a crash cuts it off.",
             "enum": [*ON_INTERRUPT, None],

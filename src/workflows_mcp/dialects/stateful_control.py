@@ -26,11 +26,11 @@ MODIFIERS = ("output_to", "when", "on_error")
 CONTROL: dict[str, tuple[str, ...]] = {
     "condition": ("if", "then", "else"),
     "set_state": ("updates",),
-    "foreach": ("items", "task", "agent", "sequential", "max_parallel", "retry"),
+    "foreach": ("items", "task", "agent", "sequential", "max_parallel", "timeout", "on_timeout", "retry"),
     "return": ("value",),
     "goto": ("target", "max_iterations", "on_limit"),
     "wait": ("duration_seconds", "message"),
-    "workflow": ("workflow", "inputs", "timeout", "retry"),
+    "workflow": ("workflow", "inputs", "timeout", "on_timeout", "retry"),
 }
 """The types that are operations of the plan, with their own keys."""
 REQUIRED: dict[str, dict[str, str]] = {
@@ -71,6 +71,8 @@ def read_control(reader: StepReader, draft: StepDraft, step: dict[str, Value]) -
             reader.problem("missing_key", message, f"add a line: {example}", at)
     READERS[kind](reader, draft, step)
     reader.retry(draft, step)
+    if "on_timeout" in CONTROL[kind]:
+        reader.on_timeout(draft, step)
 
 
 def _read_condition(reader: StepReader, draft: StepDraft, step: dict[str, Value]) -> None:
@@ -116,12 +118,15 @@ def _read_foreach(reader: StepReader, draft: StepDraft, step: dict[str, Value]) 
     check_children(items, limit, at, reader.limits, reader.report, ", or sequential: true")
     agent = reader.agent(step.get("agent"), (*at, "agent"))
     draft.for_each = ForEach(items, limit, agent=agent)
+    timeout, uses = read_timeout(step.get("timeout"), (*at, "timeout"), reader.references, reader.report)
+    draft.uses += uses
+    draft.do = Call(None, timeout=timeout, of_item=True)
     task = step.get("task")
     if task is None:
         return
     if isinstance(task, str) and task in reader.tasks:
         draft.task = task
-        draft.do = Call(f"{reader.workflow}#{task}", of_item=True)
+        draft.do = Call(f"{reader.workflow}#{task}", timeout=timeout, of_item=True)
         return
     draft.task = nearest(str(task), reader.tasks)
     hint = did_you_mean(str(task), reader.tasks, what="tasks")

@@ -52,9 +52,9 @@ def _spelt(key: str, step: dict[str, Value]) -> str:
 
 def keys_beside(step: Step) -> tuple[str, ...]:
     """What a step of a type that is carried out takes beside its inputs."""
-    keys = [*ABOUT, *MODIFIERS, "retry"]
+    keys = [*ABOUT, *MODIFIERS, "timeout", "on_timeout", "retry"]
     if step.can_run:
-        keys += ["on_interrupt", "timeout"]
+        keys.append("on_interrupt")
     if step.can_run and step.can_ask:
         keys.append("run_on")
     return tuple(keys)
@@ -146,6 +146,7 @@ class StepReader(StepTypes, StatefulValues):
         else:
             draft.on_interrupt = kind.on_interrupt
         self.retry(draft, step)
+        self.on_timeout(draft, step, kind, inputs)
 
     def _timeout(
         self,
@@ -155,13 +156,13 @@ class StepReader(StepTypes, StatefulValues):
         inputs: dict[str, Value],
         by: Hands,
     ) -> Value:
-        """When the server ends the step. An agent is told how long it may take, and sees to it itself: a
-        command that it must first ask its user for has not begun when it is handed out."""
+        """When the server ends the step. An agent has as long as the step says; what the type itself says of
+        time is for the agent to keep to: a command that it must first ask its user for has not begun when it
+        is handed out."""
         within = shape.step.timeout_input
-        if by == "agent":
-            return None
         if within is not None:
-            return inputs.get(within, shape.default_timeout)
+            default = shape.default_timeout if by == "server" else None
+            return inputs.get(within, default) if by == "server" or step.get(within) is not None else None
         path = (*draft.at, "timeout")
         timeout, uses = read_timeout(step.get("timeout"), path, self.references, self.report)
         draft.uses += uses

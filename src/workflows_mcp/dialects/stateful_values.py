@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
+from types import MappingProxyType
 from typing import ClassVar
 
 from workflows_mcp.dialects.repetition import read_retry
 from workflows_mcp.dialects.stateful_drafts import StepDraft
+from workflows_mcp.dialects.step_keys import read_on_timeout
 from workflows_mcp.dialects.step_values import StepValues
+from workflows_mcp.steps.base import Step
 from workflows_mcp.values import Value, shown
 
 Path = tuple[str | int, ...]
@@ -36,6 +40,18 @@ class StatefulValues(StepValues):
             path = (*draft.at, "retry")
             draft.retry, uses = read_retry(step["retry"], path, self.references, self.report)
             draft.uses += uses
+
+    def on_timeout(
+        self,
+        draft: StepDraft,
+        step: dict[str, Value],
+        kind: Step | None = None,
+        inputs: Mapping[str, Value] = MappingProxyType({}),
+    ) -> None:
+        path = (*draft.at, "on_timeout")
+        read_on_timeout(
+            draft, step.get("on_timeout"), path, self.references, self.report, step=kind, inputs=inputs
+        )
 
     def agent(self, given: Value, path: Path) -> str:
         if given is None or (isinstance(given, str) and AGENT.fullmatch(given)):

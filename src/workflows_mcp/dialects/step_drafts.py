@@ -9,7 +9,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import Self, TypeVar
 
-from workflows_mcp.plan.model import ForEach, OnFailure, OnInterrupt, OnLimit, Operation, SetState
+from workflows_mcp.plan.model import ForEach, OnFailure, OnInterrupt, OnLimit, OnTimeout, Operation, SetState
 from workflows_mcp.plan.references import Use
 from workflows_mcp.values import Value
 
@@ -27,6 +27,8 @@ class Draft:
     condition: str | None = None
     on_failure: OnFailure | None = None
     on_interrupt: OnInterrupt = "repeat"
+    on_timeout: OnTimeout = "fail"
+    timeout_answer: dict[str, Value] | None = None
     retry: dict[str, Value] | None = None
     for_each: ForEach | None = None
     uses: list[Use] = field(default_factory=list)

@@ -7,12 +7,15 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping, Sequence
+from types import MappingProxyType
+from typing import Any, Protocol
 
 from workflows_mcp.dialects.yaml_source import Document
 from workflows_mcp.errors import Problem
 from workflows_mcp.plan.conversion import converted
-from workflows_mcp.plan.model import OnFailure, OnInterrupt, OnLimit
+from workflows_mcp.plan.model import Do, OnFailure, OnInterrupt, OnLimit, OnTimeout
 from workflows_mcp.plan.references import ReferenceReader, Use
+from workflows_mcp.steps.base import Step
 from workflows_mcp.values import Value, did_you_mean, kind_and_value, shown
 
 Path = tuple[str | int, ...]
@@ -22,6 +25,17 @@ ID = re.compile(r"[\w-]+")
 ON_FAILURE = ("fail", "continue")
 ON_INTERRUPT = ("repeat", "ask", "fail")
 ON_LIMIT = ("fail", "continue")
+ON_TIMEOUT = ("fail", "retry", "continue")
+
+
+class TimedDraft(Protocol):
+    """What the drafts of blocks and of steps have in common for this module."""
+
+    do: Any
+    retry: dict[str, Value] | None
+    uses: list[Use]
+    on_timeout: OnTimeout
+    timeout_answer: dict[str, Value] | None
 
 
 def read_id(given: Value, at: Path, document: Document, what: str, report: Report) -> str | None:
@@ -112,6 +126,59 @@ def read_on_limit(step: Mapping[str, Value], at: Path, report: Report) -> OnLimi
         hint = "add a line: max_iterations: 10, or remove on_limit"
         report(Problem("missing_key", "'on_limit' needs 'max_iterations'", hint, path, on_key=True))
     return "continue" if read_word(given, ON_LIMIT, path, report) == "continue" else "fail"
+
+
+def read_on_timeout(
+    draft: TimedDraft,
+    given: Value,
+    path: Path,
+    references: ReferenceReader,
+    report: Report,
+    *,
+    step: Step | None = None,
+    inputs: Mapping[str, Value] = MappingProxyType({}),
+) -> None:
+    """What becomes of a step that has timed out: fail, retry or continue, or, of a question, its answer.
+
+    An answer that is one of these words is written `{answer: retry}`.
+    """
+    if given is None:
+        return
+    if draft.do.timeout is None and draft.do != Do(""):
+        message = "'on_timeout' needs a 'timeout': without one nothing times out"
+        report(Problem("missing_key", message, "add a line: timeout: 600", path, on_key=True))
+    if given == "retry":
+        draft.retry = _retried_on_timeout(draft.retry)
+    elif given == "continue":
+        draft.on_timeout = "continue"
+    elif given == "fail":
+        pass
+    elif step is not None and step.takes_default_answer:
+        is_mapping = isinstance(given, dict) and set(given) == {"answer"}
+        value = given["answer"] if is_mapping else given
+        path = (*path, "answer") if is_mapping else path
+        malformed = len(references.problems)
+        uses = references.in_value(value, path)
+        draft.uses += uses
+        dynamic = bool(uses) or len(references.problems) > malformed
+        try:
+            draft.timeout_answer = step.default_answer(inputs, value, dynamic=dynamic)
+        except ValueError as error:
+            hint = "an answer that could be given, or one of: fail, retry, continue"
+            report(Problem("wrong_value", f"'on_timeout' {error}", hint, path))
+    else:
+        read_word(given, ON_TIMEOUT, path, report)
+
+
+def _retried_on_timeout(retry: dict[str, Value] | None) -> dict[str, Value]:
+    """The rule of a step that is tried again after a timeout, whatever else it is tried again for."""
+    if retry is None:
+        return {"attempts": 3, "delay": 0, "on": ["timeout"]}
+    kinds = retry.get("on")
+    if kinds is None:
+        return retry
+    listed = kinds if isinstance(kinds, list) else [kinds]
+    return retry if "timeout" in listed or "any" in listed else {**retry, "on": [*listed, "timeout"]}
 
 
 def named_tasks(

@@ -42,6 +42,8 @@ if TYPE_CHECKING:
 
 STARTING = "~start"
 """Instead of the key of a step: the state that the run begins with could not be made in time."""
+ANSWERING = "~unanswered"
+"""What the key of a question ends with whose answer by on_timeout could not be made in time."""
 _MARKS = 50
 """How many marks of a run are kept, and how many updates are known again."""
 
@@ -125,6 +127,8 @@ def timer_fired(machine: Machine, event: TimerFired) -> None:
         machine.end(scope, index, event.at, "completed", "success", outputs)
         return
     message = f"timed out after {frame.timeout:g} s"
+    if frame.kind == "agent" and not frame.cut_off and answered_by_definition(machine, address, event.at):
+        return
     if frame.kind == "step":
         frame.stopping = message
         machine.wish(StopStep(event.key, message))
@@ -135,6 +139,28 @@ def timer_fired(machine: Machine, event: TimerFired) -> None:
         return
     stop(machine, address, frame, event.at, "its caller timed out")
     machine.fail(scope, index, event.at, fault)
+
+
+def answered_by_definition(machine: Machine, address: str, at: float) -> bool:
+    """Nobody has answered a question in time: take the answer that its definition has for that, if any."""
+    scope, index = machine.locate(address)
+    if scope.program.nodes[index].timeout_answer is None:
+        return False
+    frame = machine.state.frames.pop(address)
+    fault = machine.known_to_stop(scope, index, ANSWERING)
+    if fault is None:
+        try:
+            outputs = scope.program.prepared(index).timeout_answer(scope.names_for(index))
+        except MisplacedError as error:
+            fault = machine.fault_of(scope, index, error)
+            if error.cause.code in (TOO_SLOW, TOO_LARGE):
+                machine.note_stop(scope, index, fault, ANSWERING)
+    if fault is not None:
+        machine.fail(scope, index, at, fault)
+    else:
+        message = f"nobody answered within {frame.timeout:g} s: the answer of on_timeout was taken"
+        machine.end(scope, index, at, "completed", "success", outputs, message)
+    return True
 
 
 def plan_loaded(machine: Machine, event: PlanLoaded) -> None:

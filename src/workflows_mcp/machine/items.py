@@ -10,10 +10,10 @@ from collections import deque
 from collections.abc import Sequence
 from typing import Any
 
+from workflows_mcp.machine.handling import failed, failure_kind
 from workflows_mcp.machine.names import Names
 from workflows_mcp.machine.open_scope import OpenScope
 from workflows_mcp.machine.program import Evaluate, PreparedNode, Program
-from workflows_mcp.machine.scope import failed
 from workflows_mcp.machine.state import Fault, Record, Scope
 from workflows_mcp.plan.items import item_node, name_of_item, names_of_items
 from workflows_mcp.plan.model import Plan
@@ -120,6 +120,8 @@ def items_outcome(prefix: str, scope: Scope, program: Program) -> tuple[str | No
             wrong.append((key, record))
     if not wrong:
         return None, None
+    if program.nodes[0].on_timeout == "continue":  # what is worse than a timeout is the reason
+        wrong.sort(key=lambda item: failure_kind(item[1]) == "timeout")
     key, record = wrong[0]
     reason = (record.message or "no reason was given")[:_MESSAGE_CHARS]
     message = f"{len(wrong)} of {len(keys)} items failed: '{key}': {reason}"

@@ -39,6 +39,7 @@ from workflows_mcp.machine.commands import (
 from workflows_mcp.machine.events import Event, Stopped
 from workflows_mcp.machine.expected import refuse_unexpected
 from workflows_mcp.machine.facts import APPLY
+from workflows_mcp.machine.handling import failed
 from workflows_mcp.machine.home import Home
 from workflows_mcp.machine.items import OpenItems, items_outcome
 from workflows_mcp.machine.lanes import REACTIVE, left_behind, stop_items, stop_leftovers
@@ -47,7 +48,6 @@ from workflows_mcp.machine.operations import enter, step_command
 from workflows_mcp.machine.program import MisplacedError, Program, program_of
 from workflows_mcp.machine.reactive import OpenReactive, initial_state
 from workflows_mcp.machine.rules import finished_scope, outputs_if_not_run, skip_reason
-from workflows_mcp.machine.scope import failed
 from workflows_mcp.machine.scopes import OpenScopes
 from workflows_mcp.machine.sequence import OpenSequence, finished_sequence
 from workflows_mcp.machine.state import (

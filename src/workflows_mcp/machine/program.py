@@ -251,6 +251,11 @@ class PreparedNode:
         """What takes the place of its result."""
         return compile_value(self.node.fallback, self._language, self._layout.fallback)(scope)
 
+    def timeout_answer(self, scope: Scope) -> dict[str, Value]:
+        """The outputs of a question that nobody has answered in time."""
+        outputs = compile_value(self.node.timeout_answer, self._language, self._layout.on_timeout)(scope)
+        return dict(outputs)
+
     def _prepare(self, changes: tuple[Change, ...]) -> list[PreparedChange]:
         from workflows_mcp.machine.prepared_changes import prepared_changes
 

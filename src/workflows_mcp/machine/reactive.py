@@ -15,11 +15,12 @@ from workflows_mcp.errors import TOO_LARGE, TOO_SLOW
 from workflows_mcp.expressions.base import MISSING, Code
 from workflows_mcp.limits import Limits
 from workflows_mcp.machine.changes import Path, WrongChange, value_at
+from workflows_mcp.machine.handling import failed, handler_of
 from workflows_mcp.machine.home import Changes, Home
 from workflows_mcp.machine.names import Names
 from workflows_mcp.machine.prepared_changes import PreparedChange, given_by
 from workflows_mcp.machine.program import MisplacedError, Program, compile_value
-from workflows_mcp.machine.scope import failed, iso
+from workflows_mcp.machine.scope import iso
 from workflows_mcp.machine.sequence import OpenSequence, ends_with, result_of
 from workflows_mcp.machine.state import TERMINAL, Fault, Record, Scope
 from workflows_mcp.plan.items import names_of_items
@@ -119,7 +120,7 @@ class OpenReactive(OpenSequence):
             if self.scope.at_end:
                 return self._at_end()
             return []  # it went on when the items were begun
-        if ends_with(node, record):
+        if ends_with(self.program.plan, node, record):
             return self._failed(node, record)
         return self.go_on(index)
 
@@ -127,7 +128,7 @@ class OpenReactive(OpenSequence):
         """It is at its end: where it goes on because items have failed that nobody waited for before."""
         for index, node in enumerate(self.program.nodes):
             record = self.scope.records.get(node.id) or Record()
-            if _is_loose(node, record) and ends_with(node, record):
+            if _is_loose(node, record) and ends_with(self.program.plan, node, record):
                 self._guarded(machine, index, self._make_fresh, BEGINNING)
                 self.finished = False
                 return self._failed(node, record)
@@ -180,7 +181,7 @@ class OpenReactive(OpenSequence):
         from workflows_mcp.machine.lanes import stop_leftovers
 
         plan, scope = self.program.plan, self.scope
-        if scope.failure is not None or scope.tries >= plan.tries or not ends_with(node, record):
+        if scope.failure is not None or scope.tries >= plan.tries or not ends_with(plan, node, record):
             return
         seed = f"{self.seed()}/{self.prefix}"
         if plan.semantics > 1:
@@ -214,12 +215,18 @@ class OpenReactive(OpenSequence):
         record = self.scope.records[node.id]
         if failed(record) and node.has_fallback:
             self._guarded(machine, index, self._fall_back, FALLING_BACK)
-        if record.status == "completed" and (not failed(record) or _puts_up(node)):
+        if record.status == "completed" and (not failed(record) or self._tolerates_items(node, record)):
             self._guarded(machine, index, self._keep, SETTLING)
         if failed(record):
             self._guarded(machine, index, self._note_failure, NOTING)
             if not _is_loose(node, record):
                 self._guarded(machine, index, self._make_fresh, BEGINNING)
+
+    def _tolerates_items(self, node: Node, record: Record) -> bool:
+        """Whether what came of all items is its result, although some have failed."""
+        if node.for_each is None:
+            return False
+        return _puts_up(node) or handler_of(self.program.plan, node, record) is not None
 
     def _fall_back(self, machine: Machine, index: int, node: Node, record: Record) -> None:
         value = node.fallback

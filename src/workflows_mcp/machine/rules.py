@@ -1,14 +1,7 @@
 """The rules of a graph: when a block is skipped, and how a workflow went once all its blocks have ended.
 
-| the dependency                     | required: true | required: false |
-| ---------------------------------- | -------------- | --------------- |
-| completed, success                 | run            | run             |
-| completed, failure                 | skip           | run             |
-| failed (it could not be carried out) | skip         | skip            |
-| skipped                            | skip           | run             |
-
-A dependency that does not say `required` and that the block's own condition asks how it went leaves the
-decision to the condition.
+What a failure means for those after it, and for the workflow, is in `handling`. A dependency that does not
+say `required`, and of which the block's own condition asks how it went, leaves the decision to the condition.
 """
 
 from __future__ import annotations
@@ -17,8 +10,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from workflows_mcp.machine.handling import failed, handler_of, runs_after
 from workflows_mcp.machine.program import MisplacedError, Program
-from workflows_mcp.machine.scope import failed, succeeded
 from workflows_mcp.machine.state import Fault, Record, Scope
 from workflows_mcp.plan.model import Call, Node, Plan
 from workflows_mcp.values import Value
@@ -33,7 +26,7 @@ def skip_reason(program: Program, index: int, records: dict[str, Record]) -> str
         record = records[name]
         if need.watched:
             continue
-        if record.status == "failed" or (need.required and not succeeded(record)):
+        if not runs_after(program.plan, program.nodes[need.node], record, required=need.required):
             how = "was skipped" if record.status == "skipped" else "failed"
             return f"its dependency '{name}' {how}"
     return None
@@ -84,7 +77,9 @@ def _also(scope: Scope, program: Program) -> str:
 def _failure(prefix: str, scope: Scope, program: Program) -> Fault | None:
     """The first block, in the order of the plan, whose failure is the workflow's, and how many more."""
     causes = [
-        (node, record) for node in program.nodes if fails_the_workflow(node, record := scope.records[node.id])
+        (node, record)
+        for node in program.nodes
+        if fails_the_workflow(program.plan, node, record := scope.records[node.id])
     ]
     if not causes:
         return None
@@ -108,10 +103,6 @@ def _cut(message: str) -> str:
     return f"{message[: _MESSAGE_CHARS // 3]} … {message[-2 * _MESSAGE_CHARS // 3 :]}"
 
 
-def fails_the_workflow(node: Node, record: Record) -> bool:
+def fails_the_workflow(plan: Plan, node: Node, record: Record) -> bool:
     """Whether this block has failed, and its failure is the failure of the workflow."""
-    if not failed(record) or record.status == "skipped":
-        return False
-    if node.on_failure is not None:
-        return node.on_failure == "fail"
-    return record.status == "failed" or not node.tolerated
+    return failed(record) and record.status != "skipped" and handler_of(plan, node, record) is None

@@ -12,6 +12,7 @@ from datetime import UTC, datetime
 from typing import Any
 
 from workflows_mcp.expressions.base import MISSING
+from workflows_mcp.machine.handling import failed
 from workflows_mcp.machine.program import Program
 from workflows_mcp.machine.state import TERMINAL, Record, Scope
 from workflows_mcp.plan.items import NO_ITEMS, item_node, name_of_item, names_of_items
@@ -35,10 +36,6 @@ def iso(at: float | None) -> str | None:
 
 def succeeded(record: Record) -> bool:
     return record.status == "completed" and record.outcome == "success"
-
-
-def failed(record: Record) -> bool:
-    return record.status == "failed" or record.outcome == "failure"
 
 
 def metadata_of(record: Record, node: Node) -> dict[str, Value]:

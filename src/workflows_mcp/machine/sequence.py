@@ -14,9 +14,9 @@ import msgspec
 
 from workflows_mcp.limits import Limits
 from workflows_mcp.machine.changes import TooLarge, WrongChange
+from workflows_mcp.machine.handling import failed, handler_of
 from workflows_mcp.machine.open_scope import OpenScope
 from workflows_mcp.machine.program import Program
-from workflows_mcp.machine.scope import failed
 from workflows_mcp.machine.state import TERMINAL, Fault, Record, Scope
 from workflows_mcp.plan.items import item_node, names_of_items
 from workflows_mcp.plan.model import (
@@ -85,7 +85,7 @@ class OpenSequence(OpenScope):
         node = self.program.nodes[index]
         record = self.scope.records[node.id]
         chosen = self._goes_on_at(index, node, record)
-        self.finished = ends_with(node, record) or chosen >= len(self.program.nodes)
+        self.finished = ends_with(self.program.plan, node, record) or chosen >= len(self.program.nodes)
         if self.finished:
             return []
         self._come_to(self.program.nodes[chosen].id)
@@ -136,12 +136,9 @@ def result_of(node: Node, record: Record, plans: Mapping[str, Plan]) -> Value:
     return results
 
 
-def ends_with(node: Node, record: Record) -> bool:
-    """Whether the sequence ends with this step, because its failure is not put up with."""
-    if not failed(record) or node.on_failure == "continue":
-        return False
-    only_items = record.status == "completed"  # it was carried out, and some of its items failed
-    return not (only_items and node.for_each is not None and node.for_each.puts_up)
+def ends_with(plan: Plan, node: Node, record: Record) -> bool:
+    """Whether the sequence ends with this step, because nobody handles its failure."""
+    return failed(record) and handler_of(plan, node, record) is None
 
 
 def state_too_large(state: dict[str, Value], limits: Limits) -> str | None:
@@ -162,7 +159,7 @@ def finished_sequence(prefix: str, scope: Scope, program: Program) -> Fault | No
         return scope.failure
     for node in program.nodes:
         record = scope.records.get(node.id)
-        if record is None or not ends_with(node, record):
+        if record is None or not ends_with(program.plan, node, record):
             continue
         message = f"step '{node.id}' failed: {record.message or 'no reason was given'}"
         inner = record.fault

@@ -106,17 +106,16 @@ def unreachable(
     return missing
 
 
-def tolerated(required_by: Needs, in_order: Sequence[int], watched: Iterable[int]) -> list[bool]:
-    """Whether the failure of a node can be put up with: it is `watched`, or all that it would skip is.
+def tolerated_by(required_by: Needs, in_order: Sequence[int], optional_for: Needs) -> list[list[int]]:
+    """For each node those that tolerate its failure: they depend on it without needing it to succeed, or on
+    whatever its failure would skip. Empty where nobody does.
 
-    `required_by[i]` are the nodes that need node i to succeed.
+    `required_by[i]` are the nodes that need node i to succeed, `optional_for[i]` those that do not.
     """
-    result = [False] * len(required_by)
-    for node in watched:
-        result[node] = True
+    result = [list(others) for others in optional_for]
     for node in reversed(in_order):
-        if not result[node] and required_by[node]:
-            result[node] = all(result[other] for other in required_by[node])
+        if not result[node] and all(result[other] for other in required_by[node]):
+            result[node] = list(dict.fromkeys(it for other in required_by[node] for it in result[other]))
     return result
 
 

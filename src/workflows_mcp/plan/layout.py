@@ -17,6 +17,8 @@ class Layout(NamedTuple):
     given: Path = ("inputs", "inputs")
     """What a call gives to the workflow that it calls."""
     timeout: Path = ("timeout",)
+    on_timeout: Path = ("on_timeout",)
+    on_failure: Path = ("on_failure",)
     retry: Path = ("retry",)
     items: Path = ("for_each",)
     max_parallel: Path = ("max_parallel",)
@@ -34,7 +36,12 @@ class Layout(NamedTuple):
 LAYOUTS: Mapping[str, Layout] = {
     "graph": Layout(),
     "stateful": Layout(
-        condition=("when",), inputs=(), workflow=("workflow",), given=("inputs",), items=("items",)
+        condition=("when",),
+        inputs=(),
+        workflow=("workflow",),
+        given=("inputs",),
+        items=("items",),
+        on_failure=("on_error",),
     ),
     "reactive": Layout(
         condition=("when",),
@@ -42,6 +49,7 @@ LAYOUTS: Mapping[str, Layout] = {
         workflow=("workflow",),
         given=("inputs",),
         retry=(),
+        on_failure=("on_error",),
         items=("items",),
         test=("condition",),
         prompt=("sub_agent_prompt_override",),

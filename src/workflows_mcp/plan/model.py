@@ -25,7 +25,8 @@ fallbacks are made of templates.
 3: every dialect records its version; `$SCRATCH` is a directory of the step's own; white space around a single
 expression makes it text; keys of mappings are templates; in a graph, `${name}` without a dot is a reference
 outside of commands; a goto counts its jumps, anew in every round of a loop around it, and a loop whose
-max_iterations is reached fails unless it says `on_limit: continue`."""
+max_iterations is reached fails unless it says `on_limit: continue`; a block with `required: false` also runs
+after a timeout, and after a block that could not be run and says `on_failure: continue`."""
 
 MOST_SECONDS = 1_000_000_000
 """Longer than that, nobody means it."""
@@ -33,6 +34,7 @@ MOST_SECONDS = 1_000_000_000
 OnFailure = Literal["fail", "continue"]
 OnInterrupt = Literal["repeat", "ask", "fail"]
 OnLimit = Literal["fail", "continue"]
+OnTimeout = Literal["fail", "continue"]
 ChangeOperation = Literal["set", "append", "increment", "merge"]
 ComputedOnError = Literal["null", "use_fallback", "propagate", "ignore"]
 InputType = Literal["string", "number", "integer", "float", "boolean", "list", "object", "any"]
@@ -236,6 +238,8 @@ class Node(msgspec.Struct, frozen=True, omit_defaults=True):
     on_failure: OnFailure | None = None
     tolerated: bool = False
     """The workflow looks at how this block went, so its failure is not the workflow's."""
+    tolerated_by: tuple[str, ...] = ()
+    """The blocks that do."""
     wave: int = 0
     order: int = 0
     retry: dict[str, Value] | None = None
@@ -243,6 +247,10 @@ class Node(msgspec.Struct, frozen=True, omit_defaults=True):
     for_each: ForEach | None = None
     on_interrupt: OnInterrupt = "repeat"
     """What becomes of a step that a crash has cut off."""
+    on_timeout: OnTimeout = "fail"
+    """Whether the workflow continues after a timeout for which there is no further try."""
+    timeout_answer: dict[str, Value] | None = None
+    """The outputs of a question that nobody answers in time, or templates of them."""
     goes_to: int = -1
     """In a sequence: the step that follows; -1 is the next one in the list."""
     reads: tuple[str, ...] | None = None

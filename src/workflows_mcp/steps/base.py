@@ -179,6 +179,20 @@ class Step:
         """The outputs that the agent's result, already checked against the schema, amounts to."""
         return StepResult(dict(result))
 
+    @property
+    def takes_default_answer(self) -> bool:
+        """Whether `on_timeout` may give the answer that is taken when nobody answers in time."""
+        return type(self).default_answer is not Step.default_answer
+
+    def default_answer(
+        self, inputs: Mapping[str, Value], value: Value, *, dynamic: bool = False
+    ) -> dict[str, Value]:
+        """The outputs when `value` is taken as the answer; `inputs` as they stand in the definition.
+
+        Raises ValueError where it could never be the answer. A `dynamic` value is known only later.
+        """
+        raise TypeError(f"{self.name} takes no answer from the definition")
+
     def output_defaults(self, config: dict[str, Value]) -> dict[str, Value]:
         """The outputs of a block of this type that did not run; the keys are all outputs there are."""
         return self.Outputs().model_dump()

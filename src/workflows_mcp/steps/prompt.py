@@ -8,7 +8,7 @@ from typing import ClassVar
 from pydantic import Field
 
 from workflows_mcp.steps.base import Hands, Question, Step, StepInputs, StepOutputs
-from workflows_mcp.values import Value
+from workflows_mcp.values import Value, kind_and_value, to_text
 
 RESULT_SCHEMA: dict[str, Value] = {
     "type": "object",
@@ -40,6 +40,13 @@ class Prompt(Step):
 
     def changes_world(self, inputs: dict[str, Value]) -> bool:
         return False
+
+    def default_answer(
+        self, inputs: Mapping[str, Value], value: Value, *, dynamic: bool = False
+    ) -> dict[str, Value]:
+        if isinstance(value, dict | list):
+            raise ValueError(f"must be text, not {kind_and_value(value)}")
+        return {"response": value if dynamic else to_text(value)}
 
     def ask(self, inputs: PromptInputs) -> Question:
         return Question(

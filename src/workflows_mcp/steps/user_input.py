@@ -11,8 +11,7 @@ from typing import Any, ClassVar, Literal, Self
 
 from pydantic import Field, ValidationError, field_validator, model_validator
 
-from workflows_mcp.errors import ExpressionError, StepError, WorkflowsError
-from workflows_mcp.expressions.patterns import search
+from workflows_mcp.errors import StepError, WorkflowsError
 from workflows_mcp.steps.base import Hands, Question, Step, StepInputs, StepOutputs, StepResult
 from workflows_mcp.steps.user_prompt import (
     TextRules,
@@ -64,16 +63,7 @@ class AnswerRules(TextRules):
 
     def take(self, text: str) -> bool:
         """Whether the text is what it must be."""
-        if self.allowed and text not in self.allowed:
-            return False
-        if len(text) < (self.min_length or 0):
-            return False
-        if self.max_length is not None and len(text) > self.max_length:
-            return False
-        try:
-            return self.pattern is None or search(self.pattern, text) is not None
-        except ExpressionError:  # it takes too long
-            return False
+        return super().take(text) if not self.allowed or text in self.allowed else False
 
 
 class UserInputInputs(StepInputs):
@@ -134,6 +124,18 @@ class UserInput(Step):
 
     def changes_world(self, inputs: dict[str, Value]) -> bool:
         return False
+
+    def default_answer(
+        self, inputs: Mapping[str, Value], value: Value, *, dynamic: bool = False
+    ) -> dict[str, Value]:
+        try:
+            checked = UserInputInputs.model_validate(inputs)
+        except ValidationError:
+            return {"result": value}  # told already, or known only when it is asked
+        answer = value if dynamic else checked.meant(value)
+        if not dynamic and not checked.takes(answer):
+            raise ValueError(f"is no answer to it: {shown(value)}")
+        return {"result": answer}
 
     def ask(self, inputs: UserInputInputs) -> Question:
         parameters: dict[str, Value] = {"prompt": inputs.prompt}

@@ -9,10 +9,10 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any, ClassVar, Literal, Self
 
-from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
 
 from workflows_mcp.errors import ExpressionError
-from workflows_mcp.expressions.patterns import compiled
+from workflows_mcp.expressions.patterns import compiled, search
 from workflows_mcp.steps.base import Hands, Question, Step, StepInputs, StepOutputs
 from workflows_mcp.values import Value, kind_and_value, shown, to_text
 
@@ -57,6 +57,17 @@ class TextRules(BaseModel):
         if self.min_length is not None and self.max_length is not None and self.min_length > self.max_length:
             raise ValueError(f"min_length {self.min_length} is more than max_length {self.max_length}")
         return self
+
+    def take(self, text: str) -> bool:
+        """Whether the text is what it must be."""
+        if len(text) < (self.min_length or 0):
+            return False
+        if self.max_length is not None and len(text) > self.max_length:
+            return False
+        try:
+            return self.pattern is None or search(self.pattern, text) is not None
+        except ExpressionError:  # it takes too long
+            return False
 
 
 class UserPromptInputs(StepInputs):
@@ -130,6 +141,23 @@ class UserPrompt(Step):
 
     def changes_world(self, inputs: dict[str, Value]) -> bool:
         return False
+
+    def default_answer(
+        self, inputs: Mapping[str, Value], value: Value, *, dynamic: bool = False
+    ) -> dict[str, Value]:
+        kind = inputs.get("prompt_type")
+        if not isinstance(kind, str) or kind not in _FIELDS:
+            raise ValueError("needs a prompt_type that is known here")
+        if dynamic:
+            return {_FIELDS[kind]: value}
+        try:
+            checked = UserPromptInputs.model_validate(inputs)
+        except ValidationError:
+            return {_FIELDS[kind]: value}  # told already, or known only when it is asked
+        answer = _MEANT[kind](value, checked)
+        if not _CAN_BE[kind](answer, checked):
+            raise ValueError(f"is no answer to it: {shown(value)}")
+        return {_FIELDS[kind]: answer}
 
     def ask(self, inputs: UserPromptInputs) -> Question:
         field = _FIELDS[inputs.prompt_type]
@@ -239,6 +267,16 @@ def option_meant(value: Value, options: list[str]) -> Value:
     return text
 
 
+def _is_text(value: Value, inputs: UserPromptInputs) -> bool:
+    return isinstance(value, str) and (inputs.validation is None or inputs.validation.take(value))
+
+
+_CAN_BE: dict[str, Callable[[Value, UserPromptInputs], bool]] = {
+    "info": lambda value, _: value is True,
+    "confirm": lambda value, _: isinstance(value, bool),
+    "text": _is_text,
+    "choice": lambda value, inputs: value in inputs.options,
+}
 _MEANT: dict[str, Callable[[Value, UserPromptInputs], Value]] = {
     "info": _as_shown,
     "confirm": _as_decision,
