@@ -210,7 +210,7 @@ def test_a_command_beyond_its_timeout_is_ended_with_all_that_it_started(terminal
 
 
 def test_an_interruption_ends_the_command_that_the_terminal_runs_and_keeps_the_run(terminal: Any) -> None:
-    step = "{id: slow, type: shell, needs_state: [], command: 'echo $$ > pid; sleep 97 & wait', timeout: 200}"
+    step = "{id: slow, type: shell, needs_state: [], command: 'echo $$ > pid; sleep 97 & wait'}"
     terminal.write("slow.yaml", f'name: slow\nversion: "1"\nsteps:\n  - {step}\n')
     process = subprocess.Popen(
         [*terminal.command, "run", "slow.yaml", "--yes"],

@@ -170,7 +170,7 @@ EXPECTED: Table = {
     "run_on": [
         P("wrong_value", 7, 13, "'run_on' must be agent or server, not \"cloud\"", "values: agent, server"),
         P("unknown_input", 13, 5, "prompt has no input 'run_on'", "prompt takes"),
-        P("unknown_input", 14, 5, "prompt has no input 'on_interrupt'", "prompt takes"),
+        P("unknown_input", 14, 5, "prompt has no input 'command'", "prompt takes"),
         P("wrong_value", 19, 15, "'on_error' must be fail or continue, not \"ignore\"", "values: continue, fail"),
         P("wrong_value", 20, 19, "'on_interrupt' must be repeat, ask or fail, not \"again\"", "values: ask, fail, repeat"),
         P("wrong_type", 21, 14, "'timeout' must be a number, not text \"soon\"", "timeout: Seconds after which it is killed, with all it has started."),
