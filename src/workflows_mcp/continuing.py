@@ -27,6 +27,7 @@ from workflows_mcp.machine.changes import Path, value_at
 from workflows_mcp.machine.events import Event, StateUpdated
 from workflows_mcp.machine.machine import Machine
 from workflows_mcp.plan.model import Bundle, Plan
+from workflows_mcp.resuming import unpark
 
 
 class Continuing:
@@ -39,7 +40,7 @@ class Continuing:
             machine = await self._engine.view(run_id)
             plan = machine.plan_named(machine.state.workflow)
             if machine.state.status == "running":
-                await self._engine.carry_on(run_id)
+                await unpark(self._engine, run_id)
                 return run_id
             if machine.state.status != "failed" or not plan.on_resume.get("retry_failed_steps", True):
                 return run_id

@@ -217,8 +217,8 @@ class Driving:
         part = part_of(machine, workflow_id)
         limits = self._limits
         found = situation_of(machine, now=self._now(), part=part, heard=heard, limits=limits, alone=alone)
-        if found.status in ("running", "waiting") and not await self._engine.is_driven(run_id):
-            return replace(found, abandoned=True)
+        if found.status in ("running", "waiting") and machine.state.parked is None:
+            return replace(found, abandoned=await self._engine.abandoned(run_id))
         return found
 
     def _ready(self, part: Part, heard: Heard, alone: bool) -> Callable[[RunState], bool]:
@@ -226,7 +226,11 @@ class Driving:
         lease = self._limits.action_lease_seconds
 
         def ready(state: RunState) -> bool:
-            if has_ended(state, part) or (not part.is_run and task_of(state, part.address).id != part.id):
+            if (
+                has_ended(state, part)
+                or state.parked is not None
+                or (not part.is_run and task_of(state, part.address).id != part.id)
+            ):
                 return True
             return duties_of(state, part, heard, now=self._now(), lease=lease, alone=alone).pending
 

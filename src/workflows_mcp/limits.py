@@ -29,6 +29,8 @@ class Limits:
     """How many children of one foreach may be under way at once."""
     pending_actions: int = 50
     """How many actions of one run may wait for agents at once."""
+    step_interruptions: int = 2
+    """How often the end of its server may cut off one step before the run asks whether to repeat it."""
     steps_per_workflow: int = 1000
     """How many steps a workflow, or one of its tasks, may have."""
     cached_definitions: int = 100
@@ -93,6 +95,7 @@ _OF_A_RUN = (
     "task_depth",
     "parallel_children",
     "pending_actions",
+    "step_interruptions",
     "state_bytes",
     "expression_seconds",
     "expression_chars",

@@ -172,8 +172,8 @@ def _check_slice(offset: int, limit: int | None) -> None:
 
 
 def needs_attention(state: RunState) -> bool:
-    """Whether the run has ended or asks something of the agent."""
-    return state.status != "running" or asks(state)
+    """Whether the run has ended, is parked, or asks something of the agent."""
+    return state.status != "running" or state.parked is not None or asks(state)
 
 
 def asks(state: RunState) -> bool:

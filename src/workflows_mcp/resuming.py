@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Awaitable, Callable
+from contextlib import suppress
 from typing import Any
 
 from workflows_mcp.agent.actions import Clean, check_result
@@ -22,13 +23,21 @@ from workflows_mcp.agent.checkpoints import Checkpoint, CheckpointId, History
 from workflows_mcp.agent.histories import Histories
 from workflows_mcp.agent.parts import question_id, whole_run
 from workflows_mcp.engines.base import Engine
-from workflows_mcp.errors import RequestError, UnknownRun
+from workflows_mcp.errors import NotExpected, RequestError, UnknownRun
+from workflows_mcp.machine.events import Resumed
 from workflows_mcp.machine.machine import Machine
 from workflows_mcp.steps.registry import StepRegistry
 from workflows_mcp.values import to_json
 
 Submit = Callable[[str, Any, str], Awaitable[None]]
 """Answers the question of a run at an address."""
+
+
+async def unpark(engine: Engine, run_id: str) -> None:
+    """Let a run continue that is parked, or that nobody drives any more; harmless where neither is so."""
+    with suppress(NotExpected):
+        await engine.send(run_id, lambda machine, now: Resumed(now))
+    await engine.carry_on(run_id)
 
 
 class Resuming:
@@ -51,6 +60,7 @@ class Resuming:
         """The run that goes on, and the checkpoint that it is a fork from, if it is one. With the id of a run
         instead of a checkpoint: that run, whose only question is answered if there is a response."""
         if await self._is_run(checkpoint_id):
+            await unpark(self._engine, checkpoint_id)
             if response is None:
                 return checkpoint_id, None
             checkpoint_id = await self._histories.only_question(checkpoint_id)
@@ -68,6 +78,7 @@ class Resuming:
                 hint="leave the response out; where the run asks, it gives a checkpoint to answer",
             )
         if not history.moved_on(checkpoint):
+            await unpark(self._engine, checkpoint.id.run_id)
             return checkpoint.id.run_id
         return await self._engine.fork(checkpoint.id.run_id, checkpoint.id.position)
 
@@ -79,6 +90,7 @@ class Resuming:
         then = await self._histories.state_at(checkpoint.id)
         question = question_id(then.state, whole_run(run_id), address)
         if not history.moved_on(checkpoint):
+            await unpark(self._engine, run_id)
             await self._submit(run_id, response, question)
             return run_id
         _, taken = check_result(then, self._registry, question, response, self._cleaned(then))

@@ -45,7 +45,8 @@ from workflows_mcp.engines.permissions import PermittedSteps, check_bundle, forb
 from workflows_mcp.errors import DefinitionError, NotExpected, Place, Problem, RequestError
 from workflows_mcp.library.catalog import Catalog, WorkflowSummary
 from workflows_mcp.limits import DEFAULT_WAIT, Limits
-from workflows_mcp.machine.events import CancelRequested
+from workflows_mcp.listing import Listing
+from workflows_mcp.machine.events import CancelRequested, Parked
 from workflows_mcp.machine.machine import Machine
 from workflows_mcp.machine.scope import iso
 from workflows_mcp.machine.state import Fault
@@ -57,7 +58,7 @@ from workflows_mcp.policy.mcp_servers import servers_of
 from workflows_mcp.policy.rules import policy_of
 from workflows_mcp.policy.secrets import Secrets, hidden_in_logs, secrets_of
 from workflows_mcp.redoing import Redoing
-from workflows_mcp.resuming import Resuming
+from workflows_mcp.resuming import Resuming, unpark
 from workflows_mcp.settings import Settings
 from workflows_mcp.stepping import Stepping
 from workflows_mcp.steps.registry import StepRegistry, default_registry
@@ -78,6 +79,7 @@ __all__ = [
 Answer = dict[str, Any]
 
 CHECKPOINTS_LISTED = 50
+RUNS_LISTED = 20
 
 
 class Service:
@@ -108,6 +110,7 @@ class Service:
             engine, self._histories, self._askable, submit=self._driving.submit, cleaned=self._cleaned
         )
         self._redoing = Redoing(engine)
+        self._listing = Listing(engine, self._driving, self._askable)
         self.acting = Acting(settings)
         self.asking = Asking(engine, self._driving, self._askable, settings.elicitation, now)
         self.describing = Describing(catalog, settings.workspace, settings.limits)
@@ -255,6 +258,25 @@ class Service:
                 raise
         return await self._driving.answer(run_id)
 
+    async def park(self, run_id: str, *, if_driven_here: bool = False) -> bool:
+        """Interrupt a run for the user: nothing of it continues until it is resumed. False where it has ended
+        or, with `if_driven_here`, where another process drives it."""
+        if if_driven_here and not await self._engine.is_driven_here(run_id):
+            return False
+        try:
+            await self._engine.send(run_id, lambda machine, now: Parked(now))
+        except NotExpected:
+            return False
+        return True
+
+    async def is_parked(self, run_id: str) -> bool:
+        return (await self._engine.view(run_id)).state.parked is not None
+
+    async def resume_run(self, run_id: str, *, wait_seconds: float = DEFAULT_WAIT) -> Answer:
+        """Continue a run that was parked, or that the end of its server has cut off."""
+        await unpark(self._engine, run_of(run_id))
+        return await self._driving.answer(run_id, wait_seconds)
+
     async def retry(self, run_id: str, *, wait_seconds: float = DEFAULT_WAIT) -> Answer:
         """Try again, in a new run, what a run has failed by; of one that was cancelled, go on where it was.
         Asking twice gives the same new run."""
@@ -304,18 +326,13 @@ class Service:
             "file_bytes_returned": pruned.returned,
         }
 
-    async def recent(self, *, limit: int = 20) -> list[dict[str, Value]]:
-        runs = await self._engine.recent(limit)
-        return [
-            {
-                "workflow_id": run.run_id,
-                "workflow": run.workflow,
-                "status": "pending_action" if run.status == "idle" else run.status,
-                "started_at": iso(run.started_at),
-                "changed_at": iso(run.changed_at),
-            }
-            for run in runs
-        ]
+    async def runs(self, *, limit: int = RUNS_LISTED) -> dict[str, Any]:
+        """Every run that has not ended, with what it waits for, and at most `limit` that have ended."""
+        return await self._listing.runs(limit)
+
+    async def recent(self, *, limit: int = RUNS_LISTED) -> list[dict[str, Value]]:
+        found: list[dict[str, Value]] = (await self.runs(limit=limit))["runs"]
+        return found
 
     async def state(
         self, workflow_id: str, *, paths: Sequence[str] = (), offset: int = 0, limit: int | None = None

@@ -36,6 +36,7 @@ that could widen what workflows may do counts only once the user trusts it (`tru
 
 from __future__ import annotations
 
+import hashlib
 import logging
 import os
 import shlex
@@ -43,6 +44,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 
 from workflows_mcp.errors import RequestError
 from workflows_mcp.limits import DEFAULT_LIMITS, Limits
@@ -50,7 +52,7 @@ from workflows_mcp.settings_files import TABLES, read_files
 from workflows_mcp.settings_http import HttpSettings, is_loopback, read_http
 from workflows_mcp.trust import CHANGED, TRUSTED, trust_of
 from workflows_mcp.trust import VARIABLE as TRUST
-from workflows_mcp.values import did_you_mean, from_json, is_whole, made_whole
+from workflows_mcp.values import did_you_mean, from_json, is_whole, made_whole, to_json
 
 logger = logging.getLogger(__name__)
 
@@ -142,6 +144,22 @@ class Settings:
         return self.home / "temporal"
 
     @property
+    def fingerprint(self) -> str:
+        """Of those settings that decide what steps may do, and where: a run that was cut off is recovered
+        only by a process that has the same. Holds no secret, and nothing that one could be guessed from."""
+        decisive = {
+            "template_paths": [str(path) for path in self.template_paths],
+            "allowed_paths": sorted(str(path) for path in self.allowed_paths),
+            "allow_commands": self.allow_commands,
+            "security_level": self.security_level,
+            "denied_capabilities": sorted(self.denied_capabilities),
+            "secrets": None if self.secrets is None else sorted(self.secrets),
+            "secrets_file": None if self.secrets_file is None else str(self.secrets_file),
+            "mcp_servers": {name: _where(it) for name, it in sorted(self.mcp_servers.items())},
+        }
+        return hashlib.blake2b(to_json(decisive).encode(), digest_size=8).hexdigest()
+
+    @property
     def definition_directories(self) -> tuple[Path, ...]:
         """Where workflows of the user are looked for; a later one overrides an earlier one."""
         user = Path.home()
@@ -152,6 +170,14 @@ class Settings:
             self.workspace / ".aromcp" / "workflows",
             self.workspace / ".workflows",
         )
+
+
+def _where(server: Any) -> str:
+    """Which program or address an MCP server is, without arguments, headers and variables: those may hold
+    secrets."""
+    given = server if isinstance(server, dict) else {}
+    parts = urlsplit(str(given.get("url", "")))
+    return f"{given.get('command', '')} {parts.hostname or ''}:{parts.path}"
 
 
 def load_settings(

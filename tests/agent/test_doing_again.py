@@ -112,7 +112,7 @@ def test_what_a_run_failed_by_is_under_way_again_and_all_else_is_as_it_was(
     keeps_the_rest(pinned, run.machine, again.machine, steps)
 
     done = {address for it in steps for address in _done(again.machine, it)}
-    again.perform(again.machine.outstanding(0.0))
+    again.perform(again.machine.outstanding(0.0, cut_off=False))
     again.to_the_end()
     assert again.machine.state.status == "completed", "now all goes well"
     assert not done & set(again.performed), "what was done is not done again"
@@ -144,7 +144,7 @@ def test_a_step_of_any_run_can_be_done_again_with_all_that_comes_after_it(
     assert record.attempts == 1
     keeps_the_rest(pinned, run.machine, again.machine, [step])
 
-    again.perform(again.machine.outstanding(0.0))
+    again.perform(again.machine.outstanding(0.0, cut_off=False))
     again.to_the_end()
     assert again.machine.state.status == run.machine.state.status, "the world has not changed"
     assert again.machine.state.root.records == run.machine.state.root.records

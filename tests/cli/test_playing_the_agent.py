@@ -227,10 +227,10 @@ def test_an_interruption_ends_the_command_that_the_terminal_runs_and_keeps_the_r
     started = [it.pid for it in psutil.Process(group).children()]
     process.send_signal(signal.SIGINT)
     _, said = process.communicate(timeout=20)
-    assert (process.returncode, b"is kept" in said) == (130, True)
+    assert (process.returncode, b"is parked" in said) == (130, True)
     psutil.wait_procs([psutil.Process(it) for it in (group, *started) if psutil.pid_exists(it)], timeout=10)
     assert not any(psutil.pid_exists(it) for it in (group, *started))
-    assert terminal.run("runs", "--json").data["runs"][0]["status"] == "pending_action"
+    assert terminal.run("runs", "--json").data["runs"][0]["status"] == "waiting"
 
 
 def test_whoever_is_told_to_go_at_the_moment_a_command_begins_leaves_nothing_of_it(tmp_path: Path) -> None:

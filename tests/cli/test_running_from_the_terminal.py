@@ -302,10 +302,11 @@ def interrupted(terminal: Any, command: str) -> str:
     screen.process.send_signal(signal.SIGINT)
     screen.wait_for("workflows-mcp cancel wf_")
     assert screen.end() == (130, "")
-    assert "is kept" in screen.shown
+    assert "is parked" in screen.shown
     run_id = re.search(r"cancel (wf_\w+)", screen.shown)
     assert run_id is not None
-    assert terminal.run("runs", "--json").data["runs"][0]["status"] == "running"
+    [listed] = terminal.run("runs", "--json").data["runs"]
+    assert (listed["status"], "parked by the user" in listed["why"]) == ("waiting", True)
     return run_id[1]
 
 
@@ -318,8 +319,7 @@ def test_ctrl_c_keeps_the_run_which_can_be_cancelled(terminal: Any) -> None:
     assert terminal.run("cancel", run_id).code == 0
 
 
-@pytest.mark.rows("X1")
-def test_a_run_that_was_interrupted_goes_on_at_the_next_server(terminal: Any) -> None:
+def test_a_run_that_was_interrupted_stays_so_until_it_is_resumed(terminal: Any) -> None:
     run_id = interrupted(terminal, "test -e begun && exit 0; touch begun; sleep 30.7")
     server = subprocess.Popen(
         terminal.command,
@@ -330,10 +330,14 @@ def test_a_run_that_was_interrupted_goes_on_at_the_next_server(terminal: Any) ->
         stderr=subprocess.DEVNULL,
     )
     try:
-        until = time.monotonic() + 20
-        while time.monotonic() < until:
-            if terminal.run("runs", "--json").data["runs"][0]["status"] == "completed":
-                break
+        terminal.write(
+            "other.yaml", "name: other\nblocks:\n  - {id: a, type: Shell, inputs: {command: 'true'}}\n"
+        )
+        assert terminal.run("run", "other.yaml").code == 0  # by then the server has looked for runs
+        said = terminal.run("show", run_id, "--json").data
+        assert said["status"] == "waiting"
+        assert f"workflows-mcp resume {run_id}" in said["why"]
+        assert terminal.run("resume", run_id).code == 0
         assert terminal.run("show", run_id, "--json").data["status"] == "completed"
     finally:
         assert server.stdin is not None
@@ -394,5 +398,5 @@ def test_being_told_to_go_ends_the_commands_that_were_started(terminal: Any, num
     process.send_signal(number)
     _, said = process.communicate(timeout=20)
     assert process.returncode == 130
-    assert b"is kept" in said
+    assert b"is parked" in said
     assert not psutil.pid_exists(int(pid_file.read_text()))

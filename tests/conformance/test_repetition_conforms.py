@@ -13,6 +13,7 @@ from support.plans import block, bundle, plan
 from workflows_mcp.engines.base import Engine
 from workflows_mcp.engines.clock import VirtualClock, settle
 from workflows_mcp.engines.memory import MemoryEngine
+from workflows_mcp.limits import Limits
 from workflows_mcp.machine.events import Answered, CancelRequested
 from workflows_mcp.machine.state import RunState
 from workflows_mcp.plan.model import Call, Do, ForEach, InputSpec
@@ -237,7 +238,7 @@ def test_items_and_tries_go_on_after_a_crash_at_any_point(tmp_path: Path) -> Non
 
         async def go() -> tuple[RunState, list[str]]:
             clock = VirtualClock()
-            world = World(home, clock=clock)
+            world = World(home, clock=clock, limits=Limits(step_interruptions=100))
             async with world.engine("memory") as engine:
                 assert isinstance(engine, MemoryEngine)
                 run_id = await engine.start(bundle(main, inner), {})

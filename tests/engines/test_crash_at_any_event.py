@@ -9,6 +9,7 @@ from support.engines import World, ended
 from support.plans import block, bundle, plan
 from workflows_mcp.engines.clock import VirtualClock, settle
 from workflows_mcp.engines.memory import MemoryEngine
+from workflows_mcp.limits import Limits
 from workflows_mcp.machine.events import Answered
 from workflows_mcp.machine.state import RunState
 from workflows_mcp.plan.model import Call, Do
@@ -33,7 +34,7 @@ def drive(home: Path, *, crash: bool) -> tuple[RunState, list[str]]:
     )
 
     async def go() -> tuple[RunState, list[str]]:
-        world = World(home, clock=VirtualClock())
+        world = World(home, clock=VirtualClock(), limits=Limits(step_interruptions=100))
         async with world.engine("memory") as engine:
             assert isinstance(engine, MemoryEngine)
             run_id = await engine.start(bundle(main, inner), {})

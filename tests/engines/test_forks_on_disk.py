@@ -150,7 +150,8 @@ def as_version_1(store: Path, target: Path) -> None:
     connection.execute(VERSION_1)
     connection.execute("ATTACH ? AS newer", (str(store),))
     for table in ("bundles", "runs", "journal", "snapshots"):
-        connection.execute(f"INSERT INTO {table} SELECT * FROM newer.{table}")
+        columns = ", ".join(str(row[1]) for row in connection.execute(f"PRAGMA main.table_info({table})"))
+        connection.execute(f"INSERT INTO {table} SELECT {columns} FROM newer.{table}")
     connection.pragma("user_version", 1)
     connection.close()
 

@@ -14,6 +14,7 @@ from support.engines import ENGINES, World, address_of, ended
 from support.reactive import documents
 from workflows_mcp.engines.memory import MemoryEngine
 from workflows_mcp.engines.replay import replayed
+from workflows_mcp.limits import Limits
 from workflows_mcp.machine.events import Answered, Event, StateUpdated
 from workflows_mcp.machine.state import RunState
 from workflows_mcp.service import Service
@@ -53,6 +54,7 @@ sub_agent_tasks:
           - {id: note, type: Note, text: "{{ id }}{{ line }}", state_update: {path: raw.log, operation: append, value: "{{ text }}"}}
 """
 BUNDLE = documents(DOCUMENT)
+MANY = Limits(step_interruptions=100)
 SCRIPT = (
     ("open", "gate", "g1"),
     ("answer", "ask", "one"),
@@ -152,7 +154,7 @@ def test_a_run_that_crashed_between_all_that_happened_ends_as_the_undisturbed_on
 ) -> None:
     address = address_of(kind, request)
     straight, _ = drive(World(tmp_path / "straight", address=address), kind, crash=False)
-    crashed, events = drive(World(tmp_path / "crashed", address=address), kind, crash=True)
+    crashed, events = drive(World(tmp_path / "crashed", limits=MANY, address=address), kind, crash=True)
     assert straight.status == "completed"
     assert straight == crashed
     assert straight.notes == ["from outside,g1,g2,one,two,tx,ty,x1,x2,y1 10", "x1", "x2", "y1"]

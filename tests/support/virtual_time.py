@@ -88,8 +88,10 @@ class EngineInVirtualTime(TemporalEngine):
         ):
             await super().open()
 
-    async def _begin(self, run_id: str, bundle: Bundle, start: RunStart, asked: str) -> None:
-        await super()._begin(run_id, bundle, start, asked)
+    async def _begin(
+        self, run_id: str, bundle: Bundle, start: RunStart, asked: str, *, forked_from: str = ""
+    ) -> None:
+        await super()._begin(run_id, bundle, start, asked, forked_from=forked_from)
         self._runs.append(run_id)
 
     async def settled(self) -> None:

@@ -54,6 +54,8 @@ def actions_of(
     are at work."""
     machine, part = situation.machine, situation.part
     found: list[tuple[float, dict[str, Value]]] = []
+    if machine.state.parked is not None:
+        return []
     for address, frame in situation.duties.questions:
         name = question_id(machine.state, part, address)
         action = _as_action(name, _asked(machine, registry, address).question)

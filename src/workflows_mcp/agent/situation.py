@@ -27,8 +27,8 @@ class Situation:
     """Its agent has no sub-agents, and carries out their tasks as well."""
     fields: Fields | None = None
     """The state of a reactive workflow, with what follows from it, where somebody has computed that."""
-    abandoned: bool = False
-    """Nobody is there to go on with it, as it should."""
+    abandoned: str = ""
+    """Why nobody is there to go on with it, as it should."""
     heard: Heard = field(default_factory=dict)
     """Who was heard of, and when: notes beside the run."""
 
@@ -74,6 +74,8 @@ class Situation:
         state = self.machine.state
         if self.has_ended:
             return state.status if self.task is None else self._how_it_ended(self.task)
+        if state.parked is not None:
+            return "waiting"
         if self.duties.pending:
             return "pending_action"
         if self.under_way("step", "plan"):

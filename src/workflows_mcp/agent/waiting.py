@@ -7,18 +7,13 @@ from datetime import UTC, datetime
 from workflows_mcp.agent.situation import Situation, situation_of
 from workflows_mcp.agent.tasks import Delegation, Framed, Standing, Task, count_tasks
 from workflows_mcp.agent.walk import block_at
+from workflows_mcp.machine.expected import how_to_resume
 from workflows_mcp.machine.machine import Machine
 from workflows_mcp.machine.state import Frame
 
 _NAMED = 3
 _DAY = 86_400.0
 _MESSAGE_CHARS = 200
-
-
-_ABANDONED = (
-    "but the server that carried it out has gone: it goes on as soon as another one is started "
-    "(workflows-mcp serve, without --read-only)"
-)
 
 
 def why_waiting(machine: Machine, now: float) -> str:
@@ -29,6 +24,8 @@ def why_waiting(machine: Machine, now: float) -> str:
 def why(situation: Situation) -> str:
     """Of a run or a task that has not ended."""
     now, part = situation.now, situation.part
+    if (parked := situation.machine.state.parked) is not None:
+        return f"parked by the user at {clock(parked, now)}; to continue: {how_to_resume(part.run_id)}"
 
     def named(framed: list[Framed]) -> list[Framed]:
         return [(part.step_id(address), frame) for address, frame in framed]
@@ -51,8 +48,16 @@ def why(situation: Situation) -> str:
     if not reasons and situation.task is not None and situation.task.record.status == "pending":
         reasons.append("waiting for its turn: it comes when other tasks have ended")
     if situation.abandoned:
-        reasons.append(_ABANDONED)
+        reasons.append(_abandoned(situation))
     return "; ".join(reasons) or "about to go on"
+
+
+def _abandoned(situation: Situation) -> str:
+    directory, run_id = situation.machine.state.workspace, situation.part.run_id
+    return (
+        f"but no server continues it: {situation.abandoned}; start one in {directory} (workflows-mcp serve, "
+        f"without --read-only), or continue it here: {how_to_resume(run_id)}"
+    )
 
 
 def standing(task: Task, now: float) -> str:

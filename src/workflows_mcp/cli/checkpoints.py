@@ -47,15 +47,14 @@ def resume_command(options: argparse.Namespace) -> int:
     session = Session(as_json=options.json)
 
     async def resume() -> int:
-        async with Service.open(terminal_settings(), adopt=False) as service:
+        async with session.service() as service:
             value = options.value
             if _is_checkpoint(options.checkpoint):
                 info = await service.checkpoint_info(options.checkpoint)
                 session.watch = await service.observing.so_far(info["workflow_id"])
                 if value is None and info["type"] == "pause":
                     value = await _asked_for(session.paper, info["prompt"])
-            answer = await service.resume(options.checkpoint, value, wait_seconds=0)
-            session.run_id = answer["workflow_id"]
+            answer = await session.start(service.resume(options.checkpoint, value, wait_seconds=0))
             forked = {"forked_from": answer["forked_from"]} if "forked_from" in answer else {}
             if forked:
                 session.watch = await service.observing.so_far(session.run_id)

@@ -137,8 +137,8 @@ def build_parser() -> Parser:
     _json(checkpoints)
     checkpoints.set_defaults(module="checkpoints")
 
-    resume = commands.add_parser("resume", help="go on from a checkpoint")
-    resume.add_argument("checkpoint", metavar="CHECKPOINT")
+    resume = commands.add_parser("resume", help="continue a parked run, or continue from a checkpoint")
+    resume.add_argument("checkpoint", metavar="RUN_ID|CHECKPOINT")
     resume.add_argument("value", metavar="RESPONSE", nargs="?", help="the answer, where it is a question")
     _json(resume)
     resume.set_defaults(module="checkpoints")

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable, Coroutine
 from typing import Any
 
 from workflows_mcp.cli.answers import read_answers
-from workflows_mcp.cli.running import Session, interruptible, terminal_settings
+from workflows_mcp.cli.running import Session, interruptible
 from workflows_mcp.service import Service
 
 
@@ -19,13 +19,14 @@ def fork_command(options: argparse.Namespace) -> int:
     return _followed(options, lambda service: service.fork(options.run, options.step, wait_seconds=0))
 
 
-def _followed(options: argparse.Namespace, make: Callable[[Service], Awaitable[dict[str, Any]]]) -> int:
+def _followed(
+    options: argparse.Namespace, make: Callable[[Service], Coroutine[Any, Any, dict[str, Any]]]
+) -> int:
     session = Session(as_json=options.json, answers=read_answers(options.answers), yes=options.yes)
 
     async def follow() -> int:
-        async with Service.open(terminal_settings(), adopt=False) as service:
-            made = await make(service)
-            session.run_id, forked_from = made["workflow_id"], made["forked_from"]
+        async with session.service() as service:
+            forked_from = (await session.start(make(service)))["forked_from"]
             session.watch = await service.observing.so_far(session.run_id)
             session.paper.line(f"{session.run_id} is a new run, made of {forked_from}")
             return session.finish({**await session.follow(service), "forked_from": forked_from})

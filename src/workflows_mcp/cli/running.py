@@ -9,7 +9,7 @@ import dataclasses
 import signal
 import sys
 import time
-from collections.abc import Coroutine
+from collections.abc import AsyncIterator, Coroutine
 from pathlib import Path
 from typing import Any
 
@@ -50,6 +50,9 @@ class Session:
         self.progress = ProgressLines(self.paper)
         self.watch = Watch()
         """What of the run has been shown, or need not be."""
+        self.parked = False
+        self.started_here = True
+        """Whether this command started the run, so that its interruption is that of the run."""
         self._started = time.monotonic()
         self._told: list[str] = []
         self._stdout = sys.stdout
@@ -72,6 +75,29 @@ class Session:
             self.paper.line()
             self.paper.line(self.paper.clean(message.rstrip()))
 
+    async def start(self, starting: Coroutine[Any, Any, dict[str, Any]]) -> dict[str, Any]:
+        """Start a run, or make one of another; an interruption meanwhile comes when its id is known."""
+        task = asyncio.ensure_future(starting)
+        try:
+            answer = await asyncio.shield(task)
+        except asyncio.CancelledError:
+            with contextlib.suppress(Exception):
+                self.run_id = (await task)["workflow_id"]
+            raise
+        self.run_id = answer["workflow_id"]
+        return answer
+
+    @contextlib.asynccontextmanager
+    async def service(self) -> AsyncIterator[Service]:
+        """The service, in which an interruption of this command parks the run."""
+        async with Service.open(terminal_settings(), adopt=False) as service:
+            try:
+                yield service
+            except asyncio.CancelledError:
+                if self.run_id:
+                    self.parked = await service.park(self.run_id, if_driven_here=not self.started_here)
+                raise
+
     async def follow(self, service: Service) -> dict[str, Any]:
         """Until the run has ended, or waits for an answer that nobody here can give."""
         while True:
@@ -80,7 +106,7 @@ class Session:
             self.progress.flush()
             answer = await service.status(self.run_id, alone=True)
             self._tell(answer.get("messages", []))
-            if answer["status"] in _ENDED:
+            if answer["status"] in _ENDED or await service.is_parked(self.run_id):
                 return answer
             if "action" not in answer:
                 continue
@@ -97,9 +123,9 @@ def run_command(options: argparse.Namespace) -> int:
     session = Session(as_json=options.json, answers=read_answers(options.answers), yes=options.yes)
 
     async def run() -> int:
-        async with Service.open(terminal_settings(), adopt=False) as service:
-            answer = await service.start(**meant_workflow(options.workflow), inputs=inputs, wait_seconds=0)
-            session.run_id = answer["workflow_id"]
+        async with session.service() as service:
+            workflow = meant_workflow(options.workflow)
+            await session.start(service.start(**workflow, inputs=inputs, wait_seconds=0))
             try:
                 async with asyncio.timeout(options.timeout):
                     answer = await session.follow(service)
@@ -115,8 +141,11 @@ def answer_command(options: argparse.Namespace) -> int:
     session = Session(as_json=options.json, answers=read_answers(options.answers), yes=options.yes)
 
     async def answer() -> int:
-        async with Service.open(terminal_settings(), adopt=False) as service:
+        session.started_here = False
+        async with session.service() as service:
             session.run_id = options.run.partition(".")[0]  # of a task, the run is followed
+            if await service.is_parked(session.run_id):
+                await service.resume_run(session.run_id, wait_seconds=0)
             current = await service.status(session.run_id, alone=True)
             session.watch = await service.observing.so_far(session.run_id)
             value = options.value
@@ -170,11 +199,15 @@ def interruptible(running: Any, session: Session) -> int:
     except (KeyboardInterrupt, asyncio.CancelledError):
         if session.run_id:
             session.paper.line()
-            session.paper.line(
-                f"interrupted: the run {session.run_id} is kept. What was under way has been stopped, and is "
-                "repeated when somebody goes on with it: a server does so by itself."
-            )
-            session.paper.line(f"to go on: workflows-mcp resume {session.run_id}")
+            if session.parked:
+                session.paper.line(
+                    f"interrupted: the run {session.run_id} is parked. Its steps are stopped, and nothing "
+                    "continues it until you resume it; then they are repeated."
+                )
+                session.paper.line(f"to continue: workflows-mcp resume {session.run_id}")
+            else:
+                session.paper.line(f"interrupted: the run {session.run_id} goes on without this terminal")
+                session.paper.line(f"to see it: workflows-mcp show {session.run_id}")
             session.paper.line(f"to end it: workflows-mcp cancel {session.run_id}")
         return INTERRUPTED
 

@@ -30,6 +30,8 @@ class RunSummary:
     """running, idle (it waits for an agent only), completed, failed or cancelled."""
     started_at: float
     changed_at: float
+    forked_from: str = ""
+    """The run that it was made of, if it was."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,7 +67,11 @@ class Engine(Protocol):
         """Hand an event to a run. When this returns, the event is safe on disk."""
 
     async def carry_on(self, run_id: str) -> None:
-        """Go on with a run that nobody alive drives, also in a process that does not look for such runs."""
+        """Go on with a run that nobody alive drives, also in a process that does not look for such runs, and
+        whichever process started it: from now on it belongs to this one."""
+
+    async def is_driven_here(self, run_id: str) -> bool:
+        """Whether this process drives the run at this moment."""
 
     async def view(self, run_id: str) -> Machine:
         """The run as it is now, to be read only. What it shows is safe on disk."""
@@ -79,6 +85,9 @@ class Engine(Protocol):
     async def prune(self, limits: Limits, *, dry_run: bool = False) -> Pruned:
         """Delete ended runs beyond the limits, oldest first; unfinished ones never. `dry_run` deletes
         nothing. RequestError where the engine does not decide how long runs are kept."""
+
+    async def unfinished(self) -> list[RunSummary]:
+        """All runs that have not ended, the one that changed last first."""
 
     async def journal(self, run_id: str, after: int = 0) -> tuple[Bundle, list[Event]]:
         """What the run is pinned to, and its events after so many that are safe on disk, in order."""
@@ -106,8 +115,8 @@ class Engine(Protocol):
     async def heard(self, run_id: str) -> dict[str, float]:
         """When somebody was last at work on each task of a run, as far as anybody was."""
 
-    async def is_driven(self, run_id: str) -> bool:
-        """Whether somebody sees to it that a run goes on, as long as it needs no agent."""
+    async def abandoned(self, run_id: str) -> str:
+        """Why no process sees to it that a run goes on, as long as it needs no agent; empty if one does."""
 
     async def remember(self, key: str, value: Value) -> None:
         """Keep a value beyond runs, for everybody who shares the store; null forgets the key. When this

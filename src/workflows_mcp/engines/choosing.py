@@ -17,7 +17,9 @@ def engine_of(
         return _temporal(settings, executor, find_bundle)
     from workflows_mcp.engines.sqlite.engine import SqliteEngine
 
-    return SqliteEngine(settings.store, executor, find_bundle, clock=clock, adopt=adopt)
+    return SqliteEngine(
+        settings.store, executor, find_bundle, clock=clock, adopt=adopt, settings=settings.fingerprint
+    )
 
 
 def _temporal(settings: Settings, executor: Executor, find_bundle: FindBundle) -> Engine:

@@ -109,9 +109,7 @@ class Driver:
             return "running"
         if state.status != "running":
             return state.status
-        waits = ("agent", "call", "each")
-        idle = all(frame.kind in waits and frame.deadline is None for frame in state.frames.values())
-        return "idle" if idle else "running"
+        return "idle" if state.idle else "running"
 
     # What an engine calls
 
@@ -307,7 +305,9 @@ class Driver:
     def _perform(self, command: Command) -> None:
         match command:
             case RunStep():
-                if self._executor.changes_world(command):
+                frame = self.machine.state.frames.get(command.address)
+                cut_off = frame is not None and frame.interruptions > 0  # it may end this process, too
+                if cut_off or self._executor.changes_world(command):
                     self._held[command.key] = command
                 else:
                     self._hands.perform(command, self.feed)
@@ -321,6 +321,7 @@ class Driver:
                 if not self._hands.stop(key, reason) and reason:
                     self._inbox.append(StepFailed(self._clock.now(), key, TIMEOUT, reason))
             case TellInterrupted(key=key):
+                logger.warning("the step %s of the run %s was cut off", key, self.run_id)
                 self._inbox.append(Interrupted(self._clock.now(), key))
             case LoadPlan():
                 workspace, now = self.machine.state.workspace, self._clock.now()

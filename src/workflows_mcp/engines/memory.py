@@ -112,6 +112,10 @@ class MemoryEngine:
     async def carry_on(self, run_id: str) -> None:
         self._driver(run_id)
 
+    async def is_driven_here(self, run_id: str) -> bool:
+        self._driver(run_id)
+        return True
+
     async def view(self, run_id: str) -> Machine:
         return await self._driver(run_id).settled()
 
@@ -130,10 +134,14 @@ class MemoryEngine:
         listed.sort(key=lambda run: run.changed_at, reverse=True)
         return listed[:limit]
 
+    async def unfinished(self) -> list[RunSummary]:
+        return [run for run in await self.recent(len(self._drivers)) if run.status in ("running", "idle")]
+
     def _summary(self, driver: Driver) -> RunSummary:
         state = driver.machine.state
         changed_at = max(state.changed_at, self._forked_at.get(state.run_id, 0.0))
-        return RunSummary(state.run_id, state.workflow, driver.status, state.started_at, changed_at)
+        origin = state.forked_from.partition("@")[0]
+        return RunSummary(state.run_id, state.workflow, driver.status, state.started_at, changed_at, origin)
 
     async def journal(self, run_id: str, after: int = 0) -> tuple[Bundle, list[Event]]:
         machine = await self._driver(run_id).settled()
@@ -174,8 +182,8 @@ class MemoryEngine:
     async def heard(self, run_id: str) -> dict[str, float]:
         return dict(self._heard.get(run_id, {}))
 
-    async def is_driven(self, run_id: str) -> bool:
-        return True
+    async def abandoned(self, run_id: str) -> str:
+        return ""
 
     async def remember(self, key: str, value: Value) -> None:
         body, limits = packed(key, value, self._executor.limits), self._executor.limits

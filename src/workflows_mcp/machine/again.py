@@ -1,7 +1,9 @@
 """A block that is carried out again: because it failed, or because a crash has cut it off.
 
 A block that waits for its next try is a frame of kind `retry` with a timer. A step that was cut off is
-repeated unless its block says otherwise (`on_interrupt`): then it has failed, or the agent is asked.
+repeated unless its block says otherwise (`on_interrupt`): then it has failed, or the agent is asked. It is
+also asked when the same step has been cut off `step_interruptions` times: the step may be what ends the
+server.
 """
 
 from __future__ import annotations
@@ -9,9 +11,10 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from workflows_mcp.errors import TOO_LARGE, TOO_SLOW
-from workflows_mcp.machine.commands import address_of, key_of
+from workflows_mcp.machine.commands import Command, SetTimer, address_of, key_of
 from workflows_mcp.machine.events import Answered, Forked, Interrupted, StepDone, StepFailed
 from workflows_mcp.machine.open_scope import OpenScope
+from workflows_mcp.machine.operations import step_command
 from workflows_mcp.machine.program import MisplacedError
 from workflows_mcp.machine.state import Fault, Frame, Record
 from workflows_mcp.plan.retry import Failure, pause
@@ -110,19 +113,32 @@ def keep_to_limits(machine: Machine) -> None:
 
 
 def interrupted(machine: Machine, event: Interrupted) -> None:
-    """A step that was cut off, and that is not simply repeated."""
+    """A step was cut off: repeat it, let it fail, or ask."""
     address, attempt = address_of(event.key)
     frame = machine.state.frames.get(address)
     if frame is None or frame.kind != "step" or frame.attempt != attempt:
         return
     scope, index = machine.locate(address)
+    rule = scope.program.nodes[index].on_interrupt
+    frame.interruptions += 1
+    if rule == "repeat" and frame.interruptions < machine.limits.step_interruptions:
+        for command in repeated(scope, index, frame, event.key, event.at):
+            machine.wish(command)
+        return
     machine.close_frame(address, frame)
-    if scope.program.nodes[index].on_interrupt == "fail":
+    if rule == "fail":
         machine.fail(scope, index, event.at, machine.fault(scope, index, "interrupted", CUT_OFF))
         return
     machine.open_frame(address, Frame("agent", event.at, attempt, cut_off=True), None, event.at)
     record = scope.scope.records[scope.program.nodes[index].id]
-    record.status, record.message = "paused", CUT_OFF
+    times = f" ({frame.interruptions} times)" if frame.interruptions > 1 else ""
+    record.status, record.message = "paused", CUT_OFF + times
+
+
+def repeated(scope: OpenScope, index: int, frame: Frame, key: str, at: float) -> list[Command]:
+    """What lets a step that was cut off start again; its timeout starts again with it."""
+    timer: list[Command] = [] if frame.timeout is None else [SetTimer(key, at + frame.timeout)]
+    return [*timer, step_command(scope, index, frame)]
 
 
 def decided(machine: Machine, scope: OpenScope, index: int, event: StepDone | StepFailed | Answered) -> None:

@@ -76,7 +76,7 @@ class LoadPlan(msgspec.Struct, frozen=True):
 
 
 class TellInterrupted(msgspec.Struct, frozen=True):
-    """This step was cut off and is not simply repeated: report Interrupted with its key."""
+    """This step was cut off by the end of its process: report Interrupted with its key."""
 
     key: str
 

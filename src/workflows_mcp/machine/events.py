@@ -108,7 +108,7 @@ class MadeRoom(msgspec.Struct, frozen=True, tag="made_room"):
 
 
 class Interrupted(msgspec.Struct, frozen=True, tag="interrupted"):
-    """A step was cut off by a crash, and what was left of it has been ended."""
+    """A step was cut off by the end of its process, and what was left of it has been ended."""
 
     at: float
     key: str
@@ -134,6 +134,18 @@ class Marked(msgspec.Struct, frozen=True, tag="marked", omit_defaults=True):
     step: str = ""
 
 
+class Parked(msgspec.Struct, frozen=True, tag="parked"):
+    """The user has interrupted the run. Nothing of it continues until it is resumed."""
+
+    at: float
+
+
+class Resumed(msgspec.Struct, frozen=True, tag="resumed"):
+    """The user has resumed a parked run."""
+
+    at: float
+
+
 class CancelRequested(msgspec.Struct, frozen=True, tag="cancel", omit_defaults=True):
     at: float
     reason: str = ""
@@ -152,5 +164,7 @@ Event: TypeAlias = (
     | Interrupted
     | StateUpdated
     | Marked
+    | Parked
+    | Resumed
     | CancelRequested
 )

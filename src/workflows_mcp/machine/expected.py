@@ -14,6 +14,8 @@ from workflows_mcp.machine.events import (
     Forked,
     MadeRoom,
     Marked,
+    Parked,
+    Resumed,
     Started,
     StateUpdated,
     Stopped,
@@ -32,8 +34,17 @@ def refuse_unexpected(machine: Machine, event: Event) -> None:
         return
     if state.status != "running":
         raise NotExpected(f"the run {state.run_id} has ended: it is {state.status}")
-    if isinstance(event, CancelRequested | Marked):
+    if isinstance(event, CancelRequested | Marked | Parked):
         return
+    if isinstance(event, Resumed):
+        if state.parked is None:
+            raise NotExpected(f"the run {state.run_id} is not parked")
+        return
+    if state.parked is not None and isinstance(event, Answered | StateUpdated):
+        raise NotExpected(
+            f"the run {state.run_id} is parked: the user interrupted it",
+            hint=f"resume it first: {how_to_resume(state.run_id)}",
+        )
     if isinstance(event, StateUpdated):
         _refuse_update(machine, event)
         return
@@ -52,6 +63,10 @@ def refuse_unexpected(machine: Machine, event: Event) -> None:
         return
     if not is_under_way(state, event.key):
         raise NotExpected(f"'{event.key}' is not under way")
+
+
+def how_to_resume(run_id: str) -> str:
+    return f"control_workflow(workflow_id='{run_id}', action='resume'), or workflows-mcp resume {run_id}"
 
 
 def is_under_way(state: RunState, key: str) -> bool:

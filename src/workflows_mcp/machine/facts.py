@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from workflows_mcp.errors import TOO_LARGE, TOO_SLOW
 from workflows_mcp.machine.again import decided, interrupted, keep_to_limits, wait_afresh
 from workflows_mcp.machine.changes import WrongChange
-from workflows_mcp.machine.commands import StopStep, address_of
+from workflows_mcp.machine.commands import ClearTimer, StopStep, address_of, key_of
 from workflows_mcp.machine.events import (
     Answered,
     CancelRequested,
@@ -20,7 +20,9 @@ from workflows_mcp.machine.events import (
     Interrupted,
     MadeRoom,
     Marked,
+    Parked,
     PlanLoaded,
+    Resumed,
     Started,
     StateUpdated,
     StepDone,
@@ -75,6 +77,7 @@ def started(machine: Machine, event: Started) -> None:
 def forked(machine: Machine, event: Forked) -> None:
     """A run that is made of another one goes its own way from here on."""
     machine.state.seed = event.seed or f"{machine.state.seed}/{machine.state.run_id}"
+    machine.state.parked = None
     if event.begun_anew:
         keep_to_limits(machine)
     wait_afresh(machine, event)
@@ -208,6 +211,34 @@ def made_room(machine: Machine, event: MadeRoom) -> None:
         machine.enter_next(scope, scope.next_ones())
 
 
+def parked(machine: Machine, event: Parked) -> None:
+    """Steps are stopped and timers cleared; their frames stay, so that they can be wished for again."""
+    state = machine.state
+    if state.parked is not None:
+        return
+    state.parked = event.at
+    for address, frame in state.frames.items():
+        key = key_of(address, frame.attempt)
+        if frame.kind == "step":
+            machine.wish(StopStep(key))
+        if frame.deadline is not None:
+            machine.wish(ClearTimer(key))
+
+
+def resumed(machine: Machine, event: Resumed) -> None:
+    """The time for which a run was parked does not count: deadlines are that much later."""
+    state = machine.state
+    if state.parked is None:
+        return
+    later = max(event.at - state.parked, 0.0)
+    state.parked = None
+    for frame in state.frames.values():
+        if frame.deadline is not None:
+            frame.deadline += later
+    for command in machine.outstanding(event.at, by_user=True):
+        machine.wish(command)
+
+
 def cancel_requested(machine: Machine, event: CancelRequested) -> None:
     reason = event.reason or "cancelled"
     for address, frame in list(machine.state.frames.items()):
@@ -230,5 +261,7 @@ APPLY: dict[type[Any], Callable[[Machine, Any], None]] = {
     MadeRoom: made_room,
     StateUpdated: state_updated,
     Marked: marked,
+    Parked: parked,
+    Resumed: resumed,
     CancelRequested: cancel_requested,
 }

@@ -23,7 +23,7 @@ from msgspec.structs import replace
 
 from workflows_mcp.errors import TOO_LARGE, TOO_SLOW
 from workflows_mcp.limits import Limits
-from workflows_mcp.machine.again import tried_again
+from workflows_mcp.machine.again import repeated, tried_again
 from workflows_mcp.machine.changes import WrongChange
 from workflows_mcp.machine.commands import (
     ClearTimer,
@@ -44,7 +44,7 @@ from workflows_mcp.machine.home import Home
 from workflows_mcp.machine.items import OpenItems, items_outcome
 from workflows_mcp.machine.lanes import REACTIVE, left_behind, stop_items, stop_leftovers
 from workflows_mcp.machine.open_scope import OpenScope
-from workflows_mcp.machine.operations import enter, step_command
+from workflows_mcp.machine.operations import enter
 from workflows_mcp.machine.program import MisplacedError, Program, program_of
 from workflows_mcp.machine.reactive import OpenReactive, initial_state
 from workflows_mcp.machine.rules import finished_scope, outputs_if_not_run, skip_reason
@@ -107,6 +107,9 @@ class Machine:
             while self._work:
                 self._enter(*self._work.popleft())
         self._known_to_stop = {}
+        if state.parked is not None:
+            # Whatever these events lead to is wished for again when the run is resumed.
+            return [it for it in commands if isinstance(it, StopStep | ClearTimer | Finish)]
         return commands
 
     def note_stopped(self, at: float) -> Stopped | None:
@@ -128,24 +131,28 @@ class Machine:
         """Raise NotExpected where nothing waits for `event`, so that it is not written down at all."""
         refuse_unexpected(self, event)
 
-    def outstanding(self, now: float, *, cut_off: bool = True) -> list[Command]:
+    def outstanding(self, now: float, *, cut_off: bool = True, by_user: bool = False) -> list[Command]:
         """All that is under way, wished for again: what an engine performs after a restart.
 
-        A step that was cut off starts afresh, and so does its timeout; a call keeps its deadline. A run that
-        is made of the events of another one has started nothing yet: nothing of it was cut off.
+        A step that was cut off is reported as interrupted, which decides whether it is repeated; one that the
+        user has interrupted (`by_user`) is repeated unless its block says otherwise. A step starts afresh,
+        and so does its timeout; a call keeps its deadline. A run that is made of the events of another one
+        has started nothing yet: nothing of it was cut off. A parked run wishes for nothing.
         """
         commands: list[Command] = []
+        if self.state.parked is not None:
+            return commands
         for address, frame in self.state.frames.items():
             scope, index = self.locate(address)
             key = key_of(address, frame.attempt)
             if frame.stopping:
                 commands.append(StopStep(key, frame.stopping))
-            elif frame.kind == "step" and cut_off and scope.program.nodes[index].on_interrupt != "repeat":
-                commands.append(TellInterrupted(key))
             elif frame.kind == "step":
-                if frame.timeout is not None:
-                    commands.append(SetTimer(key, now + frame.timeout))
-                commands.append(step_command(scope, index, frame))
+                repeats = scope.program.nodes[index].on_interrupt == "repeat"
+                if cut_off and not (repeats and by_user):
+                    commands.append(TellInterrupted(key))
+                else:
+                    commands += repeated(scope, index, frame, key, now)
             elif frame.kind == "plan":
                 name = scope.scope.records[scope.program.nodes[index].id].inputs["workflow"]
                 commands.append(LoadPlan(key, name, scope.program.plan.file))
@@ -422,6 +429,7 @@ class Machine:
         state.status = status
         state.fault = fault
         state.ended_at = at
+        state.parked = None
         self._scopes.clear()
         self._work.clear()
         self._commands.append(Finish(status))

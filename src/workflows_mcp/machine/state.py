@@ -133,6 +133,8 @@ class Frame(msgspec.Struct, omit_defaults=True):
     deadline: float | None = None
     stopping: str = ""
     """Why the step is being ended; its report is awaited."""
+    interruptions: int = 0
+    """How often the step was cut off by the end of its process, and repeated."""
     cut_off: bool = False
     """The step was cut off, and the agent is asked what to do about it."""
     agent: str = ""
@@ -175,6 +177,17 @@ class RunState(msgspec.Struct, omit_defaults=True):
     marks: list[Mark] = []
     tokens: list[str] = []
     """The last updates of the state from outside, so that none is made twice."""
+    parked: float | None = None
+    """When the user interrupted the run: nothing of it continues until it is resumed."""
     done: int = 0
     events: int = 0
     """How many events have been applied: the position of the run in its journal."""
+
+    @property
+    def idle(self) -> bool:
+        """Whether a run that has not ended leaves the server nothing to do: it is parked, or an agent must
+        answer first."""
+        if self.parked is not None:
+            return True
+        waits = ("agent", "call", "each")
+        return all(frame.kind in waits and frame.deadline is None for frame in self.frames.values())

@@ -3,8 +3,9 @@
 A run that waits for an agent only has no owner: whichever process the answer reaches takes it over and
 goes on. A run with work under way is owned; another process reaches it by a letter (`letters`), and takes
 it over when its owner is gone. A process that adopts (a server does, a short command does not) looks
-every second for runs that nobody drives. A run works in the directory that it was started in, whoever
-drives it.
+every second for runs that nobody drives, and recovers those that were started in its own workspace with the
+same settings; any other is continued only by whoever names it. A run works in the directory that it was
+started in, whoever drives it.
 """
 
 from __future__ import annotations
@@ -67,7 +68,9 @@ class SqliteEngine(KeepsNotes):
         clock: Clock | None = None,
         adopt: bool = True,
         synchronous: str = "FULL",
+        settings: str = "",
     ) -> None:
+        """`settings`: a fingerprint of those that decide what steps may do, and where."""
         self._path = path
         self._executor = executor
         executor.remember_in(self)
@@ -75,6 +78,9 @@ class SqliteEngine(KeepsNotes):
         self._clock = clock or SystemClock()
         self._adopts = adopt
         self._synchronous = synchronous
+        self._home = runs.Home(str(executor.policy.workspace), settings)
+        self._left_alone: set[str] = set()
+        """Runs that belong to processes of another home, of which that has been said."""
         self._lease = leases.Lease(this_process())
         self._owner = self._lease.owner.id
         self._drivers: dict[str, Driver] = {}
@@ -100,7 +106,7 @@ class SqliteEngine(KeepsNotes):
         self.letters = Letters(self.store)
         self._retention = Retention(self.store, self._executor.clear_scratch)
         self._forks = Forks(
-            self.store, self._lease, self._bundles, self._executor, self._clock,
+            self.store, self._lease, self._bundles, self._executor, self._clock, self._home,
             journal=self._journal, begin=self._begin_fork,
         )  # fmt: skip
         if self._adopts:
@@ -138,7 +144,7 @@ class SqliteEngine(KeepsNotes):
         large = runs.large_values(self.store, run_id, self._executor.limits)
         driver, journal = self._new_driver(run_id, machine, large, epoch=1)
         key, body = self._bundles.put(bundle)
-        journal.created = runs.NewRun(run_id, bundle.main, key, body, request, now, now)
+        journal.created = runs.NewRun(run_id, bundle.main, key, body, request, now, now, self._home)
         self._drive(driver)
         driver.feed(started)
         if request is not None:
@@ -174,6 +180,8 @@ class SqliteEngine(KeepsNotes):
         async with self._taking.setdefault(run_id, asyncio.Lock()):
             if self._live(run_id) is not None:
                 return False
+            if (ending := self._ending.get(run_id)) is not None:
+                await asyncio.wait([ending])
             resting = self._resting(run_id)
             machine = resting.machine if resting is not None else self._read(run_id)
             event = make_event(machine, self._clock.now())
@@ -198,7 +206,12 @@ class SqliteEngine(KeepsNotes):
 
     async def carry_on(self, run_id: str) -> None:
         if self._live(run_id) is None and self._read(run_id).state.status == "running":
+            if runs.home_of(self.store, run_id) != self._home:
+                await self.store.write(lambda connection: runs.move(connection, run_id, self._home))
             await self._take_over(run_id)
+
+    async def is_driven_here(self, run_id: str) -> bool:
+        return self._live(run_id) is not None
 
     async def view(self, run_id: str) -> Machine:
         return await self.wait(run_id, lambda _: True, 0.0)
@@ -235,6 +248,9 @@ class SqliteEngine(KeepsNotes):
 
     async def prune(self, limits: Limits, *, dry_run: bool = False) -> Pruned:
         return await self._retention.prune(limits, self._clock.now(), dry_run=dry_run)
+
+    async def unfinished(self) -> list[RunSummary]:
+        return runs.unfinished(self.store)
 
     async def journal(self, run_id: str, after: int = 0) -> tuple[Bundle, list[Event]]:
         return (await self._journal(run_id, after))[:2]
@@ -292,6 +308,8 @@ class SqliteEngine(KeepsNotes):
             del self._drivers[run_id]
         if status == "idle":
             self._at_rest.keep(run_id, Resting(driver.machine, driver.large, epoch))
+            if driver.machine.state.parked is not None:
+                self._ending[run_id] = asyncio.get_running_loop().create_task(self._stop_steps(driver))
         else:
             self._taking.pop(run_id, None)
             self._ending[run_id] = asyncio.get_running_loop().create_task(self._clean_up(driver))
@@ -302,6 +320,13 @@ class SqliteEngine(KeepsNotes):
         try:
             await driver.quiet()
             self._executor.leave_scratch(driver.run_id, keep=needs_its_files(driver.machine))
+        finally:
+            self._ending.pop(driver.run_id, None)
+
+    async def _stop_steps(self, driver: Driver) -> None:
+        """Of a run that was parked."""
+        try:
+            await driver.quiet()
         finally:
             self._ending.pop(driver.run_id, None)
 
@@ -434,8 +459,21 @@ class SqliteEngine(KeepsNotes):
         await self._bury()
         rows = self.store.read(leases.ORPHANS, (self._owner, self._clock.now()))
         for run_id in [str(row[0]) for row in rows]:
-            if self._live(run_id) is None and run_id not in self._broken:
+            if self._live(run_id) is not None or run_id in self._broken:
+                continue
+            if stranger := runs.stranger_to(self.store, run_id, self._home):
+                self._leave_alone(run_id, stranger)
+            else:
                 await self._adopt_one(run_id)
+
+    def _leave_alone(self, run_id: str, stranger: str) -> None:
+        """Say once that a run is not recovered here."""
+        if run_id not in self._left_alone:
+            self._left_alone.add(run_id)
+            logger.warning(
+                "the run %s was cut off and is not continued here: %s. Start a server there, or run:"
+                " workflows-mcp resume %s", run_id, stranger, run_id,
+            )  # fmt: skip
 
     async def _adopt_one(self, run_id: str) -> None:
         failed = self._drivers.get(run_id)

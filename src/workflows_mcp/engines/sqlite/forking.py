@@ -26,6 +26,7 @@ class Forks:
         bundles: runs.BundleCache,
         executor: Executor,
         clock: Clock,
+        home: runs.Home,
         *,
         journal: Callable[[str], Awaitable[tuple[Bundle, list[Event], LargeValues]]],
         begin: Callable[[Fork, LargeValues, Awaitable[None]], Awaitable[None]],
@@ -38,6 +39,7 @@ class Forks:
         self._clock = clock
         self._journal = journal
         self._begin = begin
+        self._home = home
         self._making: set[asyncio.Task[None]] = set()
 
     async def make(self, run_id: str, position: int, instead: Instead, request_id: str | None) -> str:
@@ -77,7 +79,10 @@ class Forks:
     ) -> None:
         now, owner, state = self._clock.now(), self._lease.owner.id, fork.machine.state
         pinned = self._bundles.put(fork.machine.bundle)
-        run = runs.NewRun(fork.run_id, state.workflow, *pinned, request, state.started_at, now)
+        origin = state.forked_from.partition("@")[0]
+        run = runs.NewRun(
+            fork.run_id, state.workflow, *pinned, request, state.started_at, now, self._home, origin
+        )
         batch = batch_of(fork, large, now)
 
         def write(connection: apsw.Connection) -> None:

@@ -28,8 +28,10 @@ _ALIVE = "(SELECT id FROM owners WHERE expires_at > ?)"
 
 ORPHANS = f"""
 SELECT id FROM runs WHERE status = 'running' AND (owner IS NULL OR owner = ? OR owner NOT IN {_ALIVE})
+ORDER BY epoch
 """
-"""Runs that somebody should drive and nobody else alive does: takes the id of the asker, and the time."""
+"""Runs that somebody should drive and nobody else alive does: takes the id of the asker, and the time. Those
+that have lost the most owners come last, because a step of theirs may be what ends servers."""
 
 _APPEND = """
 INSERT OR IGNORE INTO journal(run, position, epoch, events)

@@ -6,7 +6,7 @@ import apsw
 
 from workflows_mcp.errors import StoreError
 
-VERSION = 5
+VERSION = 6
 LAID_OUT_BYTES = 4 * 1024 * 1024
 
 _FIRST = """
@@ -80,7 +80,14 @@ CREATE TABLE upkeep(            -- when a server last did a chore that one serve
   chore TEXT PRIMARY KEY, at REAL NOT NULL) WITHOUT ROWID;
 """
 
-_STEPS = (_FIRST, _SECOND, _THIRD, _FOURTH, _FIFTH)
+_SIXTH = """
+ALTER TABLE runs ADD COLUMN workspace TEXT;     -- where the process works that the run belongs to,
+ALTER TABLE runs ADD COLUMN settings TEXT;      -- and the fingerprint of its settings; see `leases.ORPHANS`
+ALTER TABLE runs ADD COLUMN forked_from TEXT;   -- the run that it was made of
+CREATE INDEX runs_unfinished ON runs(changed_at) WHERE status IN ('running', 'idle');
+"""
+
+_STEPS = (_FIRST, _SECOND, _THIRD, _FOURTH, _FIFTH, _SIXTH)
 """What leads from each version to the next."""
 
 

@@ -9,7 +9,7 @@ import apsw
 from workflows_mcp.engines.clock import Clock
 from workflows_mcp.engines.executor import Executor
 from workflows_mcp.engines.remembering import check_key, full, packed, unpacked
-from workflows_mcp.engines.sqlite import checkpoints, heard, leases
+from workflows_mcp.engines.sqlite import checkpoints, heard, leases, runs
 from workflows_mcp.engines.sqlite.store import Store
 from workflows_mcp.values import Value
 
@@ -21,6 +21,7 @@ class KeepsNotes:
     _executor: Executor
     _clock: Clock
     _adopts: bool
+    _home: runs.Home
 
     async def remember(self, key: str, value: Value) -> None:
         limits = self._executor.limits
@@ -68,6 +69,9 @@ class KeepsNotes:
     async def heard(self, run_id: str) -> dict[str, float]:
         return heard.notes(self.store, run_id)
 
-    async def is_driven(self, run_id: str) -> bool:
-        """One that adopts runs does so within a second."""
-        return self._adopts or leases.is_driven(self.store, run_id, self._clock.now())
+    async def abandoned(self, run_id: str) -> str:
+        """A process that adopts runs adopts one of its own within a second."""
+        stranger = runs.stranger_to(self.store, run_id, self._home)
+        if (self._adopts and not stranger) or leases.is_driven(self.store, run_id, self._clock.now()):
+            return ""
+        return stranger or "the process that ran it has gone"

@@ -6,6 +6,7 @@ import hashlib
 from collections import OrderedDict
 from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import apsw
 
@@ -19,6 +20,8 @@ from workflows_mcp.machine.machine import Machine
 from workflows_mcp.plan.codec import bundle_key, decode_bundle, encode_bundle
 from workflows_mcp.plan.model import Bundle
 from workflows_mcp.values import Value, to_json
+
+_SUMMARY = "SELECT id, workflow, status, started_at, changed_at, ifnull(forked_from, '') FROM runs"
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,6 +37,14 @@ class Request:
         return cls(request_id, hashlib.blake2b(asked, digest_size=12).hexdigest())
 
 
+class Home(NamedTuple):
+    """What a process must share with the one that a run belongs to, to recover it after a crash."""
+
+    workspace: str
+    settings: str
+    """A fingerprint of those settings that decide what steps may do, and where."""
+
+
 @dataclass(frozen=True, slots=True)
 class NewRun:
     run_id: str
@@ -44,6 +55,9 @@ class NewRun:
     started_at: float
     at: float
     """When it was made, which for a fork is not when it started."""
+    home: Home
+    """Which processes recover it."""
+    forked_from: str = ""
 
 
 class BundleCache:
@@ -82,9 +96,33 @@ def create(connection: apsw.Connection, run: NewRun, owner: str) -> None:
     request = (run.request.id, run.request.digest) if run.request is not None else (None, None)
     connection.execute(
         "INSERT INTO runs(id, workflow, bundle, request_id, request_digest, status, started_at, changed_at,"
-        " owner, epoch) VALUES(?, ?, ?, ?, ?, 'running', ?, ?, ?, 1)",
-        (run.run_id, run.workflow, run.bundle_key, *request, run.started_at, run.at, owner),
-    )
+        " workspace, settings, forked_from, owner, epoch)"
+        " VALUES(?, ?, ?, ?, ?, 'running', ?, ?, ?, ?, ?, ?, 1)",
+        (
+            run.run_id, run.workflow, run.bundle_key, *request, run.started_at, run.at,
+            *run.home, run.forked_from or None, owner,
+        ),
+    )  # fmt: skip
+
+
+def home_of(store: Store, run_id: str) -> Home | None:
+    """Which processes recover a run; None for one that an older version has started."""
+    rows = store.read("SELECT workspace, settings FROM runs WHERE id = ?", (run_id,))
+    return Home(*rows[0]) if rows and rows[0][0] is not None else None
+
+
+def stranger_to(store: Store, run_id: str, home: Home) -> str:
+    """Why processes of this home do not recover a run by themselves; empty where they do."""
+    found = home_of(store, run_id)
+    if found is None or found == home:
+        return ""
+    with_settings = "" if found.workspace != home.workspace else " with other settings"
+    return f"it was started in {found.workspace}{with_settings}"
+
+
+def move(connection: apsw.Connection, run_id: str, home: Home) -> None:
+    """From now on a run belongs to other processes."""
+    connection.execute("UPDATE runs SET workspace = ?, settings = ? WHERE id = ?", (*home, run_id))
 
 
 def large_values(store: Store, run_id: str, limits: Limits) -> LargeValues:
@@ -144,12 +182,16 @@ def _events(store: Store, run_id: str, position: int, large: LargeValues) -> Ite
 
 
 def recent(store: Store, limit: int, workflow: str | None) -> list[RunSummary]:
-    columns = "SELECT id, workflow, status, started_at, changed_at FROM runs"
     latest = "ORDER BY changed_at DESC LIMIT ?"
     if workflow is None:
-        rows = store.read(f"{columns} {latest}", (limit,))
+        rows = store.read(f"{_SUMMARY} {latest}", (limit,))
     else:
-        rows = store.read(f"{columns} WHERE workflow = ? {latest}", (workflow, limit))
+        rows = store.read(f"{_SUMMARY} WHERE workflow = ? {latest}", (workflow, limit))
+    return [RunSummary(*row) for row in rows]
+
+
+def unfinished(store: Store) -> list[RunSummary]:
+    rows = store.read(f"{_SUMMARY} WHERE status IN ('running', 'idle') ORDER BY changed_at DESC")
     return [RunSummary(*row) for row in rows]
 
 

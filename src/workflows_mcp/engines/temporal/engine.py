@@ -148,14 +148,16 @@ class TemporalEngine:
         await self._keep(large)
         await asyncio.to_thread(self._executor.copy_scratch, run_id, new_id)
         start = RunStart(self._packed(bundle), b"", snapshot, [journal])
-        await self._begin(new_id, bundle, start, asked)
+        await self._begin(new_id, bundle, start, asked, forked_from=run_id)
         return new_id
 
     async def made_by(self, request_id: str) -> str | None:
         run_id = self._run_of_request(request_id)
         return run_id if await self._memo(run_id) is not None else None
 
-    async def _begin(self, run_id: str, bundle: Bundle, start: RunStart, asked: str) -> None:
+    async def _begin(
+        self, run_id: str, bundle: Bundle, start: RunStart, asked: str, *, forked_from: str = ""
+    ) -> None:
         """`asked`: what the request asks for that begins it, if one does; it may have been made before."""
         start.updates_a_history = self._updates_a_history
         programs = any(plan.dialect != "graph" for plan in bundle.plans.values())
@@ -168,7 +170,7 @@ class TemporalEngine:
             id_conflict_policy=WorkflowIDConflictPolicy.USE_EXISTING,
             id_reuse_policy=WorkflowIDReusePolicy.REJECT_DUPLICATE,
             task_timeout=_EXPRESSIONS if programs else None,
-            memo={"workflow": bundle.main, "asked": asked},
+            memo={"workflow": bundle.main, "asked": asked, "forked_from": forked_from},
             static_summary=bundle.main,
         )
         try:
@@ -251,6 +253,9 @@ class TemporalEngine:
     async def carry_on(self, run_id: str) -> None:
         await self._looks.now(run_id)
 
+    async def is_driven_here(self, run_id: str) -> bool:
+        return False  # but by the server, and whichever workers it has
+
     async def view(self, run_id: str) -> Machine:
         return (await self._looks.now(run_id)).machine
 
@@ -277,6 +282,9 @@ class TemporalEngine:
             "a Temporal server decides itself how long it keeps runs that have ended",
             hint="set that of its namespace: temporal operator namespace update --retention 30d NAME",
         )
+
+    async def unfinished(self) -> list[RunSummary]:
+        return await self._listing.unfinished()
 
     async def journal(self, run_id: str, after: int = 0) -> tuple[Bundle, list[Event]]:
         bundle = await self._looks.bundle(run_id)
@@ -307,8 +315,8 @@ class TemporalEngine:
     async def heard(self, run_id: str) -> dict[str, float]:
         return dict((await self._looks.now(run_id)).heard)
 
-    async def is_driven(self, run_id: str) -> bool:
-        return True  # by the server, as soon as it has workers
+    async def abandoned(self, run_id: str) -> str:
+        return ""  # the server sees to it, as soon as it has workers
 
     async def remember(self, key: str, value: Value) -> None:
         await self._beside.remember(key, value)

@@ -45,15 +45,26 @@ class Listing:
         self._drop_listed()
 
     async def recent(self, limit: int, workflow: str | None) -> list[RunSummary]:
-        open_ones = [it async for it in self._named("ExecutionStatus = 'Running'", _MOST_OPEN, workflow)]
-        found = {run.run_id: run async for run in self._closed(limit, workflow)}
+        opened = await self._open(_MOST_OPEN, workflow)
+        found = {run.run_id: run async for run in self._closed(limit, workflow)} | opened
+        return sorted(found.values(), key=lambda run: run.changed_at, reverse=True)[:limit]
+
+    async def unfinished(self) -> list[RunSummary]:
+        found = (await self._open(_MOST_OF_ALL, None)).values()
+        open_ones = [run for run in found if run.status in ("running", "idle")]
+        return sorted(open_ones, key=lambda run: run.changed_at, reverse=True)
+
+    async def _open(self, limit: int, workflow: str | None) -> dict[str, RunSummary]:
+        """Those that the server calls running, and those that were begun here a moment ago."""
+        found: dict[str, RunSummary] = {}
+        open_ones = [it async for it in self._named("ExecutionStatus = 'Running'", limit, workflow)]
         self._drop_listed()
         asked = dict.fromkeys([*(it.id for it, _ in open_ones), *self._begun])
         room = asyncio.Semaphore(_AT_ONCE)
         for run in await asyncio.gather(*(self._asked(run_id, room) for run_id in asked)):
             if run is not None and (workflow is None or run.workflow == workflow):
                 found[run.run_id] = run
-        return sorted(found.values(), key=lambda run: run.changed_at, reverse=True)[:limit]
+        return found
 
     async def _named(
         self, which: str, limit: int, workflow: str | None
@@ -82,6 +93,7 @@ class Listing:
                 str(status),
                 float(memo.get("started_at", execution.start_time.timestamp())),
                 float(memo.get("changed_at", closed.timestamp())),
+                str(memo.get("forked_from", "")),
             )
 
     async def _asked(self, run_id: str, room: asyncio.Semaphore) -> RunSummary | None:
@@ -92,7 +104,9 @@ class Listing:
                 if error.code in ("no_temporal", "no_worker"):
                     raise
                 return None  # gone meanwhile, or it cannot be read, which whoever asks for it is told
-        return RunSummary(run_id, state.workflow, _status_of(state), state.started_at, state.changed_at)
+        origin = state.forked_from.partition("@")[0]
+        status = _status_of(state)
+        return RunSummary(run_id, state.workflow, status, state.started_at, state.changed_at, origin)
 
     def _drop_listed(self) -> None:
         now = time.monotonic()
@@ -103,6 +117,4 @@ class Listing:
 def _status_of(state: RunState) -> str:
     if state.status != "running":
         return state.status
-    frames = state.frames.values()
-    idle = all(it.kind in ("agent", "call", "each") and it.deadline is None for it in frames)
-    return "idle" if idle else "running"
+    return "idle" if state.idle else "running"

@@ -110,6 +110,8 @@ class Run:
         self._begun: dict[str, int] = {}
         """The steps that are begun, and how many bytes each was begun with."""
         self._steps: dict[str, workflow.ActivityHandle[bytes]] = {}
+        self._cut_off: set[str] = set()
+        """Steps whose worker went away: what is left of them goes first."""
         self._reasons: dict[str, str] = {}
         """Steps that are being ended, and why; empty: nobody wants to know of them any more."""
         self._timers: dict[str, asyncio.Task[None]] = {}
@@ -268,6 +270,10 @@ class Run:
             self._draining = suggested or self._updates >= self._start.updates_a_history
         return self._draining and not self._steps and not self._wishes
 
+    @property
+    def _is_parked(self) -> bool:
+        return self._machine.state.parked is not None
+
     # The loop
 
     def _now(self) -> float:
@@ -320,6 +326,8 @@ class Run:
                 if (timer := self._timers.pop(key, None)) is not None:
                     timer.cancel()
             case StopStep(key=key, reason=reason):
+                if self._is_parked:
+                    self._waiting = deque(it for it in self._waiting if it.key != key)
                 self._stop(key, reason)
             case LoadPlan():
                 self._begin(self._find(command))
@@ -363,18 +371,21 @@ class Run:
         secrets = sorted({name for plan in plans for name in plan.secrets})
         body = encode_command(command, self._large)
         in_use().keep(self._large.take_new())
-        return StepTask(state.run_id, state.workspace, body, secrets)
+        return StepTask(state.run_id, state.workspace, body, secrets, command.key in self._cut_off)
 
     async def _step(self, command: RunStep, task: StepTask, packed: bytes) -> None:
-        await self._carried_out(command, task, packed)
-        del self._begun[command.key]
+        event = await self._carried_out(command, task, packed)
+        self._begun.pop(command.key, None)
+        if event is not None:
+            self._take(event)
         self._begin_steps()
 
-    async def _carried_out(self, command: RunStep, task: StepTask, packed: bytes) -> None:
+    async def _carried_out(self, command: RunStep, task: StepTask, packed: bytes) -> Event | None:
+        """What came of a step; None where nobody waits for it any more."""
         key = command.key
         await self._until_earlier_tries_are_gone(command.address)
-        if self._draining or not is_under_way(self._machine.state, key):
-            return  # the history that follows wishes for it again
+        if self._draining or self._is_parked or not is_under_way(self._machine.state, key):
+            return None  # the history that follows wishes for it again, or whoever resumes the run
         event: Event | None = None
         while event is None:
             handle = self._steps[key] = workflow.start_activity(
@@ -396,9 +407,8 @@ class Run:
                 self._steps.pop(key, None)
         reason = self._reasons.pop(key, None)
         if reason is None:
-            self._take(event)
-        elif reason:
-            self._take(StepFailed(0.0, key, TIMEOUT, reason, getattr(event, "outputs", {})))
+            return event
+        return StepFailed(0.0, key, TIMEOUT, reason, getattr(event, "outputs", {})) if reason else None
 
     async def _until_earlier_tries_are_gone(self, address: str) -> None:
         """A block that is tried again begins when what is left of its last try has ended."""
@@ -422,8 +432,9 @@ class Run:
         if not is_under_way(self._machine.state, key):
             return StepFailed(0.0, key, "interrupted", "it was cut off")
         scope, index = self._machine.locate(command.address)
-        if scope.program.nodes[index].on_interrupt == "repeat":
-            return None
+        if scope.program.nodes[index].on_interrupt == "repeat" and scope.program.plan.semantics < 3:
+            return None  # as the histories of such runs have it
+        self._cut_off.add(key)
         return Interrupted(0.0, key)
 
     def _stop(self, key: str, reason: str) -> None:

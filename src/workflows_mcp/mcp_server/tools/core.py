@@ -111,13 +111,13 @@ async def get_next_step(
 async def get_workflow_status(
     ctx: Ctx,
     workflow_id: Annotated[
-        str | None, Field(description="Id of the run; without it, the recent runs")
+        str | None, Field(description="Lost the id? Without it, unfinished and recent runs")
     ] = None,
     wait_seconds: Wait = 30,
 ) -> Annotated[CallToolResult, StatusAnswer]:
     """Where a run is and why it waits. Waits itself while steps run, so do not poll faster."""
     if workflow_id is None:
-        return answer({"runs": await _service(ctx).recent()})
+        return answer(await _service(ctx).runs())
     return answer(await _service(ctx).status(workflow_id, wait_seconds=wait_seconds))
 
 
@@ -140,17 +140,19 @@ async def get_workflow_state(
 async def control_workflow(
     ctx: Ctx,
     workflow_id: RunId,
-    action: Annotated[Literal["cancel", "retry", "fork"], Field(description="What to do")],
+    action: Annotated[Literal["cancel", "resume", "retry", "fork"], Field(description="What to do")],
     step_id: Annotated[str | None, Field(description="Where to fork")] = None,
     reason: Annotated[str, Field(description="Of a cancel")] = "",
     wait_seconds: Wait = 30,
 ) -> Annotated[CallToolResult, ControlAnswer]:
-    """cancel: end a run and all its processes. retry: try again what it failed by, or go on where it was
-    cancelled. fork: do one step again, and what follows. Both make a new run that keeps the rest: go on with
-    its workflow_id."""
+    """cancel: end a run and its processes. resume: continue a parked run. retry: re-run what failed, or
+    continue a cancelled run. fork: redo one step and what follows. Both make a new run that keeps the rest:
+    use its workflow_id."""
     service = _service(ctx)
     if action == "cancel":
         return answer(await service.cancel(workflow_id, reason=reason))
+    if action == "resume":
+        return answer(await service.resume_run(workflow_id, wait_seconds=wait_seconds))
     if action == "retry":
         return answer(await service.retry(workflow_id, wait_seconds=wait_seconds))
     if not step_id:

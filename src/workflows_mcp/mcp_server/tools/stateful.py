@@ -96,7 +96,7 @@ async def get_workflow_status(
 ) -> Annotated[CallToolResult, WorkflowAnswer]:
     """Where a run or a task is, why it waits, and the pending action, if any. Waits while steps run."""
     if workflow_id is None:
-        return answer({"runs": await _service(ctx).recent()})
+        return answer(await _service(ctx).runs())
     return answer(_typed(await _service(ctx).status(workflow_id, wait_seconds=wait_seconds)))
 
 

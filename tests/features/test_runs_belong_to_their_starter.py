@@ -1,0 +1,164 @@
+"""Which process continues a run: never one that its starter did not mean."""
+
+from __future__ import annotations
+
+import asyncio
+import dataclasses
+import logging
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from workflows_mcp.errors import NotExpected
+from workflows_mcp.limits import Limits
+from workflows_mcp.service import Service
+from workflows_mcp.settings import Settings
+
+SLOW = """
+name: slow
+blocks:
+  - {id: work, type: Shell, inputs: {command: "test -e begun && exit 0; touch begun; sleep 60"}}
+"""
+ASKS = "name: asks\nblocks:\n  - {id: ask, type: Prompt, inputs: {prompt: 'Release?'}}\n"
+
+
+def settings_in(tmp_path: Path, name: str, **more: Any) -> Settings:
+    workspace = tmp_path / name
+    workspace.mkdir(exist_ok=True)
+    return Settings(workspace=workspace, home=tmp_path / "home", **more)
+
+
+async def cut_off(settings: Settings, text: str = SLOW) -> str:
+    """The id of a run whose process has ended while its step was under way."""
+    async with Service.open(settings) as service:
+        run_id = str((await service.start(text=text, wait_seconds=0))["workflow_id"])
+        while not (settings.workspace / "begun").exists():
+            await asyncio.sleep(0.01)
+        return run_id
+
+
+@pytest.mark.rows("X1")
+@pytest.mark.parametrize("other", ["another workspace", "other settings"])
+def test_a_run_that_was_cut_off_is_recovered_only_in_its_workspace_with_its_settings(
+    tmp_path: Path, other: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    own = settings_in(tmp_path, "own")
+    stranger = settings_in(tmp_path, "elsewhere")
+    if other == "other settings":
+        stranger = dataclasses.replace(own, denied_capabilities=frozenset({"network"}))
+
+    async def go() -> None:
+        run_id = await cut_off(own)
+        with caplog.at_level(logging.WARNING):
+            async with Service.open(stranger) as service:
+                said = await service.status(run_id)
+                assert said["status"] == "running"
+                assert f"it was started in {own.workspace}" in said["why"]
+                assert f"workflows-mcp resume {run_id}" in said["why"]
+                [listed] = await service.recent()
+                assert (listed["status"], "was started in" in str(listed["why"])) == ("running", True)
+        told = [it.getMessage() for it in caplog.records if "is not continued here" in it.getMessage()]
+        assert len(told) == 1
+        assert run_id in told[0]
+        async with Service.open(own) as service:
+            assert (await service.status(run_id, wait_seconds=20))["status"] == "completed"
+
+    asyncio.run(asyncio.wait_for(go(), 60))
+
+
+def test_whoever_resumes_a_run_by_its_id_continues_it_from_anywhere(tmp_path: Path) -> None:
+    own, elsewhere = settings_in(tmp_path, "own"), settings_in(tmp_path, "elsewhere")
+
+    async def go() -> None:
+        run_id = await cut_off(own)
+        async with Service.open(elsewhere, adopt=False) as service:
+            assert (await service.resume_run(run_id, wait_seconds=20))["status"] == "completed"
+
+    asyncio.run(asyncio.wait_for(go(), 60))
+
+
+def test_a_parked_run_is_not_continued_by_a_server_nor_by_an_answer_until_it_is_resumed(
+    tmp_path: Path,
+) -> None:
+    own = settings_in(tmp_path, "own")
+
+    async def go() -> None:
+        async with Service.open(own) as service:
+            run_id = (await service.start(text=ASKS, wait_seconds=5))["workflow_id"]
+            assert await service.park(run_id)
+        async with Service.open(own) as service:
+            said = await service.status(run_id)
+            assert (said["status"], "action" in said) == ("waiting", False)
+            assert said["why"].startswith("parked by the user at ")
+            with pytest.raises(NotExpected, match="is parked") as refused:
+                await service.submit(run_id, {"response": "yes"}, step_id="ask")
+            assert f"workflows-mcp resume {run_id}" in refused.value.hint
+            assert (await service.resume_run(run_id))["status"] == "pending_action"
+            assert (await service.submit(run_id, {"response": "yes"}))["status"] == "completed"
+
+    asyncio.run(asyncio.wait_for(go(), 30))
+
+
+def test_a_parked_run_can_be_cancelled(tmp_path: Path) -> None:
+    async def go() -> None:
+        async with Service.open(settings_in(tmp_path, "own")) as service:
+            run_id = (await service.start(text=ASKS, wait_seconds=5))["workflow_id"]
+            assert await service.park(run_id)
+            assert (await service.cancel(run_id))["status"] == "cancelled"
+            assert not await service.park(run_id)
+
+    asyncio.run(asyncio.wait_for(go(), 30))
+
+
+def test_a_step_that_was_cut_off_twice_is_asked_about_and_not_repeated(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    deadly = (
+        "name: deadly\nblocks:\n  - {id: work, type: Shell, inputs: {command: 'echo x >> begun; sleep 60'}}\n"
+    )
+    own = settings_in(tmp_path, "own", limits=Limits(step_interruptions=2))
+
+    async def go() -> None:
+        run_id = await cut_off(own, deadly)
+        for times in (1, 2):
+            with caplog.at_level(logging.WARNING):
+                async with Service.open(own) as service:
+                    if times == 1:
+                        while (own.workspace / "begun").read_text() != "x\nx\n":
+                            await asyncio.sleep(0.01)
+                        continue
+                    said = await service.status(run_id, wait_seconds=20)
+                    assert said["status"] == "pending_action"
+                    assert said["action"]["step_id"] == "work"
+                    await service.submit(run_id, {"decision": "fail"}, step_id="work")
+                    assert (await service.status(run_id))["status"] == "failed"
+        assert (own.workspace / "begun").read_text() == "x\nx\n"
+        assert any(run_id in it.getMessage() and "work#1" in it.getMessage() for it in caplog.records)
+
+    asyncio.run(asyncio.wait_for(go(), 60))
+
+
+def test_the_list_has_every_run_that_has_not_ended_first_with_its_question_and_its_status(
+    tmp_path: Path,
+) -> None:
+    done = "name: done\nblocks:\n  - {id: a, type: Shell, inputs: {command: 'true'}}\n"
+    waits = "name: waits\nsteps:\n  - {id: w, type: wait, needs_state: [], duration_seconds: 3600}\ninitial_state: {}\n"
+
+    async def go() -> None:
+        async with Service.open(settings_in(tmp_path, "own")) as service:
+            asked = (await service.start(text=ASKS, wait_seconds=5))["workflow_id"]
+            waiting = (await service.start(text=waits, wait_seconds=0))["workflow_id"]
+            for _ in range(3):
+                assert (await service.start(text=done, wait_seconds=10))["status"] == "completed"
+            found = await service.runs(limit=2)
+            assert {it["workflow_id"] for it in found["runs"][:2]} == {asked, waiting}
+            assert len(found["runs"]) == 4
+            assert found["more"] is True
+            for listed in found["runs"][:2]:
+                said = await service.status(str(listed["workflow_id"]))
+                assert listed["status"] == said["status"]
+            [entry] = [it for it in found["runs"] if it["workflow_id"] == asked]
+            assert entry["question"] == "Release?"
+
+    asyncio.run(asyncio.wait_for(go(), 60))
