@@ -16,12 +16,10 @@ from mcp import Client, StdioServerParameters
 from bench.measure import row, title
 
 _TOPICS = [f"Research question {number} about how to add authentication" for number in range(1, 6)]
-_FOUND = {"urls": [f"https://example.org/{number}" for number in range(5)], "text": "found " * 100}
 _RESULTS: dict[str, Any] = {
     "get-user-request": {"input": "Add authentication to my application"},
     "generate-research-tasks": {"response": json.dumps(_TOPICS)},
-    "search-web": _FOUND,
-    "analyze-results": {"result": "insight " * 50},
+    "research": {"response": "insight " * 50},
     "generate-initial-plan": {"response": "# Plan\n" + "a step\n" * 100},
     "review-plan": {"response": "a concern\n" * 50},
     "finalize-plan": {"response": "# Final plan\n" + "a step\n" * 120},

@@ -43,6 +43,7 @@ def workflow_info(
         "outputs": {name: _short(value) for name, value in plan.outputs.items()},
         "steps": [_step(node, plan, registry) for node in plan.body.nodes],
         "asks": _asks(bundle, registry),
+        "agent_tools": _agent_tools(bundle),
         "level": _level(bundle, registry),
         "needs": _needs(bundle, registry),
         "secrets": bundle.secrets,
@@ -98,6 +99,13 @@ def _asks(bundle: Bundle, registry: StepRegistry) -> list[Value]:
                 question["inputs"] = _short(node.do.inputs)
                 asked.append(question)
     return asked
+
+
+def _agent_tools(bundle: Bundle) -> list[str]:
+    """The tools of other servers that the agent must have to perform the workflow."""
+    steps = [node.do for plan in bundle.every_plan.values() for node in plan.body.nodes]
+    calls = [do for do in steps if isinstance(do, Do) and do.step == "MCPCall" and do.by == "agent"]
+    return sorted({str(do.inputs.get("tool", "")) for do in calls} - {""})
 
 
 def _level(bundle: Bundle, registry: StepRegistry) -> str:

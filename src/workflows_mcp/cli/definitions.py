@@ -137,6 +137,8 @@ def _print_info(info: dict[str, Any]) -> None:
         print_table(paper, [(f"  {name}", _text(value)) for name, value in info["outputs"].items()])
     if "asks" in info:
         paper.line("\nasks for an answer at: " + ", ".join(question["step"] for question in info["asks"]))
+    if "agent_tools" in info:
+        paper.line("\nthe agent needs the tools: " + ", ".join(info["agent_tools"]))
     if "needs" in info:
         paper.line("\nneeds: " + ", ".join(need.replace("_", " ") for need in info["needs"]))
     if "secrets" in info:
