@@ -35,6 +35,7 @@ from workflows_mcp.values import Value, from_json, nearest, to_json, to_text
 _LESS = "hand in less of it, e.g. only the part that matters, or write it to a file and say where"
 _DECIDED = "What is submitted must fit result_schema."
 _SHORTER = "That answer is too long to be kept. Please give a shorter one."
+_FAILURE_KEYS = frozenset({"is_error", "isError", "error", "message"})
 Clean = Callable[[Value], Value]
 """Makes a value from outside fit to be kept; see `policy.secrets`."""
 
@@ -89,6 +90,9 @@ def check_result(
     taken = understood(asked, result)
     taken = clean(taken) if clean is not None else taken
     wrong = violations(taken, asked.question.result_schema)
+    if wrong and (failure := reported_failure(result)) is not None:
+        message = to_text(clean(failure)) if clean is not None else failure
+        return address, StepResult(_default_outputs(machine, address), ok=False, message=message)
     if wrong:
         name = part.step_id(address) if part is not None else address
         message = f"the result does not fit what '{name}' asks for: {'; '.join(wrong)}"
@@ -101,7 +105,7 @@ def check_result(
             for_user=said or refusal_for_person(taken, asked.question.result_schema),
         )
     amounts_to = asked.step.answered(asked.inputs, taken)
-    unfit = machine.does_not_fit(address, amounts_to.outputs)
+    unfit = machine.does_not_fit(address, amounts_to.outputs) if amounts_to.ok else None
     if unfit is not None:
         too_large = isinstance(unfit, TooLarge)
         raise InvalidResult(
@@ -110,6 +114,24 @@ def check_result(
             for_user=_SHORTER if too_large else f"That answer cannot be taken: {unfit}.",
         )
     return address, amounts_to
+
+
+def reported_failure(result: Any) -> str | None:
+    """What an agent says of its failure, where it says that it could not do what it was asked: every action
+    can be answered with `{"is_error": true, "error": "…"}`."""
+    given = _read(result) if isinstance(result, str) else result
+    if not isinstance(given, dict) or not given.keys() <= _FAILURE_KEYS:
+        return None
+    if given.get("is_error") is not True and given.get("isError") is not True:
+        return None
+    said = [text for key in ("error", "message") if isinstance(text := given.get(key), str) and text.strip()]
+    return said[0] if said else "the agent reports a failure, and does not say why"
+
+
+def _default_outputs(machine: Machine, address: str) -> dict[str, Value]:
+    """The outputs of a step that gave none."""
+    scope, index = machine.locate(address)
+    return dict(scope.program.defaults(index))
 
 
 def already_answered(
@@ -132,7 +154,8 @@ def already_answered(
     taken = understood(asked, result)
     taken = clean(taken) if clean is not None else taken
     if not fits(taken, asked.question.result_schema):
-        return False
+        failure = reported_failure(result)
+        return failure is not None and visited.record.message == (clean(failure) if clean else failure)
     return asked.step.answered(asked.inputs, taken).outputs == visited.record.outputs
 
 

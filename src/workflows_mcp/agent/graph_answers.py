@@ -21,7 +21,7 @@ from workflows_mcp.agent.of_the_user import for_the_agent
 from workflows_mcp.agent.parts import question_id, whole_run
 from workflows_mcp.agent.previews import Cut, cut, reader, shortened, within
 from workflows_mcp.agent.tasks import NOBODY, Heard
-from workflows_mcp.agent.views import FindPlace, error_view
+from workflows_mcp.agent.views import FindPlace, error_view, failed_blocks
 from workflows_mcp.agent.waiting import why_waiting
 from workflows_mcp.limits import Limits
 from workflows_mcp.machine.machine import Machine
@@ -70,6 +70,8 @@ def graph_answer(
             answer["forked_from"] = fork_of.run_id
         if state.outputs or answer["status"] == "success":
             answer["outputs"] = cut(state.outputs, ("outputs",), how, reader(state.run_id))
+        if answer["status"] == "success" and (tolerated := failed_blocks(machine, state.root)):
+            answer["failed_blocks"] = cut(tolerated, ("blocks",), how, reader(state.run_id))
         if answer["status"] == "failure":
             answer["error"] = error_text(machine, place)
         if questions.open:

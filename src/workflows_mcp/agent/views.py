@@ -23,10 +23,10 @@ from workflows_mcp.agent.waiting import why
 from workflows_mcp.agent.walk import block_at
 from workflows_mcp.errors import Place
 from workflows_mcp.limits import Limits
-from workflows_mcp.machine.handling import failed
+from workflows_mcp.machine.handling import failed, handler_of
 from workflows_mcp.machine.machine import Machine
 from workflows_mcp.machine.scope import outputs_of
-from workflows_mcp.machine.state import Fault
+from workflows_mcp.machine.state import Fault, Scope
 from workflows_mcp.steps.registry import StepRegistry
 from workflows_mcp.values import Value
 
@@ -100,6 +100,12 @@ def _answer(
     if situation.task is not None and situation.task.record.status == "skipped":
         answer["why"] = f"skipped: {situation.task.record.message}"
     answer |= _given(situation, how, read)
+    if (
+        scope is not None
+        and situation.status == "completed"
+        and (tolerated := failed_blocks(situation.machine, scope))
+    ):
+        answer["failed_blocks"] = cut(tolerated, ("failed_blocks",), how, read)
     error = error_view(situation.machine, place, situation.part)
     if error is not None:
         answer["error"] = error
@@ -121,6 +127,24 @@ def _given(situation: Situation, how: Cut, read: Reader) -> dict[str, Value]:
         return given
     outputs = state.outputs if situation.task is None else outputs_of(situation.task.record)
     return {"outputs": cut(outputs, ("outputs",), how, read)} if outputs or completed else {}
+
+
+def failed_blocks(machine: Machine, scope: Scope) -> list[Value]:
+    """The blocks of a workflow that failed, and whose failure was handled: by whom, and why they failed."""
+    plan = machine.plan_named(scope.workflow)
+    found: list[Value] = []
+    for node in plan.body.nodes:
+        record = scope.records.get(node.id)
+        if record is None or not failed(record):
+            continue
+        by = handler_of(plan, node, record)
+        said: dict[str, Value] = {"block": node.id}
+        if by:
+            said["tolerated_by"] = by
+        if record.message:
+            said["message"] = shortened(record.message, PRINTED_CHARS)
+        found.append(said)
+    return found
 
 
 def error_view(machine: Machine, place: FindPlace, part: Part | None = None) -> dict[str, Value] | None:

@@ -74,7 +74,8 @@ def print_end(answer: dict[str, Any], paper: Paper, *, outputs: bool, seconds: f
     mark = paper.mark(status)
     name = f"{answer['workflow']} {paper.paint(answer['workflow_id'], 'dim')}"
     if status in ("completed", "failed", "cancelled"):
-        paper.line(f"{mark} {name} {status}" + (f" in {took(seconds)}" if seconds is not None else ""))
+        within = f" in {took(seconds)}" if seconds is not None else ""
+        paper.line(f"{mark} {name} {status}{within}{_tolerated(answer.get('failed_blocks', []))}")
         if "error" in answer:
             _print_fault(answer["error"], answer["workflow_id"], paper)
         for values in given(answer).values() if outputs else ():
@@ -86,6 +87,18 @@ def print_end(answer: dict[str, Any], paper: Paper, *, outputs: bool, seconds: f
     paper.line(f"{mark} {name} is {answer.get('why', status)}")
     if "action" in answer:
         paper.line(f"  to go on: {how_to_answer(answer)}")
+
+
+def _tolerated(blocks: list[dict[str, Any]]) -> str:
+    """What is said of blocks that failed although the run completed."""
+    if not blocks:
+        return ""
+    named = [
+        f"{it['block']} (tolerated by {it['tolerated_by']})" if "tolerated_by" in it else it["block"]
+        for it in blocks
+        if isinstance(it, dict) and "block" in it
+    ]
+    return f", {len(blocks)} block{'s' if len(blocks) > 1 else ''} failed: {', '.join(named)}"
 
 
 def given(answer: dict[str, Any]) -> dict[str, dict[str, Any]]:

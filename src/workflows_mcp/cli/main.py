@@ -100,6 +100,7 @@ def build_parser() -> Parser:
     answer.add_argument("run", metavar="RUN_ID")
     answer.add_argument("value", metavar="VALUE", nargs="?", help="text or JSON; without it, it is asked for")
     answer.add_argument("--step", metavar="ID", help="which question, where several are asked")
+    answer.add_argument("--fail", metavar="MESSAGE", help="say that it could not be done, and why")
     _playing(answer)
     _json(answer)
     answer.set_defaults(module="running")

@@ -149,6 +149,8 @@ def answer_command(options: argparse.Namespace) -> int:
             current = await service.status(session.run_id, alone=True)
             session.watch = await service.observing.so_far(session.run_id)
             value = options.value
+            if options.fail is not None:
+                value = {"is_error": True, "error": options.fail}
             if value is None and not can_ask() and options.answers is None:
                 value = sys.stdin.read().rstrip("\n") or None
             if value is not None:

@@ -18,7 +18,8 @@ INSTRUCTIONS = f"""\
 1. list_workflows, and get_workflow_info for inputs that you do not know.
 2. start_workflow with inputs.
 3. While status is "pending_action": do what action.instructions say (ask the user where only the user can \
-decide), then submit_result; the reply carries the next action. Show `messages` to the user.
+decide), then submit_result; the reply carries the next action. Show `messages` to the user. Of what cannot \
+be done submit {{"is_error": true, "error": "<why>"}}.
    Type "parallel_tasks" or "foreach": start sub-agents for its tasks as it says; submit nothing for it.
 4. While status is "running" or "waiting": get_workflow_status; runs go on without you and survive restarts.
 {_LONG_VALUES}"""
@@ -27,7 +28,7 @@ _GRAPH_ALONE = f"""\
 1. list_workflows, and get_workflow_info for inputs that you do not know.
 2. execute_workflow with inputs.
 3. While status is "paused": answer `prompt` (ask the user where only the user can decide) with \
-resume_workflow(checkpoint_id, response).
+resume_workflow(checkpoint_id, response). If it cannot be answered: {{"is_error": true, "error": "<why>"}}.
 4. While status is "running": resume_workflow(checkpoint_id=<workflow_id>) waits on; runs survive restarts.
 {_LONG_VALUES}"""
 _GRAPH_BESIDE = """
