@@ -16,16 +16,12 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
-from contextlib import suppress
 
 from workflows_mcp.agent.doing_again import Changes, Journal, culprits, kept
 from workflows_mcp.engines.base import Engine
 from workflows_mcp.engines.replay import replayed
-from workflows_mcp.errors import NotExpected
-from workflows_mcp.expressions.base import MISSING
 from workflows_mcp.machine.changes import Path, value_at
 from workflows_mcp.machine.events import Event, StateUpdated
-from workflows_mcp.machine.machine import Machine
 from workflows_mcp.plan.model import Bundle, Plan
 from workflows_mcp.resuming import unpark
 
@@ -45,12 +41,9 @@ class Continuing:
             if machine.state.status != "failed" or not plan.on_resume.get("retry_failed_steps", True):
                 return run_id
             bundle, events = await self._engine.journal(run_id)
-            request = f"resume {run_id}@{len(events)}"
-            known = await self._engine.made_by(request)
-            if known is None or plan.on_resume.get("reset_error_counts"):  # which a crash may have cut off
-                made = await self._made_of(run_id, plan, bundle, events, request)
-                if known is None:
-                    return made
+            known = await continued_as(self._engine, run_id, len(events))
+            if known is None:
+                return await self._made_of(run_id, plan, bundle, events, retry_request(run_id, len(events)))
             run_id = known
 
     async def _made_of(
@@ -64,26 +57,32 @@ class Continuing:
         if not then:
             view = await self._engine.view(run_id)
             return await self._engine.start(bundle, view.state.root.inputs, request_id=request)
-        made = await self._engine.fork(run_id, len(events), instead=changes, request_id=request)
         if plan.on_resume.get("reset_error_counts") and plan.errors_to:
-            await self._forget_errors(made, tuple(plan.errors_to), bundle, then)
-        return made
+            changes = await asyncio.to_thread(_without_errors, tuple(plan.errors_to), bundle, events, changes)
+        return await self._engine.fork(run_id, len(events), instead=changes, request_id=request)
 
-    async def _forget_errors(self, run_id: str, where: Path, bundle: Bundle, events: Sequence[Event]) -> None:
-        """Take the errors out of the new run that it has from the old one."""
-        then = await asyncio.to_thread(replayed, bundle, events)
-        before = value_at(then.state.root.state, where)
-        if not isinstance(before, list) or not before:
-            return
 
-        def without(machine: Machine, now: float) -> Event:
-            errors = value_at(machine.state.root.state, where)
-            if errors is MISSING or not isinstance(errors, list) or errors[: len(before)] != before:
-                raise NotExpected("they are gone already")
-            return StateUpdated(now, [(list(where), "set", errors[len(before) :])])
+def retry_request(run_id: str, position: int) -> str:
+    """The request that makes a new run of one that has failed. It is the same for `retry` and for a resume in
+    another conversation, so that both give the same run."""
+    return f"retry {run_id}@{position}"
 
-        with suppress(NotExpected):  # done before, or the run has ended again
-            await self._engine.send(run_id, without)
+
+async def continued_as(engine: Engine, run_id: str, position: int) -> str | None:
+    """The run that was made of this one before, by a retry or a resume, if any was."""
+    made = await engine.made_by(retry_request(run_id, position))
+    return made or await engine.made_by(f"resume {run_id}@{position}")  # as earlier versions called it
+
+
+def _without_errors(where: Path, bundle: Bundle, events: Sequence[Event], changes: Changes) -> Changes:
+    """With a last event that takes out of the new run the errors that it has from the old one."""
+    then = replayed(bundle, kept(events, changes))
+    errors = value_at(then.state.root.state, where)
+    if not isinstance(errors, list) or not errors:
+        return changes
+    last = len(events)
+    emptied = StateUpdated(events[-1].at, [(list(where), "set", [])])
+    return {**changes, last: (*changes.get(last, (events[-1],)), emptied)}
 
 
 def _for_another_try(bundle: Bundle, events: Sequence[Event]) -> Changes:

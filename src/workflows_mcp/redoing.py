@@ -19,6 +19,7 @@ from workflows_mcp.agent.doing_again import Changes, Journal, carried_out, culpr
 from workflows_mcp.agent.parts import part_of, run_of
 from workflows_mcp.agent.tasks import record_at
 from workflows_mcp.agent.walk import blocks_of
+from workflows_mcp.continuing import continued_as, retry_request
 from workflows_mcp.engines.base import Engine
 from workflows_mcp.engines.replay import replayed
 from workflows_mcp.errors import RequestError
@@ -34,8 +35,9 @@ class Redoing:
     def __init__(self, engine: Engine) -> None:
         self._engine = engine
 
-    async def retry(self, run_id: str) -> str:
-        """The run that goes on: one that is made of this one, now or when it was asked for before."""
+    async def retry(self, run_id: str) -> tuple[str, bool]:
+        """The run that goes on, which is made of this one, and whether it was made when that was asked for
+        before."""
         if run_of(run_id) != run_id:
             raise RequestError(
                 f"'{run_id}' is a task, and a task cannot be tried again alone",
@@ -43,13 +45,14 @@ class Redoing:
             )
         while True:
             bundle, events = await self._engine.journal(run_id)
-            request = f"retry {run_id}@{len(events)}"
-            made = await self._engine.made_by(request)
+            request = retry_request(run_id, len(events))
+            made = await continued_as(self._engine, run_id, len(events))
             if made is None:
                 changes = await asyncio.to_thread(_for_another_try, run_id, bundle, events)
-                return await self._engine.fork(run_id, len(events), instead=changes, request_id=request)
+                new = await self._engine.fork(run_id, len(events), instead=changes, request_id=request)
+                return new, False
             if (await self._engine.view(made)).state.status not in ("failed", "cancelled"):
-                return made
+                return made, True
             run_id = made
 
     async def fork(self, workflow_id: str, step_id: str, *, request_id: str | None = None) -> str:

@@ -280,7 +280,12 @@ class Service:
     async def retry(self, run_id: str, *, wait_seconds: float = DEFAULT_WAIT) -> Answer:
         """Try again, in a new run, what a run has failed by; of one that was cancelled, go on where it was.
         Asking twice gives the same new run."""
-        return await self._made_of_another(await self._redoing.retry(run_id), wait_seconds)
+        made, before = await self._redoing.retry(run_id)
+        answer = await self._made_of_another(made, wait_seconds)
+        if before:
+            said = f"The run {run_id} was continued before, as {made}: this is that run."
+            answer["messages"] = [said, *answer.get("messages", ())]
+        return answer
 
     async def fork(
         self,

@@ -34,7 +34,7 @@ MAY_KNOW: dict[str, set[str]] = {
     "driving": {"telling", "agent", "engines", "steps", "machine"},
     "listing": {"driving", "agent", "engines", "steps", "machine"},
     "continuing": {"resuming", "agent", "engines", "machine", "plan", "expressions"},
-    "redoing": {"agent", "engines", "machine", "plan"},
+    "redoing": {"continuing", "agent", "engines", "machine", "plan"},
     "stepping": {"continuing", "resuming", "driving", "agent", "engines", "steps", "machine", "plan"},
     "describing": {"agent", "library", "dialects", "plan"},
     "debugging": {"driving", "agent", "engines", "steps", "machine", "plan"},

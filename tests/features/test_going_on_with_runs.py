@@ -124,6 +124,9 @@ def test_the_errors_of_a_failed_run_can_be_left_behind(serve: Any, define: Any, 
         resumed = await service.stepping.resume(run_id, 10)
         assert resumed["step"]["id"] == "confirm"
         assert (await service.stepping.read(resumed["workflow_id"], (), None))["errors"] == []
+        events = (await service.observing.journal(resumed["workflow_id"]))["events"]
+        kinds = [event["event"] for event in events]
+        assert kinds.index("updated") < kinds.index("forked"), "before the new run takes its first step"
         await service.stepping.resume(run_id, 10)  # nothing more is forgotten by asking again
         assert (await service.stepping.read(run_id, ("errors[0].step",), None)) == {"errors[0].step": "pre"}
 
@@ -258,5 +261,24 @@ def test_a_checkpoint_is_one_of_those_that_the_other_tools_know(
         await service.stepping.complete_step(run_id, "ask", result="Lin", wait_seconds=10)
         forked = await service.resume(made["checkpoint_id"])
         assert (forked["status"], forked["forked_from"], forked["prompt"]) == ("paused", run_id, "Name?")
+
+    serve(work)
+
+
+def test_a_retry_and_a_resume_of_one_failed_run_give_the_same_run(
+    serve: Any, define: Any, workspace: Path
+) -> None:
+    define("flow", FLOW.replace("ON_RESUME", ""))
+
+    async def work(service: Service) -> None:
+        run_id = await failed_run(service)
+        (workspace / "ready").touch()
+        resumed = await service.stepping.resume(run_id, 10)
+        retried = await service.retry(run_id, wait_seconds=10)
+        assert retried["workflow_id"] == resumed["workflow_id"] != run_id
+        assert f"was continued before, as {resumed['workflow_id']}" in retried["messages"][0]
+        assert len(await service.recent()) == 2
+        again = await service.stepping.resume(run_id, 0)
+        assert again["workflow_id"] == resumed["workflow_id"]
 
     serve(work)

@@ -148,7 +148,15 @@ class Store:
             failure = _store_error(self.path, error) if broken else error
             return [(None, failure)] * len(group)
         self._average += _WEIGHT * (time.perf_counter() - started - self._average)
+        if self._has_moved():
+            return [(None, _moved_error(self.path))] * len(group)
         return results
+
+    def _has_moved(self) -> bool:
+        """Whether the file was removed or replaced under us: then what was written into it is lost."""
+        moved = ctypes.c_int(0)
+        self._writer.file_control("main", apsw.SQLITE_FCNTL_HAS_MOVED, ctypes.addressof(moved))
+        return bool(moved.value)
 
     def _try(self, write: Write, *, alone: bool) -> tuple[Any, Exception | None]:
         """One write of a group: its failure must not take the others with it."""
@@ -275,6 +283,13 @@ def _store_error(path: Path, error: Exception) -> StoreError:
     if isinstance(error, apsw.NotADBError):
         hint = "put the file back from a backup, or move it away for a new one; or set WORKFLOWS_HOME"
     return StoreError(f"the store of runs {path} cannot be used: {error}", hint=hint)
+
+
+def _moved_error(path: Path) -> StoreError:
+    return StoreError(
+        f"the store of runs {path} was removed or replaced while this process used it: nothing is accepted",
+        hint="put the file back and start the server again; or start it again to begin with a new store",
+    )
 
 
 def _refuse_old_sqlite() -> None:
