@@ -250,7 +250,9 @@ class Driving:
         return lambda fault: self._place(machine, fault)
 
     def _with_current_action(self, refusal: NotExpected, machine: Machine, part: Part) -> NotExpected:
-        actions = actions_of(situation_of(machine, now=self._now(), part=part), self._registry)
+        situation = situation_of(machine, now=self._now(), part=part)
+        actions = actions_of(situation, self._registry) if situation.duties.questions else []
+        actions = [it for it in actions if "sub_agent_prompt" not in it]  # it may be a sub-agent who asks
         if not actions:
             return refusal
         shown = shortened_action(actions[0], Cut(self._limits.preview_chars), reader(part.id))

@@ -22,6 +22,7 @@ from workflows_mcp.agent.flat_state import FlatState, gather, state_meant
 from workflows_mcp.agent.histories import Histories
 from workflows_mcp.agent.parts import Part, joined, part_of, question_id, run_of
 from workflows_mcp.agent.reactive_answers import (
+    DELEGATED,
     Said,
     failed_outputs,
     over,
@@ -330,8 +331,9 @@ class Stepping:
         return worded(said, self._limits, first=first, state=state)
 
     def _refused(self, refusal: NotExpected, machine: Machine, part: Part) -> NotExpected:
-        said = self._said(situation_of(machine, now=self._now(), part=part, limits=self._limits))
-        if said.step is None:
+        situation = situation_of(machine, now=self._now(), part=part, limits=self._limits)
+        said = self._said(situation)
+        if said.step is None or said.step["type"] in DELEGATED:  # it may be a sub-agent who asks
             hint = f"workflow_get_next_step(workflow_id='{part.id}') says how it stands"
         else:
             hint = f"what is asked now: {to_json(worded(said, self._limits)['step'])}"

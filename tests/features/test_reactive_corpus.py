@@ -344,10 +344,12 @@ def assert_same_step(found: Handed, step: dict[str, Any], run_id: str, with_upda
 
 
 def complete(task: dict[str, Any]) -> dict[str, Any]:
-    """The context holds all fields of the item, its `id` too, and says which task it is."""
+    """The context holds all fields of the item, its `id` too. The id of the run is not in it: a sub-agent is
+    told one id, that of its task."""
     item = task["context"]["item"]
     own = {"id": item["id"]} if isinstance(item, dict) and "id" in item else {}
-    return {**task, "context": {**task["context"], **own, "task_id": task["task_id"]}}
+    context = {name: value for name, value in task["context"].items() if name != "workflow_id"}
+    return {**task, "context": {**context, **own}}
 
 
 def assert_alike(found: Any, expected: Any, run_id: str, where: str) -> None:

@@ -46,7 +46,7 @@ def test_a_task_is_called_by_the_id_of_its_item_or_by_its_position(
     run = played(settings, {name: [True] for name in names}, yaml=workflow(handing_out(items) + AFTER, LOOK))
     tasks = run.handed[0].definition["tasks"]
     assert [task["task_id"] for task in tasks] == names
-    assert [task["context"]["task_id"] for task in tasks] == names
+    assert all("task_id" not in task["context"] for task in tasks), "a sub-agent is told one id"
     for name in names:
         assert run.agents.handed[name][0].definition["params"]["as"] == name
     assert run.messages == ["all done"]
@@ -239,7 +239,10 @@ def test_sub_agents_get_the_standard_prompt_or_the_one_of_the_author(settings: S
             usual = await service.start(text=workflow(handing_out("[{id: a}]"), LOOK, state))
             other = await service.start(text=workflow(handing_out("[{id: a}]", own), LOOK, state))
             assert "get_next_step" in usual["action"]["sub_agent_prompt"]
-            assert other["action"]["sub_agent_prompt"] == "You look at TypeScript files."
+            prompt = other["action"]["sub_agent_prompt"]
+            assert prompt.startswith("You look at TypeScript files.\n\n<workflow-server-rules>")
+            assert 'submit_result(workflow_id="{workflow_id}"' in prompt, "the protocol is always there"
+            assert "You carry out one task" not in prompt
 
     asyncio.run(asyncio.wait_for(go(), 30))
 

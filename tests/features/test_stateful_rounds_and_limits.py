@@ -191,6 +191,18 @@ def test_a_wait_takes_as_long_as_it_says(serve: Any) -> None:
     serve(work)
 
 
+@pytest.mark.rows("S8")
+def test_a_number_may_be_an_expression_that_reads_nothing(serve: Any) -> None:
+    async def work(service: Service) -> None:
+        text = steps('{id: nap, type: wait, needs_state: [], duration_seconds: "{{ 100 * 60 }}"}')
+        answer = await service.start(text=text, wait_seconds=0)
+        assert answer["status"] == "waiting"
+        step = await service.step(answer["workflow_id"])
+        assert step["duration_seconds"] == 6000
+
+    serve(work)
+
+
 RETRIED = steps(
     "{id: call, type: mcp_call, needs_state: [], tool: tracker.create, parameters: {n: 1}, output_to: got,"
     " retry: {attempts: 3, delay: 0}}",

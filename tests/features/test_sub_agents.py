@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from support.sessions import steps
 from workflows_mcp.errors import NotExpected, RequestError
 from workflows_mcp.service import Service
 from workflows_mcp.settings import Settings
@@ -80,7 +81,7 @@ def serve(settings: Settings) -> Callable[[Callable[[Service], Awaitable[None]]]
 
 async def sub_agent(service: Service, prompt: str, task: dict[str, Any]) -> dict[str, Any]:
     """Drives a task as the prompt says, and counts its calls."""
-    filled = prompt.format(workflow_id=task["workflow_id"], input=task["context"])
+    filled = prompt.replace("{workflow_id}", task["workflow_id"]).replace("{input}", str(task["context"]))
     assert f"Workflow ID: {task['workflow_id']}\n" in filled
     calls = 1
     answer = await service.next_step(task["workflow_id"])
@@ -231,7 +232,8 @@ def test_submitting_twice_and_acknowledging_what_takes_no_result_is_harmless(ser
         assert (await service.submit(run_id, {}))["action"]["step_id"] == "look"
         with pytest.raises(NotExpected, match="the sub-agents of its tasks submit theirs") as refused:
             await service.submit(run_id, {"results": [1, 2, 3]}, step_id="look")
-        assert '"type":"parallel_tasks"' in refused.value.hint
+        assert "get_workflow_status(" in refused.value.hint
+        assert "sub_agent_prompt" not in refused.value.hint, "it may be a sub-agent who asks"
         await service.submit(task, "a note", step_id="note")
         answer = await service.submit(task, {"acknowledged": True}, step_id="back")
         assert (answer["status"], answer["result"]["note"]) == ("completed", "a note")
@@ -252,7 +254,8 @@ def test_whatever_takes_the_id_of_a_run_takes_that_of_a_task(serve: Any) -> None
         assert run_id in refused.value.hint
         with pytest.raises(RequestError, match="has no task") as refused:
             await service.next_step(f"{run_id}.lokk.2")
-        assert f"did you mean '{task}'?" in refused.value.hint
+        assert "workflow_id of the task exactly as it was given" in refused.value.hint
+        assert task not in str(refused.value), "that may be the task of another agent"
         await service.cancel(run_id)
         assert (await service.status(task))["status"] == "cancelled"
 
@@ -361,5 +364,52 @@ tasks:
             answer = await service.submit(action["workflow_id"], "done", step_id=action["step_id"])
             calls += 1
         assert (answer["result"], calls) == (["done", "done"], 3)  # one call a step
+
+    serve(work)
+
+
+NESTED = steps(
+    "{id: each, type: foreach, agent: '@task', needs_state: [], items: [1, 2], task: outer, output_to: all}",
+    rest="""tasks:
+  outer:
+    inputs: {n: number}
+    steps:
+      - {id: inner, type: foreach, needs_state: [], items: [7], task: leaf, output_to: got}
+      - {id: back, type: return, needs_state: [got], value: "{{ state.got }}"}
+  leaf:
+    inputs: {n: number}
+    steps:
+      - {id: do, type: delegate, needs_state: [], instructions: "{{ inputs.n }}", output_to: said}
+      - {id: back, type: return, needs_state: [said], value: "{{ state.said.response }}"}
+""",
+)
+
+
+@pytest.mark.rows("S12")
+def test_the_ids_of_a_nested_action_are_taken_together(serve: Any) -> None:
+    async def work(service: Service) -> None:
+        run_id = (await service.start(text=NESTED))["workflow_id"]
+        for number in (0, 1):
+            action = (await service.next_step(f"{run_id}.each.{number}"))["action"]
+            assert action["workflow_id"] == f"{run_id}.each.{number}.inner.0"
+            await service.submit(action["workflow_id"], "done", step_id=action["step_id"])
+        answer = await service.status(run_id)
+        assert (answer["status"], answer["state"]["all"]) == ("completed", [["done"], ["done"]])
+
+    serve(work)
+
+
+@pytest.mark.rows("S12")
+def test_a_sub_agent_that_names_the_run_is_not_told_to_start_sub_agents(serve: Any) -> None:
+    async def work(service: Service) -> None:
+        run_id = (await service.start(text=REVIEW))["workflow_id"]
+        with pytest.raises(NotExpected) as refused:
+            await service.submit(run_id, "a note", step_id="note")
+        said = f"{refused.value.message} {refused.value.hint}"
+        assert "the workflow_id of that task, as its prompt says" in said
+        assert "Start exactly one sub-agent" not in said
+        with pytest.raises(NotExpected) as refused:
+            await service.stepping.complete_step(run_id, "note", result="a note")
+        assert "Start exactly one sub-agent" not in f"{refused.value.message} {refused.value.hint}"
 
     serve(work)

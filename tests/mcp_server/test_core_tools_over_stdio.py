@@ -149,6 +149,15 @@ def test_arguments_that_are_structures_are_taken_as_json_text_too(place: Any) ->
     place.serve(work)
 
 
+def test_the_schema_of_a_result_allows_null(place: Any) -> None:
+    async def work(agent: Any) -> None:
+        tools = {tool.name: tool for tool in (await agent.client.list_tools()).tools}
+        schema = tools["submit_result"].input_schema["properties"]["result"]
+        assert {"type": "null"} in schema["anyOf"]
+
+    place.serve(work)
+
+
 def test_an_answer_that_looks_like_json_stays_the_text_that_it_is(place: Any) -> None:
     place.define("deploy", DEPLOY)
 
@@ -199,6 +208,13 @@ def test_refusals_say_what_is_wrong_and_what_to_do(place: Any) -> None:
             "get_workflow_state", workflow_id=run["workflow_id"], paths=["blocks.biuld"]
         )
         assert "did you mean 'build'?" in said
+        said = await agent.refused(
+            "control_workflow", workflow_id=run["workflow_id"], action="cancel", step_id="approve"
+        )
+        assert "a single step cannot be cancelled" in said
+        assert "leave out step_id to cancel the whole run" in said
+        still = await agent.call("get_workflow_status", workflow_id=run["workflow_id"])
+        assert still["status"] == "pending_action"
         with pytest.raises(MCPError, match="Unknown tool: start_workflo"):
             await agent.client.call_tool("start_workflo", {})
 

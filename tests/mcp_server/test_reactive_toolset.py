@@ -305,7 +305,8 @@ def test_what_is_refused_says_what_is_asked_in_the_words_of_the_tools_that_there
             "workflow_step_complete", workflow_id=tasks, step_id="review", result=[1, 2]
         )
         assert "the sub-agents of its tasks submit theirs" in refused
-        assert '"tasks":[{"task_id":"batch_0"' in refused
+        assert "workflow_get_next_step(" in refused
+        assert "sub_agent_prompt" not in refused, "it may be a sub-agent who asks"
         assert [word for word in missing if word in refused] == []
         await agent.call("workflow_complete", workflow_id=run_id, status="cancelled")
         refused = await agent.refused(
@@ -531,9 +532,13 @@ def test_sub_agents_carry_out_their_tasks_by_the_names_that_they_are_listed_with
         tasks = step["definition"]["tasks"]
         assert [task["task_id"] for task in tasks] == ["batch_0", "batch_1"]
         context = tasks[0]["context"]
-        assert (context["files"], context["workflow_id"]) == (["a.ts", "b.ts"], run_id)
+        assert context["files"] == ["a.ts", "b.ts"]
+        assert not {"workflow_id", "task_id"} & set(context), "a sub-agent is told one id"
+        assert [task["workflow_id"] for task in tasks] == [f"{run_id}.review.batch_{n}" for n in (0, 1)]
         prompt = step["definition"]["sub_agent_prompt"]
-        assert f'workflow_get_next_step(workflow_id="{run_id}", task_id="{{task_id}}")' in prompt
+        assert 'workflow_get_next_step(workflow_id="{workflow_id}")' in prompt
+        assert run_id not in prompt
+        assert "{task_id}" not in prompt
         assert "workflow_step_complete" in prompt
 
         early = await agent.call("workflow_step_complete", workflow_id=run_id, step_id="review")
@@ -590,7 +595,8 @@ def test_sub_agents_carry_out_their_tasks_by_the_names_that_they_are_listed_with
         assert (done["success"], done["status"]) == (True, "completed")
         assert done["messages"][-1] == "3 files reviewed"
         refused = await agent.refused("workflow_get_next_step", workflow_id=run_id, task_id="batch_7")
-        assert f"{run_id}.review.batch_0" in refused
+        assert "has no task" in refused
+        assert "batch_0" not in refused, "that is the task of another agent"
 
     reactive.serve(work)
 
@@ -745,9 +751,10 @@ def test_a_step_can_bring_a_prompt_of_its_own_for_sub_agents(reactive: Any) -> N
 
     async def work(agent: Any) -> None:
         started = await agent.call("workflow_start", workflow="review:own")
-        step, run_id = started["step"], started["workflow_id"]
-        assert step["definition"]["sub_agent_prompt"] == "Review as 2 would."
-        assert f"workflow_id '{run_id}'" in step["instructions"]
+        prompt = started["step"]["definition"]["sub_agent_prompt"]
+        assert prompt.startswith("Review as 2 would.\n\n<workflow-server-rules>")
+        assert 'workflow_step_complete(workflow_id="{workflow_id}"' in prompt
+        assert "You carry out one task" not in prompt
 
     reactive.serve(work)
 

@@ -93,7 +93,11 @@ class SteppingAgents:
         assert step["type"] in TYPES
         assert step["instructions"]
         self.steps.append(step)
-        self.handed[who].append(Handed(step["type"], name_of(step["id"]), step["definition"]))
+        definition = dict(step["definition"])
+        if "tasks" in definition:
+            named = ("task_id", "context")
+            definition["tasks"] = [{name: task[name] for name in named} for task in definition["tasks"]]
+        self.handed[who].append(Handed(step["type"], name_of(step["id"]), definition))
 
     def _note_messages(self, who: Who, answer: dict[str, Any]) -> None:
         """Messages stay in the answers until the agent has done what it was handed with them: those that are new."""

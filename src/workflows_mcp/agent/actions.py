@@ -198,7 +198,8 @@ def _nothing_asked(situation: Situation, step_id: str | None) -> NotExpected:
         return NotExpected(
             f"{what} takes no result for {names}: the sub-agents of its tasks submit theirs, each for its "
             "own task, and it goes on by itself when all tasks are done",
-            hint=f"see how the tasks stand with {status})",
+            hint="whoever carries out a task submits with the workflow_id of that task, as its prompt says; "
+            f"see how the tasks stand with {status})",
         )
     meant = situation.part.meant(step_id) if step_id is not None else None
     for address, frame in situation.under_way("wait"):

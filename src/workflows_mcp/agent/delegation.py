@@ -23,10 +23,14 @@ from workflows_mcp.values import Value
 GENERAL = "@task"
 """The agent that is nobody in particular."""
 
+ROLE = "You carry out one task of a workflow."
+"""What a prompt of the author's own replaces."""
 SUB_AGENT_PROMPT = """\
+%(role)s
+
 <workflow-server-rules>
-You carry out one task of a workflow. The workflow server knows its steps and keeps its state: you carry out \
-one step at a time and hand in what came of it.
+The workflow server knows the steps of your task and keeps its state: you carry out one step at a time and \
+hand in what came of it.
 
 1. Call get_next_step(workflow_id="{workflow_id}").
 2. While `status` is "pending_action", do what action.instructions say with action.parameters (shell: run \
@@ -69,9 +73,14 @@ def delegated_action(situation: Situation, delegation: Delegation) -> dict[str, 
         "type": "foreach" if each.max_parallel == 1 else "parallel_tasks",
         "instructions": _instructions(situation, each),
         "parameters": parameters,
-        "sub_agent_prompt": (block.record.scope and block.record.scope.prompt)
-        or SUB_AGENT_PROMPT % {"task": task},
+        "sub_agent_prompt": SUB_AGENT_PROMPT % {"role": role_in(block), "task": task},
     }
+
+
+def role_in(block: Visited) -> str:
+    """What the sub-agents of a block are told to be: the author's own words, or the standard ones."""
+    scope = block.record.scope
+    return (scope.prompt if scope is not None else "") or ROLE
 
 
 def is_task(node: Node) -> bool:
@@ -101,6 +110,20 @@ def _instructions(situation: Situation, each: ForEach) -> str:
     )
 
 
+_IDS = ("workflow_id", "task_id")
+
+
+def context_of(variables: dict[str, Value]) -> Value:
+    """The context of a task as its agent is told it. Ids in it are those that expressions see; the agent is
+    told one id, that of its task."""
+    context = variables["context"]
+    if not isinstance(context, dict):
+        return context
+    item = context.get("item")
+    own = item if isinstance(item, dict) else {}
+    return {name: value for name, value in context.items() if name not in _IDS or name in own}
+
+
 def _tasks(situation: Situation, delegation: Delegation, block: Visited, agent: str) -> list[Value]:
     """Those that may be worked at now."""
     scope = block.record.scope
@@ -116,7 +139,7 @@ def _tasks(situation: Situation, delegation: Delegation, block: Visited, agent: 
         context = items[name] if items is not None else given.get("inputs") or given or name
         task_id: Value = task_name(situation, task)
         if record.scope is not None and "context" in record.scope.variables:  # a task that has a name
-            context, task_id = record.scope.variables["context"], keys[name]
+            context, task_id = context_of(record.scope.variables), keys[name]
         listed.append(
             {
                 "task_id": task_id,

@@ -18,9 +18,6 @@ from workflows_mcp.errors import RequestError
 from workflows_mcp.machine.machine import Machine
 from workflows_mcp.machine.state import TERMINAL, RunState, Scope
 from workflows_mcp.plan.items import names_of_items
-from workflows_mcp.values import did_you_mean
-
-_NAMED = 12
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,13 +41,17 @@ class Part:
         return address[len(self.address) + 1 :] or self.address.split("/")[-2]
 
     def meant(self, step_id: str) -> list[str]:
-        """The addresses that its agent can mean, in whichever round, the likeliest first."""
+        """The addresses that its agent can mean, in whichever round, the likeliest first. A step may also be
+        named as it is seen from the run, or from a task around this one."""
         step_id = step_id.partition("@")[0]
         if not self.address:
             return [step_id]
         meant = [f"{self.address}/{step_id}"]
-        if self.covers(step_id):
-            meant.append(step_id)
+        names = self.address.split("/")
+        for length in reversed(range(len(names))):
+            seen_from_there = "/".join([*names[:length], step_id])
+            if self.covers(seen_from_there):
+                meant.append(seen_from_there)
         if step_id == self.step_id(self.address):
             meant.append(self.address)
         return meant
@@ -73,7 +74,7 @@ def joined(workflow_id: str, task_id: str | None) -> str:
 
 
 def part_of(machine: Machine, workflow_id: str) -> Part:
-    """Raises RequestError, with the tasks that there are, where there is no such task (any more)."""
+    """Raises RequestError where there is no such task (any more)."""
     run_id, _, rest = workflow_id.partition(".")
     if not rest:
         return whole_run(run_id)
@@ -87,9 +88,8 @@ def part_of(machine: Machine, workflow_id: str) -> Part:
     tasks = all_tasks(machine.state)
     if (named := _named_by_key(machine.state, tasks, rest)) is not None:
         return named
-    known = [task.id for task in tasks]
-    hint = did_you_mean(workflow_id, known, what="its tasks are", limit=_NAMED)
-    hint = hint if known else "it has no tasks now"
+    # No id is proposed: the nearest one is the task of another agent.
+    hint = "use the workflow_id of the task exactly as it was given" if tasks else "it has no tasks now"
     if known_as != workflow_id and _before(workflow_id, known_as):
         message = f"the task '{workflow_id}' is over: the run has come to its step again since"
         raise RequestError(message, hint=hint, code="task_over")

@@ -17,8 +17,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from workflows_mcp.agent.actions import actions_of
+from workflows_mcp.agent.delegation import ROLE, context_of, role_in, task_title
 from workflows_mcp.agent.delegation import SUB_AGENT_PROMPT as IN_CORE_WORDS
-from workflows_mcp.agent.delegation import task_title
 from workflows_mcp.agent.flat_state import FlatState
 from workflows_mcp.agent.parts import Part, part_of
 from workflows_mcp.agent.previews import Cut, Reader, cut, reader, shortened, within
@@ -59,13 +59,15 @@ _GO_ON = (
 )
 
 SUB_AGENT_PROMPT = """\
-<workflow-server-rules>
-You carry out one task of a workflow. The workflow server knows its steps, evaluates conditions and loops, \
-and keeps the state: you carry out one step at a time, exactly as it says.
+%(role)s
 
-1. Call workflow_get_next_step(workflow_id="%(workflow_id)s", task_id="{task_id}").
+<workflow-server-rules>
+The workflow server knows the steps of your task, evaluates conditions and loops, and keeps the state: you \
+carry out one step at a time, exactly as it says.
+
+1. Call workflow_get_next_step(workflow_id="{workflow_id}").
 2. Do what step.instructions say with the values in step.definition.
-3. Call workflow_step_complete(workflow_id="%(workflow_id)s", task_id="{task_id}", step_id=<step.id>, \
+3. Call workflow_step_complete(workflow_id="{workflow_id}", step_id=<step.id>, \
 result=<what came of it>). The server stores the result where step.definition.state_update says, so do not \
 write it yourself. Its reply carries the next step: do not call workflow_get_next_step in between.
 4. Repeat 2 and 3. While step is null and status is "running" or "waiting", call workflow_get_next_step, \
@@ -77,7 +79,8 @@ Hand in what really happened; if a step cannot be done, complete it with status=
 happened>". If a call gets no answer, repeat it, which is harmless. Make no assumptions about what might \
 come next, do nothing that no step asks for, and do not ask the user.
 
-Task: %(task)s, task_id: {task_id}
+Workflow ID: {workflow_id}
+Task: %(task)s
 Context: {input}
 </workflow-server-rules>
 
@@ -260,7 +263,7 @@ def _shortened(step: dict[str, Any], how: Cut, read: Reader) -> dict[str, Any]:
 
 def _tasks(situation: Situation, action: dict[str, Value], visited: Visited, at_work: bool) -> dict[str, Any]:
     machine, parameters = situation.machine, action["parameters"]
-    run_id, each = situation.part.run_id, visited.node.for_each
+    each = visited.node.for_each
     waiting = {
         task.part.id for it in situation.duties.delegations for task in it.tasks if task.standing != "at work"
     }
@@ -271,13 +274,12 @@ def _tasks(situation: Situation, action: dict[str, Value], visited: Visited, at_
         called = task["workflow_id"]
         if each is not None and each.wait:
             called = _name_of_task(situation, task["task_id"], task["workflow_id"])
-        said: dict[str, Value] = {"task_id": called, "context": task["context"]}
+        said: dict[str, Value] = {"task_id": called, "workflow_id": task["workflow_id"]}
+        said["context"] = task["context"]
         if at_work and task["workflow_id"] not in waiting:
             said["status"] = task["status"]
         listed.append(said)
-    scope = visited.record.scope
-    own_prompt = scope.prompt if scope is not None else ""
-    prompt = own_prompt or SUB_AGENT_PROMPT % {"workflow_id": run_id, "task": parameters["task"]}
+    prompt = SUB_AGENT_PROMPT % {"role": role_in(visited), "task": parameters["task"]}
     definition: dict[str, Value] = {"tasks": listed, "sub_agent_prompt": prompt}
     for name in ("max_parallel", "to_come"):
         if name in parameters:
@@ -290,12 +292,8 @@ def _tasks(situation: Situation, action: dict[str, Value], visited: Visited, at_
         "id": action["step_id"],
         "type": "parallel_tasks",
         "instructions": f"Start exactly one sub-agent for {who}. The prompt of each is "
-        "definition.sub_agent_prompt, with its task_id in place of {task_id} and its context, as JSON, in "
-        "place of {input}"
-        + (
-            f" (say also its task_id, and workflow_id '{run_id}', where the prompt does not)"
-            * bool(own_prompt)
-        )
+        "definition.sub_agent_prompt, with its workflow_id in place of {workflow_id} and its context, as "
+        "JSON, in place of {input}"
         + ". They carry out their steps themselves: do none of these, and submit nothing for this step. "
         + (_WAIT if each is None or each.wait else _GO_ON)
         + (", and further tasks come as others end" * ("to_come" in parameters))
@@ -325,11 +323,13 @@ def prompt_for_task(situation: Situation, *, in_core_words: bool) -> str:
     """What the agent of a task is told, with the task in place; `in_core_words`: its tools are those."""
     part, scope, machine = situation.part, situation.scope, situation.machine
     around = block_at(machine, part.address.rpartition("/")[0])
-    own = around.record.scope.prompt if around is not None and around.record.scope is not None else ""
+    role = role_in(around) if around is not None else ROLE
     task = task_title(around.node.do) if around is not None else situation.workflow
     prompt = IN_CORE_WORDS if in_core_words else SUB_AGENT_PROMPT
-    text = own or prompt % {"workflow_id": part.run_id, "task": task}
-    context = scope.variables.get("context", scope.inputs) if scope is not None else {}
+    text = prompt % {"role": role, "task": task}
+    context: Value = dict(scope.inputs) if scope is not None else {}
+    if scope is not None and "context" in scope.variables:
+        context = context_of(scope.variables)
     ids = {"{workflow_id}": part.id, "{task_id}": part.id, "{input}": to_json(context)}
     for name, value in ids.items():
         text = text.replace(name, value)

@@ -262,7 +262,7 @@ def _step_keys() -> dict[str, Schema]:
         },
         "wait_for_all": {"description": "false: the steps behind it go on meanwhile.", **FLAG},
         "sub_agent_prompt_override": {
-            "description": "What sub-agents are told in place of the standard prompt.",
+            "description": "Who sub-agents are, in their prompt; the rules of the server follow it.",
             "type": ["string", "null"],
         },
         "on_sub_agent_error": _on_sub_agent_error(),

@@ -56,6 +56,7 @@ class StepValues:
         uses = self.references.in_value(given, path)
         draft.uses += uses
         is_template = bool(uses) or len(self.references.problems) > malformed
+        is_template = is_template or (isinstance(given, str) and self.references.language.is_dynamic(given))
         if given is None or (isinstance(given, str) and is_template):
             return given
         try:

@@ -19,7 +19,7 @@ from workflows_mcp.mcp_server.answers import (
     WorkflowInfo,
     WorkflowList,
 )
-from workflows_mcp.mcp_server.tooling import AnyValue, Ctx, Structure, Texts, answer, brief, make_tool
+from workflows_mcp.mcp_server.tooling import AnyOrNull, Ctx, Structure, Texts, answer, brief, make_tool
 from workflows_mcp.mcp_server.tooling import service_of as _service
 
 RunId = Annotated[str, Field(description="Id of the run or task")]
@@ -84,7 +84,7 @@ async def submit_result(
     ctx: Ctx,
     workflow_id: RunId,
     result: Annotated[
-        AnyValue,
+        AnyOrNull,
         Field(description="What action.result_schema describes; a bare value is taken as its main field"),
     ],
     step_id: Annotated[
@@ -149,6 +149,11 @@ async def control_workflow(
     continue a cancelled run. fork: redo one step and what follows. Both make a new run that keeps the rest:
     use its workflow_id."""
     service = _service(ctx)
+    if action == "cancel" and step_id:
+        raise RequestError(
+            "a single step cannot be cancelled; nothing has changed",
+            hint="leave out step_id to cancel the whole run",
+        )
     if action == "cancel":
         return answer(await service.cancel(workflow_id, reason=reason))
     if action == "resume":

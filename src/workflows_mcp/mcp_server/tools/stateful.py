@@ -14,12 +14,12 @@ from pydantic import Field
 from typing_extensions import TypedDict
 
 from workflows_mcp.mcp_server.answers import Status
-from workflows_mcp.mcp_server.tooling import AnyValue, Ctx, Structure, answer, make_tool
+from workflows_mcp.mcp_server.tooling import AnyOrNull, Ctx, Structure, answer, make_tool
 from workflows_mcp.mcp_server.tooling import service_of as _service
 
 WorkflowId = Annotated[str, Field(description="Id of the run, or of a sub-agent's task")]
 Wait = Annotated[float, Field(description="Seconds to wait for the next step; at most 45")]
-Result = Annotated[AnyValue, Field(description="What action.result_schema describes")]
+Result = Annotated[AnyOrNull, Field(description="What action.result_schema describes")]
 
 
 class StepAnswer(TypedDict, total=False):
