@@ -209,6 +209,21 @@ EXPECTED: Table = {
         P("undefined", 14, 9, "no input 'name'", "inputs: files"),
         P("syntax", 16, 12, "can only stand alone", "an output or an input of its own"),
     ],
+    "types_that_cannot_fit": [
+        P("wrong_type", 5, 57, "not text", "for_each: ${blocks.list.outputs.stdout | lines}"),
+        P("wrong_type", 6, 37, "not integer", "a list or an object"),
+        P("wrong_type", 7, 38, "not text", "remove the white space"),
+        P("wrong_type", 8, 37, "not text", "for_each: ${inputs.text | trim | lines}"),
+    ],
+    "words_of_other_systems": [
+        P("unknown_key", 3, 25, "no key 'enum'", "write validation: {enum: […]}"),
+        P("unknown_type", 6, 11, "no block type 'Approval'", "write type: Prompt"),
+        P("unknown_key", 7, 5, "no key 'if'", "write condition: …"),
+        P("unknown_key", 10, 5, "no key 'needs'", "write depends_on: …"),
+        P("unknown_key", 11, 5, "no key 'matrix'", "write for_each: ${inputs.items}"),
+        P("unknown_key", 12, 5, "no key 'continue-on-error'", "write on_failure: continue"),
+        P("unknown_key", 13, 5, "no key 'retries'", "write retry: {retries: N}"),
+    ],
     "yaml_tag": [
         P("tag", 6, 16, "!!python/object/apply:os.system", "remove it"),
         P("wrong_type", 6, 16, "'command' must be text", "command"),

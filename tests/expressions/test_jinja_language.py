@@ -605,3 +605,43 @@ def test_the_dialect_has_this_language_and_nothing_else_imports_jinja() -> None:
     assert isinstance(LANGUAGES["stateful"], Jinja)
     assert LANGUAGES["stateful"] is LANGUAGES["stateful"]
     assert set(LANGUAGES) >= {"graph", "stateful"}
+
+
+@pytest.mark.parametrize(
+    ("template", "expected"),
+    [
+        ("{{ x | parse_json }}", ["a"]),
+        ("{{ x | from_json }}", ["a"]),
+        ("{{ lists | sum(start=[]) }}", [1, 2, [3]]),
+        ("{{ objects | sum(attribute='l', start=[]) }}", [1, 2]),
+        ("{{ lists | flatten }}", [1, 2, 3]),
+        ("{{ lists | flatten(1) }}", [1, 2, [3]]),
+        ("{{ 'a\n\nb' | lines }}", ["a", "b"]),
+        ("{{ 'src/a.py' | basename }}", "a.py"),
+    ],
+)
+def test_data_in_prose_and_lists_of_lists_are_read(template: str, expected: Any) -> None:
+    scope = {
+        "x": 'Sure [see below]! ["a"] hope it helps',
+        "lists": [[1], [2, [3]]],
+        "objects": [{"l": [1]}, {"l": [2]}],
+    }
+    assert Jinja().template(template).evaluate(scope) == expected
+
+
+@pytest.mark.parametrize(
+    ("template", "message", "hint"),
+    [
+        ("{{ x | loads }}", "no filter 'loads'", "parse_json"),
+        ("{{ x | json }}", "no filter 'json'", "parse_json to read JSON text, tojson"),
+        ("{{ x | nonsense }}", "no filter 'nonsense'", "xmlattr"),
+        ("{{ x | sum(start='') }}", "sum starts with a number", "join"),
+    ],
+)
+def test_filters_that_cannot_work_are_refused_when_they_are_read(
+    template: str, message: str, hint: str
+) -> None:
+    with pytest.raises(ExpressionError) as caught:
+        Jinja().template(template)
+    assert message in caught.value.message
+    assert hint in caught.value.hint

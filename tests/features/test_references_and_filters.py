@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from features.conftest import Run
+from workflows_mcp.errors import DefinitionError
 
 
 @pytest.mark.rows("G3")
@@ -100,3 +101,52 @@ steps:
         {"n": 3},
     )
     assert ran.answer["result"] == {"a": 3, "b": " 3", "3": "c", "block": 3}
+
+
+@pytest.mark.rows("G17")
+def test_a_number_is_taken_for_a_text_input_also_through_a_call(run: Run) -> None:
+    child = """
+name: child
+inputs: {version: string, dry: string}
+blocks:
+  - {id: a, type: Shell, inputs: {command: "echo ${inputs.version} ${inputs.dry}"}}
+outputs: {version: "${inputs.version}", dry: "${inputs.dry}"}
+"""
+    ran = run(
+        """
+inputs: {n: integer, dry: boolean}
+blocks:
+  - {id: call, type: Workflow, inputs: {workflow: child, inputs: {version: "${inputs.n}", dry: "${inputs.dry}"}}}
+  - {id: literal, type: Workflow, inputs: {workflow: child, inputs: {version: 3, dry: true}}}
+outputs:
+  called: ${blocks.call.outputs.version}
+  dry: ${blocks.call.outputs.dry}
+  literal: ${blocks.literal.outputs.version}
+""",
+        {"n": 3, "dry": False},
+        library={"child": child},
+    )
+    assert ran.answer["outputs"] == {"called": "3", "dry": "false", "literal": "3"}
+
+
+@pytest.mark.rows("G24")
+def test_what_cannot_fit_an_input_of_a_called_workflow_is_said_at_load(run: Run) -> None:
+    child = "name: child\ninputs: {v: string}\nblocks:\n  - {id: a, type: Shell, inputs: {command: 'true'}}\n"
+    with pytest.raises(DefinitionError, match="input 'v' of workflow 'child' takes text, not list"):
+        run(
+            "inputs: {files: list}\nblocks:\n"
+            "  - {id: call, type: Workflow, inputs: {workflow: child, inputs: {v: '${inputs.files}'}}}\n",
+            {"files": []},
+            library={"child": child},
+        )
+
+
+@pytest.mark.rows("G26")
+@pytest.mark.parametrize(("retry", "tries"), [("{attempts: 2, delay: 0}", 2), ("{retries: 2, delay: 0}", 3)])
+def test_attempts_count_all_tries_and_retries_those_after_the_first(run: Run, retry: str, tries: int) -> None:
+    ran = run(
+        "blocks:\n  - {id: a, type: Shell, on_failure: continue, "
+        f"retry: {retry}, inputs: {{command: exit 3}}}}\n"
+        "outputs: {tries: '${blocks.a.metadata.attempts}'}\n"
+    )
+    assert ran.answer["outputs"] == {"tries": tries}

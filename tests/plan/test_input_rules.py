@@ -79,12 +79,12 @@ CONFIG = {
         (
             "object",
             CONFIG,
-            {"host": "EXAMPLE", "paths": ["a", 2, "c"], "tls": {"version": "1.0"}},
+            {"host": "EXAMPLE", "paths": ["a", [2], "c"], "tls": {"version": "1.0"}},
             [
                 "input 'x' must have the key 'port'",
                 """input 'x.host' must match the pattern ^[a-z.]+$, not "EXAMPLE\"""",
                 "input 'x.paths' must have at most 2 items, not 3",
-                """input 'x.paths[1]' must be text, e.g. "hello", not integer 2""",
+                """input 'x.paths[1]' must be text, e.g. "hello", not list [2]""",
                 """input 'x.tls.version' must be one of "1.2", "1.3", not "1.0\"""",
             ],
         ),

@@ -41,6 +41,11 @@ def problems_of(path: Path) -> list[Problem]:
     return caught.value.problems
 
 
+def errors_first(expected: list[Expected]) -> list[Expected]:
+    """In the order in which problems are told."""
+    return sorted(expected, key=lambda it: it.warning)
+
+
 def every_file_is_in(table: Table, directory: Path) -> bool:
     return sorted(path.stem for path in directory.glob("*.yaml")) == sorted(table)
 

@@ -136,7 +136,10 @@ def _shortened(problems: list[Problem]) -> list[Problem]:
 
 
 def _in_order(problems: Iterable[Problem]) -> list[Problem]:
-    def position(problem: Problem) -> tuple[int, int]:
-        return (problem.place.line, problem.place.column) if problem.place else (0, 0)
+    """Errors before warnings, both in the order of the file."""
+
+    def position(problem: Problem) -> tuple[bool, int, int]:
+        place = problem.place
+        return (problem.warning, place.line, place.column) if place else (problem.warning, 0, 0)
 
     return sorted(problems, key=position)

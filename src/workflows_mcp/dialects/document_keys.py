@@ -14,6 +14,69 @@ EXTENSION = "x-"
 """Keys that start so are the author's own: a place for anchors."""
 
 
+MEANT: dict[str, tuple[str, ...]] = {
+    "if": ("condition", "when"),
+    "when": ("condition",),
+    "condition": ("when",),
+    "needs": ("depends_on",),
+    "dependencies": ("depends_on",),
+    "after": ("depends_on",),
+    "matrix": ("for_each", "items"),
+    "strategy": ("for_each", "items"),
+    "loop": ("for_each", "items"),
+    "with_items": ("for_each", "items"),
+    "foreach": ("for_each", "items"),
+    "with": ("inputs",),
+    "args": ("inputs",),
+    "params": ("inputs",),
+    "jobs": ("blocks",),
+    "tasks": ("blocks",),
+    "uses": ("type",),
+    "retries": ("retry",),
+    "attempts": ("retry",),
+    "timeout-minutes": ("timeout",),
+    "timeout_seconds": ("timeout",),
+    "timeout_minutes": ("timeout",),
+    "continue-on-error": ("on_failure", "on_error"),
+    "continue_on_error": ("on_failure", "on_error"),
+    "ignore_errors": ("on_failure", "on_error"),
+    "enum": ("validation",),
+    "choices": ("validation",),
+    "options": ("validation",),
+    "pattern": ("validation",),
+    "min": ("validation",),
+    "max": ("validation",),
+}
+"""What other systems call a key, and what it is called here: the first of these that exists."""
+_WRITTEN = {
+    ("enum", "validation"): "validation: {enum: […]}",
+    ("choices", "validation"): "validation: {enum: […]}",
+    ("options", "validation"): "validation: {enum: […]}",
+    ("pattern", "validation"): "validation: {pattern: …}",
+    ("min", "validation"): "validation: {min: …}",
+    ("max", "validation"): "validation: {max: …}",
+    ("matrix", "for_each"): "for_each: ${inputs.items}, which does the block once for each item",
+    ("strategy", "for_each"): "for_each: ${inputs.items}, which does the block once for each item",
+    ("uses", "type"): "type: ExecuteWorkflow, with inputs: {workflow: name}",
+    ("retries", "retry"): "retry: {retries: N}, tries after the first",
+    ("attempts", "retry"): "retry: N, tries in all",
+    ("timeout-minutes", "timeout"): "timeout: …, in seconds",
+    ("timeout_minutes", "timeout"): "timeout: …, in seconds",
+    ("continue-on-error", "on_failure"): "on_failure: continue",
+    ("continue_on_error", "on_failure"): "on_failure: continue",
+    ("ignore_errors", "on_failure"): "on_failure: continue",
+    ("continue-on-error", "on_error"): "on_error: continue",
+    ("continue_on_error", "on_error"): "on_error: continue",
+    ("ignore_errors", "on_error"): "on_error: continue",
+}
+
+
+def meant_by(key: str, known: Collection[str]) -> str:
+    """How to write what other systems call `key`; empty where nobody calls anything so."""
+    meant = next((it for it in MEANT.get(key, ()) if it in known), None)
+    return f"write {_WRITTEN.get((key, meant), f'{meant}: …')}" if meant is not None else ""
+
+
 def unknown_keys(
     mapping: Mapping[str, Value], known: Collection[str], path: Path, what: str
 ) -> Iterator[Problem]:
@@ -22,7 +85,7 @@ def unknown_keys(
             yield Problem(
                 "unknown_key",
                 f"{what} has no key '{key}'",
-                did_you_mean(key, known, what="keys", limit=20),
+                meant_by(key, known) or did_you_mean(key, known, what="keys", limit=20),
                 (*path, key),
                 on_key=True,
             )

@@ -47,6 +47,15 @@ KEYS = (
 CALL = "ExecuteWorkflow"
 """The step type that is an operation of the plan: it calls another workflow."""
 _KNOWN = frozenset(KEYS)
+_OTHER_TYPES = {
+    **dict.fromkeys(("approval", "approve", "gate", "manual", "input", "ask", "userinput"), "Prompt"),
+    **dict.fromkeys(("bash", "sh", "script", "run", "exec", "python", "shellscript"), "Shell"),
+    **dict.fromkeys(("subworkflow", "call", "childworkflow", "calldag"), CALL),
+    **dict.fromkeys(("template", "jinja", "render"), "RenderTemplate"),
+    **dict.fromkeys(("writefile", "write"), "CreateFile"),
+    **dict.fromkeys(("cat", "read"), "ReadFile"),
+}
+"""What other systems call the step types."""
 _DEPENDENCY_KEYS = ("block", "required")
 
 
@@ -158,6 +167,9 @@ class BlockReader:
                 shape = self.shapes[given] = StepShape(step) if step is not None else None
             if shape is None:
                 hint = did_you_mean(given, self.registry.names(), what="types", limit=30)
+                meant = _OTHER_TYPES.get(given.lower().replace("_", "").replace("-", ""))
+                if meant is not None:
+                    hint = f"write type: {meant}"
                 self._problem("unknown_type", f"there is no block type '{given}'", hint, (*at, "type"))
             return shape
         types = ", ".join(self.registry.names())

@@ -15,7 +15,7 @@ from workflows_mcp.dialects.input_validation import read_rules, read_type
 from workflows_mcp.dialects.yaml_source import Document
 from workflows_mcp.errors import Problem
 from workflows_mcp.expressions.base import Language
-from workflows_mcp.plan.input_rules import fitted
+from workflows_mcp.plan.input_rules import Violation, fitted
 from workflows_mcp.plan.model import InputSpec
 from workflows_mcp.plan.references import ReferenceReader
 from workflows_mcp.values import Value, kind_and_value, shown
@@ -109,6 +109,8 @@ class _InputReader:
                 )
             )
         default, violations = fitted(given, spec.type, spec.rules, name)
+        if spec.type == "string" and isinstance(given, int | float) and not violations:
+            violations = [Violation(name, f"must be text, not {kind_and_value(given)}")]
         for at, message in violations:
             inside = "" if at == name else f", in {at.removeprefix(name).removeprefix('.')},"
             hint = f"change the type of '{name}' or its default"

@@ -119,6 +119,8 @@ def _enum(given: Value, kind: InputType, path: Path, report: Report) -> Value:
     allowed = []
     for index, value in enumerate(given):
         try:
+            if kind == "string" and not isinstance(value, str):
+                raise ValueError(f'must be text, e.g. "hello", not {kind_and_value(value)}')
             allowed.append(converted(value, kind))
         except ValueError as error:
             hint = "put quotes around it" if kind == "string" else "change it, or the type of the input"

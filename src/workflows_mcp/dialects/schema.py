@@ -353,6 +353,10 @@ def _retry() -> Schema:
     attempts: Schema = {"type": "integer", "minimum": 1, "maximum": retry.MOST_ATTEMPTS}
     properties: dict[str, Schema] = {
         "attempts": {"description": "Tries in all, the first included.", **number_or_expression(attempts)},
+        "retries": {
+            "description": "Tries after the first, in place of attempts.",
+            **number_or_expression({"type": "integer", "minimum": 0, "maximum": retry.MOST_ATTEMPTS - 1}),
+        },
         "delay": {"description": "Seconds before the second try.", **seconds},
         "backoff": {
             "description": "How much longer each further pause is: 2 doubles it, 1 keeps it.",

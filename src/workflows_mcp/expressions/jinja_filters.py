@@ -214,9 +214,20 @@ def _round_filter(value: float, precision: int = 0, method: Any = "common") -> f
 
 @pass_environment
 def _sum_filter(environment: Any, iterable: Any, attribute: Any = None, start: Any = 0) -> Any:
-    if not isinstance(start, int | float):
-        raise SecurityError("sum adds numbers only")
-    return standard.do_sum(environment, iterable, attribute, start)
+    if isinstance(start, int | float) and not isinstance(start, bool):
+        return standard.do_sum(environment, iterable, attribute, start)
+    if not isinstance(start, list):
+        raise SecurityError(f"sum adds numbers, or lists with start=[]; join puts texts together: {start!r}")
+    if attribute is not None:
+        get = standard.make_attrgetter(environment, attribute)
+        iterable = map(get, iterable)
+    found = list(start)
+    for item in iterable:
+        if not isinstance(item, list | tuple):
+            raise SecurityError(f"sum with start=[] adds lists, not {as_text(item)!r}")
+        found += item
+        measure(len(found))
+    return found
 
 
 @pass_environment

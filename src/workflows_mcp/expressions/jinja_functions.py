@@ -8,9 +8,13 @@ not know how expressions are compiled.
 from __future__ import annotations
 
 import operator
+import re
 from collections.abc import Callable
 from datetime import UTC, date, datetime
 from hashlib import sha256
+from itertools import islice
+from json import JSONDecoder
+from types import GeneratorType
 from typing import Any
 
 from jinja2 import pass_context
@@ -138,10 +142,42 @@ def _parse_json(value: Any) -> Value:
             return from_json_in_run(fenced)
         except ValueError as error:
             wrong = error
+    found = _outermost(text)
+    if found is not _NOTHING:
+        return found
     raise ExpressionError(
         f"parse_json: {shown(value)} is not JSON: {wrong}",
-        hint="ask for nothing but JSON where the text comes from; a code fence around it is fine",
+        hint="ask for nothing but JSON where the text comes from; a code fence or text around it is fine",
     )
+
+
+_NOTHING = object()
+_MOST_STARTS = 1000
+
+
+def _outermost(text: str) -> Any:
+    """The first list or object that stands in prose; _NOTHING if there is none."""
+    decoder = JSONDecoder()
+    starts = islice(re.finditer(r"[\[{]", text), _MOST_STARTS)
+    for start in starts:
+        try:
+            _, end = decoder.raw_decode(text, start.start())
+            return from_json_in_run(text[start.start() : end])
+        except (ValueError, RecursionError):
+            continue
+    return _NOTHING
+
+
+def _flattened(value: Any, levels: int | None = None, depth: int = 0) -> list[Any]:
+    """The items of lists in a list, at all depths or down to so many levels."""
+    if not isinstance(value, list | tuple | GeneratorType):
+        raise ExpressionError(f"flatten: a list is wanted, not {kind_and_value(value)}")
+    found: list[Any] = []
+    for item in value:
+        inner = isinstance(item, list | tuple) and depth < 100 and (levels is None or depth < levels)
+        found += _flattened(item, levels, depth + 1) if inner else [item]
+        measure(len(found))
+    return found
 
 
 def _hash(value: Any) -> str:
@@ -178,6 +214,11 @@ FILTERS: dict[str, Callable[..., Any]] = {
     "greaterthan": operator.gt,
     "hash": _hash,
     "lessthan": operator.lt,
+    "basename": lambda value: as_text(value).rstrip("/").rpartition("/")[2],
+    "flatten": lambda value, levels=None: _flattened(value, levels),
+    "from_json": _parse_json,
+    "fromjson": _parse_json,
+    "lines": lambda value: [line for line in as_text(value).splitlines() if line.strip()],
     "parse_json": _parse_json,
     "regex_findall": _regex_findall,
     "regex_replace": _regex_replace,

@@ -64,6 +64,28 @@ def _starts_with(path: Path, asked: Iterable[Path]) -> bool:
     return any(path[: len(start)] == start for start in asked)
 
 
+_MEANT = {
+    **dict.fromkeys(("json", "loads"), "write parse_json to read JSON text, tojson to write it"),
+    **dict.fromkeys(("dumps", "to_json"), "write: tojson"),
+    "splitlines": "write: lines",
+    "flat": "write: flatten",
+}
+"""What other languages call filters."""
+
+
+def _check_constants(node: nodes.Filter) -> None:
+    """Refuse arguments that can never be right."""
+    if node.name != "sum":
+        return
+    given = [it.value for it in node.kwargs if it.key == "start"] or node.args[1:2]
+    for start in given:
+        wrong = isinstance(start, nodes.Dict) or (
+            isinstance(start, nodes.Const) and not isinstance(start.value, int | float)
+        )
+        if wrong:
+            _refuse(node, "sum starts with a number, or with start=[] to add lists", "texts: use join")
+
+
 def _refuse(node: nodes.Node, message: str, hint: str = "", code: str = "syntax") -> NoReturn:
     raise ExpressionError(message, hint=hint, offset=(node.lineno or 1) - 1, code=code)
 
@@ -202,6 +224,7 @@ class _Reader:
                 return
             case nodes.Filter():
                 self.known(node, "filter", self.environment.filters)
+                _check_constants(node)
                 self.pattern(node.name, node.args)
                 if node.name in _DEFAULTS:
                     self.with_default(node, bound)
@@ -276,7 +299,7 @@ class _Reader:
     def known(self, node: nodes.Filter | nodes.Test, what: str, names: dict[str, Any]) -> None:
         if node.name not in names:
             words = [name for name in names if name.isidentifier()]
-            hint = did_you_mean(node.name, words, what="there are")
+            hint = _MEANT.get(node.name) or did_you_mean(node.name, words, what="there are", limit=len(words))
             _refuse(node, f"there is no {what} '{node.name}'", hint)
 
     # What may be absent

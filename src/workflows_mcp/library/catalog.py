@@ -382,9 +382,9 @@ def _to_run(definition: Definition) -> Definition:
     )
 
 
-def _by_place(problem: Problem) -> tuple[str, int, int]:
-    place = problem.place
-    return (place.file, place.line, place.column) if place is not None else ("", 0, 0)
+def _by_place(problem: Problem) -> tuple[bool, str, int, int]:
+    place, is_warning = problem.place, problem.warning
+    return (is_warning, place.file, place.line, place.column) if place is not None else (is_warning, "", 0, 0)
 
 
 def builtin_directory() -> Path:

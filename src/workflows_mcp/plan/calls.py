@@ -96,6 +96,10 @@ def problems_of_call(
             )
         elif not is_dynamic(value, language):
             spec = called.inputs[given]
+            if spec.type == "string" and isinstance(value, float):
+                hint = "put quotes around it: 1.10 as a number is 1.1"
+                yield Problem("wrong_type", f"input '{given}' of workflow '{name}' must be text", hint, path)
+                continue
             for at, message in fitted(value, spec.type, spec.rules, given)[1]:
                 yield Problem(
                     "wrong_type", f"input '{at}' of workflow '{name}' {message}", takes(called), path

@@ -12,6 +12,7 @@ from workflows_mcp.plan.calls import circular_calls, problems_of_call
 from workflows_mcp.plan.model import Bundle, Call, Graph, Plan
 from workflows_mcp.plan.references import LANGUAGES, ReferenceReader
 from workflows_mcp.plan.resolution import check_references
+from workflows_mcp.plan.types import check_types
 
 
 def check_plan(plan: Plan) -> list[Problem]:
@@ -40,6 +41,7 @@ def check_calls(bundle: Bundle, known: Iterable[str] = ()) -> dict[str, list[Pro
         if isinstance(plan.body, Graph):
             uses = ReferenceReader(language).in_plan(plan)
             problems += check_references(plan, uses, plans=plans)
+            problems += check_types(plan, plans)
         if problems:
             found.setdefault(name.partition("#")[0], []).extend(problems)
     for name, problem in circular_calls(bundle):

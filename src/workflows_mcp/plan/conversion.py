@@ -1,7 +1,8 @@
 """A value as one of the types that a definition can ask for.
 
 Text that says the same thing without loss is taken as the value ("42" for an integer, "true" for a boolean,
-JSON text for a list or an object), because people type it and models send it. The same rules serve inputs,
+JSON text for a list or an object), because people type it and models send it. A number or a truth value is
+taken as text where text is wanted. The same rules serve inputs,
 defaults, literals in calls and numbers in definitions.
 """
 
@@ -14,7 +15,7 @@ from typing import Any
 import msgspec
 
 from workflows_mcp.plan.model import InputType
-from workflows_mcp.values import Value, from_json_in_run, kind_and_value, shown
+from workflows_mcp.values import Value, from_json_in_run, kind_and_value, shown, to_text
 
 TYPE_NAMES: dict[str, InputType] = {
     "string": "string",
@@ -78,6 +79,8 @@ def _as_kind(value: Any, kind: InputType) -> Any:
         case "any":
             return value
         case "string":
+            if isinstance(value, bool | int | float):
+                return to_text(value)
             return value if isinstance(value, str) else _NO
         case "boolean":
             if isinstance(value, str):

@@ -17,7 +17,7 @@ from workflows_mcp.plan.conversion import converted
 from workflows_mcp.plan.model import MOST_SECONDS, InputType
 from workflows_mcp.values import Value, did_you_mean, kind_and_value, shown
 
-KEYS = ("attempts", "delay", "backoff", "max_delay", "jitter", "on", "within")
+KEYS = ("attempts", "retries", "delay", "backoff", "max_delay", "jitter", "on", "within")
 ON = ("any", "failure", "error", "timeout")
 """Kinds of failure: what it did failed (failure), it could not be carried out (error), it took too long."""
 NEVER = frozenset(
@@ -78,7 +78,7 @@ def as_mapping(given: Value) -> dict[str, Value]:
     raise WrongRetry(
         None,
         f"'retry' must be a number of attempts or a mapping, not {kind_and_value(given)}",
-        "e.g. retry: 3 or retry: {attempts: 3, delay: 5}",
+        "e.g. retry: 3, three tries in all, or retry: {attempts: 3, delay: 5}",
     )
 
 
@@ -86,6 +86,11 @@ def read_rule(given: Mapping[str, Value]) -> Rule:
     """The rule that a mapping without references describes. Raises WrongRetry for its first mistake."""
     rule = Rule()
     attempts = _number(given, "attempts", "integer", rule.attempts)
+    if given.get("retries") is not None:
+        if given.get("attempts") is not None:
+            hint = "attempts counts all tries, retries those after the first: keep one of the two"
+            raise WrongRetry("retries", "'attempts' and 'retries' say the same thing", hint)
+        attempts = _number(given, "retries", "integer", 0) + 1
     if not 1 <= attempts <= MOST_ATTEMPTS:
         raise WrongRetry(
             "attempts",
