@@ -159,7 +159,7 @@ EXPECTED: Table = {
         P("syntax", 11, ANY, "the expression cannot be read: …", "an expression is JavaScript: {{ files.length > 0 }}"),
     ],
     "missing_keys": [
-        P("missing_input", 2, 5, "shell_command needs the input 'command'", "shell_command takes: command (required), working_dir, timeout, env, un"),
+        P("missing_input", 2, 5, "shell_command needs the input 'command'", "shell_command takes: command (required), working_dir, timeout, env, "),
         P("missing_input", 3, 5, "agent_shell_command needs the input 'command'", "agent_shell_command takes: command (required), reason, output_format,"),
         P("missing_input", 4, 5, "mcp_call needs the input 'method'", "mcp_call takes: method (required), params, timeout"),
         P("missing_input", 5, 5, "mcp_call needs the input 'method'", "mcp_call takes: method (required), params, timeout"),
