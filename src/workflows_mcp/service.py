@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
@@ -293,10 +293,20 @@ class Service:
         step_id: str,
         *,
         request_id: str | None = None,
+        keep: bool = False,
         wait_seconds: float = DEFAULT_WAIT,
     ) -> Answer:
-        """Do a step again, in a new run that keeps all that does not depend on it."""
+        """Do a step again, in a new run that keeps all that does not depend on it. A run that waits for an
+        agent, or is parked, is superseded by the new one and cancelled, unless it is to be kept."""
+        old = (await self._engine.view(run_of(workflow_id))).state
+        waits = old.status == "running" and (asks(old) or old.parked is not None)
         made = await self._redoing.fork(workflow_id, step_id, request_id=request_id)
+        if waits and not keep:
+            with suppress(NotExpected):  # it has ended meanwhile
+                await self._engine.send(
+                    run_of(workflow_id),
+                    lambda machine, now: CancelRequested(now, f"superseded by {made}", made),
+                )
         return await self._made_of_another(made, wait_seconds)
 
     async def _made_of_another(self, run_id: str, wait_seconds: float) -> Answer:

@@ -337,7 +337,7 @@ def test_what_is_under_way_or_was_cut_off_by_a_cancel_can_be_forked_from(place: 
     async def work(service: Service) -> None:
         place.mend()
         run = (await service.start(text=SHIP))["workflow_id"]
-        beside = await service.fork(run, "ask")
+        beside = await service.fork(run, "ask", keep=True)
         assert beside["action"]["step_id"] == "ask"
         await service.submit(run, "yes")
         assert (await service.status(beside["workflow_id"]))["status"] == "pending_action"

@@ -162,3 +162,29 @@ def test_the_list_has_every_run_that_has_not_ended_first_with_its_question_and_i
             assert entry["question"] == "Release?"
 
     asyncio.run(asyncio.wait_for(go(), 60))
+
+
+@pytest.mark.parametrize("keep", [False, True])
+def test_a_fork_supersedes_a_run_that_waits_unless_it_is_kept(tmp_path: Path, keep: bool) -> None:
+    gate = """
+name: gate
+blocks:
+  - {id: plan, type: Shell, inputs: {command: "echo plan"}}
+  - {id: approve, type: Prompt, depends_on: [plan], inputs: {prompt: "Go?"}}
+"""
+
+    async def go() -> None:
+        async with Service.open(settings_in(tmp_path, "own")) as service:
+            old = (await service.start(text=gate, wait_seconds=10))["workflow_id"]
+            new = (await service.fork(old, "plan", keep=keep, wait_seconds=10))["workflow_id"]
+            if keep:
+                assert (await service.submit(old, "yes", step_id="approve"))["status"] == "completed"
+            else:
+                with pytest.raises(NotExpected, match=f"superseded by {new}") as refused:
+                    await service.submit(old, "yes", step_id="approve")
+                assert new in refused.value.hint
+                listed = {it["workflow_id"]: it for it in await service.recent()}
+                assert (listed[old]["continued_as"], listed[new]["forked_from"]) == (new, old)
+            assert (await service.submit(new, "yes", step_id="approve"))["status"] == "completed"
+
+    asyncio.run(asyncio.wait_for(go(), 60))

@@ -192,6 +192,8 @@ def _nothing_asked(situation: Situation, step_id: str | None) -> NotExpected:
     status = f"get_workflow_status(workflow_id='{situation.part.id}'"
     if situation.has_ended:
         message = f"{what} has ended: it is {situation.status}"
+        if by := situation.machine.state.superseded_by:
+            return NotExpected(f"{message}, superseded by {by}", hint=f"continue with workflow_id='{by}'")
         return NotExpected(message, hint=f"read how it went with {status})")
     if situation.duties.delegations:
         names = ", ".join(repr(situation.part.step_id(it.address)) for it in situation.duties.delegations)

@@ -122,6 +122,7 @@ def build_parser() -> Parser:
     fork = commands.add_parser("fork", help="do one step of a run again, and what follows, in a new run")
     fork.add_argument("run", metavar="RUN_ID")
     fork.add_argument("step", metavar="STEP_ID")
+    fork.add_argument("--keep", action="store_true", help="do not end a run that waits: leave both")
     _playing(fork)
     _json(fork)
     fork.set_defaults(module="redoing")

@@ -16,7 +16,9 @@ def retry_command(options: argparse.Namespace) -> int:
 
 
 def fork_command(options: argparse.Namespace) -> int:
-    return _followed(options, lambda service: service.fork(options.run, options.step, wait_seconds=0))
+    return _followed(
+        options, lambda service: service.fork(options.run, options.step, keep=options.keep, wait_seconds=0)
+    )
 
 
 def _followed(

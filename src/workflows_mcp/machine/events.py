@@ -149,6 +149,8 @@ class Resumed(msgspec.Struct, frozen=True, tag="resumed"):
 class CancelRequested(msgspec.Struct, frozen=True, tag="cancel", omit_defaults=True):
     at: float
     reason: str = ""
+    superseded_by: str = ""
+    """The run that was made of this one and continues in its place."""
 
 
 Event: TypeAlias = (

@@ -33,7 +33,12 @@ def refuse_unexpected(machine: Machine, event: Event) -> None:
     if isinstance(event, Started | Stopped | Forked):
         return
     if state.status != "running":
-        raise NotExpected(f"the run {state.run_id} has ended: it is {state.status}")
+        by = state.superseded_by
+        raise NotExpected(
+            f"the run {state.run_id} has ended: it is {state.status}"
+            + (f", superseded by {by}" if by else ""),
+            hint=f"continue with workflow_id='{by}'" if by else "",
+        )
     if isinstance(event, CancelRequested | Marked | Parked):
         return
     if isinstance(event, Resumed):

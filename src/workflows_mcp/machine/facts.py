@@ -241,6 +241,7 @@ def resumed(machine: Machine, event: Resumed) -> None:
 
 def cancel_requested(machine: Machine, event: CancelRequested) -> None:
     reason = event.reason or "cancelled"
+    machine.state.superseded_by = event.superseded_by
     for address, frame in list(machine.state.frames.items()):
         if "/" not in address:
             scope, index = machine.locate(address)

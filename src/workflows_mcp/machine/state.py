@@ -177,6 +177,8 @@ class RunState(msgspec.Struct, omit_defaults=True):
     marks: list[Mark] = []
     tokens: list[str] = []
     """The last updates of the state from outside, so that none is made twice."""
+    superseded_by: str = ""
+    """The run that was made of this one and continues in its place."""
     parked: float | None = None
     """When the user interrupted the run: nothing of it continues until it is resumed."""
     done: int = 0

@@ -23,7 +23,7 @@ from workflows_mcp.mcp_server.tooling import AnyOrNull, Ctx, Structure, Texts, a
 from workflows_mcp.mcp_server.tooling import service_of as _service
 
 RunId = Annotated[str, Field(description="Id of the run or task")]
-Wait = Annotated[float, Field(description="Seconds to wait for it to need you or end; at most 45")]
+Wait = Annotated[float, Field(description="Seconds to wait for it, at most 45")]
 
 _LISTED = 100
 _PROBLEMS_LISTED = 3
@@ -142,10 +142,11 @@ async def control_workflow(
     workflow_id: RunId,
     action: Annotated[Literal["cancel", "resume", "retry", "fork"], Field(description="What to do")],
     step_id: Annotated[str | None, Field(description="Where to fork")] = None,
+    keep: Annotated[bool, Field(description="fork: do not end a waiting run")] = False,
     reason: Annotated[str, Field(description="Of a cancel")] = "",
     wait_seconds: Wait = 30,
 ) -> Annotated[CallToolResult, ControlAnswer]:
-    """cancel: end a run and its processes. resume: continue a parked run. retry: re-run what failed, or
+    """cancel: end a run. resume: continue a parked run. retry: re-run what failed, or
     continue a cancelled run. fork: redo one step and what follows. Both make a new run that keeps the rest:
     use its workflow_id."""
     service = _service(ctx)
@@ -162,7 +163,7 @@ async def control_workflow(
         return answer(await service.retry(workflow_id, wait_seconds=wait_seconds))
     if not step_id:
         raise RequestError("fork needs the step to do again", hint="give its step_id")
-    return answer(await service.fork(workflow_id, step_id, wait_seconds=wait_seconds))
+    return answer(await service.fork(workflow_id, step_id, keep=keep, wait_seconds=wait_seconds))
 
 
 async def validate_workflow_yaml(
