@@ -116,3 +116,151 @@ def test_the_toolset_graph_lists_them_too(settings: Settings) -> None:
 
     answer = asyncio.run(asyncio.wait_for(go(), 30))
     assert [it["block"] for it in answer["failed_blocks"]] == ["test"]
+
+
+FAILS = {
+    "graph": """
+name: it
+blocks:
+  - {id: stop, type: Fail, on_failure: continue, inputs: {message: "no ${inputs.what} left", code: quota}}
+  - {id: then, type: Shell, depends_on: [{block: stop, required: false}], inputs: {command: "true"}}
+inputs: {what: {type: string, default: money}}
+""",
+    "stateful": """
+name: it
+inputs: {what: {type: string, default: money}}
+initial_state: {}
+steps:
+  - {id: not-yet, type: fail, when: "{{ false }}", needs_state: [], message: "never"}
+  - {id: stop, type: fail, needs_state: [], message: "no {{ inputs.what }} left", code: quota, on_error: continue}
+""",
+    "reactive": """
+name: it
+inputs: {what: {type: string, default: money}}
+default_state: {raw: {}}
+error_handling: {on_error: continue}
+steps:
+  - {id: stop, type: fail, message: "no {{ inputs.what }} left", code: quota}
+""",
+}
+
+
+@pytest.mark.parametrize("text", FAILS.values(), ids=FAILS.keys())
+def test_a_workflow_fails_on_purpose_with_its_own_message_and_code(run: Any, text: str) -> None:
+    answer = run(text).answer
+    assert answer["status"] == "failed"
+    assert (answer["error"]["code"], answer["error"]["message"]) == ("quota", "no money left")
+    assert answer["error"]["block"] == "stop"
+
+
+SERVER_SHELL = """
+name: it
+initial_state: {runs: 0}
+steps:
+  - {id: build, type: shell, needs_state: [], run_on: server, command: "echo out; exit 3"%s}
+  - {id: end, type: return, needs_state: ["*"], value: "%s"}
+"""
+
+
+def test_a_command_of_the_server_that_exits_otherwise_than_0_fails_its_step(run: Any) -> None:
+    answer = run(SERVER_SHELL % ("", "done")).answer
+    assert (answer["status"], answer["error"]["block"]) == ("failed", "build")
+    assert "Command exited with code 3" in answer["error"]["message"]
+
+
+@pytest.mark.parametrize(
+    ("more", "value", "result"),
+    [
+        (", on_error: continue", "done", "done"),
+        (", output_to: built", "{{ state.built.exit_code }}", 3),
+        (
+            ", output_to: built, on_error: continue",
+            "{{ state.built.error }}",
+            "Command exited with code 3: out",
+        ),
+        (
+            ", error_to: why, on_error: continue",
+            "{{ state.why }}",
+            {"message": "Command exited with code 3: out", "code": "step_failed", "step": "build"},
+        ),
+    ],
+)
+def test_the_failure_of_a_command_is_handled_by_who_says_so_or_reads_its_exit_code(
+    run: Any, more: str, value: str, result: Any
+) -> None:
+    answer = run(SERVER_SHELL % (more, value)).answer
+    assert (answer["status"], answer["result"]) == ("completed", result)
+    assert [it["block"] for it in answer["failed_blocks"]] == ["build"]
+
+
+def test_a_command_of_the_server_is_tried_again_for_its_exit_code(run: Any) -> None:
+    retry = ', retry: {attempts: 3, delay: 0, "on": [3]}, on_error: continue'
+    assert run(SERVER_SHELL % (retry, "done")).blocks["build"]["metadata"]["attempts"] == 3
+
+
+AGENT_SHELL = """
+name: it
+initial_state: {}
+steps:
+  - {id: build, type: shell, needs_state: [], command: make%s}
+  - {id: end, type: return, needs_state: [], value: done}
+"""
+
+
+def test_a_command_of_the_agent_fails_by_its_exit_code_only_where_the_step_says_so(run: Any) -> None:
+    assert run(AGENT_SHELL % "", answers=[{"exit_code": 2}]).answer["status"] == "completed"
+    answer = run(AGENT_SHELL % ", on_error: fail", answers=[{"exit_code": 2}]).answer
+    assert (answer["status"], answer["error"]["block"]) == ("failed", "build")
+
+
+FAILING_STEPS = {
+    "it could not be run": "{id: a, type: ReadFile, path: nowhere, %s}",
+    "its command failed": "{id: a, type: shell, run_on: server, command: exit 1, %s}",
+    "its expression failed": '{id: a, type: set_state, updates: {x: "{{ 1 / 0 }}"}, %s}',
+}
+
+
+@pytest.mark.parametrize("step", FAILING_STEPS.values(), ids=FAILING_STEPS.keys())
+def test_after_any_failure_the_output_says_so_in_the_same_way(run: Any, step: str) -> None:
+    more = "needs_state: [], output_to: out, error_to: why, on_error: continue"
+    text = f"name: it\ninitial_state: {{}}\nsteps:\n  - {step % more}\n"
+    state = run(text).answer["state"]
+    assert state["out"]["error"] == state["why"]["message"]
+    assert state["out"]["error_code"] == state["why"]["code"]
+    assert state["why"]["step"] == "a"
+
+
+DOOMED = """
+name: it
+%sblocks:
+  - {id: submit, type: Shell, inputs: {command: exit 1}}
+  - {id: approve, type: Prompt, inputs: {prompt: "Fine?"}}
+  - {id: after, type: Shell, depends_on: [approve], inputs: {command: "true"}}
+"""
+
+
+def test_a_question_of_a_run_that_can_only_fail_says_so(settings: Settings) -> None:
+    async def go() -> None:
+        async with Service.open(settings) as service:
+            run_id = (await service.start(text=DOOMED % ""))["workflow_id"]
+            while "has failed" not in (answer := await service.status(run_id))["why"]:
+                await asyncio.sleep(0.01)
+            assert "block 'submit' (Command exited with code 1) has failed" in answer["why"]
+            assert (
+                "block 'submit' (Command exited with code 1) has failed" in answer["action"]["instructions"]
+            )
+
+    asyncio.run(asyncio.wait_for(go(), 30))
+
+
+def test_with_fail_fast_the_first_failure_ends_the_workflow_at_once(settings: Settings) -> None:
+    async def go() -> None:
+        async with Service.open(settings) as service:
+            run_id = (await service.start(text=DOOMED % "fail_fast: true\n"))["workflow_id"]
+            while (answer := await service.status(run_id))["status"] != "failed":
+                await asyncio.sleep(0.01)
+            assert answer["error"]["block"] == "submit"
+            blocks = (await service.state(run_id, paths=["blocks"]))["values"]["blocks"]
+            assert blocks["approve"]["metadata"]["message"] == "ended, because 'submit' failed"
+
+    asyncio.run(asyncio.wait_for(go(), 30))

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from support.clocked import Clocked, clocked_service
-from workflows_mcp.errors import NotExpected
+from workflows_mcp.errors import DefinitionError, NotExpected
 
 pytestmark = pytest.mark.rows("X7")
 
@@ -219,5 +219,78 @@ def test_with_retry_the_task_is_handed_out_again(text: str, tmp_path: Path) -> N
             tasks = answer["action"]["parameters"]["tasks"]
             await clocked.service.submit(tasks[-1]["workflow_id"], "fine")
         assert (await clocked.ended(run_id))["status"] == "completed"
+
+    play(tmp_path, scenario)
+
+
+QUESTIONS = {
+    "graph": (
+        "name: it\nblocks: [{id: ask, type: Prompt, inputs: {prompt: Go?}, timeout: 60, on_timeout: no}]\n"
+        "outputs: {said: '${blocks.ask.outputs.response}'}",
+        {"response": "no"},
+    ),
+    "a word that means something": (
+        "name: it\nblocks: [{id: ask, type: Prompt, inputs: {prompt: Go?}, timeout: 60,"
+        " on_timeout: {answer: retry}}]",
+        {"response": "retry"},
+    ),
+    "stateful": (
+        "name: it\ninitial_state: {}\nsteps: [{id: ask, type: prompt, needs_state: [], message: Go?,"
+        " prompt_type: confirm, timeout: 60, on_timeout: no}]",
+        {"confirmed": False},
+    ),
+    "a choice": (
+        "name: it\ninitial_state: {b: B}\nsteps: [{id: ask, type: prompt, needs_state: [b], message: Go?,"
+        " prompt_type: choice, options: [A, B], timeout: 60, on_timeout: '{{ state.b }}'}]",
+        {"selected": "B"},
+    ),
+    "reactive": (
+        "name: it\ndefault_state: {raw: {}}\nsteps: [{id: ask, type: user_input, prompt: Who?, timeout: 60000,"
+        " on_timeout: nobody}]",
+        {"result": "nobody"},
+    ),
+}
+
+
+@pytest.mark.parametrize(("text", "outputs"), QUESTIONS.values(), ids=QUESTIONS.keys())
+def test_a_question_that_nobody_answers_in_time_takes_the_answer_of_its_definition(
+    text: str, outputs: dict[str, object], tmp_path: Path
+) -> None:
+    async def scenario(clocked: Clocked) -> None:
+        answer = await clocked.service.start(text=text)
+        await clocked.clock.advance(61)
+        answer = await clocked.ended(answer["workflow_id"])
+        assert answer["status"] == "completed"
+        blocks = (await clocked.service.state(answer["workflow_id"], paths=["blocks"]))["values"]["blocks"]
+        assert blocks["ask"]["outputs"] == outputs
+        assert "on_timeout" in blocks["ask"]["metadata"]["message"]
+
+    play(tmp_path, scenario)
+
+
+def test_an_answer_that_nobody_could_give_is_refused_at_load(tmp_path: Path) -> None:
+    text = QUESTIONS["stateful"][0].replace("on_timeout: no", "on_timeout: perhaps")
+
+    async def scenario(clocked: Clocked) -> None:
+        with pytest.raises(DefinitionError, match="'on_timeout' is no answer to it"):
+            await clocked.service.start(text=text)
+
+    play(tmp_path, scenario)
+
+
+def test_a_block_can_wait(tmp_path: Path) -> None:
+    text = """
+name: it
+inputs: {pause: {type: number, default: 30}}
+blocks:
+  - {id: rest, type: Wait, inputs: {duration_seconds: "${inputs.pause}", message: "resting"}}
+  - {id: then, type: Shell, depends_on: [rest], inputs: {command: "true"}}
+"""
+
+    async def scenario(clocked: Clocked) -> None:
+        answer = await clocked.service.start(text=text, wait_seconds=0)
+        assert (answer["status"], "resting" in answer["why"]) == ("waiting", True)
+        await clocked.clock.advance(31)
+        assert (await clocked.ended(answer["workflow_id"]))["status"] == "completed"
 
     play(tmp_path, scenario)

@@ -21,7 +21,7 @@ from workflows_mcp.agent.refusals import refusal_for_person
 from workflows_mcp.agent.schema_check import example, fits, violations
 from workflows_mcp.agent.situation import Situation, situation_of
 from workflows_mcp.agent.tasks import outermost
-from workflows_mcp.agent.waiting import until
+from workflows_mcp.agent.waiting import failed_for_good, until
 from workflows_mcp.agent.walk import Visited, block_at, blocks_of, under_way
 from workflows_mcp.errors import InvalidResult, NotExpected
 from workflows_mcp.machine.changes import TooLarge
@@ -57,6 +57,7 @@ def actions_of(
     found: list[tuple[float, dict[str, Value]]] = []
     if machine.state.parked is not None:
         return []
+    doomed = failed_for_good(machine)
     for address, frame in situation.duties.questions:
         name = question_id(machine.state, part, address)
         action = _as_action(name, _asked(machine, registry, address).question)
@@ -64,6 +65,10 @@ def actions_of(
         action["instructions"] = for_the_agent(
             situation.heard, asked, str(action["instructions"]), decided=_DECIDED
         )
+        if doomed:
+            action["instructions"] += (
+                f" Note: block {doomed} has failed, so that the run will fail in any case."
+            )
         found.append((frame.since, _of_task(machine, part, address) | action))
     for delegation in situation.duties.delegations:
         if at_work or delegation.needs_somebody:
@@ -104,7 +109,7 @@ def check_result(
             f"the result must fit {to_json(asked.question.result_schema)}. Nothing has changed.",
             for_user=said or refusal_for_person(taken, asked.question.result_schema),
         )
-    amounts_to = asked.step.answered(asked.inputs, taken)
+    amounts_to = asked.step.judged(asked.step.answered(asked.inputs, taken), _config(machine, address))
     unfit = machine.does_not_fit(address, amounts_to.outputs) if amounts_to.ok else None
     if unfit is not None:
         too_large = isinstance(unfit, TooLarge)
@@ -126,6 +131,12 @@ def reported_failure(result: Any) -> str | None:
         return None
     said = [text for key in ("error", "message") if isinstance(text := given.get(key), str) and text.strip()]
     return said[0] if said else "the agent reports a failure, and does not say why"
+
+
+def _config(machine: Machine, address: str) -> dict[str, Value]:
+    scope, index = machine.locate(address)
+    do = scope.program.nodes[index].do
+    return do.config if isinstance(do, Do) else {}
 
 
 def _default_outputs(machine: Machine, address: str) -> dict[str, Value]:

@@ -9,7 +9,9 @@ from workflows_mcp.agent.tasks import Delegation, Framed, Standing, Task, count_
 from workflows_mcp.agent.walk import block_at
 from workflows_mcp.machine.expected import how_to_resume
 from workflows_mcp.machine.machine import Machine
-from workflows_mcp.machine.state import Frame
+from workflows_mcp.machine.rules import fails_the_workflow
+from workflows_mcp.machine.state import TERMINAL, Frame
+from workflows_mcp.plan.model import Steps
 
 _NAMED = 3
 _DAY = 86_400.0
@@ -47,6 +49,8 @@ def why(situation: Situation) -> str:
             reasons.append(f"waiting for time to pass in '{step_id}'{_ends(frame, now)}")
     if not reasons and situation.task is not None and situation.task.record.status == "pending":
         reasons.append("waiting for its turn: it comes when other tasks have ended")
+    if doomed := failed_for_good(situation.machine):
+        reasons.append(f"block {doomed} has failed, so that the run will fail whatever else comes of it")
     if situation.abandoned:
         reasons.append(_abandoned(situation))
     return "; ".join(reasons) or "about to go on"
@@ -58,6 +62,19 @@ def _abandoned(situation: Situation) -> str:
         f"but no server continues it: {situation.abandoned}; start one in {directory} (workflows-mcp serve, "
         f"without --read-only), or continue it here: {how_to_resume(run_id)}"
     )
+
+
+def failed_for_good(machine: Machine) -> str:
+    """The first block by which a run that is still under way can only fail, with the reason; empty: none."""
+    scope = machine.state.root
+    plan = machine.plan_named(scope.workflow)
+    if isinstance(plan.body, Steps):
+        return ""
+    for node in plan.body.nodes:
+        record = scope.records.get(node.id)
+        if record is not None and record.status in TERMINAL and fails_the_workflow(plan, node, record):
+            return f"'{node.id}' ({(record.message or 'no reason was given')[:_MESSAGE_CHARS]})"
+    return ""
 
 
 def standing(task: Task, now: float) -> str:

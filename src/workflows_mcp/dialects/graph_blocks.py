@@ -19,7 +19,7 @@ from workflows_mcp.dialects.step_keys import (
 )
 from workflows_mcp.dialects.yaml_source import Document
 from workflows_mcp.errors import Problem
-from workflows_mcp.plan.model import Call, Do, ForEach, OnFailure, OnInterrupt, OnTimeout
+from workflows_mcp.plan.model import Call, Do, ForEach, OnFailure, OnInterrupt, OnTimeout, Wait
 from workflows_mcp.plan.references import ReferenceReader, Use, blocks_asked_about
 from workflows_mcp.steps.registry import StepRegistry
 from workflows_mcp.values import Value, did_you_mean, kind_and_value, nearest, shown
@@ -46,6 +46,8 @@ KEYS = (
 )
 CALL = "ExecuteWorkflow"
 """The step type that is an operation of the plan: it calls another workflow."""
+WAIT = "Wait"
+"""The same: it lets time pass."""
 _KNOWN = frozenset(KEYS)
 _OTHER_TYPES = {
     **dict.fromkeys(("approval", "approve", "gate", "manual", "input", "ask", "userinput"), "Prompt"),
@@ -74,7 +76,7 @@ class Draft:
 
     id: str
     at: Path
-    do: Do | Call
+    do: Do | Call | Wait
     condition: str | None = None
     on_failure: OnFailure | None = None
     on_interrupt: OnInterrupt = "repeat"
@@ -219,6 +221,11 @@ class BlockReader:
         draft.uses += uses
         if step.name == CALL:
             draft.do = self._call(inputs, timeout, path)
+            if "outputs" in block:
+                self._no_outputs(step.name, draft.at)
+            return
+        if step.name == WAIT:
+            draft.do = Wait(inputs.get("duration_seconds"), inputs.get("message"))
             if "outputs" in block:
                 self._no_outputs(step.name, draft.at)
             return

@@ -160,6 +160,10 @@ def _document_keys() -> dict[str, Schema]:
             "description": "true: what only the user can answer is asked of the user directly, where the "
             "client can do that; else the agent asks.",
         },
+        "fail_fast": {
+            "type": ["boolean", "null"],
+            "description": "true: the first failure that nobody handles ends all of it at once.",
+        },
         "prompt": {
             "type": ["boolean", "null"],
             "description": "Whether it is offered as a prompt of its own, with its inputs as arguments.",

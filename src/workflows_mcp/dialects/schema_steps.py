@@ -148,6 +148,11 @@ def _step_keys() -> dict[str, Schema]:
             "type": ["string", "null"],
             **field,
         },
+        "error_to": {
+            "description": "The field of the state that says why it failed: message, code and step.",
+            "type": ["string", "null"],
+            **field,
+        },
         "when": {"description": "It runs only if this holds.", "type": ["string", "boolean"]},
         "on_error": {
             "description": "Whether it goes on after this step has failed.",

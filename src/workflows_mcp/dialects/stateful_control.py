@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 Path = tuple[str | int, ...]
 
 ABOUT = ("id", "type", "name", "description", "needs_state")
-MODIFIERS = ("output_to", "when", "on_error")
+MODIFIERS = ("output_to", "error_to", "when", "on_error")
 """What every step takes but return."""
 CONTROL: dict[str, tuple[str, ...]] = {
     "condition": ("if", "then", "else"),
@@ -181,6 +181,7 @@ def _read_workflow(reader: StepReader, draft: StepDraft, step: dict[str, Value])
 _ON_RETURN = {
     "when": "put the return into the then of a condition",
     "output_to": "what it returns is the result; nothing comes after it",
+    "error_to": "nothing comes after it; put what may fail into a step before it",
     "on_error": "nothing comes after it; put what may fail into a step before it",
 }
 

@@ -11,6 +11,7 @@ from workflows_mcp.values import Value
 @dataclass(slots=True)
 class StepDraft(Draft):
     output_to: str = ""
+    error_to: str = ""
     needs_state: tuple[str, ...] | None = None
     """The fields that it declares; None where it says nothing of them."""
     sees_all: bool = False
@@ -25,4 +26,4 @@ class StepDraft(Draft):
 
     @property
     def writes(self) -> tuple[str, ...]:
-        return (*self.updates, self.output_to) if self.output_to else self.updates
+        return (*self.updates, *(name for name in (self.output_to, self.error_to) if name))

@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 from workflows_mcp.dialects.flat_layout import FlatLayout, Spot
 from workflows_mcp.dialects.stateful_drafts import StepDraft
 from workflows_mcp.errors import Problem
-from workflows_mcp.plan.model import Branch, Jump, Node, Operation
+from workflows_mcp.plan.model import Branch, Do, Jump, Node, Operation
 from workflows_mcp.values import did_you_mean
 
 Report = Callable[[Problem], None]
@@ -26,12 +26,23 @@ def lay_out(steps: list[StepDraft], reads: Reads, report: Report) -> tuple[Node,
             _operation(step, spot, layout, report),
             reads=reads[step.id],
             output_to=step.output_to,
+            error_to=step.error_to,
+            tolerated=bool(readers := _read_by(step, layout.drafts)),
+            tolerated_by=readers,
         )
         for step, spot in layout
     )
     for before, step in layout.never_reached(nodes):
         report(_never_reached(before, step))
     return nodes
+
+
+def _read_by(step: StepDraft, drafts: list[StepDraft]) -> tuple[str, ...]:
+    """The steps that read the exit code of a command that the server runs, and so handle its failure."""
+    if not isinstance(step.do, Do) or not step.do.may_fail or not step.output_to:
+        return ()
+    asked = {("state", step.output_to, word) for word in ("exit_code", "success")}
+    return tuple(it.id for it in drafts if any(use.reference.path[:3] in asked for use in it.uses))
 
 
 def _never_reached(before: StepDraft, step: StepDraft) -> Problem:

@@ -17,6 +17,7 @@ from workflows_mcp.dialects.step_keys import read_id, read_on_failure, read_on_i
 from workflows_mcp.dialects.step_types import StepTypes
 from workflows_mcp.plan.model import Do
 from workflows_mcp.steps.base import Hands, Step
+from workflows_mcp.steps.shell import ANY_EXIT
 from workflows_mcp.values import Value, kind_and_value, nearest
 
 Path = tuple[str | int, ...]
@@ -99,6 +100,8 @@ class StepReader(StepTypes, StatefulValues):
         key = _spelt("output_to", step)
         if step.get(key) is not None:
             draft.output_to = self.field(step[key], (*at, key))
+        if step.get("error_to") is not None:
+            draft.error_to = self.field(step["error_to"], (*at, "error_to"))
         if "when" in step:
             draft.condition = self.condition(draft, step["when"], (*at, "when"))
         if "on_error" in step:
@@ -128,6 +131,9 @@ class StepReader(StepTypes, StatefulValues):
         for name, value in DEFAULTS.get(kind.name, {}).items():
             inputs.setdefault(name, value)
         by = self.hands(shape, step, inputs, at)
+        config = dict(kind.told.get(DIALECT, {}))
+        if ANY_EXIT in config and (by == "server" or draft.on_failure == "fail"):
+            config[ANY_EXIT] = False
         draft.do = Do(
             step=kind.name,
             inputs=inputs,
@@ -135,7 +141,7 @@ class StepReader(StepTypes, StatefulValues):
             code=tuple(name for name in inputs if name in kind.code_inputs),
             literal=tuple(name for name in inputs if name in kind.literal_inputs),
             timeout=self._timeout(draft, shape, step, inputs, by),
-            config=dict(kind.told.get(DIALECT, {})),
+            config=config,
             defaults=shape.output_defaults,
             may_fail=kind.may_fail,
             gives=kind.gives,

@@ -144,7 +144,7 @@ def read_on_timeout(
     """
     if given is None:
         return
-    if draft.do.timeout is None and draft.do != Do(""):
+    if getattr(draft.do, "timeout", None) is None and draft.do != Do(""):
         message = "'on_timeout' needs a 'timeout': without one nothing times out"
         report(Problem("missing_key", message, "add a line: timeout: 600", path, on_key=True))
     if given == "retry":

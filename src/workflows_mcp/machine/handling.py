@@ -8,6 +8,7 @@
 | other than 0, a failed item or call) | `required: false`, or the status, outcome, `success` or         |
 |                                      | `exit_code` in a condition or in the inputs of another block    |
 | it could not be run at all           | nothing else                                                    |
+| a `Fail` block, a `fail` step        | nothing: the error of the workflow is its message and code      |
 
 An output of the workflow only reports a failure. A failure that nobody handles fails the workflow; one that
 is handled is listed in its answer. Answers, the terminal and exit codes follow from here.
@@ -19,7 +20,7 @@ from typing import Literal
 
 from workflows_mcp.machine.state import Record
 from workflows_mcp.plan.layout import LAYOUTS
-from workflows_mcp.plan.model import Node, Plan
+from workflows_mcp.plan.model import Node, Plan, fails_on_purpose
 
 FailureKind = Literal["failure", "timeout", "error"]
 TIMEOUT = "timeout"
@@ -48,6 +49,8 @@ def handler_of(plan: Plan, node: Node, record: Record) -> str | None:
 
     None where nobody does: then it is the failure of the workflow. Empty where it is not known who does.
     """
+    if fails_on_purpose(node):
+        return None
     key = LAYOUTS[plan.dialect].on_failure[-1]
     if node.on_failure is not None:
         return f"{key}: continue" if node.on_failure == "continue" else None

@@ -47,7 +47,7 @@ from workflows_mcp.machine.open_scope import OpenScope
 from workflows_mcp.machine.operations import enter
 from workflows_mcp.machine.program import MisplacedError, Program, program_of
 from workflows_mcp.machine.reactive import OpenReactive, initial_state
-from workflows_mcp.machine.rules import finished_scope, outputs_if_not_run, skip_reason
+from workflows_mcp.machine.rules import fails_the_workflow, finished_scope, outputs_if_not_run, skip_reason
 from workflows_mcp.machine.scopes import OpenScopes
 from workflows_mcp.machine.sequence import OpenSequence, finished_sequence
 from workflows_mcp.machine.state import (
@@ -60,6 +60,7 @@ from workflows_mcp.machine.state import (
     RunState,
     Scope,
 )
+from workflows_mcp.machine.stopping import stop_the_rest
 from workflows_mcp.machine.telling import hand_up
 from workflows_mcp.plan.model import Bundle, Plan
 from workflows_mcp.values import Value
@@ -327,7 +328,13 @@ class Machine:
             self.state.done += 1
         if isinstance(scope, OpenItems) and scope.fails_fast and failed(record):
             stop_items(self, scope, at)
-        self.enter_next(scope, scope.after(index))
+        following = scope.after(index)
+        plan = program.plan
+        is_graph = not isinstance(scope, OpenSequence | OpenItems)
+        if is_graph and plan.fail_fast and fails_the_workflow(plan, program.nodes[index], record):
+            stop_the_rest(self, scope, name, at)
+            following = []
+        self.enter_next(scope, following)
         if scope.finished:
             self._scope_finished(scope, at)
 

@@ -24,7 +24,7 @@ from workflows_mcp.machine.scope import iso
 from workflows_mcp.machine.sequence import OpenSequence, ends_with, result_of
 from workflows_mcp.machine.state import TERMINAL, Fault, Record, Scope
 from workflows_mcp.plan.items import names_of_items
-from workflows_mcp.plan.model import Call, Do, Each, Node, Plan
+from workflows_mcp.plan.model import Call, Do, Each, Node, Plan, fails_on_purpose
 from workflows_mcp.values import Value
 
 if TYPE_CHECKING:
@@ -371,6 +371,8 @@ def failure_of(prefix: str, scope: Scope, node: Node, record: Record) -> Fault:
     """Why a sequence has failed: the step that ended it."""
     message = f"step '{node.id}' failed: {record.message or 'no reason was given'}"
     inner = record.fault
+    if inner is not None and fails_on_purpose(node):
+        return inner
     if inner is None:
         return Fault("block_failed", message, "", prefix + node.id, scope.workflow, node.at)
     return Fault(inner.code, message, inner.hint, inner.address, inner.workflow, inner.path, inner.offset)

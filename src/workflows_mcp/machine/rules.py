@@ -13,7 +13,7 @@ from typing import Any
 from workflows_mcp.machine.handling import failed, handler_of, runs_after
 from workflows_mcp.machine.program import MisplacedError, Program
 from workflows_mcp.machine.state import Fault, Record, Scope
-from workflows_mcp.plan.model import Call, Node, Plan
+from workflows_mcp.plan.model import Call, Node, Plan, fails_on_purpose
 from workflows_mcp.values import Value
 
 _MESSAGE_CHARS = 900
@@ -83,6 +83,9 @@ def _failure(prefix: str, scope: Scope, program: Program) -> Fault | None:
     ]
     if not causes:
         return None
+    on_purpose = [cause for cause in causes if fails_on_purpose(cause[0])]
+    if on_purpose:
+        return on_purpose[0][1].fault
     node, record = causes[0]
     inner = record.fault
     reason = inner.message if inner is not None else record.message

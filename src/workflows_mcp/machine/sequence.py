@@ -31,6 +31,7 @@ from workflows_mcp.plan.model import (
     Return,
     Steps,
     While,
+    fails_on_purpose,
 )
 from workflows_mcp.values import Value
 
@@ -71,15 +72,31 @@ class OpenSequence(OpenScope):
         """Put the result of a step where it says."""
         node = self.program.nodes[index]
         record = self.scope.records[node.id]
-        if not node.output_to or record.status != "completed":
+        written = self._written(machine, node, record)
+        if not written:
             return
-        value = result_of(node, record, machine.plans)
-        too_large = state_too_large({**self.scope.state, node.output_to: value}, machine.limits)
+        too_large = state_too_large({**self.scope.state, **written}, machine.limits)
         if too_large is None:
-            self.scope.state[node.output_to] = value
+            self.scope.state.update(written)
             return
         record.status, record.outcome, record.message = "failed", "n/a", too_large
         record.fault = machine.fault(self, index, "state_size", too_large)
+
+    def _written(self, machine: Machine, node: Node, record: Record) -> dict[str, Value]:
+        """The fields of the state that the end of a step writes. After a failure `output_to` holds what
+        outputs there are, and `error` and `error_code`; of items, the list of their results."""
+        told = self.program.plan.semantics >= 3 and failed(record)
+        written: dict[str, Value] = {}
+        if node.error_to and record.status != "skipped":
+            written[node.error_to] = error_of(node, record) if told else None
+        if node.output_to and told and node.for_each is None:
+            gives = node.do.gives if isinstance(node.do, Do) else ""
+            about = error_of(node, record)
+            outputs = {} if gives else record.outputs
+            written[node.output_to] = {**outputs, "error": about["message"], "error_code": about["code"]}
+        elif node.output_to and record.status == "completed":
+            written[node.output_to] = result_of(node, record, machine.plans)
+        return written
 
     def after(self, index: int) -> list[int]:
         node = self.program.nodes[index]
@@ -136,6 +153,12 @@ def result_of(node: Node, record: Record, plans: Mapping[str, Plan]) -> Value:
     return results
 
 
+def error_of(node: Node, record: Record) -> dict[str, Value]:
+    """Why a step failed, as the state holds it."""
+    code = record.fault.code if record.fault is not None else "step_failed"
+    return {"message": record.message or "it failed", "code": code, "step": node.id}
+
+
 def ends_with(plan: Plan, node: Node, record: Record) -> bool:
     """Whether the sequence ends with this step, because nobody handles its failure."""
     return failed(record) and handler_of(plan, node, record) is None
@@ -163,6 +186,8 @@ def finished_sequence(prefix: str, scope: Scope, program: Program) -> Fault | No
             continue
         message = f"step '{node.id}' failed: {record.message or 'no reason was given'}"
         inner = record.fault
+        if fails_on_purpose(node):
+            return inner
         if inner is None:
             return Fault("block_failed", message, "", prefix + node.id, scope.workflow, node.at)
         return Fault(inner.code, message, inner.hint, inner.address, inner.workflow, inner.path, inner.offset)

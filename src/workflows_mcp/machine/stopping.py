@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from workflows_mcp.machine.commands import StopStep, key_of
 from workflows_mcp.machine.open_scope import OpenScope
 from workflows_mcp.machine.rules import outputs_if_not_run
-from workflows_mcp.machine.state import Frame
+from workflows_mcp.machine.state import TERMINAL, Frame, Record
 
 if TYPE_CHECKING:
     from workflows_mcp.machine.machine import Machine
@@ -31,6 +31,22 @@ def stop(machine: Machine, address: str, frame: Frame, at: float, reason: str) -
     machine.close_frame(address, frame)
     if frame.kind == "step":
         machine.wish(StopStep(key_of(address, frame.attempt)))
+
+
+def stop_the_rest(machine: Machine, scope: OpenScope, failed: str, at: float) -> None:
+    """A block has failed, and the workflow says fail_fast: end what is under way in it, and begin no more."""
+    reason = f"ended, because '{failed}' failed"
+    machine.forget_work(scope)
+    frames = machine.state.frames
+    for index, node in enumerate(scope.program.nodes):
+        address = scope.prefix + node.id
+        if address in frames:
+            stop(machine, address, frames[address], at, reason)
+        record = scope.scope.records.setdefault(node.id, Record())
+        if record.status not in TERMINAL:
+            record.status, record.message, record.completed_at = "skipped", reason, at
+            record.outputs = outputs_if_not_run(scope.program, index, machine.plans)
+    scope.unfinished, scope.finished = 0, True
 
 
 def mark_stopped(machine: Machine, scope: OpenScope, index: int, at: float, reason: str) -> None:

@@ -34,7 +34,7 @@ class Layout(NamedTuple):
 
 
 LAYOUTS: Mapping[str, Layout] = {
-    "graph": Layout(),
+    "graph": Layout(seconds=("inputs", "duration_seconds"), message=("inputs", "message")),
     "stateful": Layout(
         condition=("when",),
         inputs=(),

@@ -28,6 +28,8 @@ outside of commands; a goto counts its jumps, anew in every round of a loop arou
 max_iterations is reached fails unless it says `on_limit: continue`; a block with `required: false` also runs
 after a timeout, and after a block that could not be run and says `on_failure: continue`."""
 
+FAIL = "Fail"
+"""The step type that fails on purpose: nothing handles its failure."""
 MOST_SECONDS = 1_000_000_000
 """Longer than that, nobody means it."""
 
@@ -257,6 +259,8 @@ class Node(msgspec.Struct, frozen=True, omit_defaults=True):
     """The fields of the state that it may see; None is all of them."""
     output_to: str = ""
     """The field of the state that its result goes to."""
+    error_to: str = ""
+    """The field of the state that says why it failed; null after a success."""
     loops: tuple[int, ...] = ()
     """The heads of the loops that it is inside of, the outermost first."""
     changes: tuple[Change, ...] = ()
@@ -266,6 +270,10 @@ class Node(msgspec.Struct, frozen=True, omit_defaults=True):
     fallback: Value = None
     """The result of a step that has failed for good, and then counts as done; or a template of it."""
     has_fallback: bool = False
+
+
+def fails_on_purpose(node: Node) -> bool:
+    return isinstance(node.do, Do) and node.do.step == FAIL
 
 
 class Steps(msgspec.Struct, frozen=True, tag="sequence", omit_defaults=True):
@@ -350,6 +358,8 @@ class Plan(msgspec.Struct, frozen=True, omit_defaults=True):
     """Files that the workflows and tasks that it names are looked for in first."""
     on_resume: dict[str, Value] = {}
     """What going on with it after a failure means."""
+    fail_fast: bool = False
+    """The first failure that nobody handles ends the workflow at once, with all that is under way in it."""
     elicitation: bool | None = None
     """Whether the user is asked directly what the user is asked; None: the server's setting decides."""
     semantics: int = 1

@@ -179,6 +179,10 @@ class Step:
         """The outputs that the agent's result, already checked against the schema, amounts to."""
         return StepResult(dict(result))
 
+    def judged(self, result: StepResult, config: Mapping[str, Value]) -> StepResult:
+        """What an agent's result amounts to with what the definition says of the step beside its inputs."""
+        return result
+
     @property
     def takes_default_answer(self) -> bool:
         """Whether `on_timeout` may give the answer that is taken when nobody answers in time."""

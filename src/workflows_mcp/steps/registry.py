@@ -32,11 +32,13 @@ OFFERED: dict[str, Mapping[str, str]] = {
     "ApplyHints": {"reactive": "apply_hints"},
     "Delegate": {"stateful": "delegate"},
     "ExecuteWorkflow": {"graph": "ExecuteWorkflow"},
+    "Fail": {"graph": "Fail", "stateful": "fail", "reactive": "fail"},
     "MCPCall": {"stateful": "mcp_call", "reactive": "mcp_call"},
     "Prompt": {"graph": "Prompt"},
     "Shell": {"graph": "Shell", "stateful": "shell", "reactive": "shell_command"},
     "UserInput": {"reactive": "user_input"},
     "UserPrompt": {"stateful": "prompt"},
+    "Wait": {"graph": "Wait"},
 }
 """What our own types say of dialects, known without importing their classes."""
 _OURS = "workflows_mcp."

@@ -214,6 +214,14 @@ class Shell(Step):
             }
         )
 
+    def judged(self, result: StepResult, config: Mapping[str, Value]) -> StepResult:
+        """Where a step says `on_error: fail`, another exit code than 0 is a failure."""
+        outputs = result.outputs
+        if config.get(ANY_EXIT, True) or not outputs.get("exit_code"):
+            return result
+        message = exit_message(outputs["exit_code"], outputs["stdout"], outputs["stderr"])
+        return replace(result, ok=False, message=message)
+
     def output_defaults(self, config: dict[str, Value]) -> dict[str, Value]:
         more = ("result",) if OUTPUT_FORMAT in config else ()
         return {**self.Outputs().model_dump(), **dict.fromkeys((*(config.get("outputs") or ()), *more))}
