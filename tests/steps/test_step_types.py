@@ -26,6 +26,7 @@ NAMES = [
     "CreateWorktree",
     "Delegate",
     "ExecuteWorkflow",
+    "Fail",
     "MCPCall",
     "MergeJSONState",
     "Prompt",
@@ -36,9 +37,10 @@ NAMES = [
     "Shell",
     "UserInput",
     "UserPrompt",
+    "Wait",
     "WriteJSONState",
 ]
-UNTOUCHING = ("Delegate", "ExecuteWorkflow", "Prompt", "UserInput", "UserPrompt")
+UNTOUCHING = ("Delegate", "ExecuteWorkflow", "Fail", "Prompt", "UserInput", "UserPrompt", "Wait")
 
 
 @pytest.mark.rows("G26")

@@ -8,7 +8,6 @@ from typing import ClassVar
 from pydantic import Field
 
 from workflows_mcp.errors import StepError
-from workflows_mcp.plan.model import FAIL
 from workflows_mcp.steps.base import Step, StepContext, StepInputs, StepOutputs, StepResult
 from workflows_mcp.values import Value
 
@@ -24,7 +23,7 @@ class Fail(Step):
     Nothing handles this failure: neither on_error nor on_failure, nor a block that depends on it.
     """
 
-    name = FAIL
+    name = "Fail"
     offered: ClassVar[Mapping[str, str]] = {"graph": "Fail", "stateful": "fail", "reactive": "fail"}
     Inputs = FailInputs
     Outputs = StepOutputs
