@@ -41,6 +41,7 @@ from workflows_mcp.describing import Describing
 from workflows_mcp.dialects.yaml_source import locate, read_document
 from workflows_mcp.driving import Driving
 from workflows_mcp.engines.base import Engine
+from workflows_mcp.engines.live_output import Line, LiveOutput
 from workflows_mcp.engines.permissions import PermittedSteps, check_bundle, forbidden_blocks
 from workflows_mcp.errors import DefinitionError, NotExpected, Place, Problem, RequestError
 from workflows_mcp.library.catalog import Catalog, WorkflowSummary
@@ -68,6 +69,7 @@ from workflows_mcp.values import Value
 __all__ = [
     "ForTheUser",
     "HowFar",
+    "Line",
     "Progress",
     "Service",
     "UserQuestion",
@@ -163,6 +165,11 @@ class Service:
                     await self._tools.close()
             finally:
                 self._open.close()
+
+    @property
+    def live(self) -> LiveOutput:
+        """What running steps print, as it comes."""
+        return self._engine.live
 
     # Definitions
 

@@ -29,6 +29,9 @@ STILL_SECONDS = 5.0
 """After so long without a change it is told that things are as they were: clients give up on what is
 silent."""
 
+PRINTED_CHARS = 200
+"""How much is told of the last line that a running step has printed."""
+
 
 @dataclass(frozen=True, slots=True)
 class HowFar:
@@ -74,7 +77,7 @@ async def wait_telling(
         if loop.time() >= until or ready(machine.state):
             return machine
         position = machine.state.events
-        await tell(_how_far(machine, part, now()))
+        await tell(_how_far(machine, part, now(), engine.live.last_line(run_id)))
         await engine.wait(run_id, ready, min(PAUSE_SECONDS, max(until - loop.time(), 0.0)))
 
 
@@ -82,8 +85,11 @@ def _beyond(position: int, ready: Callable[[RunState], bool]) -> Callable[[RunSt
     return lambda state: ready(state) or state.events > position
 
 
-def _how_far(machine: Machine, part: Part | None, now: float) -> HowFar:
+def _how_far(machine: Machine, part: Part | None, now: float, printed: str) -> HowFar:
     situation = situation_of(machine, now=now, part=part)
     scope = situation.scope
     count = progress_of(machine, scope, ended=False) if scope is not None else {"done": 0, "total": 1}
-    return HowFar(int(str(count["done"])), int(str(count["total"])), why(situation))
+    doing = why(situation)
+    if printed:
+        doing = f"{doing}: {printed[:PRINTED_CHARS]}"
+    return HowFar(int(str(count["done"])), int(str(count["total"])), doing)

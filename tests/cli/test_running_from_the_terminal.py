@@ -400,3 +400,15 @@ def test_being_told_to_go_ends_the_commands_that_were_started(terminal: Any, num
     assert process.returncode == 130
     assert b"is parked" in said
     assert not psutil.pid_exists(int(pid_file.read_text()))
+
+
+def test_what_a_step_prints_is_shown_as_it_comes_and_not_with_json(terminal: Any) -> None:
+    terminal.write(
+        "live.yaml",
+        "name: live\nblocks:\n  - {id: build, type: Shell, inputs: {command: echo compiling}}\n"
+        "outputs: {said: '${blocks.build.outputs.exit_code}'}\n",
+    )
+    said = terminal.run("run", "live.yaml")
+    assert "| compiling" in said.err
+    assert "compiling" not in said.out
+    assert "compiling" not in terminal.run("run", "live.yaml", "--json").err

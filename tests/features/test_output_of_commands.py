@@ -4,13 +4,18 @@ from __future__ import annotations
 
 import asyncio
 import dataclasses
+from pathlib import Path
 from typing import Any
 
 import pytest
 
+from workflows_mcp.engines.live_output import LiveOutput
 from workflows_mcp.limits import MIB, Limits
+from workflows_mcp.machine.execution import Execution
+from workflows_mcp.policy.secrets import Secrets
 from workflows_mcp.service import Service
 from workflows_mcp.settings import Settings
+from workflows_mcp.telling import HowFar, told
 
 PRINT = "yes | head -c 3000000"
 GRAPH = """
@@ -100,3 +105,65 @@ def test_truncate_keeps_the_beginning_and_says_so(settings: Settings, dialect: s
     assert count_in(dialect, answer) == 1000
     if dialect == "graph":
         assert answer["outputs"]["truncated"] is True
+
+
+WAITS = """
+name: waits
+blocks:
+  - {id: build, type: Shell, inputs: {command: "echo compiling; until [ -f go ]; do sleep 0.02; done; echo done"}}
+"""
+
+
+@pytest.mark.rows("X8")
+def test_what_a_running_step_prints_is_heard_here_told_as_progress_and_seen_by_another_process(
+    settings: Settings, workspace: Path
+) -> None:
+    async def go() -> None:
+        heard: list[str] = []
+        told_of: list[str] = []
+
+        async def tell(how_far: HowFar) -> None:
+            told_of.append(how_far.doing)
+            if "compiling" in how_far.doing:
+                (workspace / "go").touch()
+
+        async with Service.open(settings) as service, Service.open(settings, adopt=False) as other:
+            run = (await service.start(text=WAITS, wait_seconds=0))["workflow_id"]
+            with service.live.heard_by(run, lambda line: heard.append(f"{line.step}: {line.text}")):
+                while not [line for line in other.live.lines(run) if line.text == "compiling"]:
+                    await asyncio.sleep(0.01)
+                with told(tell):
+                    answer = await service.status(run, wait_seconds=60)
+            assert answer["status"] == "completed"
+            assert heard[-1] == "build: done"
+            assert any(doing.endswith("compiling") for doing in told_of)
+            assert service.live.lines(run) == other.live.lines(run) == [], (
+                "what was printed is in the journal"
+            )
+
+    asyncio.run(go())
+
+
+SECRET = "tok-1234567890"
+
+
+@pytest.mark.rows("X5")
+@pytest.mark.parametrize("at", range(1, len(SECRET)))
+@pytest.mark.parametrize("end", ["\n", ""])
+def test_no_part_of_a_secret_that_comes_in_two_pieces_is_shown_live(
+    tmp_path: Path, at: int, end: str
+) -> None:
+    async def go() -> list[str]:
+        secrets = Secrets(environ={"WORKFLOWS_SECRET_TOKEN": SECRET})
+        secrets.learn(["TOKEN"])
+        live = LiveOutput(secrets, tmp_path)
+        heard: list[str] = []
+        with live.heard_by("wf_1", lambda line: heard.append(line.text)):
+            output = live.begin("wf_1", Execution("a", "1", 1))
+            output.hear("stdout", f"first\nit is {SECRET[:at]}".encode())
+            assert heard == ["first"]
+            output.hear("stdout", f"{SECRET[at:]} yes{end}".encode())
+            live.end("wf_1", output)
+        return heard
+
+    assert asyncio.run(go()) == ["first", "it is ⟦secret:TOKEN⟧ yes"]

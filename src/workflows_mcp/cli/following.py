@@ -8,7 +8,7 @@ from typing import Any
 
 from workflows_mcp.cli.asking import show_question
 from workflows_mcp.cli.printing import Paper, out, print_values, took
-from workflows_mcp.service import Progress
+from workflows_mcp.service import Line, Progress
 
 _ENDED = ("completed", "failed", "skipped", "ended")
 _TOGETHER_SECONDS = 0.02
@@ -46,6 +46,21 @@ class ProgressLines:
             paper.paint(paper.clean(_how(step)), "dim"),
         ]
         paper.line("  ".join(part for part in parts if part))
+
+
+class LiveLines:
+    """What running steps print, as it comes; with the name of the step where several are under way."""
+
+    def __init__(self, paper: Paper, progress: ProgressLines) -> None:
+        self._paper = paper
+        self._progress = progress
+        self._several = False
+
+    def show(self, line: Line, under_way: int) -> None:
+        self._progress.flush()
+        self._several = self._several or under_way > 1
+        name = f"{self._paper.paint(line.step, 'dim')} | " if self._several else "| "
+        self._paper.line(f"          {name}{self._paper.clean(line.text)}")
 
 
 def _in_order(step: Progress) -> tuple[float, bool, int, tuple[int, ...]]:

@@ -7,13 +7,15 @@ import asyncio
 from dataclasses import replace
 from typing import Any
 
-from workflows_mcp.cli.following import given, print_end
+from workflows_mcp.cli.following import LiveLines, ProgressLines, given, print_end
 from workflows_mcp.cli.printing import Paper, err, out, print_json, print_table, print_values, size_of, took
 from workflows_mcp.cli.running import terminal_settings
 from workflows_mcp.service import Service
 from workflows_mcp.values import Value, to_json
+from workflows_mcp.watching import Watch
 
 _SHOWN_CHARS = 100
+_LOOK_AGAIN_SECONDS = 0.2
 
 
 def runs_command(options: argparse.Namespace) -> int:
@@ -34,9 +36,34 @@ def runs_command(options: argparse.Namespace) -> int:
     return 0
 
 
+async def _follow(service: Service, run_id: str) -> None:
+    """Show steps as they start and end, and what they print, until the run ends or waits for an answer."""
+    paper = err()
+    progress = ProgressLines(paper)
+    live = LiveLines(paper, progress)
+
+    async def lines() -> None:
+        seen = 0
+        while True:
+            for line in service.live.lines(run_id, after=seen):
+                seen = line.number
+                live.show(line, under_way=2)
+            await asyncio.sleep(_LOOK_AGAIN_SECONDS)
+
+    showing = asyncio.create_task(lines())
+    try:
+        async for step in service.observing.watch(run_id, Watch()):
+            progress.show(step)
+    finally:
+        showing.cancel()
+        progress.flush()
+
+
 def show_command(options: argparse.Namespace) -> int:
     async def read() -> tuple[dict[str, Any], dict[str, Any]]:
         async with Service.open(terminal_settings(steps=False), adopt=False) as service:
+            if options.follow and not options.json:
+                await _follow(service, options.run)
             answer = await service.status(options.run, alone=True)
             state = await service.state(options.run, paths=["inputs", "blocks", "metadata"])
             return answer, state["values"]

@@ -152,6 +152,7 @@ def build_parser() -> Parser:
 
     show = commands.add_parser("show", help="how a run went, block by block")
     show.add_argument("run", metavar="RUN_ID")
+    show.add_argument("--follow", action="store_true", help="show what happens until it ends or waits")
     _json(show)
     show.set_defaults(module="history")
 

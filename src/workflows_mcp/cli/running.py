@@ -16,7 +16,7 @@ from typing import Any
 from workflows_mcp.cli.answers import Answers, read_answers
 from workflows_mcp.cli.asking import can_ask
 from workflows_mcp.cli.codes import INTERRUPTED, exit_code
-from workflows_mcp.cli.following import ProgressLines, print_end
+from workflows_mcp.cli.following import LiveLines, ProgressLines, print_end
 from workflows_mcp.cli.inputs import read_inputs
 from workflows_mcp.cli.playing import Player
 from workflows_mcp.cli.printing import err, print_json
@@ -48,6 +48,7 @@ class Session:
         self.paper = err()
         self.player = Player(self.paper, answers or Answers(), yes=yes)
         self.progress = ProgressLines(self.paper)
+        self.live = LiveLines(self.paper, self.progress)
         self.watch = Watch()
         """What of the run has been shown, or need not be."""
         self.parked = False
@@ -100,6 +101,14 @@ class Session:
 
     async def follow(self, service: Service) -> dict[str, Any]:
         """Until the run has ended, or waits for an answer that nobody here can give."""
+        if self.as_json:
+            return await self._followed(service)
+        with service.live.heard_by(
+            self.run_id, lambda line: self.live.show(line, service.live.under_way(self.run_id))
+        ):
+            return await self._followed(service)
+
+    async def _followed(self, service: Service) -> dict[str, Any]:
         while True:
             async for step in service.observing.watch(self.run_id, self.watch):
                 self.progress.show(step)

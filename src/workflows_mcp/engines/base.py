@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from workflows_mcp.engines.forks import NOTHING_ELSE, Instead
+from workflows_mcp.engines.live_output import LiveOutput
 from workflows_mcp.limits import Limits
 from workflows_mcp.machine.events import Event
 from workflows_mcp.machine.machine import Machine
@@ -54,6 +55,10 @@ class Pruned:
 
 
 class Engine(Protocol):
+    @property
+    def live(self) -> LiveOutput:
+        """What running steps print."""
+
     async def open(self) -> None:
         """Start; take over what a process that is gone has left, if this engine adopts runs."""
 

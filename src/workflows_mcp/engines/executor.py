@@ -23,6 +23,7 @@ import msgspec
 from pydantic import ValidationError
 
 from workflows_mcp.engines.clock import Clock
+from workflows_mcp.engines.live_output import LiveOutput, StepOutput
 from workflows_mcp.engines.permissions import check_step
 from workflows_mcp.engines.remembering import Discreet
 from workflows_mcp.errors import RequestError, WorkflowsError
@@ -74,6 +75,7 @@ class Executor:
         self.clock = clock
         self.scratch = scratch
         """Where the files of runs are, a directory each."""
+        self.live = LiveOutput(self.secrets, scratch)
         self._tools = tools
         self._memory: Memory | None = None
         self._threads: ThreadPoolExecutor | None = None
@@ -193,6 +195,7 @@ class Hands:
 
     def perform(self, command: RunStep, report: Report) -> None:
         """Carry out a step and report once. What needs no waiting reports before this returns."""
+        output: StepOutput | None = None
         try:
             step = self._executor.registry.get(command.step)
             check_step(step, self._world.policy)
@@ -200,20 +203,23 @@ class Hands:
             real = with_secrets(given, self._executor.secrets)
             inputs = step.Inputs.model_validate(real.inputs)
             key = f"{self._run_id}/{command.key}"
-            world = self._world
-            if not command.shares_scratch:
-                world = world.for_step(command.execution.file_name)
+            execution = command.execution
+            output = self._executor.live.begin(self._run_id, execution)
+            world = self._world.for_step("" if command.shares_scratch else execution.file_name, output.hear)
             outcome = step.run(inputs, StepContext(self._run_id, key, world, real.config, real.code))
             if isinstance(outcome, StepResult):
+                self._executor.live.end(self._run_id, output)
                 report(self._without_secrets(self._done(command, outcome)))
                 return
         except (Exception, SystemExit) as error:
+            if output is not None:
+                self._executor.live.end(self._run_id, output)
             report(self._without_secrets(self._failed(command, error)))
             return
-        task = asyncio.get_running_loop().create_task(self._await(command, outcome, report))
+        task = asyncio.get_running_loop().create_task(self._await(command, outcome, output, report))
         self._tasks[command.key] = task
         self._executor.begun()
-        task.add_done_callback(lambda _: self._ended(command.key))
+        task.add_done_callback(lambda _: self._ended(command.key, output))
 
     def stop(self, key: str, reason: str = "") -> bool:
         """End a step; with a reason, it is reported as failed for it. False if it is not under way.
@@ -246,14 +252,21 @@ class Hands:
         if self._tasks:
             await asyncio.wait(self._tasks.values(), timeout=seconds)
 
-    def _ended(self, key: str) -> None:
+    def _ended(self, key: str, output: StepOutput) -> None:
+        self._executor.live.end(self._run_id, output)
         self._tasks.pop(key, None)
         self._stopped.pop(key, None)
         self._executor.ended()
 
-    async def _await(self, command: RunStep, running: Awaitable[StepResult], report: Report) -> None:
+    async def _await(
+        self, command: RunStep, running: Awaitable[StepResult], output: StepOutput, report: Report
+    ) -> None:
         try:
-            event = await self._cleaned(self._done(command, await running))
+            try:
+                result = await running
+            finally:
+                self._executor.live.end(self._run_id, output)
+            event = await self._cleaned(self._done(command, result))
         except asyncio.CancelledError as error:
             reason = self._stopped.get(command.key)
             if reason is None:

@@ -16,6 +16,7 @@ from workflows_mcp.engines.forks import NOTHING_ELSE, Instead, batch_of, fork_of
 from workflows_mcp.engines.ids import new_run_id
 from workflows_mcp.engines.journals import Batch
 from workflows_mcp.engines.large_values import LargeValues
+from workflows_mcp.engines.live_output import LiveOutput
 from workflows_mcp.engines.remembering import check_key, full, packed, unpacked
 from workflows_mcp.engines.replay import replayed
 from workflows_mcp.engines.sending import send_to
@@ -67,6 +68,10 @@ class MemoryEngine:
         self._blobs: dict[bytes, bytes] = {}
         self._memory: dict[str, bytes] = {}
         self.journals: dict[str, MemoryJournal] = {}
+
+    @property
+    def live(self) -> LiveOutput:
+        return self._executor.live
 
     async def open(self) -> None:
         pass

@@ -64,6 +64,7 @@ class Redactor:
         self._marks = marks
         self._patterns = patterns
         self._forms = sorted(patterns, key=len, reverse=True)
+        self._longest = max((len(form) for form in self._forms), default=0)
         self._wrapped = any(pattern != re.escape(text) for text, pattern in patterns.items())
         self._compiled: dict[tuple[str, ...], re.Pattern[str]] = {}
         self._has_numbers = any(text.lstrip("-")[:1].isdigit() for text in marks)
@@ -115,6 +116,13 @@ class Redactor:
         """A text that was cut off at its end, without the beginning of a secret that may stand there."""
         end = len(text)
         start = min((_head_at_end(text, form, least) for form in self._forms), default=end)
+        if (
+            self._wrapped and "\n" in text[-self._longest :]
+        ):  # what is broken into lines may have begun earlier
+            near = [at for at in range(max(end - 2 * self._longest, 0), end) if text[at] not in "\r\n"]
+            joined = "".join(text[at] for at in near)
+            begun = min((_head_at_end(joined, form, least) for form in self._forms), default=len(joined))
+            start = min(start, near[begun]) if begun < len(joined) else start
         if start < end and (found := self._forms_in(text)):
             # What was taken for the beginning of a secret may be the end of a whole one, which goes whole.
             for whole in self._pattern_of(found).finditer(text):

@@ -27,6 +27,7 @@ from workflows_mcp.engines.executor import Executor
 from workflows_mcp.engines.forks import NOTHING_ELSE, Fork, Instead, needs_its_files
 from workflows_mcp.engines.ids import new_run_id
 from workflows_mcp.engines.large_values import LargeValues
+from workflows_mcp.engines.live_output import LiveOutput
 from workflows_mcp.engines.sending import send_to
 from workflows_mcp.engines.sqlite import leases, runs
 from workflows_mcp.engines.sqlite.forking import Forks
@@ -99,6 +100,10 @@ class SqliteEngine(KeepsNotes):
         self._forks: Forks
         self.store: Store
         self.letters: Letters
+
+    @property
+    def live(self) -> LiveOutput:
+        return self._executor.live
 
     async def open(self) -> None:
         collect_rarely()

@@ -26,6 +26,7 @@ from workflows_mcp.engines.executor import Executor
 from workflows_mcp.engines.forks import NOTHING_ELSE, Instead, asked_for, fork_of
 from workflows_mcp.engines.ids import new_run_id
 from workflows_mcp.engines.large_values import LargeValues
+from workflows_mcp.engines.live_output import LiveOutput
 from workflows_mcp.engines.temporal.activities import Activities
 from workflows_mcp.engines.temporal.beside import Beside
 from workflows_mcp.engines.temporal.blobs import BlobStore, use
@@ -91,6 +92,10 @@ class TemporalEngine:
         self._worker: LentWorker | None = None
         self._room: WeakValueDictionary[str, asyncio.Semaphore] = WeakValueDictionary()
         self._is_open = False
+
+    @property
+    def live(self) -> LiveOutput:
+        return self._executor.live
 
     async def open(self) -> None:
         use(self._store)
