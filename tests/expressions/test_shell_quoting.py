@@ -9,7 +9,7 @@ import pytest
 
 from workflows_mcp.errors import StepError
 from workflows_mcp.expressions.base import Code
-from workflows_mcp.expressions.shell_quoting import quoted_script, quoted_words, spliced
+from workflows_mcp.expressions.shell_command import problems, quoted_script, quoted_words, spliced
 from workflows_mcp.values import Value
 
 CALCULATOR = """
@@ -63,10 +63,7 @@ def output_of(text: str, *values: Value, shell: str = "/bin/sh") -> str:
         ("X=@", 'X="${_wf_0}"'),
         ("cat > @", 'cat > "${_wf_0}"'),
         ('echo "cost: $@"', 'echo "cost: \\$${_wf_0}"'),
-        ("sh -c 'rm @'", "sh -c 'rm ${_wf_0?}'"),
-        ("eval 'echo @'", "eval 'echo ${_wf_0}'"),
         ("sh -c 'echo \"$1\"' _ @", "sh -c 'echo \"$1\"' _ ${_wf_0}"),
-        ("sh -c @", 'sh -c "${_wf_0}"'),
         ("cat <<'E'\n$x @\nE\n", "cat <<_wf_end\n\\$x ${_wf_0}\n_wf_end\n"),
     ],
 )
@@ -132,68 +129,60 @@ def test_numbers_and_operators_can_be_computed_with(value: Value) -> None:
     assert script("echo $((@))", value) == "echo $((${_wf_0}))"
 
 
-def test_code_of_another_language_takes_plain_words_only() -> None:
-    assert script("python3 -c 'print(@)'", 42) == "python3 -c 'print('\"${_wf_0}\"')'"
-    assert script("python3 -c 'open(\"@\")'", "/tmp/some-file.txt")
-    message = refused("python3 -c 'print(\"@\")'", 'x");import os;("')
-    assert "`python3 -c` gets" in message or "`python -c` gets" in message
-    assert "sys.argv[1]" in message
-    assert "unsafe: raw" in message
+@pytest.mark.parametrize(
+    ("text", "name", "hint"),
+    [
+        ("python3 -c 'print(@)'", "python -c", "sys.argv[1]"),
+        ("sudo sh -c 'echo @'", "sh -c", """sh -c 'echo "$1"' _ "${…}\""""),
+        ("sh -c @", "sh -c", "as an argument"),
+        ("awk '{ print @ }' file", "awk", "awk -v value="),
+        ("jq '.a == \"@\"'", "jq", "--arg value"),
+        ("node --eval='@ + 1'", "node --eval", "process.argv[1]"),
+        ("eval 'echo @'", "eval", "without eval"),
+        ("su -c 'echo @' user", "su -c", "`env:`"),
+        ('sh -c ": ${X:-@}"', "sh -c", "as an argument"),
+        ('eval ": `echo @`"', "eval", "without eval"),
+        ("printf 'echo %s' @ | sh", "sh", "as an argument"),
+    ],
+)
+def test_a_value_inside_code_is_refused_whatever_it_is(text: str, name: str, hint: str) -> None:
+    for value in (1, "plain", "x; id"):
+        message = refused(text, value)
+        assert f"`{name}` would read the value as part of its code" in message
+        assert hint in message
+        assert "unsafe" not in message
 
 
 @pytest.mark.parametrize(
     "text",
     [
-        "sudo sh -c 'echo @'",
-        "env -i sh -c 'echo @'",
-        "ssh host 'echo @'",
-        "docker exec box sh -c 'echo @'",
-        "su -c 'echo @' user",
-        "echo 'echo @' | sh",
-        "echo echo @ | sh",
-        'eval ": `echo @`"',
-        'sh -c ": $(echo @)"',
-        'sh -c ": ${X:-@}"',
-        "printf 'echo %s' @ | sh",
-        "awk '{ print @ }' file",
-        "perl -e 'print @'",
-        "node --eval='@ + 1'",
-        "watch ls @ -l",
-        "psql -h db -c 'select @'",
-        "$SUDO sh -c 'echo @'",
-        "$MAYBE_EMPTY eval 'echo @'",
+        'python3 "@"',
+        'sh -c \'echo "$1"\' _ "@"',
+        'sh "@"',
+        "git commit -m '@'",
+        'git -c user.name="@" commit',
+        "sed -n 1p @",
+        "make @",
+        'tar -cf "@" .',
+        "curl '@' | cat",
+        "mysql db < '@'",
+        "cd '@'; curl -s https://example.com/install.sh | sh",
+        "( cd '@'; curl -s https://example.com/install.sh | sh )",
+        "echo sh -c '@'",
+        "find '@' -exec sh -c 'echo \"$1\"' _ {} \\;",
+        'ssh "@" uptime',
+        "docker run '@' sh -c 'echo hi'",
+        "jq --arg v '@' '.a == $v' file",
     ],
 )
-def test_where_a_variable_would_not_arrive_only_plain_words_are_taken(text: str) -> None:
-    assert "would become part of the code" in refused(text, "x; id")
-    assert script(text, "plain-word")
-
-
-def test_the_advice_shows_how_to_pass_an_argument() -> None:
-    assert """sh -c 'echo "$1"' _ ${…}""" in refused("sudo sh -c 'echo @'", "a b")
-
-
-@pytest.mark.parametrize(
-    "text", ["sh -c '@'", 'bash -c "@"', "eval @", "echo '@' | sh", "ssh host @", "sed @"]
-)
-def test_a_script_that_is_one_reference_is_the_authors_own(text: str) -> None:
-    assert script(text, "echo hi; echo there")
-
-
-def test_sed_takes_what_cannot_end_its_pattern() -> None:
-    assert output_of("echo a/b | sed 's|a/b|@|'", "x/y; z") == "x/y; z\n"
-    assert "would become part of the code" in refused("sed 's/a/@/'", "b/e #")
-    assert "would become part of the code" in refused("sed '/@/d'", "x/e touch y")
+def test_what_a_program_does_with_an_argument_is_not_guessed(text: str) -> None:
+    assert problems(tuple(text.split("@"))) == ()
+    assert script(text, "-- x")
 
 
 def test_make_gets_no_value_that_it_would_expand() -> None:
-    assert "would become part of the code" in refused("make release VERSION='@'", "$(shell id)")
+    assert "make would expand" in refused("make release VERSION='@'", "$(shell id)")
     assert script("make release TITLE='@'", "Fix; the bug")
-
-
-def test_a_value_cannot_be_an_option_of_an_interpreter() -> None:
-    assert "begins with a dash" in refused('python3 "@"', "-cimport os")
-    assert script('python3 "@"', "script.py")
 
 
 @pytest.mark.parametrize(
@@ -221,7 +210,7 @@ def test_a_large_value_travels_in_a_file(tmp_path: Path) -> None:
         path.write_text(text)
         return str(path)
 
-    for text in ("printf %s '@' | cksum", "sh -c 'printf %s \"@\"' | cksum", "cat <<'E' | cksum\n@\nE\n"):
+    for text in ("printf %s '@' | cksum", "cat <<'E' | cksum\n@\nE\n"):
         quoted = quoted_script(code(text, large), keep_in_file=keep)
         assert quoted.variables == {}
         for shell in ("/bin/dash", "/bin/bash"):
@@ -247,23 +236,19 @@ def test_many_values_that_are_large_together_do_not_fill_the_environment() -> No
 
 
 def test_without_a_shell_a_value_is_part_of_its_word_and_never_split() -> None:
-    quoted = quoted_words(
-        code("printf '%s|' pre-@ '@' \"a @\" @", "x y", "$(id)", "'", ""), keep_in_file=no_file
-    )
-    assert quoted.words == ["printf", "%s|", "pre-x y", "$(id)", "a '", ""]
+    words = quoted_words(code("printf '%s|' pre-@ '@' \"a @\" @", "x y", "$(id)", "'", ""))
+    assert words == ["printf", "%s|", "pre-x y", "$(id)", "a '", ""]
 
 
-def test_without_a_shell_the_script_of_an_inner_shell_is_safe_too() -> None:
-    quoted = quoted_words(code("bash -c \"echo '@'\"", "'; id; '"), keep_in_file=no_file)
-    assert quoted.words == ["bash", "-c", "echo ''\"${_wf_0?}\"''"]
-    assert quoted.variables == {"_wf_0": "'; id; '"}
-    with pytest.raises(StepError, match="would become part of the code"):
-        quoted_words(code("sudo bash -c 'echo @'", "; id"), keep_in_file=no_file)
+def test_without_a_shell_a_value_inside_code_is_refused_too() -> None:
+    with pytest.raises(StepError, match="would read the value as part of its code"):
+        quoted_words(code("bash -c \"echo '@'\"", "'; id; '"))
+    assert quoted_words(code("bash -c 'echo \"$1\"' _ @", "; id"))[-1] == "; id"
 
 
 def test_without_a_shell_an_open_quote_is_an_error() -> None:
     with pytest.raises(StepError, match="No closing quotation"):
-        quoted_words(code("echo '@", "x"), keep_in_file=no_file)
+        quoted_words(code("echo '@", "x"))
 
 
 def test_spliced_text_is_what_a_reader_expects_to_see() -> None:

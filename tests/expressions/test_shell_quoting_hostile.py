@@ -1,4 +1,4 @@
-"""No value runs a second command, in any quoting, in dash or in bash; in quotes it arrives byte for byte."""
+"""No value runs a second command, in any quoting, in dash, bash or zsh; in quotes it arrives byte for byte."""
 
 from __future__ import annotations
 
@@ -11,8 +11,10 @@ from hypothesis import strategies as st
 from support.shell_contexts import (
     AWKWARD,
     EXACT,
+    FOREIGN,
     FRAGMENTS,
     HOSTILE,
+    ORDINARY,
     SAFE_ONLY,
     SHELLS,
     WITH_NEWLINE,
@@ -21,11 +23,12 @@ from support.shell_contexts import (
     run_script,
 )
 from workflows_mcp.errors import StepError
-from workflows_mcp.expressions.shell_quoting import quoted_script
+from workflows_mcp.expressions.shell_command import problems, quoted_script
 
 
 def run_in(shell: str, context: str, value: str, directory: Path) -> Ran:
-    script = quoted_script(as_code(context, value), keep_in_file=lambda number, text: "")
+    name = Path(shell).name.replace("dash", "sh")
+    script = quoted_script(as_code(context, value), shell=name, keep_in_file=lambda number, text: "")
     return run_script(shell, script.text, directory, script.variables)
 
 
@@ -46,6 +49,24 @@ def test_a_value_in_a_here_document_arrives_byte_for_byte(shell: str, context: s
         ran = run_in(shell, context, value, tmp_path / "here")
         assert not ran.pwned, value
         assert ran.output == value + "\n"
+
+
+@pytest.mark.rows("G10")
+@pytest.mark.parametrize("context", FOREIGN.values(), ids=FOREIGN)
+def test_a_value_inside_code_is_refused_before_anything_runs(context: str) -> None:
+    found = problems(tuple(context.split("@")), "bash")
+    assert found
+    assert all(refusal.hint and "unsafe" not in refusal.hint for refusal in found)
+    with pytest.raises(StepError):
+        quoted_script(as_code(context, "1"), keep_in_file=lambda number, text: "")
+
+
+@pytest.mark.parametrize("shell", SHELLS)
+@pytest.mark.parametrize(("context", "value", "printed"), ORDINARY.values(), ids=ORDINARY)
+def test_a_value_that_is_data_is_never_refused(
+    shell: str, context: str, value: str, printed: str, tmp_path: Path
+) -> None:
+    assert run_in(shell, context, value, tmp_path / "here").output == printed
 
 
 @pytest.mark.slow

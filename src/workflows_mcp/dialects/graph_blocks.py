@@ -6,6 +6,7 @@ A block that has problems still gives a draft, so that everything else can be ch
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from functools import partial
 
 from workflows_mcp.dialects.document_keys import unknown_keys
 from workflows_mcp.dialects.repetition import FOR_EACH_KEYS, read_for_each, read_retry
@@ -207,10 +208,13 @@ class BlockReader:
         dynamic: set[str] = set()
         for name, value in inputs.items():
             if isinstance(value, str | dict | list):
-                read = references.in_code if name in step.code_inputs else references.in_value
-                if name in step.literal_inputs:
-                    read = references.in_literal
-                uses = read(value, (*path, name))
+                if name in step.code_inputs:
+                    refusals = partial(step.refusals, name, inputs=inputs)
+                    uses = references.in_code(value, (*path, name), refusals)
+                elif name in step.literal_inputs:
+                    uses = references.in_literal(value, (*path, name))
+                else:
+                    uses = references.in_value(value, (*path, name))
                 if uses or len(references.problems) > malformed:
                     malformed = len(references.problems)
                     draft.uses += uses

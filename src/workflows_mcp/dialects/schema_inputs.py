@@ -65,6 +65,8 @@ _SAMPLES: dict[str, tuple[Any, ...]] = {
     "object": ({}, {"key": "text"}),
 }
 _BEFORE = frozenset({"before", "plain", "wrap"})
+_NARROWING = frozenset({"_known_shell"})
+"""Validators that take no more than the type of their field says."""
 
 
 def expression_or(schema: Schema, text: Schema = EXPRESSION) -> Schema:
@@ -143,6 +145,8 @@ def _is_prepared(model: type[StepInputs], name: str, field: FieldInfo) -> bool:
     if any(found.info.mode in _BEFORE for found in decorators.model_validators.values()):
         return True
     for found in decorators.field_validators.values():
+        if found.cls_var_name in _NARROWING:
+            continue
         if found.info.mode in _BEFORE and (name in found.info.fields or "*" in found.info.fields):
             return True
     return any(isinstance(it, BeforeValidator | PlainValidator | WrapValidator) for it in field.metadata)

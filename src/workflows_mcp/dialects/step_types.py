@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Collection, Mapping
+from functools import partial
 from typing import ClassVar
 
 from workflows_mcp.dialects.step_drafts import Draft
@@ -26,7 +27,7 @@ from workflows_mcp.values import Value, did_you_mean, kind_and_value, kind_of, n
 Path = tuple[str | int, ...]
 
 HANDS: tuple[Hands, Hands] = ("agent", "server")
-LEFT_OUT = {"Shell": ("capture_output", "shell", "continue_on_error")}
+LEFT_OUT = {"Shell": ("capture_output", "continue_on_error")}
 """Inputs of step types that mean nothing in dialects of steps, which have `on_error`."""
 
 
@@ -125,8 +126,11 @@ class StepTypes(StepValues, ABC):
             if shape.own.get(name, name) in shape.step.literal_inputs:
                 continue
             references = self.references
-            read = references.in_code if name in shape.step.code_inputs else references.in_value
-            draft.uses += read(value, at[name])
+            if name in shape.step.code_inputs:
+                refusals = partial(shape.step.refusals, name, inputs=given)
+                draft.uses += references.in_code(value, at[name], refusals)
+            else:
+                draft.uses += references.in_value(value, at[name])
             if is_dynamic(value, references.language):
                 dynamic.add(name)
         return inputs, dynamic

@@ -76,6 +76,22 @@ class Code(NamedTuple):
     values: tuple[Value, ...]
 
 
+class Refusal(NamedTuple):
+    """Why the value of a number cannot stand in code where it does, and how to write it instead."""
+
+    number: int
+    message: str
+    hint: str
+
+
+def braces(source: str, number: int) -> int:
+    """Where the expression of a number begins in a source with `{{ }}` in it."""
+    found = -1
+    for _ in range(number + 1):
+        found = source.find("{{", found + 1)
+    return max(found, 0)
+
+
 class Expression(Protocol):
     @property
     def source(self) -> str: ...
@@ -112,5 +128,12 @@ class Language(Protocol):
 class CodeTemplate(Protocol):
     @property
     def references(self) -> tuple[Reference, ...]: ...
+
+    @property
+    def known_texts(self) -> tuple[str, ...] | None:
+        """The texts of the code, where they are the same whatever the values are."""
+
+    def offset(self, number: int) -> int:
+        """Where in the source the value of a number stands."""
 
     def evaluate(self, scope: Scope) -> Code: ...

@@ -122,6 +122,13 @@ class DollarCode(_Several):
 
     __slots__ = ()
 
+    @property
+    def known_texts(self) -> tuple[str, ...]:
+        return self.texts
+
+    def offset(self, number: int) -> int:
+        return self.references[number].offset
+
     def evaluate(self, scope: Scope) -> Code:
         return Code(self.texts, tuple(operand.evaluate(scope) for operand in self.operands))
 

@@ -18,7 +18,7 @@ from __future__ import annotations
 from functools import lru_cache
 
 from workflows_mcp.errors import ExpressionError
-from workflows_mcp.expressions.base import UNSET, Code, CodeTemplate, Expression, Reference, Scope
+from workflows_mcp.expressions.base import UNSET, Code, CodeTemplate, Expression, Reference, Scope, braces
 from workflows_mcp.expressions.javascript_faults import too_long
 from workflows_mcp.expressions.javascript_paths import UNCLEAR, Simple, simple
 from workflows_mcp.expressions.javascript_programs import limits_of, of_transform, of_value, of_values
@@ -45,6 +45,13 @@ class Constant:
 
 class ConstantCode(Constant):
     __slots__ = ()
+
+    @property
+    def known_texts(self) -> tuple[str, ...]:
+        return (self.source,)
+
+    def offset(self, number: int) -> int:
+        return 0
 
     def evaluate(self, scope: Scope) -> Code:
         return Code((self.source,), ())
@@ -146,6 +153,13 @@ class JavaScriptCode(_Several):
     """A command: its text and the values in it stay apart."""
 
     __slots__ = ()
+
+    @property
+    def known_texts(self) -> tuple[str, ...]:
+        return self._texts
+
+    def offset(self, number: int) -> int:
+        return braces(self.source, number)
 
     def evaluate(self, scope: Scope) -> Code:
         return Code(self._texts, tuple(self._values(scope)))

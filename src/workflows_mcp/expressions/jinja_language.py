@@ -23,7 +23,7 @@ from jinja2 import Template, TemplateSyntaxError, nodes
 from jinja2.parser import Parser
 
 from workflows_mcp.errors import ExpressionError
-from workflows_mcp.expressions.base import MISSING, Code, CodeTemplate, Expression, Reference, Scope
+from workflows_mcp.expressions.base import MISSING, Code, CodeTemplate, Expression, Reference, Scope, braces
 from workflows_mcp.expressions.bounds import call_within
 from workflows_mcp.expressions.jinja_faults import OfPiece, told, unreadable
 from workflows_mcp.expressions.jinja_filters import as_text, joined, largest, measure, plain
@@ -51,12 +51,12 @@ Result = TypeVar("Result")
 class Parsed:
     """A template that was read; it is compiled when it is first evaluated."""
 
-    __slots__ = ("_shift", "_template", "_tree", "found", "source")
+    __slots__ = ("_shift", "_template", "found", "source", "tree")
 
     def __init__(self, source: str, tree: nodes.Template, found: Found, shift: int) -> None:
         self.source = source
         self.found = found
-        self._tree: nodes.Template | None = tree
+        self.tree: nodes.Template | None = tree
         self._template: Template | None = None
         self._shift = shift
 
@@ -72,12 +72,12 @@ class Parsed:
     def _compiled(self) -> Template:
         if self.found.takes_patterns:
             import regex  # noqa: F401  here, and not for the first time where it can be interrupted
-        tree = self._tree
+        tree = self.tree
         if tree is None:  # another thread has just compiled it
             assert self._template is not None
             return self._template
         template = self._template = environment().from_string(tree)
-        self._tree = None
+        self.tree = None
         return template
 
 
@@ -148,7 +148,14 @@ class TruthExpression(ValueExpression):
 class JinjaCode(_Sourced):
     """A command: its text and the values in it stay apart."""
 
-    __slots__ = ()
+    __slots__ = ("known_texts",)
+
+    def __init__(self, source: str, parsed: Parsed, tree: nodes.Template) -> None:
+        super().__init__(source, parsed)
+        self.known_texts = _texts_of(tree)
+
+    def offset(self, number: int) -> int:
+        return braces(self.source, number)
 
     def evaluate(self, scope: Scope) -> Code:
         code = self._parsed.run(scope, _code)
@@ -171,6 +178,13 @@ class Constant:
 
 class ConstantCode(Constant):
     __slots__ = ()
+
+    @property
+    def known_texts(self) -> tuple[str, ...]:
+        return (self.source,)
+
+    def offset(self, number: int) -> int:
+        return 0
 
     def evaluate(self, scope: Scope) -> Code:
         return Code((self.source,), ())
@@ -226,7 +240,8 @@ class Jinja:
         if not _has_expressions(text):
             return ConstantCode(text)
         parsed, _ = _parsed(text)
-        return JinjaCode(text, parsed)
+        assert parsed.tree is not None
+        return JinjaCode(text, parsed, parsed.tree)
 
 
 class OldJinja(Jinja):
@@ -265,6 +280,20 @@ def _parsed(text: str, before: str = "", after: str = "") -> tuple[Parsed, nodes
         moved = (reference._replace(offset=reference.offset - len(before)) for reference in found.references)
         found = Found(tuple(moved), found.takes_patterns)
     return Parsed(text, tree, found, len(before)), _only_expression(tree)
+
+
+def _texts_of(tree: nodes.Template) -> tuple[str, ...] | None:
+    """The texts around the expressions; None where `{% %}` decides what they are."""
+    texts = [""]
+    for statement in tree.body:
+        if not isinstance(statement, nodes.Output):
+            return None
+        for node in statement.nodes:
+            if isinstance(node, nodes.TemplateData):
+                texts[-1] += node.data
+            else:
+                texts.append("")
+    return tuple(texts)
 
 
 def _only_expression(tree: nodes.Template) -> nodes.Node | None:

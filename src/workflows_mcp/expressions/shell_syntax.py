@@ -1,420 +1,392 @@
-r"""Reading a shell script with holes in it: which quotes stand around each hole, and which command it is in.
+r"""Reads a shell command in which holes stand for values.
 
-The script is text in which every HOLE character stands for a value that is not known yet. What comes out says
-for each hole how a reference to a variable has to be written there, and lists the simple commands with their
-words. It reads what dash and bash agree on, and of bash's own syntax what matters for that. It must not know
-values, nor what any command does with its words.
+    script = read("echo \"$HOME/\0\" | sort")
+    script.places[0].quoting                                     # Quoting.DOUBLE
+    [[word.text for word in it.words] for it in script.commands] # [["echo", "\1/\0"], ["sort"]]
 
-    scan('echo "$HOME/\0" | sort')     # a hole in double quotes; a command that is piped into another
-
-A script that it misreads is still safe: only references are ever put in, and would merely stand in the wrong
-quotes.
+What comes out: the quotes around each hole, and the words of each simple command. It reads what dash, bash
+and zsh agree on; where they do not, or where no reference to a variable could stand, the place of a hole says
+why no value can stand there. A command that it misreads is still safe from a value as syntax: only references
+to variables are put in. It must not know values, nor what a program does with its words.
 """
 
 from __future__ import annotations
 
 import re
-from functools import lru_cache
+from dataclasses import dataclass, field
+from enum import Enum
 
-from workflows_mcp.errors import StepError
-from workflows_mcp.expressions.shell_commands import ASSIGNMENT, CommandReader
-from workflows_mcp.expressions.shell_cursor import ScriptCursor
-from workflows_mcp.expressions.shell_script import (
-    HOLE,
-    Backticks,
-    Command,
-    HereDocument,
-    Piece,
-    Quoting,
-    Script,
-)
+from workflows_mcp.errors import ExpressionError
 
-_BLANK = " \t"
+HOLE = "\0"
+"""Stands in the source, and in the text of a word, for a value."""
+EXPANSION = "\1"
+"""Stands in the text of a word for what the shell itself will put there."""
+SUBSTITUTION = "\1<("
+"""The text of a word that is <( … ) or >( … )."""
+Spans = tuple[tuple[int, int], ...]
+
+ASSIGNMENT = re.compile(r"[A-Za-z_][A-Za-z_0-9]*\+?=")
+_ITEM = re.compile(r"[A-Za-z_0-9]*\[[^\]]*\0.*\]\+?=")
+_PLAIN = {
+    "word": re.compile(r"[^ \t\n;&|<>()\\'\"$`\0]+"),
+    "single": re.compile(r"[^'\0]+"),
+    "double": re.compile(r"[^\\\"$`\0]+"),
+    "body": re.compile(r"[^\\$`\0]+"),
+    "parameter": re.compile(r"[^\\\"'$`\0}]+"),
+}
+_NAME = re.compile(r"[A-Za-z_][A-Za-z_0-9]*|[0-9@*#?$!-]")
+_BRACED_NAME = re.compile(r"(?:[#!](?=[A-Za-z_0-9@*?$!-]))?(?:[A-Za-z_][A-Za-z_0-9]*|[0-9]+|[@*#?$!-])")
+_REDIRECTION = re.compile(r"&>>|&>|<<<|<<-|<<|<>|<&|>>|>&|>\||<(?!\()|>(?!\()")
+_OPERATOR = re.compile(r"&&|\|\||;;&|;;|;&|;\||\|&|[;&|]")
+_EMPTY = re.compile(r"\(\s*\)")
 _WORD_ENDS = frozenset(" \t\n;&|<>()")
-_IN_WORD = re.compile(r"[^ \t\n;&|<>()\\'\"$`\0\[\]]+")
-_IN_SINGLE = re.compile(r"[^'\0]+")
-_IN_DOUBLE = re.compile(r"[^\\\"$`\0]+")
-_IN_HERE = re.compile(r"[^\\$`\0]+")
-_IN_LITERAL = re.compile(r"[^\0]+")
-_IN_SUBSCRIPT = re.compile(r"[^\\$`\0\]}]+")
-_ITEM = re.compile(r"(?:[A-Za-z_][A-Za-z_0-9]*)?")
-"""What stands before the subscript of an item of an array: its name, or nothing inside a=( … )."""
-_SIMPLE_PARAMETER = re.compile(r"[A-Za-z_][A-Za-z_0-9]*|[0-9@*#?$!-]")
-_BRACED_PARAMETER = re.compile(r"(?:[#!](?=[A-Za-z_0-9@*?$!-]))?(?:[A-Za-z_][A-Za-z_0-9]*|[0-9]+|[@*#?$!-])")
-_REDIRECTION = re.compile(r"&>>|&>|<<<|<<-|<<|<>|<&|>>|>&|>\||<|>")
-_MOST_ATTEMPTS = 200
+_OPENS = frozenset({"if", "while", "until", "for", "select", "case", "{"})
+_CLOSES = frozenset({"fi", "done", "esac", "}"})
+_RESERVED = _OPENS | _CLOSES | {"then", "elif", "else", "do", "!", "time", "-p", "coproc", "function"}
 
 
-def scan(source: str) -> Script:
-    """Reads a script. The result is shared and must not be changed."""
-    return _scan(source) if len(source) < 10_000 else _scan.__wrapped__(source)
+class Quoting(Enum):
+    BARE = "bare"
+    DOUBLE = "in double quotes"
+    SINGLE = "in single quotes"
+    BODY = "in a here-document"
+    LITERAL = "in a here-document with a quoted delimiter"
+    COMMENT = "in a comment"
 
 
-@lru_cache(maxsize=512)
-def _scan(source: str) -> Script:
-    scanner = _Scanner(source)
+@dataclass(slots=True)
+class Place:
+    """A hole. `start` to `end` is what a reference to the value replaces, with `before` in front of it."""
+
+    number: int
+    start: int
+    end: int
+    quoting: Quoting
+    before: str = ""
+    whole: bool = False
+    """Bare, but one word all the same: an assignment, a file to write to."""
+    computed: bool = False
+    """Inside arithmetic, where only numbers and operators are data."""
+    refused: str = ""
+    """Why no value can stand here."""
+
+
+@dataclass(slots=True)
+class Word:
+    """A word as the command gets it: quotes removed."""
+
+    start: int
+    end: int = 0
+    text: str = ""
+    quoted: bool = False
+    places: list[Place] = field(default_factory=list)
+    """The holes in it, also those inside of what the shell expands."""
+
+
+@dataclass(slots=True)
+class Document:
+    """A here-document. `start` and `end` are its delimiter's; `close` is where its last line begins."""
+
+    start: int
+    end: int
+    delimiter: str
+    literal: bool
+    strip_tabs: bool
+    statement: int
+    body: Word = field(default_factory=lambda: Word(0))
+    close: int | None = None
+
+
+@dataclass(slots=True)
+class Command:
+    """A simple command, or [[ … ]]."""
+
+    start: int
+    statement: int
+    """Where the outermost pipeline begins that it is in."""
+    fed: Spans
+    """Where the commands stand whose output may be its input: before it in its pipeline, or around that."""
+    words: list[Word] = field(default_factory=list)
+    assignments: list[Word] = field(default_factory=list)
+    strings: list[Word] = field(default_factory=list)
+    """What <<< feeds to it."""
+
+
+@dataclass(slots=True)
+class Script:
+    source: str
+    places: list[Place] = field(default_factory=list)
+    commands: list[Command] = field(default_factory=list)
+    documents: list[Document] = field(default_factory=list)
+    defines_functions: bool = False
+
+
+def read(source: str) -> Script:
+    reader = _Reader(source)
     try:
-        scanner.commands("")
+        reader.commands("")
     except RecursionError:
-        raise StepError("the command is nested too deeply to put values into it") from None
-    return scanner.script
+        raise ExpressionError("the command is nested too deeply to put values into it") from None
+    return reader.script
 
 
-class _Scanner(ScriptCursor):
+class _Reader:
     def __init__(self, source: str) -> None:
-        super().__init__(source)
-        self._awaited: list[HereDocument] = []
-        """Here-documents whose bodies begin after the next newline."""
-        self._attempts = 0
+        self.source = source
+        self.end = len(source)
+        self.at = 0
+        self.script = Script(source)
+        self.words: list[Word] = []
+        """The words under way, each inside an expansion of the one before it."""
+        self.awaited: list[Document] = []
+        self.computed = 0
+        self.in_ticks = False
+        self.refusing = ""
+
+    def sees(self, *texts: str) -> bool:
+        return self.at < self.end and self.source.startswith(texts, self.at)
+
+    def more(self, closing: str = "") -> bool:
+        return self.at < self.end and not (closing and self.source.startswith(closing, self.at))
+
+    def text(self, text: str) -> None:
+        if self.words:
+            self.words[-1].text += text
 
     # Lists of commands
 
-    def commands(self, closing: str, fed_by: Command | None = None) -> Command:
-        """Reads commands up to and past `closing`, which is `)` or nothing; gives the last one."""
-        outer, self.piece = self.piece, None
-        reader = CommandReader(self.script, fed_by)
-        while self.more():
-            character = self.source[self.at]
-            if character in _BLANK:
-                self.at += 1
-            elif self.sees("\\\n"):
-                self.at += 2
-            elif character == "\n":
-                self.at += 1
-                reader.newline()
-                self._here_documents()
-            elif character == "#":
-                self._comment()
-            elif character == ")":
-                self.at += 1
-                if not reader.closes_parenthesis() and closing:
-                    break
-            elif character == "(":
-                self._parenthesis(reader)
-            elif not reader.in_brackets and (found := _REDIRECTION.match(self.source, self.at, self.end)):
-                self._redirection(found[0], reader)
-            elif character in ";&|<>":
-                self._operator(reader)
-            else:
-                word = self._word()
-                if not (word.plain and word.text.isdigit() and self.sees("<", ">")):
-                    reader.word(word)  # else it is the number of what is redirected
-        last = reader.end()
-        self.piece = outer
-        return last
+    def commands(self, closing: str, statement: int | None = None, fed: Spans = ()) -> None:
+        """Reads commands up to and past `closing`, which is `)`, a backtick or nothing."""
+        outer, self.words = self.words, []
+        ticks, self.in_ticks = self.in_ticks, closing == "`"
+        known = len(self.script.places)
+        _List(self, closing, statement, fed).read()
+        self.words, self.in_ticks = outer, ticks
+        for word in outer:
+            word.places += self.script.places[known:]
 
-    def _operator(self, reader: CommandReader) -> None:
-        operator = next(
-            (two for two in ("&&", "||", ";;", ";&", "|&") if self.sees(two)), self.source[self.at]
-        )
-        self.at += len(operator)
-        if operator == ";;" and self.sees("&"):
-            self.at += 1
-        reader.operator(operator)
-
-    def _parenthesis(self, reader: CommandReader) -> None:
-        if reader.opens_parenthesis():
-            self.at += 1
-            return
-        if not (self.sees("((") and reader.expects_command and self._arithmetic_text("((")):
-            self.at += 1
-            self.commands(")", reader.take_pipe())
-        reader.after_parentheses()
-
-    def _redirection(self, operator: str, reader: CommandReader) -> None:
-        self.at += len(operator)
-        if operator in ("<", ">") and self.sees("("):
-            self.at += 1
-            inner = self.commands(")")
-            if operator == "<":
-                inner.feeds = reader.command
-            return
-        while self.more() and self.source[self.at] in _BLANK:
-            self.at += 1
-        if not self.more() or self.source[self.at] in _WORD_ENDS:
-            return
-        if operator in ("<<", "<<-"):
-            document = self._delimiter(strip_tabs=operator == "<<-")
-            reader.command.documents.append(document)
-            self.script.documents.append(document)
-            self._awaited.append(document)
-            return
-        target = self._word()
-        for hole in target.holes:
-            hole.whole = True
-            hole.arithmetic |= operator in (">&", "<&")  # bash expands a name there a second time
-        if operator == "<<<":
-            reader.command.here_strings.append(target)
-
-    def _comment(self) -> None:
-        while self.more() and self.source[self.at] != "\n":
-            if self.sees(HOLE):
-                self.hole(Quoting.COMMENT)
-            else:
-                self.at += 1
-
-    # Words
-
-    def _word(self) -> Piece:
-        piece = self.piece = Piece(self.at)
-        in_subscript = False
-        while self.more():
-            found = _IN_WORD.match(self.source, self.at, self.end)
-            if found:
-                piece.parts.append(found[0])
-                self.at = found.end()
-                continue
-            character = self.source[self.at]
-            if character in _WORD_ENDS:
+    def word(self) -> Word:
+        word = Word(self.at)
+        self.words.append(word)
+        while self.more() and self.source[self.at] not in _WORD_ENDS:
+            if self.in_ticks and self.sees("`"):
                 break
-            if character in "[]":
-                if character == "[":
-                    in_subscript = piece.plain and _ITEM.fullmatch("".join(piece.parts)) is not None
-                self.text(character)
-                self.at += 1
-                if character == "]" and in_subscript:
-                    in_subscript = False
-                    if self.sees("=", "+="):
-                        for hole in piece.holes:
-                            hole.arithmetic = True
-            elif character == HOLE:
-                whole = ASSIGNMENT.match("".join(piece.parts)) is not None
-                self.hole(Quoting.BARE)
-                piece.holes[-1].whole = whole
-            elif character == "'":
-                piece.quoted = True
-                self._single()
-            elif character == '"':
-                piece.quoted = True
-                self._double()
+            if self.sees("'"):
+                word.quoted = True
+                self.quoted("'", Quoting.SINGLE)
+            elif self.sees('"'):
+                word.quoted = True
+                self.quoted('"', Quoting.DOUBLE)
+            elif self.sees(HOLE):
+                self.hole(Quoting.BARE, whole=ASSIGNMENT.match(word.text) is not None)
             else:
-                piece.quoted |= character == "\\"
-                self._inside(Quoting.BARE, _IN_WORD)
-        piece.finish(min(self.at, self.end))  # an open quote at the end goes one too far
-        self.piece = None
-        return piece
+                word.quoted |= self.sees("\\")
+                self.piece(Quoting.BARE, "word")
+        word.end = min(self.at, self.end)
+        self.words.pop()
+        if _ITEM.match(word.text):
+            self.refuse(word.places, "in the subscript of an array, which bash computes")
+        return word
 
-    def _inside(self, quoting: Quoting, ordinary: re.Pattern[str]) -> None:
-        """One step through text in which backslashes, dollar signs and backticks are special."""
-        found = ordinary.match(self.source, self.at, self.end)
-        if found:
+    def quoted(self, quote: str, quoting: Quoting) -> None:
+        self.at += 1
+        ticks, self.in_ticks = self.in_ticks, False
+        while self.more(quote):
+            self.piece(quoting, "single" if quoting is Quoting.SINGLE else "double")
+        self.at += 1
+        self.in_ticks = ticks
+
+    def piece(self, quoting: Quoting, plain: str) -> None:
+        """One step through text of a word, of quotes, or of a here-document."""
+        if found := _PLAIN[plain].match(self.source, self.at, self.end):
             self.text(found[0])
             self.at = found.end()
         elif self.sees(HOLE):
             self.hole(quoting)
         elif self.sees("\\"):
-            self._escaped(quoting)
+            self.escaped(quoting)
         elif self.sees("$"):
-            self._dollar(quoting)
+            self.dollar(quoting)
         elif self.sees("`"):
-            self._backticks(quoting)
+            self.backticks(quoting)
         else:
             self.text(self.source[self.at])
             self.at += 1
 
-    def _escaped(self, quoting: Quoting) -> None:
+    def hole(
+        self, quoting: Quoting, *, start: int | None = None, before: str = "", whole: bool = False
+    ) -> Place:
+        number = self.source.count(HOLE, 0, self.at)
+        first = self.at if start is None else start
+        place = Place(number, first, self.at + 1, quoting, before, whole, self.computed > 0, self.refusing)
+        self.at += 1
+        self.script.places.append(place)
+        for word in self.words:
+            word.places.append(place)
+        self.text(HOLE)
+        return place
+
+    def refuse(self, places: list[Place], why: str) -> None:
+        for place in places:
+            place.refused = place.refused or why
+
+    def escaped(self, quoting: Quoting) -> None:
         """A backslash outside single quotes, with what follows it."""
         start = self.at
         self.at += 1
-        following = self.source[self.at] if self.more() else ""
-        if following == HOLE:
+        if self.sees(HOLE):
             # It would quote the first character of the value (bare), or is just a backslash.
-            if quoting is Quoting.BARE:
-                self.hole(quoting, start)
-                self.script.holes[-1].whole = True
-            else:
+            bare = quoting is Quoting.BARE
+            if not bare:
                 self.text("\\")
-                self.hole(quoting, start, "\\\\")
+            self.hole(quoting, start=start, before="" if bare else "\\\\", whole=bare)
             return
+        following = self.source[self.at : self.at + 1]
         self.at += 1
-        if following == "\n":
-            return
-        special = quoting is Quoting.BARE or following in '$`\\"'
-        if following == '"' and quoting is Quoting.HERE:
-            special = False
-        self.text(following if special else "\\" + following)
-
-    def _single(self) -> None:
-        self.at += 1
-        while self.more() and not self.sees("'"):
-            self._inside(Quoting.SINGLE, _IN_SINGLE)
-        self.at += 1
-
-    def _double(self) -> None:
-        self.at += 1
-        while self.more() and not self.sees('"'):
-            self._inside(Quoting.DOUBLE, _IN_DOUBLE)
-        self.at += 1
-
-    def _ansi(self) -> None:
-        """$'…' of bash; where shells end it at different places, nothing after it can be trusted."""
-        start = self.at
-        self.at += 2
-        while self.more() and not self.sees("'"):
-            if self.sees("\\'"):
-                self.refusing = "after $'…\\'…', which shells read differently"
-                self.at += 2
-            elif self.sees("\\" + HOLE):
-                self.at += 1
-                self.refused_hole("after a backslash in $'…'")
-            elif self.sees("\\"):
-                self.at += 2
-            elif self.sees(HOLE):
-                self.hole(Quoting.ANSI)
-            else:
-                self.at += 1
-        self.at += 1
-        self.expanded(start, Quoting.BARE)
+        if following != "\n":
+            special = '$`\\"' if quoting is Quoting.DOUBLE else "$`\\"
+            self.text(following if quoting is Quoting.BARE or following in special else "\\" + following)
 
     # Expansions
 
-    def _dollar(self, quoting: Quoting) -> None:
+    def dollar(self, quoting: Quoting) -> None:
         start = self.at
         if self.sees("$" + HOLE):
             # A dollar sign before a value is a dollar sign: a value is not the name of a variable.
             self.at += 1
             self.text("$")
-            self.hole(quoting, start, "\\$")
-            return
-        if self.sees("$'") and quoting is Quoting.BARE:
-            self._ansi()
-            return
-        piece, self.piece = self.piece, None
-        if self.sees("$("):
-            if not (self.sees("$((") and self._arithmetic_text("$((")):
-                self.at += 2
-                self.commands(")")
+            self.hole(quoting, start=start, before="\\$")
+        elif self.sees("$'") and quoting is Quoting.BARE:
+            self.ansi()
+        elif self.sees("$((") and (close := self.closing_arithmetic(start + 3)) is not None:
+            self.arithmetic(start + 3, close)
+            self.text(EXPANSION)
+        elif self.sees("$("):
+            self.at += 2
+            self.commands(")")
+            self.text(EXPANSION)
         elif self.sees("${"):
-            self._parameter(quoting)
+            self.parameter(quoting)
+            self.text(EXPANSION)
         elif self.sees("$["):
-            self._old_arithmetic()
-        elif found := _SIMPLE_PARAMETER.match(self.source, start + 1, self.end):
+            self.text("$[")
+            self.at += 2
+            self.refuse_until("]", "inside $[…]: write $((…))")
+        elif found := _NAME.match(self.source, start + 1, self.end):
             self.at = found.end()
+            self.text(EXPANSION)
         else:
-            self.piece = piece
             self.text("$")
             self.at += 1
-            return
-        self.piece = piece
-        self.expanded(start, quoting)
 
-    def _parameter(self, quoting: Quoting) -> None:
+    def refuse_until(self, closing: str, why: str) -> None:
+        end = self.source.find(closing, self.at, self.end)
+        while self.at < (self.end if end < 0 else end):
+            if self.sees(HOLE):
+                self.hole(Quoting.DOUBLE).refused = why
+            else:
+                self.text(self.source[self.at])
+                self.at += 1
+
+    def closing_arithmetic(self, start: int) -> int | None:
+        """Where the )) stands that closes arithmetic; None where it is a list of commands instead."""
+        depth = 0
+        for found in re.compile(r"[()]").finditer(self.source, start, self.end):
+            if found[0] == "(":
+                depth += 1
+            elif depth:
+                depth -= 1
+            else:
+                return found.start() if self.source.startswith("))", found.start()) else None
+        return None
+
+    def arithmetic(self, start: int, close: int) -> None:
+        self.at, end, self.end = start, self.end, close
+        self.computed += 1
+        self.words.append(Word(start))
+        while self.more():
+            self.piece(Quoting.DOUBLE, "body")
+        self.words.pop()
+        self.computed -= 1
+        self.at, self.end = close + 2, end
+
+    def ansi(self) -> None:
+        """$'…', which dash reads as a dollar sign and single quotes."""
+        self.at += 2
+        while self.more("'"):
+            if self.sees("\\'"):
+                self.refusing = "after $'…\\'…', which shells read differently"
+            if self.sees("\\") and not self.sees("\\" + HOLE):
+                self.at += 2
+            elif self.sees(HOLE):
+                self.hole(Quoting.SINGLE).refused = "in $'…'"
+            else:
+                self.at += 1
+        self.at += 1
+        self.text(EXPANSION)
+
+    def parameter(self, quoting: Quoting) -> None:
         """${name…}: what follows the name decides what a hole in there would be."""
         self.at += 2
-        found = _BRACED_PARAMETER.match(self.source, self.at, self.end)
-        if found:
+        refusing = self.refusing
+        if found := _BRACED_NAME.match(self.source, self.at, self.end):
             self.at = found.end()
         if self.sees(HOLE):
-            self.refused_hole("in the name of a variable")
-        if self.sees("["):
-            self.arithmetic += 1
-            while self.more() and not self.sees("]", "}"):
-                self._inside(Quoting.DOUBLE, _IN_SUBSCRIPT)
-            self.arithmetic -= 1
-            self.at += self.sees("]")
-        if self.sees("@" + HOLE):
-            self.at += 1
-            self.refused_hole("as an operation on a variable")
-        substring = self.sees(":") and not self.sees(":-", ":=", ":?", ":+")
-        pattern = self.sees("#", "%", "/", "^", ",")
-        self.arithmetic += substring
-        self._parameter_word(quoting, pattern)
-        self.arithmetic -= substring
-
-    def _parameter_word(self, quoting: Quoting, pattern: bool) -> None:
-        in_quotes = quoting is not Quoting.BARE
-        while self.more() and not self.sees("}"):
-            if self.sees("'") and (pattern or not in_quotes):
-                refusing = self.refusing
-                if in_quotes:
-                    self.refusing = "in single quotes inside ${…} inside double quotes"
-                self._single()
-                self.refusing = refusing
-            elif self.sees('"'):
-                self._double()
-            elif self.sees("\\", "$", "`", HOLE):
-                self._inside(Quoting.DOUBLE if in_quotes else Quoting.BARE, _IN_DOUBLE)
-            else:
+            self.refusing = "in the name of a variable"
+        elif self.sees("["):
+            self.refusing = "in the subscript of an array, which bash computes"
+        elif self.sees("@"):
+            self.refusing = "as an operation on a variable"
+        elif self.sees(":") and not self.sees(":-", ":=", ":?", ":+"):
+            self.refusing = "where bash computes a position in ${name:…}"
+        self.words.append(Word(self.at))
+        inside = Quoting.BARE if quoting is Quoting.BARE else Quoting.DOUBLE
+        while self.more("}"):
+            if self.sees('"'):
+                self.quoted('"', Quoting.DOUBLE)
+            elif self.sees("'") and inside is Quoting.BARE:
+                self.quoted("'", Quoting.SINGLE)
+            elif self.sees("'"):
+                # Text in some shells and operations, a quote in others.
+                before, self.refusing = self.refusing, "in single quotes inside ${…} inside double quotes"
                 self.at += 1
+                while self.more("'") and not self.sees("}"):
+                    self.piece(Quoting.DOUBLE, "parameter")
+                self.refusing = before
+                self.at += self.sees("'")
+            else:
+                self.piece(inside, "parameter")
+        self.words.pop()
+        self.refusing = refusing
         self.at += 1
 
-    def _arithmetic_text(self, opening: str) -> bool:
-        """Reads $(( … )) or (( … )). False if it ends otherwise: then it is a list of commands."""
-        self._attempts += 1
-        if self._attempts > _MOST_ATTEMPTS:
-            return False
-        start, refusing, awaited = self.at, self.refusing, len(self._awaited)
-        found = self.script
-        counts = [len(kind) for kind in (found.holes, found.commands, found.documents, found.backticks)]
-        self.arithmetic += 1
-        self.at += len(opening)
-        depth = 0
-        while self.more() and not (depth == 0 and self.sees(")")):
-            if self.sees("\\", "$", "`", HOLE):
-                self._inside(Quoting.DOUBLE, _IN_DOUBLE)
-            else:
-                depth += self.sees("(") - self.sees(")")
-                self.at += 1
-        self.arithmetic -= 1
-        if self.sees("))"):
-            self.at += 2
-            return True
-        holes, commands, documents, backticks = counts
-        del found.holes[holes:], found.commands[commands:], found.documents[documents:]
-        del found.backticks[backticks:], self._awaited[awaited:]
-        self.at, self.refusing = start, refusing
-        return False
-
-    def _old_arithmetic(self) -> None:
-        """$[ … ] of bash; elsewhere it is text, in which a number does no harm either."""
-        self.at += 2
-        self.arithmetic += 1
-        while self.more() and not self.sees("]", '"', "'", "\n", " "):
-            if self.sees("\\", "$", "`", HOLE):
-                self._inside(Quoting.DOUBLE, _IN_DOUBLE)
-            else:
-                self.at += 1
-        self.arithmetic -= 1
-
-    def _backticks(self, quoting: Quoting) -> None:
+    def backticks(self, quoting: Quoting) -> None:
         start = self.at
         self.at += 1
-        protected = ("\\`", "\\\\", "\\$") if quoting is Quoting.BARE else ("\\`", "\\\\", "\\$", '\\"')
-        text: list[str] = []
-        while self.more() and not self.sees("`"):
-            self.at += self.sees(*protected)
-            text.append(self.source[self.at])
-            self.at += 1
-        self.at = min(self.at + 1, self.end)
-        self.script.backticks.append(Backticks(start, self.at, "".join(text), quoting is Quoting.DOUBLE))
-        self.expanded(start, quoting)
+        known = len(self.script.places)
+        self.commands("`")
+        if "\\" in self.source[start : self.at]:
+            self.refuse(self.script.places[known:], "in backticks that hold a backslash: write $(…)")
+        self.text(EXPANSION)
 
     # Here-documents
 
-    def _delimiter(self, *, strip_tabs: bool) -> HereDocument:
-        start = self.at
-        word = self._word()
-        for hole in word.holes:
-            hole.refused = "in the word that ends a here-document"
-        delimiter = word.text if word.quoted else self.source[start : self.at]
-        return HereDocument(start, self.at, delimiter, word.quoted, strip_tabs)
-
-    def _here_documents(self) -> None:
-        awaited, self._awaited = self._awaited, []
+    def bodies(self) -> None:
+        awaited, self.awaited = self.awaited, []
         for document in awaited:
-            after = self._find_body(document)
+            after = self.find_body(document)
             end, self.end = self.end, document.body.end
-            self.piece = document.body
+            self.words.append(document.body)
             while self.more():
                 if document.literal:
-                    self._inside(Quoting.LITERAL, _IN_LITERAL)
+                    self.piece(Quoting.LITERAL, "single")
                 else:
-                    self._inside(Quoting.HERE, _IN_HERE)
-            document.body.finish(self.end)
-            self.piece = None
+                    self.piece(Quoting.BODY, "body")
+            self.words.pop()
             self.at, self.end = after, end
 
-    def _find_body(self, document: HereDocument) -> int:
+    def find_body(self, document: Document) -> int:
         """Sets where the body is, and gives the position after it and its last line."""
         line_start = document.body.start = self.at
         continued = False
@@ -424,10 +396,227 @@ class _Scanner(ScriptCursor):
             line = self.source[line_start:line_end]
             bare = line.lstrip("\t") if document.strip_tabs else line
             if bare == document.delimiter and not continued:
-                document.close_start = line_end - len(bare)
+                document.close = line_end - len(bare)
                 document.body.end = line_start
                 return min(line_end + 1, self.end)
             continued = not document.literal and (len(line) - len(line.rstrip("\\"))) % 2 == 1
             line_start = line_end + 1
         document.body.end = self.end
         return self.end
+
+
+class _List:
+    """Puts the words of one list of commands together: a script, or what stands in parentheses."""
+
+    def __init__(self, reader: _Reader, closing: str, statement: int | None, fed: Spans) -> None:
+        self.reader = reader
+        self.closing = closing
+        self.statement = statement
+        self.fed = fed
+        self.pipeline: int | None = None
+        """Where the pipeline begins that is under way."""
+        self.around: list[tuple[int, int]] = []
+        """For each compound command that is open, where its pipeline begins, and where it does itself."""
+        self.cases: list[str] = []
+        """For each `case` that is open what comes next: word, in, pattern or body."""
+        self.parentheses = 0
+        self.brackets = False
+        self.loop = False
+        """Inside `for NAME in WORDS`, which is no command."""
+        self.command: Command | None = None
+
+    def read(self) -> None:
+        reader = self.reader
+        while reader.more():
+            character = reader.source[reader.at]
+            if character in " \t":
+                reader.at += 1
+            elif reader.sees("\\\n"):
+                reader.at += 2
+            elif character == "\n":
+                reader.at += 1
+                self.separator("\n")
+                reader.bodies()
+            elif character == "#":
+                self.comment()
+            elif character == "`" and self.closing == "`":
+                reader.at += 1
+                break
+            elif character == ")":
+                reader.at += 1
+                if not self.closes_parenthesis() and self.closing == ")":
+                    break
+            elif character == "(":
+                self.parenthesis()
+            elif reader.sees("<(", ">("):
+                self.substitution()
+            elif not self.brackets and (found := _REDIRECTION.match(reader.source, reader.at, reader.end)):
+                self.redirection(found[0])
+            elif found := _OPERATOR.match(reader.source, reader.at, reader.end):
+                reader.at = found.end()
+                self.separator(found[0])
+            elif character in "<>":
+                reader.at += 1
+            else:
+                word = reader.word()
+                if not (word.text.isdigit() and not word.quoted and reader.sees("<", ">")):
+                    self.word(word)  # else it is the number of what is redirected
+        self.finish()
+
+    def begin(self, start: int) -> tuple[int, Spans]:
+        """The outermost pipeline of what begins here, and where what feeds it stands."""
+        if self.pipeline is None:
+            self.pipeline = start
+        spans = (*self.fed, *self.around, (self.pipeline, start))
+        return (spans[0][0] if self.statement is None else self.statement), spans
+
+    def current(self, start: int) -> Command:
+        if self.command is None:
+            self.command = Command(start, *self.begin(start))
+        return self.command
+
+    def finish(self) -> None:
+        if self.command is not None:
+            self.reader.script.commands.append(self.command)
+        self.command, self.brackets, self.loop = None, False, False
+
+    def separator(self, operator: str) -> None:
+        in_pattern = bool(self.cases) and self.cases[-1] != "body"
+        if self.brackets or (in_pattern and operator in ("|", "\n")):
+            return
+        self.finish()
+        if operator in (";;", ";&", ";;&", ";|") and self.cases:
+            self.cases[-1] = "pattern"
+        if operator not in ("|", "|&"):
+            self.pipeline = None
+
+    def comment(self) -> None:
+        reader = self.reader
+        while reader.more("\n"):
+            if reader.sees(HOLE):
+                reader.hole(Quoting.COMMENT)
+            else:
+                reader.at += 1
+
+    # Parentheses
+
+    def parenthesis(self) -> None:
+        reader = self.reader
+        start = reader.at
+        if self.brackets or (self.cases and self.cases[-1] == "pattern"):
+            if (
+                self.brackets or self.command is not None
+            ):  # the one before a whole pattern is closed by its end
+                self.parentheses += 1
+            reader.at += 1
+            return
+        if self.command is None or self.loop:
+            close = reader.closing_arithmetic(start + 2) if reader.sees("((") else None
+            if close is not None:
+                reader.arithmetic(start + 2, close)
+                return
+        elif _EMPTY.match(reader.source, start, reader.end):
+            reader.script.defines_functions = True
+            self.command = None
+        statement, fed = self.begin(start)
+        reader.at += 1
+        reader.commands(")", statement, fed)
+
+    def closes_parenthesis(self) -> bool:
+        """Whether a closing parenthesis here belongs to a pattern or to [[ ]] instead of ending the list."""
+        if self.parentheses:
+            self.parentheses -= 1
+            return True
+        if self.cases and self.cases[-1] == "pattern":
+            self.cases[-1] = "body"
+            self.command = self.pipeline = None
+            return True
+        return self.brackets
+
+    def substitution(self) -> None:
+        """<( … ) or >( … ): a word that the shell makes."""
+        reader = self.reader
+        word = Word(reader.at, text=SUBSTITUTION)
+        statement, fed = self.begin(word.start)
+        reader.words.append(word)
+        reader.at += 2
+        reader.commands(")", statement, fed)
+        reader.words.pop()
+        word.end = reader.at
+        self.word(word)
+
+    # Words
+
+    def redirection(self, operator: str) -> None:
+        reader = self.reader
+        command = self.current(reader.at)
+        reader.at += len(operator)
+        while reader.sees(" ", "\t", "\\\n"):
+            reader.at += 2 if reader.sees("\\") else 1
+        if not reader.more() or reader.source[reader.at] in _WORD_ENDS:
+            return
+        target = reader.word()
+        if operator in ("<<", "<<-"):
+            reader.refuse(target.places, "in the word that ends a here-document")
+            delimiter = target.text if target.quoted else reader.source[target.start : target.end]
+            document = Document(
+                target.start, target.end, delimiter, target.quoted, operator == "<<-", command.statement
+            )
+            reader.script.documents.append(document)
+            reader.awaited.append(document)
+            return
+        for place in target.places:
+            place.whole = True
+        if operator in (">&", "<&"):
+            reader.refuse(target.places, "where bash expands the name of a stream twice")
+        if operator == "<<<":
+            command.strings.append(target)
+
+    def word(self, word: Word) -> None:
+        plain = not word.quoted and not word.places and EXPANSION not in word.text
+        if self.in_case(word, plain):
+            return
+        fresh = self.command is None or not (self.command.words or self.command.assignments)
+        if plain and fresh and word.text in _RESERVED:
+            self.reserved(word)
+            return
+        command = self.current(word.start)
+        if not command.words and ASSIGNMENT.match(word.text):
+            command.assignments.append(word)
+            return
+        command.words.append(word)
+        if plain and ((self.brackets and word.text == "]]") or (self.loop and word.text == "do")):
+            self.finish()
+        elif plain and len(command.words) == 1 and word.text == "[[":
+            self.brackets = "]]" in self.reader.source[word.end :]
+
+    def reserved(self, word: Word) -> None:
+        if word.text in _OPENS:
+            self.begin(word.start)
+            self.around.append((self.pipeline or 0, word.start))
+            self.command = self.pipeline = None
+            if word.text == "case":
+                self.cases.append("word")
+            elif word.text in ("for", "select"):
+                self.current(word.start).words.append(word)
+                self.loop = True
+        elif word.text in _CLOSES:
+            self.command = None
+            self.pipeline = self.around.pop()[0] if self.around else None
+            if word.text == "esac" and self.cases:
+                self.cases.pop()
+        elif word.text == "function":
+            self.reader.script.defines_functions = True
+
+    def in_case(self, word: Word, plain: bool) -> bool:
+        if not self.cases or self.cases[-1] == "body":
+            return False
+        if self.cases[-1] == "word":
+            self.cases[-1] = "in"
+        elif self.cases[-1] == "in":
+            self.cases[-1] = "pattern"
+        elif plain and word.text == "esac" and self.command is None:
+            self.reserved(word)
+        else:
+            self.current(word.start)
+        return True

@@ -9,33 +9,31 @@ command reads as it was written:
     grep '{{ state.who }}' log          ->  grep 'O'\''Hara' log
 
 Like a variable of the shell, a value without quotes around it becomes words, and nothing but words. Where
-quoting would take knowing more of the shell than is certain (backquotes, `case`, the script of `sh -c`, …),
-the value is put into a variable before the command, and a reference stands in its place: see `shell_quoting`,
-which also decides what is refused.
+quoting would take knowing more of the shell than is certain (backquotes, `case`, …), the value is put into a
+variable before the command, and a reference stands in its place: see `shell_command`, which also decides what
+is refused.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
 
 from workflows_mcp.errors import ExpressionError, StepError
 from workflows_mcp.expressions.base import Code
-from workflows_mcp.expressions.shell_code import Reader, read_command
-from workflows_mcp.expressions.shell_quoting import (
-    is_one_reference,
+from workflows_mcp.expressions.shell_command import (
+    checked,
+    escaped,
     is_own_code,
     quoted_script,
-    source_of,
     spliced,
+    texts_of,
 )
-from workflows_mcp.expressions.shell_script import HOLE, Command, HereDocument, Hole, Quoting, Script
-from workflows_mcp.expressions.shell_syntax import scan
-from workflows_mcp.values import to_text
+from workflows_mcp.expressions.shell_syntax import HOLE, Document, Place, Quoting
 
 MOST_BYTES = 100 * 1024
 """How long a command may be: systems allow 128 KiB for one argument."""
 
+ANY_SHELL = "any"
 _WORD = re.compile(r"[A-Za-z0-9@%+=:,./_-]+")
 """What no shell reads as anything but part of a word."""
 _ANYWHERE = re.compile(r"[A-Za-z0-9_]+(?:[.-][A-Za-z0-9_]+)*")
@@ -62,7 +60,7 @@ _UNCERTAIN = re.compile(
 
 def quoted_text(code: Code) -> str:
     """The command as one text. Raises ExpressionError where a value cannot be put in and stay data."""
-    if is_own_code(code):
+    if is_own_code(code.texts):
         return spliced(code)
     try:
         text = _Text(code).written()
@@ -91,25 +89,24 @@ def _too_large(_: int, text: str) -> str:
 class _Text:
     def __init__(self, code: Code) -> None:
         self._code = code
-        self._texts = [to_text(value) for value in code.values]
-        self._source = source_of(code)
-        self._script: Script = scan(self._source)
-        self._holes = {hole.number: hole for hole in self._script.holes}
-        self._at = [found.start() for found in re.finditer(HOLE, self._source)]
-        self._first_words: set[int] = set()
-        """Holes in what may be the name of a command, an assignment or a reserved word."""
-        self._whole: set[int] = set()
-        """Holes that are one word although nothing is around them."""
-        self._inner: set[int] = set()
-        """Holes in code that another shell reads: what is quoted here is not quoted there."""
-        for command in self._script.commands:
-            self._look_at(command)
+        # Whatever must not be put in at all is refused here.
+        template = checked(code, ANY_SHELL)
+        self._texts = texts_of(code)
+        for text in self._texts:
+            if len(text) > MOST_BYTES:
+                raise ExpressionError(
+                    f"a value of {len(text)} characters is too large to be put into a command",
+                    hint="write it to a file first, and give the command the path",
+                )
+        self._source = template.source
+        self._places = template.places
+        self._documents = template.script.documents
+        self._first_words = template.first_words
+        self._at = [place.end - 1 for place in self._places]
         commented = "$(" in self._source and "#" in self._source
         self._certain = not commented and _UNCERTAIN.search(self._source) is None
 
     def written(self) -> str:
-        # Whatever must not be put in at all is refused here.
-        quoted_script(self._code, keep_in_file=_too_large)
         numbers = range(len(self._texts))
         found = {number: piece for number in numbers if (piece := self._piece(number)) is not None}
         if len(found) == len(self._texts):
@@ -118,46 +115,24 @@ class _Text:
                 return text
         return self._with_variables()
 
-    # Which holes are special
-
-    def _look_at(self, command: Command) -> None:
-        if not command.clause:
-            for piece in (*command.assignments, *command.words[:1]):
-                self._first_words.update(hole.number for hole in piece.holes)
-        reading = read_command(tuple(word.text for word in command.words))
-        for use in reading.code:
-            pieces = command.words[use.first : use.last]
-            if use.reader in (Reader.SAME_SHELL, Reader.CHILD_SHELL) and not is_one_reference(pieces):
-                for piece in pieces:
-                    self._inner.update(self._numbers_in(piece.start, piece.end))
-        if reading.input is not None and reading.input.reader is Reader.CHILD_SHELL:
-            self._inner.update(range(len(self._texts)))
-        for index in reading.one_word:
-            for word in command.words[index : index + 1]:
-                self._whole.update(hole.number for hole in word.holes)
-
-    def _numbers_in(self, start: int, end: int) -> range:
-        first = self._source.count(HOLE, 0, start)
-        return range(first, first + self._source.count(HOLE, start, end))
-
     # What is put in
 
     def _piece(self, number: int) -> str | None:
         """What stands in the text where the hole is; None if only a reference to a variable can."""
-        text, hole = self._texts[number], self._holes.get(number)
+        text, hole = self._texts[number], self._places[number]
         if self._is_itself(number):
-            return text if hole is None else hole.before + text
-        if hole is None or not self._certain or number in self._inner or hole.arithmetic:
+            return hole.before + text
+        if not self._certain or hole.computed:
             return None
         match hole.quoting:
             case Quoting.BARE:
                 return hole.before + self._bare(number, hole)
             case Quoting.DOUBLE:
                 apart = '""' if self._follows_name(hole) and text else ""
-                return hole.before + apart + _escaped(text, '\\$`"').replace("!", "\"'!'\"")
+                return hole.before + apart + escaped(text, '\\$`"').replace("!", "\"'!'\"")
             case Quoting.SINGLE:
                 return text.replace("'", "'\\''")
-            case Quoting.HERE | Quoting.LITERAL:
+            case Quoting.BODY | Quoting.LITERAL:
                 return self._in_document(hole, text)
             case Quoting.COMMENT:
                 return text if _REMARK.fullmatch(text) else ""
@@ -165,8 +140,8 @@ class _Text:
 
     def _is_itself(self, number: int) -> bool:
         """Whether the text of the value is the value, read as whatever it may be read as there."""
-        text, hole, at = self._texts[number], self._holes.get(number), self._at[number]
-        if hole is not None and hole.arithmetic:
+        text, hole, at = self._texts[number], self._places[number], self._at[number]
+        if hole.computed:
             return _NUMBER.fullmatch(text) is not None and self._source[at - 1 : at] not in "+-"
         if _ANYWHERE.fullmatch(text) is None or text in _RESERVED:
             return False
@@ -177,7 +152,7 @@ class _Text:
             return False  # it is a part of what the line goes on with
         if self._source[at + 1 : at + 2] in _BEGINS_SYNTAX:
             return False
-        return self._is_alone(at) or not (number in self._first_words or hole is None)
+        return self._is_alone(at) or number not in self._first_words
 
     def _is_alone(self, first: int, last: int | None = None) -> bool:
         """Whether what stands there is a whole word."""
@@ -185,14 +160,14 @@ class _Text:
         before, after = self._source[max(first - 1, 0) : first], self._source[last : last + 1]
         return (not before or before in _BOUNDARY) and (not after or after in _BOUNDARY)
 
-    def _follows_name(self, hole: Hole) -> bool:
+    def _follows_name(self, hole: Place) -> bool:
         """Whether what comes would make the name of a variable before it longer."""
         return _ENDS_IN_NAME.search(self._source[: hole.start]) is not None
 
-    def _bare(self, number: int, hole: Hole) -> str:
+    def _bare(self, number: int, hole: Place) -> str:
         text = self._texts[number]
         ends_openly = self._source[hole.end : hole.end + 1] not in _BEGINS_SYNTAX
-        if hole.whole or number in self._whole:
+        if hole.whole:
             plain = self._is_plain_word(text) and self._can_follow(hole) and ends_openly
             return text if plain else _in_quotes(text)
         words = _BLANKS.split(text)
@@ -210,7 +185,7 @@ class _Text:
             written[-1] = _in_quotes(inside[-1])
         return before + " ".join(written) + after
 
-    def _can_follow(self, hole: Hole) -> bool:
+    def _can_follow(self, hole: Place) -> bool:
         """Whether a plain word stays one after what stands directly before it."""
         if hole.before or hole.start != self._at[hole.number] or self._follows_name(hole):
             return False
@@ -220,7 +195,7 @@ class _Text:
     def _is_plain_word(word: str) -> bool:
         return _WORD.fullmatch(word) is not None and not word.startswith("=")
 
-    def _may_begin(self, hole: Hole, word: str, number: int) -> bool:
+    def _may_begin(self, hole: Place, word: str, number: int) -> bool:
         """Whether the first word of a value can stand without quotes after what stands before it."""
         if not self._can_follow(hole):
             return False
@@ -237,14 +212,14 @@ class _Text:
             last += 1
         return self._is_alone(first, last)
 
-    def _in_document(self, hole: Hole, text: str) -> str | None:
-        document = next(it for it in self._script.documents if hole in it.body.holes)
+    def _in_document(self, hole: Place, text: str) -> str | None:
+        document = next(it for it in self._documents if hole in it.body.places)
         body = self._source[document.body.start : document.body.end]
         if "$(" in self._source or "\\\n" in body or (document.strip_tabs and "\t" in text):
             return None
         if document.literal:
             return text
-        return None if self._follows_name(hole) else hole.before + _escaped(text, "\\$`")
+        return None if self._follows_name(hole) else hole.before + escaped(text, "\\$`")
 
     # All of it
 
@@ -254,17 +229,15 @@ class _Text:
         for number, position in enumerate(self._at):
             if not start <= position < end:
                 continue
-            hole = self._holes.get(number)
-            first = position if hole is None else hole.start
-            parts += (self._source[at:first], found[number])
+            parts += (self._source[at : self._places[number].start], found[number])
             at = position + 1
         return "".join((*parts, self._source[at:end]))
 
     def _documents_end_where_they_did(self, found: dict[int, str]) -> bool:
-        return not any(self._ends_early(document, found) for document in self._script.documents)
+        return not any(self._ends_early(document, found) for document in self._documents)
 
-    def _ends_early(self, document: HereDocument, found: dict[int, str]) -> bool:
-        if not document.body.holes:
+    def _ends_early(self, document: Document, found: dict[int, str]) -> bool:
+        if not document.body.places:
             return False
         body = self._put_together(found, document.body.start, document.body.end)
         return any(line.lstrip("\t") == document.delimiter for line in body.split("\n"))
@@ -281,7 +254,3 @@ class _Text:
         script = quoted_script(Code(tuple(texts), tuple(values)), keep_in_file=_too_large)
         lines = [f"export {name}={_in_quotes(value)}\n" for name, value in script.variables.items()]
         return "".join((*lines, script.text))
-
-
-def _escaped(text: str, special: Sequence[str]) -> str:
-    return "".join("\\" + character if character in special else character for character in text)

@@ -10,7 +10,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from typing import NamedTuple, Protocol, cast
 
 from workflows_mcp.errors import ExpressionError, Problem
-from workflows_mcp.expressions.base import Language, Reference
+from workflows_mcp.expressions.base import Language, Reference, Refusal
 from workflows_mcp.expressions.dollar import Dollar, OldDollar
 from workflows_mcp.plan.items import NO_ITEMS
 from workflows_mcp.plan.layout import LAYOUTS, Layout
@@ -57,6 +57,9 @@ def _old_javascript() -> Language:
     from workflows_mcp.expressions.javascript import OldJavaScript
 
     return OldJavaScript()
+
+
+Refusals = Callable[[tuple[str, ...]], Iterable[Refusal]]
 
 
 class _Languages(Mapping[str, Language]):
@@ -146,8 +149,18 @@ class ReferenceReader:
         finally:
             self._foreign = foreign
 
-    def in_code(self, value: Value, path: Path) -> list[Use]:
-        return self._find(value, path, self.language.code)
+    def in_code(self, value: Value, path: Path, refusals: Refusals | None = None) -> list[Use]:
+        """`refusals` says which values cannot stand in code with these texts around them."""
+        found = len(self.problems)
+        uses = self._find(value, path, self.language.code)
+        if refusals is None or not isinstance(value, str) or len(self.problems) > found:
+            return uses
+        if self.language.is_dynamic(value):
+            template = self.language.code(value)
+            for refusal in refusals(template.known_texts) if template.known_texts is not None else ():
+                offset = template.offset(refusal.number)
+                self.problems.append(Problem("value_in_code", refusal.message, refusal.hint, path, offset))
+        return uses
 
     def in_condition(self, text: str, path: Path) -> list[Use]:
         before = len(self.problems)

@@ -7,16 +7,17 @@ The agent hands back what the command printed and how it ended, or what it gave 
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any, ClassVar, Literal, NamedTuple
 
 from pydantic import Field, field_validator
 
 from workflows_mcp.errors import StepError
+from workflows_mcp.expressions.base import Refusal
 from workflows_mcp.policy.mcp_results import unpacked
 from workflows_mcp.steps.base import Hands, Question, Step, StepInputs, StepOutputs, StepResult
 from workflows_mcp.steps.output_formats import OutputFormat, formatted, formatted_or_nothing
-from workflows_mcp.steps.shell import exit_message, variables_as_text
+from workflows_mcp.steps.shell import command_refusals, exit_message, variables_as_text
 from workflows_mcp.values import Value
 
 _READ_AS = {
@@ -85,6 +86,9 @@ class AgentShell(Step):
     timeout_input = "timeout"
     may_fail = True
     gives = "result"
+
+    def refusals(self, name: str, texts: tuple[str, ...], inputs: Mapping[str, Value]) -> Iterable[Refusal]:
+        return command_refusals(texts, inputs)
 
     def ask(self, inputs: AgentShellInputs) -> Question:
         parameters: dict[str, Value] = {"command": inputs.command}

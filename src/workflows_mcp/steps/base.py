@@ -23,14 +23,14 @@ from __future__ import annotations
 
 import asyncio
 import inspect
-from collections.abc import Awaitable, Mapping
+from collections.abc import Awaitable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 from pydantic import BaseModel, ConfigDict
 
 from workflows_mcp.errors import WorkflowsError
-from workflows_mcp.expressions.base import Code
+from workflows_mcp.expressions.base import Code, Refusal
 from workflows_mcp.values import Value
 
 if TYPE_CHECKING:
@@ -144,6 +144,10 @@ class Step:
     def usually_by(self, inputs: Mapping[str, Value], dialect: str) -> Hands:
         """Who carries it out where the definition does not say; `inputs` as they stand in it."""
         return self.by
+
+    def refusals(self, name: str, texts: tuple[str, ...], inputs: Mapping[str, Value]) -> Iterable[Refusal]:
+        """The values that cannot stand in an input that holds code: `texts` are what is around them."""
+        return ()
 
     def gives_in(self, dialect: str) -> str:
         """The output that is the result as a whole where the dialect has it otherwise than `gives` says."""

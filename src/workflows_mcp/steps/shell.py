@@ -1,15 +1,16 @@
 """The step type `Shell` (`shell` in the stateful dialect, `shell_command` in the reactive one): runs a
 command, on the server or by the agent.
 
-How values get into the command without becoming part of its syntax is in `expressions.shell_quoting`, and
+How values get into the command without becoming part of its syntax is in `expressions.shell_command`, and
 for a command that is handed to an agent as text, in `expressions.shell_text`.
 """
 
 from __future__ import annotations
 
 import hashlib
+import shutil
 import signal
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
@@ -18,8 +19,8 @@ from typing import Any, ClassVar, Literal
 from pydantic import Field, field_validator
 
 from workflows_mcp.errors import StepError
-from workflows_mcp.expressions.base import Code
-from workflows_mcp.expressions.shell_quoting import quoted_script, quoted_words, spliced
+from workflows_mcp.expressions.base import Code, Refusal
+from workflows_mcp.expressions.shell_command import problems, quoted_script, quoted_words, spliced
 from workflows_mcp.policy.handles import World
 from workflows_mcp.policy.processes import Finished, Killed
 from workflows_mcp.steps.base import (
@@ -37,8 +38,17 @@ from workflows_mcp.steps.shell_outputs import ConfigProblem, check_output_specs,
 from workflows_mcp.values import Value, did_you_mean, kind_of, shown, to_text
 
 SHELL = "/bin/sh"
+SHELLS: dict[str, tuple[str, ...]] = {
+    "sh": (SHELL, "-c"),
+    "bash": ("bash", "--noprofile", "--norc", "-eo", "pipefail", "-c"),
+    "zsh": ("zsh", "-f", "-c"),
+    "python": ("python3", "-c"),
+    "node": ("node", "-e"),
+}
+"""What is started for each shell; the last word takes the command as text."""
 SCRIPT_BYTES = 100 * 1024
 """A longer script is run from a file: the system allows 128 KiB for one argument."""
+_TRUE_OR_FALSE = {"true": True, "yes": True, "on": True, "false": False, "no": False, "off": False}
 ANY_EXIT = "any_exit_is_a_result"
 """What steps of the stateful dialect are told: a command that has run has done what it was to do."""
 RESULT_SCHEMA: dict[str, Value] = {
@@ -68,9 +78,11 @@ class ShellInputs(StepInputs):
         description="true: of output beyond WORKFLOWS_LIMIT_CAPTURED_BYTES the beginning is kept, and the "
         "output `truncated` is true; false: the command is ended and the step fails.",
     )
-    shell: bool = Field(
+    shell: bool | Literal["sh", "bash", "zsh", "python", "node"] | list[str] = Field(
         True,
-        description="false: no shell. The text is split into words, and a value is never split.",
+        description="What reads the command: sh (or true), bash (with -eo pipefail), zsh, python, node, or a "
+        "program with arguments that is given a file, as [perl, -w]. false: no shell; the text is split into "
+        "words, and a value is never split.",
     )
     continue_on_error: bool = Field(
         False, alias="continue-on-error", description="Whether an exit code other than 0 counts as success."
@@ -84,6 +96,34 @@ class ShellInputs(StepInputs):
     @classmethod
     def _values_as_text(cls, env: Any) -> Any:
         return variables_as_text(env)
+
+    @field_validator("shell", mode="before")
+    @classmethod
+    def _known_shell(cls, shell: Any) -> Any:
+        if isinstance(shell, bool) or (isinstance(shell, str) and shell in SHELLS):
+            return shell
+        if isinstance(shell, str) and shell.lower() in _TRUE_OR_FALSE:
+            return _TRUE_OR_FALSE[shell.lower()]
+        if isinstance(shell, list) and shell and all(isinstance(word, str) and word for word in shell):
+            return shell
+        hint = did_you_mean(shell, SHELLS, what="shells") if isinstance(shell, str) else ""
+        raise ValueError(
+            f"a command is run by one of {', '.join(SHELLS)}, by a program with its arguments as a list "
+            f"([perl, -w]), or by no shell (false), not by {shown(shell)}" + (f"; {hint}" if hint else "")
+        )
+
+
+def command_refusals(texts: tuple[str, ...], inputs: Mapping[str, Value]) -> Iterable[Refusal]:
+    """Every value that cannot stand in a command, as far as it is known before anything runs."""
+    if inputs.get("unsafe") is not None:
+        return ()
+    shell = inputs.get("shell", True)
+    if isinstance(shell, str):
+        shell = _TRUE_OR_FALSE.get(shell.lower(), shell)
+    if isinstance(shell, str) and shell not in SHELLS:
+        return ()  # it is not known yet, or a problem of its own
+    name = _shell_name(shell)
+    return problems(texts, f"`{name}`" if isinstance(shell, list) else name)
 
 
 def variables_as_text(env: Any) -> Any:
@@ -136,6 +176,9 @@ class Shell(Step):
         "stateful": {ANY_EXIT: True},
         "reactive": {OUTPUT_FORMAT: "text"},
     }
+
+    def refusals(self, name: str, texts: tuple[str, ...], inputs: Mapping[str, Value]) -> Iterable[Refusal]:
+        return command_refusals(texts, inputs)
 
     def usually_by(self, inputs: Mapping[str, Value], dialect: str) -> Hands:
         return "agent" if dialect == "stateful" else self.by
@@ -191,9 +234,13 @@ class Shell(Step):
         if inputs.env:
             parameters["env"] = dict(inputs.env)
             where += " with the variables of parameters.env added to its environment"
+        how = "in a shell"
+        if not isinstance(inputs.shell, bool):
+            parameters["shell"] = inputs.shell
+            how = _told_to_the_agent(inputs.shell)
         return Question(
             type="shell",
-            instructions=f"Run parameters.command in a shell{where}, exactly as it stands: change nothing, "
+            instructions=f"Run parameters.command {how}{where}, exactly as it stands: change nothing, "
             f"add nothing, run it once. Give it {seconds:g} seconds; if they run out, end it and take 124 as "
             'its exit code. Then submit {"stdout": "…", "stderr": "…", "exit_code": 0} with what it really '
             "printed and its real exit code, also when it failed: a failure is a result, and the workflow "
@@ -235,6 +282,12 @@ class Shell(Step):
         return found
 
 
+def _told_to_the_agent(shell: str | list[str]) -> str:
+    if isinstance(shell, list):
+        return f"as a file that you give to `{' '.join(shell)}`"
+    return f"as `{' '.join((*SHELLS[shell], '<parameters.command>'))}`"
+
+
 def _outputs(finished: Finished, command: str, *, ok: bool) -> dict[str, Value]:
     return {
         "exit_code": finished.exit_code,
@@ -271,21 +324,43 @@ def _data(output_format: str, finished: Finished, world: World) -> Value:
     return formatted(finished.stdout, output_format)
 
 
+def _shell_name(shell: Value) -> str:
+    """By which name `expressions.shell_command` knows what reads the command."""
+    if isinstance(shell, list):
+        return to_text(shell[0]) if shell else ""
+    return "" if shell is False else to_text(shell) if isinstance(shell, str) else "sh"
+
+
 def _arguments(inputs: ShellInputs, code: Code, environment: dict[str, str], files: _ValueFiles) -> list[str]:
     """What to start; the variables that it refers to are added to the environment."""
     if inputs.unsafe == "raw":
         code = Code((spliced(code),), ())
-    if not inputs.shell:
-        command = quoted_words(code, names=inputs.env, keep_in_file=files.add)
-        environment |= command.variables
-        return command.words
-    script = quoted_script(code, names=inputs.env, keep_in_file=files.add)
-    if not script.text.strip():
+    if inputs.shell is False:
+        return quoted_words(code)
+    name = _shell_name(inputs.shell)
+    if isinstance(inputs.shell, list) or name in ("python", "node"):
+        for refusal in problems(code.texts, name if name in SHELLS else f"`{name}`"):
+            raise StepError(refusal.message, hint=refusal.hint)
+        text = spliced(code)
+    else:
+        script = quoted_script(code, shell=name, names=inputs.env, keep_in_file=files.add)
+        environment |= script.variables
+        text = script.text
+    if not text.strip():
         raise StepError("the command is empty")
-    environment |= script.variables
-    if len(script.text) * 4 > SCRIPT_BYTES and len(script.text.encode()) > SCRIPT_BYTES:
-        return [SHELL, files.add("script", script.text)]
-    return [SHELL, "-c", script.text]
+    words = list(inputs.shell) if isinstance(inputs.shell, list) else [*SHELLS[name]]
+    program = shutil.which(words[0], path=environment.get("PATH"))
+    if program is None:
+        raise StepError(
+            f"there is no program `{words[0]}` to run the command with",
+            hint="install it, or choose another `shell`",
+        )
+    words[0] = program
+    if isinstance(inputs.shell, list):
+        return [*words, files.add("script", text)]
+    if len(text) * 4 > SCRIPT_BYTES and len(text.encode()) > SCRIPT_BYTES:
+        return [*words[:-1], files.add("script", text)]
+    return [*words, text]
 
 
 class _ValueFiles:
