@@ -127,7 +127,7 @@ class DollarCode(_Several):
         return self.texts
 
     def offset(self, number: int) -> int:
-        return self.references[number].offset
+        return self.references[min(number, len(self.references) - 1)].offset
 
     def evaluate(self, scope: Scope) -> Code:
         return Code(self.texts, tuple(operand.evaluate(scope) for operand in self.operands))
