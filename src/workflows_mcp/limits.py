@@ -63,6 +63,10 @@ class Limits:
     """The longest that one call waits for a run."""
     action_lease_seconds: float = 300.0
     """How long a sub-agent may be silent before another one may take over its task."""
+    argument_bytes: int = 10 * MIB
+    """How large one argument of a tool may be, such as a result; a definition may have `document_bytes`."""
+    value_depth: int = 200
+    """How deep a value may be nested that an agent sends."""
     memory_value_bytes: int = MIB
     """How large a value may be that is remembered beyond a run."""
     memory_keys: int = 10_000

@@ -7,9 +7,10 @@ how it is written as JSON, and which known name is nearest to a misspelt one. Kn
 from __future__ import annotations
 
 import difflib
+import math
 import re
 from collections.abc import Callable, Iterable
-from typing import Any, TypeAlias
+from typing import Any, NamedTuple, TypeAlias
 
 import msgspec
 
@@ -71,6 +72,33 @@ def is_whole(value: Value) -> bool:
 def made_whole(value: Value) -> Value:
     """The value with a mark for every character of which it holds only half."""
     return value if is_whole(value) else with_texts(value, lambda text: _HALF.sub("\ufffd", text))
+
+
+class Unfit(NamedTuple):
+    """Why a value cannot be kept, and where in it."""
+
+    place: str
+    why: str
+
+
+def unfit(value: Value, *, depth: int) -> Unfit | None:
+    """The first part of a value that is no JSON, or that could not be read again: a number that is none, an
+    integer beyond 64 bits, nesting beyond `depth`. None where all of it can be kept."""
+    waiting: list[tuple[Value, str, int]] = [(value, "", 0)]
+    while waiting:
+        item, place, at = waiting.pop()
+        if isinstance(item, float) and not math.isfinite(item):
+            return Unfit(place, "it is no finite number (NaN, Infinity, or one that is too large)")
+        if isinstance(item, int) and not -(2**63) <= item < 2**64:
+            return Unfit(place, "it is an integer of more than 64 bits: send it as text")
+        if isinstance(item, dict | list | tuple):
+            if at >= depth:
+                return Unfit(place[:80] + "…", f"it is nested deeper than {depth}")
+            pairs = item.items() if isinstance(item, dict) else enumerate(item)
+            for key, inner in pairs:
+                step = f"[{key}]" if isinstance(key, int) else f".{key}"
+                waiting.append((inner, place + (step if len(step) <= 80 else f"{step[:79]}…"), at + 1))
+    return None
 
 
 def with_texts(value: Value, change: Callable[[str], str]) -> Value:

@@ -70,7 +70,7 @@ def listed(number: int) -> str:
     ("line", "number", "code", "said"),
     [
         (HALF_A_CHARACTER, 7, -32700, "it holds half of a character"),
-        ('{"jsonrpc": "2.0", "id": 7, "method": "tools/l', None, -32700, "Unterminated string"),
+        ('{"jsonrpc": "2.0", "id": 7, "method": "tools/l', 7, -32700, "Unterminated string"),
         ("hello", None, -32700, "the line is no JSON"),
         ('{"id": 7, "method": "tools/list"}', 7, -32600, "jsonrpc: Field required"),
         ('{"jsonrpc": "2.0", "id": "a", "method": 5}', "a", -32600, "method: Input should be a valid string"),
@@ -105,3 +105,18 @@ def test_the_server_goes_on_after_it(exchange: Exchange, line: str, request: pyt
     number = 5
     asked = listed(number) if "2025" not in request.node.name else '{"jsonrpc":"2.0","id":5,"method":"ping"}'
     assert exchange(asked)["id"] == number
+
+
+@pytest.mark.parametrize("exchange", ["2026-07-28"], indirect=True)
+@pytest.mark.parametrize("number", ["NaN", "-Infinity", "1e999"])
+def test_a_number_that_is_none_is_refused_with_its_place_and_does_not_become_null(
+    exchange: Exchange, number: str
+) -> None:
+    request = json.loads(listed(9))
+    arguments = {"workflow_id": "wf_1", "result": {"rows": [1, {"x": "HERE"}]}}
+    request |= {"method": "tools/call"}
+    request["params"] |= {"name": "submit_result", "arguments": arguments}
+    answer = exchange(json.dumps(request).replace('"HERE"', number))
+    assert answer["id"] == 9
+    said = answer["result"]["content"][0]["text"]
+    assert "argument 'result.rows[1].x' cannot be taken: it is no finite number" in said

@@ -16,6 +16,8 @@ from workflows_mcp.plan.model import Steps
 _NAMED = 3
 _DAY = 86_400.0
 _MESSAGE_CHARS = 200
+_LAST_MOMENT = 253_402_300_799.0
+"""The end of the year 9999: later moments have no date."""
 
 
 def why_waiting(machine: Machine, now: float) -> str:
@@ -160,6 +162,8 @@ def _listed(items: list[str]) -> str:
 
 def clock(at: float, now: float) -> str:
     """A time of today without its date, any other with it; always with its zone."""
+    if not 0 <= at <= _LAST_MOMENT:
+        return "after the year 9999"
     moment = datetime.fromtimestamp(at, UTC)
     return moment.strftime("%H:%M:%SZ" if abs(now - at) < _DAY else "%Y-%m-%dT%H:%M:%SZ")
 

@@ -32,6 +32,7 @@ from mcp.types import (
 from pydantic import AnyUrl
 
 from workflows_mcp import __version__
+from workflows_mcp.limits import DEFAULT_LIMITS, Limits
 from workflows_mcp.mcp_server import resources
 from workflows_mcp.mcp_server.client_log import ClientLog
 from workflows_mcp.mcp_server.completion import complete
@@ -69,8 +70,14 @@ class WorkflowsServer(ServerOfTheLibrary):
     between a call that moves a run on and its answer: users are asked, and long waits become tasks."""
 
     def __init__(
-        self, *arguments: Any, workflow_tools: Collection[str] = (), read_only: bool = False, **named: Any
+        self,
+        *arguments: Any,
+        workflow_tools: Collection[str] = (),
+        read_only: bool = False,
+        limits: Limits = DEFAULT_LIMITS,
+        **named: Any,
     ) -> None:
+        self._limits = limits
         self._read_only = read_only
         self._looks = {**LOOKS, **dict.fromkeys(workflow_tools, WORKFLOW)}
         self._elicitation = None if read_only else Elicitation()
@@ -95,7 +102,7 @@ class WorkflowsServer(ServerOfTheLibrary):
             hint = why_not_served(name, read_only=self._read_only) or did_you_mean(name, tools, what="tools")
             raise MCPError(INVALID_PARAMS, in_short(f"Unknown tool: {name}; {hint}"))
         given = without_nulls(tool, arguments)
-        refuse_bad_arguments(tool, given)
+        refuse_bad_arguments(tool, given, self._limits)
         look = self._looks.get(name)
         with progress_told(context):
             if look is None or context is None:
@@ -230,6 +237,7 @@ def build_server(settings: Settings, *, ends_on_signals: bool = True) -> Workflo
         instructions=instructions(settings.toolsets, read_only=settings.read_only),
         workflow_tools=[tool.name for tool in own],
         read_only=settings.read_only,
+        limits=settings.limits,
         lifespan=lifespan,
         middleware=[wait_for_service],
         log_level=_log_level(settings),

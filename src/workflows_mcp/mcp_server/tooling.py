@@ -9,6 +9,8 @@ from JSON text.
 from __future__ import annotations
 
 import functools
+import logging
+import re
 from collections.abc import Awaitable, Callable, Mapping
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar
 
@@ -16,11 +18,13 @@ from mcp.server.mcpserver import Context
 from mcp.server.mcpserver.exceptions import ToolError
 from mcp.server.mcpserver.tools import Tool
 from mcp.server.mcpserver.utilities.func_metadata import FuncMetadata
+from mcp.shared.exceptions import MCPError
 from mcp.types import CallToolResult, TextContent, ToolAnnotations
 from pydantic import BeforeValidator, ValidationError, WithJsonSchema
 
 from workflows_mcp.errors import WorkflowsError
-from workflows_mcp.values import did_you_mean, from_json, is_whole, made_whole, to_json
+from workflows_mcp.limits import DEFAULT_LIMITS, Limits
+from workflows_mcp.values import did_you_mean, from_json, is_whole, made_whole, to_json, unfit
 
 if TYPE_CHECKING:
     from workflows_mcp.service import Service
@@ -29,10 +33,19 @@ if TYPE_CHECKING:
 else:
     Ctx = Context  # the library only looks whether a parameter is one; what it holds is loaded later
 
+logger = logging.getLogger(__name__)
+
 ToolFunction = Callable[..., Awaitable[CallToolResult]]
 ERROR_CHARS = 8000
 """Clients cut longer errors, and not where we would."""
 DESCRIPTION_CHARS = 200
+_LONG_WORD = re.compile(r"\S{600,}")
+"""Nobody reads it to its end: a name of a megabyte, a number of a thousand digits."""
+_DEFINITIONS = ("yaml", "yaml_content", "workflow_yaml", "definition")
+
+
+def _cut_word(found: re.Match[str]) -> str:
+    return f"{found[0][:200]}… ({len(found[0])} characters)"
 
 
 def service_of(ctx: Ctx) -> Service:
@@ -121,7 +134,7 @@ def worded(error: WorkflowsError) -> str:
 
 def in_short(text: str) -> str:
     """What is told of a refusal, as long as clients can show it."""
-    text = made_whole(text)
+    text = _LONG_WORD.sub(_cut_word, made_whole(text))
     if len(text) <= ERROR_CHARS:
         return text
     whole_lines = text[:ERROR_CHARS].rpartition("\n")[0]
@@ -143,8 +156,8 @@ def without_nulls(tool: Tool, arguments: Mapping[str, Any]) -> dict[str, Any]:
     return {name: value for name, value in arguments.items() if value is not None or name in required}
 
 
-def refuse_bad_arguments(tool: Tool, arguments: Mapping[str, Any]) -> None:
-    """Raise ToolError that names every argument that is missing, unknown or wrong."""
+def refuse_bad_arguments(tool: Tool, arguments: Mapping[str, Any], limits: Limits = DEFAULT_LIMITS) -> None:
+    """Raise ToolError that names every argument that is missing, unknown, too large or wrong."""
     known = tool.parameters.get("properties", {})
     problems = [
         f"unknown argument '{name}': {did_you_mean(name, known, what='it takes')}"
@@ -156,6 +169,7 @@ def refuse_bad_arguments(tool: Tool, arguments: Mapping[str, Any]) -> None:
         for name, value in arguments.items()
         if not is_whole(value)
     ]
+    problems += [said for name, value in arguments.items() if (said := _unfit(name, value, limits))]
     try:
         tool.fn_metadata.validate_arguments(dict(arguments))
     except ValidationError as error:
@@ -165,6 +179,32 @@ def refuse_bad_arguments(tool: Tool, arguments: Mapping[str, Any]) -> None:
             problems.append(f"argument '{name}' {what}")
     if problems:
         raise ToolError(in_short(f"{tool.name}: " + "; ".join(dict.fromkeys(problems))))
+
+
+def _unfit(name: str, value: Any, limits: Limits) -> str:
+    """Why an argument cannot be taken, whatever the tool would do with it; empty where it can."""
+    try:
+        sent = as_structure(value)
+    except ValueError:
+        sent = value  # which is refused, or is a text, by what the tool takes
+    if (found := unfit(sent, depth=limits.value_depth)) is not None:
+        hint = f" ({limits.setting('value_depth')})" if "nested" in found.why else ""
+        return f"argument '{name}{found.place}' cannot be taken: {found.why}{hint}"
+    limit = "document_bytes" if name in _DEFINITIONS else "argument_bytes"
+    most = getattr(limits, limit)
+    if _is_larger(value, most):
+        return (
+            f"argument '{name}' is larger than {most} bytes, the most that is taken ({limits.setting(limit)})"
+        )
+    return ""
+
+
+def _is_larger(value: Any, most: int) -> bool:
+    if isinstance(value, str):
+        return len(value) > most or len(value.encode("utf-8", "replace")) > most
+    if isinstance(value, list | dict):
+        return len(to_json(made_whole(value))) > most
+    return False
 
 
 def _wrong(found: Mapping[str, Any]) -> str:
@@ -240,5 +280,18 @@ def _with_worded_errors(function: ToolFunction) -> ToolFunction:
             return await function(*positional, **named)
         except WorkflowsError as error:
             raise ToolError(worded(error)) from error
+        except (ToolError, MCPError):
+            raise
+        except RecursionError:
+            raise ToolError("what was sent, or what it leads to, is nested too deeply (too_deep)") from None
+        except Exception as error:
+            logger.exception("the tool %s failed", function.__name__)
+            said = f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
+            raise ToolError(
+                in_short(
+                    f"the server failed inside, which is its own fault (internal): {said}\n"
+                    "whether the call changed anything is not known: look with get_workflow_status"
+                )
+            ) from error
 
     return call

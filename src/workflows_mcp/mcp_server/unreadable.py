@@ -9,6 +9,7 @@ The id is that of the line, as far as one can be made out. Knows nothing of what
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Awaitable, Callable
 from contextvars import Context
 from typing import Any, Protocol, Self
@@ -22,6 +23,13 @@ from workflows_mcp.values import is_whole
 _SHOWN = 200
 _HALF = "it holds half of a character (a lone surrogate, such as one part of an emoji): send the text whole"
 
+
+_TOO_MUCH = "it is nested too deeply, or holds a number that is too long"
+_NEAR = 400
+_SHORT = r'\s*"(?:jsonrpc|method)"\s*:\s*"[^"\\]{0,100}"\s*'
+_ID = r'\s*"id"\s*:\s*(?P<id>-?(?:0|[1-9][0-9]{0,17})|"[^"\\]{0,100}")\s*'
+_AT_THE_START = re.compile(rf"\s*\{{(?:{_SHORT},)*{_ID}[,}}]")
+_AT_THE_END = re.compile(rf",{_ID}(?:,{_SHORT})*\}}\s*\Z")
 
 Item = SessionMessage | Exception
 
@@ -102,9 +110,23 @@ def _no_json(line: str | bytes) -> JSONRPCError | None:
         return None
     try:
         message = json.loads(line.strip())  # less strict than the protocol library
-    except (ValueError, RecursionError) as error:
-        return _error(None, PARSE_ERROR, f"the line is no JSON: {error}")
-    return _error(_id_in(message), PARSE_ERROR, f"the line is no JSON: {_HALF}")
+    except RecursionError:
+        return _error(_id_near_an_end(line), PARSE_ERROR, f"the line cannot be read: {_TOO_MUCH}")
+    except ValueError as error:
+        return _error(_id_near_an_end(line), PARSE_ERROR, f"the line is no JSON: {error}")
+    why = f"is no JSON: {_HALF}" if not is_whole(message) else f"cannot be read: {_TOO_MUCH}"
+    return _error(_id_in(message), PARSE_ERROR, f"the line {why}")
+
+
+def _id_near_an_end(line: str | bytes) -> int | str | None:
+    """The id of a request that cannot be read as a whole, where it stands before or after everything that is
+    of any length: so it is answered, and whoever sent it does not wait."""
+    text = line.decode("utf-8", "replace") if isinstance(line, bytes) else line
+    found = _AT_THE_START.match(text) or _AT_THE_END.search(text[-_NEAR:])
+    if found is None or '"method"' not in text:
+        return None
+    identity = json.loads(found["id"])
+    return identity if is_whole(identity) else None
 
 
 def _id_in(message: Any) -> int | str | None:

@@ -1,0 +1,99 @@
+"""Values that cannot be kept are refused with their place, whatever tool they are sent to; and no error is bare."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+from typing import Any
+
+import pytest
+
+ASKS = "name: asks\nblocks:\n  - {id: q, type: Prompt, inputs: {prompt: 'What?'}}\n"
+WAITS = "name: waits\ninitial_state: {}\nsteps:\n  - {id: w, type: wait, duration_seconds: 1.0e+12}\n"
+UPDATES = "name: updates\ndefault_state: {raw: {}}\nsteps:\n  - {id: u, type: user_input, prompt: x}\n"
+
+REFUSED: list[tuple[Any, str]] = [
+    (2**70, "argument 'result' cannot be taken: it is an integer of more than 64 bits"),
+    ([-(2**63) - 1], "argument 'result[0]' cannot be taken: it is an integer"),
+    ("x" * 1001, "argument 'result' is larger than 1000 bytes, the most that is taken"),
+    (["x" * 1001], "WORKFLOWS_LIMIT_ARGUMENT_BYTES"),
+    ([[[[[[[[[[[1]]]]]]]]]]], "it is nested deeper than 10 (WORKFLOWS_LIMIT_VALUE_DEPTH)"),
+]
+
+
+def test_a_result_that_cannot_be_kept_is_refused_with_the_place_and_changes_nothing(place: Any) -> None:
+    place.define("asks", ASKS)
+    (place.workspace / "workflows.toml").write_text("[limits]\nargument_bytes = 1000\nvalue_depth = 10\n")
+
+    async def work(agent: Any) -> None:
+        run = (await agent.call("start_workflow", workflow="asks"))["workflow_id"]
+        for value, said in REFUSED:
+            assert said in await agent.refused("submit_result", workflow_id=run, result=value), value
+        assert (await agent.call("get_workflow_status", workflow_id=run))["status"] == "pending_action"
+        await agent.call("submit_result", workflow_id=run, result=2**64 - 1)
+
+    place.serve(work)
+
+
+def test_a_wait_of_thousands_of_years_can_be_read_and_cancelled(place: Any) -> None:
+    place.define("waits", WAITS)
+
+    async def work(agent: Any) -> None:
+        started = await agent.call("start_workflow", workflow="waits", wait_seconds=0)
+        run = started["workflow_id"]
+        assert "after the year 9999" in (await agent.call("get_workflow_status", workflow_id=run))["why"]
+        assert (await agent.call("control_workflow", workflow_id=run, action="cancel"))[
+            "status"
+        ] == "cancelled"
+
+    place.serve(work)
+
+
+def test_a_path_of_thousands_of_parts_is_refused_with_a_reason_in_few_words(place: Any) -> None:
+    place.define("updates", UPDATES)
+    (place.workspace / "workflows.toml").write_text('toolsets = ["core", "reactive"]\n')
+
+    async def work(agent: Any) -> None:
+        run = (await agent.call("workflow_start", workflow="updates"))["workflow_id"]
+        update = [{"path": "raw" + ".b" * 5000, "value": 1}]
+        said = await agent.refused("workflow_state_update", workflow_id=run, updates=update)
+        assert "nested" in said
+        for tool, arguments in (
+            ("get_workflow_state", {"workflow_id": run, "paths": ["a" + ".b" * 5000]}),
+            ("get_workflow_info", {"workflow": "n" * 1_000_000}),
+            ("get_workflow_status", {"workflow_id": "n" * 1_000_000}),
+        ):
+            said = await agent.refused(tool, **arguments)
+            assert ": " in said.partition(tool)[2], "it says more than that it failed"
+            assert len(said) < 4000, tool
+
+    place.serve(work)
+
+
+DEEP = "[" * 3000 + "]" * 3000
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        '{"jsonrpc": "2.0", "id": 7, "method": "tools/call", "params": {"arguments": {"x": %s}}}',
+        '{"method": "tools/call", "params": {"id": 8, "arguments": {"x": %s}}, "jsonrpc": "2.0", "id": 7}',
+        '{"method": "tools/call", "params": {"x": %s}, "id": 7, "jsonrpc": "2.0"}',
+    ],
+)
+@pytest.mark.parametrize("value", [DEEP, "9" * 100_000, "[" * 100_000], ids=["deep", "long", "open"])
+def test_a_line_that_cannot_be_read_is_answered_with_its_id(line: str, value: str, place: Any) -> None:
+    parameters = place.parameters
+    done = subprocess.run(
+        [parameters.command, *parameters.args],
+        cwd=place.workspace,
+        env=parameters.env,
+        input=line % value + "\n",
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    [answered] = [json.loads(it) for it in done.stdout.splitlines()]
+    assert answered["id"] == 7, answered
+    assert answered["error"]["message"]
