@@ -204,6 +204,6 @@ def test_a_long_error_is_cut_between_lines_and_says_how_much_is_left() -> None:
 
 
 def test_an_error_of_one_long_line_is_cut_inside_of_it() -> None:
-    text = worded(WorkflowsError("wrong:\n" + "x" * 9000))
+    text = worded(WorkflowsError("wrong:\n" + "xy " * 3000))
     assert text.endswith("… (cut: 9007 characters in all)")
     assert len(text) < ERROR_CHARS + 50
