@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from workflows_mcp.errors import RequestError
+from workflows_mcp.mcp_server.http import refuse_an_open_door
 from workflows_mcp.settings import load_settings
 from workflows_mcp.settings_http import Address, HttpSettings, read_address
 
@@ -94,3 +95,13 @@ def test_every_setting_of_http_is_documented() -> None:
         text = (ROOT / page).read_text(encoding="utf-8")
         for name in ("ADDRESS", "TOKEN", "HOSTS"):
             assert f"`WORKFLOWS_HTTP_{name}`" in text or f"| `{name}` |" in text
+
+
+@pytest.mark.parametrize("token", ["%1", "fifteen-letters"])
+def test_a_token_that_can_be_guessed_is_refused_where_others_can_reach_the_server(token: str) -> None:
+    http, everywhere = HttpSettings(token=token), Address("0.0.0.0", 8000)
+    with pytest.raises(RequestError, match="fewer than 16 characters") as refusal:
+        refuse_an_open_door(http, everywhere)
+    assert token not in refusal.value.message
+    refuse_an_open_door(http, Address("127.0.0.1", 8000))
+    refuse_an_open_door(HttpSettings(token="0123456789abcdef"), everywhere)

@@ -37,6 +37,7 @@ PATH = "/mcp"
 LOOPBACK = ("127.0.0.1", "localhost", "[::1]")
 GRACE_SECONDS = 2
 """How long calls that are under way may take to end, when the server is told to go."""
+LEAST_TOKEN_CHARS = 16
 _GOING = "The server ends. Runs go on at the next one: call again when it is there."
 _KEEP_ALIVE_SECONDS = 60
 """Longer than clients keep a connection that they do not use: it is for them to close it."""
@@ -62,6 +63,13 @@ def refuse_an_open_door(http: HttpSettings, address: Address) -> None:
             f"others can reach {address}, and whoever reaches it can run commands: it needs a token",
             hint="set WORKFLOWS_HTTP_TOKEN in the environment, e.g. to the output of `openssl rand -hex 32`, "
             "which clients then send as `Authorization: Bearer …`; or listen on 127.0.0.1",
+            code="no_token",
+        )
+    if not address.is_loopback and http.token is not None and len(http.token) < LEAST_TOKEN_CHARS:
+        raise RequestError(
+            f"others can reach {address}, and WORKFLOWS_HTTP_TOKEN can be guessed: it has fewer than "
+            f"{LEAST_TOKEN_CHARS} characters",
+            hint="set it to a random one, e.g. the output of `openssl rand -hex 32`",
             code="no_token",
         )
 
