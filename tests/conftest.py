@@ -2,6 +2,12 @@
 
 from __future__ import annotations
 
+import signal
+
 from support.temporal import temporal_address, temporal_server
 
 __all__ = ["temporal_address", "temporal_server"]
+
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    # Started in the background without job control: every process of the tests would ignore Ctrl-C, too.
+    signal.signal(signal.SIGINT, signal.default_int_handler)
