@@ -33,6 +33,7 @@ from workflows_mcp.agent.graph_answers import (
 from workflows_mcp.agent.histories import Histories
 from workflows_mcp.agent.info import workflow_info
 from workflows_mcp.agent.parts import joined, run_of
+from workflows_mcp.agent.previews import note
 from workflows_mcp.agent.tasks import NOBODY
 from workflows_mcp.agent.user_questions import ForTheUser, UserQuestion
 from workflows_mcp.asking import Asking
@@ -178,6 +179,14 @@ class Service:
 
     def workflow_info(self, workflow: str) -> dict[str, Any]:
         return self._info(self._catalog.bundle(workflow), self._catalog.source_of(workflow))
+
+    def definition(self, workflow: str) -> dict[str, Any]:
+        """The text of a definition, also where it is wrong, and where it stands."""
+        text, most = self._catalog.text_of(workflow), self.settings.limits.answer_chars
+        file = str(self._catalog.find(workflow).path)
+        if len(text) > most:
+            text = text[:most] + note(len(text), "characters", f"read the file {file}")
+        return {"workflow": workflow, "source": file, "definition": text}
 
     def file_info(self, file: str) -> dict[str, Any]:
         return self._info(self._catalog.bundle_of_file(Path(file)), file)

@@ -48,6 +48,24 @@ def one_block(command: str, **extra: str) -> str:
     return "\n".join(lines) + "\n"
 
 
+def test_an_agent_reads_a_definition_to_learn_from_it(place: Any) -> None:
+    """Also that of the library, and one that is wrong; the text can be saved as a workflow of its own."""
+    place.define("broken", "name: broken\nblocks: 3\n")
+
+    async def work(agent: Any) -> None:
+        [example] = (await agent.call("list_workflows", tags=["example"], query="hello"))["workflows"]
+        read = await agent.call("get_workflow_info", workflow=example["name"], definition=True)
+        assert set(read) == {"workflow", "source", "definition"}
+        text = read["definition"].replace(f"name: {example['name']}", "name: mine")
+        assert (await agent.call("validate_workflow_yaml", yaml_content=text))["valid"]
+        place.define("mine", text)
+        assert (await agent.call("start_workflow", workflow="mine"))["status"] == "completed"
+        broken = await agent.call("get_workflow_info", workflow="broken", definition=True)
+        assert broken["definition"] == "name: broken\nblocks: 3\n"
+
+    place.serve(work)
+
+
 @pytest.mark.rows("G15", "G17", "G19", "G20", "G24", "X3")
 @pytest.mark.parametrize("mode", ["auto", "legacy"])
 def test_an_agent_finds_starts_answers_reads_and_cancels_workflows(place: Any, mode: str) -> None:

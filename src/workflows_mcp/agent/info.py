@@ -134,4 +134,4 @@ def _main_first(bundle: Bundle) -> list[tuple[str, Plan]]:
 
 
 def _short(value: Value) -> Value:
-    return cut(value, (), Cut(_CHARACTERS), lambda path, offset: "the definition itself")
+    return cut(value, (), Cut(_CHARACTERS), lambda path, offset: "get_workflow_info with definition: true")

@@ -119,24 +119,14 @@ class WorkflowList(TypedDict):
 
 
 class WorkflowInfo(TypedDict):
-    """What a workflow is. Its lists are of texts where nothing else is said: to say so costs tokens."""
+    """What a workflow is, or its definition. Other fields need not be declared: to do so costs tokens."""
 
     workflow: str
-    description: NotRequired[str]
-    dialect: NotRequired[str]
-    version: NotRequired[str]
-    tags: NotRequired[list[Any]]
-    source: NotRequired[str]
-    inputs: dict[str, Any]
-    outputs: dict[str, Any]
-    steps: list[dict[str, Any]]
+    inputs: NotRequired[dict[str, Any]]
+    outputs: NotRequired[dict[str, Any]]
+    steps: NotRequired[list[dict[str, Any]]]
     asks: NotRequired[list[dict[str, Any]]]
-    level: NotRequired[str]
-    needs: NotRequired[list[Any]]
-    secrets: NotRequired[list[Any]]
-    missing_secrets: NotRequired[list[Any]]
-    forbidden: NotRequired[list[Any]]
-    calls: NotRequired[list[Any]]
+    definition: NotRequired[str]
 
 
 class FoundProblem(TypedDict):

@@ -21,7 +21,9 @@ INSTRUCTIONS = f"""\
 decide), then submit_result; the reply carries the next action. Show `messages` to the user. Of what cannot \
 be done submit {{"is_error": true, "error": "<why>"}}.
    Type "parallel_tasks" or "foreach": start sub-agents for its tasks as it says; submit nothing for it.
-4. While status is "running" or "waiting": get_workflow_status; runs go on without you and survive restarts.
+4. While status is "running" or "waiting": get_workflow_status. Lost the workflow_id? Call it without one.
+To write a workflow: read an example (list_workflows with tags ["example"], then get_workflow_info with \
+definition: true), check yours with validate_workflow_yaml, save it as .workflows/NAME.yaml.
 {_LONG_VALUES}"""
 _GRAPH_ALONE = f"""\
 {_WHAT}\

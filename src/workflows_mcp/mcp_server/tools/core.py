@@ -54,11 +54,14 @@ async def list_workflows(
 
 
 async def get_workflow_info(
-    ctx: Ctx, workflow: Annotated[str, Field(description="Its name")]
+    ctx: Ctx,
+    workflow: Annotated[str, Field(description="Its name")],
+    definition: Annotated[bool, Field(description="Its YAML instead: an example to learn from")] = False,
 ) -> Annotated[CallToolResult, WorkflowInfo]:
-    """About a workflow that you do not know: the JSON Schema of its inputs, its outputs and steps, what it
-    will ask of you, and does to the machine."""
-    return answer(_service(ctx).workflow_info(workflow))
+    """About a workflow: the JSON Schema of its inputs, its outputs and steps, what it will ask of you, the
+    tools that you need, what it does to the machine."""
+    service = _service(ctx)
+    return answer(service.definition(workflow) if definition else service.workflow_info(workflow))
 
 
 async def start_workflow(
