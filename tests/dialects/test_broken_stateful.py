@@ -203,7 +203,7 @@ EXPECTED: Table = {
         P("wrong_type", 6, 15, "'workflow' must be the name of a workflow, not list [\"run-tests\"]", "e.g. workflow: run-tests"),
         P("wrong_type", 7, 13, "'inputs' must be a mapping of names and values, not list [\"a\"]", "write the inputs below it: name: value"),
         P("wrong_type", 12, 14, "'timeout' must be a number of seconds above 0, not integer -3", "e.g. timeout: 90"),
-        P("unknown_key", 13, 5, "a step of type workflow has no key 'retries'", "did you mean 'retry'?"),
+        P("unknown_key", 13, 5, "a step of type workflow has no key 'retries'", "write retry: {retries: N}"),
     ],
 }
 # fmt: on
