@@ -204,7 +204,7 @@ class Service:
     def validate(self, text: str, *, file: str = "<yaml>") -> list[Problem]:
         """All problems and warnings of a definition, with those of its calls; nothing when it is fine."""
         try:
-            return self._catalog.check_text(text, file=file)
+            return self._catalog.check_text(text, file=file, missing_secrets=self._secrets.missing)
         except DefinitionError as error:
             return error.problems
 
@@ -470,7 +470,8 @@ class Service:
     ) -> str:
         bundle = self._bundle(workflow, text, file)
         check_bundle(bundle, self._registry, self._policy)
-        self._secrets.check(bundle.secrets)
+        if bundle.plans[bundle.main].secrets_required:
+            self._secrets.check(bundle.secrets)
         complete = self._secrets.take_out(check_inputs(bundle.plans[bundle.main], inputs or {}))
         return await self._engine.start(bundle, complete, request_id=request_id)
 

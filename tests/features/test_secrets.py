@@ -388,13 +388,13 @@ def test_a_value_in_an_input_an_answer_or_a_reason_is_kept_as_a_mark_and_used_as
 # Missing, changed and forbidden ones
 
 
-def test_secrets_that_are_missing_are_all_named_before_anything_runs(
+def test_secrets_that_are_required_are_all_named_before_anything_runs(
     settings: Settings, workspace: Path
 ) -> None:
     (workspace / ".workflows" / "inner.yaml").write_text(
         "name: inner\nblocks:\n" + shell("echo ${secrets.INNER_KEY}")
     )
-    text = workflow(
+    text = "secrets: required\n" + workflow(
         shell("touch started; echo ${secrets.TOKEN} ${secrets.API_KEY}"),
         "  - id: call\n    type: ExecuteWorkflow\n    inputs: {workflow: inner}\n",
     )
@@ -451,13 +451,13 @@ def test_a_secret_that_is_changed_under_way_is_used_from_the_next_step_on(
 def test_only_secrets_that_the_settings_name_may_be_used(settings: Settings) -> None:
     narrow = dataclasses.replace(settings, secrets=("OTHER",))
     with pytest.raises(MissingSecret, match=r"'TOKEN' may not be used.*WORKFLOWS_SECRETS"):
-        carried_out(narrow, workflow(shell("echo ${secrets.TOKEN}")))
+        carried_out(narrow, "secrets: required\n" + workflow(shell("echo ${secrets.TOKEN}")))
 
 
 def test_a_secret_that_is_too_short_is_refused(settings: Settings, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("WORKFLOWS_SECRET_TOKEN", "abc")
     with pytest.raises(MissingSecret, match="fewer than 4 characters"):
-        carried_out(settings, workflow(shell("echo ${secrets.TOKEN}")))
+        carried_out(settings, "secrets: required\n" + workflow(shell("echo ${secrets.TOKEN}")))
 
 
 def test_what_a_workflow_needs_of_secrets_can_be_asked_before(settings: Settings, workspace: Path) -> None:

@@ -298,8 +298,11 @@ def test_problems_of_called_workflows_and_of_calls_are_found_before_anything_run
     assert "there is no workflow 'midle'" in str(refused.value)
     assert "did you mean 'middle'?" in str(refused.value)
     assert "a.yaml:8:24" in str(refused.value)
-    with pytest.raises(DefinitionError, match=r"d\.yaml:3"):
-        catalog.bundle("other")
+    [warning] = catalog.check_text(workflow("other", calls="broken"))
+    assert warning.warning
+    assert "workflow 'broken' cannot be run: there is no block type 'Nothing'" in warning.message
+    assert "d.yaml:3" in warning.message
+    assert list(catalog.bundle("other").plans) == ["other"]
 
 
 def test_a_workflow_may_call_itself_by_name_even_when_it_is_only_text(

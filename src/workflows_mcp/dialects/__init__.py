@@ -11,7 +11,7 @@ line itself and what to do. What is wrong between workflows that call each other
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from workflows_mcp.dialects.graph import compile_graph
 from workflows_mcp.dialects.reactive import compile_reactive
@@ -69,16 +69,22 @@ def load(
     return Definition(plan, text, _shortened(found))
 
 
-def check_bundle(bundle: Bundle, sources: Mapping[str, str], known: Iterable[str] = ()) -> None:
-    """Raises DefinitionError for what is wrong between workflows that call each other.
+def check_bundle(bundle: Bundle, sources: Mapping[str, str], known: Iterable[str] = ()) -> list[Problem]:
+    """Raises DefinitionError for what is wrong with the calls of the main workflow. What is wrong with those
+    of the others are warnings: it fails when it is reached.
 
     `sources` are the texts of the workflows by name; `known` the names of all workflows there are.
     """
     found: list[Problem] = []
     for name, problems in check_calls(bundle, known).items():
+        if name != bundle.main:
+            problems = [  # noqa: PLW2901
+                it if it.code == "circular_call" else replace(it, warning=True) for it in problems
+            ]
         found += place_problems(problems, sources.get(name, ""), bundle.plans[name].file)
-    if found:
+    if any(not problem.warning for problem in found):
         raise DefinitionError(found, name=bundle.main)
+    return found
 
 
 def place_problems(problems: Iterable[Problem], text: str, file: str) -> list[Problem]:

@@ -123,6 +123,16 @@ def flag_of(mapping: Mapping[str, Value], key: str, problems: list[Problem]) -> 
     return None
 
 
+def secrets_required(mapping: Mapping[str, Value], problems: list[Problem]) -> bool:
+    """Whether the document says `secrets: required`."""
+    value = mapping.get("secrets")
+    if value is not None and value != "required":
+        message = f"'secrets' can only be: required, not {kind_and_value(value)}"
+        hint = "secrets: required demands all secrets at the start; without it each when it is reached"
+        problems.append(Problem("wrong_value", message, hint, ("secrets",)))
+    return value == "required"
+
+
 def tags_of(tags: Value, problems: list[Problem]) -> tuple[str, ...]:
     if isinstance(tags, str):
         return (tags,)

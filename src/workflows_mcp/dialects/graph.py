@@ -17,7 +17,14 @@ from __future__ import annotations
 
 from pathlib import PurePath
 
-from workflows_mcp.dialects.document_keys import EXTENSION, flag_of, tags_of, text_of, unknown_keys
+from workflows_mcp.dialects.document_keys import (
+    EXTENSION,
+    flag_of,
+    secrets_required,
+    tags_of,
+    text_of,
+    unknown_keys,
+)
 from workflows_mcp.dialects.graph_blocks import BlockReader, Draft
 from workflows_mcp.dialects.input_specs import read_inputs
 from workflows_mcp.dialects.step_keys import duplicate_id
@@ -41,6 +48,7 @@ KEYS = (
     "author",
     "dialect",
     "elicitation",
+    "secrets",
     "fail_fast",
     "inputs",
     "blocks",
@@ -76,6 +84,7 @@ def compile_graph(document: Document, registry: StepRegistry) -> tuple[Plan, lis
         file=document.source.file,
         fail_fast=bool(flag_of(value, "fail_fast", problems)),
         elicitation=flag_of(value, "elicitation", problems),
+        secrets_required=secrets_required(value, problems),
         secrets=secrets_in([*uses_of_outputs, *(use for draft in drafts for use in draft.uses)]),
         semantics=SEMANTICS,
     )

@@ -22,7 +22,14 @@ from pathlib import PurePath
 
 import msgspec
 
-from workflows_mcp.dialects.document_keys import EXTENSION, flag_of, tags_of, text_of, unknown_keys
+from workflows_mcp.dialects.document_keys import (
+    EXTENSION,
+    flag_of,
+    secrets_required,
+    tags_of,
+    text_of,
+    unknown_keys,
+)
 from workflows_mcp.dialects.input_specs import KEYS as INPUT_KEYS
 from workflows_mcp.dialects.input_specs import read_inputs
 from workflows_mcp.dialects.reactive_bodies import Body, fields_of
@@ -56,6 +63,7 @@ KEYS = (
     "prompt",
     "dialect",
     "elicitation",
+    "secrets",
     "imports",
     "config",
     "inputs",
@@ -106,6 +114,7 @@ def compile_reactive(
         prompt=bool(flag_of(value, "prompt", problems)),
         version=text_of(value, "version", (), document, problems),
         elicitation=flag_of(value, "elicitation", problems),
+        secrets_required=secrets_required(value, problems),
         config=config,
         tasks=tuple(msgspec.structs.replace(task, config=config) for task in plans.values()),
         imports=imports,

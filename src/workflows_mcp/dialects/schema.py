@@ -155,6 +155,10 @@ def _document_keys() -> dict[str, Schema]:
             "type": ["array", "string", "null"],
             "items": {"type": ["string", "number", "boolean"]},
         },
+        "secrets": {
+            "description": "required: all secrets must exist when it starts, not only when one is reached.",
+            "enum": ["required"],
+        },
         "elicitation": {
             "type": ["boolean", "null"],
             "description": "true: what only the user can answer is asked of the user directly, where the "

@@ -20,7 +20,14 @@ from __future__ import annotations
 from dataclasses import replace
 from pathlib import PurePath
 
-from workflows_mcp.dialects.document_keys import EXTENSION, flag_of, tags_of, text_of, unknown_keys
+from workflows_mcp.dialects.document_keys import (
+    EXTENSION,
+    flag_of,
+    secrets_required,
+    tags_of,
+    text_of,
+    unknown_keys,
+)
 from workflows_mcp.dialects.input_specs import read_inputs
 from workflows_mcp.dialects.stateful_access import Surroundings, check_access, check_order
 from workflows_mcp.dialects.stateful_drafts import StepDraft
@@ -48,6 +55,7 @@ KEYS = (
     "prompt",
     "dialect",
     "elicitation",
+    "secrets",
     "inputs",
     "initial_state",
     "state_access",
@@ -101,6 +109,7 @@ def compile_stateful(
         version=text_of(value, "version", (), document, problems),
         file=document.source.file,
         elicitation=flag_of(value, "elicitation", problems),
+        secrets_required=secrets_required(value, problems),
         secrets=compiler.secrets(name),
         tasks=tuple(plans.values()),
         semantics=SEMANTICS,

@@ -17,14 +17,16 @@ from workflows_mcp.plan.calls import called_workflows, fixed_name
 from workflows_mcp.plan.layout import LAYOUTS
 from workflows_mcp.plan.model import Bundle, Plan
 
-Find = Callable[[str], Definition]
-"""The definition of the workflow with this name; raises UnknownWorkflow or DefinitionError."""
+Find = Callable[[str, Definition], Definition]
+"""The definition that another one calls by this name; raises UnknownWorkflow or DefinitionError."""
 
 
 def assemble(
     main: Definition, find: Find, known: Iterable[str] = (), importer: Importer | None = None
-) -> Bundle:
-    """Raises DefinitionError with all that is wrong in the workflows that `main` calls, and with the calls.
+) -> tuple[Bundle, list[Problem]]:
+    """The bundle, and warnings: a workflow that is called and is wrong fails when it is reached.
+
+    Raises DefinitionError with all that is wrong with the calls of `main`.
 
     `known` are the names of all workflows there are, for the nearest spelling of an unknown one.
     """
@@ -33,8 +35,8 @@ def assemble(
     bundle = Bundle(main.plan.name, assembly.plans, assembly.sources)
     if assembly.problems:
         raise DefinitionError(assembly.problems, name=main.plan.name)
-    check_bundle(bundle, assembly.sources, known)
-    return bundle
+    warnings = check_bundle(bundle, assembly.sources, [*known, *assembly.failed])
+    return bundle, [*assembly.warnings, *warnings]
 
 
 class _Assembly:
@@ -47,7 +49,8 @@ class _Assembly:
         self._chosen: dict[str, Definition] = {}
         """What each name means."""
         self._imported: set[str] = set()
-        self._failed: set[str] = set()
+        self.failed: set[str] = set()
+        self.warnings: list[Problem] = []
         self._waiting: list[str] = []
 
     def take(self, main: Definition) -> None:
@@ -78,21 +81,30 @@ class _Assembly:
             self._check(self._choose(other, imported), imported, definition, ("imports", position))
         for called in called_workflows(plan):
             is_known = called in self._chosen and called not in self._imported
-            if TASK in called or called in through_imports.workflows or called in self._failed or is_known:
+            if TASK in called or called in through_imports.workflows or called in self.failed or is_known:
                 continue
-            found = self._found(called)
+            found = self._found(called, definition)
             if found is not None:
                 place = _place_of_call(plan, called)
                 self._check(self._choose(called, found), found, definition, place)
 
-    def _found(self, name: str) -> Definition | None:
+    def _found(self, name: str, by: Definition) -> Definition | None:
         try:
-            return self.find(name)
+            return self.find(name, by)
         except UnknownWorkflow:
             return None  # the call is reported where it stands
         except DefinitionError as error:
-            self.problems += error.problems
-            self._failed.add(name)
+            self.failed.add(name)
+            first = next((it for it in error.problems if not it.warning), error.problems[0])
+            where = f" ({first.place})" if first.place is not None else ""
+            problem = Problem(
+                "broken_workflow",
+                f"workflow '{name}' cannot be run: {first.message}{where}",
+                f"the call fails when it is reached; workflows-mcp validate {name} shows all that is wrong",
+                _place_of_call(by.plan, name),
+                warning=True,
+            )
+            self.warnings += place_problems([problem], by.text, by.plan.file)
             return None
 
     def _check(

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import errno
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -72,6 +72,9 @@ class Entry:
     name: str
     path: Path
     source: str
+
+
+Missing = Callable[[Iterable[str]], "list[str]"]
 
 
 class Catalog:
@@ -132,15 +135,18 @@ class Catalog:
     def bundle_of_text(self, text: str, file: str = "<yaml>") -> Bundle:
         return self._bundle(_to_run(self._read_all(text, file)))
 
-    def check_text(self, text: str, *, file: str = "<yaml>") -> list[Problem]:
-        """The warnings of a definition that can be run; raises DefinitionError where it cannot."""
+    def check_text(
+        self, text: str, *, file: str = "<yaml>", missing_secrets: Missing | None = None
+    ) -> list[Problem]:
+        """The warnings of a definition that can be run; raises DefinitionError where it cannot.
+        `missing_secrets` says which secrets cannot be used."""
         path = Path(file).absolute()
         if not path.is_file():
-            return [*self._check(text, file)]
+            return [*self._check(text, file, missing_secrets)]
         catalog = self._beside(path)
         same = catalog._same_name(path, text, file)
         try:
-            return [*catalog._check(text, file), *same]
+            return [*catalog._check(text, file, missing_secrets), *same]
         except DefinitionError as error:
             raise DefinitionError([*error.problems, *same], name=error.name) from None
 
@@ -227,13 +233,33 @@ class Catalog:
         return Importer(self._definition_in, folders, self._reach, self._memory.joined)
 
     def _bundle(self, definition: Definition) -> Bundle:
-        known = self.entries() if called_workflows(definition.plan) else ()
-        return self._memory.same(assemble(definition, self.definition, known, self._importer))
+        return self._assembled(definition)[0]
 
-    def _check(self, text: str, file: str) -> Sequence[Problem]:
+    def _assembled(self, definition: Definition) -> tuple[Bundle, Sequence[Problem]]:
+        known = self.entries() if called_workflows(definition.plan) else ()
+        bundle, warnings = assemble(definition, self._called, known, self._importer)
+        return self._memory.same(bundle), warnings
+
+    def _called(self, name: str, by: Definition) -> Definition:
+        """What `by` calls. A workflow of the library calls those of the library, whoever else has one."""
+        built_in = self._folders[0] if self._folders and self._folders[0].label == BUILT_IN else None
+        if built_in is not None and Path(by.plan.file).absolute().is_relative_to(built_in.path):
+            own = next((path for path in built_in.files() if self._name(path) == name), None)
+            if own is not None:
+                return self._definition_in(own)
+        return self.definition(name)
+
+    def _check(self, text: str, file: str, missing_secrets: Missing | None) -> Sequence[Problem]:
         definition = self._read_all(text, file)
-        self._bundle(definition)
-        return definition.warnings
+        bundle, warnings = self._assembled(definition)
+        found = [*definition.warnings, *warnings]
+        for name in missing_secrets(bundle.secrets) if missing_secrets is not None else ():
+            message = f"the secret '{name}' is not there, or cannot be used: the step that needs it will fail"
+            hint = f"set WORKFLOWS_SECRET_{name}, or put it into the file of secrets"
+            found.append(
+                Problem("missing_secret", message, hint, place=place_of_name(text, file), warning=True)
+            )
+        return found
 
     def _tell_same_name(self, name: str, hidden: Path, used: Path) -> None:
         if (hidden, used) in self._memory.told:
@@ -306,9 +332,18 @@ class Catalog:
             said = f"cannot be run: {error.message}"
             tags, problems = self._tags_of_draft(entry.path), tuple(error.problems)
             return WorkflowSummary(entry.name, said, "", entry.source, str(entry.path), tags, False, problems)
-        description, dialect, tags, prompt, can_be_run = facts
+        description, dialect, tags, prompt, can_be_run, calls = facts
         if not can_be_run:
             return None
+        if calls:
+            try:
+                self._bundle(self._definition_in(entry.path))
+            except DefinitionError as error:
+                said = f"cannot be run: {error.message}"
+                problems = tuple(error.problems)
+                return WorkflowSummary(
+                    entry.name, said, "", entry.source, str(entry.path), tags, False, problems
+                )
         return WorkflowSummary(entry.name, description, dialect, entry.source, str(entry.path), tags, prompt)
 
     def _tags_of_draft(self, path: Path) -> tuple[str, ...]:

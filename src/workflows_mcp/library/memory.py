@@ -11,6 +11,7 @@ from workflows_mcp.dialects import Definition
 from workflows_mcp.errors import DefinitionError
 from workflows_mcp.library.imports import Joined
 from workflows_mcp.limits import DEFAULT_LIMITS
+from workflows_mcp.plan.calls import called_workflows
 from workflows_mcp.plan.model import Bundle, Plan
 
 _BUNDLES = 64
@@ -18,9 +19,9 @@ Stamp = tuple[int, int]
 """When a file changed last, and its size: the same stamp, the same content."""
 
 
-Facts = tuple[str, str, tuple[str, ...], bool, bool]
+Facts = tuple[str, str, tuple[str, ...], bool, bool, bool]
 """What a list says of a workflow beside its name: description, dialect, tags; whether it is offered as a
-prompt; and whether it can be run, or has only tasks for others."""
+prompt; whether it can be run, or has only tasks for others; and whether it calls others by name."""
 
 
 @dataclass(slots=True)
@@ -70,7 +71,8 @@ class Memory:
 
 
 def facts_of(plan: Plan) -> Facts:
-    return plan.description, plan.dialect, plan.tags, plan.prompt, bool(plan.body.nodes)
+    calls = bool(called_workflows(plan))
+    return plan.description, plan.dialect, plan.tags, plan.prompt, bool(plan.body.nodes), calls
 
 
 def stamp_of(path: Path) -> Stamp | None:

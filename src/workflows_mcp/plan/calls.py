@@ -56,6 +56,8 @@ def problems_of_call(
     if name is None or not isinstance(call, Call) or call.of_item:
         return  # what an item brings is known when it is there
     called = plans.get(name)
+    if called is None and name in names:
+        return  # it is there, and cannot be run: whoever looked for it has said so
     if called is None:
         yield Problem(
             "unknown_workflow",

@@ -333,6 +333,8 @@ class Plan(msgspec.Struct, frozen=True, omit_defaults=True):
     file: str = ""
     secrets: tuple[str, ...] = ()
     """The names of the secrets that it refers to."""
+    secrets_required: bool = False
+    """They must be there when it starts, and not only when a step that uses them is reached."""
     initial_state: dict[str, Value] = {}
     tasks: tuple[Plan, ...] = ()
     """Workflows of the same file that only this one calls; they are named `workflow#task`."""

@@ -1,0 +1,116 @@
+"""What is wrong with workflows that others call, and with secrets, is said at load and fails when it is reached."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from features.conftest import Run
+from support.git import GitRepository
+from workflows_mcp.errors import MissingSecret, Problem
+from workflows_mcp.service import Service
+from workflows_mcp.settings import Settings
+
+BROKEN = "name: broken\nblocks:\n  - {id: a, type: Shel, inputs: {command: 'true'}}\n"
+CALLER = """
+name: caller
+inputs: {really: {type: boolean, default: false}}
+blocks:
+  - {id: first, type: Shell, inputs: {command: echo done}}
+  - id: call
+    type: Workflow
+    depends_on: [first]
+    condition: ${inputs.really}
+    inputs: {workflow: broken}
+outputs: {said: "${blocks.first.outputs.stdout | trim}"}
+"""
+
+
+def with_service(settings: Settings, use: Callable[[Service], Any]) -> Any:
+    async def look() -> Any:
+        async with Service.open(settings) as service:
+            return use(service)
+
+    return asyncio.run(look())
+
+
+@pytest.mark.rows("G16", "G24")
+def test_a_broken_workflow_that_is_never_reached_is_a_warning(
+    run: Run, settings: Settings, workspace: Path
+) -> None:
+    ran = run(CALLER, library={"broken": BROKEN, "caller": CALLER})
+    assert (ran.answer["status"], ran.answer["outputs"]) == ("completed", {"said": "done"})
+    [problem] = with_service(settings, lambda service: service.validate(CALLER))
+    assert isinstance(problem, Problem)
+    assert problem.warning
+    assert "workflow 'broken' cannot be run: there is no block type 'Shel'" in problem.message
+    listed = {it.name: it for it in with_service(settings, lambda service: service.list_workflows())}
+    assert not listed["caller"].problems
+    assert listed["broken"].problems
+
+
+@pytest.mark.rows("G16")
+def test_a_broken_workflow_fails_the_run_when_it_is_reached(run: Run) -> None:
+    ran = run(CALLER, {"really": True}, library={"broken": BROKEN})
+    assert ran.answer["status"] == "failed"
+    assert "broken" in str(ran.answer["error"])
+    assert ran.blocks["first"]["metadata"]["status"] == "completed"
+
+
+@pytest.mark.rows("G24")
+def test_the_list_says_of_a_wrong_call_what_starting_it_says(settings: Settings, workspace: Path) -> None:
+    text = "name: wrong\nblocks:\n  - {id: a, type: Workflow, inputs: {workflow: nowhere}}\n"
+    (workspace / ".workflows" / "wrong.yaml").write_text(text)
+    listed = {it.name: it for it in with_service(settings, lambda service: service.list_workflows())}
+    assert [it.code for it in listed["wrong"].problems] == ["unknown_workflow"]
+
+
+@pytest.mark.rows("G16")
+def test_the_library_calls_its_own_workflows(
+    settings: Settings, workspace: Path, repository: GitRepository
+) -> None:
+    own = "name: git-commit\ninputs: {other: string}\nblocks: [{id: a, type: Shell, inputs: {command: 'false'}}]\n"
+    (workspace / ".workflows" / "git-commit.yaml").write_text(own)
+    (repository.path / "new.txt").write_text("new")
+
+    async def go() -> dict[str, Any]:
+        async with Service.open(settings) as service:
+            answer = await service.start(workflow="commit-and-push", inputs={"message": "Add new.txt"})
+            return await service.state(answer["workflow_id"], paths=["blocks.commit.status"])
+
+    found = asyncio.run(asyncio.wait_for(go(), 30))
+    assert found["values"]["blocks.commit.status"] == "completed"
+    assert "Add new.txt" in repository("log", "--format=%s")
+
+
+SECRET = """
+{required}
+inputs: {{publish: {{type: boolean, default: false}}}}
+blocks:
+  - id: publish
+    type: Shell
+    condition: ${{inputs.publish}}
+    inputs: {{command: 'echo "$T" > /dev/null', env: {{T: "${{secrets.NOT_THERE}}"}}}}
+"""
+
+
+@pytest.mark.rows("X5")
+def test_a_missing_secret_is_warned_of_and_demanded_when_it_is_reached(run: Run, settings: Settings) -> None:
+    text = SECRET.format(required="")
+    [problem] = with_service(settings, lambda service: service.validate(text))
+    assert (problem.code, problem.warning) == ("missing_secret", True)
+    assert "NOT_THERE" in problem.message
+    assert run(text).answer["status"] == "completed"
+    failed = run(text, {"publish": True}).answer
+    assert failed["status"] == "failed"
+    assert "NOT_THERE" in str(failed["error"])
+
+
+@pytest.mark.rows("X5")
+def test_secrets_that_are_required_are_demanded_at_the_start(run: Run) -> None:
+    with pytest.raises(MissingSecret, match="NOT_THERE"):
+        run(SECRET.format(required="secrets: required"))
