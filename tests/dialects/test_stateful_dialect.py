@@ -715,7 +715,8 @@ def test_a_foreach_has_no_more_children_at_once_than_the_limit(keys: str, refuse
 @pytest.mark.parametrize("registry", [REGISTRY, default_registry()], ids=["stand-ins", "real"])
 def test_an_example_loads_without_problems(name: str, registry: StepRegistry) -> None:
     text = (EXAMPLES / f"{name}.yaml").read_text(encoding="utf-8")
-    assert load(text, file=f"{name}.yaml", registry=registry).warnings == []
+    warnings = load(text, file=f"{name}.yaml", registry=registry).warnings
+    assert [it for it in warnings if it.code != "unread_exit_code"] == []  # these are as they were given
 
 
 @pytest.mark.rows("S16")

@@ -7,8 +7,11 @@ from typing import Any
 
 import pytest
 
+from workflows_mcp.dialects import load
+from workflows_mcp.errors import DefinitionError
 from workflows_mcp.service import Service
 from workflows_mcp.settings import Settings
+from workflows_mcp.steps.registry import default_registry
 
 FAILED = {"is_error": True, "error": "the user has gone home"}
 ACTIONS = {
@@ -264,3 +267,67 @@ def test_with_fail_fast_the_first_failure_ends_the_workflow_at_once(settings: Se
             assert blocks["approve"]["metadata"]["message"] == "ended, because 'submit' failed"
 
     asyncio.run(asyncio.wait_for(go(), 30))
+
+
+def test_validation_warns_where_nothing_reads_the_exit_code_of_an_agents_command() -> None:
+    def warned(more: str, value: str = "done") -> list[str]:
+        text = (
+            "name: it\ninitial_state: {}\nsteps:\n"
+            f"  - {{id: build, type: shell, needs_state: [], command: make, output_to: built{more}}}\n"
+            f"  - {{id: end, type: return, needs_state: [built], value: '{value}'}}\n"
+        )
+        found = load(text, file="it.yaml", registry=default_registry()).warnings
+        return [problem.code for problem in found if problem.code == "unread_exit_code"]
+
+    assert warned("") == ["unread_exit_code"]
+    assert warned("", "{{ state.built.stdout }}") == ["unread_exit_code"]
+    for settled in (", on_error: fail", ", on_error: continue", ", run_on: server"):
+        assert warned(settled) == []
+    for value in ("{{ state.built.exit_code }}", "{{ state.built.success }}", "{{ state.built }}"):
+        assert warned("", value) == []
+
+
+@pytest.mark.parametrize(
+    ("text", "why"),
+    [
+        ("blocks:\n  - {id: a, type: ReadFile, inputs: {path: x}, retry: {on: [75]}}\n", "ReadFile has none"),
+        (
+            "initial_state: {}\nsteps:\n"
+            "  - {id: a, type: shell, needs_state: [], command: x, retry: {on: [75]}}\n",
+            "the exit code of a command of the agent is a result",
+        ),
+    ],
+)
+def test_a_retry_for_an_exit_code_that_is_never_a_failure_is_refused(text: str, why: str) -> None:
+    with pytest.raises(DefinitionError, match=why):
+        load(f"name: it\n{text}", file="it.yaml", registry=default_registry())
+
+
+def test_a_retry_for_the_exit_code_of_an_agents_command_works_with_on_error_fail(run: Any) -> None:
+    retry = ', on_error: fail, retry: {attempts: 2, delay: 0, "on": [75]}'
+    ran = run(AGENT_SHELL % retry, answers=[{"exit_code": 75}, {"exit_code": 0}])
+    assert (ran.answer["status"], ran.blocks["build"]["metadata"]["attempts"]) == ("completed", 2)
+
+
+def test_the_view_of_the_state_lists_the_errors_of_steps(settings: Settings) -> None:
+    async def go() -> dict[str, Any]:
+        async with Service.open(settings) as service:
+            answer = await service.start(text=SERVER_SHELL % (", on_error: continue", "done"))
+            return await service.state(answer["workflow_id"])
+
+    [error] = asyncio.run(asyncio.wait_for(go(), 30))["errors"]
+    assert error == {"message": "Command exited with code 3: out", "code": "step_failed", "step": "build"}
+
+
+def test_a_command_that_the_agent_could_not_run_has_no_exit_code(run: Any) -> None:
+    text = """
+name: it
+initial_state: {}
+steps:
+  - {id: build, type: shell, needs_state: [], command: make, output_to: built%s}
+  - {id: end, type: return, needs_state: [built], value: "{{ state.built.exit_code == 0 }}"}
+"""
+    assert run(text % "", answers=[FAILED]).answer["status"] == "failed"
+    answer = run(text % ", on_error: continue", answers=[FAILED]).answer
+    assert (answer["status"], answer["result"]) == ("completed", False)
+    assert [it["block"] for it in answer["failed_blocks"]] == ["build"]

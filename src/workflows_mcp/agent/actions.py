@@ -140,9 +140,10 @@ def _config(machine: Machine, address: str) -> dict[str, Value]:
 
 
 def _default_outputs(machine: Machine, address: str) -> dict[str, Value]:
-    """The outputs of a step that gave none."""
+    """The outputs of a step that gave none; a command that nobody ran has no exit code."""
     scope, index = machine.locate(address)
-    return dict(scope.program.defaults(index))
+    outputs = dict(scope.program.defaults(index))
+    return {**outputs, "exit_code": None} if "exit_code" in outputs else outputs
 
 
 def already_answered(

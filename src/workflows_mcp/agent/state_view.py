@@ -18,8 +18,10 @@ from workflows_mcp.errors import ExpressionError, RequestError
 from workflows_mcp.expressions.base import Reference
 from workflows_mcp.expressions.lookup import follow
 from workflows_mcp.limits import Limits
+from workflows_mcp.machine.handling import failed
 from workflows_mcp.machine.machine import Machine
 from workflows_mcp.machine.scope import Blocks, iso, outputs_of
+from workflows_mcp.machine.sequence import error_of
 from workflows_mcp.machine.state import Record, Scope
 from workflows_mcp.plan.model import Node, kind_of_operation
 from workflows_mcp.steps.registry import StepRegistry
@@ -141,7 +143,7 @@ def _names(situation: Situation, registry: StepRegistry) -> dict[str, Any]:
     if situation.fields is not None:
         names = {**situation.fields.flat, **names, **situation.fields.parts}
     elif situation.is_sequence and scope is not None:
-        names |= {"state": scope.state, "result": scope.result}
+        names |= {"state": scope.state, "result": scope.result, "errors": _errors(machine, scope)}
     else:
         names["outputs"] = state.outputs if task is None else outputs_of(task.record)
     names["blocks"] = Blocks(scope, machine.program_named) if scope is not None else {}
@@ -174,6 +176,8 @@ def _overview(situation: Situation, how: Cut) -> dict[str, Any]:
         overview["state"] = cut(fields, ("state",) if situation.fields is None else (), how, read)
         if situation.fields is not None and situation.fields.errors:
             overview["computed_errors"] = situation.fields.errors
+        if errors := _errors(situation.machine, scope):
+            overview["errors"] = cut(errors, ("errors",), how, read)
         if situation.has_ended:
             overview["result"] = cut(scope.result, ("result",), how, read)
     elif situation.has_ended:
@@ -183,6 +187,13 @@ def _overview(situation: Situation, how: Cut) -> dict[str, Any]:
     if scope is not None:
         overview["blocks"] = cut(_blocks(situation.machine, scope), ("blocks",), how, read)
     return overview
+
+
+def _errors(machine: Machine, scope: Scope) -> list[Value]:
+    """Why steps of a sequence have failed, also where the workflow went on: message, code and step."""
+    nodes = machine.program_named(scope.workflow).nodes
+    records = [(node, scope.records.get(node.id)) for node in nodes]
+    return [error_of(node, record) for node, record in records if record is not None and failed(record)]
 
 
 def _inputs(situation: Situation) -> dict[str, Value]:

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from functools import partial
 
 from workflows_mcp.dialects.document_keys import unknown_keys
-from workflows_mcp.dialects.repetition import FOR_EACH_KEYS, read_for_each, read_retry
+from workflows_mcp.dialects.repetition import FOR_EACH_KEYS, read_for_each, read_retry, refuse_exit_codes
 from workflows_mcp.dialects.step_inputs import StepShape, check_step_inputs
 from workflows_mcp.dialects.step_keys import (
     read_id,
@@ -133,6 +133,7 @@ class BlockReader:
             path = (*at, "retry")
             draft.retry, uses = read_retry(block["retry"], path, self.references, self.problems.append)
             draft.uses += uses
+            refuse_exit_codes(draft.retry, draft.do, path, self.problems.append)
         if "on_timeout" in block:
             read_on_timeout(
                 draft,

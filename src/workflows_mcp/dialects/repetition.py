@@ -11,9 +11,10 @@ from workflows_mcp.errors import Problem
 from workflows_mcp.expressions.base import Language
 from workflows_mcp.limits import Limits
 from workflows_mcp.plan.conversion import at_once
-from workflows_mcp.plan.model import ForEach
+from workflows_mcp.plan.model import Do, ForEach, Operation
 from workflows_mcp.plan.references import ReferenceReader, Use
 from workflows_mcp.plan.retry import WrongRetry, as_mapping, read_rule
+from workflows_mcp.steps.shell import ANY_EXIT
 from workflows_mcp.values import Value, did_you_mean, kind_and_value, shown
 
 Path = tuple[str | int, ...]
@@ -39,6 +40,23 @@ def read_retry(
         report(Problem(code, str(wrong), wrong.hint, where, on_key=wrong.on_key))
         return None, uses
     return mapping, uses
+
+
+def refuse_exit_codes(retry: dict[str, Value] | None, do: Operation, path: Path, report: Report) -> None:
+    """A rule that waits for exit codes is of no use where a step has none, or where they are a result."""
+    kinds = retry.get("on") if retry is not None else None
+    listed = kinds if isinstance(kinds, list) else [kinds]
+    code = next((it for it in listed if isinstance(it, int) and not isinstance(it, bool)), None)
+    if code is None or not isinstance(do, Do) or not do.step:
+        return
+    if "exit_code" not in do.defaults:
+        message, hint = f"'on' names the exit code {code}, but a step of type {do.step} has none", "remove it"
+    elif do.by == "agent" and do.config.get(ANY_EXIT):
+        message = f"'on' names the exit code {code}, but the exit code of a command of the agent is a result"
+        hint = "add a line: on_error: fail, which makes it a failure"
+    else:
+        return
+    report(Problem("wrong_value", message, hint, (*path, "on")))
 
 
 def read_for_each(

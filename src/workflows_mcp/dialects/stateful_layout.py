@@ -8,6 +8,7 @@ from workflows_mcp.dialects.flat_layout import FlatLayout, Spot
 from workflows_mcp.dialects.stateful_drafts import StepDraft
 from workflows_mcp.errors import Problem
 from workflows_mcp.plan.model import Branch, Do, Jump, Node, Operation
+from workflows_mcp.steps.shell import ANY_EXIT
 from workflows_mcp.values import did_you_mean
 
 Report = Callable[[Problem], None]
@@ -27,18 +28,53 @@ def lay_out(steps: list[StepDraft], reads: Reads, report: Report) -> tuple[Node,
             reads=reads[step.id],
             output_to=step.output_to,
             error_to=step.error_to,
-            tolerated=bool(readers := _read_by(step, layout.drafts)),
+            tolerated=bool(readers := _handled_by(step, layout.drafts)),
             tolerated_by=readers,
         )
         for step, spot in layout
     )
     for before, step in layout.never_reached(nodes):
         report(_never_reached(before, step))
+    for step in layout.drafts:
+        if _exit_code_is_lost(step, layout.drafts):
+            report(_lost_exit_code(step))
     return nodes
 
 
-def _read_by(step: StepDraft, drafts: list[StepDraft]) -> tuple[str, ...]:
+def _exit_code_is_lost(step: StepDraft, drafts: list[StepDraft]) -> bool:
+    """Whether the agent runs a command, and nothing in the workflow asks how it ended."""
+    do = step.do
+    if not isinstance(do, Do) or not do.config.get(ANY_EXIT) or step.on_failure is not None:
+        return False
+    whole = ("state", step.output_to)
+    return not _read_by(step, drafts) and not any(
+        use.reference.path in (whole, whole[:1]) for it in drafts for use in it.uses
+    )
+
+
+def _lost_exit_code(step: StepDraft) -> Problem:
+    read = (
+        f"read state.{step.output_to}.exit_code"
+        if step.output_to
+        else "give it an output_to and read exit_code"
+    )
+    return Problem(
+        "unread_exit_code",
+        f"nothing reads the exit code of step '{step.id}': the workflow continues if its command fails",
+        f"add a line: on_error: fail, or on_error: continue if that is meant; or {read}",
+        step.at,
+        warning=True,
+    )
+
+
+def _handled_by(step: StepDraft, drafts: list[StepDraft]) -> tuple[str, ...]:
     """The steps that read the exit code of a command that the server runs, and so handle its failure."""
+    by_server = isinstance(step.do, Do) and step.do.by == "server"
+    return _read_by(step, drafts) if by_server else ()
+
+
+def _read_by(step: StepDraft, drafts: list[StepDraft]) -> tuple[str, ...]:
+    """The steps that read the exit code of a command."""
     if not isinstance(step.do, Do) or not step.do.may_fail or not step.output_to:
         return ()
     asked = {("state", step.output_to, word) for word in ("exit_code", "success")}

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from types import MappingProxyType
 from typing import ClassVar
 
-from workflows_mcp.dialects.repetition import read_retry
+from workflows_mcp.dialects.repetition import read_retry, refuse_exit_codes
 from workflows_mcp.dialects.stateful_drafts import StepDraft
 from workflows_mcp.dialects.step_keys import read_on_timeout
 from workflows_mcp.dialects.step_values import StepValues
@@ -40,6 +40,7 @@ class StatefulValues(StepValues):
             path = (*draft.at, "retry")
             draft.retry, uses = read_retry(step["retry"], path, self.references, self.report)
             draft.uses += uses
+            refuse_exit_codes(draft.retry, draft.do, path, self.report)
 
     def on_timeout(
         self,

@@ -92,7 +92,9 @@ class OpenSequence(OpenScope):
         if node.output_to and told and node.for_each is None:
             gives = node.do.gives if isinstance(node.do, Do) else ""
             about = error_of(node, record)
-            outputs = {} if gives else record.outputs
+            outputs = {} if gives else dict(record.outputs)
+            if record.status == "failed" and outputs.get("exit_code") == 0:
+                outputs["exit_code"] = None  # it did not come to its end
             written[node.output_to] = {**outputs, "error": about["message"], "error_code": about["code"]}
         elif node.output_to and record.status == "completed":
             written[node.output_to] = result_of(node, record, machine.plans)
