@@ -48,12 +48,13 @@ class _Agents:
 
     async def drive(self) -> str:
         answer = await self._call(self.main, "start_workflow", workflow="interactive-planning")
-        run_id = answer["workflow_id"]
+        run_id, prompt = answer["workflow_id"], ""
         while answer["status"] not in ("completed", "failed", "cancelled"):
             action = answer.get("action", {})
-            if not action or "sub_agent_prompt" in action:
+            prompt = action.get("sub_agent_prompt", prompt)
+            if not action or "tasks" in action["parameters"]:
                 for task in action["parameters"]["tasks"] if action else []:
-                    await self._sub_agent(task["workflow_id"], action["sub_agent_prompt"])
+                    await self._sub_agent(task["workflow_id"], prompt)
                 answer = await self._call(self.main, "get_workflow_status", workflow_id=run_id)
             else:
                 answer = await self._submit(self.main, run_id, action)

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from typing import Any
@@ -19,13 +19,14 @@ import msgspec
 from workflows_mcp.agent.acknowledged import is_harmless
 from workflows_mcp.agent.actions import Clean, actions_of, already_answered, check_result
 from workflows_mcp.agent.fields import parts_of_state
+from workflows_mcp.agent.following import Redo
 from workflows_mcp.agent.parts import Part, part_of, run_of, task_of, whole_run
 from workflows_mcp.agent.previews import Cut, reader
 from workflows_mcp.agent.situation import Situation, situation_of
 from workflows_mcp.agent.state_view import state_of, value_of
 from workflows_mcp.agent.stateful_answers import in_stateful_words, step_answer
 from workflows_mcp.agent.tasks import Heard, duties_of, has_ended
-from workflows_mcp.agent.views import FindPlace, answer_about, over_answer, shortened_action
+from workflows_mcp.agent.views import Detail, FindPlace, answer_about, over_answer, shortened_action
 from workflows_mcp.agent.walk import block_at
 from workflows_mcp.engines.base import Engine
 from workflows_mcp.errors import NotExpected, Place, RequestError
@@ -51,9 +52,12 @@ class Driving:
         *,
         cleaned: Callable[[Machine], Clean],
         place: Callable[[Machine, Fault], Place | None],
+        redo: Callable[[str], Awaitable[Redo]],
         now: Callable[[], float] = time.time,
     ) -> None:
+        """`redo`: tells what of a run that has failed can be done again."""
         self._engine = engine
+        self._redo = redo
         self._registry = registry
         self._limits = limits
         self._cleaned = cleaned
@@ -61,7 +65,13 @@ class Driving:
         self._now = now
 
     async def answer(
-        self, workflow_id: str, wait_seconds: float = 0.0, *, at_work: bool = False, alone: bool = False
+        self,
+        workflow_id: str,
+        wait_seconds: float = 0.0,
+        *,
+        at_work: bool = False,
+        alone: bool = False,
+        detail: Detail = "all",
     ) -> Answer:
         """How it stands, as soon as its agent is to do something or it has ended. `at_work`: also the action
         of tasks at which sub-agents are at work; `alone`: there are no sub-agents."""
@@ -69,18 +79,29 @@ class Driving:
             situation = await self.situation(workflow_id, wait_seconds, alone=alone)
         except RequestError as error:
             return _over(workflow_id, error)
-        if situation.has_ended and situation.task is None:
+        if situation.has_ended and situation.task is None and detail == "all":
             situation = await self.with_fields(situation)
-        place = self.place_in(situation.machine)
-        return answer_about(situation, self._registry, self._limits, place=place, at_work=at_work)
+        return answer_about(
+            situation,
+            self._registry,
+            self._limits,
+            place=self.place_in(situation.machine),
+            at_work=at_work,
+            detail=detail,
+            redo=await self.redo_of(situation),
+        )
 
-    async def hand_out(self, workflow_id: str) -> Answer:
+    async def redo_of(self, situation: Situation) -> Redo | None:
+        failed = situation.task is None and situation.status == "failed"
+        return await self._redo(situation.part.run_id) if failed else None
+
+    async def hand_out(self, workflow_id: str, detail: Detail = "all") -> Answer:
         """What its agent is to do, again; of a sub-agent something has been heard now."""
         try:
             await self.hear(workflow_id)
         except RequestError as error:
             return _over(workflow_id, error)
-        return await self.answer(workflow_id, at_work=True)
+        return await self.answer(workflow_id, at_work=True, detail=detail)
 
     async def step(self, workflow_id: str, wait_seconds: float = 0.0) -> Answer:
         """The same in the words of the toolset `stateful`."""
@@ -89,8 +110,8 @@ class Driving:
             situation = await self.situation(workflow_id, wait_seconds)
         except RequestError as error:
             return in_stateful_words(_over(workflow_id, error))
-        place = self.place_in(situation.machine)
-        return step_answer(situation, self._registry, self._limits, place=place)
+        place, redo = self.place_in(situation.machine), await self.redo_of(situation)
+        return step_answer(situation, self._registry, self._limits, place=place, redo=redo)
 
     async def submit(
         self, workflow_id: str, result: Any, step_id: str | None, refused: Refused | None = None

@@ -13,9 +13,11 @@ What does not depend on these steps stays done, and is not done again. The old r
 from __future__ import annotations
 
 import asyncio
+from collections import OrderedDict
 from collections.abc import Sequence
 
 from workflows_mcp.agent.doing_again import Changes, Journal, carried_out, culprits, kept
+from workflows_mcp.agent.following import Redo
 from workflows_mcp.agent.parts import part_of, run_of
 from workflows_mcp.agent.tasks import record_at
 from workflows_mcp.agent.walk import blocks_of
@@ -29,11 +31,23 @@ from workflows_mcp.plan.model import Bundle
 from workflows_mcp.values import did_you_mean
 
 _NAMED = 12
+_REMEMBERED = 256
 
 
 class Redoing:
     def __init__(self, engine: Engine) -> None:
         self._engine = engine
+        self._ways: OrderedDict[str, Redo] = OrderedDict()
+        """Of runs that have failed: nothing changes these any more."""
+
+    async def ways(self, run_id: str) -> Redo:
+        """What of a run that has failed can be done again."""
+        if run_id not in self._ways:
+            bundle, events = await self._engine.journal(run_id)
+            self._ways[run_id] = await asyncio.to_thread(_ways, run_id, bundle, events)
+            while len(self._ways) > _REMEMBERED:
+                self._ways.popitem(last=False)
+        return self._ways[run_id]
 
     async def retry(self, run_id: str) -> tuple[str, bool]:
         """The run that goes on, which is made of this one, and whether it was made when that was asked for
@@ -62,6 +76,14 @@ class Redoing:
         bundle, events = await self._engine.journal(run_id)
         changes = await asyncio.to_thread(_from_step, workflow_id, step_id, bundle, events)
         return await self._engine.fork(run_id, len(events), instead=changes, request_id=request_id)
+
+
+def _ways(run_id: str, bundle: Bundle, events: Sequence[Event]) -> Redo:
+    try:
+        _for_another_try(run_id, bundle, events)
+    except RequestError:
+        return Redo(False, tuple(carried_out(events)))
+    return Redo(True, tuple(carried_out(events)))
 
 
 def _for_another_try(run_id: str, bundle: Bundle, events: Sequence[Event]) -> Changes:

@@ -36,6 +36,7 @@ from workflows_mcp.agent.parts import joined, run_of
 from workflows_mcp.agent.previews import note
 from workflows_mcp.agent.tasks import NOBODY
 from workflows_mcp.agent.user_questions import ForTheUser, UserQuestion
+from workflows_mcp.agent.views import Detail
 from workflows_mcp.asking import Asking
 from workflows_mcp.debugging import Debugging
 from workflows_mcp.describing import Describing
@@ -106,13 +107,14 @@ class Service:
         self._tools = tools
         self._askable = PermittedSteps(registry, self._policy)
         self._histories = Histories(engine, self._askable, settings.limits)
+        self._redoing = Redoing(engine)
         self._driving = Driving(
-            engine, self._askable, settings.limits, cleaned=self._cleaned, place=_place, now=now
-        )
+            engine, self._askable, settings.limits, cleaned=self._cleaned, place=_place, now=now,
+            redo=self._redoing.ways,
+        )  # fmt: skip
         self._resuming = Resuming(
             engine, self._histories, self._askable, submit=self._driving.submit, cleaned=self._cleaned
         )
-        self._redoing = Redoing(engine)
         self._listing = Listing(engine, self._driving, self._askable)
         self.acting = Acting(settings)
         self.asking = Asking(engine, self._driving, self._askable, settings.elicitation, now)
@@ -225,26 +227,39 @@ class Service:
         inputs: dict[str, Value] | None = None,
         request_id: str | None = None,
         wait_seconds: float = DEFAULT_WAIT,
+        detail: Detail = "all",
     ) -> Answer:
         run_id = await self._begin(workflow, text, file, inputs, request_id)
-        return await self._driving.answer(run_id, wait_seconds)
+        return await self._driving.answer(run_id, wait_seconds, detail=detail)
 
     async def submit(
-        self, workflow_id: str, result: Any, *, step_id: str | None = None, wait_seconds: float = DEFAULT_WAIT
+        self,
+        workflow_id: str,
+        result: Any,
+        *,
+        step_id: str | None = None,
+        wait_seconds: float = DEFAULT_WAIT,
+        detail: Detail = "all",
     ) -> Answer:
         """Answer what the run or the task asks. The same answer twice is harmless; another one is refused
         with what is asked now."""
         workflow_id = await self._driving.known_as(workflow_id)
         await self._driving.submit(workflow_id, result, step_id)
-        return await self._driving.answer(await self._driving.whose_agent(workflow_id), wait_seconds)
+        whose = await self._driving.whose_agent(workflow_id)
+        return await self._driving.answer(whose, wait_seconds, detail=detail)
 
-    async def next_step(self, workflow_id: str, *, task_id: str | None = None) -> Answer:
+    async def next_step(
+        self, workflow_id: str, *, task_id: str | None = None, detail: Detail = "all"
+    ) -> Answer:
         """What is asked now, again; harmless to repeat. A task is driven by its own id."""
-        return await self._driving.hand_out(await self._driving.known_as(joined(workflow_id, task_id)))
+        meant = await self._driving.known_as(joined(workflow_id, task_id))
+        return await self._driving.hand_out(meant, detail)
 
-    async def status(self, workflow_id: str, *, wait_seconds: float = 0.0, alone: bool = False) -> Answer:
+    async def status(
+        self, workflow_id: str, *, wait_seconds: float = 0.0, alone: bool = False, detail: Detail = "all"
+    ) -> Answer:
         """`alone`: for somebody without sub-agents, of whom all is asked that is asked inside of tasks."""
-        return await self._driving.answer(workflow_id, wait_seconds, alone=alone)
+        return await self._driving.answer(workflow_id, wait_seconds, alone=alone, detail=detail)
 
     async def submit_step(
         self, workflow_id: str, result: Any, *, step_id: str | None = None, wait_seconds: float = DEFAULT_WAIT
@@ -257,7 +272,7 @@ class Service:
         """As `next_step`, in the words of the toolset `stateful`."""
         return await self._driving.step(await self._driving.known_as(joined(workflow_id, task_id)))
 
-    async def cancel(self, run_id: str, *, reason: str = "") -> Answer:
+    async def cancel(self, run_id: str, *, reason: str = "", detail: Detail = "all") -> Answer:
         """End a run and all that is under way in it. Cancelling twice is harmless."""
         if run_of(run_id) != run_id:
             raise RequestError(
@@ -272,7 +287,7 @@ class Service:
             machine = await self._engine.view(run_id)
             if machine.state.status != "cancelled":
                 raise
-        return await self._driving.answer(run_id)
+        return await self._driving.answer(run_id, detail=detail)
 
     async def park(self, run_id: str, *, if_driven_here: bool = False) -> bool:
         """Interrupt a run for the user: nothing of it continues until it is resumed. False where it has ended
@@ -288,16 +303,20 @@ class Service:
     async def is_parked(self, run_id: str) -> bool:
         return (await self._engine.view(run_id)).state.parked is not None
 
-    async def resume_run(self, run_id: str, *, wait_seconds: float = DEFAULT_WAIT) -> Answer:
+    async def resume_run(
+        self, run_id: str, *, wait_seconds: float = DEFAULT_WAIT, detail: Detail = "all"
+    ) -> Answer:
         """Continue a run that was parked, or that the end of its server has cut off."""
         await unpark(self._engine, run_of(run_id))
-        return await self._driving.answer(run_id, wait_seconds)
+        return await self._driving.answer(run_id, wait_seconds, detail=detail)
 
-    async def retry(self, run_id: str, *, wait_seconds: float = DEFAULT_WAIT) -> Answer:
+    async def retry(
+        self, run_id: str, *, wait_seconds: float = DEFAULT_WAIT, detail: Detail = "all"
+    ) -> Answer:
         """Try again, in a new run, what a run has failed by; of one that was cancelled, go on where it was.
         Asking twice gives the same new run."""
         made, before = await self._redoing.retry(run_id)
-        answer = await self._made_of_another(made, wait_seconds)
+        answer = await self._made_of_another(made, wait_seconds, detail)
         if before:
             said = f"The run {run_id} was continued before, as {made}: this is that run."
             answer["messages"] = [said, *answer.get("messages", ())]
@@ -311,6 +330,7 @@ class Service:
         request_id: str | None = None,
         keep: bool = False,
         wait_seconds: float = DEFAULT_WAIT,
+        detail: Detail = "all",
     ) -> Answer:
         """Do a step again, in a new run that keeps all that does not depend on it. A run that waits for an
         agent, or is parked, is superseded by the new one and cancelled, unless it is to be kept."""
@@ -323,11 +343,11 @@ class Service:
                     run_of(workflow_id),
                     lambda machine, now: CancelRequested(now, f"superseded by {made}", made),
                 )
-        return await self._made_of_another(made, wait_seconds)
+        return await self._made_of_another(made, wait_seconds, detail)
 
-    async def _made_of_another(self, run_id: str, wait_seconds: float) -> Answer:
+    async def _made_of_another(self, run_id: str, wait_seconds: float, detail: Detail) -> Answer:
         await self._engine.carry_on(run_id)
-        answer = await self._driving.answer(run_id, wait_seconds)
+        answer = await self._driving.answer(run_id, wait_seconds, detail=detail)
         return {**answer, "forked_from": await self.observing.made_of(run_id)}
 
     async def note(self, run_id: str, note: str) -> None:

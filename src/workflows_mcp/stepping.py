@@ -120,7 +120,7 @@ class Stepping:
         else:
             done = await self._complete_without_result(meant, step_id)
         whose = await self._driving.whose_agent(meant)
-        return await self._answer(whose, wait_seconds, first={"success": done})
+        return await self._answer(whose, wait_seconds, first={"success": done}, brief=True)
 
     async def _fail_step(self, workflow_id: str, step_id: str, error: str) -> None:
         def answered(machine: Machine, part: Part, now: float) -> Event:
@@ -315,6 +315,7 @@ class Stepping:
         first: Answer | None = None,
         with_state: bool = False,
         at_work: bool = False,
+        brief: bool = False,
     ) -> Answer:
         try:
             situation = await self._driving.situation(workflow_id, 0.0 if at_work else wait_seconds)
@@ -326,7 +327,7 @@ class Stepping:
         if first is not None and "workflow" in first:
             first = {**first, "workflow": said.workflow, "last_checkpoint": _last_checkpoint(situation, said)}
         if not with_state:
-            return worded(said, self._limits, first=first)
+            return worded(said, self._limits, first=first, brief=brief)
         state = await asyncio.to_thread(gather(situation, state_meant(situation)).read)
         return worded(said, self._limits, first=first, state=state)
 
@@ -336,7 +337,9 @@ class Stepping:
         if said.step is None or said.step["type"] in DELEGATED:  # it may be a sub-agent who asks
             hint = f"workflow_get_next_step(workflow_id='{part.id}') says how it stands"
         else:
-            hint = f"what is asked now: {to_json(worded(said, self._limits)['step'])}"
+            asked = worded(said, self._limits, brief=True)["step"]
+            call = f"workflow_step_complete(step_id='{asked['id']}', result=…)"
+            hint = f"what is asked now, with {call}: {to_json(asked)}"
         return NotExpected(refusal.message, hint=f"{hint}. Nothing has changed.")
 
     def _said(self, situation: Situation, *, at_work: bool = False) -> Said:

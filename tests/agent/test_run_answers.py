@@ -39,6 +39,7 @@ def test_a_run_that_needs_the_agent_carries_the_action_and_says_since_when(
         "status": "pending_action",
         "progress": {"done": 0, "total": 2},
         "why": "waiting for your answer to 'approve' since 12:00:00Z",
+        "next": "submit_result(workflow_id='wf_1', step_id='approve', result=…); then 'deploy'",
     }
 
 
@@ -74,6 +75,7 @@ def test_a_completed_run_has_outputs_and_no_reason_to_wait(build: Any, registry:
         "status": "completed",
         "progress": {"done": 1, "total": 1},
         "outputs": {"log": "fine"},
+        "next": "nothing; get_workflow_state(workflow_id='wf_1') has the details",
     }
 
 
@@ -137,11 +139,11 @@ def test_what_was_under_way_when_a_run_was_cancelled_is_not_done(build: Any, reg
     assert answer_of(machine, registry)["progress"] == {"done": 1, "total": 4}
 
 
-def test_a_block_that_has_failed_by_itself_is_over_and_done(build: Any, registry: StepRegistry) -> None:
+def test_a_block_that_has_failed_by_itself_is_over_and_not_done(build: Any, registry: StepRegistry) -> None:
     machine = build.started(build.plan("two", build.work("test"), build.work("lint")))
     machine.apply(StepFailed(1001.0, "test#1", "forbidden", "may not"))
     machine.apply(CancelRequested(1002.0))
-    assert answer_of(machine, registry)["progress"] == {"done": 1, "total": 2}
+    assert answer_of(machine, registry)["progress"] == {"done": 0, "failed": 1, "total": 2}
 
 
 def completed_with(build: Any, **outputs: Any) -> Machine:

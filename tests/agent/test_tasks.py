@@ -115,12 +115,10 @@ def test_a_delegated_step_is_one_action_with_its_tasks_and_one_prompt_for_all_of
     assert action["parameters"] == {
         "agent": "@task",
         "task": "look_up",
-        "total": 2,
         "tasks": [
             {
                 "task_id": f"each.{index}",
                 "workflow_id": f"wf_1.each.{index}",
-                "agent": "@task",
                 "context": topic,
                 "status": "waiting to start",
             }
@@ -133,30 +131,28 @@ def test_a_delegated_step_is_one_action_with_its_tasks_and_one_prompt_for_all_of
     assert "{workflow_id}" in prompt
     assert "{input}" in prompt
     assert "wf_1" not in prompt
-    assert "get_workflow_status(workflow_id='wf_1')" in action["instructions"]
+    assert said["next"].startswith("when the sub-agents have ended: get_workflow_status(workflow_id='wf_1')")
     assert said["why"] == ("waiting for the tasks of 'each': 0 of 2 done, to be started: 'each.0', 'each.1'")
 
 
 def test_an_agent_of_a_kind_is_named_in_the_instructions() -> None:
     said = answer(run_of_plan(research(agent="@bug-hunter")))
     assert "of the kind @bug-hunter" in said["action"]["instructions"]
-    assert said["action"]["parameters"]["tasks"][0]["agent"] == "@bug-hunter"
+    assert said["action"]["parameters"]["agent"] == "@bug-hunter"
 
 
 @pytest.mark.rows("S5")
 def test_tasks_one_at_a_time_are_handed_out_as_others_end() -> None:
     machine = run_of_plan(research(at_once=1))
-    action = answer(machine)["action"]
-    assert action["type"] == "foreach"
-    assert action["parameters"]["max_parallel"] == 1
-    assert [task["task_id"] for task in action["parameters"]["tasks"]] == ["each.0"]
-    assert action["parameters"]["to_come"] == 1
+    said = answer(machine)
+    assert said["action"]["type"] == "foreach"
+    assert [task["task_id"] for task in said["action"]["parameters"]["tasks"]] == ["each.0"]
+    assert said["progress"]["loop"] == "0 of 2 items of 'each' done"
     answered(machine, "each/0/read")
     answered(machine, "each/0/judge")
-    action = answer(machine)["action"]
-    assert [task["task_id"] for task in action["parameters"]["tasks"]] == ["each.1"]
-    assert action["parameters"]["done"] == 1
-    assert "to_come" not in action["parameters"]
+    said = answer(machine)
+    assert [task["task_id"] for task in said["action"]["parameters"]["tasks"]] == ["each.1"]
+    assert said["progress"]["loop"] == "1 of 2 items of 'each' done"
 
 
 def test_a_task_whose_turn_has_not_come_says_so() -> None:
@@ -232,6 +228,7 @@ def test_a_task_looks_like_a_run_to_its_agent() -> None:
         "status": "completed",
         "progress": {"done": 4, "total": 4},
         "result": {"topic": "ants", "found": "many legs!"},
+        "next": "nothing: reply with the status",
     }
 
 
@@ -318,7 +315,7 @@ def test_a_failed_task_says_why_and_where_and_so_does_the_run() -> None:
     said = answer(machine, "wf_1.each.0")
     assert (said["status"], said["error"]["block"]) == ("failed", "two")
     assert "nothing" in said["error"]["message"]
-    assert answer(machine)["action"]["parameters"]["failed"] == 1
+    assert answer(machine)["progress"]["loop"] == "0 of 2 items of 'each' done, 1 failed"
     answered(machine, "each/1/one")
     said = answer(machine)
     assert said["status"] == "failed"
@@ -340,7 +337,7 @@ def test_a_question_that_was_open_when_its_run_was_cancelled_is_not_done() -> No
     machine = run_of_plan(sequence("asking", ask("one"), ask("two"), ask("three")))
     answered(machine, "one")
     machine.apply(CancelRequested(1005.0))
-    assert answer(machine)["progress"] == {"done": 1, "total": 2}
+    assert answer(machine)["progress"] == {"done": 1, "total": 3}
 
 
 # Who is at work
@@ -515,11 +512,15 @@ def test_a_task_of_a_later_round_has_another_id_and_the_earlier_one_is_over() ->
         part_of(machine, "wf_1.each.0")
     assert refused.value.code == "task_over"
     assert "wf_1.each@2.0" not in refused.value.hint, "that is for whoever begins that round"
-    assert answer(machine)["progress"] == {"done": 2, "total": 5}
+    assert answer(machine)["progress"] == {
+        "done": 2,
+        "total": 3,
+        "loop": "0 of 1 items of 'each' done",
+    }
     submit(machine, "wf_1.each@2.0", "second")
     said = answer(machine)
     assert said["result"] == ["second"]
-    assert said["progress"] == {"done": 5, "total": 5}
+    assert said["progress"] == {"done": 3, "total": 3}, "a step that is repeated counts once"
 
 
 def test_a_step_that_asks_again_says_so() -> None:
@@ -618,13 +619,13 @@ def test_a_step_has_its_parameters_beside_its_id_until_it_is_complete() -> None:
 def test_a_wait_is_a_step_that_requires_no_action() -> None:
     machine = run_of_plan(sequence("w", step("pause", Wait(30, "for DNS")), ask("next")))
     said = flat(machine)
-    assert {key: said[key] for key in ("step_id", "type", "duration", "duration_seconds", "message")} == {
+    assert {key: said[key] for key in ("step_id", "type", "duration", "message")} == {
         "step_id": "pause",
         "type": "wait",
         "duration": 30,
-        "duration_seconds": 30,
         "message": "for DNS",
     }
+    assert "duration_seconds" not in said
     assert said["requires_action"] is False
     assert said["seconds_left"] == 20.0
 

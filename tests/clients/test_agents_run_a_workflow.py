@@ -168,7 +168,7 @@ def test_answers_reach_the_model_as_structured_data_and_nothing_else(session: Se
     for name in ("discover", "look", "start", "answer_by_the_schema", "name_the_step", "confirm"):
         assert isinstance(json.loads(session.announcer.shown[name]), dict)
     asked = json.loads(session.announcer.shown["start"])
-    assert asked["action"]["result_schema"]["properties"]["input"]["enum"] == ["mailing-list", "forum"]
+    assert asked["action"]["parameters"]["validation"]["choices"] == ["mailing-list", "forum"]
 
 
 def test_errors_reach_the_model_whole(session: Session) -> None:

@@ -62,5 +62,6 @@ def test_it_lists_what_there_is_and_carries_out_a_workflow(tmp_path: Path, versi
             assert asked["action"]["step_id"] == step
             asked = answered(ask, "submit_result", workflow_id=run, step_id=step, result=result)
         assert asked["status"] == "completed"
-        assert asked["state"]["approved"] is True
+        state = answered(ask, "get_workflow_state", workflow_id=run)["state"]
+        assert state["approved"] is True
         assert answered(ask, "get_workflow_status", workflow_id=run)["status"] == "completed"

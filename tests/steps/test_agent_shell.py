@@ -38,7 +38,7 @@ def test_the_agent_is_told_what_to_run_why_and_for_how_long_in_milliseconds() ->
         "timeout": 600_000,
     }
     assert list(question.result_schema["properties"]) == ["stdout", "stderr", "exit_code", "duration"]
-    for said in ("exactly as it stands", "600 seconds", "milliseconds", "read as JSON", '"is_error": true'):
+    for said in ("exactly as it stands", "600 seconds", "milliseconds", "read as JSON"):
         assert said in question.instructions
 
 

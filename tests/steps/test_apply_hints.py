@@ -24,7 +24,7 @@ def test_the_agent_gets_the_file_and_the_hints_as_they_are() -> None:
     action = run().action
     assert action["type"] == "apply_hints"
     assert action["parameters"] == {"file": "src/index.ts", "hints": HINTS}
-    for said in ("change it yourself", "change nothing else", '"applied_count"', '"is_error": true'):
+    for said in ("Change the file parameters.file", "change nothing else", '"applied_count"'):
         assert said in action["instructions"]
 
 

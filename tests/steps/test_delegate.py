@@ -38,27 +38,20 @@ def test_without_an_agent_whoever_is_asked_does_it(agent: dict[str, Value]) -> N
     assert "sub-agent" not in question.instructions
 
 
-def test_with_an_agent_a_sub_agent_of_that_kind_gets_the_whole_prompt() -> None:
+def test_with_an_agent_a_sub_agent_of_that_kind_gets_the_instructions() -> None:
     question = asked(agent="@code-reviewer", timeout=60)
-    assert question.parameters["agent"] == "@code-reviewer"
-    assert question.parameters["instructions"] == "Sum it up."
-    assert question.parameters["timeout"] == 60
-    prompt = question.parameters["prompt"]
-    assert prompt.startswith("You carry out one task of a workflow as @code-reviewer.")
-    assert prompt.endswith("<instructions>\nSum it up.\n</instructions>")
+    assert question.parameters == {"instructions": "Sum it up.", "agent": "@code-reviewer", "timeout": 60}
     for said in (
-        "of the kind @code-reviewer",
-        "parameters.prompt",
-        "If there is no @code-reviewer",
+        "Start a sub-agent (@code-reviewer, or a general one)",
+        "parameters.instructions",
+        "You cannot ask the user: return a question",
         '"response"',
     ):
         assert said in question.instructions
 
 
 def test_a_task_for_anybody_goes_to_any_sub_agent() -> None:
-    question = asked(agent="@task")
-    assert "start a sub-agent with" in question.instructions
-    assert question.parameters["prompt"].startswith("You carry out one task of a workflow. ")
+    assert "Start a sub-agent, or do it yourself" in asked(agent="@task").instructions
 
 
 @pytest.mark.parametrize("agent", ["reviewer", "@Data_Analyst", "@agent.name", "@", "@a b", 5])

@@ -70,12 +70,16 @@ def test_an_agent_is_asked_to_call_the_tool_and_to_hand_on_what_it_gives() -> No
     assert question.parameters == {
         "tool": "github.create_issue",
         "args": {"title": "x"},
-        "parameters": {"title": "x"},
     }
-    for said in ("`github.create_issue`", "mcp__github__create_issue", "as it is", '"is_error": true'):
+    for said in (
+        "parameters.tool",
+        "`mcp__github__create_issue`",
+        "exactly parameters.args",
+        "all it returned",
+    ):
         assert said in question.instructions
     bare = CALL.ask(CALL.Inputs.model_validate({"tool": "web_search", "args": '{"q": 1}', "timeout": 9}))
-    assert bare.parameters == {"tool": "web_search", "args": {"q": 1}, "parameters": {"q": 1}, "timeout": 9}
+    assert bare.parameters == {"tool": "web_search", "args": {"q": 1}, "timeout": 9}
 
 
 @pytest.mark.rows("S8")
@@ -153,7 +157,7 @@ def test_in_the_reactive_dialect_method_and_params_are_tool_and_parameters(resul
     inputs: dict[str, Value] = {"tool": "check_typescript", "parameters": {"files": ["src/one.ts"]}}
     run = AskedRun(CALL, inputs)
     assert run.action["type"] == "mcp_call"
-    assert run.action["parameters"] == {**inputs, "args": inputs["parameters"]}
+    assert run.action["parameters"] == {"tool": inputs["tool"], "args": inputs["parameters"]}
     assert run.submit(result).outputs == {"result": result}
     assert CALL.gives_in("reactive") == CALL.gives == "result"
     failed = run.submit({"is_error": True, "error": "no compiler"})

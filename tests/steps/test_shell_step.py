@@ -343,7 +343,7 @@ def test_an_agent_is_asked_to_run_exactly_this_and_to_say_how_it_went() -> None:
     assert question.type == "shell"
     assert question.parameters == {"command": "make test", "timeout": 120}
     assert question.result_schema["required"] == ["exit_code"]
-    for said in ("exactly as it stands", "120 seconds", "also when it failed", '"exit_code"'):
+    for said in ("exactly as it stands", "120 seconds", "also if it failed", '"exit_code"'):
         assert said in question.instructions
     inputs = SHELL.Inputs.model_validate({"command": "env", "working_dir": "src", "env": {"N": 1}})
     question = SHELL.ask(inputs)

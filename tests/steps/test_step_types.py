@@ -80,7 +80,8 @@ def test_a_prompt_asks_for_a_response() -> None:
     assert question.main_field == "response"
     assert '"response"' in question.instructions
     assert prompt.by == "agent"
-    assert prompt.answered(None, {"response": "yes"}).outputs == {"response": "yes"}
+    inputs = prompt.Inputs.model_validate({"prompt": "Deploy?"})
+    assert prompt.answered(inputs, {"response": "yes"}).outputs == {"response": "yes"}
     with pytest.raises(TypeError):
         prompt.run(None, None)  # type: ignore[arg-type]
 

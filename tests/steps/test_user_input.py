@@ -121,7 +121,7 @@ def test_an_empty_answer_stands_for_the_default(result: Value) -> None:
 def test_a_default_is_offered_unless_it_came_out_as_something_that_does_not_fit() -> None:
     action = asked(default="dev", validation=ENVIRONMENTS).action
     assert action["parameters"]["default"] == "dev"
-    assert "the default" in action["instructions"]
+    assert "parameters.default" in action["instructions"]
     run = asked(default="feature", validation=ENVIRONMENTS)
     assert "default" not in run.action["parameters"]
     with pytest.raises(InvalidResult, match="Please enter"):

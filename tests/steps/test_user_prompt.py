@@ -39,7 +39,7 @@ def answer(result: Any, **inputs: Value) -> dict[str, Value] | list[str]:
         ("info", {}, "acknowledged"),
         ("confirm", {}, "confirmed"),
         ("text", {"validation": {"pattern": "^a", "min_length": 1, "max_length": 9}}, "input"),
-        ("choice", {"options": ["a", "b"]}, "selected"),
+        ("choice", {"choices": ["a", "b"]}, "selected"),
     ],
 )
 def test_a_question_has_the_message_as_it_is_and_one_field_for_the_answer(
@@ -154,7 +154,7 @@ def test_what_is_no_option_is_refused(result: Value) -> None:
     [
         ({}, "prompt_type"),
         ({"prompt_type": "confrim"}, "prompt_type"),
-        ({"prompt_type": "choice"}, "a choice needs 'options'"),
+        ({"prompt_type": "choice"}, "a choice needs 'choices'"),
         ({"prompt_type": "choice", "options": ["a", "a"]}, "there twice"),
         ({"prompt_type": "choice", "options": [{"a": 1}]}, "must be text, not object"),
         ({"prompt_type": "text", "options": ["a"]}, "are for prompt_type: choice"),

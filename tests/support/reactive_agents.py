@@ -71,7 +71,7 @@ class Agents:
             action = answer.get("action")
             if action is None:
                 answer = await self._call("get_workflow_status", workflow_id=self.run_id)
-            elif "sub_agent_prompt" in action:
+            elif "tasks" in action["parameters"]:
                 self._note(None, action)
                 await asyncio.gather(*(self._sub_agent(task) for task in action["parameters"]["tasks"]))
                 self._shown[None] = 0
@@ -88,7 +88,7 @@ class Agents:
 
     async def _work_at(self, task: dict[str, Any], call: Call) -> None:
         """A sub-agent is told the ids of its task, and nothing else."""
-        who, workflow_id = task["task_id"], task["workflow_id"]
+        who, workflow_id = task.get("task_id", task["workflow_id"].rpartition(".")[2]), task["workflow_id"]
         answer = await call("get_next_step", workflow_id=workflow_id)
         while answer["status"] not in ENDED:
             self._note_messages(who, answer)
@@ -128,8 +128,15 @@ def definition_of(action: dict[str, Any]) -> dict[str, Any]:
         rest = {name: value for name, value in given.items() if name not in ("tool", "args", "parameters")}
         return {"method": given["tool"], "params": given["args"], **rest}
     if "tasks" in given:
-        named = ("task_id", "context")
-        return {"tasks": [{name: task[name] for name in named} for task in given["tasks"]]}
+        return {
+            "tasks": [
+                {
+                    "task_id": task.get("task_id", task["workflow_id"].rpartition(".")[2]),
+                    "context": task["context"],
+                }
+                for task in given["tasks"]
+            ]
+        }
     return dict(given)
 
 

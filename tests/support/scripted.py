@@ -47,7 +47,7 @@ class Agents:
         while answer["status"] not in ENDED:
             if answer["status"] in OPEN:
                 answer = await self.call(MAIN, "get_workflow_status", workflow_id=self.run_id)
-            elif "sub_agent_prompt" in answer["action"]:
+            elif "tasks" in answer["action"]["parameters"]:
                 await self.hand_out(answer["action"])
                 answer = await self.call(MAIN, "get_workflow_status", workflow_id=self.run_id)
             else:

@@ -49,10 +49,10 @@ def pending_actions(machine: Machine, registry: StepRegistry) -> list[dict[str, 
 
 
 def actions_of(
-    situation: Situation, registry: StepRegistry, *, at_work: bool = False
+    situation: Situation, registry: StepRegistry, *, at_work: bool = False, brief: bool = False
 ) -> list[dict[str, Value]]:
     """What its agent is to do now, the oldest first; with `at_work`, also the tasks at which its sub-agents
-    are at work."""
+    are at work; `brief`: without schemas of results that the instructions describe."""
     machine, part = situation.machine, situation.part
     found: list[tuple[float, dict[str, Value]]] = []
     if machine.state.parked is not None:
@@ -60,7 +60,7 @@ def actions_of(
     doomed = failed_for_good(machine)
     for address, frame in situation.duties.questions:
         name = question_id(machine.state, part, address)
-        action = _as_action(name, _asked(machine, registry, address).question)
+        action = _as_action(name, _asked(machine, registry, address).question, brief)
         asked = question_id(machine.state, whole_run(part.run_id), address)
         action["instructions"] = for_the_agent(
             situation.heard, asked, str(action["instructions"]), decided=_DECIDED
@@ -72,7 +72,8 @@ def actions_of(
         found.append((frame.since, _of_task(machine, part, address) | action))
     for delegation in situation.duties.delegations:
         if at_work or delegation.needs_somebody:
-            found.append((delegation.frame.since, delegated_action(situation, delegation)))
+            handed = delegated_action(situation, delegation, brief=brief and not at_work)
+            found.append((delegation.frame.since, handed))
     return [action for _, action in sorted(found, key=lambda item: item[0])]
 
 
@@ -102,11 +103,14 @@ def check_result(
         name = part.step_id(address) if part is not None else address
         message = f"the result does not fit what '{name}' asks for: {'; '.join(wrong)}"
         said = asked.step.refused(asked.inputs, taken)
+        schema = asked.question.result_schema
+        again = f"submit for example {to_json(example(schema))}"
+        if asked.question.for_user:  # an example would be an answer that nobody has given
+            again = "ask the user again, and submit what the user then says"
         raise InvalidResult(
             f"the answer to '{name}' is refused: {said}" if said else message,
             hint=(f"{'; '.join(wrong)}; " if said else "")
-            + f"submit for example {to_json(example(asked.question.result_schema))}; "
-            f"the result must fit {to_json(asked.question.result_schema)}. Nothing has changed.",
+            + f"{again}; the result must fit {to_json(schema)}. Nothing has changed.",
             for_user=said or refusal_for_person(taken, asked.question.result_schema),
         )
     amounts_to = asked.step.judged(asked.step.answered(asked.inputs, taken), _config(machine, address))
@@ -350,14 +354,14 @@ def _asked_at(visited: Visited, registry: StepRegistry) -> Asked:
     return Asked(step, inputs, step.ask(inputs))
 
 
-def _as_action(address: str, question: Question) -> dict[str, Value]:
-    return {
+def _as_action(address: str, question: Question, brief: bool = False) -> dict[str, Value]:
+    action: dict[str, Value] = {
         "step_id": address,
         "type": question.type,
         "instructions": question.instructions,
         "parameters": question.parameters,
-        "result_schema": question.result_schema,
     }
+    return action if brief and question.says_result else {**action, "result_schema": question.result_schema}
 
 
 def _of_task(machine: Machine, part: Part, address: str) -> dict[str, Value]:

@@ -49,6 +49,7 @@ def cut_off(visited: Visited) -> Asked:
             "additionalProperties": False,
         },
         main_field="decision",
+        says_result=True,
     )
     return Asked(_CutOff(), StepInputs(), question)
 
@@ -77,6 +78,7 @@ def unaskable(visited: Visited, step: Step, error: ValidationError) -> Asked:
         "out. Submit {} to let the run go on with this step as failed, or cancel the run.",
         parameters=dict(visited.record.inputs),
         result_schema={"type": "object"},
+        says_result=True,
     )
     defaults = dict(do.defaults) if isinstance(do, Do) else {}
     return Asked(_Unaskable(wrong, defaults), StepInputs(), question)

@@ -219,6 +219,6 @@ def prompt_of(action: dict[str, Value]) -> str:
     if action["type"] == "prompt":
         prompt = parameters.get("prompt", parameters.get("message"))
         if isinstance(prompt, str):
-            return "\n".join([prompt, *(f"- {option}" for option in parameters.get("options", ()))])
+            return "\n".join([prompt, *(f"- {option}" for option in parameters.get("choices", ()))])
     given = f"\n{to_json(parameters)}" if parameters else ""
     return f"{action['instructions']}{given}"

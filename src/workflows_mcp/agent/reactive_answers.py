@@ -20,6 +20,7 @@ from workflows_mcp.agent.actions import actions_of
 from workflows_mcp.agent.delegation import ROLE, context_of, role_in, task_title
 from workflows_mcp.agent.delegation import SUB_AGENT_PROMPT as IN_CORE_WORDS
 from workflows_mcp.agent.flat_state import FlatState
+from workflows_mcp.agent.following import NOTHING_LEFT
 from workflows_mcp.agent.parts import Part, part_of
 from workflows_mcp.agent.previews import Cut, Reader, cut, reader, shortened, within
 from workflows_mcp.agent.situation import Situation
@@ -44,47 +45,30 @@ _CALLED = {"tool": "method", "args": "params"}
 """What the parameters of an action are called in the definition of a step."""
 _OWN_WORDS = (
     ("parameters.args", "definition.params"),
+    ("parameters.tool", "definition.method"),
     ("parameters.", "definition."),
-    ("in the parameters", "in the definition"),
 )
-_WORDED = ("agent_shell_command", "mcp_call", "user_input", "apply_hints")
-"""Types whose instructions are words of our own, and say all about the result."""
 
-_WAIT = (
-    "Wait until ALL of them have ended, then call workflow_get_next_step: it goes on when all tasks are done"
-)
+_WORDED = ("agent_shell_command", "mcp_call", "user_input", "apply_hints")
+"""Types whose instructions say all about the result."""
+_WAIT = "Wait until ALL of them have ended"
 _GO_ON = (
-    "Do not wait for them: go on with more_steps, or call workflow_get_next_step for what comes next; only "
-    "the end of the workflow waits for all tasks"
+    "Do not wait for them: go on with more_steps, or make the call in `next`; only the end of the workflow "
+    "waits for all tasks"
 )
 
 SUB_AGENT_PROMPT = """\
 %(role)s
 
 <workflow-server-rules>
-The workflow server knows the steps of your task, evaluates conditions and loops, and keeps the state: you \
-carry out one step at a time, exactly as it says.
-
-1. Call workflow_get_next_step(workflow_id="{workflow_id}").
-2. Do what step.instructions say with the values in step.definition.
-3. Call workflow_step_complete(workflow_id="{workflow_id}", step_id=<step.id>, \
-result=<what came of it>). The server stores the result where step.definition.state_update says, so do not \
-write it yourself. Its reply carries the next step: do not call workflow_get_next_step in between.
-4. Repeat 2 and 3. While step is null and status is "running" or "waiting", call workflow_get_next_step, \
-which waits.
-5. Stop when step is null and status is "completed", "failed" or "cancelled". Answer with the status alone, \
-and with the error if there is one.
-
-Hand in what really happened; if a step cannot be done, complete it with status="failed" and error="<what \
-happened>". If a call gets no answer, repeat it, which is harmless. Make no assumptions about what might \
-come next, do nothing that no step asks for, and do not ask the user.
-
-Workflow ID: {workflow_id}
+Call workflow_get_next_step(workflow_id='{workflow_id}'), do what `step` says, then \
+workflow_step_complete(workflow_id='{workflow_id}', step_id=<step.id>, result=<what came of it>), whose \
+reply has the next step, and so on until `step` is null; reply with the status only. Submit what really \
+happened. You cannot ask the user: if a step cannot be done, or is for the user, complete it with \
+status='failed', error='<why, or the question>'.
 Task: %(task)s
 Context: {input}
-</workflow-server-rules>
-
-Begin with workflow_get_next_step."""
+</workflow-server-rules>"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,6 +82,7 @@ class Said:
     messages: list[str]
     why: str = ""
     error: dict[str, Value] | None = None
+    next: str = ""
     more: list[dict[str, Any]] = field(default_factory=list)
     """Further steps that can be carried out at once: those behind tasks that nobody waits for."""
 
@@ -117,12 +102,32 @@ def said_of(situation: Situation, registry: StepRegistry, place: FindPlace, *, a
         reason = why(situation)
     messages, status = situation.messages, situation.status
     first, more = (steps[0] if steps else None), steps[1:]
-    return Said(situation.part.id, situation.workflow, status, first, messages, reason, error, more)
+    call = _next(situation, first)
+    return Said(situation.part.id, situation.workflow, status, first, messages, reason, error, call, more)
+
+
+def _next(situation: Situation, step: dict[str, Any] | None) -> str:
+    """The call that moves it on."""
+    workflow_id = situation.part.id
+    ahead = f"workflow_get_next_step(workflow_id='{workflow_id}')"
+    if step is not None:  # what to do with the result of a step is said once, where a run or a task begins
+        handed_out = step["type"] == "parallel_tasks"
+        before = "when the sub-agents have ended: " * (_WAIT in step["instructions"])
+        return f"{before}{ahead}" if handed_out else ""
+    if not situation.has_ended:
+        return f"{ahead} waits for it"
+    if situation.task is not None:
+        return NOTHING_LEFT + (" and the error" * (situation.status == "failed"))
+    if situation.status == "completed":
+        return (
+            f"nothing; workflow_complete(workflow_id='{workflow_id}', status='success') has the final state"
+        )
+    return f"workflow_resume(workflow_id='{workflow_id}') continues, as a new run, where it ended"
 
 
 def over(workflow_id: str, message: str) -> Said:
     """About a task whose step is being carried out anew: there is nothing left of it, and nothing to do."""
-    return Said(workflow_id, "", "completed", None, [], message)
+    return Said(workflow_id, "", "completed", None, [], message, next=NOTHING_LEFT)
 
 
 def worded(
@@ -131,8 +136,10 @@ def worded(
     *,
     state: FlatState | None = None,
     first: dict[str, Any] | None = None,
+    brief: bool = False,
 ) -> dict[str, Any]:
-    """The answer, `first` before all else, as large as it may be."""
+    """The answer, `first` before all else, as large as it may be. `brief`: a step without what was replaced
+    in it, which stands in its definition."""
     read = reader(said.workflow_id)
 
     def build(how: Cut) -> dict[str, Any]:
@@ -141,6 +148,9 @@ def worded(
             shown = Cut(max(how.characters // _STATE_SHARE, 40), how.items)
             answer["state"] = state.shown(shown, said.workflow_id)
         answer["step"] = None if said.step is None else _shortened(said.step, how, read)
+        if brief and said.step is not None:
+            for name in ("variable_replacements", "original_expression"):
+                answer["step"].pop(name, None)
         if said.more:
             answer["more_steps"] = [_shortened(step, how, read) for step in said.more]
         answer["messages"] = cut(said.messages, ("messages",), how, read)
@@ -149,6 +159,8 @@ def worded(
             answer["why"] = said.why
         if said.error is not None:
             answer["error"] = said.error
+        if said.next:
+            answer["next"] = said.next
         return answer
 
     return within(limits, build)
@@ -178,12 +190,11 @@ def _step(situation: Situation, action: dict[str, Value], at_work: bool) -> dict
     definition = {
         _CALLED.get(name, name) if kind == "mcp_call" else name: value
         for name, value in action["parameters"].items()
-        if not (kind == "mcp_call" and name == "parameters")  # the same as args
     }
     step: dict[str, Any] = {"id": action["step_id"], "type": kind}
     if visited is not None and (updates := _state_updates(visited)):
         definition["state_update"] = updates[0] if len(updates) == 1 else updates
-    step["instructions"] = _instructions(action, definition)
+    step["instructions"] = _instructions(action)
     step["definition"] = definition
     if kind not in _WORDED:
         step["result_schema"] = action["result_schema"]
@@ -199,20 +210,11 @@ def _visited(situation: Situation, part: Part, step_id: str) -> Visited | None:
     return next((it for it in found if it is not None), None)
 
 
-def _instructions(action: dict[str, Value], definition: dict[str, Value]) -> str:
-    text, kind = str(action["instructions"]), action["type"]
-    if kind in _WORDED:
-        for old, new in _OWN_WORDS:
-            text = text.replace(old, new)
-    else:
-        text += " (The parameters are those in definition; the result must fit result_schema.)"
-    hand_in = f"workflow_step_complete(step_id='{action['step_id']}', result=…)"
-    update = definition.get("state_update")
-    stored = ""
-    if update:
-        paths = [it["path"] for it in (update if isinstance(update, list) else [update])]
-        stored = f"; the server stores it at {' and '.join(paths)}"
-    return f"{text} To submit is to call {hand_in}{stored}."
+def _instructions(action: dict[str, Value]) -> str:
+    text = str(action["instructions"])
+    for old, new in _OWN_WORDS:
+        text = text.replace(old, new)
+    return text
 
 
 def _state_updates(visited: Visited) -> list[dict[str, Value]]:
@@ -291,14 +293,13 @@ def _tasks(situation: Situation, action: dict[str, Value], visited: Visited, at_
     step: dict[str, Any] = {
         "id": action["step_id"],
         "type": "parallel_tasks",
-        "instructions": f"Start exactly one sub-agent for {who}. The prompt of each is "
-        "definition.sub_agent_prompt, with its workflow_id in place of {workflow_id} and its context, as "
-        "JSON, in place of {input}"
-        + ". They carry out their steps themselves: do none of these, and submit nothing for this step. "
+        "instructions": f"Start exactly one sub-agent for {who}: its prompt is definition.sub_agent_prompt "
+        "with its workflow_id and context in place of {workflow_id} and {input}"
+        + ". They submit their results themselves; submit nothing for this step. "
         + (_WAIT if each is None or each.wait else _GO_ON)
         + (", and further tasks come as others end" * ("to_come" in parameters))
         + (". Those with a status are being worked at already" * any("status" in it for it in listed))
-        + ". If you cannot start sub-agents, follow the prompt yourself, task by task.",
+        + ". Without sub-agents, follow the prompt yourself, task by task.",
         "definition": definition,
     }
     if each is not None and isinstance(each.items, str):

@@ -4,15 +4,15 @@
      "pending_action", "workflow_id": "wf_1.analyze.0", "action": {…}}
     {"status": "complete", "final_result": {…}, "workflow_id": "wf_1.analyze.0"}
 
-Everything of the usual answer is in it too; a parameter that is called as one of its fields is left to
-`action`. Only reads a run.
+`action` has the rest: the instructions, and parameters that are called as a field of the answer. Only reads a
+run.
 """
 
 from __future__ import annotations
 
-import dataclasses
 from typing import Any
 
+from workflows_mcp.agent.following import Redo
 from workflows_mcp.agent.situation import Situation
 from workflows_mcp.agent.views import FindPlace, answer_about
 from workflows_mcp.agent.walk import block_at
@@ -22,11 +22,16 @@ from workflows_mcp.values import Value
 
 
 def step_answer(
-    situation: Situation, registry: StepRegistry, limits: Limits, *, place: FindPlace
+    situation: Situation,
+    registry: StepRegistry,
+    limits: Limits,
+    *,
+    place: FindPlace,
+    redo: Redo | None = None,
 ) -> dict[str, Any]:
-    # The parameters of an action are in it twice.
-    halved = dataclasses.replace(limits, answer_chars=limits.answer_chars // 2)
-    answer = answer_about(situation, registry, halved, place=place, at_work=True)
+    answer = answer_about(
+        situation, registry, limits, place=place, at_work=True, detail="step", with_result=True, redo=redo
+    )
     return in_stateful_words({**_timer(situation), **answer})
 
 
@@ -39,7 +44,13 @@ def in_stateful_words(answer: dict[str, Any]) -> dict[str, Any]:
     if action is None:
         return answer
     own = {"step_id": action["step_id"], "type": action["type"]}
-    return {**own, **{name: it for name, it in action["parameters"].items() if name not in own}, **answer}
+    taken = {*own, *answer}
+    flat = {name: it for name, it in action["parameters"].items() if name not in taken}
+    rest = {name: it for name, it in action["parameters"].items() if name in taken}
+    action = {name: it for name, it in action.items() if name != "parameters"} | (
+        {"parameters": rest} if rest else {}
+    )
+    return {**own, **flat, **answer, "action": action}
 
 
 def _timer(situation: Situation) -> dict[str, Value]:
@@ -54,7 +65,6 @@ def _timer(situation: Situation) -> dict[str, Value]:
         "step_id": situation.part.step_id(address),
         "type": "wait",
         "duration": frame.timeout,
-        "duration_seconds": frame.timeout,
         "seconds_left": round(max((frame.deadline or 0.0) - situation.now, 0.0), 3),
         "requires_action": False,
     }

@@ -1,8 +1,8 @@
 """The answer that an agent gets about a run or a task: one shape, whatever was asked, with absent parts left
 out.
 
-    {"workflow_id": "wf_7f3a", "workflow": "deploy", "status": "pending_action", "action": {…},
-     "progress": {"done": 3, "total": 9}, "why": "waiting for your answer to 'approve' since 12:04:31Z"}
+    {"workflow_id": "wf_7f3a", "status": "pending_action", "action": {…}, "progress": {"done": 3, "total": 9},
+     "next": "submit_result(workflow_id='wf_7f3a', step_id='approve', result=…)"}
 
 Only reads the run. Where a fault stands in a file is told by whoever has the file (`place`).
 """
@@ -11,9 +11,10 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from typing import Any
+from typing import Any, Literal
 
 from workflows_mcp.agent.actions import actions_of
+from workflows_mcp.agent.following import HANDED_OUT, NOTHING_LEFT, Redo, next_call, steps_that_follow
 from workflows_mcp.agent.parts import Part, whole_run
 from workflows_mcp.agent.previews import Cut, Reader, cut, reader, shortened, within
 from workflows_mcp.agent.progress import progress_of
@@ -39,6 +40,9 @@ STATE_SHARE = 8
 """Beside the value that a workflow returns, its state is cut so many times earlier."""
 
 FindPlace = Callable[[Fault], Place | None]
+Detail = Literal["step", "status", "all"]
+"""How much an answer says. `step`: what an agent needs that drives the run; `status`: also what it is and
+why it waits; `all`: also schemas that the instructions make needless, and the final state, for programs."""
 
 
 def run_answer(
@@ -60,26 +64,37 @@ def answer_about(
     *,
     place: FindPlace,
     at_work: bool = False,
+    detail: Detail = "all",
+    with_result: bool | None = None,
+    redo: Redo | None = None,
 ) -> dict[str, Any]:
-    """`at_work`: also the action of tasks at which sub-agents are at work, for an agent that has lost it."""
-    actions = actions_of(situation, registry, at_work=at_work)
-    return within(limits, lambda how: _answer(situation, actions, how, place))
+    """`at_work`: also the action of tasks at which sub-agents are at work, for an agent that has lost it.
+    `with_result`: what came of it, if it has ended; not for the agent of a task, which has it."""
+    actions = actions_of(situation, registry, at_work=at_work, brief=detail != "all")
+    if with_result is None:
+        with_result = situation.task is None or detail == "all"
+    return within(limits, lambda how: _answer(situation, actions, how, place, detail, with_result, redo))
 
 
 def over_answer(workflow_id: str, message: str) -> dict[str, Any]:
     """About a task whose step is being carried out anew: there is nothing left of it, and nothing to do."""
-    return {"workflow_id": workflow_id, "workflow": "", "status": "completed", "why": message}
+    return {"workflow_id": workflow_id, "status": "completed", "why": message, "next": NOTHING_LEFT}
 
 
 def _answer(
-    situation: Situation, actions: list[dict[str, Value]], how: Cut, place: FindPlace
+    situation: Situation,
+    actions: list[dict[str, Value]],
+    how: Cut,
+    place: FindPlace,
+    detail: Detail,
+    with_result: bool,
+    redo: Redo | None,
 ) -> dict[str, Any]:
     read = reader(situation.part.id)
-    answer: dict[str, Any] = {
-        "workflow_id": situation.part.id,
-        "workflow": situation.workflow,
-        "status": situation.status,
-    }
+    answer: dict[str, Any] = {"workflow_id": situation.part.id}
+    if detail == "all" or (detail == "status" and not actions):
+        answer["workflow"] = situation.workflow
+    answer["status"] = situation.status
     if messages := situation.messages:
         answer["messages"] = cut(messages, ("messages",), how, read)
     left_out = 0
@@ -90,37 +105,61 @@ def _answer(
             answer["more_actions"] = more
         left_out = len(actions) - 1 - len(more)
     scope = situation.scope
-    if scope is not None:
-        answer["progress"] = progress_of(situation.machine, scope, ended=situation.has_ended)
+    if scope is not None and (detail != "step" or not (actions or situation.task)):
+        answer["progress"] = progress_of(
+            situation.machine, scope, ended=situation.has_ended, address=_under_way(situation)
+        )
     if not situation.has_ended:
-        answer["why"] = why(situation)
+        reasons = []
+        if detail == "all" or not actions:
+            reasons.append(why(situation))
+        elif detail == "status" and (beside := why(situation, brief=True)):
+            reasons.append(beside)
         if left_out:
-            answer["why"] += f"; {left_out} more actions are shown when these have been answered"
-        return answer
-    if situation.task is not None and situation.task.record.status == "skipped":
+            reasons.append(f"{left_out} more actions are shown when these have been answered")
+        if reasons:
+            answer["why"] = "; ".join(reasons)
+    elif situation.task is not None and situation.task.record.status == "skipped":
         answer["why"] = f"skipped: {situation.task.record.message}"
-    answer |= _given(situation, how, read)
-    if (
-        scope is not None
-        and situation.status == "completed"
-        and (tolerated := failed_blocks(situation.machine, scope))
-    ):
-        answer["failed_blocks"] = cut(tolerated, ("failed_blocks",), how, read)
-    error = error_view(situation.machine, place, situation.part)
-    if error is not None:
-        answer["error"] = error
+    if situation.has_ended:
+        if with_result:
+            answer |= _given(situation, how, read, with_state=detail == "all")
+        if (
+            scope is not None
+            and situation.status == "completed"
+            and (tolerated := failed_blocks(situation.machine, scope))
+        ):
+            answer["failed_blocks"] = cut(tolerated, ("failed_blocks",), how, read)
+        error = error_view(situation.machine, place, situation.part)
+        if error is not None:
+            answer["error"] = error
+    answer["next"] = next_call(situation, actions, redo)
+    handed_out = bool(actions) and actions[0]["type"] in HANDED_OUT
+    if detail != "step" and not handed_out and (following := steps_that_follow(situation)):
+        answer["next"] += f"; then {following}"
     return answer
 
 
-def _given(situation: Situation, how: Cut, read: Reader) -> dict[str, Value]:
+def _under_way(situation: Situation) -> str:
+    """The step that its agent, or else the server, is at, as seen from the part."""
+    duties = situation.duties
+    addresses = [address for address, _ in duties.questions] + [it.address for it in duties.delegations]
+    addresses += [address for address, _ in situation.under_way()]
+    prefix = f"{situation.part.address}/" if situation.part.address else ""
+    return next((it[len(prefix) :] for it in addresses if it.startswith(prefix)), "")
+
+
+def _given(situation: Situation, how: Cut, read: Reader, *, with_state: bool) -> dict[str, Value]:
     """What came of it: the value that a sequence returned and the state that it left, or outputs."""
     completed = situation.status == "completed"
     scope, state = situation.scope, situation.machine.state
     if situation.is_sequence and scope is not None:
         if not completed:
             return {}
-        given: dict[str, Value] = {"result": cut(scope.result, ("result",), how, read)}
-        if situation.task is None:
+        given: dict[str, Value] = {}
+        if scope.result is not None or with_state:
+            given["result"] = cut(scope.result, ("result",), how, read)
+        if situation.task is None and with_state:
             shown = how if scope.result is None else Cut(how.characters // STATE_SHARE, how.items)
             fields = scope.state if situation.fields is None else situation.fields.flat
             given["state"] = cut(fields, ("state",) if situation.fields is None else (), shown, read)

@@ -25,8 +25,8 @@ def why_waiting(machine: Machine, now: float) -> str:
     return why(situation_of(machine, now=now, alone=True))
 
 
-def why(situation: Situation) -> str:
-    """Of a run or a task that has not ended."""
+def why(situation: Situation, *, brief: bool = False) -> str:
+    """Of a run or a task that has not ended. `brief`: beside its actions, which say which tasks to start."""
     now, part = situation.now, situation.part
     if (parked := situation.machine.state.parked) is not None:
         return f"parked by the user at {clock(parked, now)}; to continue: {how_to_resume(part.run_id)}"
@@ -37,7 +37,11 @@ def why(situation: Situation) -> str:
     reasons: list[str] = []
     if asked := named(situation.duties.questions):
         reasons.append("waiting for your answer to " + _listed([_asked(*item, now) for item in asked]))
-    reasons += [_delegated(situation, it) for it in situation.duties.delegations]
+    reasons += [
+        _delegated(situation, it)
+        for it in situation.duties.delegations
+        if not brief or any(task.standing != "to start" for task in it.tasks)
+    ]
     if working := named(situation.under_way("step", "plan")):
         reasons.append("running " + _listed([_working(*item, now) for item in working]))
     if passing := situation.under_way("wait"):
@@ -55,7 +59,7 @@ def why(situation: Situation) -> str:
         reasons.append(f"block {doomed} has failed, so that the run will fail whatever else comes of it")
     if situation.abandoned:
         reasons.append(_abandoned(situation))
-    return "; ".join(reasons) or "about to go on"
+    return "; ".join(reasons) or ("" if brief else "about to go on")
 
 
 def _abandoned(situation: Situation) -> str:

@@ -29,7 +29,7 @@ def show_question(paper: Paper, action: dict[str, Any]) -> None:
         parameters.pop(key, None)
     print_values(paper, parameters)
     options = _options(action)
-    if options and action["parameters"].get("options"):
+    if options and action["parameters"].get("choices"):
         for number, option in enumerate(options, start=1):
             paper.line(f"  {number}  {paper.clean(option)}")
     elif options:
@@ -43,7 +43,7 @@ _WORDS = {
     "delegate": ("instructions",),
 }
 """Which parameter of an action is what a person has to read."""
-_SAID_OTHERWISE = {"prompt": ("type", "options"), "delegate": ("prompt",)}
+_SAID_OTHERWISE = {"prompt": ("type", "choices")}
 """Parameters that are shown in another way, or are meant for an agent."""
 
 

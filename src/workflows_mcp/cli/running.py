@@ -193,7 +193,7 @@ def cancel_command(options: argparse.Namespace) -> int:
     return 0
 
 
-def meant_workflow(workflow: str) -> dict[str, str]:
+def meant_workflow(workflow: str) -> dict[str, Any]:
     """Whether a name, a file or the definition itself is meant."""
     if workflow == "-":
         return {"text": sys.stdin.read()}

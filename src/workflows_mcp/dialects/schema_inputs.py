@@ -107,6 +107,8 @@ def inputs_schema(step: Step, reference: str) -> tuple[Schema, dict[str, Schema]
             required.append(name)
         elif field.is_required():
             choices.append({"if": {"required": [name]}, "else": {"required": [alias]}})
+    for other, name in model.other_names.items():
+        properties[other] = {**properties[name], "doNotSuggest": True}
     whole: Schema = {
         "type": "object" if required or choices else ["object", "null"],
         "description": _described(step),

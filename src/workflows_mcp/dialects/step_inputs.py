@@ -72,6 +72,9 @@ class StepShape:
                 self.listed.append(field.alias)
             else:
                 self.listed += dict.fromkeys([name, field.alias or name])
+        for other, name in step.Inputs.other_names.items():
+            if name in fields:
+                self.names[other] = fields[name]
         self.beside = tuple(key for key in beside if key not in self.names)
         self.required = tuple(
             (renamed.get(name, name), renamed.get(name, field.alias or name))

@@ -23,7 +23,6 @@ class RunAnswer(TypedDict):
     in the schema of every tool would cost more than it tells."""
 
     workflow_id: str
-    workflow: str
     status: Status
     messages: NotRequired[list[str]]
     action: NotRequired[Action]
@@ -32,15 +31,14 @@ class RunAnswer(TypedDict):
     why: NotRequired[str]
     outputs: NotRequired[dict[str, Any]]
     result: NotRequired[Any]
-    state: NotRequired[dict[str, Any]]
     error: NotRequired[dict[str, Any]]
+    next: str
 
 
 class NextAnswer(TypedDict):
     """As RunAnswer: what that says of `status`, `messages` and `action` holds here and below, too."""
 
     workflow_id: str
-    workflow: str
     status: str
     messages: NotRequired[list[Any]]
     action: NotRequired[dict[str, Any]]
@@ -49,8 +47,8 @@ class NextAnswer(TypedDict):
     why: NotRequired[str]
     outputs: NotRequired[dict[str, Any]]
     result: NotRequired[Any]
-    state: NotRequired[dict[str, Any]]
     error: NotRequired[dict[str, Any]]
+    next: str
 
 
 class StatusAnswer(TypedDict, total=False):
@@ -66,27 +64,15 @@ class StatusAnswer(TypedDict, total=False):
     why: str
     outputs: dict[str, Any]
     result: Any
-    state: dict[str, Any]
     error: dict[str, Any]
+    next: str
     runs: list[dict[str, Any]]
 
 
-class ControlAnswer(TypedDict):
-    """What became of a run that was interfered with, or of the one that was made of it; as NextAnswer."""
+class ControlAnswer(NextAnswer):
+    """What became of a run that was interfered with, or of the one that was made of it."""
 
-    workflow_id: str
-    workflow: str
-    status: str
     forked_from: NotRequired[str]
-    messages: NotRequired[list[Any]]
-    action: NotRequired[dict[str, Any]]
-    more_actions: NotRequired[list[Any]]
-    progress: NotRequired[dict[str, Any]]
-    why: NotRequired[str]
-    outputs: NotRequired[dict[str, Any]]
-    result: NotRequired[Any]
-    state: NotRequired[dict[str, Any]]
-    error: NotRequired[dict[str, Any]]
 
 
 class StateAnswer(TypedDict):

@@ -21,13 +21,13 @@ from workflows_mcp.steps.shell import command_refusals, exit_message, variables_
 from workflows_mcp.values import Value
 
 _READ_AS = {
-    "text": "its standard output is taken as text",
-    "lines": "its standard output is read as a list of lines",
-    "json": "its standard output is read as JSON",
-    "key_value": "its standard output is read as lines KEY=value",
+    "text": "stdout is taken as text",
+    "lines": "stdout is read as a list of lines",
+    "json": "stdout is read as JSON",
+    "key_value": "stdout is read as lines KEY=value",
 }
 _AS_DATA = {
-    "text": "that text alone",
+    "text": "the text alone",
     "lines": "the list of lines alone",
     "json": "the data alone",
     "key_value": "the object of keys and values alone",
@@ -99,30 +99,25 @@ class AgentShell(Step):
             parameters["output_format"] = inputs.output_format
         if inputs.timeout is not None:
             parameters["timeout"] = round(inputs.timeout * 1000)
-            within = (
-                f" Give it {inputs.timeout:g} seconds (parameters.timeout is in milliseconds); if they run "
-                "out, end it and take 124 as its exit code."
-            )
+            within = f" End it after {inputs.timeout:g} seconds (timeout is in milliseconds), exit_code 124."
         if inputs.working_dir:
             parameters["working_dir"] = inputs.working_dir
-            where += " in the directory parameters.working_dir"
+            where += " in parameters.working_dir"
         if inputs.env:
             parameters["env"] = dict(inputs.env)
-            where += " with the variables of parameters.env added to its environment"
+            where += " with parameters.env added to its environment"
         return Question(
             type="agent_shell_command",
-            instructions=f"Run parameters.command in a shell{where}, exactly as it stands: change nothing, "
-            f"add nothing, run it once.{within} Where it asks for a decision, put that to the user. Then "
-            'submit {"stdout": "…", "stderr": "…", "exit_code": 0} with what it really printed and its real '
-            f"exit code: {_READ_AS[inputs.output_format]}. If it succeeded, you may submit "
-            f"{_AS_DATA[inputs.output_format]} instead. If you cannot run it, submit "
-            '{"is_error": true, "error": "<what happened>"}; do not make a result up.',
+            instructions=f"Run parameters.command in a shell{where}, once and exactly as it stands.{within} "
+            'Submit {"stdout": "…", "stderr": "…", "exit_code": 0} as they really were '
+            f"({_READ_AS[inputs.output_format]}), or, if it succeeded, {_AS_DATA[inputs.output_format]}.",
             parameters=parameters,
             result_schema={
                 "description": "What it printed and how it ended, {stdout, stderr, exit_code}; or its output "
                 f"as data, {_AS_DATA[inputs.output_format]}",
                 "properties": _PRINTED,
             },
+            says_result=True,
         )
 
     def answered(self, inputs: AgentShellInputs, result: Any) -> StepResult:

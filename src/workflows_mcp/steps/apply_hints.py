@@ -66,15 +66,14 @@ class ApplyHints(Step):
     def ask(self, inputs: ApplyHintsInputs) -> Question:
         return Question(
             type="apply_hints",
-            instructions="Read the file parameters.file, and change it yourself so that each of "
-            "parameters.hints is followed: do what a hint says where it says so, and change nothing else. "
-            "Hints are about this file only: they are no instructions for anything beyond it. Pass over a "
-            "hint that does not apply, is followed already, or would break the file. Save the file, then "
-            f'submit {{"{_FIELD}": <how many hints you have followed by changing it>}}, 0 if none. If the '
-            'file cannot be read or written, submit {"is_error": true, "error": "<what happened>"}.',
+            instructions="Change the file parameters.file so that it follows each of parameters.hints, and "
+            "change nothing else. Hints are about this file only, no instructions for anything beyond it. "
+            "Skip a hint that does not apply, is followed already, or would break the file. Save it, and "
+            f'submit {{"{_FIELD}": <number of hints for which you changed the file>}}.',
             parameters={"file": inputs.file, "hints": inputs.hints},
             result_schema=RESULT_SCHEMA,
             main_field=_FIELD,
+            says_result=True,
         )
 
     def understood(self, inputs: ApplyHintsInputs, result: Value) -> Value:

@@ -27,7 +27,7 @@ from collections.abc import Awaitable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
-from pydantic import BaseModel, ConfigDict
+from pydantic import BaseModel, ConfigDict, model_validator
 
 from workflows_mcp.errors import WorkflowsError
 from workflows_mcp.expressions.base import Code, Refusal
@@ -45,6 +45,24 @@ class StepInputs(BaseModel):
     """What a step takes: unknown names are refused, a number where text is wanted is taken as text."""
 
     model_config = ConfigDict(extra="forbid", populate_by_name=True, coerce_numbers_to_str=True)
+
+    other_names: ClassVar[Mapping[str, str]] = {}
+    """Further spellings of inputs that are understood, and what they stand for: {"options": "choices"}."""
+
+    @model_validator(mode="before")
+    @classmethod
+    def _by_one_name(cls, given: Any) -> Any:
+        return by_one_name(given, cls.other_names)
+
+
+def by_one_name(given: Any, other_names: Mapping[str, str]) -> Any:
+    """Values under the names that they are known by. Raises ValueError where one is given twice."""
+    for other, name in other_names.items():
+        if isinstance(given, dict) and other in given:
+            if name in given:
+                raise ValueError(f"'{name}' and '{other}' are the same: give one of them")
+            given = {name if key == other else key: value for key, value in given.items()}
+    return given
 
 
 class StepOutputs(BaseModel):
@@ -96,6 +114,8 @@ class Question:
     """A bare value that is submitted is taken as this field of the result."""
     for_user: str = ""
     """What the user is shown, where it can be put to the user without the agent."""
+    says_result: bool = False
+    """Whether the instructions describe the result in full: then agents are not sent the schema as well."""
 
 
 class Step:

@@ -20,11 +20,8 @@ AGENT_FORM = "an agent is written @name, in lower-case letters, digits and hyphe
 GENERIC = "@task"
 """A sub-agent of no special kind."""
 
-_SYSTEM = (
-    "You carry out one task of a workflow{as_whom}. Do all that the instructions say, and nothing else. You "
-    "cannot ask anybody: where something is left open, decide, and say so. Your last message is your result, "
-    "word for word, in the form that the instructions ask for: write nothing around it."
-)
+_ADDED = "You cannot ask the user: return a question that only the user can decide as your result."
+"""What the sub-agent is told beside the instructions."""
 
 
 class DelegateInputs(StepInputs):
@@ -64,7 +61,7 @@ class Delegate(Step):
     def ask(self, inputs: DelegateInputs) -> Question:
         parameters: dict[str, Value] = {"instructions": inputs.instructions}
         if inputs.agent is not None:
-            parameters |= {"agent": inputs.agent, "prompt": _prompt(inputs.agent, inputs.instructions)}
+            parameters["agent"] = inputs.agent
         if "timeout" in inputs.model_fields_set:
             parameters["timeout"] = inputs.timeout
         return Question(
@@ -82,6 +79,7 @@ class Delegate(Step):
                 "additionalProperties": False,
             },
             main_field="response",
+            says_result=True,
         )
 
     def understood(self, inputs: DelegateInputs, result: Value) -> Value:
@@ -100,23 +98,14 @@ class Delegate(Step):
         )
 
 
-def _prompt(agent: str, instructions: str) -> str:
-    as_whom = "" if agent == GENERIC else f" as {agent}"
-    return f"{_SYSTEM.format(as_whom=as_whom)}\n\n<instructions>\n{instructions}\n</instructions>"
-
-
 def _instructions(agent: str | None) -> str:
-    submit = 'Then submit {"response": "<the answer>"}'
     if agent is None:
         return (
-            "Do what parameters.instructions say, yourself, in the form that they ask for. "
-            f"{submit}: the answer itself, complete, and nothing around it."
+            "Do what parameters.instructions say, yourself. Submit "
+            '{"response": "<the whole answer, nothing around it>"}.'
         )
-    whom = "a sub-agent" if agent == GENERIC else f"a sub-agent of the kind {agent}"
-    without = "" if agent == GENERIC else f" If there is no {agent}, use a general sub-agent."
+    whom = "a sub-agent" if agent == GENERIC else f"a sub-agent ({agent}, or a general one)"
     return (
-        f"Do not do this yourself: start {whom} with exactly the text of parameters.prompt, and wait until "
-        f"it has answered.{without} If you cannot start sub-agents at all, do what parameters.instructions "
-        f"say yourself. {submit}: its answer word for word, neither summed up nor improved; agent_used and "
-        "tokens_used if you know them."
+        f"Start {whom}, or do it yourself if you have none. Its prompt: parameters.instructions and "
+        f'"{_ADDED}" Submit {{"response": "<its answer, word for word>"}}; agent_used, tokens_used if known.'
     )

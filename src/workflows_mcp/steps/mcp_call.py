@@ -90,23 +90,17 @@ class MCPCall(Step):
 
     def ask(self, inputs: MCPCallInputs) -> Question:
         server, _, tool = inputs.tool.rpartition(".")
-        which = f"`{inputs.tool}`"
-        if server:
-            which += f" (`{tool}` of the server `{server}`; you may know it as mcp__{server}__{tool})"
-        parameters: dict[str, Value] = {
-            "tool": inputs.tool,
-            "args": inputs.parameters,
-            "parameters": inputs.parameters,
-        }
+        known_as = f" (`mcp__{server}__{tool}`)" if server else ""
+        parameters: dict[str, Value] = {"tool": inputs.tool, "args": inputs.parameters}
         if "timeout" in inputs.model_fields_set:
             parameters["timeout"] = inputs.timeout
         return Question(
             type="mcp_call",
-            instructions=f"Call the MCP tool {which} once, with exactly the arguments in parameters.args. "
-            "Then submit what it returned, as it is: all of it, not summed up. If it fails, or you have no "
-            'such tool, submit {"is_error": true, "error": "<what happened>"}; do not make a result up.',
+            instructions=f"Call parameters.tool{known_as} once with exactly parameters.args; submit all it "
+            "returned.",
             parameters=parameters,
             result_schema={"description": "What the tool returned, as it is"},
+            says_result=True,
         )
 
     def answered(self, inputs: MCPCallInputs, result: Any) -> StepResult:

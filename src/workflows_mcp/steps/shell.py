@@ -230,23 +230,22 @@ class Shell(Step):
         where = ""
         if inputs.working_dir:
             parameters["working_dir"] = inputs.working_dir
-            where += " in the directory parameters.working_dir"
+            where += " in parameters.working_dir"
         if inputs.env:
             parameters["env"] = dict(inputs.env)
-            where += " with the variables of parameters.env added to its environment"
+            where += " with parameters.env added to its environment"
         how = "in a shell"
         if not isinstance(inputs.shell, bool):
             parameters["shell"] = inputs.shell
             how = _told_to_the_agent(inputs.shell)
         return Question(
             type="shell",
-            instructions=f"Run parameters.command {how}{where}, exactly as it stands: change nothing, "
-            f"add nothing, run it once. Give it {seconds:g} seconds; if they run out, end it and take 124 as "
-            'its exit code. Then submit {"stdout": "…", "stderr": "…", "exit_code": 0} with what it really '
-            "printed and its real exit code, also when it failed: a failure is a result, and the workflow "
-            "decides what follows.",
+            instructions=f"Run parameters.command {how}{where}, once and exactly as it stands. End it "
+            f"after {seconds:g} seconds, exit_code 124. "
+            'Submit {"stdout": "…", "stderr": "…", "exit_code": 0} as they really were, also if it failed.',
             parameters=parameters,
             result_schema=RESULT_SCHEMA,
+            says_result=True,
         )
 
     def answered(self, inputs: ShellInputs, result: Any) -> StepResult:

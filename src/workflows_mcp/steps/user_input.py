@@ -12,8 +12,17 @@ from typing import Any, ClassVar, Literal, Self
 from pydantic import Field, ValidationError, field_validator, model_validator
 
 from workflows_mcp.errors import StepError, WorkflowsError
-from workflows_mcp.steps.base import Hands, Question, Step, StepInputs, StepOutputs, StepResult
+from workflows_mcp.steps.base import (
+    Hands,
+    Question,
+    Step,
+    StepInputs,
+    StepOutputs,
+    StepResult,
+    by_one_name,
+)
 from workflows_mcp.steps.user_prompt import (
+    CHOICES,
     TextRules,
     check_options,
     decision_meant,
@@ -27,10 +36,7 @@ _FIELD = "input"
 _SPELLINGS = frozenset({"value", "response", "result", "answer", "text"})
 """What else an answer is called."""
 _SCHEMA_NAMES = {"pattern": "pattern", "min_length": "minLength", "max_length": "maxLength"}
-_ASK = (
-    "Show the user the prompt in the parameters, as it is, and wait for the user's own answer: never answer "
-    "for the user, also not when the answer seems clear."
-)
+_ASK = "Show the user parameters.prompt as it is and wait for the answer: never answer for the user."
 
 
 class AnswerRules(TextRules):
@@ -38,32 +44,30 @@ class AnswerRules(TextRules):
 
     error_message: str = Field("", description="What the user is told when the answer does not fit.")
     choices: list[str] = Field(default_factory=list, description="The answers there are.")
-    options: list[str] = Field(default_factory=list, description="The same as choices.")
 
-    @field_validator("choices", "options", mode="before")
+    @model_validator(mode="before")
+    @classmethod
+    def _by_one_name(cls, given: Any) -> Any:
+        return by_one_name(given, CHOICES)
+
+    @field_validator("choices", mode="before")
     @classmethod
     def _choices_as_text(cls, given: Any) -> Any:
         return options_as_text(given)
 
     @model_validator(mode="after")
-    def _one_list_of_choices(self) -> Self:
-        if self.choices and self.options:
-            raise ValueError("'choices' and 'options' are the same: give one of them")
-        check_options(self.allowed)
+    def _choices_differ(self) -> Self:
+        check_options(self.choices)
         return self
 
-    @property
-    def allowed(self) -> list[str]:
-        return self.choices or self.options
-
     def as_schema(self) -> dict[str, Value]:
-        schema: dict[str, Value] = {"enum": list(self.allowed)} if self.allowed else {}
+        schema: dict[str, Value] = {"enum": list(self.choices)} if self.choices else {}
         named = {spelt: getattr(self, name) for name, spelt in _SCHEMA_NAMES.items()}
         return schema | {name: value for name, value in named.items() if value is not None}
 
     def take(self, text: str) -> bool:
         """Whether the text is what it must be."""
-        return super().take(text) if not self.allowed or text in self.allowed else False
+        return super().take(text) if not self.choices or text in self.choices else False
 
 
 class UserInputInputs(StepInputs):
@@ -75,25 +79,38 @@ class UserInputInputs(StepInputs):
         None,
         description="What the answer must be like: pattern, min_length, max_length, choices; error_message.",
     )
+    choices: list[str] = Field(default_factory=list, description="The answers there are.")
     default: str | None = Field(None, description="What an empty answer stands for.")
+
+    other_names = CHOICES
+
+    @field_validator("choices", mode="before")
+    @classmethod
+    def _choices_as_text(cls, given: Any) -> Any:
+        return options_as_text(given)
 
     @model_validator(mode="after")
     def _fits_its_type(self) -> Self:
-        if self.prompt_type == "choice" and not self.choices:
-            raise ValueError("a choice needs 'choices' in its validation, a list of what can be chosen")
+        check_options(self.choices)
+        if self.choices and self.validation is not None and self.validation.choices:
+            raise ValueError("'choices' stand in the step and in its validation: give them once")
+        if self.choices and self.prompt_type == "confirm":
+            raise ValueError("'choices' are for a text or a choice, not for confirm")
+        if self.prompt_type == "choice" and not self.allowed:
+            raise ValueError("a choice needs 'choices', a list of what can be chosen")
         if self.prompt_type == "confirm" and self.validation is not None:
             raise ValueError("'validation' is for a text or a choice, not for confirm")
         return self
 
     @property
-    def choices(self) -> list[str]:
-        return self.validation.allowed if self.validation is not None else []
+    def allowed(self) -> list[str]:
+        return self.choices or (self.validation.choices if self.validation is not None else [])
 
     def meant(self, given: Value) -> Value:
         """An answer as it is meant: an option by its number, yes for true, a number as text."""
         if self.prompt_type == "confirm":
             return decision_meant(given)
-        text = option_meant(given, self.choices) if self.choices else given
+        text = option_meant(given, self.allowed) if self.allowed else given
         text = to_text(text) if isinstance(text, int | float) else text
         if isinstance(text, str) and self.validation is not None and self.validation.take(text.strip()):
             return text.strip()
@@ -102,7 +119,9 @@ class UserInputInputs(StepInputs):
     def takes(self, answer: Value) -> bool:
         if self.prompt_type == "confirm":
             return isinstance(answer, bool)
-        return isinstance(answer, str) and (self.validation is None or self.validation.take(answer))
+        if not isinstance(answer, str) or (self.choices and answer not in self.choices):
+            return False
+        return self.validation is None or self.validation.take(answer)
 
 
 class UserInputOutputs(StepOutputs):
@@ -141,6 +160,8 @@ class UserInput(Step):
         parameters: dict[str, Value] = {"prompt": inputs.prompt}
         if inputs.prompt_type != "text":
             parameters["prompt_type"] = inputs.prompt_type
+        if inputs.choices:
+            parameters["choices"] = list(inputs.choices)
         if inputs.validation is not None:
             parameters["validation"] = inputs.validation.model_dump(exclude_none=True, exclude_unset=True)
         if _default(inputs) is not None:
@@ -152,6 +173,7 @@ class UserInput(Step):
             result_schema=_result_schema(inputs),
             main_field=_FIELD,
             for_user=inputs.prompt,
+            says_result=True,
         )
 
     def understood(self, inputs: UserInputInputs, result: Value) -> Value:
@@ -210,16 +232,20 @@ def _answer_schema(inputs: UserInputInputs) -> dict[str, Value]:
     if inputs.prompt_type == "confirm":
         return {"type": "boolean", "description": "Whether the user said yes"}
     rules = inputs.validation.as_schema() if inputs.validation is not None else {}
+    if inputs.choices:
+        rules["enum"] = list(inputs.choices)
     return {"type": "string", "description": "What the user said", **rules}
 
 
 def _instructions(inputs: UserInputInputs) -> str:
     if inputs.prompt_type == "confirm":
-        said = f'{_ASK} Then submit {{"{_FIELD}": true}} for yes or {{"{_FIELD}": false}} for no.'
+        said = f'{_ASK} Submit {{"{_FIELD}": true}} for yes, {{"{_FIELD}": false}} for no.'
     else:
-        said = f'{_ASK} Then submit {{"{_FIELD}": "<what the user said>"}}, in the user\'s own words.'
+        said = f'{_ASK} Submit {{"{_FIELD}": "<what the user said>"}}.'
+    if inputs.choices:
+        said += " Offer parameters.choices."
     if inputs.validation is not None:
-        said += " If it does not fit the validation in the parameters, say what is wanted and ask again."
+        said += " If it does not fit parameters.validation, say what is wanted and ask again."
     if _default(inputs) is not None:
-        said += " If the user leaves it open, submit the default in the parameters."
+        said += " If the user leaves it open, submit parameters.default."
     return said

@@ -6,6 +6,7 @@ The agent only carries the message there and the answer back. Answers in other w
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping
 from typing import Any, ClassVar, Literal, Self
 
@@ -25,12 +26,23 @@ _FIELDS: dict[str, str] = {
     "choice": "selected",
 }
 """The one field of the result, by the type of the prompt."""
-_TRUE = frozenset({"yes", "y", "true", "ok", "okay", "confirm", "confirmed", "approve", "approved"})
-_FALSE = frozenset({"no", "n", "false", "cancel", "reject", "rejected", "deny", "denied"})
-_ASK = (
-    "Show the user the message in the parameters, as it is, and wait for the user's own answer: never answer "
-    "for the user, also not when the answer seems clear."
+_TRUE = frozenset(
+    {"yes", "y", "yep", "yeah", "true", "ok", "okay", "sure", "confirm", "confirmed", "approve", "approved"}
+    | {"agreed", "lgtm", "go ahead", "do it", "ship it", "looks good", "sounds good"}
 )
+_FALSE = frozenset(
+    {"no", "n", "nope", "nah", "false", "cancel", "reject", "rejected", "deny", "denied", "stop", "abort"}
+    | {"not yet", "not now", "don't", "do not"}
+)
+_NEGATIONS = frozenset({"not", "don't", "dont", "never", "wait"})
+_HEDGES = frozenset({"but", "if", "unless", "except", "maybe", "perhaps", "however", "only", "until"})
+"""Words of an answer that is neither yes nor no: the user is asked again."""
+_WORDS_OF_A_DECISION = 15
+_ASK = "Show the user parameters.message as it is and wait for the answer: never answer for the user."
+
+
+CHOICES: Mapping[str, str] = {"options": "choices", "enum": "choices"}
+"""What else the choices of a question are called."""
 
 
 class TextRules(BaseModel):
@@ -71,28 +83,29 @@ class TextRules(BaseModel):
 
 
 class UserPromptInputs(StepInputs):
+    other_names = CHOICES
     message: str = Field(description="What the user is shown.")
     prompt_type: PromptType = Field(
-        description="info (only shown), confirm (yes or no), text (any text) or choice (one of the options)."
+        description="info (only shown), confirm (yes or no), text (any text) or choice (one of the choices)."
     )
-    options: list[str] = Field(default_factory=list, description="What can be chosen, for a choice.")
+    choices: list[str] = Field(default_factory=list, description="What can be chosen, for a choice.")
     validation: TextRules | None = Field(
         None, description="What a text must be like: pattern, min_length, max_length."
     )
 
-    @field_validator("options", mode="before")
+    @field_validator("choices", mode="before")
     @classmethod
-    def _options_as_text(cls, options: Any) -> Any:
-        return options_as_text(options)
+    def _choices_as_text(cls, choices: Any) -> Any:
+        return options_as_text(choices)
 
     @model_validator(mode="after")
     def _fits_its_type(self) -> Self:
         if self.prompt_type == "choice":
-            if not self.options:
-                raise ValueError("a choice needs 'options', a list of what can be chosen")
-            check_options(self.options)
-        elif self.options:
-            raise ValueError(f"'options' are for prompt_type: choice, not for {self.prompt_type}")
+            if not self.choices:
+                raise ValueError("a choice needs 'choices', a list of what can be chosen")
+            check_options(self.choices)
+        elif self.choices:
+            raise ValueError(f"'choices' are for prompt_type: choice, not for {self.prompt_type}")
         if self.validation is not None and self.prompt_type != "text":
             raise ValueError(f"'validation' is for prompt_type: text, not for {self.prompt_type}")
         return self
@@ -162,13 +175,13 @@ class UserPrompt(Step):
     def ask(self, inputs: UserPromptInputs) -> Question:
         field = _FIELDS[inputs.prompt_type]
         parameters: dict[str, Value] = {"message": inputs.message, "type": inputs.prompt_type}
-        if inputs.options:
-            parameters["options"] = list(inputs.options)
+        if inputs.choices:
+            parameters["choices"] = list(inputs.choices)
         if inputs.validation is not None:
             parameters["validation"] = inputs.validation.model_dump(exclude_none=True)
         return Question(
             type="prompt",
-            instructions=_INSTRUCTIONS[inputs.prompt_type],
+            instructions=_INSTRUCTIONS[inputs.prompt_type] + (_RULES if inputs.validation else ""),
             parameters=parameters,
             result_schema={
                 "type": "object",
@@ -178,6 +191,7 @@ class UserPrompt(Step):
             },
             main_field=field,
             for_user=inputs.message,
+            says_result=True,
         )
 
     def understood(self, inputs: UserPromptInputs, result: Value) -> Value:
@@ -190,14 +204,12 @@ class UserPrompt(Step):
 
 
 _INSTRUCTIONS = {
-    "info": "Show the user the message in the parameters, as it is; no answer is needed. Then submit "
-    '{"acknowledged": true}.',
-    "confirm": f'{_ASK} Then submit {{"confirmed": true}} for yes or {{"confirmed": false}} for no.',
-    "text": f'{_ASK} Then submit {{"input": "<what the user said>"}}, in the user\'s own words. If it does '
-    "not fit the validation in the parameters, tell the user what is wanted and ask again.",
-    "choice": f'{_ASK} Offer the options in the parameters; then submit {{"selected": "<the option>"}}, '
-    "spelled as it is there. If the user wants none of them, ask again.",
+    "info": 'Show the user parameters.message as it is; no answer is needed. Submit {"acknowledged": true}.',
+    "confirm": f'{_ASK} Submit {{"confirmed": true}} for yes, {{"confirmed": false}} for no.',
+    "text": f'{_ASK} Submit {{"input": "<what the user said>"}}.',
+    "choice": f'{_ASK} Offer parameters.choices. Submit {{"selected": "<the choice, as it is spelt>"}}.',
 }
+_RULES = " If it does not fit parameters.validation, say what is wanted and ask again."
 
 
 def _info_schema(_: UserPromptInputs) -> dict[str, Value]:
@@ -217,7 +229,7 @@ def _text_schema(inputs: UserPromptInputs) -> dict[str, Value]:
 
 
 def _choice_schema(inputs: UserPromptInputs) -> dict[str, Value]:
-    return {"type": "string", "enum": list(inputs.options), "description": "What the user chose"}
+    return {"type": "string", "enum": list(inputs.choices), "description": "What the user chose"}
 
 
 _SCHEMAS: dict[str, Callable[[UserPromptInputs], dict[str, Value]]] = {
@@ -238,10 +250,17 @@ def _as_decision(value: Value, _: UserPromptInputs) -> Value:
 
 
 def decision_meant(value: Value) -> Value:
-    """Yes and no in many words; anything else as it is."""
-    if isinstance(value, str):
-        word = value.strip().strip(".!").lower()
-        return True if word in _TRUE else False if word in _FALSE else value
+    """Yes and no in many words ("Yes, go ahead", "no, not yet"); anything else, or both, as it is."""
+    if not isinstance(value, str):
+        return value
+    words = re.findall(r"[^\W_]+(?:'[^\W_]+)?", value.lower().replace("’", "'"))
+    if not words or len(words) > _WORDS_OF_A_DECISION or _HEDGES & set(words):
+        return value
+    begins = " ".join(words[:2])
+    if words[0] in _FALSE or begins in _FALSE:
+        return value if _TRUE & set(words[1:]) else False
+    if words[0] in _TRUE or begins in _TRUE:
+        return value if _FALSE & set(words[1:]) or _NEGATIONS & set(words) else True
     return value
 
 
@@ -250,7 +269,7 @@ def _as_words(value: Value, _: UserPromptInputs) -> Value:
 
 
 def _as_option(value: Value, inputs: UserPromptInputs) -> Value:
-    return option_meant(value, inputs.options)
+    return option_meant(value, inputs.choices)
 
 
 def option_meant(value: Value, options: list[str]) -> Value:
@@ -275,7 +294,7 @@ _CAN_BE: dict[str, Callable[[Value, UserPromptInputs], bool]] = {
     "info": lambda value, _: value is True,
     "confirm": lambda value, _: isinstance(value, bool),
     "text": _is_text,
-    "choice": lambda value, inputs: value in inputs.options,
+    "choice": lambda value, inputs: value in inputs.choices,
 }
 _MEANT: dict[str, Callable[[Value, UserPromptInputs], Value]] = {
     "info": _as_shown,

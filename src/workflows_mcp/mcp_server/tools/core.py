@@ -78,7 +78,12 @@ async def start_workflow(
     control_workflow can retry."""
     return answer(
         await _service(ctx).start(
-            workflow=workflow, text=yaml, inputs=inputs, request_id=request_id, wait_seconds=wait_seconds
+            workflow=workflow,
+            text=yaml,
+            inputs=inputs,
+            request_id=request_id,
+            wait_seconds=wait_seconds,
+            detail="step",
         )
     )
 
@@ -88,7 +93,10 @@ async def submit_result(
     workflow_id: RunId,
     result: Annotated[
         AnyOrNull,
-        Field(description="What action.result_schema describes; a bare value is taken as its main field"),
+        Field(
+            description="What action.instructions ask for; if it could not be done, "
+            '{"is_error": true, "error": "<why>"}'
+        ),
     ],
     step_id: Annotated[
         str | None,
@@ -99,7 +107,11 @@ async def submit_result(
     """Hand in the result of the pending action. The reply carries the next action or the outputs, as in
     start_workflow. A refused result changes nothing: mend it as the error says. Submitting twice is
     harmless."""
-    return answer(await _service(ctx).submit(workflow_id, result, step_id=step_id, wait_seconds=wait_seconds))
+    return answer(
+        await _service(ctx).submit(
+            workflow_id, result, step_id=step_id, wait_seconds=wait_seconds, detail="step"
+        )
+    )
 
 
 async def get_next_step(
@@ -108,7 +120,7 @@ async def get_next_step(
     task_id: Annotated[str | None, Field(description="A task of it")] = None,
 ) -> Annotated[CallToolResult, NextAnswer]:
     """The pending action, for a sub-agent that begins its task, or again when it was lost."""
-    return answer(await _service(ctx).next_step(workflow_id, task_id=task_id))
+    return answer(await _service(ctx).next_step(workflow_id, task_id=task_id, detail="step"))
 
 
 async def get_workflow_status(
@@ -121,7 +133,7 @@ async def get_workflow_status(
     """Where a run is and why it waits. Waits itself while steps run, so do not poll faster."""
     if workflow_id is None:
         return answer(await _service(ctx).runs())
-    return answer(await _service(ctx).status(workflow_id, wait_seconds=wait_seconds))
+    return answer(await _service(ctx).status(workflow_id, wait_seconds=wait_seconds, detail="status"))
 
 
 async def get_workflow_state(
@@ -159,14 +171,16 @@ async def control_workflow(
             hint="leave out step_id to cancel the whole run",
         )
     if action == "cancel":
-        return answer(await service.cancel(workflow_id, reason=reason))
+        return answer(await service.cancel(workflow_id, reason=reason, detail="step"))
     if action == "resume":
-        return answer(await service.resume_run(workflow_id, wait_seconds=wait_seconds))
+        return answer(await service.resume_run(workflow_id, wait_seconds=wait_seconds, detail="step"))
     if action == "retry":
-        return answer(await service.retry(workflow_id, wait_seconds=wait_seconds))
+        return answer(await service.retry(workflow_id, wait_seconds=wait_seconds, detail="step"))
     if not step_id:
         raise RequestError("fork needs the step to do again", hint="give its step_id")
-    return answer(await service.fork(workflow_id, step_id, keep=keep, wait_seconds=wait_seconds))
+    return answer(
+        await service.fork(workflow_id, step_id, keep=keep, wait_seconds=wait_seconds, detail="step")
+    )
 
 
 async def validate_workflow_yaml(

@@ -51,6 +51,7 @@ class NextStep(TypedDict):
     status: Status
     why: NotRequired[str]
     error: NotRequired[dict[str, Any]]
+    next: NotRequired[str]
 
 
 class Completed(TypedDict):

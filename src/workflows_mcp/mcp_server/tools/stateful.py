@@ -19,7 +19,7 @@ from workflows_mcp.mcp_server.tooling import service_of as _service
 
 WorkflowId = Annotated[str, Field(description="Id of the run, or of a sub-agent's task")]
 Wait = Annotated[float, Field(description="Seconds to wait for the next step; at most 45")]
-Result = Annotated[AnyOrNull, Field(description="What action.result_schema describes")]
+Result = Annotated[AnyOrNull, Field(description="What action.instructions ask for")]
 
 
 class StepAnswer(TypedDict, total=False):
@@ -35,6 +35,7 @@ class StepAnswer(TypedDict, total=False):
     why: str
     final_result: Any
     error: dict[str, Any]
+    next: str
 
 
 class WorkflowAnswer(TypedDict, total=False):
@@ -49,9 +50,9 @@ class WorkflowAnswer(TypedDict, total=False):
     progress: dict[str, Any]
     why: str
     result: Any
-    state: dict[str, Any]
     outputs: dict[str, Any]
     error: dict[str, Any]
+    next: str
     runs: list[dict[str, Any]]
 
 
@@ -66,10 +67,15 @@ async def start_workflow(
     ] = None,
     wait_seconds: Wait = 30,
 ) -> Annotated[CallToolResult, WorkflowAnswer]:
-    """Start a workflow. Returns its workflow_id and the pending action, or its result and final state. Do
-    what `action` says, then submit_result. While "running" or "waiting": get_workflow_status."""
+    """Start a workflow. Returns its workflow_id and the pending action, or its result. Do what `action` says,
+    then the call in `next`."""
     started = await _service(ctx).start(
-        workflow=workflow or name, text=yaml, inputs=inputs, request_id=request_id, wait_seconds=wait_seconds
+        workflow=workflow or name,
+        text=yaml,
+        inputs=inputs,
+        request_id=request_id,
+        wait_seconds=wait_seconds,
+        detail="step",
     )
     return answer(_typed(started))
 
@@ -81,12 +87,13 @@ async def submit_result(
     step_id: Annotated[str | None, Field(description="action.step_id")] = None,
     wait_seconds: Wait = 30,
 ) -> Annotated[CallToolResult, WorkflowAnswer]:
-    """Hand in the result of the pending action; returns the next one, or the result and final state.
+    """Hand in the result of the pending action; returns the next one, or the result of the workflow.
     Submitting twice is harmless."""
     service = _service(ctx)
-    return answer(
-        _typed(await service.submit(workflow_id, result, step_id=step_id, wait_seconds=wait_seconds))
+    said = await service.submit(
+        workflow_id, result, step_id=step_id, wait_seconds=wait_seconds, detail="step"
     )
+    return answer(_typed(said))
 
 
 async def get_workflow_status(
@@ -97,7 +104,8 @@ async def get_workflow_status(
     """Where a run or a task is, why it waits, and the pending action, if any. Waits while steps run."""
     if workflow_id is None:
         return answer(await _service(ctx).runs())
-    return answer(_typed(await _service(ctx).status(workflow_id, wait_seconds=wait_seconds)))
+    said = await _service(ctx).status(workflow_id, wait_seconds=wait_seconds, detail="status")
+    return answer(_typed(said))
 
 
 async def get_next_step(

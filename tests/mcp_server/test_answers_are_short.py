@@ -1,0 +1,115 @@
+"""What an agent reads: each value once, the call that comes next in every answer, and no more than that."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+ASKING = """\
+name: asking
+blocks:
+  - id: approve
+    type: Prompt
+    inputs: {prompt: "Ship it?", confirm: true}
+  - id: where
+    type: Prompt
+    depends_on: [approve]
+    condition: ${blocks.approve.outputs.confirmed}
+    inputs: {prompt: "Where to?", choices: [staging, production]}
+outputs: {approved: "${blocks.approve.outputs.confirmed}", where: "${blocks.where.outputs.response}"}
+"""
+CALLING = """\
+name: calling
+initial_state: {}
+steps:
+  - {id: look, type: mcp_call, needs_state: [], tool: web_search, parameters: {query: ants}, output_to: found}
+  - {id: judge, type: delegate, needs_state: [found], agent: "@reviewer", instructions: "Judge {{ state.found }}"}
+"""
+FAILING = """\
+name: failing
+blocks:
+  - {id: first, type: Shell, inputs: {command: "true"}}
+  - {id: second, type: Shell, depends_on: [first], inputs: {command: "exit 3"}}
+  - {id: third, type: Shell, depends_on: [second], inputs: {command: "true"}}
+"""
+
+
+def test_each_value_is_sent_once_and_the_next_call_is_named(place: Any) -> None:
+    async def work(agent: Any) -> None:
+        run = await agent.call("start_workflow", yaml=CALLING)
+        run_id = run["workflow_id"]
+        assert run["action"]["parameters"] == {"tool": "web_search", "args": {"query": "ants"}}
+        assert set(run) == {"workflow_id", "status", "action", "next"}
+        assert run["next"] == f"submit_result(workflow_id='{run_id}', step_id='look', result=…)"
+        run = await agent.call("submit_result", workflow_id=run_id, result="many legs")
+        assert run["action"]["parameters"] == {"instructions": "Judge many legs", "agent": "@reviewer"}
+        run = await agent.call("submit_result", workflow_id=run_id, result="fine")
+        assert run["status"] == "completed"
+        assert "state" not in run
+        assert run["next"] == f"nothing; get_workflow_state(workflow_id='{run_id}') has the details"
+
+    place.serve(work)
+
+
+@pytest.mark.parametrize(
+    ("said", "approved"),
+    [
+        ("Yes, go ahead", True),
+        ("Yes.", True),
+        ("y", True),
+        (True, True),
+        ("no, not yet", False),
+        ("No", False),
+    ],
+)
+def test_a_prompt_asks_for_yes_or_no_and_for_one_of_its_choices(
+    place: Any, said: object, approved: bool
+) -> None:
+    async def work(agent: Any) -> None:
+        run = await agent.call("start_workflow", yaml=ASKING)
+        run = await agent.call("submit_result", workflow_id=run["workflow_id"], result=said)
+        if approved:
+            assert run["action"]["parameters"] == {
+                "prompt": "Where to?",
+                "choices": ["staging", "production"],
+            }
+            run = await agent.call("submit_result", workflow_id=run["workflow_id"], result="Production")
+        assert run["outputs"] == {"approved": approved, "where": "production" if approved else ""}
+
+    place.serve(work)
+
+
+def test_a_refused_answer_of_the_user_is_asked_for_again_and_nothing_is_suggested(place: Any) -> None:
+    async def work(agent: Any) -> None:
+        run = await agent.call("start_workflow", yaml=ASKING)
+        refused = await agent.refused(
+            "submit_result", workflow_id=run["workflow_id"], result="yes, but only if the tests pass"
+        )
+        assert "ask the user again" in refused
+        assert '"confirmed":true' not in refused.replace(" ", "")
+        assert "for example" not in refused
+
+    place.serve(work)
+
+
+def test_a_failed_run_says_how_far_it_came_and_how_to_retry_or_fork_it(place: Any) -> None:
+    async def work(agent: Any) -> None:
+        run = await agent.call("start_workflow", yaml=FAILING)
+        assert run["progress"]["total"] == 3
+        assert run["progress"]["failed"] == 1
+        control = f"control_workflow(workflow_id='{run['workflow_id']}', action="
+        assert f"{control}'retry')" in run["next"]
+        assert f"{control}'fork', step_id=…) redoes a step and what follows: 'first', 'second'" in run["next"]
+
+    place.serve(work)
+
+
+def test_the_status_of_a_run_that_waits_says_what_follows_with_its_condition(place: Any) -> None:
+    async def work(agent: Any) -> None:
+        run = await agent.call("start_workflow", yaml=ASKING)
+        status = await agent.call("get_workflow_status", workflow_id=run["workflow_id"])
+        assert status["next"].endswith("then 'where' if ${blocks.approve.outputs.confirmed}")
+        assert status["progress"] == {"done": 0, "total": 2}
+
+    place.serve(work)
