@@ -40,7 +40,7 @@ class Situation:
         told = [
             it.text
             for it in state.messages
-            if it.part == self.part.address or (everything and self.part.covers(it.address))
+            if it.part == self.part.address or (everything and not self.part.address)
         ]
         if state.untold and told and self.task is None:
             told.insert(0, f"({state.untold} earlier messages are left out)")

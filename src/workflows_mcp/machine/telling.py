@@ -1,7 +1,8 @@
 """Messages to the user. Nobody waits for one: it rides with whatever its agent is handed next.
 
-A message is told once the agent has answered a question that it was handed together with, or after, the
-message; what is left of a task goes to the agent of the workflow around it.
+A message is for the user, so it goes to the agent of the run, also from a task of a sub-agent. It is told
+once that agent has answered a question that it was handed together with, or after, the message. In runs of
+earlier versions a message of a task went to its sub-agent, and what was left then to the agent around it.
 """
 
 from __future__ import annotations
@@ -19,7 +20,8 @@ if TYPE_CHECKING:
 def enter_tell(machine: Machine, scope: OpenScope, index: int, at: float) -> None:
     text = to_text(scope.program.prepared(index).value(scope.names_for(index)))
     state, address = machine.state, scope.prefix + scope.program.nodes[index].id
-    state.messages.append(Message(state.events, text, address, part_around(machine, address)))
+    part = part_around(machine, address) if scope.program.plan.semantics < 3 else ""
+    state.messages.append(Message(state.events, text, address, part))
     if len(state.messages) > machine.limits.messages:
         del state.messages[0]
         state.untold += 1

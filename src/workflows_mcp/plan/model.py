@@ -26,7 +26,8 @@ fallbacks are made of templates.
 expression makes it text; keys of mappings are templates; in a graph, `${name}` without a dot is a reference
 outside of commands; a goto counts its jumps, anew in every round of a loop around it, and a loop whose
 max_iterations is reached fails unless it says `on_limit: continue`; a block with `required: false` also runs
-after a timeout, and after a block that could not be run and says `on_failure: continue`."""
+after a timeout, and after a block that could not be run and says `on_failure: continue`; messages of tasks
+go to the agent of the run."""
 
 FAIL = "Fail"
 """The step type that fails on purpose: nothing handles its failure."""
