@@ -11,7 +11,7 @@ import pytest
 
 from features.conftest import Run
 from support.git import GitRepository
-from workflows_mcp.errors import MissingSecret, Problem
+from workflows_mcp.errors import InvalidInputs, MissingSecret, Problem
 from workflows_mcp.service import Service
 from workflows_mcp.settings import Settings
 
@@ -114,3 +114,31 @@ def test_a_missing_secret_is_warned_of_and_demanded_when_it_is_reached(run: Run,
 def test_secrets_that_are_required_are_demanded_at_the_start(run: Run) -> None:
     with pytest.raises(MissingSecret, match="NOT_THERE"):
         run(SECRET.format(required="secrets: required"))
+
+
+@pytest.mark.rows("G17")
+def test_library_workflows_take_other_names_of_their_inputs(
+    settings: Settings, repository: GitRepository
+) -> None:
+    (repository.path / "new.txt").write_text("new")
+
+    async def go() -> list[dict[str, Any]]:
+        async with Service.open(settings) as service:
+            branch = await service.start(workflow="git-checkout-branch", inputs={"branch_name": "topic"})
+            inputs = {"commit_message": "Add new.txt", "working_dir": "."}
+            return [branch, await service.start(workflow="git-commit", inputs=inputs)]
+
+    answers = asyncio.run(asyncio.wait_for(go(), 30))
+    assert [answer["status"] for answer in answers] == ["completed", "completed"]
+    assert "Add new.txt" in repository("log", "topic", "--format=%s")
+
+
+@pytest.mark.rows("G17")
+def test_an_input_given_by_two_of_its_names_is_refused(run: Run) -> None:
+    text = (
+        "inputs: {message: {type: string, aliases: [commit_message]}}\n"
+        "blocks: [{id: a, type: Shell, inputs: {command: 'true'}}]\noutputs: {m: '${inputs.message}'}\n"
+    )
+    assert run(text, {"commit_message": "x"}).answer["outputs"] == {"m": "x"}
+    with pytest.raises(InvalidInputs, match="another name of the input 'message'"):
+        run(text, {"commit_message": "x", "message": "y"})

@@ -21,7 +21,7 @@ from workflows_mcp.plan.references import ReferenceReader
 from workflows_mcp.values import Value, kind_and_value, shown
 
 Path = tuple[str | int, ...]
-KEYS = ("type", "description", "default", "required", "validation")
+KEYS = ("type", "description", "default", "required", "validation", "aliases")
 
 
 def read_inputs(
@@ -80,12 +80,23 @@ class _InputReader:
             text_of(spec, "description", path, self.document, self.problems),
             self._required(spec, path),
             rules=rules,
+            aliases=self._aliases(spec, path),
         )
         if "default" not in spec:
             return found
         default = self._default(name, spec["default"], found, (*path, "default"))
         # What has a default need not be given, whatever `required` says.
-        return InputSpec(kind, found.description, False, default, True, rules)
+        return InputSpec(kind, found.description, False, default, True, rules, found.aliases)
+
+    def _aliases(self, spec: dict[str, Value], path: Path) -> tuple[str, ...]:
+        aliases = spec.get("aliases")
+        if aliases is None:
+            return ()
+        if isinstance(aliases, list) and all(isinstance(alias, str) and alias for alias in aliases):
+            return tuple(aliases)
+        message = f"'aliases' must be a list of names, not {kind_and_value(aliases)}"
+        self._problem(message, "e.g. aliases: [commit_message]", (*path, "aliases"))
+        return ()
 
     def _required(self, spec: dict[str, Value], path: Path) -> bool:
         required = spec.get("required", self.required)

@@ -198,6 +198,11 @@ def _input() -> Schema:
         "description": {"type": _WRITTEN, "description": "For whoever starts the workflow."},
         "default": {"description": "Taken when nothing is given; what has a default need not be given."},
         "required": {"type": "boolean", "description": "false: may be left out, and is null then."},
+        "aliases": {
+            "description": "Other names that it may be given by.",
+            "type": ["array", "null"],
+            "items": {"type": "string", "minLength": 1},
+        },
         "validation": {
             "description": "What a value must be beyond its type.",
             "type": ["object", "null"],

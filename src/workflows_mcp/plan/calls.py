@@ -68,17 +68,19 @@ def problems_of_call(
         return
     if not isinstance(call.inputs, dict):
         return
+    own = {alias: it for it, spec in called.inputs.items() for alias in spec.aliases}
+    known = {own.get(given, given) for given in call.inputs}
     missing = [
         given
         for given, spec in called.inputs.items()
-        if spec.required and not spec.has_default and given not in call.inputs
+        if spec.required and not spec.has_default and given not in known
     ]
     for given in call.inputs:
-        meant = nearest(given, missing) if given not in called.inputs else None
-        if meant is not None:
-            missing.remove(meant)  # one mistake, one problem
+        close = nearest(given, missing) if given not in called.inputs and given not in own else None
+        if close is not None:
+            missing.remove(close)  # one mistake, one problem
     if missing:
-        needs = ", ".join(f"'{given}' ({called.inputs[given].type})" for given in missing)
+        needs = ", ".join(f"'{it}' ({called.inputs[it].type})" for it in missing)
         yield Problem(
             "missing_input",
             f"workflow '{name}' also needs {needs}",
@@ -88,7 +90,8 @@ def problems_of_call(
         )
     for given, value in call.inputs.items():
         path = (*node.at, *layout.given, given)
-        if given not in called.inputs:
+        meant = own.get(given, given)
+        if meant not in called.inputs:
             others = [it for it in called.inputs if it not in call.inputs]
             if called.open_inputs and nearest(given, others) is None:
                 continue
@@ -97,7 +100,7 @@ def problems_of_call(
                 "unknown_input", f"workflow '{name}' has no input '{given}'", hint, path, on_key=True
             )
         elif not is_dynamic(value, language):
-            spec = called.inputs[given]
+            spec = called.inputs[meant]
             if spec.type == "string" and isinstance(value, float):
                 hint = "put quotes around it: 1.10 as a number is 1.1"
                 yield Problem("wrong_type", f"input '{given}' of workflow '{name}' must be text", hint, path)

@@ -21,7 +21,7 @@ def check_inputs(plan: Plan, given: Mapping[str, Any]) -> dict[str, Value]:
     Raises InvalidInputs, naming every problem.
     """
     complete: dict[str, Value] = {}
-    problems: list[str] = []
+    given, problems = by_own_names(plan, given)
     for name, spec in plan.inputs.items():
         value = given.get(name)
         if name not in given or (value is None and not spec.required and spec.type != "any"):
@@ -45,6 +45,20 @@ def check_inputs(plan: Plan, given: Mapping[str, Any]) -> dict[str, Value]:
             f"the inputs do not fit workflow '{plan.name}': " + "; ".join(problems), hint=takes(plan)
         )
     return complete
+
+
+def by_own_names(plan: Plan, given: Mapping[str, Any]) -> tuple[dict[str, Any], list[str]]:
+    """What is given, with the inputs' own names in place of their aliases; and what is given twice."""
+    own = {alias: name for name, spec in plan.inputs.items() for alias in spec.aliases}
+    found: dict[str, Any] = {}
+    problems: list[str] = []
+    for name, value in given.items():
+        meant = name if name in plan.inputs else own.get(name, name)
+        if meant in found or (meant != name and meant in given):
+            problems.append(f"'{name}' is another name of the input '{meant}', which is given as well")
+        else:
+            found[meant] = value
+    return found, problems
 
 
 def takes(plan: Plan) -> str:

@@ -298,6 +298,8 @@ class InputSpec(msgspec.Struct, frozen=True, omit_defaults=True):
     has_default: bool = False
     rules: dict[str, Value] = {}
     """What a value must be beyond its type; `plan.input_rules` reads it."""
+    aliases: tuple[str, ...] = ()
+    """Other names that it may be given by."""
 
 
 class Computed(msgspec.Struct, frozen=True, omit_defaults=True):
