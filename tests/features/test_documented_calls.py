@@ -54,7 +54,7 @@ def test_the_outputs_of_a_called_workflow_decide_what_its_caller_does(
     programs.add("pytest", f"pwd; exit {exit_code}")
     programs.add("deploy.sh")
     ran = run(RELEASE, {"project_path": "."}, library={"run-tests": RUN_TESTS})
-    assert ran.answer["status"] == "completed"
+    assert ran.answer["status"] == ("failed" if exit_code else "completed"), "an output handles no failure"
     called = ran.blocks["run_tests"]
     assert called["outputs"] == {"test_passed": exit_code == 0, "coverage": 85.5}
     assert called["inputs"] == {"workflow": "run-tests", "inputs": {"project_path": "."}}

@@ -106,7 +106,7 @@ def test_a_project_is_built_and_tested_in_a_worktree_of_its_own(
     repository.commit("first.txt", "first")
     ran = run(BUILD_PROJECT)
     worktree = repository.path / ".worktrees" / "my-project"
-    assert ran.answer["status"] == "completed", ran.answer
+    assert ran.answer["status"] == ("failed" if exit_code else "completed"), ran.answer
     assert ran.answer["outputs"] == {
         "worktree_path": str(worktree.resolve()),
         "tests_passed": exit_code == 0,

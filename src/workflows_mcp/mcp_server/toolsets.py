@@ -18,8 +18,8 @@ INSTRUCTIONS = f"""\
 1. list_workflows, and get_workflow_info for inputs that you do not know.
 2. start_workflow with inputs.
 3. While status is "pending_action": do what action.instructions say (ask the user where only the user can \
-decide), then submit_result; the reply carries the next action. Show `messages` to the user. Of what cannot \
-be done submit {{"is_error": true, "error": "<why>"}}.
+decide), then submit_result; the reply carries the next action. Show `messages` to the user. If you \
+cannot do it, submit {{"is_error": true, "error": "…"}}.
    Type "parallel_tasks" or "foreach": start sub-agents for its tasks as it says; submit nothing for it.
 4. While status is "running" or "waiting": get_workflow_status. Lost the workflow_id? Call it without one.
 To write a workflow: read an example (list_workflows with tags ["example"], then get_workflow_info with \
