@@ -58,7 +58,7 @@ SHIP = (
     + shell("test", "test -f ready && cat $RUN_SCRATCH/artifact", "build")
     + shell("lint", "while ! grep -q test log; do sleep 0.01; done", "build")
     + "  - {id: ask, type: Prompt, depends_on: [test, lint], inputs: {prompt: 'Ship ${blocks.test.stdout}?'}}\n"
-    + shell("ship", 'printf "${blocks.ask.response}"', "ask")
+    + shell("ship", 'printf %s "${blocks.ask.response}"', "ask")
     + "outputs: {said: '${blocks.ship.stdout}'}\n"
 )
 

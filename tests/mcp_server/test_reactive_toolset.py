@@ -896,7 +896,7 @@ def test_workflows_of_other_dialects_are_driven_in_the_same_way(reactive: Any) -
 name: blocks
 blocks:
   - {id: ask, type: Prompt, inputs: {prompt: "Ship it?"}}
-  - {id: ship, type: Shell, depends_on: [ask], inputs: {command: "printf ${blocks.ask.outputs.response}"}}
+  - {id: ship, type: Shell, depends_on: [ask], inputs: {command: "printf %s ${blocks.ask.outputs.response}"}}
 outputs: {said: "${blocks.ship.outputs.stdout}"}
 """,
     )
