@@ -290,7 +290,7 @@ def test_long_values_in_messages_are_cut_without_leaving_a_part_of_a_secret(
     limits = dataclasses.replace(settings.limits, preview_chars=300)
     text = workflow(
         shell("echo 'pad ${secrets.TOKEN}' >&2; exit 1", "on_failure: continue"),
-        shell('echo $((${secrets.TOKEN} + 1))', "on_failure: continue", name="refused"),
+        shell("echo $((${secrets.TOKEN} + 1))", "on_failure: continue", name="refused"),
     )
     ran = carried_out(dataclasses.replace(settings, limits=limits), text)
     assert "the value" in ran.blocks["refused"]["metadata"]["message"]
