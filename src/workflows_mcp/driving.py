@@ -8,9 +8,9 @@ heard when it asks for its next step or submits a result; whoever only looks at 
 from __future__ import annotations
 
 import asyncio
+import hashlib
 import time
 from collections.abc import Awaitable, Callable, Sequence
-from contextlib import suppress
 from dataclasses import replace
 from typing import Any
 
@@ -130,7 +130,7 @@ class Driving:
                 return True
             return is_harmless(machine, part, step_id, result)
 
-        await self.hand_in(workflow_id, answered, harmless, refused, named=step_id is not None)
+        await self.hand_in(workflow_id, answered, harmless, refused, said=(step_id, result))
 
     async def hand_in(
         self,
@@ -139,10 +139,10 @@ class Driving:
         harmless: Callable[[Machine, Part], bool],
         refused: Refused | None = None,
         *,
-        named: bool = True,
+        said: tuple[str | None, Value],
     ) -> None:
         """Send what the agent has done; `harmless` tells whether one that is not expected does no harm, and
-        `refused` words what else becomes of it. `named`: the agent says which step it is about."""
+        `refused` words what else becomes of it. `said`: the step that the agent names, and its result."""
         run_id = run_of(workflow_id)
         try:
             await self.hear(workflow_id)
@@ -151,31 +151,26 @@ class Driving:
             return
         try:
             await self._engine.send(
-                run_id, lambda machine, now: _of_this_try(answered, machine, workflow_id, now)
+                run_id,
+                lambda machine, now: _of_this_try(
+                    answered, machine, workflow_id, now, self._token(machine, workflow_id, said)
+                ),
             )
         except NotExpected as refusal:
             machine = await self._engine.view(run_id)
             part = part_of(machine, workflow_id)
-            if harmless(machine, part) or (named and await self._was_taken(workflow_id, answered)):
+            if harmless(machine, part) or self._token(machine, workflow_id, said) in machine.state.answers:
                 return
             raise (refused or self._with_current_action)(refusal, machine, part) from None
 
-    async def _was_taken(self, workflow_id: str, answered: Callable[[Machine, Part, float], Event]) -> bool:
-        """Whether this very answer was taken in before, in whichever round of its step."""
-        bundle, events = await self._engine.journal(run_of(workflow_id))
-
-        def looked() -> bool:
-            machine = Machine(bundle)
-            for event in events:
-                if isinstance(event, Answered):
-                    with suppress(RequestError):  # it was not for what was asked then
-                        said = answered(machine, part_of(machine, workflow_id), event.at)
-                        if said == msgspec.structs.replace(event, attempt=""):
-                            return True
-                machine.apply(event)
-            return False
-
-        return await asyncio.to_thread(looked)
+    def _token(self, machine: Machine, workflow_id: str, said: tuple[str | None, Value]) -> str:
+        """The same for two calls that submit the same for the same step. Secrets are no part of it: a hash
+        would let somebody try them out. Empty where the call names no step: it could be the next one."""
+        step_id, result = said
+        if step_id is None:
+            return ""
+        submitted = to_json([workflow_id, step_id, self._cleaned(machine)(result)])
+        return hashlib.blake2b(submitted.encode(), digest_size=9).hexdigest()
 
     async def whose_agent(self, workflow_id: str) -> str:
         """What the agent that hands in a result is to hear of: its task, where that was given to an agent of
@@ -282,13 +277,17 @@ class Driving:
 
 
 def _of_this_try(
-    answered: Callable[[Machine, Part, float], Event], machine: Machine, workflow_id: str, now: float
+    answered: Callable[[Machine, Part, float], Event],
+    machine: Machine,
+    workflow_id: str,
+    now: float,
+    token: str,
 ) -> Event:
     """What the agent has done, for the question as it is asked now: on its way to the process that drives the
     run it must not be taken for an answer to the next one."""
     event = answered(machine, part_of(machine, workflow_id), now)
     if isinstance(event, Answered) and (frame := machine.state.frames.get(event.address)) is not None:
-        return msgspec.structs.replace(event, attempt=frame.attempt)
+        return msgspec.structs.replace(event, attempt=frame.attempt, token=token)
     return event
 
 

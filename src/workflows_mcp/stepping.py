@@ -137,7 +137,8 @@ class Stepping:
             message = self._cleaned(machine)(error) or FAILED
             return visited is not None and visited.record.message == message
 
-        await self._driving.hand_in(workflow_id, answered, harmless, self._refused)
+        said = (step_id, ["failed", error])
+        await self._driving.hand_in(workflow_id, answered, harmless, self._refused, said=said)
 
     async def _complete_without_result(self, workflow_id: str, step_id: str) -> bool:
         """Whether the step is done: one whose tasks are handed out is done when they are."""
@@ -162,7 +163,9 @@ class Stepping:
                 return True
             return is_harmless(machine, part, step_id, {})
 
-        await self._driving.hand_in(workflow_id, answered, harmless, self._refused)
+        await self._driving.hand_in(
+            workflow_id, answered, harmless, self._refused, said=(step_id, ["completed"])
+        )
         machine = await self._engine.view(run_of(workflow_id))
         try:
             visited = _step_meant(machine, part_of(machine, workflow_id), step_id)

@@ -62,6 +62,8 @@ class Answered(msgspec.Struct, frozen=True, tag="answered", omit_defaults=True):
     """The agent has put the result into the state itself: the changes of the step are not made again."""
     attempt: str = ""
     """The try that was answered: another one at the same address is another question."""
+    token: str = ""
+    """Identifies what the agent has submitted, and for which step: the same again is harmless."""
 
 
 class TimerFired(msgspec.Struct, frozen=True, tag="timer"):

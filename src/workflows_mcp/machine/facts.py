@@ -83,6 +83,10 @@ def forked(machine: Machine, event: Forked) -> None:
     wait_afresh(machine, event)
 
 
+ANSWERS_KEPT = 50
+"""How many accepted answers a run remembers, so that submitting one of them again is harmless."""
+
+
 def step_ended(machine: Machine, event: StepDone | StepFailed | Answered) -> None:
     if isinstance(event, Answered):
         address = event.address
@@ -102,6 +106,8 @@ def step_ended(machine: Machine, event: StepDone | StepFailed | Answered) -> Non
         decided(machine, scope, index, event)
         return
     if isinstance(event, Answered):
+        if event.token:
+            machine.state.answers = [*machine.state.answers, event.token][-ANSWERS_KEPT:]
         scope.scope.records[scope.program.nodes[index].id].settled = event.settled
     if isinstance(event, StepFailed):
         fault = machine.fault(scope, index, event.code, event.message, event.hint)

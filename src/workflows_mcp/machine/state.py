@@ -177,6 +177,8 @@ class RunState(msgspec.Struct, omit_defaults=True):
     marks: list[Mark] = []
     tokens: list[str] = []
     """The last updates of the state from outside, so that none is made twice."""
+    answers: list[str] = []
+    """The tokens of the last answers that were accepted."""
     superseded_by: str = ""
     """The run that was made of this one and continues in its place."""
     parked: float | None = None
