@@ -199,7 +199,7 @@ def test_a_number_may_be_an_expression_that_reads_nothing(serve: Any) -> None:
         answer = await service.start(text=text, wait_seconds=0)
         assert answer["status"] == "waiting"
         step = await service.step(answer["workflow_id"])
-        assert step["duration_seconds"] == 6000
+        assert step["duration"] == 6000
 
     serve(work)
 
