@@ -22,7 +22,7 @@ from workflows_mcp.machine.sequence import OpenSequence, state_too_large
 from workflows_mcp.machine.state import Frame, Record, Scope
 from workflows_mcp.machine.telling import enter_tell
 from workflows_mcp.plan.inputs import check_inputs
-from workflows_mcp.plan.items import can_be_names, inputs_of_item, keys_of
+from workflows_mcp.plan.items import can_be_names, inputs_of_item, keys_of, unbound_item
 from workflows_mcp.plan.model import (
     Branch,
     Call,
@@ -109,9 +109,13 @@ def enter_call(machine: Machine, scope: OpenScope, index: int, at: float) -> Non
         called = machine.plan_named(name)
         if called.dialect == REACTIVE:
             variables = task_variables(machine.state.run_id, machine.state.workflow, scope, index, called)
-            given = {key: variables[key] for key in called.inputs if key in variables}
-        else:
-            given = inputs_of_item(called, variables["item"])
+        item = variables["item"]
+        given = inputs_of_item(called, item, variables)
+        unbound = unbound_item(called, item) if called.semantics >= 3 else None
+        if unbound is not None:
+            fault = machine.fault(scope, index, "invalid_inputs", *unbound, scope.program.layout.items)
+            machine.fail(scope, index, at, fault)
+            return
     timeout = prepared.timeout(names)
     record = scope.scope.records.get(node.id)
     if record is None:

@@ -7,6 +7,7 @@ whose failure skips it.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Mapping
 
 from workflows_mcp.errors import Problem
@@ -14,6 +15,7 @@ from workflows_mcp.expressions.base import Language
 from workflows_mcp.plan.graph import arrange, cycles, topological
 from workflows_mcp.plan.input_rules import fitted
 from workflows_mcp.plan.inputs import takes
+from workflows_mcp.plan.items import unbound_item
 from workflows_mcp.plan.layout import LAYOUTS
 from workflows_mcp.plan.model import (
     Bundle,
@@ -29,6 +31,8 @@ from workflows_mcp.plan.model import (
     Wait,
 )
 from workflows_mcp.values import Value, did_you_mean, nearest
+
+_ONE_INPUT = re.compile(r"\s*\{\{\s*inputs\.(\w+)\s*\}\}\s*")
 
 
 def fixed_name(operation: Operation) -> str | None:
@@ -109,6 +113,29 @@ def problems_of_call(
                 yield Problem(
                     "wrong_type", f"input '{at}' of workflow '{name}' {message}", takes(called), path
                 )
+
+
+def problems_of_items(
+    node: Node, plan: Plan, plans: Mapping[str, Plan], language: Language
+) -> Iterator[Problem]:
+    """Items that are known before a run, and from which a task takes none of its inputs."""
+    called = plans.get(fixed_name(node.do) or "")
+    if called is None or node.for_each is None or not isinstance(node.do, Call) or not node.do.of_item:
+        return
+    where = (*node.at, *LAYOUTS[plan.dialect].items)
+    items = node.for_each.items
+    if isinstance(items, list):
+        for index, item in enumerate(items):
+            unbound = None if is_dynamic(item, language) else unbound_item(called, item)
+            if unbound is not None:
+                yield Problem("missing_input", *unbound, (*where, index))
+                return
+    elif isinstance(items, str) and (match := _ONE_INPUT.fullmatch(items)):
+        spec = plan.inputs.get(match[1])
+        of_texts = spec is not None and spec.rules.get("item_type") == "string"
+        unbound = unbound_item(called, "…") if of_texts else None
+        if unbound is not None:
+            yield Problem("missing_input", *unbound, where)
 
 
 def is_dynamic(value: Value, language: Language) -> bool:

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from workflows_mcp.errors import Problem
-from workflows_mcp.plan.calls import circular_calls, problems_of_call
+from workflows_mcp.plan.calls import circular_calls, problems_of_call, problems_of_items
 from workflows_mcp.plan.model import Bundle, Call, Graph, Plan
 from workflows_mcp.plan.references import LANGUAGES, ReferenceReader
 from workflows_mcp.plan.resolution import check_references
@@ -38,6 +38,7 @@ def check_calls(bundle: Bundle, known: Iterable[str] = ()) -> dict[str, list[Pro
         problems: list[Problem] = []
         for node in calls:
             problems += problems_of_call(node, plans, names, plan.dialect, language)
+            problems += problems_of_items(node, plan, plans, language)
         if isinstance(plan.body, Graph):
             uses = ReferenceReader(language).in_plan(plan)
             problems += check_references(plan, uses, plans=plans)

@@ -27,7 +27,11 @@ expression makes it text; keys of mappings are templates; in a graph, `${name}` 
 outside of commands; a goto counts its jumps, anew in every round of a loop around it, and a loop whose
 max_iterations is reached fails unless it says `on_limit: continue`; a block with `required: false` also runs
 after a timeout, and after a block that could not be run and says `on_failure: continue`; messages of tasks
-go to the agent of the run."""
+go to the agent of the run.
+
+Tasks and results (3): a task fails that takes none of its several inputs from its item, and the only input of a
+reactive task is its item; fields of a result that the step type does not document come after those of the
+state."""
 
 FAIL = "Fail"
 """The step type that fails on purpose: nothing handles its failure."""
