@@ -56,7 +56,8 @@ def test_items_that_bind_none_of_several_inputs_are_refused_at_load(text: str, i
     assert problem.code == "missing_input"
     assert "takes none of its inputs ('diff', 'file') from the item" in problem.message
     assert "make each item an object: {diff: …, file: …}, or declare one input only" in problem.hint
-    assert problem.place is not None and problem.place.line == (5 if text is STATEFUL else 4)
+    assert problem.place is not None
+    assert problem.place.line == (5 if text is STATEFUL else 4)
 
 
 @pytest.mark.rows("S5")

@@ -201,6 +201,7 @@ class StepReader(StepTypes, ReactiveValues):
             for path, message, hint in kind.check_config(config):
                 self.problem("wrong_value", message, hint, (*at, *path))
         by = self.hands(shape, step, known, at)
+        outputs = kind.output_defaults(config)
         draft.do = Do(
             step=kind.name,
             inputs=inputs,
@@ -209,8 +210,9 @@ class StepReader(StepTypes, ReactiveValues):
             literal=tuple(name for name in inputs if name in kind.literal_inputs),
             timeout=self._timeout(draft, shape, step, inputs, by),
             config=config,
-            defaults=kind.output_defaults(config),
+            defaults=outputs,
             may_fail=kind.may_fail,
+            documented=kind.result_fields if "result" in outputs else tuple(outputs),
             gives=kind.gives_in(DIALECT),
         )
         draft.on_interrupt = kind.on_interrupt

@@ -15,9 +15,9 @@ from workflows_mcp.dialects.reactive_drafts import ReactiveDraft
 from workflows_mcp.dialects.reactive_paths import Keys, Pieces, WrongPath, read_path
 from workflows_mcp.dialects.step_keys import read_word
 from workflows_mcp.dialects.step_values import StepValues
-from workflows_mcp.errors import ExpressionError
+from workflows_mcp.errors import ExpressionError, Problem
 from workflows_mcp.plan.conversion import converted
-from workflows_mcp.plan.model import MOST_SECONDS, Change, ChangeOperation
+from workflows_mcp.plan.model import MOST_SECONDS, Change, ChangeOperation, Do
 from workflows_mcp.plan.retry import MOST_ATTEMPTS
 from workflows_mcp.values import Value, kind_and_value, nearest, shown
 
@@ -52,7 +52,23 @@ class ReactiveValues(StepValues):
             message = f"'{key}' must be a mapping or a list of them, not {kind_and_value(given)}"
             self.problem("wrong_type", message, f"e.g. {key}: {{path: raw.result}}", at)
             return ()
-        return tuple(change for change in found if change is not None)
+        changes = tuple(change for change in found if change is not None)
+        for change in changes if key == "state_update" else ():
+            self._set_to_itself(draft, change)
+        return changes
+
+    def _set_to_itself(self, draft: ReactiveDraft, change: Change) -> None:
+        """A field of the state goes before one of the result: setting it to itself cannot be meant."""
+        name = str(change.path[-1])
+        documented = draft.do.documented if isinstance(draft.do, Do) else ()
+        plain = change.operation == "set" and not change.transform and len(change.path) == 2
+        same = isinstance(change.value, str) and change.value.replace(" ", "") == f"{{{{{name}}}}}"
+        if not (plain and same) or name in documented:
+            return
+        message = f"'{name}' is the field of the state as soon as it has a value: this sets it to itself"
+        hint = f"write {{{{ result.{name} }}}} for the field of the result"
+        path = (*draft.at, *change.at, "value")
+        self.report(Problem("without_effect", message, hint, path, warning=True))
 
     def updates(self, draft: ReactiveDraft, given: Value) -> tuple[Change, ...]:
         """The `updates` of a step of type state_update."""

@@ -1,8 +1,9 @@
 """The names that expressions of a reactive workflow see, looked up one by one when they are asked for.
 
-The order in which a bare name is looked for: variables of loops and of the task; what the agent or a command
-has just given; computed, raw, state, inputs; the configuration; and what workflows that were included and
-have ended have left. `raw`, `state`, `computed`, `inputs`, `config`, `this`, `global` and `loop` are objects.
+The order in which a bare name is looked for: variables of loops and of the task; `result` and what the type
+of the step documents of it; computed, raw, state, inputs; the configuration; other fields of the result; and
+what workflows that were included and have ended have left. `raw`, `state`, `computed`, `inputs`, `config`,
+`this`, `global` and `loop` are objects.
 """
 
 from __future__ import annotations
@@ -21,7 +22,9 @@ Included = Callable[[], list[dict[str, Value]]]
 
 
 class Names(Mapping[str, Any]):
-    __slots__ = ("_given", "_hidden", "_home", "_included", "_inputs", "_known", "_seeds", "_variables")
+    __slots__ = (
+        "_fields", "_given", "_hidden", "_home", "_included", "_inputs", "_known", "_seeds", "_variables",
+    )  # fmt: skip
 
     def __init__(
         self,
@@ -40,6 +43,7 @@ class Names(Mapping[str, Any]):
         self._included = included
         self._known = known
         self._given: dict[str, Value] = {}
+        self._fields: dict[str, Value] = {}
         self._seeds = [0]
 
     def with_variables(self, more: dict[str, Value]) -> Names:
@@ -47,10 +51,10 @@ class Names(Mapping[str, Any]):
         names._variables = {**self._variables, **more}
         return names
 
-    def with_given(self, given: dict[str, Value]) -> Names:
-        """Beside what there is: what a step has just given."""
+    def with_given(self, given: dict[str, Value], fields: dict[str, Value]) -> Names:
+        """With what a step has just given: `given` goes before the state, `fields` after it."""
         names = self._copy()
-        names._given = given
+        names._given, names._fields = given, fields
         return names
 
     def for_item(self, name: str, more: dict[str, Value]) -> Names:
@@ -62,7 +66,7 @@ class Names(Mapping[str, Any]):
 
     def _copy(self) -> Names:
         names = Names(self._home, self._inputs, self._variables, self._hidden, self._included, self._known)
-        names._given, names._seeds = self._given, self._seeds
+        names._given, names._fields, names._seeds = self._given, self._fields, self._seeds
         return names
 
     def __getitem__(self, name: str) -> Any:
@@ -88,7 +92,7 @@ class Names(Mapping[str, Any]):
             return self._home.plan.config
         if name in self._home.plan.config:
             return self._home.plan.config[name]
-        for left in self._included():
+        for left in (self._fields, *self._included()):
             if name in left:
                 return left[name]
         if name == "workflow_id" and "__run__" in self._hidden:
@@ -118,7 +122,8 @@ class Names(Mapping[str, Any]):
 
     def __iter__(self) -> Iterator[str]:
         home = self._home
-        every = [*self._variables, *self._given, *home.names(), *self._inputs, *home.plan.config]
+        every = [*self._variables, *self._given, *home.names(), *self._inputs]
+        every += [*home.plan.config, *self._fields]
         return iter(dict.fromkeys([*every, *home.plan.known, *OBJECTS, "config"]))
 
     def __len__(self) -> int:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Container, Iterable
 from typing import Any
 
 from workflows_mcp.errors import ExpressionError
@@ -65,9 +65,14 @@ def prepared_changes(changes: Iterable[Change], language: Any) -> list[PreparedC
     return [PreparedChange(change, language) for change in changes]
 
 
-def given_by(result: Value) -> Mapping[str, Value]:
-    """The names that the result of a step brings with it."""
-    return {**(result if isinstance(result, dict) else {}), "result": result}
+def given_by(result: Value, documented: Container[str] | None) -> tuple[dict[str, Value], dict[str, Value]]:
+    """The names that the result of a step brings with it: those before the state, and those after it.
+
+    `documented` are the outputs that the step type has; None: every field goes before the state.
+    """
+    fields = result if isinstance(result, dict) else {}
+    first = {name: it for name, it in fields.items() if documented is None or name in documented}
+    return {**first, "result": result}, {name: it for name, it in fields.items() if name not in first}
 
 
 def _written(path: tuple[Value, ...]) -> str:

@@ -7,7 +7,7 @@ that nobody waits for.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Container
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
@@ -267,7 +267,9 @@ class OpenReactive(OpenSequence):
 
     def _changes_by(self, index: int, record: Record, result: Value) -> Changes:
         """What the result of a step changes, and where."""
-        names = self.names_for(index).with_given(dict(given_by(result)))
+        do, semantics = self.program.nodes[index].do, self.program.plan.semantics
+        documented: Container[str] | None = do.documented if isinstance(do, Do) else ()
+        names = self.names_for(index).with_given(*given_by(result, documented if semantics >= 3 else None))
         changes = enumerate(self.program.prepared(index).changes)
         return [
             (self._place(record, number, change, names), change.operation, change.value(names, result, True))

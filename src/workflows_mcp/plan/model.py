@@ -63,6 +63,8 @@ class Do(msgspec.Struct, frozen=True, tag="do", omit_defaults=True):
     """The outputs of a block that was skipped or could not run; its keys are the outputs there are."""
     may_fail: bool = False
     """Whether the step can have been carried out and still have failed."""
+    documented: tuple[str, ...] = ()
+    """Fields of its result that its type documents: in a state_update, they go before the state."""
     gives: str = ""
     """The output that is the result as a whole; all outputs together where it is empty."""
     literal: tuple[str, ...] = ()

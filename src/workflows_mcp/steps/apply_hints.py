@@ -62,6 +62,7 @@ class ApplyHints(Step):
     capabilities = frozenset({"read_files", "write_files"})
     may_fail = True
     gives = "result"
+    result_fields = (_FIELD,)
 
     def ask(self, inputs: ApplyHintsInputs) -> Question:
         return Question(

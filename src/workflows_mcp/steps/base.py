@@ -146,6 +146,8 @@ class Step:
     """What becomes of a step that a crash has cut off, where the block does not say."""
     takes_output_specs: ClassVar[bool] = False
     """Whether a block of this type may declare `outputs` of its own (Shell)."""
+    result_fields: ClassVar[tuple[str, ...]] = ()
+    """The fields that its `result` always has, if that is an object."""
     gives: ClassVar[str] = ""
     """The output that is the result as a whole (Do.gives); empty: all outputs together are."""
     told: ClassVar[Mapping[str, dict[str, Value]]] = {}
