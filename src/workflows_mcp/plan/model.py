@@ -29,9 +29,9 @@ max_iterations is reached fails unless it says `on_limit: continue`; a block wit
 after a timeout, and after a block that could not be run and says `on_failure: continue`; messages of tasks
 go to the agent of the run.
 
-Tasks and results (3): a task fails that takes none of its several inputs from its item, and the only input of a
-reactive task is its item; fields of a result that the step type does not document come after those of the
-state."""
+Tasks and results (3): a task fails that takes none of its several inputs from its item; the only input of a
+reactive task is its item; fields of a result that the step type does not document come after the state; exit
+ends open tasks."""
 
 FAIL = "Fail"
 """The step type that fails on purpose: nothing handles its failure."""
