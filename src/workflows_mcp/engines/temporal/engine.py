@@ -38,6 +38,7 @@ from workflows_mcp.engines.temporal.looks import Looks
 from workflows_mcp.engines.temporal.scratch import Scratch
 from workflows_mcp.engines.temporal.wire import (
     NOT_EXPECTED,
+    RULES,
     RUN,
     UPDATES_A_HISTORY,
     RunStart,
@@ -164,7 +165,7 @@ class TemporalEngine:
         self, run_id: str, bundle: Bundle, start: RunStart, asked: str, *, forked_from: str = ""
     ) -> None:
         """`asked`: what the request asks for that begins it, if one does; it may have been made before."""
-        start.updates_a_history = self._updates_a_history
+        start.updates_a_history, start.rules = self._updates_a_history, RULES
         programs = any(plan.dialect != "graph" for plan in bundle.plans.values())
         operation: WithStartWorkflowOperation[Any, Any] = WithStartWorkflowOperation(
             RUN,
@@ -296,6 +297,8 @@ class TemporalEngine:
         segments = await self._looks.asked(run_id, "journal", list[bytes])
         large = self._looks.large(run_id)
         events = [event for part in segments for event in large.decode_events(self._store.unpacked(part))]
+        if (ended_by := (await self._looks.now(run_id)).ended_by) is not None:
+            events.append(ended_by)
         return bundle, events[after:]
 
     # Beside runs

@@ -14,7 +14,13 @@ from dataclasses import dataclass
 from typing import Any, TypeVar
 from weakref import WeakValueDictionary
 
-from temporalio.client import Client, WorkflowQueryFailedError
+from temporalio.client import (
+    Client,
+    WorkflowHistoryEventFilterType,
+    WorkflowQueryFailedError,
+    WorkflowQueryRejectedError,
+)
+from temporalio.common import QueryRejectCondition
 from temporalio.service import RPCError, RPCStatusCode
 
 from workflows_mcp.engines.executor import Executor
@@ -23,7 +29,7 @@ from workflows_mcp.engines.temporal.blobs import BlobStore
 from workflows_mcp.engines.temporal.together import Together
 from workflows_mcp.engines.temporal.wire import look
 from workflows_mcp.errors import Damaged, UnknownRun
-from workflows_mcp.machine.events import Event
+from workflows_mcp.machine.events import CancelRequested, Event
 from workflows_mcp.machine.machine import Machine
 from workflows_mcp.plan.codec import decode_bundle
 from workflows_mcp.plan.model import Bundle
@@ -45,6 +51,8 @@ class Seen:
     heard: dict[str, float]
     ending: bool
     at: float
+    ended_by: Event | None = None
+    """The last event of a run that was ended from outside, so that its journal does not have it."""
 
     @property
     def is_final(self) -> bool:
@@ -89,9 +97,36 @@ class Looks:
         while True:
             last = await self.last(run_id)
             known = last.machine.state.events if last is not None else self._unknown.get(run_id, 0)
-            seen = await self.add(run_id, await self.asked(run_id, "look", bytes, known))
+            try:
+                body = await self.asked(run_id, "look", bytes, known, only_open=True)
+                is_open = True
+            except WorkflowQueryRejectedError:
+                body, is_open = await self.asked(run_id, "look", bytes, known), False
+            seen = await self.add(run_id, body)
             if seen is not None:
-                return seen
+                return seen if is_open else await self._closed(run_id, seen)
+
+    async def _closed(self, run_id: str, seen: Seen) -> Seen:
+        """A run that the server has ended while it was under way, as `temporal workflow terminate` does, is
+        cancelled."""
+        async with self._lock(run_id):
+            if seen.machine.state.status == "running":
+                seen.ended_by = await self._end_of(run_id)
+                await self._applied(seen.machine, [seen.ended_by])
+                seen.ending = False
+        return seen
+
+    async def _end_of(self, run_id: str) -> CancelRequested:
+        handle = self._client.get_workflow_handle(run_id)
+        last = [
+            event
+            async for event in handle.fetch_history_events(
+                event_filter_type=WorkflowHistoryEventFilterType.CLOSE_EVENT
+            )
+        ][-1]
+        why = last.workflow_execution_terminated_event_attributes.reason
+        message = "it was terminated on the Temporal server" + (f": {why}" if why else "")
+        return CancelRequested(last.event_time.ToMicroseconds() / 1e6, message)
 
     async def add(self, run_id: str, body: bytes) -> Seen | None:
         """What a run has said of itself, added to what is known of it; None where that is too little."""
@@ -152,10 +187,12 @@ class Looks:
         body = await self.asked(run_id, "bundle", bytes)
         return _kept(self._bundles, run_id, decode_bundle(self._store.unpacked(body)))
 
-    async def asked(self, run_id: str, query: str, kind: type[T], *args: Any) -> T:
+    async def asked(self, run_id: str, query: str, kind: type[T], *args: Any, only_open: bool = False) -> T:
+        """`only_open`: WorkflowQueryRejectedError where the run is closed on the server."""
+        condition = QueryRejectCondition.NOT_OPEN if only_open else None
         try:
             answer: T = await self._client.get_workflow_handle(run_id).query(
-                query, args=args, result_type=kind
+                query, args=args, result_type=kind, reject_condition=condition
             )
         except RPCError as error:
             if error.status is RPCStatusCode.NOT_FOUND:

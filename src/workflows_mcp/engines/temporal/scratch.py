@@ -14,6 +14,11 @@ from workflows_mcp.engines.executor import Executor
 
 logger = logging.getLogger(__name__)
 
+_ENDED_BY_ITSELF = (
+    WorkflowExecutionStatus.COMPLETED,
+    WorkflowExecutionStatus.FAILED,
+    WorkflowExecutionStatus.CANCELED,
+)
 _GOING_ON = (WorkflowExecutionStatus.RUNNING, WorkflowExecutionStatus.CONTINUED_AS_NEW)
 
 
@@ -47,7 +52,7 @@ class Scratch:
                 if self._executor.is_a_copy_cut_off(run_id):
                     await asyncio.to_thread(self._executor.clear_scratch, run_id)
                 continue
-            may_be_tried_again = described.status is WorkflowExecutionStatus.COMPLETED
+            may_be_tried_again = described.status in _ENDED_BY_ITSELF
             if described.status in _GOING_ON:
                 continue
             if not may_be_tried_again or self._executor.scratch_is_old(run_id):

@@ -20,6 +20,8 @@ WORKER_GONE = "worker_gone"
 NEVER_BEGUN = "CancelledError"
 """What the library says of a step whose worker went away before its code was reached."""
 
+RULES = 2
+"""The rules of runs that are started now: see RunStart.rules."""
 UPDATES_A_HISTORY = 1500
 """The server refuses the 2,001st update of one history: before that, a run goes on as a new one."""
 
@@ -37,6 +39,9 @@ class RunStart(msgspec.Struct, omit_defaults=True):
     """The last updates that the history before has taken in: one that could not be told so comes again."""
     updates_a_history: int = UPDATES_A_HISTORY
     """A run keeps the number that it was started with, so that its histories can be repeated."""
+    rules: int = 1
+    """The rules of this module that the run was started with. From 2 on, a run that fails is FAILED on the
+    Temporal server, and one that is cancelled is CANCELED; before, both were COMPLETED."""
 
 
 class Sent(msgspec.Struct, omit_defaults=True):

@@ -17,7 +17,7 @@ from typing import Any
 import msgspec
 from temporalio import workflow
 from temporalio.common import RetryPolicy
-from temporalio.exceptions import ActivityError, ApplicationError
+from temporalio.exceptions import ActivityError, ApplicationError, CancelledError
 
 from workflows_mcp.engines.encoding import decode_event, encode, join_events
 from workflows_mcp.engines.forks import needs_its_files
@@ -33,7 +33,6 @@ from workflows_mcp.engines.temporal.wire import (
     WORKER_GONE,
     Look,
     PlanTask,
-    RunStart,
     Sent,
     StepTask,
     encode_command,
@@ -83,6 +82,7 @@ _UPDATE_BYTES = 16 * 1024
 """What an update answers is kept in the history: whoever is to be told more has to look."""
 _REPEATED = 100
 """Whoever sends an update that a history ended upon sends it again: so many of them are known."""
+_MESSAGE_CHARS = 2000
 _QUERY_BYTES = 1024 * 1024
 """What a query answers is not kept, so that it may be larger."""
 _SEGMENT_BYTES = 4 * 1024
@@ -143,7 +143,20 @@ class Run:
             {"status": state.status, "started_at": state.started_at, "changed_at": state.changed_at}
         )
         tell_ended(state.run_id, keep=needs_its_files(self._machine))
+        if self._start.rules >= 2:
+            self._raise_unless_completed()
         return encode(self._whole(PACKED_BYTES))
+
+    def _raise_unless_completed(self) -> None:
+        """The server shows a run as it ended. All else about it can still be queried."""
+        status, fault = self._machine.state.status, self._machine.state.fault
+        message = fault.message[:_MESSAGE_CHARS] if fault is not None else status
+        if status == "failed":
+            code, block = (fault.code, fault.address) if fault is not None else (status, "")
+            raise ApplicationError(message, {"block": block}, type=code, non_retryable=True)
+        if status == "cancelled":
+            _allow_cancelled(message)
+            raise CancelledError(message)
 
     async def _until_it_is_over(self) -> None:
         """Until the run has ended, or its history has."""
@@ -260,7 +273,9 @@ class Run:
         snapshot = self._snapshot()
         segments = [*start.segments, in_use().packed(join_events(self._written), _SEGMENT_BYTES)]
         return encode(
-            RunStart(start.bundle, b"", snapshot, segments, self._heard, taken, start.updates_a_history)
+            msgspec.structs.replace(
+                start, started=b"", snapshot=snapshot, segments=segments, heard=self._heard, taken=taken
+            )
         )
 
     def _long_and_quiet(self) -> bool:
@@ -455,3 +470,11 @@ class Run:
             retry_policy=RetryPolicy(maximum_attempts=5),
         )
         self._take(decode_event(in_use().unpacked(body)))
+
+
+def _allow_cancelled(reason: str) -> None:
+    """The library makes a run CANCELED only where Temporal's own tools have asked for it. Where it keeps that
+    in another place than today, the run is FAILED with this reason."""
+    instance: Any = workflow._Runtime.current()
+    if getattr(instance, "_cancel_reason", reason) is None:
+        instance._cancel_reason = reason
