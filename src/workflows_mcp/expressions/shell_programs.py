@@ -132,23 +132,23 @@ _FILTER_TAKES = {
 _MAKES = frozenset({"make", "gmake"})
 _ALL_WORDS = frozenset({"alias", "compgen", "complete", "parallel", "watch"})
 _BUILTINS = frozenset({"eval", "trap", ".", "source"})
+_BEFORE_A_COMMAND = frozenset({"command", "builtin", "exec", "time", "coproc"})
 _OPTIONS: dict[str, re.Pattern[str]] = {
     "tar": re.compile(
         r"--checkpoint-action|--to-command|--use-compress-program|-I|-F|--(info|new-volume)-script|--(rsh|rmt)-command"
     ),
     "rsync": re.compile(r"-[a-zA-Z]*e|--rsh|--rsync-path"),
-    "git": re.compile(r"--exec|-x|--extcmd|--[a-z]+-filter|--upload-pack|--receive-pack|foreach"),
+    "git": re.compile(r"--exec|--extcmd|--[a-z]+-filter|--upload-pack|--receive-pack|foreach"),
     "scp": re.compile(r"-o|-S"),
     "sftp": re.compile(r"-o|-S"),
     "env": re.compile(r"-S|--split-string"),
     "make": re.compile(r"--eval|-E"),
     "gmake": re.compile(r"--eval|-E"),
-    "bash": re.compile(r"--rcfile(?!)"),
 }
 """Options of programs whose value is code: in the next word, or after `=`, or attached."""
 _GIT_CODE = re.compile(
     r"(?i)alias\.|pager\.|[^=]*(command|pager|editor|helper|textconv|cmd|program|fsmonitor|hookspath|askpass|proxy|clean"
-    r"|smudge|process|driver)(=|\Z)|[^=]*\0[^=]*(=|\Z)"
+    r"|smudge|process|driver)(=|\Z)"
 )
 """Settings of git whose values are commands."""
 CODE_VARIABLE = re.compile(
@@ -244,7 +244,9 @@ def _has_code_option(words: Sequence[str], position: int) -> bool:
 def _program(words: Sequence[str], position: int, name: str, reading: Reading) -> None:
     if name in _SHELLS:
         _shell(words, position, reading)
-    elif name in _BUILTINS:
+    elif name in _BUILTINS and (
+        position == 0 or words[position - 1] in _BEFORE_A_COMMAND or not _name(words[0])
+    ):
         _builtin(words, position, name, reading)
     elif name in _ALL_WORDS:
         reading.add(position + 1, len(words), name)
@@ -332,7 +334,10 @@ def _interpreter(words: Sequence[str], position: int, name: str, reading: Readin
             index += 1
         elif name == "sqlite3" and operands:
             reading.add(
-                index, index + 1, name, "bind the value: sqlite3 db -cmd '.parameter …' or in python3"
+                index,
+                index + 1,
+                name,
+                "use python3 -c with a parameter of its own: execute('… ?', [sys.argv[1]])",
             )
             index += 1
         else:
@@ -405,10 +410,19 @@ def _options(words: Sequence[str], position: int, name: str, reading: Reading) -
             reading.add(index + 1, index + 2, f"{name} {word}")
         elif found and (word[found.end()] == "=" or not word.startswith("--")):
             reading.add(index, index + 1, f"{name} {found[0]}")
-        elif name == "git" and words[index - 1] == "-c" and _GIT_CODE.match(word):
-            reading.add(index, index + 1, "git -c")
-        elif name == "git" and "config" in words[position:index] and _GIT_CODE.match(word):
-            reading.add(index, index + 2, "git config")
+        elif name == "git":
+            _git_word(words, position, index, reading)
+
+
+def _git_word(words: Sequence[str], position: int, index: int, reading: Reading) -> None:
+    """A setting whose value is a command, or the command of a rebase."""
+    word, before = words[index], words[position + 1 : index]
+    if words[index - 1] == "-c" and (_GIT_CODE.match(word) or HOLE in word.partition("=")[0]):
+        reading.add(index, index + 1, "git -c")
+    elif "config" in before and HOLE not in word and _GIT_CODE.match(word):
+        reading.add(index + 1, index + 2, "git config")
+    elif word == "-x" and ("rebase" in before or "difftool" in before):
+        reading.add(index + 1, index + 2, "git -x")
 
 
 def _replaced(words: Sequence[str], position: int, reading: Reading) -> None:
