@@ -149,14 +149,16 @@ class Observing:
             pass
         return watch
 
-    async def watch(self, run_id: str, watch: Watch | None = None) -> AsyncIterator[Progress]:
-        """Every step as it starts and ends, until the run has ended or needs an answer; from what the watch
-        has seen on, if there is one."""
-        watch = watch or Watch()
+    async def watch(
+        self, run_id: str, watch: Watch | None = None, *, until: Callable[[RunState], bool] | None = None
+    ) -> AsyncIterator[Progress]:
+        """Every step as it starts and ends, until the run has ended or needs an answer, or as `until` says;
+        from what the watch has seen on, if there is one."""
+        watch, is_over = watch or Watch(), until or needs_attention
         while True:
             before = watch.position
-            machine = await self._engine.wait(run_id, _moved_beyond(before), 1.0)
-            over = needs_attention(machine.state)
+            machine = await self._engine.wait(run_id, _moved_beyond(before, is_over), 1.0)
+            over = is_over(machine.state)
             events: list[Event] = []
             if watch.look(machine):
                 _, events = await self._engine.journal(run_id, before)
@@ -173,12 +175,17 @@ def _check_slice(offset: int, limit: int | None) -> None:
 
 def needs_attention(state: RunState) -> bool:
     """Whether the run has ended, is parked, or asks something of the agent."""
-    return state.status != "running" or state.parked is not None or asks(state)
+    return has_stopped(state) or asks(state)
 
 
 def asks(state: RunState) -> bool:
     return any(frame.kind == "agent" for frame in state.frames.values())
 
 
-def _moved_beyond(position: int) -> Callable[[RunState], bool]:
-    return lambda state: state.events > position or needs_attention(state)
+def has_stopped(state: RunState) -> bool:
+    """Whether the run has ended, or is parked."""
+    return state.status != "running" or state.parked is not None
+
+
+def _moved_beyond(position: int, is_over: Callable[[RunState], bool]) -> Callable[[RunState], bool]:
+    return lambda state: state.events > position or is_over(state)

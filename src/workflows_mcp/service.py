@@ -53,7 +53,7 @@ from workflows_mcp.machine.events import CancelRequested, Parked
 from workflows_mcp.machine.machine import Machine
 from workflows_mcp.machine.scope import iso
 from workflows_mcp.machine.state import Fault
-from workflows_mcp.observing import Observing, Progress, asks, needs_attention
+from workflows_mcp.observing import Observing, Progress, asks, has_stopped, needs_attention
 from workflows_mcp.plan.inputs import check_inputs
 from workflows_mcp.plan.model import Bundle
 from workflows_mcp.policy.mcp_client import ToolServers
@@ -76,6 +76,7 @@ __all__ = [
     "Service",
     "UserQuestion",
     "WorkflowSummary",
+    "has_stopped",
     "read_yaml",
     "told",
 ]

@@ -285,3 +285,24 @@ def test_a_question_with_a_default_is_answered_as_any_other(
 ) -> None:
     schema = {"type": "object", "properties": {"input": field}, "additionalProperties": False}
     assert as_typed({"type": "user_input", "result_schema": schema}, typed) == meant
+
+
+PUBLISH = """
+name: publish
+blocks:
+  - {id: ask, type: Prompt, inputs: {prompt: "Publish?"}}
+  - {id: lint, type: Shell, on_failure: continue, inputs: {command: "exit 4"}}
+  - {id: tests, type: Shell, on_failure: continue, inputs: {command: "until [ -f go ]; do sleep 0.02; done; exit 3"}}
+"""
+
+
+def test_what_fails_before_and_while_a_question_is_open_is_shown_and_named_with_it(terminal: Any) -> None:
+    terminal.write("publish.yaml", PUBLISH)
+    screen = Screen(terminal, "run", "publish.yaml")
+    screen.wait_for("failed so far: lint\r\n> ")
+    terminal.write("go", "")
+    screen.wait_for("✗ tests")
+    screen.wait_for("failed so far: lint, tests\r\n> ")
+    assert screen.shown.rindex("✗ tests") < screen.shown.rindex("Publish?")
+    screen.type("no\n")
+    assert screen.end()[0] in (0, 1)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 from datetime import datetime
 from typing import Any
 
@@ -23,6 +24,10 @@ class ProgressLines:
     def __init__(self, paper: Paper) -> None:
         self._paper = paper
         self._news: list[Progress] = []
+        self.failed: list[str] = []
+        """The blocks that have failed so far."""
+        self.on_failure: Callable[[], None] | None = None
+        """Called when the failure of a block has been shown."""
 
     def show(self, step: Progress) -> None:
         if step.status == "pending":
@@ -33,8 +38,13 @@ class ProgressLines:
 
     def flush(self) -> None:
         news, self._news = self._news, []
+        known = len(self.failed)
         for step in sorted(news, key=_in_order):
             self._print(step)
+            if (step.status == "failed" or step.outcome == "failure") and step.address not in self.failed:
+                self.failed.append(step.address)
+        if len(self.failed) > known and self.on_failure is not None:
+            self.on_failure()
 
     def _print(self, step: Progress) -> None:
         paper = self._paper

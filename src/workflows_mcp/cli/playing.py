@@ -33,6 +33,10 @@ class Player:
         self.answers = answers
         self._paper = paper
         self._yes = yes
+        self.failed: list[str] = []
+        """The blocks of the run that have failed so far: whoever is asked should know."""
+        self._asked: dict[str, Any] | None = None
+        self._what = ""
 
     async def play(self, service: Service, answer: dict[str, Any]) -> bool:
         """Answer one thing that the run asks; false when nobody here can, or will."""
@@ -65,15 +69,36 @@ class Player:
 
     async def _ask(self, service: Service, run_id: str, action: dict[str, Any]) -> bool:
         """Ask a person until the answer fits; false when they give none."""
+        self._asked, self._what = action, ""
+        try:
+            return await self._asked_until_it_fits(service, run_id, action)
+        finally:
+            self._asked = None
+
+    def ask_again(self) -> None:
+        """A block has failed while a person is asked: the question is shown again, with its name."""
+        if self._asked is not None:
+            self._show_question(self._asked)
+            self._paper.stream.write(f"{self._what}> ")
+            self._paper.stream.flush()
+
+    def _show_question(self, action: dict[str, Any]) -> None:
         show_question(self._paper, action)
+        if self.failed:
+            self._paper.line(self._paper.paint(f"failed so far: {', '.join(self.failed)}", "red"))
+
+    async def _asked_until_it_fits(self, service: Service, run_id: str, action: dict[str, Any]) -> bool:
+        self._show_question(action)
         if action["type"] in _COMMANDS:
             if not service.settings.allow_commands:
                 self._paper.line(_NOT_YES)
             elif await agrees(self._paper, "run this command?"):
+                self._asked = None
                 await _submit(service, run_id, action, await self._run(service, action))
                 return True
+        self._what = _what(action)
         while True:
-            typed = await read_answer(self._paper, _what(action))
+            typed = await read_answer(self._paper, self._what)
             if typed is None:
                 return False
             try:

@@ -21,7 +21,7 @@ from workflows_mcp.cli.inputs import read_inputs
 from workflows_mcp.cli.playing import Player
 from workflows_mcp.cli.printing import err, print_json
 from workflows_mcp.errors import NotExpected
-from workflows_mcp.service import Service
+from workflows_mcp.service import Service, has_stopped
 from workflows_mcp.settings import Settings, load_settings
 from workflows_mcp.watching import Watch
 
@@ -119,12 +119,30 @@ class Session:
                 return answer
             if "action" not in answer:
                 continue
-            if await self.player.play(service, answer):
+            if await self._played(service, answer):
                 continue
             if not can_ask() and await _is_working(service, self.run_id):
                 await asyncio.sleep(_LOOK_AGAIN_SECONDS)
             else:
                 return answer
+
+    async def _played(self, service: Service, answer: dict[str, Any]) -> bool:
+        """Whether what the run asks was answered. What happens meanwhile is shown, and the question again."""
+
+        async def show() -> None:
+            async for step in service.observing.watch(self.run_id, self.watch, until=has_stopped):
+                self.progress.show(step)
+
+        self.player.failed = self.progress.failed
+        self.progress.on_failure = self.player.ask_again
+        meanwhile = asyncio.create_task(show())
+        try:
+            return await self.player.play(service, answer)
+        finally:
+            self.progress.on_failure = None
+            meanwhile.cancel()
+            await asyncio.wait([meanwhile])
+            self.progress.flush()
 
 
 def run_command(options: argparse.Namespace) -> int:
