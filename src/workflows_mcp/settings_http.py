@@ -3,6 +3,9 @@
     WORKFLOWS_HTTP_ADDRESS   host and port; set: `serve` serves HTTP there
     WORKFLOWS_HTTP_TOKEN     what clients must send: Authorization: Bearer …
     WORKFLOWS_HTTP_HOSTS     more names by which clients reach it, by comma    [http] hosts
+    WORKFLOWS_HTTP_CONNECTIONS     how many connections are open at once      [http] connections
+    WORKFLOWS_HTTP_HEADER_SECONDS  how long the head of a request may take    [http] header_seconds
+    WORKFLOWS_HTTP_BODY_SECONDS    how long the body of a request may take    [http] body_seconds
 
 Where a process listens is a matter of how it is started: in a file, which every process of a directory reads,
 the address would turn the server that a client has started for stdio into one that it cannot hear.
@@ -20,7 +23,7 @@ from workflows_mcp.errors import RequestError
 from workflows_mcp.values import did_you_mean
 
 PREFIX = "WORKFLOWS_HTTP_"
-NAMES = ("address", "token", "hosts")
+NAMES = ("address", "token", "hosts", "connections", "header_seconds", "body_seconds")
 _ENVIRONMENT_ONLY = {
     "address": "where a server listens does not belong into a file",
     "token": "a token does not belong into a file",
@@ -60,6 +63,9 @@ class HttpSettings:
     """None: MCP is served over stdin and stdout."""
     token: str | None = field(default=None, repr=False)
     hosts: tuple[str, ...] = ()
+    connections: int = 1000
+    header_seconds: float = 20.0
+    body_seconds: float = 120.0
 
 
 def in_url(host: str) -> str:
@@ -88,11 +94,28 @@ def read_http(in_files: Mapping[str, Any], in_environment: Mapping[str, str]) ->
             )
     address = in_environment.get("address", "").strip()
     token = in_environment.get("token", "").strip()
+    given = {**in_files, **in_environment}
     return HttpSettings(
         address=read_address(f"{PREFIX}ADDRESS", address) if address else None,
         token=_token(token) if token else None,
-        hosts=_hosts({**in_files, **in_environment}.get("hosts", ())),
+        hosts=_hosts(given.get("hosts", ())),
+        connections=int(_positive("connections", given, int)),
+        header_seconds=_positive("header_seconds", given, float),
+        body_seconds=_positive("body_seconds", given, float),
     )
+
+
+def _positive(name: str, given: Mapping[str, Any], kind: type[float]) -> float:
+    raw = given.get(name, "")
+    if raw == "":
+        return float(getattr(HttpSettings(), name))
+    try:
+        value = kind(raw)
+    except (TypeError, ValueError, OverflowError):
+        value = 0
+    if isinstance(raw, bool) or not 0 < value < 1e9:
+        raise RequestError(f"the setting 'http.{name}' must be a number above 0, not {raw!r}")
+    return value
 
 
 def _token(token: str) -> str:

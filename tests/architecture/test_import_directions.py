@@ -17,6 +17,7 @@ MAY_KNOW: dict[str, set[str]] = {
     "limits": set(),
     "settings_files": set(),
     "settings_http": set(),
+    "descriptors": set(),
     "trust": {"settings_files"},
     "settings": {"settings_files", "settings_http", "trust"},
     "temporal_dev": set(),
@@ -64,8 +65,8 @@ MAY_KNOW: dict[str, set[str]] = {
         "plan",
     },
     "starting": {"policy", "engines"},
-    "mcp_server": {"service", "settings_http", "starting"},
-    "cli": {"service", "watching", "mcp_server", "temporal_dev", "settings_http", "trust"},
+    "mcp_server": {"service", "descriptors", "settings_http", "starting"},
+    "cli": {"service", "watching", "mcp_server", "temporal_dev", "descriptors", "settings_http", "trust"},
     "__main__": {"cli"},
 }
 

@@ -262,3 +262,76 @@ def test_a_definition_as_large_as_the_limit_goes_through(place: Path) -> None:
 
     with http_server(place) as listening:
         assert asyncio.run(asyncio.wait_for(work(listening.url), 60))["valid"] is True
+
+
+def opened(url: str, text: str = "") -> socket.socket:
+    """A connection on which this much of a request was sent."""
+    connection = socket.create_connection(("127.0.0.1", httpx2.URL(url).port or 0), timeout=60)
+    connection.sendall(text.encode())
+    return connection
+
+
+def answer_of(connection: socket.socket) -> str:
+    """What the server says before it closes the connection."""
+    said = b""
+    while more := connection.recv(65536):
+        said += more
+    return said.decode()
+
+
+HEAD = "POST /mcp HTTP/1.1\r\nHost: localhost\r\n"
+
+
+@pytest.mark.rows("O20")
+@pytest.mark.parametrize("token", ["", TOKEN])
+def test_a_request_that_does_not_arrive_in_time_is_ended(place: Path, token: str) -> None:
+    more = {
+        "WORKFLOWS_HTTP_HEADER_SECONDS": "0.3",
+        "WORKFLOWS_HTTP_BODY_SECONDS": "0.3",
+        "WORKFLOWS_HTTP_TOKEN": token,
+    }
+    with http_server(place, more=more) as listening:
+        for part in ("", "POST /mcp HT", HEAD):
+            with opened(listening.url, part) as unfinished:
+                assert answer_of(unfinished).startswith("HTTP/1.1 408 ")
+        with opened(listening.url, HEAD + "Content-Length: 100\r\n\r\n{") as unfinished:
+            # Without a token the head is enough to be refused; the connection is not kept for the body either.
+            assert answer_of(unfinished).startswith("HTTP/1.1 401 " if token else "HTTP/1.1 408 ")
+        named = {"Authorization": f"Bearer {token}"} if token else {}
+        assert sent(listening.url, **named).status_code == 200
+        assert "Traceback" not in listening.server.said
+
+
+@pytest.mark.rows("O20")
+def test_a_connection_too_many_is_refused_until_another_one_is_closed(place: Path) -> None:
+    with http_server(place, more={"WORKFLOWS_HTTP_CONNECTIONS": "3"}) as listening:
+        held = [opened(listening.url) for _ in range(3)]
+        for _ in range(20):
+            with opened(listening.url) as refused:
+                assert answer_of(refused).startswith("HTTP/1.1 503 ")
+        held.pop().close()
+        eventually(lambda: sent(listening.url).status_code == 200)
+        assert listening.server.said.count("WORKFLOWS_HTTP_CONNECTIONS") == 1
+        for it in held:
+            it.close()
+
+
+@pytest.mark.rows("O20")
+@pytest.mark.parametrize("limit", ["-S -n 100", "-n 100"], ids=["soft", "hard"])
+def test_runs_have_descriptors_left_however_many_connections_are_open(place: Path, limit: str) -> None:
+    async def work(url: str) -> str:
+        async with client_of(url) as client:
+            begun = await call(client, "start_workflow", workflow="greet")
+            return str(begun["action"]["parameters"]["prompt"])
+
+    limited = ("sh", "-c", f'ulimit {limit}; exec "$@"', "sh", *SERVE)
+    with http_server(place, command=limited) as listening:
+        held = [opened(listening.url) for _ in range(150)]
+        if limit.startswith("-n"):
+            for it in held[:20]:  # room for one client
+                it.close()
+        eventually(lambda: sent(listening.url).status_code == 200)
+        assert asyncio.run(asyncio.wait_for(work(listening.url), 60)) == "Was that polite?"
+        for it in held:
+            it.close()
+        assert "Traceback" not in listening.server.said

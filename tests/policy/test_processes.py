@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import os
 import signal
 import subprocess
 import time
 from pathlib import Path
+from typing import Any
 
 import psutil
 import pytest
 
 from workflows_mcp.errors import StepError
-from workflows_mcp.policy import leftovers
+from workflows_mcp.policy import leftovers, processes
 from workflows_mcp.policy.leftovers import MARK, end_leftovers
 from workflows_mcp.policy.processes import Finished, Kept, Killed, OutputTooLarge, run_process
 
@@ -338,3 +340,29 @@ def test_a_hundred_commands_run_at_once() -> None:
         return [each.stdout for each in finished]
 
     assert asyncio.run(scenario()) == [f"{number}\n" for number in range(100)]
+
+
+@pytest.mark.rows("O20")
+@pytest.mark.parametrize("number", [errno.EMFILE, errno.ENFILE, errno.EAGAIN, errno.ENOMEM])
+def test_a_command_that_the_system_has_no_room_for_is_started_again(
+    monkeypatch: pytest.MonkeyPatch, number: int
+) -> None:
+    attempts: list[int] = []
+    start = subprocess.Popen
+
+    def scarce(*positional: Any, **named: Any) -> subprocess.Popen[bytes]:
+        attempts.append(number)
+        if len(attempts) < 3:
+            raise OSError(number, os.strerror(number))
+        return start(*positional, **named)
+
+    monkeypatch.setattr(subprocess, "Popen", scarce)
+    monkeypatch.setattr(processes, "START_PAUSES", (0, 0, 0))
+    assert asyncio.run(run("echo here")).stdout == "here\n"
+    assert len(attempts) == 3
+
+    attempts.clear()
+    monkeypatch.setattr(processes, "START_PAUSES", (0,))
+    with pytest.raises(StepError, match=os.strerror(number)) as refusal:
+        asyncio.run(run("echo here"))
+    assert "WORKFLOWS_LIMIT_PARALLEL_STEPS" in refusal.value.hint

@@ -287,8 +287,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
     from importlib import import_module
 
     from workflows_mcp.cli.printing import print_error
+    from workflows_mcp.descriptors import raise_descriptor_limit
     from workflows_mcp.errors import WorkflowsError
 
+    raise_descriptor_limit()
     try:
         name = f"{options.command.replace('-', '_')}_command"
         command = getattr(import_module(f"workflows_mcp.cli.{options.module}"), name)

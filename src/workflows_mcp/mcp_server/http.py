@@ -7,6 +7,9 @@ must have. Which protocol a client speaks, and what it is answered, is not known
 Answers are sent as the protocol library does by default: as JSON, or as a stream of events where there is
 more to say than the answer, and always to clients of the older protocols, which can be asked something
 during a call. JSON alone would lose notices of progress, questions to the user, and that a client has gone.
+
+How much strangers can occupy is bounded here, too: the number of connections, which leaves half of the
+descriptors to runs, and the time that the head and the body of a request may take.
 """
 
 from __future__ import annotations
@@ -14,12 +17,15 @@ from __future__ import annotations
 import asyncio
 import errno
 import hmac
+import logging
 import signal
 import socket
 import sys
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
+from typing import Any
 
+import h11
 import uvicorn
 from mcp.server.auth.middleware.bearer_auth import BearerAuthBackend, RequireAuthMiddleware
 from mcp.server.auth.provider import AccessToken
@@ -27,11 +33,15 @@ from mcp.server.transport_security import TransportSecuritySettings
 from starlette.middleware.authentication import AuthenticationMiddleware
 from starlette.responses import PlainTextResponse
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
+from uvicorn.protocols.http.h11_impl import H11Protocol
 
+from workflows_mcp.descriptors import descriptor_limit
 from workflows_mcp.errors import RequestError
 from workflows_mcp.mcp_server.server import WorkflowsServer, build_server, log_to_stderr
 from workflows_mcp.settings import Settings
 from workflows_mcp.settings_http import Address, HttpSettings, in_url
+
+logger = logging.getLogger(__name__)
 
 PATH = "/mcp"
 LOOPBACK = ("127.0.0.1", "localhost", "[::1]")
@@ -41,6 +51,7 @@ LEAST_TOKEN_CHARS = 16
 _GOING = "The server ends. Runs go on at the next one: call again when it is there."
 _KEEP_ALIVE_SECONDS = 60
 """Longer than clients keep a connection that they do not use: it is for them to close it."""
+_BACKLOG = 128
 
 
 def serve_http(settings: Settings, address: Address) -> int:
@@ -54,7 +65,7 @@ def run_http(server: WorkflowsServer, settings: Settings, address: Address) -> i
     with closing(_bound(address)) as listening:
         host, port = listening.getsockname()[:2]
         app = _guarded(server, settings, Address(address.host, port), host)
-        return asyncio.run(_serve(server, app, listening, Address(address.host, port)))
+        return asyncio.run(_serve(server, app, settings.http, listening, Address(address.host, port)))
 
 
 def refuse_an_open_door(http: HttpSettings, address: Address) -> None:
@@ -74,9 +85,13 @@ def refuse_an_open_door(http: HttpSettings, address: Address) -> None:
         )
 
 
-async def _serve(server: WorkflowsServer, app: ASGIApp, listening: socket.socket, address: Address) -> int:
+async def _serve(
+    server: WorkflowsServer, app: ASGIApp, http: HttpSettings, listening: socket.socket, address: Address
+) -> int:
     config = uvicorn.Config(
         _until_told_to_go(app),
+        http=_bounded_by(http),
+        backlog=_BACKLOG,
         lifespan="off",
         ws="none",
         log_config=None,
@@ -96,6 +111,7 @@ async def _serve(server: WorkflowsServer, app: ASGIApp, listening: socket.socket
     # The service is opened here and not by the listener, so that what is wrong with it is told as it is.
     async with server.session_manager.run():
         loop = asyncio.get_running_loop()
+        loop.set_exception_handler(_tell)
         for number in (signal.SIGTERM, signal.SIGHUP, signal.SIGINT):
             loop.add_signal_handler(number, asked, number)
         await listener.serve([listening])
@@ -117,6 +133,111 @@ class _Listener(uvicorn.Server):
         await super().startup(sockets)
         sys.stderr.write(f"workflows-mcp serves MCP at http://{self._address}{PATH}\n")
         sys.stderr.flush()
+
+
+def _tell(loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
+    """Logs one line where a connection cannot be accepted; asyncio would log a traceback for each attempt."""
+    error = context.get("exception")
+    if isinstance(error, OSError) and error.errno in (
+        errno.EMFILE,
+        errno.ENFILE,
+        errno.ENOBUFS,
+        errno.ENOMEM,
+    ):
+        _connections_refused.say("a connection cannot be accepted: %s", error.strerror)
+    else:
+        loop.default_exception_handler(context)
+
+
+class _Seldom:
+    """Logs a warning at most once a minute, however often there is a reason for it."""
+
+    def __init__(self) -> None:
+        self._next = 0.0
+
+    def say(self, message: str, *values: object) -> None:
+        now = asyncio.get_running_loop().time()
+        if now >= self._next:
+            self._next = now + 60
+            logger.warning(message, *values)
+
+
+_connections_refused = _Seldom()
+
+
+class _Connection(H11Protocol):
+    """One connection: closed when a request does not arrive in time, refused when there are too many."""
+
+    http: HttpSettings
+    limit: int
+    _deadline: asyncio.TimerHandle | None = None
+    _awaited: str | None = None
+    """What the deadline is for: `head` or `body`."""
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        super().connection_made(transport)
+        if len(self.connections) > self.limit:
+            _connections_refused.say(
+                "%d connections are open, and no more are accepted; set WORKFLOWS_HTTP_CONNECTIONS, or the "
+                "limit of open files (ulimit -n)",
+                self.limit,
+            )
+            self._refuse(503, b"The server has too many connections. Try again later.\n")
+        else:
+            self._await("head")
+
+    def data_received(self, data: bytes) -> None:
+        if self.conn.their_state is h11.IDLE:
+            self._await("head")
+        super().data_received(data)
+        if self.conn.their_state is h11.SEND_BODY:
+            self._await("body")
+        else:
+            self._await("head" if self.conn.their_state is h11.IDLE else None)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._await(None)
+        super().connection_lost(exc)
+
+    def _await(self, what: str | None) -> None:
+        if what == self._awaited:
+            return
+        if self._deadline is not None:
+            self._deadline.cancel()
+            self._deadline = None
+        self._awaited = what
+        if what is not None:
+            seconds = self.http.header_seconds if what == "head" else self.http.body_seconds
+            self._deadline = self.loop.call_later(seconds, self._too_late, what)
+
+    def _too_late(self, what: str) -> None:
+        self._refuse(408, f"The {what} of the request did not arrive in time.\n".encode())
+
+    def _refuse(self, status: int, why: bytes) -> None:
+        """Closes the connection, with an answer unless one was begun."""
+        if self.transport.is_closing():
+            return
+        if self.conn.our_state not in (h11.IDLE, h11.SEND_RESPONSE):
+            self.transport.abort()
+            return
+        if self.cycle is not None:
+            self.cycle.disconnected = True
+        headers = [("content-type", "text/plain"), ("content-length", str(len(why))), ("connection", "close")]
+        for event in (
+            h11.Response(status_code=status, headers=headers),
+            h11.Data(data=why),
+            h11.EndOfMessage(),
+        ):
+            self.transport.write(self.conn.send(event) or b"")
+        self.transport.close()
+
+
+def _bounded_by(settings: HttpSettings) -> type[H11Protocol]:
+    class Connection(_Connection):
+        http = settings
+        limit = min(settings.connections, descriptor_limit() // 2)
+
+    return Connection
 
 
 def _until_told_to_go(app: ASGIApp) -> ASGIApp:

@@ -35,6 +35,10 @@ LEAST_PART = 4
 LARGE_BYTES = 256 * 1024
 """More output than this is decoded in a thread, so that nobody else waits for it."""
 
+START_PAUSES = (0.05, 0.1, 0.2, 0.4, 0.8, 1.6, 3.2)
+"""How long is waited, in seconds, before a command is started again that the system had no room for."""
+NO_ROOM = frozenset({errno.EMFILE, errno.ENFILE, errno.EAGAIN, errno.ENOMEM})
+
 STREAMS = ("stdout", "stderr")
 Hear = Callable[[str, bytes], None]
 """Is given what a command prints, as it comes: the name of the stream, and some bytes of it."""
@@ -89,7 +93,7 @@ async def run_process(
     """Runs a command to its end. Each output stream is kept whole, up to `keep_bytes`, a `setting`.
     A command that prints more is ended with OutputTooLarge, or, with `truncate`, its beginning is kept."""
     started = time.perf_counter()
-    process = _start(arguments, directory, {**environment, MARK: key}, capture)
+    process = await _started(arguments, directory, {**environment, MARK: key}, capture)
     running = _Running(process, keep_bytes, setting, truncate, hear)
     try:
         await running.finished
@@ -125,6 +129,21 @@ def _finished(running: _Running, trim: Trim | None, started: float, *, killed: b
     )
 
 
+class _NoRoom(StepError):
+    """The system has no descriptors, processes or memory left at the moment."""
+
+
+async def _started(
+    arguments: Sequence[str], directory: Path, environment: dict[str, str], capture: bool
+) -> subprocess.Popen[bytes]:
+    for pause in START_PAUSES:
+        try:
+            return _start(arguments, directory, environment, capture)
+        except _NoRoom:
+            await asyncio.sleep(pause)
+    return _start(arguments, directory, environment, capture)
+
+
 def _start(
     arguments: Sequence[str], directory: Path, environment: dict[str, str], capture: bool
 ) -> subprocess.Popen[bytes]:
@@ -145,6 +164,11 @@ def _start(
             raise StepError(
                 "the command and its environment are too large for the system",
                 hint="write large values to a file and let the command read it",
+            ) from None
+        if error.errno in NO_ROOM:
+            raise _NoRoom(
+                f"cannot start {arguments[0]}: {error.strerror}",
+                hint="lower WORKFLOWS_LIMIT_PARALLEL_STEPS, or raise the system's (ulimit -n, ulimit -u)",
             ) from None
         if isinstance(error, FileNotFoundError) and directory.is_dir():
             raise StepError(
