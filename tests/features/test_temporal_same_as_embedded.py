@@ -87,7 +87,7 @@ sub_agent_tasks:
   look:
     default_state: {raw: {mine: 0}}
     steps:
-      - {id: read, type: agent_shell_command, command: "read {{ item }} of {{ total }}", state_update: {path: raw.mine}}
+      - {id: read, type: agent_shell_command, command: "cat {{ item }} of {{ total }}", state_update: {path: raw.mine}}
       - {id: check, type: agent_shell_command, command: "check {{ item }} {{ mine }}"}
 """
 
