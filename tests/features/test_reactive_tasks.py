@@ -189,6 +189,29 @@ def test_a_workflow_goes_on_at_once_where_it_does_not_wait_for_all(settings: Set
     asyncio.run(asyncio.wait_for(go(), 30))
 
 
+@pytest.mark.rows("R9", "R15")
+def test_exit_ends_at_once_and_cancels_the_tasks_that_are_open(settings: Settings) -> None:
+    steps = handing_out("[{id: a}, {id: b}]", "  wait_for_all: false\n")
+    steps += "- {id: ask, type: user_input, prompt: enough?, state_update: {path: raw.said}}\n"
+    steps += "- {id: leave, type: exit, when: \"{{ said == 'yes' }}\"}\n"
+    steps += "- {type: state_update, path: raw.behind, value: true}\n"
+
+    async def go() -> None:
+        async with Service.open(settings) as service:
+            answer = await service.start(text=workflow(steps, LOOK))
+            run_id = answer["workflow_id"]
+            asked = {it["step_id"]: it for it in [answer["action"], *answer.get("more_actions", [])]}
+            [first, second] = [task["workflow_id"] for task in asked["each"]["parameters"]["tasks"]]
+            await service.next_step(first)
+            answer = await service.submit(run_id, "yes", step_id="ask")
+            assert (answer["status"], answer["state"]) == ("completed", {"said": "yes"})
+            assert not {"action", "error", "failures"} & answer.keys()
+            for task in (first, second):
+                assert (await service.status(task))["status"] == "cancelled"
+
+    asyncio.run(asyncio.wait_for(go(), 30))
+
+
 @pytest.mark.rows("R15", "R16")
 def test_a_task_can_be_driven_by_its_name_and_its_run(settings: Settings) -> None:
     async def go() -> None:

@@ -12,6 +12,7 @@ from workflows_mcp.limits import DEFAULT_LIMITS, Limits
 from workflows_mcp.machine.handling import failed
 from workflows_mcp.machine.machine import Machine
 from workflows_mcp.machine.state import TERMINAL, Scope
+from workflows_mcp.machine.stopping import LEFT_OPEN
 from workflows_mcp.plan.model import Steps
 
 
@@ -85,7 +86,8 @@ class Situation:
     def _how_it_ended(self, task: Visited) -> str:
         if task.record.status in TERMINAL and not failed(task.record):
             return "completed"
-        if self.machine.state.status == "cancelled" or task.record.status not in TERMINAL:
+        left = task.record.message == LEFT_OPEN
+        if left or self.machine.state.status == "cancelled" or task.record.status not in TERMINAL:
             return "cancelled"
         return "failed"
 

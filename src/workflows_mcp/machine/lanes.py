@@ -12,7 +12,7 @@ from workflows_mcp.machine.items import OpenItems
 from workflows_mcp.machine.program import MisplacedError, compile_value
 from workflows_mcp.machine.reactive import OpenReactive
 from workflows_mcp.machine.state import Fault, Record
-from workflows_mcp.machine.stopping import mark_stopped, stop
+from workflows_mcp.machine.stopping import LEFT_OPEN, mark_stopped, stop
 from workflows_mcp.plan.model import Call, Plan
 from workflows_mcp.values import Value, to_text
 
@@ -114,9 +114,7 @@ def cleaned_up_first(machine: Machine, address: str, at: float, fault: Fault) ->
     return True
 
 
-def stop_leftovers(
-    machine: Machine, scope: OpenReactive, at: float, reason: str = "the workflow has ended"
-) -> None:
+def stop_leftovers(machine: Machine, scope: OpenReactive, at: float, reason: str = LEFT_OPEN) -> None:
     """A workflow ends, or fails, although something is under way in it: that ends with it."""
     for index, node in enumerate(scope.program.nodes):
         address = scope.prefix + node.id

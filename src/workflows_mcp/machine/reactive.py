@@ -24,7 +24,7 @@ from workflows_mcp.machine.scope import iso
 from workflows_mcp.machine.sequence import OpenSequence, ends_with, result_of
 from workflows_mcp.machine.state import TERMINAL, Fault, Record, Scope
 from workflows_mcp.plan.items import names_of_items
-from workflows_mcp.plan.model import Call, Do, Each, Node, Plan, fails_on_purpose
+from workflows_mcp.plan.model import Call, Do, Each, Node, Plan, Return, fails_on_purpose
 from workflows_mcp.values import Value
 
 if TYPE_CHECKING:
@@ -137,7 +137,11 @@ class OpenReactive(OpenSequence):
     def go_on(self, index: int) -> list[int]:
         """The step behind one that has ended, or that nobody waits for."""
         node = self.program.nodes[index]
-        chosen = self._goes_on_at(index, node, self.scope.records[node.id])
+        record = self.scope.records[node.id]
+        if isinstance(node.do, Return) and record.status == "completed" and self.program.plan.semantics >= 3:
+            self.finished = True  # what is under way ends with it
+            return []
+        chosen = self._goes_on_at(index, node, record)
         section = self.program.plan.on_failure
         if chosen >= len(self.program.nodes) or (chosen == section and self.scope.failure is None):
             return self._at_end()

@@ -12,6 +12,8 @@ from workflows_mcp.machine.state import TERMINAL, Frame, Record
 if TYPE_CHECKING:
     from workflows_mcp.machine.machine import Machine
 
+LEFT_OPEN = "the workflow has ended"
+"""Why something ends that was still open when its workflow ended: it is cancelled, and has not failed."""
 _COMPOSITE = ("call", "each")
 """Frames with further frames inside."""
 
