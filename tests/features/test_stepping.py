@@ -171,3 +171,32 @@ steps:
         assert (done["status"], done["step"]) == ("completed", None)
 
     serve(text, work)
+
+
+@pytest.mark.rows("R20")
+@pytest.mark.parametrize(
+    "pending",
+    [
+        "[{id: ask, type: user_input, prompt: Go on?}]",
+        "[{id: pause, type: wait, duration_seconds: 1000}]",
+        "[{id: each, type: parallel_foreach, items: [a], sub_agent_task: look}]\n"
+        "sub_agent_tasks: {look: {default_state: {raw: {n: 9}}, steps: [{type: mcp_call, method: check}]}}",
+    ],
+    ids=["a question", "a wait", "tasks"],
+)
+def test_an_update_changes_the_state_of_the_included_workflow_that_is_pending(
+    pending: str, serve: Serve, workspace: Path
+) -> None:
+    inner = f"name: inner\ndefault_state: {{raw: {{n: 1}}}}\nsteps: {pending}\n"
+    (workspace / ".workflows" / "inner.yaml").write_text(inner)
+    text = "name: flow\ndefault_state: {raw: {n: 100}}\nsteps: [{type: include_workflow, workflow: inner}]\n"
+
+    async def work(service: Service) -> None:
+        run_id = (await service.stepping.start("flow", None, 0))["workflow_id"]
+        assert await service.stepping.read(run_id, ("n",), None) == {"n": 1}
+        await service.stepping.update(run_id, [{"path": "raw.n", "operation": "increment"}], None)
+        assert await service.stepping.read(run_id, ("n",), None) == {"n": 2}
+        found = await service.state(run_id, paths=["raw"])
+        assert found["values"]["raw"] == {"n": 100}, "the caller's own"
+
+    serve(text, work)

@@ -20,6 +20,7 @@ from workflows_mcp.agent.situation import Situation
 from workflows_mcp.errors import ExpressionError, RequestError
 from workflows_mcp.expressions.base import Reference
 from workflows_mcp.expressions.lookup import follow
+from workflows_mcp.machine.machine import Machine
 from workflows_mcp.machine.scope import outputs_of
 from workflows_mcp.values import Value
 
@@ -95,10 +96,29 @@ class Gathered:
 
 
 def state_meant(situation: Situation) -> str:
-    """Whose state an agent means, to read or to write: that of the step that it is to carry out, which can be
-    in a workflow that was included; else that of its run or task."""
+    """Whose state an agent means, to read or to write: that of the step which is pending.
+
+    The step can be in a workflow that was included: a question, tasks that are handed out, a wait.
+    """
     questions = situation.duties.questions
-    return questions[0][0].rpartition("/")[0] if questions else situation.part.address
+    if questions:
+        return questions[0][0].rpartition("/")[0]
+    address = situation.part.address
+    while True:
+        called = _called_inside(situation.machine, address)
+        if len(called) != 1:
+            return address
+        address = called[0]
+
+
+def _called_inside(machine: Machine, address: str) -> list[str]:
+    """The workflows that the one at an address has called, and that are under way."""
+    prefix = f"{address}/" if address else ""
+    return [
+        inside
+        for inside, frame in machine.state.frames.items()
+        if frame.kind == "call" and inside.startswith(prefix) and "/" not in inside[len(prefix) :]
+    ]
 
 
 def gather(situation: Situation, address: str | None = None) -> Gathered:
