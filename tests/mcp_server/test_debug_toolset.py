@@ -142,6 +142,12 @@ def test_it_is_told_how_computed_fields_got_their_values(debug: Any) -> None:
         assert {trace["field"] for trace in every["traces"]} == {"sources", "report", "strict"}
         refused = await agent.refused("workflow_trace_transformations", workflow_id=run_id, field="surces")
         assert "did you mean 'sources'" in refused
+        by_hand = (await agent.call("workflow_trace_transformations", workflow_id=run_id, field="raw.limit"))[
+            "traces"
+        ]
+        assert [(it["input"], it["output"], "step" in it) for it in by_hand] == [(10, 3, False)]
+        assert by_hand[0]["event"] > second["event"]
+        assert second["step"], "the step that has changed what it follows from"
 
     debug.serve(work)
 
@@ -311,6 +317,43 @@ blocks:
         info = await agent.call("workflow_debug_info", workflow_id=run_id)
         assert (info["current_step"], info["step_history"]) == ("ask", [])
         assert (await agent.call("workflow_trace_transformations", workflow_id=run_id))["traces"] == []
+
+    debug.serve(work)
+
+
+LOOP = """
+name: loop
+dialect: reactive
+default_state: {raw: {total: 0}}
+state_schema: {computed: {double: {from: raw.total, transform: input * 2}}}
+steps:
+  - id: each
+    type: foreach
+    items: [5, 6, 7]
+    steps:
+      - {id: add, type: state_update, path: raw.total, operation: increment, value: "{{ item }}"}
+"""
+
+
+@pytest.mark.rows("R21")
+def test_every_traced_change_names_its_step_its_item_and_its_event(debug: Any) -> None:
+    debug.define("loop", LOOP)
+
+    async def work(agent: Any) -> None:
+        run_id = (await agent.call("workflow_start", workflow="loop"))["workflow_id"]
+
+        async def traced(field: str) -> list[tuple[Any, ...]]:
+            found = await agent.call("workflow_trace_transformations", workflow_id=run_id, field=field)
+            return [(it.get("step"), it.get("item"), it["event"], it["output"]) for it in found["traces"]]
+
+        assert await traced("raw.total") == [("add", 0, 1, 5), ("add@2", 1, 1, 11), ("add@3", 2, 1, 18)]
+        assert (await traced("double"))[-1] == ("add@3", 2, 1, 36)
+        history = (await agent.call("workflow_debug_info", workflow_id=run_id))["step_history"]
+        assert [(it["step_id"], it.get("item"), it["event"]) for it in history if it["step_id"] == "add"] == [
+            ("add", 0, 1),
+            ("add", 1, 1),
+            ("add", 2, 1),
+        ]
 
     debug.serve(work)
 

@@ -11,7 +11,7 @@ from workflows_mcp.agent.info import type_name
 from workflows_mcp.agent.parts import question_id
 from workflows_mcp.agent.previews import Cut, Reader, cut, within
 from workflows_mcp.agent.situation import Situation
-from workflows_mcp.agent.tracing import Computation, EndedStep, Traced
+from workflows_mcp.agent.tracing import Cause, Computation, EndedStep, Traced
 from workflows_mcp.errors import RequestError
 from workflows_mcp.limits import Limits
 from workflows_mcp.machine.changes import size_of
@@ -28,13 +28,19 @@ _VALUE_SHARE = 8
 
 
 def check_field(machine: Machine, field: str) -> str:
-    """The bare name of a computed field. Raises RequestError where no workflow of the run has it."""
+    """The bare name of a computed field, or that of a raw one as in raw.count. Raises RequestError where no
+    workflow of the run has it."""
     name = field.removeprefix("computed.")
     known = {it for plan in machine.plans.values() for it in plan.computed}
     if name in known:
         return name
-    hint = did_you_mean(name, known, what="computed fields") if known else "the workflow has none"
-    raise RequestError(f"there is no computed field '{field}'", hint=hint, code="invalid_path")
+    raw = {f"{part}.{it}" for part in ("raw", "state") for it in machine.state.root.state.get(part, {})}
+    raw |= {f"raw.{it}" for plan in machine.plans.values() for it in plan.raw_types}
+    for spelling in (field, f"raw.{field}", f"state.{field}"):
+        if spelling in raw:
+            return spelling
+    hint = did_you_mean(name, known | raw, what="fields") if known or raw else "the workflow has none"
+    raise RequestError(f"there is no field '{field}'", hint=hint, code="invalid_path")
 
 
 def traces_answer(traced: Traced, limits: Limits, *, main: str, include_timing: bool) -> dict[str, Any]:
@@ -63,6 +69,7 @@ def _trace(computation: Computation, how: Cut, main: str, include_timing: bool) 
         "trigger": trace.trigger,
         "input": cut(trace.input, (), how, read),
         "output": cut(trace.output, (), how, read),
+        **_cause(computation.cause),
     }
     if computation.workflow != main:
         said["workflow"] = computation.workflow
@@ -143,7 +150,17 @@ def _ended(step: EndedStep, dialects: dict[str, str], registry: StepRegistry) ->
         "started_at": iso(step.started_at),
         "completed_at": iso(step.ended_at),
         "status": step.status,
+        **{key: value for key, value in _cause(step.cause).items() if key != "step"},
     }
+
+
+def _cause(cause: Cause) -> dict[str, Value]:
+    said: dict[str, Value] = {"event": cause.event}
+    if cause.step:
+        said["step"] = cause.step
+    if cause.item is not None:
+        said["item"] = cause.item
+    return said
 
 
 def _milliseconds(seconds: float) -> float:

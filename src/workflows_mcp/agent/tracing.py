@@ -25,6 +25,7 @@ from workflows_mcp.machine.open_scope import OpenScope
 from workflows_mcp.machine.program import MisplacedError
 from workflows_mcp.machine.state import TERMINAL, Record
 from workflows_mcp.plan.model import Bundle, Node
+from workflows_mcp.values import Value
 
 KEPT = 500
 """How many of the last computations and steps are kept."""
@@ -33,12 +34,24 @@ SECONDS = 20.0
 
 
 @dataclass(frozen=True, slots=True)
+class Cause:
+    """What a change comes from: the event that was applied, and the step that was carried out by it."""
+
+    event: int
+    step: str = ""
+    """Empty where no step did it: an agent has written into the state, or the run begins."""
+    item: str | int | None = None
+    """Of a step in a loop the position of the item, counted from 0; of a task the name of its item."""
+
+
+@dataclass(frozen=True, slots=True)
 class Computation:
-    """One computation of a field."""
+    """One computation of a field, or one change of a raw one."""
 
     at: float
     workflow: str
     trace: Trace
+    cause: Cause
 
 
 @dataclass(slots=True)
@@ -50,6 +63,7 @@ class EndedStep:
     ended_at: float
     status: str
     """success, failed or skipped."""
+    cause: Cause
 
 
 @dataclass(slots=True)
@@ -83,6 +97,7 @@ def replayed(
     until = time.monotonic() + SECONDS
     for event in events:
         machine.at = event.at
+        machine.cause = Cause(machine.state.events + 1)
         machine.apply(event)
         if every_field and not traced.cut_short:
             traced.cut_short = time.monotonic() > until
@@ -96,6 +111,9 @@ class _Watched(Machine):
     def __init__(self, bundle: Bundle, traced: Traced, only: str | None) -> None:
         super().__init__(bundle)
         self.at = 0.0
+        self.cause = Cause(0)
+        self._changed_by: dict[int, Cause] = {}
+        """What has changed a state last, by the identity of the state."""
         self._traced = traced
         self._only = only
         self._outermost: Home | None = None
@@ -105,6 +123,35 @@ class _Watched(Machine):
         self._outermost = self._outermost or home
         home.fields.clock = time.perf_counter
         home.fields.trace = lambda trace: self._note(home, trace)
+        home.on_change = lambda before: self._changed(home, before)
+
+    def _changed(self, home: Home, before: dict[str, Value]) -> None:
+        self._changed_by[id(home)] = self.cause
+        part, _, name = (self._only or "").partition(".")
+        if part not in ("raw", "state"):
+            return
+        old, new = (it.get(part, {}).get(name) for it in (before, home.scope.state))
+        if old is not new:
+            trace = Trace(f"{part}.{name}", self.cause.step or "outside of the steps", old, new)
+            self._traced.computed += 1
+            self._traced.computations.append(Computation(self.at, home.plan.name, trace, self.cause))
+
+    def _cause_of(self, scope: OpenScope, index: int) -> Cause:
+        node, state = scope.program.nodes[index], scope.scope
+        heads = [state.loops.get(scope.program.nodes[head].id) for head in node.loops]
+        item: str | int | None = None
+        around, _, last = scope.prefix[:-1].rpartition("/")
+        if heads and heads[-1] is not None:
+            item = max(heads[-1].count - 1, 0)
+        elif (frame := self.state.frames.get(around)) is not None and frame.kind == "each":
+            item = last
+        rounds = state.rounds.get(node.id, 1)
+        address = f"{scope.prefix}{node.id}@{rounds}" if rounds > 1 else f"{scope.prefix}{node.id}"
+        return Cause(self.state.events, address, item)
+
+    def _enter(self, scope: OpenScope, index: int) -> None:
+        self.cause = self._cause_of(scope, index)
+        super()._enter(scope, index)
 
     def _note(self, home: Home, trace: Trace) -> None:
         traced = self._traced
@@ -113,7 +160,8 @@ class _Watched(Machine):
         times.count += 1
         times.seconds += trace.seconds or 0.0
         if self._only in (None, trace.field):
-            traced.computations.append(Computation(self.at, home.plan.name, trace))
+            cause = self._changed_by.get(id(home), self.cause)
+            traced.computations.append(Computation(self.at, home.plan.name, trace, cause))
 
     def compute(self, only: str | None) -> None:
         """The fields of every state that is open, and of that of the run, also when it has ended."""
@@ -134,7 +182,10 @@ class _Watched(Machine):
         node, history = scope.program.nodes[index], self._traced.history
         before = scope.scope.records.get(node.id)
         # noted before what follows from it, and settled after
-        step = EndedStep(scope.prefix + node.id, scope.scope.workflow, node, at, at, _OUTCOMES[status])
+        self.cause = self._cause_of(scope, index)
+        step = EndedStep(
+            scope.prefix + node.id, scope.scope.workflow, node, at, at, _OUTCOMES[status], self.cause
+        )
         history.append(step)
         self._traced.ended += 1
         super().end(scope, index, at, status, *more, **named)

@@ -9,7 +9,7 @@ Raises WrongChange for what cannot be written, MisplacedError where a computed f
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from workflows_mcp.expressions.base import MISSING
@@ -25,7 +25,7 @@ Changes = Sequence[tuple[Path, ChangeOperation, Value]]
 
 
 class Home:
-    __slots__ = ("_size", "fields", "limits", "outer", "plan", "scope")
+    __slots__ = ("_size", "fields", "limits", "on_change", "outer", "plan", "scope")
 
     def __init__(self, scope: Scope, program: Program, limits: Limits, outer: Home | None = None) -> None:
         self.scope = scope
@@ -35,6 +35,8 @@ class Home:
         self.outer = outer
         """The state of the workflow around it, for a task that has one of its own."""
         self._size: int | None = None
+        self.on_change: Callable[[dict[str, Value]], None] | None = None
+        """Given the state as it was before a change, for whoever wants to know what is changed when."""
 
     @property
     def outermost(self) -> Home:
@@ -84,7 +86,9 @@ class Home:
 
     def reset(self, state: dict[str, Value]) -> None:
         """Begin anew with this state."""
-        self.scope.state, self._size = state, None
+        before, self.scope.state, self._size = self.scope.state, state, None
+        if self.on_change is not None:
+            self.on_change(before)
 
     def change(self, changes: Changes) -> None:
         before, size = self.scope.state, self._bytes()
@@ -94,6 +98,8 @@ class Home:
         except MisplacedError:
             self.scope.state, self._size = before, size
             raise
+        if self.on_change is not None:
+            self.on_change(before)
 
     def _bytes(self) -> int:
         if self._size is None:

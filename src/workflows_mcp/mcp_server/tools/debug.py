@@ -50,7 +50,7 @@ class Explained(TypedDict):
 async def workflow_trace_transformations(
     ctx: Ctx,
     workflow_id: RunId,
-    field: Annotated[str | None, Field(description="Only this computed field")] = None,
+    field: Annotated[str | None, Field(description="Only this field: a computed one, or raw.NAME")] = None,
     include_timing: Annotated[bool, Field(description="How long each took, when done again")] = False,
 ) -> Annotated[CallToolResult, Traces]:
     """How the computed fields of a run got their values, the last 100: what triggered each computation, its
