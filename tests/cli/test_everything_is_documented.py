@@ -5,12 +5,13 @@ from __future__ import annotations
 import argparse
 import ast
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import fields
 from pathlib import Path
 
 from workflows_mcp import errors
 from workflows_mcp.cli.main import build_parser
+from workflows_mcp.expressions import dollar_filters, javascript_filters, jinja_pieces
 from workflows_mcp.limits import Limits
 from workflows_mcp.settings import _READERS, TOOLSETS
 from workflows_mcp.steps.output_formats import FORMATS
@@ -120,3 +121,21 @@ def test_every_tool_of_a_toolset_and_every_prompt_is_in_its_page() -> None:
     names = [tool.name for tool in tools_of(TOOLSETS)] + [it.name for it in prompts_of(TOOLSETS)]
     assert [name for name in names if not re.search(rf"`{name}[`(]", text)] == []
     assert [name for name in TOOLSETS if f"| `{name}` |" not in text] == []
+
+
+def test_every_filter_function_and_test_of_every_dialect_is_documented() -> None:
+    page = document("docs/expressions.md")
+    graph = document("docs/graph-dialect.md").partition("### Filters")[2].partition("\n## ")[0]
+    of_graph, rest = page.partition("## Stateful")[::2]
+    of_stateful, of_reactive = rest.partition("## Reactive")[::2]
+
+    def unnamed(names: Iterable[str], text: str) -> list[str]:
+        return sorted(it for it in names if it.isidentifier() and not re.search(rf"`{it}[`(]", text))
+
+    environment = jinja_pieces.environment()
+    assert unnamed(dollar_filters.FILTERS, of_graph) == []
+    assert unnamed(dollar_filters.FILTERS, graph) == []
+    assert unnamed(environment.filters, of_stateful) == []
+    assert unnamed(environment.tests, of_stateful) == []
+    assert unnamed(jinja_pieces.functions(), of_stateful) == []
+    assert unnamed(javascript_filters.FILTERS, of_reactive) == []

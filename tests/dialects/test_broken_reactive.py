@@ -363,6 +363,10 @@ EXPECTED: Table = {
         P("unknown_type", 8, 14, "there is no step type 'shell_comand'", "did you mean 'shell_command'?"),
         P("syntax", 9, ANY, "the expression cannot be read: …", "an expression is JavaScript: {{ files.length > 0 }}"),
     ],
+    "words_for_results": [
+        P("unknown_type", 6, 19, "there is no step type 'nothing'", "types: CreateFile"),
+        W("literal_value", 4, 85, "the value is the word 'stdout', not the stdout of the step", 'write value: "{{ stdout }}"'),
+    ],
 }
 # fmt: on
 

@@ -23,6 +23,8 @@ from workflows_mcp.values import Value, kind_and_value, nearest, shown
 
 Path = tuple[str | int, ...]
 
+_OF_RESULTS = frozenset({"stdout", "stderr", "exit_code", "response", "result", "output", "value", "content"})
+"""Names of what steps give."""
 CHANGE_KEYS = ("path", "value", "operation", "transform")
 OPERATIONS: tuple[ChangeOperation, ...] = ("set", "append", "increment", "merge")
 MORE_TRIES = 3
@@ -120,6 +122,11 @@ class ReactiveValues(StepValues):
             message = f"the operation {operation} needs a 'value'"
             self.problem("missing_key", message, f"add a line: value: {example}", at, on_key=bool(inside))
         draft.uses += self.references.in_value(given.get("value"), (*at, "value"))
+        value = given.get("value")
+        if isinstance(value, str) and value in _OF_RESULTS and not needs_value:
+            message = f"the value is the word '{value}', not the {value} of the step"
+            hint = f'write value: "{{{{ {value} }}}}"'
+            self.report(Problem("literal_value", message, hint, (*at, "value"), warning=True))
         if given.get("path") is None:
             return None
         keys = self.state_path(draft, given["path"], (*at, "path"))
