@@ -240,7 +240,7 @@ class BlockReader:
         defaults = shape.output_defaults
         if "outputs" in block:
             config, defaults = self._config(shape, block, draft.at)
-            draft.uses += self.references.in_value(config, draft.at)
+            draft.uses += self.references.in_config(config, draft.at)
         draft.do = Do(
             step=step.name,
             inputs=inputs,

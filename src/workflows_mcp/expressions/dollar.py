@@ -155,6 +155,15 @@ class Dollar:
 
     @staticmethod
     @lru_cache(maxsize=_CACHED)
+    def with_variables(text: str) -> Expression:
+        """A template in which `${NAME}` without a dot is a variable that the step expands: $SCRATCH."""
+        texts, operands = _split(text, old=True)
+        if len(operands) == 1 and texts == ("", ""):
+            return WholeReference(text, operands[0])
+        return TextTemplate(text, texts, operands)
+
+    @staticmethod
+    @lru_cache(maxsize=_CACHED)
     def code(text: str) -> DollarCode:
         texts, operands = _split(text, code=True)
         return DollarCode(text, texts, operands)

@@ -32,7 +32,7 @@ from workflows_mcp.plan.model import (
     Wait,
     While,
 )
-from workflows_mcp.plan.references import language_of
+from workflows_mcp.plan.references import config_reader, language_of
 from workflows_mcp.plan.retry import Rule, WrongRetry, read_rule
 from workflows_mcp.values import Value, kind_and_value, shown, to_text
 
@@ -96,7 +96,8 @@ class PreparedNode:
             self._max_parallel = compile_value(each.max_parallel, language, layout.max_parallel)
         self._code: list[tuple[str, CodeTemplate]] = []
         self._literal: dict[str, Value] = {}
-        self.config = compile_value(do.config if isinstance(do, Do) else {}, language, ())
+        config = do.config if isinstance(do, Do) else {}
+        self.config = compile_value(config, language, (), read=config_reader(language))
         self._timeout: Evaluate = _nothing
         self._inputs: Evaluate = _nothing
         self._workflow: Evaluate = _nothing

@@ -10,7 +10,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from typing import NamedTuple, Protocol, cast
 
 from workflows_mcp.errors import ExpressionError, Problem
-from workflows_mcp.expressions.base import Language, Reference, Refusal
+from workflows_mcp.expressions.base import Expression, Language, Reference, Refusal
 from workflows_mcp.expressions.dollar import Dollar, OldDollar
 from workflows_mcp.plan.items import NO_ITEMS
 from workflows_mcp.plan.layout import LAYOUTS, Layout
@@ -126,6 +126,11 @@ class _Transforms(Protocol):
     def transform(self, text: str) -> _Parsed: ...
 
 
+def config_reader(language: Language) -> Callable[[str], Expression]:
+    """How the language reads what a step is told beside its inputs."""
+    return cast(Callable[[str], Expression], getattr(language, "with_variables", language.template))
+
+
 Foreign = Callable[[str], ExpressionError | None]
 
 
@@ -148,6 +153,10 @@ class ReferenceReader:
             return self.in_value(value, path)
         finally:
             self._foreign = foreign
+
+    def in_config(self, value: Value, path: Path) -> list[Use]:
+        """Of what a step is told beside its inputs: names of variables in it are the step's."""
+        return self._find(value, path, config_reader(self.language))
 
     def in_code(self, value: Value, path: Path, refusals: Refusals | None = None) -> list[Use]:
         """`refusals` says which values cannot stand in code with these texts around them."""
@@ -204,7 +213,7 @@ class ReferenceReader:
                         continue
                     read = self.in_code if name in do.code else self.in_value
                     uses += read(value, (*node.at, *layout.inputs, name))
-                add(do.config, ())
+                uses += self.in_config(do.config, node.at)
                 add(do.timeout, layout.timeout)
             case Branch(test=test):
                 uses += self.in_condition(test, (*node.at, *layout.test))
