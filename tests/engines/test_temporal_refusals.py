@@ -42,26 +42,59 @@ async def without_worker(address: Any, directory: Path) -> AsyncIterator[Service
         yield service
 
 
-def test_without_any_worker_it_is_said_that_there_is_none_and_a_run_that_was_begun_goes_on_later(
+@pytest.mark.rows("O12")
+def test_a_run_is_started_without_any_worker_and_says_that_it_waits_for_one(
     temporal_address: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from workflows_mcp.engines.temporal import refusals
+    from workflows_mcp.engines.temporal import looks, refusals
 
-    monkeypatch.setattr(refusals, "WORKER_SECONDS", 1.0)
+    monkeypatch.setattr(looks, "FIRST_TURN_SECONDS", 0.5)
 
     async def go() -> None:
         async with without_worker(temporal_address, tmp_path) as service:
+            answer = await service.start(text=ASKS, request_id="the one", wait_seconds=0.1)
+            run_id = answer["workflow_id"]
+            assert (answer["workflow"], answer["status"]) == ("asks", "running")
+            assert f"none serves the task queue '{temporal_address.task_queue}'" in answer["why"]
+            assert "workflows-mcp worker" in answer["why"]
+            assert await service.start(text=ASKS, request_id="the one", wait_seconds=0) == answer
+            with pytest.raises(RequestError, match="something else"):
+                await service.start(text=SLOW, request_id="the one", wait_seconds=0)
+            monkeypatch.setattr(refusals, "WORKER_SECONDS", 1.0)
             with pytest.raises(RequestError, match=temporal_address.task_queue) as caught:
-                await service.start(text=ASKS, request_id="the one")
+                await service.submit(run_id, "yes")
             assert caught.value.code == "no_worker"
             with pytest.raises(RequestError) as caught:
                 await service.status("wf_0")
             assert caught.value.code == "unknown_run"
+        async with without_worker(temporal_address, tmp_path) as service:
+            assert await service.status(run_id) == answer, "also in a process that has not started it"
+            assert [(it["workflow_id"], it["why"]) for it in await service.recent()] == [
+                (run_id, answer["why"])
+            ]
         monkeypatch.setattr(refusals, "WORKER_SECONDS", 40.0)
         async with Service.open(settings_for(temporal_address, tmp_path)) as service:
             answer = await service.start(text=ASKS, request_id="the one")
-            assert answer["action"]["step_id"] == "q"
+            assert (answer["workflow_id"], answer["action"]["step_id"]) == (run_id, "q")
             assert len(await service.recent()) == 1
+
+    asyncio.run(go())
+
+
+def test_a_run_that_was_terminated_before_any_worker_began_it_is_cancelled(
+    temporal_address: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from workflows_mcp.engines.temporal import looks
+    from workflows_mcp.engines.temporal.connection import connect
+
+    monkeypatch.setattr(looks, "FIRST_TURN_SECONDS", 0.1)
+
+    async def go() -> None:
+        async with without_worker(temporal_address, tmp_path) as service:
+            run_id = (await service.start(text=ASKS, wait_seconds=0))["workflow_id"]
+            await (await connect(temporal_address)).get_workflow_handle(run_id).terminate()
+            answer = await service.status(run_id)
+            assert (answer["workflow_id"], answer["status"]) == (run_id, "cancelled")
 
     asyncio.run(go())
 

@@ -64,6 +64,8 @@ def why(situation: Situation, *, brief: bool = False) -> str:
 
 def _abandoned(situation: Situation) -> str:
     directory, run_id = situation.machine.state.workspace, situation.part.run_id
+    if not directory:  # it has not begun, and may begin anywhere
+        return situation.abandoned
     return (
         f"but no server continues it: {situation.abandoned}; start one in {directory} (workflows-mcp serve, "
         f"without --read-only), or continue it here: {how_to_resume(run_id)}"

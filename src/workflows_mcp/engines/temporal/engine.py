@@ -15,7 +15,7 @@ from datetime import timedelta
 from typing import Any
 from weakref import WeakValueDictionary
 
-from temporalio.client import Client, WithStartWorkflowOperation, WorkflowHandle, WorkflowUpdateFailedError
+from temporalio.client import Client, WorkflowHandle, WorkflowUpdateFailedError
 from temporalio.common import WorkflowIDConflictPolicy, WorkflowIDReusePolicy
 from temporalio.exceptions import ApplicationError, WorkflowAlreadyStartedError
 from temporalio.service import RPCError, RPCStatusCode
@@ -167,21 +167,17 @@ class TemporalEngine:
         """`asked`: what the request asks for that begins it, if one does; it may have been made before."""
         start.updates_a_history, start.rules = self._updates_a_history, RULES
         programs = any(plan.dialect != "graph" for plan in bundle.plans.values())
-        operation: WithStartWorkflowOperation[Any, Any] = WithStartWorkflowOperation(
-            RUN,
-            encode(start),
-            id=run_id,
-            task_queue=self._address.task_queue,
-            result_type=bytes,
-            id_conflict_policy=WorkflowIDConflictPolicy.USE_EXISTING,
-            id_reuse_policy=WorkflowIDReusePolicy.REJECT_DUPLICATE,
-            task_timeout=_EXPRESSIONS if programs else None,
-            memo={"workflow": bundle.main, "asked": asked, "forked_from": forked_from},
-            static_summary=bundle.main,
-        )
         try:
-            body: bytes = await self._client.execute_update_with_start_workflow(
-                "looked", start_workflow_operation=operation, result_type=bytes
+            await self._client.start_workflow(
+                RUN,
+                encode(start),
+                id=run_id,
+                task_queue=self._address.task_queue,
+                id_conflict_policy=WorkflowIDConflictPolicy.USE_EXISTING,
+                id_reuse_policy=WorkflowIDReusePolicy.REJECT_DUPLICATE,
+                task_timeout=_EXPRESSIONS if programs else None,
+                memo={"workflow": bundle.main, "asked": asked, "forked_from": forked_from},
+                static_summary=bundle.main,
             )
         except WorkflowAlreadyStartedError:
             await self._was_begun(run_id, asked)
@@ -190,7 +186,7 @@ class TemporalEngine:
             await self._was_begun(run_id, asked)
         self._looks.know_bundle(run_id, bundle)
         self._listing.begun(run_id)
-        await self._looks.add(run_id, body)
+        await self._looks.begun(run_id)
 
     async def _was_begun(self, run_id: str, asked: str) -> bool:
         """Whether the request has begun it. Raises RequestError where it has begun something else."""
@@ -218,7 +214,7 @@ class TemporalEngine:
         refuses it, and it is made anew from what is seen then."""
         for left in reversed(range(_TRIES)):
             last = await self._looks.last(run_id) if left == _TRIES - 1 else None
-            machine = (last or await self._looks.now(run_id, again=True)).machine
+            machine = (last or await self._looks.now(run_id, again=True, served=True)).machine
             try:
                 event = make_event(machine, self._now())
                 machine.refuse_unexpected(event)
@@ -324,7 +320,12 @@ class TemporalEngine:
         return dict((await self._looks.now(run_id)).heard)
 
     async def abandoned(self, run_id: str) -> str:
-        return ""  # the server sees to it, as soon as it has workers
+        if await self._looks.last(run_id) is not None:
+            return ""  # the server sees to it
+        return (
+            f"no worker has begun it: none serves the task queue '{self._address.task_queue}'; start one, "
+            "with the same settings: workflows-mcp worker. The run continues then by itself"
+        )
 
     async def remember(self, key: str, value: Value) -> None:
         await self._beside.remember(key, value)

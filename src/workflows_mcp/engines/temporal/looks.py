@@ -16,6 +16,7 @@ from weakref import WeakValueDictionary
 
 from temporalio.client import (
     Client,
+    WorkflowExecutionStatus,
     WorkflowHistoryEventFilterType,
     WorkflowQueryFailedError,
     WorkflowQueryRejectedError,
@@ -27,15 +28,19 @@ from workflows_mcp.engines.executor import Executor
 from workflows_mcp.engines.large_values import LargeValues
 from workflows_mcp.engines.temporal.blobs import BlobStore
 from workflows_mcp.engines.temporal.together import Together
-from workflows_mcp.engines.temporal.wire import look
-from workflows_mcp.errors import Damaged, UnknownRun
+from workflows_mcp.engines.temporal.wire import look, run_start
+from workflows_mcp.errors import Damaged, RequestError, UnknownRun
 from workflows_mcp.machine.events import CancelRequested, Event
 from workflows_mcp.machine.machine import Machine
 from workflows_mcp.plan.codec import decode_bundle
 from workflows_mcp.plan.model import Bundle
 
 _NEW_ENOUGH_SECONDS = 0.005
+FIRST_TURN_SECONDS = 5.0
+"""How long the start of a run waits until a worker has begun it. The run is started in any case."""
 _KNOWN_RUNS = 256
+_UNSERVED_EVENTS = 2
+"""The history of a run that no worker has begun: it was started, and its first task is to be taken."""
 _WHOLE = -1
 """What a run is asked with that is to show all of itself, and not events."""
 
@@ -84,14 +89,51 @@ class Looks:
         async with self._lock(run_id):
             return self._last.get(run_id)
 
-    async def now(self, run_id: str, *, again: bool = False) -> Seen:
-        """`again`: also if somebody has just looked."""
+    async def begun(self, run_id: str) -> None:
+        """Look at a run that was just started as soon as a worker has begun it, if one does soon."""
+        try:
+            async with asyncio.timeout(FIRST_TURN_SECONDS):
+                await self.add(run_id, await self.asked(run_id, "look", bytes, 0))
+        except TimeoutError:
+            pass  # no worker is needed to start a run, only to continue it
+        except RequestError as error:
+            if error.code != "no_worker":
+                raise
+
+    async def now(self, run_id: str, *, again: bool = False, served: bool = False) -> Seen:
+        """`again`: also if somebody has just looked. `served`: wait for a worker where none has begun it."""
         last = await self.last(run_id)
         if last is not None and last.is_final:
             return last
         if last is not None and not again and time.monotonic() - last.at < _NEW_ENOUGH_SECONDS:
             return last
+        if last is None and not served and (unserved := await self._unserved(run_id)) is not None:
+            return unserved
         return await self._looking.ask(run_id, lambda: self._looked(run_id))
+
+    async def _unserved(self, run_id: str) -> Seen | None:
+        """A run that no worker has begun yet, as far as the server alone knows it; None for all others."""
+        handle = self._client.get_workflow_handle(run_id)
+        try:
+            described = await handle.describe()
+        except RPCError as error:
+            raise _unknown(run_id) if error.status is RPCStatusCode.NOT_FOUND else error from None
+        first = described.raw_description.workflow_execution_info.first_run_id
+        is_open = described.status is WorkflowExecutionStatus.RUNNING
+        events = described.history_length if is_open else described.history_length - 1
+        if events > _UNSERVED_EVENTS or first not in ("", described.run_id):
+            return None  # it has begun, or this is the next history of a long run
+        started = await anext(handle.fetch_history_events(page_size=1))
+        given = started.workflow_execution_started_event_attributes.input.payloads
+        (body,) = await self._client.data_converter.decode(given, [bytes])
+        machine = Machine(decode_bundle(self._store.unpacked(run_start(body).bundle)))
+        state = machine.state
+        state.run_id, state.started_at = run_id, described.start_time.timestamp()
+        state.changed_at = state.started_at
+        state.forked_from = str((await described.memo()).get("forked_from", ""))
+        if not is_open:
+            machine.apply(await self._end_of(run_id))
+        return Seen(machine, {}, False, time.monotonic())
 
     async def _looked(self, run_id: str) -> Seen:
         while True:
@@ -196,7 +238,7 @@ class Looks:
             )
         except RPCError as error:
             if error.status is RPCStatusCode.NOT_FOUND:
-                raise UnknownRun(f"there is no run '{run_id}'") from None
+                raise _unknown(run_id) from None
             raise
         except WorkflowQueryFailedError as error:
             raise Damaged(
@@ -204,6 +246,10 @@ class Looks:
                 hint="see the log of the workers: all of them need the same directory of large values",
             ) from None
         return answer
+
+
+def _unknown(run_id: str) -> UnknownRun:
+    return UnknownRun(f"there is no run '{run_id}'")
 
 
 def _kept(cache: OrderedDict[str, Any], key: str, value: T) -> T:

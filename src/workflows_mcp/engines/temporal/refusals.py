@@ -23,6 +23,7 @@ from temporalio.client import (
     OutboundInterceptor,
     QueryWorkflowInput,
     SignalWorkflowInput,
+    StartWorkflowInput,
     StartWorkflowUpdateInput,
     StartWorkflowUpdateWithStartInput,
     WorkflowUpdateRPCTimeoutOrCancelledError,
@@ -118,6 +119,9 @@ class _Asked(OutboundInterceptor):
         once = dataclasses.replace(input, update_id=input.update_id or uuid.uuid4().hex)
         return await self._of_a_worker(partial(super().start_workflow_update, once))
 
+    async def start_workflow(self, input: StartWorkflowInput) -> Any:
+        return await self._of_a_worker(partial(super().start_workflow, input))
+
     async def start_update_with_start_workflow(self, input: StartWorkflowUpdateWithStartInput) -> Any:
         # what has failed is raised here; nobody looks for it a second time
         update = input.update_workflow_input
@@ -145,7 +149,7 @@ class _Asked(OutboundInterceptor):
                 yield execution
 
     async def _of_a_worker(self, ask: Callable[[], Awaitable[T]]) -> T:
-        """What only a worker can answer."""
+        """What only a worker can answer, or what begins a run."""
         limit = asyncio.timeout(WORKER_SECONDS)
         failing_since: float | None = None
         busy: RPCError | None = None
