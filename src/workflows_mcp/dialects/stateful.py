@@ -31,7 +31,7 @@ from workflows_mcp.dialects.document_keys import (
 from workflows_mcp.dialects.input_specs import read_inputs
 from workflows_mcp.dialects.stateful_access import Surroundings, check_access, check_order
 from workflows_mcp.dialects.stateful_drafts import StepDraft
-from workflows_mcp.dialects.stateful_layout import lay_out
+from workflows_mcp.dialects.stateful_layout import UNREAD, lay_out
 from workflows_mcp.dialects.stateful_steps import DIALECT, StepReader
 from workflows_mcp.dialects.step_drafts import every
 from workflows_mcp.dialects.step_keys import duplicate_id, named_tasks, read_word
@@ -114,6 +114,8 @@ def compile_stateful(
         tasks=tuple(plans.values()),
         semantics=SEMANTICS,
     )
+    if any(not problem.warning for problem in (*document.problems, *problems)):
+        problems = [it for it in problems if it.code != UNREAD]  # first things first
     return plan, problems
 
 

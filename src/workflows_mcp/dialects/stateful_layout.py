@@ -14,6 +14,8 @@ from workflows_mcp.values import did_you_mean
 Report = Callable[[Problem], None]
 Reads = Mapping[str, tuple[str, ...] | None]
 """What each step may see of the state, by its id."""
+UNREAD = "unread_exit_code"
+"""Reported only where nothing is wrong: it is about what a workflow means, not about whether it can run."""
 
 
 def lay_out(steps: list[StepDraft], reads: Reads, report: Report) -> tuple[Node, ...]:
@@ -59,7 +61,7 @@ def _lost_exit_code(step: StepDraft) -> Problem:
         else "give it an output_to and read exit_code"
     )
     return Problem(
-        "unread_exit_code",
+        UNREAD,
         f"nothing reads the exit code of step '{step.id}': the workflow continues if its command fails",
         f"add a line: on_error: fail, or on_error: continue if that is meant; or {read}",
         step.at,
