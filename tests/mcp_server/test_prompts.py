@@ -226,7 +226,7 @@ def test_the_prompt_of_a_sub_agent_has_its_task_in_place(
         text = await text_of(agent.client, "workflow_sub_agent", workflow_id=run_id, task_id="a")
         task = f"{run_id}.work.a"
         assert await text_of(agent.client, "workflow_sub_agent", workflow_id=task) == text
-        assert f"call {begin}(" in text
+        assert f"Call {begin}(" in text
         assert "x.ts" in text
         assert task in text
         assert "{" not in text.replace('{"', "")

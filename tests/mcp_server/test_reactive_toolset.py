@@ -751,7 +751,7 @@ def test_a_step_can_bring_a_prompt_of_its_own_for_sub_agents(reactive: Any) -> N
         started = await agent.call("workflow_start", workflow="review:own")
         prompt = started["step"]["definition"]["sub_agent_prompt"]
         assert prompt.startswith("Review as 2 would.\n\n<workflow-server-rules>")
-        assert 'workflow_step_complete(workflow_id="{workflow_id}"' in prompt
+        assert "workflow_step_complete(workflow_id='{workflow_id}'" in prompt
         assert "You carry out one task" not in prompt
 
     reactive.serve(work)

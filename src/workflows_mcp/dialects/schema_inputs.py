@@ -144,7 +144,8 @@ def _input(model: type[StepInputs], name: str, field: FieldInfo, given: Schema) 
 def _is_prepared(model: type[StepInputs], name: str, field: FieldInfo) -> bool:
     """Whether code of the step type sees the value before it is checked, so that it may be of any type."""
     decorators = model.__pydantic_decorators__
-    if any(found.info.mode in _BEFORE for found in decorators.model_validators.values()):
+    own = (it for called, it in decorators.model_validators.items() if called not in vars(StepInputs))
+    if any(found.info.mode in _BEFORE for found in own):
         return True
     for found in decorators.field_validators.values():
         if found.cls_var_name in _NARROWING:

@@ -96,8 +96,8 @@ class MCPCall(Step):
             parameters["timeout"] = inputs.timeout
         return Question(
             type="mcp_call",
-            instructions=f"Call parameters.tool{known_as} once with exactly parameters.args; submit all it "
-            "returned.",
+            instructions=f"Call parameters.tool{known_as} once with exactly parameters.args; "
+            "submit all it gave.",
             parameters=parameters,
             result_schema={"description": "What the tool returned, as it is"},
             says_result=True,

@@ -245,7 +245,7 @@ def _instructions(inputs: UserInputInputs) -> str:
     if inputs.choices:
         said += " Offer parameters.choices."
     if inputs.validation is not None:
-        said += " If it does not fit parameters.validation, say what is wanted and ask again."
+        said += " If it does not fit parameters.validation, ask again."
     if _default(inputs) is not None:
         said += " If the user leaves it open, submit parameters.default."
     return said

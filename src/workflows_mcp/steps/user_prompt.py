@@ -209,7 +209,7 @@ _INSTRUCTIONS = {
     "text": f'{_ASK} Submit {{"input": "<what the user said>"}}.',
     "choice": f'{_ASK} Offer parameters.choices. Submit {{"selected": "<the choice, as it is spelt>"}}.',
 }
-_RULES = " If it does not fit parameters.validation, say what is wanted and ask again."
+_RULES = " If it does not fit parameters.validation, ask again."
 
 
 def _info_schema(_: UserPromptInputs) -> dict[str, Value]:

@@ -149,7 +149,7 @@ async def workflow_list(
     ctx: Ctx,
     include_global: Annotated[bool, Field(description="false: the project's only")] = True,
 ) -> Annotated[CallToolResult, Workflows]:
-    """What can be run: name, path, description, source (project, global or built-in)."""
+    """What can be run: name, path, description, source."""
     return answer(_service(ctx).describing.listed(include_global=include_global))
 
 
@@ -164,8 +164,8 @@ async def workflow_start(
     inputs: Annotated[Structure, Field(description="Its inputs, by name")] = None,
     wait_seconds: Wait = 30,
 ) -> Annotated[CallToolResult, Started]:
-    """Start a workflow. Returns its id, its state by bare names, and the first step: do what
-    step.instructions say, then workflow_step_complete. Show `messages` to the user."""
+    """Start a workflow. Returns its id, its state, and the first step: do what step.instructions say, then
+    workflow_step_complete. Show `messages` to the user."""
     return answer(await _service(ctx).stepping.start(workflow, inputs, wait_seconds))
 
 
