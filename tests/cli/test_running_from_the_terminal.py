@@ -351,7 +351,7 @@ def test_a_timeout_cancels_the_run(terminal: Any) -> None:
     )
     started = time.monotonic()
     said = terminal.run("run", "slow.yaml", "--timeout", "1", "--json")
-    assert time.monotonic() - started < 8
+    assert time.monotonic() - started < 25, "long before the command would have ended"
     assert said.code == 1
     assert said.data["status"] == "cancelled"
     assert "after 1 s" in said.data["error"]["message"]

@@ -550,7 +550,7 @@ def test_the_files_that_steps_hand_each_other_go_with_the_run(
     text = """
     name: files
     blocks:
-      - {id: a, type: Shell, inputs: {command: 'echo hi > "$SCRATCH/x"; echo "$SCRATCH"'}}
+      - {id: a, type: Shell, inputs: {command: 'echo hi > "$RUN_SCRATCH/x"; echo hi > "$SCRATCH/y"'}}
       - {id: ask, type: Prompt, depends_on: [a], inputs: {prompt: "on?"}}
     """
 
@@ -564,7 +564,7 @@ def test_the_files_that_steps_hand_each_other_go_with_the_run(
         async with Service.open(settings) as service:
             runs = [(await service.start(text=text))["workflow_id"] for _ in range(2)]
             places = [settings.scratch / run_id for run_id in runs]
-            assert all((place / "x").exists() for place in places)
+            assert all((place / "x").exists() and len(list(place.rglob("y"))) == 1 for place in places)
             await service.submit(runs[0], "yes")
             await until(lambda: not places[0].exists())
             assert places[1].exists()

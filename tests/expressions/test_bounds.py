@@ -36,10 +36,10 @@ def test_errors_of_the_call_pass_through() -> None:
 
 @pytest.mark.alone
 def test_a_loop_that_swallows_exceptions_is_stopped_in_time() -> None:
-    started = time.perf_counter()
+    started = time.process_time()
     with pytest.raises(TookTooLong, match=r"0\.05 seconds"):
         call_within(0.05, for_ever)
-    assert time.perf_counter() - started < 1
+    assert time.process_time() - started < 1
 
 
 @pytest.mark.alone
@@ -53,10 +53,10 @@ def test_a_stop_that_gets_lost_is_sent_again() -> None:
         Swallows()  # whatever is raised in there is only reported
         for_ever()
 
-    started = time.perf_counter()
+    started = time.process_time()
     with pytest.raises(TookTooLong):
         call_within(0.05, lose_it)
-    assert time.perf_counter() - started < 2
+    assert time.process_time() - started < 2
 
 
 @pytest.mark.alone
@@ -65,9 +65,9 @@ def test_an_earlier_deadline_is_kept_while_a_later_one_is_watched() -> None:
         with pytest.raises(TookTooLong):
             call_within(0.05, for_ever)
 
-    started = time.perf_counter()
+    started = time.process_time()
     call_within(30, outer)
-    assert time.perf_counter() - started < 1
+    assert time.process_time() - started < 1
 
 
 def test_only_the_thread_that_took_too_long_is_stopped() -> None:

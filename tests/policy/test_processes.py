@@ -174,7 +174,7 @@ def test_output_up_to_the_limit_is_whole(size: int) -> None:
 def test_a_command_is_over_although_something_in_the_background_holds_its_output(tmp_path: Path) -> None:
     started = time.perf_counter()
     finished = asyncio.run(run(f"sleep 60 & echo $! > {tmp_path}/pids; echo done"))
-    assert time.perf_counter() - started < 2
+    assert time.perf_counter() - started < 50, "long before what is in the background would have ended"
     assert finished.stdout == "done\n"
     (pid,) = pids_in(tmp_path / "pids", 1)
     assert alive(pid)
