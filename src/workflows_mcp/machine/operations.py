@@ -21,6 +21,7 @@ from workflows_mcp.machine.reactive import OpenReactive
 from workflows_mcp.machine.sequence import OpenSequence, state_too_large
 from workflows_mcp.machine.state import Frame, Record, Scope
 from workflows_mcp.machine.telling import enter_tell
+from workflows_mcp.plan.calls import ASKS_THE_USER, fixed_name, question_in_task
 from workflows_mcp.plan.inputs import check_inputs
 from workflows_mcp.plan.items import can_be_names, inputs_of_item, keys_of, unbound_item
 from workflows_mcp.plan.model import (
@@ -56,6 +57,11 @@ def enter_do(machine: Machine, scope: OpenScope, index: int, at: float) -> None:
         hint = "let fewer tasks be under way at once: max_parallel"
         machine.fail(scope, index, at, machine.fault(scope, index, "pending_actions", message, hint))
         return
+    asks = by_agent and node.do.step in ASKS_THE_USER and scope.program.plan.semantics >= 3
+    if asks and (task := _handed_out(machine, scope.prefix)):
+        message, hint = question_in_task(f"step '{node.id}'", task)
+        machine.fail(scope, index, at, machine.fault(scope, index, "prompt_in_task", message, hint))
+        return
     record = scope.scope.records.get(node.id) or Record(started_at=at)
     frame = Frame("agent" if by_agent else "step", at, scope.attempt(node.id, record))
     frame.event = machine.state.events
@@ -69,6 +75,18 @@ def enter_do(machine: Machine, scope: OpenScope, index: int, at: float) -> None:
     scope.scope.records[node.id] = record
     if not by_agent:
         machine.wish(command)
+
+
+def _handed_out(machine: Machine, prefix: str) -> str:
+    """The task around a scope that is handed to a sub-agent; empty if there is none."""
+    cut = prefix.find("/")
+    while cut >= 0:
+        frame = machine.state.frames.get(prefix[:cut])
+        if frame is not None and frame.kind == "each" and frame.agent:
+            scope, index = machine.locate(prefix[:cut])
+            return fixed_name(scope.program.nodes[index].do) or scope.program.nodes[index].id
+        cut = prefix.find("/", cut + 1)
+    return ""
 
 
 def step_command(scope: OpenScope, index: int, frame: Frame) -> RunStep:

@@ -32,6 +32,8 @@ from workflows_mcp.plan.model import (
 )
 from workflows_mcp.values import Value, did_you_mean, nearest
 
+ASKS_THE_USER = ("UserInput", "UserPrompt")
+"""Step types that nobody but a user can answer."""
 _ONE_INPUT = re.compile(r"\s*\{\{\s*inputs\.(\w+)\s*\}\}\s*")
 
 
@@ -136,6 +138,58 @@ def problems_of_items(
         unbound = unbound_item(called, "…") if of_texts else None
         if unbound is not None:
             yield Problem("missing_input", *unbound, where)
+
+
+def questions_of_sub_agents(plans: Mapping[str, Plan]) -> Iterator[tuple[str, Problem]]:
+    """Workflows that ask the user, and are called by tasks that are handed to sub-agents, which have no user.
+
+    Steps of the tasks themselves are checked where their file is read.
+    """
+    handed_out: dict[str, Node] = {}
+    for plan in plans.values():
+        for node in plan.body.nodes:
+            if node.for_each is not None and node.for_each.agent:
+                handed_out.setdefault(fixed_name(node.do) or "", node)
+    waiting = [name for name in handed_out if name in plans]
+    while waiting:
+        task = waiting.pop()
+        for node in plans[task].body.nodes:
+            called = fixed_name(node.do)
+            if called is None or called not in plans:
+                continue
+            if "#" in called:
+                if called not in handed_out:
+                    handed_out[called] = handed_out[task]
+                    waiting.append(called)
+            elif (asking := _asks_the_user(called, plans)) is not None:
+                path = (*node.at, *LAYOUTS[plans[task].dialect].workflow)
+                message, hint = question_in_task(f"step '{asking[1]}' of workflow '{asking[0]}'", task)
+                hint = hint.replace("the step that hands it out", f"step '{handed_out[task].id}'")
+                yield task.partition("#")[0], Problem("prompt_in_task", message, hint, path)
+
+
+def question_in_task(step: str, task: str) -> tuple[str, str]:
+    """What to say of a step that asks the user where only a sub-agent is, and how to write it instead."""
+    name = task.partition("#")[2] or task
+    return (
+        f"{step} asks the user, but the task '{name}' is handed to sub-agents, and they have no user to ask",
+        "ask before the step that hands it out, keep the answer in the state, and pass it on with the items",
+    )
+
+
+def _asks_the_user(name: str, plans: Mapping[str, Plan]) -> tuple[str, str] | None:
+    """The first workflow and step that asks the user, of one that is called and of all that it calls."""
+    seen, waiting = {name}, [name]
+    while waiting:
+        current = waiting.pop()
+        for node in plans[current].body.nodes:
+            if isinstance(node.do, Do) and node.do.step in ASKS_THE_USER:
+                return current, node.id
+            called = fixed_name(node.do)
+            if called is not None and called in plans and called not in seen:
+                seen.add(called)
+                waiting.append(called)
+    return None
 
 
 def is_dynamic(value: Value, language: Language) -> bool:

@@ -8,7 +8,12 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from workflows_mcp.errors import Problem
-from workflows_mcp.plan.calls import circular_calls, problems_of_call, problems_of_items
+from workflows_mcp.plan.calls import (
+    circular_calls,
+    problems_of_call,
+    problems_of_items,
+    questions_of_sub_agents,
+)
 from workflows_mcp.plan.model import Bundle, Call, Graph, Plan
 from workflows_mcp.plan.references import LANGUAGES, ReferenceReader
 from workflows_mcp.plan.resolution import check_references
@@ -45,6 +50,6 @@ def check_calls(bundle: Bundle, known: Iterable[str] = ()) -> dict[str, list[Pro
             problems += check_types(plan, plans)
         if problems:
             found.setdefault(name.partition("#")[0], []).extend(problems)
-    for name, problem in circular_calls(bundle):
+    for name, problem in (*questions_of_sub_agents(plans), *circular_calls(bundle)):
         found.setdefault(name, []).append(problem)
     return found
