@@ -412,3 +412,22 @@ def test_what_a_step_prints_is_shown_as_it_comes_and_not_with_json(terminal: Any
     assert "| compiling" in said.err
     assert "compiling" not in said.out
     assert "compiling" not in terminal.run("run", "live.yaml", "--json").err
+
+
+def test_another_process_follows_a_run_and_what_its_steps_print(terminal: Any) -> None:
+    terminal.write(
+        "live.yaml",
+        "name: live\nblocks:\n  - {id: build, type: Shell, inputs: {command: "
+        "'echo compiling; until [ -f go ]; do sleep 0.02; done; echo linked'}}\n",
+    )
+    running = Screen(terminal, "run", "live.yaml")
+    running.wait_for("| compiling")
+    run_id = terminal.run("runs", "--json").data["runs"][0]["workflow_id"]
+    following = Screen(terminal, "show", run_id, "--follow")
+    following.wait_for("build | compiling")
+    terminal.write("go", "")
+    following.wait_for("✓ build")
+    assert running.end()[0] == 0
+    code, shown = following.end()
+    assert code == 0
+    assert "live completed" in shown
