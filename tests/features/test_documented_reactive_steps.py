@@ -311,11 +311,8 @@ def test_batches_are_handed_to_sub_agents_ten_at_once(settings: Settings) -> Non
     assert run.handed[0].definition["tasks"][3]["context"] == {
         "id": "batch_3",
         "files": ["3.ts"],
-        "item": {"id": "batch_3", "files": ["3.ts"]},
         "index": 3,
         "total": 12,
-        "workflow_id": run.agents.run_id,
-        "task_id": "batch_3",
     }
     handed = run.agents.handed["batch_3"]
     assert [it.definition for it in handed] == [

@@ -42,7 +42,7 @@ def test_a_command_comes_with_its_values_in_place_and_says_where_its_result_goes
             "variable_replacements": {"{{ inputs.branch }}": "dev"},
             "original_expression": "inputs.branch",
         }
-        assert "raw.git_files" in answer["step"]["instructions"]
+        assert "definition.command" in answer["step"]["instructions"]
         assert (answer["status"], answer["messages"]) == ("pending_action", [])
 
     serve(work)
@@ -61,6 +61,8 @@ def test_the_state_is_updated_by_the_server_and_the_next_step_has_computed_value
             "params": {"files": ["src/a.ts", "src/b.ts"]},
             "state_update": {"path": "raw.typescript_results"},
         }
+        assert "variable_replacements" not in step, "the values are in the definition"
+        step = (await service.stepping.next_step(run_id, None, 30.0))["step"]
         assert step["variable_replacements"] == {"{{ valid_files }}": ["src/a.ts", "src/b.ts"]}
         assert step["original_expression"] == "valid_files"
         state = await service.stepping.read(run_id, ["file_count", "raw.status"], None)
@@ -78,8 +80,9 @@ def test_tasks_come_all_at_once_and_at_the_end_there_is_no_step(serve: Serve) ->
         step = answer["step"]
         assert (step["id"], step["type"]) == ("process_batches", "parallel_tasks")
         assert [task["task_id"] for task in step["definition"]["tasks"]] == ["batch_0", "batch_1"]
-        context = step["definition"]["tasks"][1]["context"]
-        assert (context["files"], context["workflow_id"]) == (["src/b.ts"], run_id)
+        task = step["definition"]["tasks"][1]
+        assert task["context"]["files"] == ["src/b.ts"]
+        assert task["workflow_id"] == f"{run_id}.process_batches.batch_1"
         assert "workflow_get_next_step" in step["definition"]["sub_agent_prompt"]
         assert "EVERY task" in step["instructions"]
         for task in ("batch_1", "batch_0"):

@@ -344,11 +344,12 @@ def assert_same_step(found: Handed, step: dict[str, Any], run_id: str, with_upda
 
 
 def complete(task: dict[str, Any]) -> dict[str, Any]:
-    """The context holds all fields of the item, its `id` too. The id of the run is not in it: a sub-agent is
-    told one id, that of its task."""
+    """The context holds all fields of the item, its `id` too, and then not the item again. Ids are not in it:
+    a sub-agent is told one id, that of its task."""
     item = task["context"]["item"]
-    own = {"id": item["id"]} if isinstance(item, dict) and "id" in item else {}
-    context = {name: value for name, value in task["context"].items() if name != "workflow_id"}
+    own = item if isinstance(item, dict) else {}
+    hidden = {"workflow_id", "task_id", *(("item",) if own else ())}
+    context = {name: value for name, value in task["context"].items() if name not in hidden}
     return {**task, "context": {**context, **own}}
 
 

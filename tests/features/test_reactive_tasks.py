@@ -263,7 +263,7 @@ def test_sub_agents_get_the_standard_prompt_or_the_one_of_the_author(settings: S
             assert "get_next_step" in usual["action"]["sub_agent_prompt"]
             prompt = other["action"]["sub_agent_prompt"]
             assert prompt.startswith("You look at TypeScript files.\n\n<workflow-server-rules>")
-            assert 'submit_result(workflow_id="{workflow_id}"' in prompt, "the protocol is always there"
+            assert "get_next_step(workflow_id='{workflow_id}')" in prompt, "the protocol is always there"
             assert "You carry out one task" not in prompt
 
     asyncio.run(asyncio.wait_for(go(), 30))

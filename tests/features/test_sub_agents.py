@@ -82,7 +82,7 @@ def serve(settings: Settings) -> Callable[[Callable[[Service], Awaitable[None]]]
 async def sub_agent(service: Service, prompt: str, task: dict[str, Any]) -> dict[str, Any]:
     """Drives a task as the prompt says, and counts its calls."""
     filled = prompt.replace("{workflow_id}", task["workflow_id"]).replace("{input}", str(task["context"]))
-    assert f"Workflow ID: {task['workflow_id']}\n" in filled
+    assert f"get_next_step(workflow_id='{task['workflow_id']}')" in filled
     calls = 1
     answer = await service.next_step(task["workflow_id"])
     while answer["status"] == "pending_action":
