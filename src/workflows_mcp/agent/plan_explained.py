@@ -89,6 +89,8 @@ def _step(
     said: dict[str, Value] = {"step_id": step_id, "type": kind}
     if isinstance(node.do, Do) and node.do.by == "agent":
         said["by"] = "agent"
+    if isinstance(node.do, Do) and (command := node.do.inputs.get("command")):
+        said["command"] = _short(command)
     if conditions := _conditions(plan, node):
         said["conditions"] = conditions
     if node.for_each is not None and node.for_each.agent:
@@ -131,7 +133,10 @@ def _conditions(plan: Plan, node: Node) -> list[Value]:
 def _dependencies(plan: Plan, node: Node) -> list[Value]:
     """The blocks that a block waits for; of a step in a sequence, the fields that it reads."""
     if isinstance(plan.body, Graph):
-        return [plan.body.nodes[need.node].id for need in node.needs]
+        return [
+            plan.body.nodes[need.node].id + (" (required: false)" * (not need.required))
+            for need in node.needs
+        ]
     reader = ReferenceReader(LANGUAGES[plan.dialect])
     paths = [use.reference.path for use in reader.in_node(node, LAYOUTS[plan.dialect])]
     if plan.dialect != REACTIVE:
