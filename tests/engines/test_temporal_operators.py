@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
+import json
+from collections.abc import Awaitable, Callable, Iterator
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -11,11 +12,18 @@ import pytest
 
 pytest.importorskip("temporalio", reason="temporalio is not installed: pip install -e .[temporal]")
 
+from msgspec import msgpack
+from msgspec.msgpack import Ext
+from temporalio.api.common.v1 import Payload
 from temporalio.client import Client, WorkflowExecutionStatus
 
+from support.plans import block, bundle, plan
+from workflows_mcp.engines.encoding import encode
 from workflows_mcp.engines.temporal import looks
 from workflows_mcp.engines.temporal.connection import Address, connect
+from workflows_mcp.engines.temporal.payloads import READABLE
 from workflows_mcp.errors import NotExpected
+from workflows_mcp.plan.model import Do
 from workflows_mcp.service import Service
 from workflows_mcp.settings import Settings, TemporalSettings
 
@@ -172,5 +180,106 @@ def test_a_run_that_was_terminated_on_the_server_is_shown_as_cancelled_by_its_id
                 await service.submit(run_id, "yes")
             again = await service.retry(run_id)
             assert again["action"]["step_id"] == "q"
+
+    go(work())
+
+
+# What is written
+
+
+def payloads_in(message: Any) -> Iterator[Payload]:
+    """All payloads of a message of the server."""
+    if isinstance(message, Payload):
+        yield message
+        return
+    for field, value in message.ListFields():
+        if field.message_type is None:
+            continue
+        inside = value if field.is_repeated else [value]
+        for it in inside.values() if hasattr(inside, "values") else inside:
+            if hasattr(it, "ListFields"):
+                yield from payloads_in(it)
+
+
+async def written(client: Client, run_id: str) -> list[Payload]:
+    history = await client.get_workflow_handle(run_id).fetch_history()
+    return [it for event in history.events for it in payloads_in(event)]
+
+
+def test_all_that_is_written_of_a_run_can_be_read_on_the_server(
+    tmp_path: Path, temporal_address: Address
+) -> None:
+    async def work() -> None:
+        client = await connect(temporal_address)
+        async with Service.open(settings_of(tmp_path, temporal_address)) as service:
+            run_id = (await service.start(text=ASKS))["workflow_id"]
+            assert (await service.submit(run_id, "grün"))["outputs"] == {"said": "grün"}
+            assert await closed(client, run_id) == "COMPLETED"
+            found = await written(client, run_id)
+            assert {it.metadata["encoding"] for it in found} == {b"json/plain"}
+            last = json.loads(found[-1].data)
+            assert last == {"$here": {"status": "completed", "outputs": {"said": "grün"}}}
+            texts = [it.data.decode() for it in found]
+            for part in ("Yes?", "echo fine", '"stdout":"fine', '"response":"grün"'):
+                assert any(part in text for text in texts), part
+
+    go(work())
+
+
+BODIES: dict[str, Any] = {
+    "a record": {"run_id": "wf_1", "n": 1, "x": 1.0, "none": None, "list": [1, -2, 3.5e300, "ü"]},
+    "a plan": bundle(plan(block("a", Do("Ask", {"prompt": "?"}, by="agent")))),
+    "bytes inside": {"bundle": b"h" + encode({"a": [b"t" + b"x" * 20, b"\xff\x00"]})},
+    "a mark": {"outputs": {"value": Ext(1, b"y" * 20)}},
+    "a key like ours": {"$blob": "not a hash", "$bytes": {"$large": "00"}},
+    "one key like ours": {"value": {"$large": "00" * 20}},
+    "not a number": {"x": float("nan"), "y": float("inf")},
+    "a key that is no text": {1: 2},
+    "another mark": {"x": Ext(7, b"z")},
+    "control characters": {"x": "\x00" * 1000},
+}
+
+
+@pytest.mark.parametrize("name", BODIES)
+def test_a_payload_comes_back_as_it_was_whatever_is_in_it(name: str) -> None:
+    body = encode(BODIES[name])
+    converter = READABLE.payload_converter
+    readable = 0
+    for given in (body, b"h" + body, b"t" + b"x" * 20, b"", b"h", b"\x93\x01", b"plain"):
+        (payload,) = converter.to_payloads([given])
+        (back,) = converter.from_payloads([payload], [bytes])
+        assert back == given or msgpack.decode(back.removeprefix(b"h")) == msgpack.decode(body)
+        assert len(payload.data) <= 1.5 * len(given) + 256
+        readable += payload.metadata["encoding"] == b"json/plain"
+        old = Payload(metadata={"encoding": b"binary/plain"}, data=given)
+        assert converter.from_payloads([old], [bytes]) == [given], "as earlier versions wrote it"
+    assert readable == (3 if name in ("a record", "a plan", "bytes inside", "a mark") else 1)
+    (several,) = converter.to_payloads([[body, b"plain"]])
+    ((first, second),) = converter.from_payloads([several], [list[bytes]])
+    assert msgpack.decode(first) == msgpack.decode(body) or first == body
+    assert second == b"plain"
+
+
+def test_what_an_answer_led_to_is_written_without_the_answer_itself(
+    tmp_path: Path, temporal_address: Address
+) -> None:
+    questions = [f"{{id: q{n}, type: Prompt, inputs: {{prompt: '{n}?'}}}}" for n in range(5)]
+    text = f"name: talk\nblocks: [{', '.join(questions)}]\n"
+    long = "a long answer " * 500
+
+    async def work() -> None:
+        client = await connect(temporal_address)
+        settings = settings_of(tmp_path, temporal_address)
+        async with Service.open(settings) as service, Service.open(settings) as other:
+            run_id = (await service.start(text=text))["workflow_id"]
+            for n in range(5):
+                answer = await service.submit(run_id, long, step_id=f"q{n}")
+            assert answer == await other.status(run_id)
+            history = await client.get_workflow_handle(run_id).fetch_history()
+        events = [it.workflow_execution_update_completed_event_attributes for it in history.events]
+        sizes = [it.ByteSize() for it in events if it.meta.update_id]
+        assert len(sizes) == 5
+        assert max(sizes) < 1000
+        assert sum(it.ByteSize() for it in history.events) < 8 * len(long), "each answer is there once"
 
     go(work())

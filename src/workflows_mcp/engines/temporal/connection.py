@@ -21,6 +21,7 @@ from temporalio.worker import UnsandboxedWorkflowRunner, Worker
 
 from workflows_mcp.engines.temporal.activities import Activities
 from workflows_mcp.engines.temporal.notes import Notes
+from workflows_mcp.engines.temporal.payloads import READABLE
 from workflows_mcp.engines.temporal.refusals import Refusals, no_temporal, refused
 from workflows_mcp.engines.temporal.workflow import Run
 from workflows_mcp.errors import RequestError
@@ -73,6 +74,7 @@ async def connect(address: Address, *, seconds: float = 10.0) -> Client:
                 tls=tls,
                 api_key=address.api_key,
                 runtime=_quiet_runtime(),
+                data_converter=READABLE,
                 interceptors=[Refusals(address.host, address.namespace, address.task_queue)],
             )
             await client.workflow_service.describe_namespace(

@@ -233,7 +233,7 @@ class TemporalEngine:
         frame = machine.state.frames.get(event.address) if isinstance(event, Answered) else None
         large = self._looks.large(run_id)
         known, since = machine.state.events, frame.since if frame is not None else 0.0
-        body = encode(Sent(large.encode(event), known, since))
+        body = encode(Sent(large.encode(event), known, since, brief=True))
         await self._keep(large)
         room = self._room.setdefault(run_id, asyncio.Semaphore(_UPDATES_AT_ONCE))
         try:
@@ -250,7 +250,7 @@ class TemporalEngine:
             if error.status is RPCStatusCode.NOT_FOUND:  # it has ended, which is seen next
                 raise NotExpected(f"the run {run_id} has ended") from None
             raise
-        await self._looks.add(run_id, answer)
+        await self._looks.add(run_id, answer, event)
 
     async def carry_on(self, run_id: str) -> None:
         await self._looks.now(run_id)

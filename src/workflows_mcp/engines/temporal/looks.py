@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from typing import Any, TypeVar
 from weakref import WeakValueDictionary
 
+import msgspec
 from temporalio.client import (
     Client,
     WorkflowExecutionStatus,
@@ -170,8 +171,9 @@ class Looks:
         message = "it was terminated on the Temporal server" + (f": {why}" if why else "")
         return CancelRequested(last.event_time.ToMicroseconds() / 1e6, message)
 
-    async def add(self, run_id: str, body: bytes) -> Seen | None:
-        """What a run has said of itself, added to what is known of it; None where that is too little."""
+    async def add(self, run_id: str, body: bytes, sent: Event | None = None) -> Seen | None:
+        """What a run has said of itself, added to what is known of it; None where that is too little. `sent`:
+        the event that it has answered, and that it does not repeat."""
         given = look(body)
         bundle = await self.bundle(run_id)
         async with self._lock(run_id):
@@ -188,11 +190,16 @@ class Looks:
                 return last  # all of it has been seen
             else:
                 events = large.decode_events(self._store.unpacked(given.events))
+                if given.own and sent is not None:
+                    events.insert(given.own - 1, msgspec.structs.replace(sent, at=given.own_at))
                 if not await self._applied(machine, events[machine.state.events - given.position :]):
                     _kept(self._unknown, run_id, _WHOLE)
                     self._last.pop(run_id, None)
                     return None
-            return _kept(self._last, run_id, Seen(machine, given.heard, given.ending, time.monotonic()))
+            at, heard = time.monotonic(), given.heard
+            if heard is None:
+                heard, at = (last.heard, at if last.at else 0.0) if last is not None else ({}, 0.0)
+            return _kept(self._last, run_id, Seen(machine, heard, given.ending, at))
 
     async def _applied(self, machine: Machine, events: list[Event]) -> bool:
         """False where an expression took longer here than it did there: then this is not how the run is."""

@@ -53,6 +53,8 @@ class Sent(msgspec.Struct, omit_defaults=True):
     since: float = 0.0
     """Since when the question that it answers was asked, as far as the sender knows: the same question may be
     asked again meanwhile, and that one was not answered."""
+    brief: bool = False
+    """The sender needs no copy of the event, nor who was heard of."""
 
 
 class Look(msgspec.Struct, omit_defaults=True):
@@ -63,9 +65,14 @@ class Look(msgspec.Struct, omit_defaults=True):
     """How many events there were before `events`, or up to `snapshot`."""
     events: bytes = b""
     snapshot: bytes = b""
-    heard: dict[str, float] = {}
+    heard: dict[str, float] | None = {}
+    """None: as whoever is told knows it."""
     ending: bool = False
     """The run is over, but steps of it are still being ended."""
+    own: int = 0
+    """Which of `events`, from one, is left out because it is that of the sender; 0: none is."""
+    own_at: float = 0.0
+    """When that one was taken in."""
 
 
 class StepTask(msgspec.Struct, omit_defaults=True):

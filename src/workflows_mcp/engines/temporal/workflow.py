@@ -62,6 +62,7 @@ from workflows_mcp.machine.events import (
 from workflows_mcp.machine.expected import is_under_way
 from workflows_mcp.machine.machine import Machine
 from workflows_mcp.plan.codec import decode_bundle
+from workflows_mcp.values import Value
 
 TIMEOUT = "timeout"
 _HEARTBEAT = timedelta(seconds=10)
@@ -78,7 +79,7 @@ _BYTES_UNDER_WAY = 2 * 1024 * 1024
 that asks for more than 4 MiB in one turn."""
 _FEW_EVENTS = 64
 """Whoever knows of all but so many events is told these, and not the whole run."""
-_UPDATE_BYTES = 16 * 1024
+_UPDATE_BYTES = 2 * 1024
 """What an update answers is kept in the history: whoever is to be told more has to look."""
 _REPEATED = 100
 """Whoever sends an update that a history ended upon sends it again: so many of them are known."""
@@ -145,7 +146,16 @@ class Run:
         tell_ended(state.run_id, keep=needs_its_files(self._machine))
         if self._start.rules >= 2:
             self._raise_unless_completed()
-        return encode(self._whole(PACKED_BYTES))
+        return in_use().packed(encode(self._result()))
+
+    def _result(self) -> dict[str, Value]:
+        """What came of it, for whoever reads it on the server; the run itself is queried."""
+        state = self._machine.state
+        given = {"outputs": state.outputs, "result": state.result}
+        shown = {name: value for name, value in given.items() if value}
+        result = {"status": state.status, **self._large.thin_entries(shown)}
+        in_use().keep(self._large.take_new())
+        return result
 
     def _raise_unless_completed(self) -> None:
         """The server shows a run as it ended. All else about it can still be queried."""
@@ -180,18 +190,18 @@ class Run:
         given = sent(in_use().unpacked(body))
         update = workflow.current_update_info()
         if update is not None and update.id in self._start.taken:
-            return encode(self._told(given.known))
+            return encode(self._told(given))
         event = self._large.decode_as(Event, given.event)
         refusal = await self._lasting_refusal(event, given)
         if refusal is not None:
             raise ApplicationError(refusal.message, refusal.hint, type=NOT_EXPECTED, non_retryable=True)
-        self._take(event)
+        at, own = self._now(), self._take(event)
         if update is not None:
             self._taken.append(update.id)
         if isinstance(event, CancelRequested):
             with suppress(asyncio.TimeoutError):  # whoever cancels is told when it is over
                 await workflow.wait_condition(lambda: not self._steps, timeout=_ENDING)
-        return encode(self._told(given.known))
+        return encode(self._told(given, own, at))
 
     async def _lasting_refusal(self, event: Event, given: Sent) -> NotExpected | None:
         """What leads to the question may have come together with the answer, and is taken in after it by a
@@ -217,7 +227,7 @@ class Run:
     @workflow.update(name="looked")
     async def looked(self) -> bytes:
         """The run as it is when it has begun."""
-        return encode(self._told(0))
+        return encode(self._told(Sent(b"")))
 
     @workflow.signal(name="hear")
     def hear(self, task: str, at: float) -> None:
@@ -236,26 +246,34 @@ class Run:
         """All events, in pieces."""
         return [*self._start.segments, in_use().packed(join_events(self._written))]
 
-    def _told(self, known: int) -> Look:
-        """For whoever has changed something: what came of it, if that is little."""
+    def _told(self, given: Sent, own: int = 0, at: float = 0.0) -> Look:
+        """For whoever has changed something: what came of it, if that is little. `own`: the number of the
+        event that was sent, which the sender has; `at`: when it was taken in."""
+        known, left_out = given.known, 0
         events = self._since(known)
-        if events is None or len(events) > _UPDATE_BYTES:
+        if events is not None and given.brief and own > known:
+            left_out = own - known
+            del events[left_out - 1]
+        if events is None or sum(map(len, events)) > _UPDATE_BYTES:
             return Look(self._machine.state.events)
-        return self._look(known)
+        heard = None if given.brief else self._heard
+        packed = in_use().packed(join_events(events))
+        return Look(known, packed, b"", heard, self._is_ending(), left_out, at if left_out else 0.0)
 
     def _look(self, known: int) -> Look:
         events = self._since(known)
         if events is None:
             return self._whole(_QUERY_BYTES)
-        return Look(known, in_use().packed(events, _QUERY_BYTES), b"", self._heard, self._is_ending())
+        packed = in_use().packed(join_events(events), _QUERY_BYTES)
+        return Look(known, packed, b"", self._heard, self._is_ending())
 
-    def _since(self, known: int) -> bytes | None:
+    def _since(self, known: int) -> list[bytes] | None:
         """The events that somebody does not know yet; None where those are too many, or too old."""
         state = self._machine.state
         first = state.events - len(self._written)
         if not first <= known <= state.events or state.events - known > _FEW_EVENTS:
             return None
-        return join_events(self._written[known - first :])
+        return self._written[known - first :]
 
     def _whole(self, most: int) -> Look:
         return Look(self._machine.state.events, b"", self._snapshot(most), self._heard, self._is_ending())
@@ -297,16 +315,19 @@ class Run:
     async def _until(self, due: float) -> None:
         await asyncio.sleep(max(due - self._now(), 0.0))
 
-    def _take(self, event: Event) -> None:
+    def _take(self, event: Event) -> int:
+        """Its number among the events of the run."""
         event = msgspec.structs.replace(event, at=self._now())
         body = self._large.encode(event)
         commands = self._applied(event, body)
         self._written.append(body)
         in_use().keep(self._large.take_new())
+        number = self._machine.state.events
         self._wishes += commands
         if self._running:
             self._perform_wishes()
         tell_here(self._machine.state.run_id)
+        return number
 
     def _applied(self, event: Event, body: bytes) -> list[Command]:
         """Apply an event. Whether an expression took too long is not the same whenever it is repeated: what
