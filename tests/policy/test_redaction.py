@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import html
 import json
 import subprocess
 from dataclasses import dataclass
@@ -43,6 +44,14 @@ def back(text: str, **values: str) -> str:
         ascii([VALUE]),
         f"https://host/?q={quote(VALUE, safe='')}&path={quote(VALUE)}&form={quote_plus(VALUE)}",
         quote(VALUE, safe="").replace("%2F", "%2f").replace("%2B", "%2b").lower(),
+        json.dumps(json.dumps({"key": VALUE})),
+        json.dumps(json.dumps({"key": VALUE}, ensure_ascii=False), ensure_ascii=False),
+        str(VALUE.encode()),
+        html.escape(VALUE),
+        html.escape(VALUE, quote=False),
+        html.escape(VALUE).replace("&#x27;", "&#39;").replace("&quot;", "&#34;"),
+        VALUE.upper(),
+        VALUE.lower(),
         base64_of(VALUE),
         base64_of(VALUE + "\n"),
         base64_of(f"user:{VALUE}"),
@@ -56,7 +65,7 @@ def back(text: str, **values: str) -> str:
 def test_a_value_is_found_in_every_form_and_can_be_put_back_exactly(text: str) -> None:
     hidden = Redactor({VALUE: "NAME"}).text(text)
     assert "⟦secret:NAME" in hidden
-    for part in ("s3cr3t", "czNjcjN0", "value%2B"):
+    for part in ("s3cr3t", "S3CR3T", "czNjcjN0", "value%2B"):
         assert part not in hidden
     assert back(hidden, NAME=VALUE) == text
 

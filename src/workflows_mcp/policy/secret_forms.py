@@ -11,6 +11,7 @@ ways in which bytes can fall on characters.
 from __future__ import annotations
 
 import base64
+import html
 import json
 from collections.abc import Callable, Iterator
 from urllib.parse import quote, quote_plus
@@ -68,6 +69,10 @@ def _inside_base64(value: str, before: int) -> str:
     return encoded[-(-before * 8 // 6) : (before + len(data)) * 8 // 6]
 
 
+def _json(value: str) -> str:
+    return json.dumps(value, ensure_ascii=False)[1:-1]
+
+
 def _for_urls(text: str) -> str:
     return text.translate(str.maketrans("+/", "-_"))
 
@@ -81,11 +86,19 @@ def _lower(quoted: str) -> str:
 _FORMS: dict[str, Callable[[str], str]] = {
     "": lambda value: value,
     "trimmed": lambda value: value.strip(),
-    "json": lambda value: json.dumps(value, ensure_ascii=False)[1:-1],
+    "json": _json,
     "json-ascii": lambda value: json.dumps(value)[1:-1],
     "json-slashes": lambda value: json.dumps(value)[1:-1].replace("/", "\\/"),
     "python": lambda value: repr(value)[1:-1],
     "python-ascii": lambda value: ascii(value)[1:-1],
+    "json-json": lambda value: _json(_json(value)),
+    "json-json-ascii": lambda value: json.dumps(json.dumps(value)[1:-1])[1:-1],
+    "python-bytes": lambda value: repr(value.encode())[2:-1],
+    "html": html.escape,
+    "html-text": lambda value: html.escape(value, quote=False),
+    "html-decimal": lambda value: html.escape(value, quote=False).replace('"', "&#34;").replace("'", "&#39;"),
+    "upper": lambda value: value.upper(),
+    "lower": lambda value: value.lower(),
     "shell": lambda value: value.replace("'", "'\\''"),
     "shell-double": lambda value: value.replace("'", "'\"'\"'"),
     "url": lambda value: quote(value, safe=""),
@@ -106,4 +119,5 @@ _FORMS: dict[str, Callable[[str], str]] = {
     "base64-url-1": lambda value: _for_urls(_inside_base64(value, 1)),
     "base64-url-2": lambda value: _for_urls(_inside_base64(value, 2)),
 }
-_WHOLE = frozenset(label for label in _FORMS if not is_base64(label)) | {"base64", "base64-line"}
+_CASES = {"upper", "lower"}
+_WHOLE = frozenset(it for it in _FORMS if not is_base64(it)) - _CASES | {"base64", "base64-line"}
