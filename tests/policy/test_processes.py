@@ -366,3 +366,26 @@ def test_a_command_that_the_system_has_no_room_for_is_started_again(
     with pytest.raises(StepError, match=os.strerror(number)) as refusal:
         asyncio.run(run("echo here"))
     assert "WORKFLOWS_LIMIT_PARALLEL_STEPS" in refusal.value.hint
+
+
+@pytest.mark.skipif(not hasattr(os, "memfd_create"), reason="Linux only")
+@pytest.mark.parametrize("killed_server", [False, True])
+def test_an_orphan_that_has_emptied_its_environment_is_ended_too(tmp_path: Path, killed_server: bool) -> None:
+    pids = tmp_path / "pids"
+    orphan = f"echo $$ >> {pids}; exec sleep 1000"
+    script = f"(env -i setsid /bin/sh -c '{orphan}' </dev/null >/dev/null 2>&1 &); sleep 1000"
+
+    async def cancelled() -> int:
+        task = asyncio.create_task(run(script, key="run/step"))
+        [pid] = await asyncio.to_thread(pids_in, pids, 1)
+        if killed_server:
+            assert end_leftovers(["another/step"]) == 0
+            assert await asyncio.to_thread(end_leftovers, ["run/step"]) >= 2
+            await task
+        else:
+            task.cancel()
+            with pytest.raises(Killed):
+                await task
+        return pid
+
+    assert not alive(asyncio.run(cancelled()))

@@ -1,12 +1,15 @@
 """Finding and ending every process that a step has started, also those that ran away from it.
 
-A command runs in a session of its own and carries `WORKFLOWS_MCP_STEP=<key>` in its environment. What it
-started is found by any of four traces: the environment, the session, the process group, or being a child of
-something found. So a child that called setsid, and one that outlived a server that was killed, are found too.
+A command runs in a session of its own, carries `WORKFLOWS_MCP_STEP=<key>` in its environment, and, on Linux,
+inherits an open file in memory whose name is made of the key. What it started is found by any of five traces:
+the environment, the open file, the session, the process group, or being a child of something found. So a
+child that called setsid, one with an emptied environment whose parent has ended, and one that outlived a
+server that was killed, are found too. One that has dropped all of these is not.
 """
 
 from __future__ import annotations
 
+import hashlib
 import os
 import signal
 import sys
@@ -18,6 +21,7 @@ from typing import NamedTuple
 MARK = "WORKFLOWS_MCP_STEP"
 ROUNDS = 200
 PAUSE_SECONDS = 0.005
+_IN_MEMORY = "/memfd:"
 
 
 class Process(NamedTuple):
@@ -27,6 +31,20 @@ class Process(NamedTuple):
     session: int
     key: str | None
     """The step that its environment names."""
+    held: str | None = None
+    """The name of the file in memory that it has inherited from its step; looked for where `key` is None."""
+
+
+def open_mark(key: str) -> int | None:
+    """An empty file in memory, for a command to inherit; None where the system has none. Close it."""
+    try:
+        return os.memfd_create(_name_of(key))
+    except (AttributeError, OSError):
+        return None
+
+
+def _name_of(key: str) -> str:
+    return f"{MARK}-{hashlib.blake2b(key.encode('utf-8', 'surrogateescape'), digest_size=16).hexdigest()}"
 
 
 def end_leftovers(keys: Collection[str]) -> int:
@@ -67,10 +85,13 @@ def _belonging_to(keys: Collection[str], session: int | None, processes: list[Pr
         children.setdefault(process.parent, []).append(process.pid)
     ourselves = _line_of(os.getpid(), parents)  # a server may itself have been started by a step
     found: set[int] = set()
+    names = {_name_of(key) for key in keys}
     waiting = [
         process.pid
         for process in processes
-        if process.key in keys or (session is not None and session in (process.session, process.group))
+        if process.key in keys
+        or process.held in names
+        or (session is not None and session in (process.session, process.group))
     ]
     while waiting:
         pid = waiting.pop()
@@ -119,7 +140,18 @@ def _from_proc() -> Iterator[Process]:
                     ),
                     None,
                 )
-        yield Process(int(name), int(parent), int(group), int(session), key)
+        held = None if key is not None else _held_by(name)
+        yield Process(int(name), int(parent), int(group), int(session), key, held)
+
+
+def _held_by(pid: str) -> str | None:
+    with suppress(OSError):
+        for number in os.listdir(f"/proc/{pid}/fd"):
+            with suppress(OSError):
+                opened = os.readlink(f"/proc/{pid}/fd/{number}")
+                if opened.startswith(_IN_MEMORY + MARK):
+                    return opened[len(_IN_MEMORY) :].partition(" ")[0]
+    return None
 
 
 def _from_psutil() -> Iterator[Process]:

@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import IO, Protocol
 
 from workflows_mcp.errors import StepError
-from workflows_mcp.policy.leftovers import MARK, PAUSE_SECONDS, ROUNDS, kill_all_of
+from workflows_mcp.policy.leftovers import MARK, PAUSE_SECONDS, ROUNDS, kill_all_of, open_mark
 
 CHUNK = 65536
 """How much is read at once: what a pipe holds."""
@@ -148,6 +148,7 @@ def _start(
     arguments: Sequence[str], directory: Path, environment: dict[str, str], capture: bool
 ) -> subprocess.Popen[bytes]:
     output = subprocess.PIPE if capture else subprocess.DEVNULL
+    mark = open_mark(environment[MARK])
     try:
         return subprocess.Popen(
             arguments,
@@ -158,6 +159,7 @@ def _start(
             cwd=directory,
             env=environment,
             start_new_session=True,
+            pass_fds=() if mark is None else (mark,),
         )
     except OSError as error:
         if error.errno == errno.E2BIG:
@@ -178,6 +180,9 @@ def _start(
         raise StepError(f"cannot start {arguments[0]}: {error.strerror}") from None
     except ValueError as error:  # a NUL character in an argument or in the environment
         raise StepError(f"cannot start {arguments[0]}: {error}") from None
+    finally:
+        if mark is not None:
+            os.close(mark)
 
 
 async def _kill(running: _Running, key: str) -> None:
