@@ -35,7 +35,7 @@ def test_a_file_beyond_the_limit_is_refused_with_the_way_out(tmp_path: Path) -> 
         files.read_file(tmp_path / "file", 10, "set this")
     assert files.read_file(tmp_path / "file", 11, "") == b"x" * 11
     with pytest.raises(StepError, match="too large"):
-        files.read_file(Path("/proc/self/status"), 10, "")  # says that it has no bytes at all
+        files.read_file(Path(f"/proc/{os.getpid()}/status"), 10, "")  # says that it has no bytes at all
 
 
 def test_a_named_pipe_is_refused_instead_of_waited_for(tmp_path: Path) -> None:
@@ -162,3 +162,60 @@ def test_a_directory_goes_with_everything_in_it(tmp_path: Path) -> None:
     files.remove_directory(scratch)
     assert not scratch.exists()
     files.remove_directory(scratch)
+
+
+def test_a_link_is_removed_and_never_followed(tmp_path: Path) -> None:
+    foreign = tmp_path / "foreign"
+    (foreign / "inner").mkdir(parents=True)
+    (foreign / "inner" / "file").write_text("kept")
+    (foreign / "inner" / "file").chmod(0o400)
+    (foreign / "inner").chmod(0o500)
+    foreign.chmod(0o500)
+    locked = tmp_path / "scratch" / "locked"
+    (locked / "deeper").mkdir(parents=True)
+    for name, target in (("a", foreign), ("b", foreign / "inner" / "file"), ("c", tmp_path / "nothing")):
+        (locked / name).symlink_to(target)
+        (locked / "deeper" / name).symlink_to(target)
+    (locked / "deeper").chmod(0)
+    locked.chmod(0o500)
+    files.remove_directory(tmp_path / "scratch")
+    assert not (tmp_path / "scratch").exists()
+
+    (tmp_path / "scratch").symlink_to(foreign)
+    files.remove_directory(tmp_path / "scratch")
+    assert not (tmp_path / "scratch").is_symlink()
+    modes = [
+        stat.S_IMODE(path.stat().st_mode) for path in (foreign, foreign / "inner", foreign / "inner/file")
+    ]
+    assert modes == [0o500, 0o500, 0o400]
+    assert (foreign / "inner" / "file").read_text() == "kept"
+    for path in (foreign, foreign / "inner"):
+        path.chmod(0o700)
+
+
+def test_a_directory_of_any_depth_goes(tmp_path: Path) -> None:
+    top = tmp_path / "scratch"
+    top.mkdir()
+    here = os.open(top, os.O_RDONLY)
+    for _ in range(3000):
+        os.mkdir("deeper", dir_fd=here)
+        inner = os.open("deeper", os.O_RDONLY, dir_fd=here)
+        os.close(here)
+        here = inner
+    os.close(here)
+    try:
+        files.remove_directory(top)
+        assert not top.exists()
+    finally:  # whoever clears up after tests may not get that deep
+        subprocess.run(["rm", "-rf", top], check=True)
+
+
+def test_a_link_that_came_after_the_check_of_a_path_is_not_followed(tmp_path: Path) -> None:
+    (tmp_path / "real" / "inner").mkdir(parents=True)
+    (tmp_path / "real" / "inner" / "file").write_text("text")
+    assert files.read_file(tmp_path / "real" / "inner" / "file", 100, "") == b"text"
+    (tmp_path / "link").symlink_to(tmp_path / "real")
+    assert files.read_file(tmp_path / "link" / "inner" / "file", 100, "") is None
+    (tmp_path / "real" / "other").symlink_to("inner/file")
+    with pytest.raises(StepError, match="cannot read"):
+        files.read_file(tmp_path / "real" / "other", 100, "")

@@ -10,6 +10,7 @@ import pytest
 
 from workflows_mcp.errors import Forbidden, StepError
 from workflows_mcp.limits import Limits
+from workflows_mcp.policy.files import remove_directory
 from workflows_mcp.policy.handles import World
 from workflows_mcp.policy.rules import Policy
 from workflows_mcp.steps.base import StepResult
@@ -176,3 +177,25 @@ def test_declared_outputs_are_checked_before_anything_runs() -> None:
     assert "did you mean 'required'" in hints[4]
     assert SHELL.check_config({"outputs": ["x"]})[0][0] == ("outputs",)
     assert SHELL.check_config({}) == []
+
+
+@pytest.mark.parametrize("place", ["$RUN_SCRATCH", "$RUN_SCRATCH/.steps", "$SCRATCH"])
+def test_a_link_in_place_of_the_scratch_directory_leads_nowhere(
+    run_step: RunStep, world: World, tmp_path: Path, place: str
+) -> None:
+    foreign = tmp_path / "foreign"
+    (foreign / "mine").mkdir(parents=True)
+    for directory in (foreign, foreign / "mine"):
+        (directory / "out").write_text("private")
+        directory.chmod(0o755)
+    command = f'rm -rf "{place}" && ln -s "{foreign}" "{place}"'
+    paths = ("$SCRATCH/out", f"{place}/out", f"{place}/mine/out")
+    for path in paths:
+        config: dict[str, Value] = {"outputs": {"value": {"path": path}}}
+        with pytest.raises(Forbidden):
+            run_step(SHELL, {"command": command}, config=config, at=world.for_step("mine"))
+    world.for_step("mine").scratch_directory()
+    remove_directory(tmp_path / "scratch" / "run-1")
+    for directory in (foreign, foreign / "mine"):
+        assert (directory / "out").read_text() == "private"
+        assert directory.stat().st_mode & 0o777 == 0o755

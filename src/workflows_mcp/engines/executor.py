@@ -131,7 +131,7 @@ class Executor:
         if not keep or not any(files for _, _, files in os.walk(directory)):
             self.clear_scratch(run_id)
         else:
-            os.utime(directory)  # from now on it gets old
+            os.utime(directory, follow_symlinks=False)  # from now on it gets old
 
     def clear_scratch(self, run_id: str) -> None:
         remove_directory(self.scratch / run_id)

@@ -11,24 +11,28 @@ from __future__ import annotations
 import fcntl
 import itertools
 import os
-import shutil
 import stat
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Any
 
 from workflows_mcp.errors import StepError
 
 LOCK_SECONDS = 10.0
+_LISTED = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
+_PASSED = getattr(os, "O_PATH", os.O_RDONLY) | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
+"""To pass through a directory one need not be allowed to list it."""
 _part_numbers = itertools.count()
 
 
 def read_file(path: Path, most: int, limit_hint: str) -> bytes | None:
-    """The content of an ordinary file of at most `most` bytes; None if there is no file."""
+    """The content of an ordinary file of at most `most` bytes; None if there is no file.
+
+    The links of the path were followed when it was checked: one that has come there since is not followed.
+    """
     try:
-        descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+        descriptor = _open_without_links(path)
     except (FileNotFoundError, NotADirectoryError):
         return None
     except OSError as error:
@@ -53,6 +57,19 @@ def read_file(path: Path, most: int, limit_hint: str) -> bytes | None:
         raise StepError(f"cannot read {path}: {error.strerror}") from None
     finally:
         os.close(descriptor)
+
+
+def _open_without_links(path: Path) -> int:
+    directory = os.open(path.anchor or ".", _PASSED)
+    try:
+        *above, name = path.parts[1:] if path.anchor else path.parts
+        for part in above:
+            inner = os.open(part, _PASSED, dir_fd=directory)
+            os.close(directory)
+            directory = inner
+        return os.open(name, os.O_RDONLY | os.O_NONBLOCK | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=directory)
+    finally:
+        os.close(directory)
 
 
 def write_file(path: Path, data: bytes, *, permissions: int | None = None, overwrite: bool = True) -> bool:
@@ -106,18 +123,76 @@ def make_directory(path: Path) -> None:
 
 
 def remove_directory(path: Path) -> None:
-    """Removes a directory with all that is in it, also what was made read-only; no matter if it is gone."""
-    if not path.is_dir():
+    """Removes a directory with all that is in it, also what was made read-only; no matter if it is gone.
+
+    No link is followed: one that is found is removed, also in place of the directory itself. Directories are
+    moved up to the first level before they are emptied, so any depth needs two descriptors.
+    """
+    top = _open_to_empty(path)
+    if top is None:
+        if path.is_symlink():
+            path.unlink(missing_ok=True)
         return
-
-    def make_writable_and_retry(function: Callable[..., Any], failed: str, _: Any) -> None:
+    with _descriptor(top):
         with suppress(OSError):
-            if failed != str(path):
-                os.chmod(os.path.dirname(failed), stat.S_IRWXU)
-            os.chmod(failed, stat.S_IRWXU)
-            shutil.rmtree(failed) if os.path.isdir(failed) else function(failed)
+            os.fchmod(top, stat.S_IRWXU)
+        pending = _removed_from(top, os.listdir(top))
+        numbers = itertools.count()
+        while pending:
+            name = pending.pop()
+            with suppress(OSError), _descriptor(os.open(name, _LISTED, dir_fd=top)) as directory:
+                for inner in _removed_from(directory, os.listdir(directory)):
+                    moved = f".removed-{os.getpid()}-{next(numbers)}"
+                    with suppress(OSError):
+                        os.rename(inner, moved, src_dir_fd=directory, dst_dir_fd=top)
+                        pending.append(moved)
+            with suppress(OSError):
+                os.rmdir(name, dir_fd=top)
+    with suppress(OSError):
+        os.rmdir(path)
 
-    shutil.rmtree(path, onerror=make_writable_and_retry)
+
+def _open_to_empty(path: Path) -> int | None:
+    """None where there is no directory, or one that is not ours."""
+    with suppress(OSError):
+        with suppress(PermissionError):
+            return os.open(path, _LISTED)
+        with _descriptor(os.open(path.parent, _LISTED)) as parent:
+            _open_up(path.name, parent)
+        return os.open(path, _LISTED)
+    return None
+
+
+def _removed_from(directory: int, names: list[str]) -> list[str]:
+    """Removes what is no directory, and returns those that are, which can be listed and emptied then."""
+    directories = []
+    for name in names:
+        try:
+            os.unlink(name, dir_fd=directory)
+        except (IsADirectoryError, PermissionError):  # the latter where the system is not Linux
+            with suppress(OSError):
+                _open_up(name, directory)
+                directories.append(name)
+        except OSError:
+            continue
+    return directories
+
+
+def _open_up(name: str, parent: int) -> None:
+    """Lets the owner of a directory list and change it. Raises OSError where there is a link in its place."""
+    if os.chmod in os.supports_follow_symlinks:
+        os.chmod(name, stat.S_IRWXU, dir_fd=parent, follow_symlinks=False)
+        return
+    with _descriptor(os.open(name, _PASSED, dir_fd=parent)) as directory:
+        os.chmod(f"/proc/self/fd/{directory}", stat.S_IRWXU)
+
+
+@contextmanager
+def _descriptor(number: int) -> Iterator[int]:
+    try:
+        yield number
+    finally:
+        os.close(number)
 
 
 @contextmanager

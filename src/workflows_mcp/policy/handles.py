@@ -100,7 +100,10 @@ class World:
         world._hear = hear
         if name:
             world._scratch = self._run_scratch / OF_STEPS / name
-            if world._scratch.is_dir():  # of an execution that was cut off, or that a fork does again
+            for made in (self._run_scratch, self._run_scratch / OF_STEPS):
+                if made.is_symlink():  # a command has put it there, in place of our directory
+                    files.remove_directory(made)
+            if world._scratch.exists():  # of an execution that was cut off, or that a fork does again
                 files.remove_directory(world._scratch)
         return world
 
@@ -139,7 +142,12 @@ class World:
 
     def in_scratch(self, path: Path) -> bool:
         """Whether `path`, with its links followed, lies in the run's scratch directory, or in a step's."""
-        return Path(os.path.realpath(path)).is_relative_to(_resolved(self._run_scratch))
+        return Path(os.path.realpath(path)).is_relative_to(self._own_place)
+
+    @property
+    def _own_place(self) -> Path:
+        """Where the run's scratch directory is; a link that a command puts in its place is not followed."""
+        return _resolved(self._run_scratch.parent) / self._run_scratch.name
 
     def _allowed_path(self, text: str, verb: str) -> Path:
         if not text.strip():
@@ -150,7 +158,7 @@ class World:
         roots = [_resolved(root) for root in self.policy.roots]
         if any(path.is_relative_to(root) for root in roots):
             return path
-        if path.is_relative_to(_resolved(self._run_scratch)):
+        if path.is_relative_to(self._own_place):
             self.scratch_directory()
             return path
         raise Forbidden(
