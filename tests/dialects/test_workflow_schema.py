@@ -239,7 +239,7 @@ def computed(**keys: Any) -> dict[str, Any]:
         (reactive_step(type="state_update", path="computed.n", value=1), "steps.0.path: "),
         (reactive_step(type="state_update", value=1), "steps.0: "),
         (reactive_step(type="mcp_call", mcp={"metod": "x"}), "steps.0.mcp: "),
-        (reactive_step(type="mcp_call", tool="x"), "steps.0: "),
+        (reactive_step(type="mcp_call", named="x"), "steps.0: "),
         (reactive_step(type="while", condition="x"), "steps.0: "),
         (
             reactive_step(type="while", condition="x", max_iterations=0, body=[{"type": "exit"}]),

@@ -80,6 +80,8 @@ class StateReader:
     def __init__(self, references: ReferenceReader, problems: list[Problem]) -> None:
         self.references = references
         self.problems = problems
+        self._computed_names: set[str] = set()
+        self._state_names: set[str] = set()
 
     def read(self, given: Mapping[str, Value], path: Path) -> Declared:
         declared = Declared()
@@ -143,6 +145,9 @@ class StateReader:
                 declared.types[part][name] = self._type(spec, (*where, name))
         where = (*path, "computed")
         example = "e.g. computed: {count: {from: raw.files, transform: input.length}}"
+        computed = sections.get("computed")
+        self._computed_names = set(computed) if isinstance(computed, dict) else set()
+        self._state_names = declared.fields("state") - declared.fields("raw")
         for name, spec in self._mapping(sections.get("computed"), where, example).items():
             declared.places[name] = (*where, name)
             declared.computed[name] = self._computed(name, spec, (*where, name), declared)
@@ -257,20 +262,42 @@ class StateReader:
         if given is None:
             return ()
         if isinstance(given, str):
-            return (given,) if self._is_source(given, where) else ()
+            found = self._source(name, given, where)
+            return (found,) if found else ()
         if isinstance(given, list) and given:
-            return tuple(it for index, it in enumerate(given) if self._is_source(it, (*where, index)))
+            each = [self._source(name, it, (*where, index)) for index, it in enumerate(given)]
+            return tuple(it for it in each if it)
         message = f"'from' must be a path or a list of them, not {kind_and_value(given)}"
         self._problem(
             "wrong_type", message, 'e.g. from: "raw.files", or from: ["raw.files", "raw.status"]', where
         )
         return ()
 
-    def _is_source(self, given: Value, path: Path) -> bool:
+    def _source(self, name: str, given: Value, path: Path) -> str:
+        """The path that a computed field follows from; empty where it is none."""
         if isinstance(given, str) and _SOURCE.fullmatch(given):
-            return True
+            return given
+        meant = self._meant(name, given)
+        if meant:
+            message = f"{shown(given)} is understood, and is not the documented spelling"
+            self.problems.append(Problem("spelling", message, f"write from: {meant}", path, warning=True))
+            return meant
         hint = 'e.g. from: "raw.files" or "computed.valid_files"'
         if isinstance(given, str) and _BARE.fullmatch(given):
             hint = f"write raw.{given}, or computed.{given} for a computed field"
         self._problem("bad_path", f"{shown(given)} is no path of the state", hint, path)
-        return False
+        return ""
+
+    def _meant(self, name: str, given: Value) -> str:
+        """The path that is meant by `this.x`, `{{ x }}` or `{{ raw.x }}`; empty where it is none of these."""
+        braced = _BRACED.fullmatch(given.strip()) if isinstance(given, str) else None
+        text = braced[1] if braced else given if isinstance(given, str) else ""
+        of_state = text.removeprefix("this.")
+        if not (braced or of_state != text) or not _BARE.fullmatch(of_state):
+            return ""
+        if _SOURCE.fullmatch(of_state):
+            return of_state
+        field = of_state.partition(".")[0]
+        if field in self._computed_names and field != name:
+            return f"computed.{of_state}"
+        return f"state.{of_state}" if field in self._state_names else f"raw.{of_state}"

@@ -11,7 +11,7 @@ from types import MappingProxyType
 from typing import ClassVar
 
 from workflows_mcp.dialects.document_keys import unknown_keys
-from workflows_mcp.dialects.reactive_control import ABOUT, CONTROL, FAILING, read_control
+from workflows_mcp.dialects.reactive_control import ABOUT, CONTROL, FAILING, own_keys, read_control
 from workflows_mcp.dialects.reactive_drafts import ReactiveDraft
 from workflows_mcp.dialects.reactive_values import ReactiveValues
 from workflows_mcp.dialects.step_inputs import StepShape, check_step_inputs
@@ -32,8 +32,12 @@ OUTPUT_FORMAT = "output_format"
 """What steps of types that are told of it beside their inputs (`Step.told`) may say of their output."""
 MCP, MCP_KEYS = "mcp", ("method", "params")
 """What a call of a tool is given stands below `mcp`, or in the step itself."""
-_SPELLINGS = {"tool": "method", "args": "params", "parameters": "params"}
-"""What other dialects call it."""
+_TOOL_SPELLINGS = {"tool": "method", "args": "params", "parameters": "params"}
+"""What else the parts of a call are called, here and in other dialects."""
+_SPELLINGS = {"then_steps": "then", "else_steps": "else", "timeout_seconds": "timeout"}
+"""What else keys of steps are called. `timeout_seconds` is in seconds, `timeout` in milliseconds."""
+_SPELT_TYPES = {"while_loop": "while"}
+"""What else step types are called."""
 RENAMED = {"MCPCall": {"tool": "method", "parameters": "params"}}
 _MEANT = {
     "condition": "conditional",
@@ -94,6 +98,7 @@ class StepReader(StepTypes, ReactiveValues):
         return "" if isinstance(given, str) and given in self.meant else kind
 
     def _read(self, step: dict[str, Value], at: Path) -> ReactiveDraft:
+        step = self._as_documented(step, at)
         draft = ReactiveDraft("", at, self.kind(step, at), own_id=self._own_id(step.get("id"), at))
         if "when" in step:
             draft.condition = self.condition(draft, step["when"], (*at, "when"))
@@ -104,6 +109,42 @@ class StepReader(StepTypes, ReactiveValues):
         else:
             self._unknown(draft, step)
         return draft
+
+    def _as_documented(self, step: dict[str, Value], at: Path) -> dict[str, Value]:
+        """The step with the documented spellings of its type and its keys; each other one is warned of."""
+        kind = step.get("type")
+        if isinstance(kind, str) and kind in _SPELT_TYPES:
+            step = {**step, "type": _SPELT_TYPES[kind]}
+            self._spelt(f"type: {kind}", f"type: {_SPELT_TYPES[kind]}", (*at, "type"))
+        known: Collection[str] = ()
+        if isinstance(kind := step.get("type"), str):
+            shape = self.shape(kind) if kind not in CONTROL else None
+            known = own_keys(kind) if kind in CONTROL else (*shape.names, *shape.beside) if shape else ()
+        found = {
+            spelt: key
+            for spelt, key in _SPELLINGS.items()
+            if spelt in step and key in known and key not in step
+        }
+        for spelt, key in found.items():
+            self._spelt(
+                spelt, f"{key}, in milliseconds" if key == "timeout" else key, (*at, spelt), on_key=True
+            )
+        return {found.get(key, key): self._in_unit(key, it) for key, it in step.items()} if found else step
+
+    def _in_unit(self, key: str, value: Value) -> Value:
+        """Seconds as milliseconds."""
+        if key != "timeout_seconds" or isinstance(value, bool):
+            return value
+        if isinstance(value, int | float):
+            return value * 1000
+        if isinstance(value, str) and (whole := _WHOLE.fullmatch(value)):
+            return f"{{{{ ({whole[1].strip()}) * 1000 }}}}"
+        return value
+
+    def _spelt(self, written: str, documented: str, path: Path, *, on_key: bool = False) -> None:
+        message = f"'{written}' is understood, and is not the documented spelling"
+        hint = f"write {documented}"
+        self.report(Problem("spelling", message, hint, path, on_key=on_key, warning=True))
 
     def _own_id(self, given: Value, at: Path) -> str:
         """What the author calls the step; expressions in it say nothing before a run."""
@@ -243,11 +284,13 @@ class StepReader(StepTypes, ReactiveValues):
             message = f"'{MCP}' must be a mapping, not {kind_and_value(inner)}"
             self.problem("wrong_type", message, "e.g. mcp: {method: lint_project, params: {}}", (*at, MCP))
             inner = {"method": "?"}  # so that nothing more is said of it
-        for spelt, key in _SPELLINGS.items():
+        for spelt, key in _TOOL_SPELLINGS.items():
             if spelt in given and key not in given:
-                message = f"mcp_call has no input '{spelt}'"
-                self.problem("unknown_input", message, f"write {key}", (*at, spelt), on_key=True)
+                self._spelt(spelt, key, (*at, spelt), on_key=True)
                 given[key], places[key] = given.pop(spelt), (*at, spelt)
+            if inner is not None and spelt in inner and key not in inner:
+                self._spelt(spelt, key, (*at, MCP, spelt), on_key=True)
+                inner = {key if it == spelt else it: part for it, part in inner.items()}
         for problem in unknown_keys(inner or {}, MCP_KEYS, (*at, MCP), f"'{MCP}'"):
             self.report(problem)
             meant = nearest(str(problem.path[-1]), MCP_KEYS)
@@ -298,4 +341,5 @@ def _moved(problem: Problem, places: Mapping[Path, Path], length: int) -> Proble
     )
 
 
+_WHOLE = re.compile(r"\s*\{\{((?:(?!\{\{|\}\}).)*)\}\}\s*", re.DOTALL)
 _EXPRESSION = re.compile(r"\{\{.*?\}\}")

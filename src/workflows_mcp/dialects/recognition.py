@@ -39,12 +39,12 @@ REACTIVE_TYPES = frozenset(
     [
         "agent_shell_command", "apply_hints", "break", "conditional", "continue", "exit", "include_workflow",
         "parallel_foreach", "parallel_tasks", "sequential", "shell_command", "state_update", "user_input",
-        "user_message", "while",
+        "user_message", "while", "while_loop",
     ]
 )  # fmt: skip
 _KEY_WEIGHT = 10
 """How many steps a key of the document outweighs."""
-_LISTS = ("then", "else", "body", "steps", "on_complete")
+_LISTS = ("then", "then_steps", "else", "else_steps", "body", "steps", "on_complete")
 
 
 def dialect_of(document: Value) -> str | Problem:

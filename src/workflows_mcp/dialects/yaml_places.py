@@ -27,8 +27,16 @@ _DOUBLE_QUOTED = re.compile(r"\\x..|\\u.{4}|\\U.{8}|\\.|\S", re.S)
 _INVISIBLE_ESCAPES = frozenset(["\\n", "\\t", "\\ ", "\\r", "\\v", "\\f", "\\N", "\\_", "\\L", "\\P", "\\\n"])
 _TOKENS = {"'": _SINGLE_QUOTED, '"': _DOUBLE_QUOTED}
 _TOOL = "mcp"
-_OTHER_NAMES = {"tool": "method", "parameters": "params"}
-"""How a call of a tool is written in the reactive dialect: mcp: {method: …, params: …}, or without mcp."""
+_OTHER_NAMES: dict[str, tuple[str, ...]] = {
+    "tool": ("method",),
+    "parameters": ("params", "args"),
+    "method": ("tool",),
+    "params": ("parameters", "args"),
+    "then": ("then_steps",),
+    "else": ("else_steps",),
+    "timeout": ("timeout_seconds",),
+}
+"""Other spellings of keys. A call of the reactive dialect is mcp: {method: …, params: …}, or without mcp."""
 
 
 class Source:
@@ -86,6 +94,14 @@ def child(node: Node, part: str | int) -> tuple[Node | None, Node] | None:
         return None
     if not isinstance(node, MappingNode):
         return None
+    found = _entry(node, part)
+    return _by_another_name(node, part) if found is None else found
+
+
+def _entry(node: Node, part: str | int) -> tuple[Node | None, Node] | None:
+    """The entry with exactly this key, in the mapping or in one that is merged into it."""
+    if not isinstance(node, MappingNode):
+        return None
     for key, value in node.value:
         if isinstance(key, ScalarNode) and key.value == part:
             return key, value
@@ -94,22 +110,23 @@ def child(node: Node, part: str | int) -> tuple[Node | None, Node] | None:
         if len(types) > 1:
             return types[1][0], types[1][1]
     for merged in _merged(node):
-        found = child(merged, part)
+        found = _entry(merged, part)
         if found is not None:
             return found
-    return _by_another_name(node, part)
+    return None
 
 
 def _by_another_name(node: MappingNode, part: str | int) -> tuple[Node | None, Node] | None:
     """What a step type calls one thing and a dialect another, perhaps one mapping deeper."""
     if part not in _OTHER_NAMES:
         return None
-    spelt = _OTHER_NAMES[str(part)]
-    found = child(node, spelt)
-    if found is None:
-        inner = child(node, _TOOL)
-        found = child(inner[1], spelt) if inner is not None else None
-    return found
+    inner = _entry(node, _TOOL)
+    for within in (node, inner[1]) if inner is not None else (node,):
+        for spelt in (str(part), *_OTHER_NAMES[str(part)]):
+            found = _entry(within, spelt)
+            if found is not None:
+                return found
+    return None
 
 
 def is_merge(key: Node) -> bool:
