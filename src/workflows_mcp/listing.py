@@ -83,4 +83,6 @@ def _entry(run: RunSummary, status: str) -> dict[str, Value]:
     }
     if run.forked_from:
         entry["forked_from"] = run.forked_from
+    if run.workspace:
+        entry["workspace"] = run.workspace
     return entry

@@ -84,6 +84,8 @@ __all__ = [
 Answer = dict[str, Any]
 
 CHECKPOINTS_LISTED = 50
+_SEARCHED = 1000
+"""Among how many recent runs one is found by the first characters of its id."""
 RUNS_LISTED = 20
 
 
@@ -385,6 +387,12 @@ class Service:
     async def recent(self, *, limit: int = RUNS_LISTED) -> list[dict[str, Value]]:
         found: list[dict[str, Value]] = (await self.runs(limit=limit))["runs"]
         return found
+
+    async def run_ids(self, prefix: str) -> list[str]:
+        """The recent runs whose ids begin so; `wf_` need not be said."""
+        prefix = prefix.removeprefix("wf_")
+        recent = await self._engine.recent(_SEARCHED)
+        return [run.run_id for run in recent if run.run_id.removeprefix("wf_").startswith(prefix)]
 
     async def state(
         self, workflow_id: str, *, paths: Sequence[str] = (), offset: int = 0, limit: int | None = None

@@ -24,7 +24,7 @@ def failed(terminal: Any) -> str:
     said = terminal.run("run", "ship.yaml", "--json")
     assert said.code == 1
     run_id = str(said.data["workflow_id"])
-    assert f"again: workflows-mcp retry {run_id}" in said.err
+    assert f"workflows-mcp retry {run_id} re-runs only what failed" in said.err
     return run_id
 
 

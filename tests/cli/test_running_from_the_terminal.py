@@ -431,3 +431,38 @@ def test_another_process_follows_a_run_and_what_its_steps_print(terminal: Any) -
     code, shown = following.end()
     assert code == 0
     assert "live completed" in shown
+
+
+def test_a_run_is_named_by_the_first_characters_of_its_id(terminal: Any) -> None:
+    terminal.write("hi.yaml", "name: hi\nblocks:\n  - {id: hi, type: Shell, inputs: {command: echo hi}}\n")
+    first, second = (terminal.run("run", "hi.yaml", "--json").data["workflow_id"] for _ in range(2))
+    length = next(n for n in range(4, 16) if first[:n] != second[:n])
+    for name in (first[:length], first[3:length]):
+        assert terminal.run("show", name, "--json").data["workflow_id"] == first
+
+
+def test_what_a_run_of_another_project_is_can_be_seen_in_the_list(terminal: Any) -> None:
+    terminal.write("hi.yaml", "name: hi\nblocks:\n  - {id: hi, type: Shell, inputs: {command: echo hi}}\n")
+    terminal.run("run", "hi.yaml")
+    assert "~/workspace" in terminal.run("runs").out
+    assert terminal.run("runs", "--json").data["runs"][0]["workspace"] == str(terminal.workspace)
+
+
+@pytest.mark.parametrize("option", ["--quiet", "-q"])
+def test_a_quiet_run_prints_its_outputs_and_failures_alone(terminal: Any, option: str) -> None:
+    text = "name: t\nblocks:\n  - {id: x, type: Shell, inputs: {command: COMMAND}}\noutputs: {said: '${blocks.x.stdout}'}\n"
+    terminal.write("good.yaml", text.replace("COMMAND", "echo fine"))
+    terminal.write("bad.yaml", text.replace("COMMAND", "echo oh; exit 3"))
+    good = terminal.run("run", "good.yaml", option)
+    assert (good.code, good.out, good.err) == (0, "said: fine\n", "")
+    bad = terminal.run("run", "bad.yaml", option)
+    assert bad.code == 1
+    assert "Command exited with code 3" in bad.err
+
+
+def test_no_retry_is_offered_where_it_would_be_refused(terminal: Any) -> None:
+    text = "name: t\ninputs: {n: {type: any, default: {}}}\nblocks:\n  - {id: x, type: Shell, inputs: {command: 'echo ${inputs.n.no}'}}\n"
+    terminal.write("bad.yaml", text)
+    said = terminal.run("run", "bad.yaml")
+    assert said.code == 1
+    assert "retry" not in said.err

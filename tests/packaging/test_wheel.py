@@ -90,7 +90,14 @@ def test_the_wheel_has_every_file_of_the_package_and_the_licence(installed: Inst
     }
     assert {"workflows_mcp/py.typed", "workflows_mcp/library/templates/examples/hello.yaml"} <= source
     assert source - inside == set()
-    others = {name for name in inside - source if ".dist-info/" not in name}
+    plugin = {
+        f"workflows_mcp/plugin/{path.relative_to(ROOT / 'plugin').as_posix()}"
+        for path in (ROOT / "plugin").rglob("*")
+        if path.is_file()
+    }
+    assert "workflows_mcp/plugin/skills/writing-workflows/SKILL.md" in plugin
+    assert plugin - inside == set()
+    others = {name for name in inside - source - plugin if ".dist-info/" not in name}
     assert others == set(), "tests, benches and the like stay at home"
     assert f"workflows_mcp-{__version__}.dist-info/licenses/LICENSE" in inside
 
@@ -101,6 +108,8 @@ def test_what_the_wheel_installs_is_the_program_and_runs_a_built_in_workflow(ins
     assert Path(where.strip()).is_relative_to(installed.bin.parent), "and not the source beside it"
     assert installed("workflows-mcp", "--version").strip() == f"workflows-mcp {__version__}"
     assert "Hello, world!" in installed("workflows-mcp", "run", "example-hello")
+    plugin = Path(installed("workflows-mcp", "plugin").strip())
+    assert (plugin / ".claude-plugin" / "plugin.json").is_file()
 
 
 @pytest.mark.slow

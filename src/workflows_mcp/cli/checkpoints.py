@@ -10,7 +10,7 @@ from typing import Any
 
 from workflows_mcp.cli.asking import can_ask, read_answer
 from workflows_mcp.cli.printing import Paper, err, out, print_json, print_table, print_values
-from workflows_mcp.cli.running import Session, interruptible, terminal_settings
+from workflows_mcp.cli.running import Session, interruptible, meant_run, terminal_settings
 from workflows_mcp.errors import RequestError
 from workflows_mcp.service import Service
 from workflows_mcp.values import to_json
@@ -44,12 +44,14 @@ def checkpoints_command(options: argparse.Namespace) -> int:
 
 
 def resume_command(options: argparse.Namespace) -> int:
-    session = Session(as_json=options.json)
+    session = Session(as_json=options.json, quiet=options.quiet)
 
     async def resume() -> int:
         async with session.service() as service:
             value = options.value
-            if _is_checkpoint(options.checkpoint):
+            if not _is_checkpoint(options.checkpoint):
+                options.checkpoint = await meant_run(service, options.checkpoint)
+            else:
                 info = await service.checkpoint_info(options.checkpoint)
                 session.watch = await service.observing.so_far(info["workflow_id"])
                 if value is None and info["type"] == "pause":

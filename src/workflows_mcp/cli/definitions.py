@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import re
 from pathlib import Path
 from typing import Any
 
@@ -28,12 +29,25 @@ def list_command(options: argparse.Namespace) -> int:
     if not found:
         err().line("no workflows" + (" like that" if tags or options.query else ""))
         return 0
-    rows = [(summary.name, summary.source, summary.description.strip().split("\n")[0]) for summary in found]
+    rows = [(it.name, _short_source(it.source), _first_sentence(it.description)) for it in found]
     print_table(out(), rows, ("bold", "dim"))
     broken = [summary for summary in found if summary.problems]
     if broken:
         err().line(f"{len(broken)} cannot be run: workflows-mcp validate {broken[0].file} says why")
     return 0
+
+
+def _first_sentence(text: str) -> str:
+    return re.split(r"(?<=[.!?])\s", " ".join(text.split()), maxsplit=1)[0]
+
+
+def _short_source(source: str) -> str:
+    """Where a workflow comes from, as seen from the working directory or the home directory."""
+    path = Path(source)
+    for base, said in ((Path.cwd(), "."), (Path.home(), "~")):
+        if path.is_absolute() and path.is_relative_to(base):
+            return f"{said}/{path.relative_to(base)}"
+    return source
 
 
 def info_command(options: argparse.Namespace) -> int:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import re
 from collections.abc import Callable
 from datetime import datetime
 from typing import Any
@@ -13,6 +14,8 @@ from workflows_mcp.service import Line, Progress
 
 _ENDED = ("completed", "failed", "skipped", "ended")
 _TOGETHER_SECONDS = 0.02
+_RETRIES = re.compile(r"action='(retry|fork)'[^)]*\) ([^;]*)")
+"""What `next` says of doing some of a run again."""
 
 
 class ProgressLines:
@@ -21,8 +24,9 @@ class ProgressLines:
     News that come together are put in order: a block that calls a workflow ends after those inside of it.
     """
 
-    def __init__(self, paper: Paper) -> None:
+    def __init__(self, paper: Paper, *, quiet: bool = False) -> None:
         self._paper = paper
+        self._quiet = quiet
         self._news: list[Progress] = []
         self.failed: list[str] = []
         """The blocks that have failed so far."""
@@ -47,6 +51,8 @@ class ProgressLines:
             self.on_failure()
 
     def _print(self, step: Progress) -> None:
+        if self._quiet and step.status != "failed" and step.outcome != "failure":
+            return
         paper = self._paper
         at = datetime.fromtimestamp(step.at).strftime("%H:%M:%S")
         depth = "  " * step.address.count("/")
@@ -93,16 +99,21 @@ def _how(step: Progress) -> str:
     return said
 
 
-def print_end(answer: dict[str, Any], paper: Paper, *, outputs: bool, seconds: float | None = None) -> None:
-    """How a run ended, or what it waits for: outputs on stdout, the rest on stderr."""
+def print_end(
+    answer: dict[str, Any], paper: Paper, *, outputs: bool, seconds: float | None = None, quiet: bool = False
+) -> None:
+    """How a run ended, or what it waits for: outputs on stdout, the rest on stderr. `quiet`: success goes
+    without saying."""
     status = answer["status"]
     mark = paper.mark(status)
     name = f"{answer['workflow']} {paper.paint(answer['workflow_id'], 'dim')}"
     if status in ("completed", "failed", "cancelled"):
         within = f" in {took(seconds)}" if seconds is not None else ""
-        paper.line(f"{mark} {name} {status}{within}{_tolerated(answer.get('failed_blocks', []))}")
+        tolerated = answer.get("failed_blocks", [])
+        if not quiet or status != "completed" or tolerated:
+            paper.line(f"{mark} {name} {status}{within}{_tolerated(tolerated)}")
         if "error" in answer:
-            _print_fault(answer["error"], answer["workflow_id"], paper)
+            _print_fault(answer, paper)
         for values in given(answer).values() if outputs else ():
             print_values(out(), values)
         return
@@ -139,7 +150,8 @@ def how_to_answer(answer: dict[str, Any]) -> str:
     return f"workflows-mcp answer {answer['workflow_id']} VALUE{step}"
 
 
-def _print_fault(error: dict[str, Any], run_id: str, paper: Paper) -> None:
+def _print_fault(answer: dict[str, Any], paper: Paper) -> None:
+    error, run_id = answer["error"], answer["workflow_id"]
     paper.line(f"  {paper.paint(paper.clean(error['message']), 'red')}")
     if "place" in error:
         paper.line(f"  at {error['place']}" + (f": {error['line']}" if "line" in error else ""))
@@ -150,4 +162,6 @@ def _print_fault(error: dict[str, Any], run_id: str, paper: Paper) -> None:
     if "hint" in error:
         paper.line(f"  {error['hint']}")
     paper.line(paper.paint(f"  more: workflows-mcp show {run_id}", "dim"))
-    paper.line(paper.paint(f"  again: workflows-mcp retry {run_id}", "dim"))
+    for command, what in _RETRIES.findall(answer.get("next", "")):
+        step = " STEP" if command == "fork" else ""
+        paper.line(paper.paint(f"  workflows-mcp {command} {run_id}{step} {what}", "dim"))

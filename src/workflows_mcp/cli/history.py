@@ -5,11 +5,12 @@ from __future__ import annotations
 import argparse
 import asyncio
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 from workflows_mcp.cli.following import LiveLines, ProgressLines, given, print_end
 from workflows_mcp.cli.printing import Paper, err, out, print_json, print_table, print_values, size_of, took
-from workflows_mcp.cli.running import terminal_settings
+from workflows_mcp.cli.running import meant_run, terminal_settings
 from workflows_mcp.service import Service
 from workflows_mcp.values import Value, to_json
 from workflows_mcp.watching import Watch
@@ -31,9 +32,18 @@ def runs_command(options: argparse.Namespace) -> int:
         err().line("nothing has been run yet")
         return 0
     paper = out()
-    rows = [(run["workflow_id"], run["status"], _when(run["started_at"]), run["workflow"]) for run in found]
-    print_table(paper, [("RUN", "STATUS", "STARTED", "WORKFLOW"), *rows])
+    rows = [
+        (run["workflow_id"], run["status"], _when(run["started_at"]), run["workflow"], _project(run))
+        for run in found
+    ]
+    print_table(paper, [("RUN", "STATUS", "STARTED", "WORKFLOW", "PROJECT"), *rows])
     return 0
+
+
+def _project(run: dict[str, Value]) -> str:
+    """The directory that a run works in, from the home directory on where it is below that."""
+    directory, home = str(run.get("workspace", "")), str(Path.home())
+    return f"~{directory[len(home) :]}" if directory.startswith(f"{home}/") else directory
 
 
 async def _follow(service: Service, run_id: str) -> None:
@@ -62,6 +72,7 @@ async def _follow(service: Service, run_id: str) -> None:
 def show_command(options: argparse.Namespace) -> int:
     async def read() -> tuple[dict[str, Any], dict[str, Any]]:
         async with Service.open(terminal_settings(steps=False), adopt=False) as service:
+            options.run = await meant_run(service, options.run)
             if options.follow and not options.json:
                 await _follow(service, options.run)
             answer = await service.status(options.run, alone=True)

@@ -142,6 +142,7 @@ def build_parser() -> Parser:
     resume = commands.add_parser("resume", help="continue a parked run, or continue from a checkpoint")
     resume.add_argument("checkpoint", metavar="RUN_ID|CHECKPOINT")
     resume.add_argument("value", metavar="RESPONSE", nargs="?", help="the answer, where it is a question")
+    _quiet(resume)
     _json(resume)
     resume.set_defaults(module="checkpoints")
 
@@ -197,6 +198,9 @@ def build_parser() -> Parser:
     dev.add_argument("--ui", action="store_true", help="with its web page, 1000 ports above")
     dev.set_defaults(module="temporal")
 
+    plugin = commands.add_parser("plugin", help="print the directory of the Claude Code plugin")
+    plugin.set_defaults(module="schema")
+
     schema = commands.add_parser("schema", help="the JSON Schema of workflow files, for editors")
     schema.add_argument("--output", "-o", metavar="FILE", help="write it to a file, and not to stdout")
     schema.set_defaults(module="schema")
@@ -245,6 +249,13 @@ def _playing(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--yes", "-y", action="store_true", help="run the commands that are asked for, without asking"
     )
+    _quiet(parser)
+
+
+def _quiet(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--quiet", "-q", action="store_true", help="print questions, failures and outputs, but no progress"
+    )
 
 
 def _json(parser: argparse.ArgumentParser) -> None:
@@ -260,7 +271,7 @@ def _refuse(parser: Parser, left: Sequence[str]) -> NoReturn:
     meant = nearest(left[0].partition("=")[0], options)
     if meant is not None:
         said += f"; did you mean {meant}?"
-    if "--input" in options:
+    if "--input" in options and not re.match(r"-[^-]", left[0]):
         name, value = left[0].removeprefix("--"), left[1] if len(left) > 1 else "VALUE"
         said += f"; inputs are given as --input {name if '=' in name else f'{name}={value}'}"
     parser.error(said)

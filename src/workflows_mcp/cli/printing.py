@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import shutil
 import sys
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, TextIO
@@ -28,6 +29,9 @@ _CONTROLS = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")
 _PLAIN_MARKS = str.maketrans({"✓": "+", "✗": "x", "–": "-", "▸": ">", "·": ".", "…": "~"})
 
 
+_LEAST_ROOM = 20
+
+
 class Paper:
     """A stream with colours if it is a terminal that wants them, and with marks that it can show."""
 
@@ -46,6 +50,13 @@ class Paper:
     def clean(self, text: str) -> str:
         """Text of others, which must not steer the terminal that it is shown on."""
         return _CONTROLS.sub("�", text) if self.stream.isatty() else text
+
+    def cut(self, text: str, used: int) -> str:
+        """What fits on the rest of a line of which so many columns are used; off a terminal, all of it."""
+        room = shutil.get_terminal_size().columns - used
+        if not self.stream.isatty() or len(text) <= room or room < _LEAST_ROOM:
+            return text
+        return text[: room - 1].rstrip() + "…"
 
     def line(self, text: str = "") -> None:
         encoding = self.stream.encoding or "utf-8"
@@ -80,13 +91,16 @@ def print_values(paper: Paper, values: Mapping[str, Value], indent: str = "") ->
 
 
 def print_table(paper: Paper, rows: Iterable[Sequence[str]], colours: Sequence[str] = ()) -> None:
-    """Rows in columns; the last column may be as long as it likes."""
+    """Rows in columns. On a terminal the last column is cut at its edge; elsewhere nothing is."""
     lines = [[str(cell) for cell in row] for row in rows]
     widths = [max(len(row[column]) for row in lines) for column in range(len(lines[0]))] if lines else []
     for row in lines:
         cells = []
         for column, cell in enumerate(row):
-            padded = cell if column == len(row) - 1 else cell.ljust(widths[column])
+            if column == len(row) - 1:
+                padded = paper.cut(cell, sum(widths[:-1]) + 2 * column)
+            else:
+                padded = cell.ljust(widths[column])
             cells.append(
                 paper.paint(padded, colours[column]) if column < len(colours) and colours[column] else padded
             )

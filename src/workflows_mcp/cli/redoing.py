@@ -6,8 +6,7 @@ import argparse
 from collections.abc import Callable, Coroutine
 from typing import Any
 
-from workflows_mcp.cli.answers import read_answers
-from workflows_mcp.cli.running import Session, interruptible
+from workflows_mcp.cli.running import interruptible, meant_run, session_of
 from workflows_mcp.service import Service
 
 
@@ -24,13 +23,15 @@ def fork_command(options: argparse.Namespace) -> int:
 def _followed(
     options: argparse.Namespace, make: Callable[[Service], Coroutine[Any, Any, dict[str, Any]]]
 ) -> int:
-    session = Session(as_json=options.json, answers=read_answers(options.answers), yes=options.yes)
+    session = session_of(options)
 
     async def follow() -> int:
         async with session.service() as service:
+            options.run = await meant_run(service, options.run)
             forked_from = (await session.start(make(service)))["forked_from"]
             session.watch = await service.observing.so_far(session.run_id)
-            session.paper.line(f"{session.run_id} is a new run, made of {forked_from}")
+            if not session.quiet:
+                session.paper.line(f"{session.run_id} is a new run, made of {forked_from}")
             return session.finish({**await session.follow(service), "forked_from": forked_from})
 
     return interruptible(follow(), session)

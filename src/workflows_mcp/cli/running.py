@@ -20,13 +20,15 @@ from workflows_mcp.cli.following import LiveLines, ProgressLines, print_end
 from workflows_mcp.cli.inputs import read_inputs
 from workflows_mcp.cli.playing import Player
 from workflows_mcp.cli.printing import err, print_json
-from workflows_mcp.errors import NotExpected
+from workflows_mcp.errors import NotExpected, RequestError
 from workflows_mcp.service import Service, has_stopped
 from workflows_mcp.settings import Settings, load_settings
 from workflows_mcp.watching import Watch
 
 _ENDED = ("completed", "failed", "cancelled")
 _LOOK_AGAIN_SECONDS = 0.2
+_ID_CHARS = len("wf_") + 12
+_NAMED = 5
 _UNCUT = 1_000_000_000
 
 
@@ -42,12 +44,16 @@ def terminal_settings(*, runs: bool = True, steps: bool = True) -> Settings:
 class Session:
     """One run, followed on the terminal. The id is known outside, so that an interruption can name it."""
 
-    def __init__(self, *, as_json: bool, answers: Answers | None = None, yes: bool = False) -> None:
+    def __init__(
+        self, *, as_json: bool, answers: Answers | None = None, yes: bool = False, quiet: bool = False
+    ) -> None:
         self.as_json = as_json
+        self.quiet = quiet
+        """Whether only questions, failures and outputs are shown."""
         self.run_id = ""
         self.paper = err()
         self.player = Player(self.paper, answers or Answers(), yes=yes)
-        self.progress = ProgressLines(self.paper)
+        self.progress = ProgressLines(self.paper, quiet=quiet)
         self.live = LiveLines(self.paper, self.progress)
         self.watch = Watch()
         """What of the run has been shown, or need not be."""
@@ -63,7 +69,7 @@ class Session:
             if self.as_json:
                 print_json(answer)
             seconds = time.monotonic() - self._started
-            print_end(answer, self.paper, outputs=not self.as_json, seconds=seconds)
+            print_end(answer, self.paper, outputs=not self.as_json, seconds=seconds, quiet=self.quiet)
             for step_id in self.player.answers.unused() if answer["status"] in _ENDED else ():
                 self.paper.line(f"nobody asked for the answer to '{step_id}'")
         return exit_code(answer["status"])
@@ -101,7 +107,7 @@ class Session:
 
     async def follow(self, service: Service) -> dict[str, Any]:
         """Until the run has ended, or waits for an answer that nobody here can give."""
-        if self.as_json:
+        if self.as_json or self.quiet:
             return await self._followed(service)
         with service.live.heard_by(
             self.run_id, lambda line: self.live.show(line, service.live.under_way(self.run_id))
@@ -145,9 +151,14 @@ class Session:
             self.progress.flush()
 
 
+def session_of(options: argparse.Namespace) -> Session:
+    answers = read_answers(options.answers)
+    return Session(as_json=options.json, answers=answers, yes=options.yes, quiet=options.quiet)
+
+
 def run_command(options: argparse.Namespace) -> int:
     inputs = read_inputs(options.input, options.inputs_file)
-    session = Session(as_json=options.json, answers=read_answers(options.answers), yes=options.yes)
+    session = session_of(options)
 
     async def run() -> int:
         async with session.service() as service:
@@ -165,11 +176,12 @@ def run_command(options: argparse.Namespace) -> int:
 
 
 def answer_command(options: argparse.Namespace) -> int:
-    session = Session(as_json=options.json, answers=read_answers(options.answers), yes=options.yes)
+    session = session_of(options)
 
     async def answer() -> int:
         session.started_here = False
         async with session.service() as service:
+            options.run = await meant_run(service, options.run)
             session.run_id = options.run.partition(".")[0]  # of a task, the run is followed
             if await service.is_parked(session.run_id):
                 await service.resume_run(session.run_id, wait_seconds=0)
@@ -201,6 +213,7 @@ def answer_command(options: argparse.Namespace) -> int:
 def cancel_command(options: argparse.Namespace) -> int:
     async def cancel() -> dict[str, Any]:
         async with Service.open(terminal_settings(steps=False), adopt=False) as service:
+            options.run = await meant_run(service, options.run)
             return await service.cancel(options.run, reason=options.reason)
 
     answer = asyncio.run(cancel())
@@ -209,6 +222,20 @@ def cancel_command(options: argparse.Namespace) -> int:
     else:
         err().line(f"the run {options.run} is cancelled")
     return 0
+
+
+async def meant_run(service: Service, given: str) -> str:
+    """A run, or a task of one, by its id or by the first characters of it."""
+    run, dot, task = given.partition(".")
+    if len(run) >= _ID_CHARS or run in ("", "wf_"):
+        return given
+    found = await service.run_ids(run)
+    if len(found) > 1:
+        named = ", ".join(found[:_NAMED]) + (" …" if len(found) > _NAMED else "")
+        raise RequestError(
+            f"the ids of {len(found)} runs begin with '{run}': {named}", hint="write more of it"
+        )
+    return f"{found[0]}{dot}{task}" if found else given
 
 
 def meant_workflow(workflow: str) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""`schema`: the JSON Schema of workflow files, for editors."""
+"""`schema` and `plugin`: what editors and Claude Code take from this installation."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import argparse
 import os
 from pathlib import Path
 
+import workflows_mcp
 from workflows_mcp.cli.codes import COMPLETED
 from workflows_mcp.cli.printing import err, print_json
 from workflows_mcp.cli.running import terminal_settings
@@ -36,3 +37,13 @@ def _write_whole(path: Path, text: str) -> None:
     except OSError as error:
         part.unlink(missing_ok=True)
         raise RequestError(f"cannot write {path}: {error.strerror}", hint="give another --output") from None
+
+
+def plugin_command(_: argparse.Namespace) -> int:
+    """Print where the plugin for Claude Code is: beside the package, or in the checkout it is run from."""
+    package = Path(workflows_mcp.__file__).parent
+    found = [it for it in (package / "plugin", package.parents[1] / "plugin") if it.is_dir()]
+    if not found:
+        raise RequestError("this installation has no plugin", hint="install workflows-mcp from a wheel")
+    print(found[0])
+    return 0

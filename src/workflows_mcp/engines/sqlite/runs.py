@@ -21,7 +21,10 @@ from workflows_mcp.plan.codec import bundle_key, decode_bundle, encode_bundle
 from workflows_mcp.plan.model import Bundle
 from workflows_mcp.values import Value, to_json
 
-_SUMMARY = "SELECT id, workflow, status, started_at, changed_at, ifnull(forked_from, '') FROM runs"
+_SUMMARY = (
+    "SELECT id, workflow, status, started_at, changed_at, ifnull(forked_from, ''), ifnull(workspace, '')"
+    " FROM runs"
+)
 
 
 @dataclass(frozen=True, slots=True)
