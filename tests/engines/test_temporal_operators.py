@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import Awaitable, Callable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -15,11 +16,16 @@ pytest.importorskip("temporalio", reason="temporalio is not installed: pip insta
 from msgspec import msgpack
 from msgspec.msgpack import Ext
 from temporalio.api.common.v1 import Payload
+from temporalio.api.operatorservice.v1 import ListSearchAttributesResponse
+from temporalio.api.sdk.v1 import WorkflowMetadata
 from temporalio.client import Client, WorkflowExecutionStatus
+from temporalio.common import SearchAttributeKey
+from temporalio.service import OperatorService, RPCError, RPCStatusCode
 
 from support.plans import block, bundle, plan
+from support.temporal_histories import runs_of
 from workflows_mcp.engines.encoding import encode
-from workflows_mcp.engines.temporal import looks
+from workflows_mcp.engines.temporal import attributes, looks
 from workflows_mcp.engines.temporal.connection import Address, connect
 from workflows_mcp.engines.temporal.payloads import READABLE
 from workflows_mcp.errors import NotExpected
@@ -283,3 +289,107 @@ def test_what_an_answer_led_to_is_written_without_the_answer_itself(
         assert sum(it.ByteSize() for it in history.events) < 8 * len(long), "each answer is there once"
 
     go(work())
+
+
+# What runs are found by
+
+
+async def found_by(client: Client, address: Address, query: str, *expected: str) -> None:
+    """Until the server finds these runs and no others: its list lags behind."""
+    query = f"TaskQueue = '{address.task_queue}' AND {query}"
+    async with asyncio.timeout(20):
+        while {it.id async for it in client.list_workflows(query)} != set(expected):
+            await asyncio.sleep(0.02)
+
+
+def test_an_operator_finds_runs_by_their_workflow_and_by_how_they_stand(
+    tmp_path: Path, temporal_address: Address
+) -> None:
+    async def work() -> None:
+        client = await connect(temporal_address)
+        async with Service.open(settings_of(tmp_path, temporal_address)) as service:
+            failed = await fail(service)
+            waits = str((await service.start(text=ASKS))["workflow_id"])
+            find = partial(found_by, client, temporal_address)
+            await find("WorkflowsName = 'fails'", failed)
+            await find("WorkflowsName = 'asks'", waits)
+            await find("WorkflowsStatus = 'failed'", failed)
+            await find("WorkflowsStatus = 'waiting'", waits)
+            await service.submit(waits, "yes")
+            await find("WorkflowsStatus = 'waiting'")
+            await find("WorkflowsStatus = 'completed'", waits)
+
+    go(work())
+
+
+def test_the_next_history_of_a_long_run_is_found_and_shown_as_the_first_was(
+    tmp_path: Path, temporal_address: Address
+) -> None:
+    questions = [f"{{id: q{n}, type: Prompt, inputs: {{prompt: '{n}?'}}}}" for n in range(3)]
+    text = f"name: long\nblocks: [{', '.join(questions)}]\n"
+
+    async def work() -> None:
+        client = await connect(temporal_address)
+        async with Service.open(settings_of(tmp_path, temporal_address)) as service:
+            service._engine._updates_a_history = 2  # type: ignore[attr-defined]
+            run_id = (await service.start(text=text))["workflow_id"]
+            for n in range(2):
+                await service.submit(run_id, "yes", step_id=f"q{n}")
+            async with asyncio.timeout(20):
+                while len(await runs_of(client, run_id)) < 2:
+                    await asyncio.sleep(0.02)
+            await found_by(
+                client,
+                temporal_address,
+                "WorkflowsName = 'long' AND WorkflowsStatus = 'waiting' AND ExecutionStatus = 'Running'",
+                run_id,
+            )
+            handle = client.get_workflow_handle(run_id)
+            described = await handle.describe()
+            assert (await described.memo())["workflow"] == "long"
+            metadata = await handle.query("__temporal_workflow_metadata", result_type=WorkflowMetadata)
+            assert metadata.current_details == "long: waiting"
+
+    go(work())
+
+
+@pytest.mark.parametrize("refuses", ["list_search_attributes", "add_search_attributes", "start"])
+def test_a_server_that_lets_nobody_add_search_attributes_runs_workflows_all_the_same(
+    tmp_path: Path,
+    temporal_address: Address,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+    refuses: str,
+) -> None:
+    async def refused(*_: Any, **__: Any) -> Any:
+        raise RPCError("Request unauthorized.", RPCStatusCode.PERMISSION_DENIED, b"")
+
+    async def none(*_: Any, **__: Any) -> ListSearchAttributesResponse:
+        return ListSearchAttributesResponse()
+
+    async def done(*_: Any, **__: Any) -> None:
+        return None
+
+    if refuses == "start":
+        monkeypatch.setattr(attributes, "NAME", SearchAttributeKey.for_keyword("WorkflowsUnknown"))
+        monkeypatch.setattr(OperatorService, "list_search_attributes", none, raising=False)
+        monkeypatch.setattr(OperatorService, "add_search_attributes", done, raising=False)
+    else:
+        monkeypatch.setattr(OperatorService, "list_search_attributes", none, raising=False)
+        monkeypatch.setattr(OperatorService, refuses, refused, raising=False)
+
+    async def work() -> None:
+        client = await connect(temporal_address)
+        async with Service.open(settings_of(tmp_path, temporal_address)) as service:
+            for _ in range(2):
+                run_id = await complete(service)
+                assert (await service.status(run_id))["status"] == "completed"
+            described = await client.get_workflow_handle(run_id).describe()
+            assert described.typed_search_attributes.get(attributes.STATUS) is None
+            assert (await described.memo())["workflow"] == "asks"
+
+    go(work())
+    said = [it.getMessage() for it in caplog.records if it.name == attributes.__name__]
+    assert len(said) == 1, "once for a process"
+    assert "\n" not in said[0]
+    assert "temporal operator search-attribute create" in said[0]

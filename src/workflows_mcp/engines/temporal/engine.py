@@ -7,6 +7,7 @@ here: whoever starts it may go away at once.
 from __future__ import annotations
 
 import asyncio
+import functools
 import hashlib
 import itertools
 import time
@@ -27,6 +28,7 @@ from workflows_mcp.engines.forks import NOTHING_ELSE, Instead, asked_for, fork_o
 from workflows_mcp.engines.ids import new_run_id
 from workflows_mcp.engines.large_values import LargeValues
 from workflows_mcp.engines.live_output import LiveOutput
+from workflows_mcp.engines.temporal import attributes
 from workflows_mcp.engines.temporal.activities import Activities
 from workflows_mcp.engines.temporal.beside import Beside
 from workflows_mcp.engines.temporal.blobs import BlobStore, use
@@ -93,6 +95,8 @@ class TemporalEngine:
         self._worker: LentWorker | None = None
         self._room: WeakValueDictionary[str, asyncio.Semaphore] = WeakValueDictionary()
         self._is_open = False
+        self._is_indexed: bool | None = None
+        """Whether runs have search attributes; None: nobody has asked the server yet."""
 
     @property
     def live(self) -> LiveOutput:
@@ -167,18 +171,30 @@ class TemporalEngine:
         """`asked`: what the request asks for that begins it, if one does; it may have been made before."""
         start.updates_a_history, start.rules = self._updates_a_history, RULES
         programs = any(plan.dialect != "graph" for plan in bundle.plans.values())
+        begin = functools.partial(
+            self._client.start_workflow,
+            RUN,
+            encode(start),
+            id=run_id,
+            task_queue=self._address.task_queue,
+            id_conflict_policy=WorkflowIDConflictPolicy.USE_EXISTING,
+            id_reuse_policy=WorkflowIDReusePolicy.REJECT_DUPLICATE,
+            task_timeout=_EXPRESSIONS if programs else None,
+            memo={"workflow": bundle.main, "asked": asked, "forked_from": forked_from},
+            static_summary=bundle.main,
+        )
+        if self._is_indexed is None:
+            self._is_indexed = await attributes.are_known(self._client)
         try:
-            await self._client.start_workflow(
-                RUN,
-                encode(start),
-                id=run_id,
-                task_queue=self._address.task_queue,
-                id_conflict_policy=WorkflowIDConflictPolicy.USE_EXISTING,
-                id_reuse_policy=WorkflowIDReusePolicy.REJECT_DUPLICATE,
-                task_timeout=_EXPRESSIONS if programs else None,
-                memo={"workflow": bundle.main, "asked": asked, "forked_from": forked_from},
-                static_summary=bundle.main,
-            )
+            try:
+                found_by = attributes.attributes_of(bundle.main) if self._is_indexed else None
+                await begin(search_attributes=found_by)
+            except RPCError as error:
+                if not self._is_indexed or not attributes.is_refusal_of(error):
+                    raise
+                self._is_indexed = False
+                attributes.say_that_runs_do_without(self._client, error.message)
+                await begin()
         except WorkflowAlreadyStartedError:
             await self._was_begun(run_id, asked)
             return  # and has ended already

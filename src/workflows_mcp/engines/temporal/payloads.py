@@ -20,9 +20,11 @@ from temporalio.api.common.v1 import Payload
 from temporalio.converter import (
     BinaryNullPayloadConverter,
     BinaryPlainPayloadConverter,
+    BinaryProtoPayloadConverter,
     CompositePayloadConverter,
     DataConverter,
     JSONPlainPayloadConverter,
+    JSONProtoPayloadConverter,
 )
 
 from workflows_mcp.engines.large_values import MARK
@@ -57,7 +59,13 @@ class _Readable(JSONPlainPayloadConverter):
 
 class _Converter(CompositePayloadConverter):
     def __init__(self) -> None:
-        super().__init__(BinaryNullPayloadConverter(), _Readable(), BinaryPlainPayloadConverter())
+        super().__init__(
+            BinaryNullPayloadConverter(),
+            JSONProtoPayloadConverter(),  # what Temporal's page asks for
+            BinaryProtoPayloadConverter(),
+            _Readable(),
+            BinaryPlainPayloadConverter(),
+        )
 
 
 READABLE = DataConverter(payload_converter_class=_Converter)

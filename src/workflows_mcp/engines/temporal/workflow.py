@@ -22,6 +22,7 @@ from temporalio.exceptions import ActivityError, ApplicationError, CancelledErro
 from workflows_mcp.engines.encoding import decode_event, encode, join_events
 from workflows_mcp.engines.forks import needs_its_files
 from workflows_mcp.engines.large_values import LargeValues
+from workflows_mcp.engines.temporal.attributes import STATUS, status_of
 from workflows_mcp.engines.temporal.blobs import PACKED_BYTES, in_use, place_of_stop
 from workflows_mcp.engines.temporal.local import tell_ended, tell_here
 from workflows_mcp.engines.temporal.wire import (
@@ -132,6 +133,7 @@ class Run:
     async def run(self, start: bytes) -> bytes:
         self._running = True
         self._perform_wishes()
+        self._show_status()
         await self._until_it_is_over()
         state = self._machine.state
         if state.status == "running":
@@ -326,8 +328,16 @@ class Run:
         self._wishes += commands
         if self._running:
             self._perform_wishes()
+            self._show_status()
         tell_here(self._machine.state.run_id)
         return number
+
+    def _show_status(self) -> None:
+        """To whoever looks with the tools of Temporal. A run that was started without attributes has none."""
+        status = status_of(self._machine.state)
+        workflow.set_current_details(f"{self._machine.state.workflow}: {status}")
+        if workflow.info().typed_search_attributes.get(STATUS, status) != status:
+            workflow.upsert_search_attributes([STATUS.value_set(status)])
 
     def _applied(self, event: Event, body: bytes) -> list[Command]:
         """Apply an event. Whether an expression took too long is not the same whenever it is repeated: what
