@@ -17,6 +17,8 @@ class Limits:
     """How deep workflows may call workflows."""
     state_bytes: int = MIB
     """How large the state of one workflow may be."""
+    state_depth: int = 200
+    """How deep the state of one workflow may be nested; more than 200 cannot be stored."""
     loop_iterations: int = 10_000
     """How often the body of a loop may be carried out that says no max_iterations."""
     messages: int = 200
@@ -101,6 +103,7 @@ _OF_A_RUN = (
     "pending_actions",
     "step_interruptions",
     "state_bytes",
+    "state_depth",
     "expression_seconds",
     "expression_chars",
     "javascript_bytes",

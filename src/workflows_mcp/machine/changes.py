@@ -16,6 +16,7 @@ from typing import Any
 import msgspec
 
 from workflows_mcp.expressions.base import MISSING
+from workflows_mcp.limits import Limits
 from workflows_mcp.plan.model import ChangeOperation
 from workflows_mcp.values import Value, kind_and_value, kind_of, shown
 
@@ -76,9 +77,8 @@ def changed(
 def _check_kept(value: Value, path: Path) -> None:
     """Raises WrongChange for what could not be written down with the run that it becomes part of."""
     try:
-        why = (
-            f"it is nested more than {_DEEPEST} deep" if size_of(value) > _DEEPEST and _is_deep(value) else ""
-        )
+        deep = size_of(value) > _DEEPEST and is_deeper(value, _DEEPEST)
+        why = f"it is nested more than {_DEEPEST} deep" if deep else ""
     except (OverflowError, RecursionError, TypeError, ValueError) as error:
         why = str(error)
     if why:
@@ -88,9 +88,18 @@ def _check_kept(value: Value, path: Path) -> None:
         )
 
 
-def _is_deep(value: Value) -> bool:
+def too_deep(value: Value, limits: Limits, below: int = 0) -> str | None:
+    """What to say of a value in a state, so many keys below its top, that is nested deeper than it may be."""
+    most = min(limits.state_depth, _DEEPEST)
+    if not is_deeper(value, most - below):
+        return None
+    return f"the state would be nested more than {most} deep ({limits.setting('state_depth')})"
+
+
+def is_deeper(value: Value, most: int) -> bool:
+    """Whether there are lists and objects inside of each other, more than so many."""
     level = [value]
-    for _ in range(_DEEPEST + 1):
+    for _ in range(max(most, -1) + 1):
         level = [it for part in level for it in _members(part)]
         if not level:
             return False

@@ -14,7 +14,7 @@ from typing import Any
 
 from workflows_mcp.expressions.base import MISSING
 from workflows_mcp.limits import Limits
-from workflows_mcp.machine.changes import Path, TooLarge, changed, check_type, size_of
+from workflows_mcp.machine.changes import Path, TooLarge, changed, check_type, size_of, too_deep
 from workflows_mcp.machine.computed import Around, ComputedFields
 from workflows_mcp.machine.program import MisplacedError, Program
 from workflows_mcp.machine.state import Scope
@@ -73,6 +73,9 @@ class Home:
         """The state with the changes made, and its size; nothing has been changed."""
         state, size = self.scope.state, self._bytes()
         for path, operation, value in changes:
+            deep = too_deep(value, self.limits, len(path)) if self.plan.semantics >= 3 else None
+            if deep is not None:
+                raise TooLarge(deep, "keep it flatter: a list of values, or keys such as a.b.c")
             state, grown = changed(state, path, operation, value)
             check_type(self.plan.raw_types, state, path)
             size += grown

@@ -216,7 +216,10 @@ class Machine:
         if plan.dialect == REACTIVE:
             seed = f"{self.state.seed}/{prefix}"
             program = program_of(plan)
-            state = {} if plan.shares_state else initial_state(program, inputs, at, seed, self.limits)
+            if plan.shares_state:
+                state = {}
+            else:
+                state = initial_state(program, inputs, at, seed, self.limits, variables)
         return Scope(workflow, inputs, at, {}, state=state, variables=variables or {})
 
     def locate(self, address: str) -> tuple[OpenScope, int]:

@@ -232,7 +232,7 @@ def enter_branch(machine: Machine, scope: OpenScope, index: int, at: float) -> N
 
 def enter_set_state(machine: Machine, scope: OpenScope, index: int, at: float) -> None:
     updates = scope.program.prepared(index).updates(scope.names_for(index))
-    too_large = state_too_large({**scope.scope.state, **updates}, machine.limits)
+    too_large = state_too_large({**scope.scope.state, **updates}, machine.limits, scope.program.plan)
     if too_large is not None:
         machine.fail(scope, index, at, machine.fault(scope, index, "state_size", too_large))
         return

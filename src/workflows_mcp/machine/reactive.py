@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 from workflows_mcp.errors import TOO_LARGE, TOO_SLOW
 from workflows_mcp.expressions.base import MISSING, Code
 from workflows_mcp.limits import Limits
-from workflows_mcp.machine.changes import Path, WrongChange, value_at
+from workflows_mcp.machine.changes import Path, WrongChange, changed, value_at
 from workflows_mcp.machine.handling import failed, handler_of
 from workflows_mcp.machine.home import Changes, Home
 from workflows_mcp.machine.names import Names
@@ -190,7 +190,7 @@ class OpenReactive(OpenSequence):
         seed = f"{self.seed()}/{self.prefix}"
         if plan.semantics > 1:
             seed += f"{scope.tries + 1}/"
-        fresh = initial_state(self.program, scope.inputs, self.time, seed, self.limits)
+        fresh = initial_state(self.program, scope.inputs, self.time, seed, self.limits, scope.variables)
         stop_leftovers(machine, self, self.time)
         self.fresh = fresh
 
@@ -389,13 +389,21 @@ def _as_error(fault: Fault) -> dict[str, Value]:
 
 
 def initial_state(
-    program: Program, inputs: dict[str, Value], at: float, seed: str, limits: Limits
+    program: Program,
+    inputs: dict[str, Value],
+    at: float,
+    seed: str,
+    limits: Limits,
+    variables: dict[str, Value] | None = None,
 ) -> dict[str, Value]:
-    """The state that a workflow begins with: its defaults, and over them its inputs."""
+    """The state that a workflow begins with: its defaults, over them its inputs, and empty lists of errors.
+
+    `variables` are what a task knows of its item.
+    """
     plan: Plan = program.plan
     scope = Scope(plan.name, inputs, at, state={"raw": {}, "state": {}})
     hidden = {"__now__": at, "__seed__": f"{seed}default_state", "__limits__": limits}
-    names = Names(Home(scope, program, limits), inputs, {}, hidden, list, plan.known)
+    names = Names(Home(scope, program, limits), inputs, variables or {}, hidden, list, plan.known)
     state: dict[str, Value] = {"raw": {}, "state": {}}
     for part, fields in plan.initial_state.items():
         for name, value in fields.items():
@@ -406,4 +414,20 @@ def initial_state(
             state[part] = {**state[part], name: given}
             scope.state = state
     given_inputs = {name: value for name, value in inputs.items() if value is not None}
-    return {**state, "raw": {**state["raw"], **given_inputs}}
+    state = {**state, "raw": {**state["raw"], **given_inputs}}
+    for path in _error_lists(program) if plan.semantics >= 3 else ():
+        if value_at(state, path) is MISSING:
+            with suppress(WrongChange):  # there may be something else on the way to it
+                state, _ = changed(state, path, "set", [])
+    return state
+
+
+def _error_lists(program: Program) -> list[Path]:
+    """Where errors are collected in the state of a workflow, as far as that is known before."""
+    plan = program.plan
+    sharing = [plan, *(task for task in plan.tasks if task.shares_state)]
+    found = [it.errors_to for it in sharing]
+    for it in sharing:
+        found += [node.for_each.errors_to for node in it.body.nodes if node.for_each is not None]
+    dynamic = program.language.is_dynamic
+    return [tuple(path) for path in found if path and not any(dynamic(str(key)) for key in path)]

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from workflows_mcp.limits import Limits
-from workflows_mcp.machine.changes import TooLarge, WrongChange
+from workflows_mcp.machine.changes import TooLarge, WrongChange, too_deep
 from workflows_mcp.machine.handling import failed, handler_of
 from workflows_mcp.machine.open_scope import OpenScope
 from workflows_mcp.machine.program import Program
@@ -65,7 +65,7 @@ class OpenSequence(OpenScope):
             return None
         gives = node.do.gives if isinstance(node.do, Do) else ""
         value = outputs.get(gives) if gives else outputs
-        too_large = state_too_large({**self.scope.state, node.output_to: value}, limits)
+        too_large = state_too_large({**self.scope.state, node.output_to: value}, limits, self.program.plan)
         return None if too_large is None else TooLarge(too_large)
 
     def settle(self, machine: Machine, index: int) -> None:
@@ -75,7 +75,7 @@ class OpenSequence(OpenScope):
         written = self._written(machine, node, record)
         if not written:
             return
-        too_large = state_too_large({**self.scope.state, **written}, machine.limits)
+        too_large = state_too_large({**self.scope.state, **written}, machine.limits, self.program.plan)
         if too_large is None:
             self.scope.state.update(written)
             return
@@ -166,8 +166,11 @@ def ends_with(plan: Plan, node: Node, record: Record) -> bool:
     return failed(record) and handler_of(plan, node, record) is None
 
 
-def state_too_large(state: dict[str, Value], limits: Limits) -> str | None:
-    """What to say of a state that is larger than it may be."""
+def state_too_large(state: dict[str, Value], limits: Limits, plan: Plan) -> str | None:
+    """What to say of a state that is larger, or nested deeper, than it may be."""
+    deep = too_deep(state, limits) if plan.semantics >= 3 else None
+    if deep is not None:
+        return deep
     size = len(_encode(state))
     if size <= limits.state_bytes:
         return None

@@ -31,7 +31,8 @@ go to the agent of the run.
 
 Tasks and results (3): a task fails that takes none of its several inputs from its item; the only input of a
 reactive task is its item; fields of a result that the step type does not document come after the state; exit
-ends open tasks; a question to the user fails in a task of a sub-agent."""
+ends open tasks; a question to the user fails in a task of a sub-agent; lists of errors
+begin empty; a state that is nested too deeply is refused."""
 
 FAIL = "Fail"
 """The step type that fails on purpose: nothing handles its failure."""
