@@ -77,7 +77,8 @@ def test_every_step_type_with_its_inputs_and_outputs_is_in_the_page_of_a_dialect
         if not text:
             missing.append(name)
             continue
-        code = " ".join(re.findall(r"`([^`]+)`", text))
+        prose = re.sub(r"^```.*?^```$", "", text, flags=re.M | re.S)
+        code = " ".join(re.findall(r"`([^`]+)`", prose))
         shown = [field.alias or key for key, field in step.Inputs.model_fields.items()]
         given = [key for key in step.Outputs.model_fields if key != step.gives]
         missing += [

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from workflows_mcp.errors import InvalidResult
 from workflows_mcp.library.catalog import Catalog
 from workflows_mcp.settings import Settings
 from workflows_mcp.steps.registry import default_registry
@@ -45,7 +46,10 @@ def test_every_other_environment_needs_a_yes(workspace: Path, run: Any, environm
     asked = run("conditional-deploy", inputs)
     assert asked["status"] == "pending_action"
     assert f"Deploy to '{environment}'?" in asked["action"]["parameters"]["prompt"]
-    declined = run("conditional-deploy", inputs, answers=("yesterday",))
+    with pytest.raises(InvalidResult, match="must be true or false"):
+        run("conditional-deploy", inputs, answers=("yesterday",))
+    assert done(workspace) == []
+    declined = run("conditional-deploy", inputs, answers=("no, not yet",))
     assert declined["status"] == "completed"
     assert (declined["outputs"]["deployed"], declined["outputs"]["reason"]) == (False, "not approved")
     assert done(workspace) == []
