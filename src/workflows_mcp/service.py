@@ -219,6 +219,14 @@ class Service:
 
         return workflow_schema(self._registry)
 
+    def schema_part(self, dialect: str | None = None, step_type: str | None = None) -> dict[str, Any]:
+        """The part of it for a dialect, or for a step type; without either, what parts there are."""
+        from workflows_mcp.dialects.schema import schema_overview, schema_part
+
+        if dialect is None and step_type is None:
+            return schema_overview(self._registry)
+        return schema_part(self._registry, dialect, step_type)
+
     # Runs, and the tasks of runs, which are known by ids of their own
 
     async def start(

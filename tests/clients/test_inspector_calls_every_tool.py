@@ -104,7 +104,7 @@ GRAPH = (
     ),
     Call("delete_checkpoint", {"checkpoint_id": "<other>"}, {"deleted": True}),
     Call("control_workflow", {"workflow_id": "<inline>", "action": "cancel"}, {"status": "cancelled"}),
-    Call("get_workflow_schema", {}, {"type": "object"}),
+    Call("get_workflow_schema", {"dialect": "graph"}, {"type": "object"}),
 )
 REACTIVE = (
     Call("workflow_list", {"include_global": False}),

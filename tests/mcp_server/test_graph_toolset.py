@@ -9,9 +9,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from jsonschema import Draft202012Validator
 from mcp import Client
 
 from workflows_mcp.errors import RequestError
+from workflows_mcp.limits import DEFAULT_LIMITS
 from workflows_mcp.mcp_server.server import build_server
 from workflows_mcp.settings import TOOLSETS, load_settings
 
@@ -316,10 +318,29 @@ def test_long_values_are_cut_with_the_call_that_reads_on(graph: Any) -> None:
 
 @pytest.mark.rows("G20")
 def test_the_schema_of_definitions_can_be_asked_for(graph: Any) -> None:
+    """An overview, the schema of each dialect and of each step type: all within the limit of an answer."""
+
     async def work(agent: Any) -> None:
-        schema = await agent.call("get_workflow_schema")
-        assert "Shell" in json.dumps(schema)
-        assert "blocks" in json.dumps(schema)
+        overview = await agent.call("get_workflow_schema")
+        assert set(overview["dialects"]) == {"graph", "reactive", "stateful"}
+        assert "Shell" in overview["dialects"]["graph"]["step_types"]
+        assert "schema://workflow" in overview["next"]
+        for dialect, found in overview["dialects"].items():
+            schema = await agent.call("get_workflow_schema", dialect=dialect)
+            assert len(json.dumps(schema)) < DEFAULT_LIMITS.answer_chars
+            Draft202012Validator.check_schema(schema)
+            for step_type in found["step_types"]:
+                part = await agent.call("get_workflow_schema", dialect=dialect, step_type=step_type)
+                assert len(json.dumps(part)) < DEFAULT_LIMITS.answer_chars
+                Draft202012Validator.check_schema(part)
+        shell = Draft202012Validator(await agent.call("get_workflow_schema", step_type="Shell"))
+        assert shell.is_valid({"id": "a", "type": "Shell", "inputs": {"command": "true"}})
+        assert not shell.is_valid({"id": "a", "type": "Shell", "inputs": {"comand": "true"}})
+        graph = Draft202012Validator(await agent.call("get_workflow_schema", dialect="graph"))
+        assert graph.is_valid({"blocks": [{"id": "a", "type": "Shell", "inputs": {"command": "true"}}]})
+        assert not graph.is_valid({"blocks": [{"id": "a", "type": "Shel"}]})
+        said = await agent.refused("get_workflow_schema", step_type="Shel")
+        assert "did you mean 'Shell'" in said
 
     graph.serve(work)
 

@@ -12,6 +12,7 @@ from mcp.shared.exceptions import MCPError
 from mcp.types import INVALID_PARAMS
 
 from support.in_memory import ERAS, Desk, called
+from workflows_mcp.dialects.schema import workflow_schema
 from workflows_mcp.mcp_server.resources import (
     RUNS_LISTED,
     TEMPLATES,
@@ -19,6 +20,8 @@ from workflows_mcp.mcp_server.resources import (
     run_uri,
     workflow_uri,
 )
+from workflows_mcp.steps.registry import default_registry
+from workflows_mcp.values import to_json
 
 pytestmark = pytest.mark.rows("X8")
 
@@ -283,3 +286,12 @@ def test_every_template_and_its_type_is_documented() -> None:
 def test_names_survive_being_put_into_a_uri() -> None:
     assert workflow_uri("a/b:c d?#%é") == "workflow://a%2Fb%3Ac%20d%3F%23%25%C3%A9"
     assert run_uri("wf_1.review@2.0") == "run://wf_1.review%402.0"
+
+
+def test_the_schema_of_definitions_is_read_whole(desk: Desk) -> None:
+    async def work(client: Client) -> None:
+        assert "schema://workflow" in [str(it.uri) for it in (await client.list_resources()).resources]
+        schema = await text_of(client, "schema://workflow", "application/schema+json")
+        assert json.loads(schema) == json.loads(to_json(workflow_schema(default_registry())))
+
+    desk.serve(work)

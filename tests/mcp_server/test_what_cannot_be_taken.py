@@ -8,6 +8,8 @@ from typing import Any
 
 import pytest
 
+from workflows_mcp.limits import DEFAULT_LIMITS
+
 ASKS = "name: asks\nblocks:\n  - {id: q, type: Prompt, inputs: {prompt: 'What?'}}\n"
 WAITS = "name: waits\ninitial_state: {}\nsteps:\n  - {id: w, type: wait, duration_seconds: 1.0e+12}\n"
 UPDATES = "name: updates\ndefault_state: {raw: {}}\nsteps:\n  - {id: u, type: user_input, prompt: x}\n"
@@ -97,3 +99,25 @@ def test_a_line_that_cannot_be_read_is_answered_with_its_id(line: str, value: st
     [answered] = [json.loads(it) for it in done.stdout.splitlines()]
     assert answered["id"] == 7, answered
     assert answered["error"]["message"]
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        f"name: {'n' * 1_000_000}\nblocks: 5\n",
+        f"name: huge\nblocks:\n  - {{id: {'i' * 1_000_000}, type: Shel}}\n",
+        f"name: huge\ninputs: {{n: {{type: integer, default: {'9' * 100_000}}}}}\nblocks: []\n",
+        f"name: huge\nblocks:\n  - {{id: a, type: Shell, {'k' * 100_000}: {'9' * 100_000}}}\n",
+        "name: many\nblocks:\n"
+        + "".join(f"  - {{id: b{number}, type: {'none ' * 1500}}}\n" for number in range(40)),
+    ],
+    ids=["name", "id", "number", "key", "many"],
+)
+def test_what_is_said_of_a_definition_keeps_to_the_limit_of_an_answer(place: Any, wrong: str) -> None:
+    async def work(agent: Any) -> None:
+        found = await agent.call("validate_workflow_yaml", yaml_content=wrong)
+        assert not found["valid"]
+        assert len(json.dumps(found, ensure_ascii=False)) < DEFAULT_LIMITS.answer_chars
+        assert ("more" in found) == ("many" in wrong)
+
+    place.serve(work)

@@ -33,6 +33,7 @@ from workflows_mcp.dialects.schema_inputs import (
     number_or_expression,
 )
 from workflows_mcp.dialects.yaml_source import WRAPPER
+from workflows_mcp.errors import RequestError
 from workflows_mcp.plan import retry
 from workflows_mcp.plan.conversion import TYPE_NAMES
 from workflows_mcp.steps.base import Step
@@ -40,6 +41,7 @@ from workflows_mcp.steps.registry import StepRegistry
 from workflows_mcp.steps.shell import Shell
 from workflows_mcp.steps.shell_outputs import KEYS as OUTPUT_KEYS
 from workflows_mcp.steps.shell_outputs import TYPES as OUTPUT_TYPES
+from workflows_mcp.values import did_you_mean, shown
 
 logger = logging.getLogger(__name__)
 
@@ -123,6 +125,79 @@ def workflow_schema(registry: StepRegistry) -> dict[str, Any]:
         "else": {"$ref": "#/$defs/workflow"},
         "$defs": definitions,
     }
+
+
+_PARTS = {
+    "graph": ("blocks_workflow", "block"),
+    "reactive": ("reactive_workflow", "reactive_step"),
+    "stateful": ("steps_workflow", "step"),
+}
+"""By dialect: the definition of its workflows, and that of their steps."""
+
+
+def schema_overview(registry: StepRegistry) -> dict[str, Any]:
+    """The dialects with their keys and step types: enough to ask for the part that one needs."""
+    definitions = workflow_schema(registry)["$defs"]
+    dialects = {}
+    for dialect, (workflow, step) in _PARTS.items():
+        types = definitions[step]["properties"]["type"]
+        dialects[dialect] = {
+            "description": definitions[workflow].get("description", ""),
+            "keys": list(definitions[workflow]["properties"]),
+            "step_types": dict(zip(types["enum"], types["enumDescriptions"], strict=True)),
+        }
+    return {"dialects": dialects}
+
+
+def schema_part(registry: StepRegistry, dialect: str | None, step_type: str | None) -> dict[str, Any]:
+    """The schema of the workflows of a dialect, its step types by name only, or of the steps of one type.
+    Raises RequestError."""
+    if dialect is not None and dialect not in _PARTS:
+        raise RequestError(f"there is no dialect {shown(dialect)}", hint=did_you_mean(dialect, _PARTS))
+    whole = workflow_schema(registry)
+    definitions = dict(whole["$defs"])
+    chosen = [dialect] if dialect is not None else list(_PARTS)
+    known = {name: definitions[_PARTS[name][1]]["properties"]["type"]["enum"] for name in chosen}
+    if step_type is not None:
+        chosen = [name for name in chosen if step_type in known[name]]
+        if not chosen:
+            where = f" of the dialect {dialect}" if dialect is not None else ""
+            hint = did_you_mean(step_type, {it for types in known.values() for it in types}, limit=40)
+            raise RequestError(f"there is no step type {shown(step_type)}{where}", hint=hint)
+    for _, step in _PARTS.values():
+        branches = [it for it in definitions[step]["allOf"] if _is_branch_of(it, step_type)]
+        definitions[step] = {**definitions[step], "allOf": branches}
+        if not branches:
+            del definitions[step]["allOf"]
+    roots = [_PARTS[name][0 if step_type is None else 1] for name in chosen]
+    return {
+        "$schema": whole["$schema"],
+        "type": "object",
+        "anyOf": [{"$ref": f"#/$defs/{root}"} for root in roots],
+        "$defs": _reachable(definitions, roots),
+    }
+
+
+def _is_branch_of(branch: Schema, step_type: str | None) -> bool:
+    names = branch["if"]["properties"]["type"]
+    return step_type is not None and step_type in (names.get("const"), *names.get("enum", ()))
+
+
+def _reachable(definitions: dict[str, Schema], roots: list[str]) -> dict[str, Schema]:
+    """The definitions that these lead to, and these."""
+    found: dict[str, Schema] = {}
+    waiting: list[Any] = [{"$ref": f"#/$defs/{root}"} for root in roots]
+    while waiting:
+        part = waiting.pop()
+        if isinstance(part, dict):
+            name = str(part.get("$ref", "")).removeprefix("#/$defs/")
+            if name in definitions and name not in found:
+                found[name] = definitions[name]
+                waiting.append(definitions[name])
+            waiting += part.values()
+        elif isinstance(part, list):
+            waiting += part
+    return {name: definitions[name] for name in definitions if name in found}
 
 
 def _steps(registry: StepRegistry) -> Iterator[Step]:

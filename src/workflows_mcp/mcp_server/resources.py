@@ -2,6 +2,7 @@
 
     workflow://standards%3Afix           the definition, as it is written
     workflow://standards%3Afix/graph     the same as a flowchart
+    schema://workflow                    the JSON Schema of definitions
     run://wf_7f3a                        how the run stands, as get_workflow_status tells it
     run://wf_7f3a/graph                  its steps as a flowchart, with how they went
     run://wf_7f3a/journal                its events
@@ -28,6 +29,7 @@ if TYPE_CHECKING:
     from workflows_mcp.service import Service
 
 WORKFLOW, RUN = "workflow://", "run://"
+SCHEMA = "schema://workflow"
 YAML, JSON, MERMAID, TEXT = "application/yaml", "application/json", "text/vnd.mermaid", "text/plain"
 WORKFLOWS_LISTED = 100
 RUNS_LISTED = 20
@@ -112,7 +114,13 @@ async def listed(service: Service) -> list[Resource]:
         )
         for run in await service.recent(limit=RUNS_LISTED)
     ]
-    return [*workflows, *runs]
+    schema = Resource(
+        uri=SCHEMA,
+        name="schema",
+        description="The JSON Schema of workflow definitions, whole.",
+        mime_type="application/schema+json",
+    )
+    return [*workflows, *runs, schema]
 
 
 def run_in(uri: str) -> str | None:
@@ -127,12 +135,14 @@ def workflow_in(service: Service, uri: str) -> str:
 
 
 def is_ours(uri: str) -> bool:
-    return uri.startswith((WORKFLOW, RUN))
+    return uri.startswith((WORKFLOW, RUN)) or uri == SCHEMA
 
 
 async def read(service: Service, uri: str) -> ReadResourceContents:
     """Raises ResourceNotFoundError with what there is."""
     try:
+        if uri == SCHEMA:
+            return ReadResourceContents(to_json(service.workflow_schema()), "application/schema+json")
         if uri.startswith(WORKFLOW):
             return _workflow(service, uri)
         return await _run(service, uri)

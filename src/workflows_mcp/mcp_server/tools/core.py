@@ -19,8 +19,18 @@ from workflows_mcp.mcp_server.answers import (
     WorkflowInfo,
     WorkflowList,
 )
-from workflows_mcp.mcp_server.tooling import AnyOrNull, Ctx, Structure, Texts, answer, brief, make_tool
+from workflows_mcp.mcp_server.tooling import (
+    AnyOrNull,
+    Ctx,
+    Structure,
+    Texts,
+    answer,
+    brief,
+    in_short,
+    make_tool,
+)
 from workflows_mcp.mcp_server.tooling import service_of as _service
+from workflows_mcp.values import to_json
 
 RunId = Annotated[str, Field(description="Id of the run or task")]
 Wait = Annotated[float, Field(description="Seconds to wait for it, at most 45")]
@@ -187,9 +197,22 @@ async def validate_workflow_yaml(
     ctx: Ctx, yaml_content: Annotated[str, Field(description="The whole definition")]
 ) -> Annotated[CallToolResult, Validation]:
     """Check a definition without running it: all problems at once, each with place, line and what to do."""
-    problems = _service(ctx).validate(yaml_content)
+    service = _service(ctx)
+    problems = service.validate(yaml_content)
     valid = all(problem.warning for problem in problems)
-    return answer({"valid": valid, "problems": [_found(problem) for problem in problems]})
+    told: list[dict[str, Any]] = []
+    room = service.settings.limits.answer_chars
+    for found in map(_found, problems):
+        room -= len(to_json(found)) + 1
+        if told and room < _ROOM:
+            break
+        told.append(found)
+    more = len(problems) - len(told)
+    return answer({"valid": valid, "problems": told, **({"more": more} if more else {})})
+
+
+_ROOM = 100
+"""Of an answer, for what it says beside its problems."""
 
 
 def core_tools() -> list[Tool]:
@@ -213,10 +236,10 @@ def _found(problem: Problem) -> dict[str, Any]:
     place = problem.place
     return _present(
         {
-            "message": problem.message,
-            "hint": problem.hint,
-            "place": str(place) if place else "",
-            "line": place.excerpt()[0].strip() if place else "",
+            "message": in_short(problem.message),
+            "hint": in_short(problem.hint),
+            "place": in_short(str(place)) if place else "",
+            "line": in_short(place.excerpt()[0].strip()) if place else "",
             "code": problem.code,
             "warning": problem.warning,
         }

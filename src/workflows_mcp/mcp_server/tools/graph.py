@@ -9,6 +9,7 @@ from mcp.types import CallToolResult, ToolAnnotations
 from pydantic import Field
 from typing_extensions import TypedDict
 
+from workflows_mcp.mcp_server.resources import SCHEMA
 from workflows_mcp.mcp_server.tooling import AnyValue, Ctx, Structure, answer, make_tool
 from workflows_mcp.mcp_server.tooling import service_of as _service
 
@@ -72,8 +73,10 @@ class Deleted(TypedDict):
 
 
 class WorkflowSchema(TypedDict):
+    dialects: NotRequired[dict[str, Any]]
     type: NotRequired[str]
-    properties: NotRequired[dict[str, Any]]
+    anyOf: NotRequired[list[Any]]
+    next: NotRequired[str]
 
 
 async def execute_workflow(
@@ -128,9 +131,21 @@ async def resume_workflow(
     )
 
 
-async def get_workflow_schema(ctx: Ctx) -> Annotated[CallToolResult, WorkflowSchema]:
-    """The JSON Schema of workflow definitions, with every block type: to write one."""
-    return answer(_service(ctx).workflow_schema())
+async def get_workflow_schema(
+    ctx: Ctx,
+    dialect: Annotated[
+        Literal["graph", "reactive", "stateful"] | None, Field(description="The schema of its workflows")
+    ] = None,
+    step_type: Annotated[str | None, Field(description="The schema of steps of this type")] = None,
+) -> Annotated[CallToolResult, WorkflowSchema]:
+    """The JSON Schema of workflow definitions, to write one. Without arguments: dialects and step types."""
+    found = _service(ctx).schema_part(dialect, step_type)
+    if dialect is None and step_type is None:
+        found["next"] = (
+            "get_workflow_schema(dialect=…) has the schema of a dialect's workflows, step_type=… that of one "
+            f"type of steps; the whole is the resource {SCHEMA}, and the output of `workflows-mcp schema`"
+        )
+    return answer(found)
 
 
 async def list_checkpoints(
