@@ -24,7 +24,8 @@ from temporalio.workflow import NondeterminismError
 from support.record_histories import HISTORIES, RECORDED
 from workflows_mcp.engines.large_values import LargeValues
 from workflows_mcp.engines.temporal.blobs import BlobStore, in_use, use
-from workflows_mcp.engines.temporal.wire import look
+from workflows_mcp.engines.temporal.payloads import READABLE
+from workflows_mcp.engines.temporal.wire import RULES, look
 from workflows_mcp.engines.temporal.workflow import Run
 from workflows_mcp.machine.commands import Command, RunStep
 from workflows_mcp.machine.events import Event
@@ -50,7 +51,12 @@ def recorded(file: str) -> WorkflowHistory:
 
 def repeated(file: str) -> None:
     """Raises NondeterminismError where the code does other things than it did."""
-    replayer = Replayer(workflows=[Run], workflow_runner=UnsandboxedWorkflowRunner(), debug_mode=True)
+    replayer = Replayer(
+        workflows=[Run],
+        workflow_runner=UnsandboxedWorkflowRunner(),
+        data_converter=READABLE,
+        debug_mode=True,
+    )
     asyncio.run(replayer.replay_workflow(recorded(file)))
 
 
@@ -62,7 +68,9 @@ def test_a_run_in_flight_goes_on_as_it_began(file: str) -> None:
 def test_every_feature_has_its_history_and_none_is_large() -> None:
     names = {file.removesuffix(".json").partition("-")[0] for file in FILES}
     assert names == set(RECORDED)
-    assert len([file for file in FILES if file.startswith("long-")]) == 3
+    assert len([file for file in FILES if file.startswith("long-")]) == 2 * 3
+    of_today = {file.partition("-")[0] for file in FILES if f"-rules{RULES}" in file}
+    assert of_today == set(RECORDED)
     assert all((HISTORIES / file).stat().st_size < LONGEST for file in FILES)
 
 

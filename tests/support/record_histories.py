@@ -2,6 +2,7 @@
 
     PYTHONPATH=tests python -m support.record_histories [name …]
 
+Those without `rules` in their names were started by versions before there were any: keep them as they are.
 They are what runs in flight look like. A change with which they cannot be repeated any more breaks runs that
 are under way on somebody's cluster; record them anew only when that is meant, and say so to those who upgrade.
 """
@@ -29,6 +30,7 @@ from workflows_mcp.engines.base import Engine
 from workflows_mcp.engines.executor import Executor
 from workflows_mcp.engines.temporal.connection import Address, connect
 from workflows_mcp.engines.temporal.engine import TemporalEngine
+from workflows_mcp.engines.temporal.wire import RULES
 from workflows_mcp.machine.events import Answered, CancelRequested
 from workflows_mcp.machine.machine import Machine
 from workflows_mcp.machine.state import RunState
@@ -277,7 +279,8 @@ async def _recorded(name: str, client: Client, address: Address, home: Path) -> 
     texts = {}
     for number, run_id in enumerate(runs):
         history = await client.get_workflow_handle(workflow_id, run_id=run_id).fetch_history()
-        file = f"{name}.json" if len(runs) == 1 else f"{name}-{number + 1}.json"
+        which = f"{name}-rules{RULES}"
+        file = f"{which}.json" if len(runs) == 1 else f"{which}-{number + 1}.json"
         texts[file] = _written(json.loads(history.to_json()), workflow_id)
     return texts
 
