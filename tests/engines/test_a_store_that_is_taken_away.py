@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import shutil
+from contextlib import closing
 from pathlib import Path
 
+import apsw
 import pytest
 
 from workflows_mcp.errors import StoreError
@@ -39,3 +41,34 @@ def test_nothing_is_accepted_once_the_store_is_removed_or_replaced(tmp_path: Pat
             await service.__aexit__(None, None, None)
 
     asyncio.run(asyncio.wait_for(go(), 30))
+
+
+@pytest.mark.parametrize("what", ["cut off", "zeroes", "other tables"])
+def test_a_store_that_is_damaged_is_an_error_of_the_store(tmp_path: Path, what: str) -> None:
+    settings = Settings(workspace=tmp_path, home=tmp_path / "home")
+
+    async def fill() -> None:
+        async with Service.open(settings) as service:
+            for _ in range(5):
+                await service.start(text=ASKS, wait_seconds=5)
+
+    async def use() -> None:
+        async with Service.open(settings) as service:
+            await service.start(text=ASKS, wait_seconds=5)
+            await service.recent()
+
+    if what != "other tables":
+        asyncio.run(asyncio.wait_for(fill(), 30))
+        data = settings.store.read_bytes()
+        for file in settings.store.parent.glob("runs.db*"):
+            file.unlink()
+        kept = data[: len(data) // 2] if what == "cut off" else data[:4096].ljust(len(data), b"\0")
+        settings.store.write_bytes(kept)
+    else:
+        settings.store.parent.mkdir(parents=True)
+        with closing(apsw.Connection(str(settings.store))) as connection:
+            connection.execute("CREATE TABLE runs (other)")
+    with pytest.raises(StoreError, match=r"runs\.db cannot be used") as refused:
+        asyncio.run(asyncio.wait_for(use(), 30))
+    assert refused.value.code == "store"
+    assert refused.value.hint

@@ -69,7 +69,10 @@ class Store:
         self._thread.start()
 
     def read(self, sql: str, values: tuple[Any, ...] = ()) -> list[Any]:
-        return list(self._reader.execute(sql, values))
+        try:
+            return list(self._reader.execute(sql, values))
+        except apsw.Error as error:
+            raise _store_error(self.path, error) from error
 
     def data_version(self) -> int:
         """Changes whenever anybody else has written."""
@@ -243,7 +246,11 @@ def _writer(path: Path, synchronous: str) -> apsw.Connection:
     except OSError as error:
         raise _store_error(path, error) from error
     connection = _connect(path, synchronous)
-    migrate(connection)
+    try:
+        migrate(connection)
+    except apsw.Error as error:
+        connection.close()
+        raise _store_error(path, error) from error
     return connection
 
 
@@ -280,7 +287,7 @@ def _set_wal(connection: apsw.Connection) -> None:
 
 def _store_error(path: Path, error: Exception) -> StoreError:
     hint = "check that the disk has space and that the directory is writable, or set WORKFLOWS_HOME"
-    if isinstance(error, apsw.NotADBError):
+    if isinstance(error, apsw.NotADBError | apsw.CorruptError):
         hint = "put the file back from a backup, or move it away for a new one; or set WORKFLOWS_HOME"
     return StoreError(f"the store of runs {path} cannot be used: {error}", hint=hint)
 
