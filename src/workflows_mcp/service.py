@@ -45,7 +45,7 @@ from workflows_mcp.driving import Driving
 from workflows_mcp.engines.base import Engine
 from workflows_mcp.engines.live_output import Line, LiveOutput
 from workflows_mcp.engines.permissions import PermittedSteps, check_bundle, forbidden_blocks
-from workflows_mcp.errors import DefinitionError, NotExpected, Place, Problem, RequestError
+from workflows_mcp.errors import DefinitionError, InvalidInputs, NotExpected, Place, Problem, RequestError
 from workflows_mcp.library.catalog import Catalog, WorkflowSummary
 from workflows_mcp.limits import DEFAULT_WAIT, Limits
 from workflows_mcp.listing import Listing
@@ -66,7 +66,7 @@ from workflows_mcp.settings import Settings
 from workflows_mcp.stepping import Stepping
 from workflows_mcp.steps.registry import StepRegistry, default_registry
 from workflows_mcp.telling import HowFar, told, wait_telling
-from workflows_mcp.values import Value
+from workflows_mcp.values import Value, unfit
 
 __all__ = [
     "ForTheUser",
@@ -254,6 +254,7 @@ class Service:
     ) -> Answer:
         """Answer what the run or the task asks. The same answer twice is harmless; another one is refused
         with what is asked now."""
+        self._refuse_unfit(result)
         workflow_id = await self._driving.known_as(workflow_id)
         await self._driving.submit(workflow_id, result, step_id)
         whose = await self._driving.whose_agent(workflow_id)
@@ -276,6 +277,7 @@ class Service:
         self, workflow_id: str, result: Any, *, step_id: str | None = None, wait_seconds: float = DEFAULT_WAIT
     ) -> Answer:
         """As `submit`, in the words of the toolset `stateful`."""
+        self._refuse_unfit(result)
         await self._driving.submit(workflow_id, result, step_id)
         return await self._driving.step(workflow_id, wait_seconds)
 
@@ -505,12 +507,20 @@ class Service:
         inputs: dict[str, Value] | None,
         request_id: str | None = None,
     ) -> str:
+        for name, value in (inputs or {}).items():
+            if (found := unfit(value, depth=self.settings.limits.value_depth)) is not None:
+                raise InvalidInputs(f"the input '{name}{found.place}' cannot be taken: {found.why}")
         bundle = self._bundle(workflow, text, file)
         check_bundle(bundle, self._registry, self._policy)
         if bundle.plans[bundle.main].secrets_required:
             self._secrets.check(bundle.secrets)
         complete = self._secrets.take_out(check_inputs(bundle.plans[bundle.main], inputs or {}))
         return await self._engine.start(bundle, complete, request_id=request_id)
+
+    def _refuse_unfit(self, result: Any) -> None:
+        """Raises RequestError where a result could not be written down as it is, or not be read again."""
+        if (found := unfit(result, depth=self.settings.limits.value_depth)) is not None:
+            raise RequestError(f"the result{found.place} cannot be taken: {found.why}")
 
     def _cleaned(self, machine: Machine) -> Clean:
         """What comes from outside, in the form in which a run may keep it."""

@@ -466,3 +466,34 @@ def test_no_retry_is_offered_where_it_would_be_refused(terminal: Any) -> None:
     said = terminal.run("run", "bad.yaml")
     assert said.code == 1
     assert "retry" not in said.err
+
+
+ANY = "name: any\ninputs: {v: {type: any, default: 1}}\nblocks:\n  - {id: ask, type: Prompt, inputs: {prompt: '?'}}\n"
+
+
+@pytest.mark.parametrize(
+    ("option", "text", "said"),
+    [
+        ("--inputs-file", '{"v": {"a": [1, 1180591620717411303424]}}', "the input 'v.a[1]' cannot be taken"),
+        ("--inputs-file", '{"v": ' + "[" * 300 + "]" * 300 + "}", "it is nested deeper than 200"),
+        (
+            "--answers",
+            "ask: {response: .nan}\n",
+            ".nan is not a number that JSON can hold",
+        ),
+        (
+            "--answers",
+            "ask: {response: [1180591620717411303424]}\n",
+            "1180591620717411303424 has more than 64 bits",
+        ),
+    ],
+)
+def test_values_that_cannot_be_kept_are_refused_with_their_place(
+    terminal: Any, option: str, text: str, said: str
+) -> None:
+    terminal.write("any.yaml", ANY)
+    terminal.write("values", text)
+    done = terminal.run("run", "any.yaml", option, "values")
+    assert done.code != 0
+    assert said in done.err
+    assert "Traceback" not in done.err
