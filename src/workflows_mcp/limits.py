@@ -37,6 +37,8 @@ class Limits:
     """How many steps a workflow, or one of its tasks, may have."""
     cached_definitions: int = 100
     """How many definitions are kept read; a file that has changed is read again at once."""
+    cached_bytes: int = 16 * MIB
+    """How large the texts of those definitions may be together."""
     captured_bytes: int = 64 * MIB
     """How much a command may print to each of its output streams."""
     file_bytes: int = 10 * MIB

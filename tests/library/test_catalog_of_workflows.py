@@ -367,6 +367,23 @@ def test_only_the_last_definitions_are_kept_and_a_list_reads_nothing_twice(
     assert reading.read[7:] == ["w1.yaml"]
 
 
+def test_definitions_are_kept_up_to_so_many_bytes_together(
+    tmp_path: Path, write: Write, reading: Reading
+) -> None:
+    for number in range(6):
+        write(f"flows/w{number}.yaml", workflow(f"w{number}", description="d" * 10_000))
+    catalog = Catalog(None, [tmp_path / "flows"], reading, Limits(cached_bytes=25_000))
+    for number in range(6):
+        catalog.bundle(f"w{number}")
+    assert [path.name for path in catalog._memory.definitions] == ["w4.yaml", "w5.yaml"]
+    assert list(catalog._memory.bundles) == ["w4", "w5"]
+    write("flows/large.yaml", workflow("large", description="d" * 30_000))
+    catalog.bundle("large")
+    catalog.bundle("large")
+    assert reading.read.count("large.yaml") == 1
+    assert len(catalog._memory.definitions) == 1
+
+
 @pytest.mark.rows("S2")
 def test_whether_undeclared_state_is_refused_is_a_setting(tmp_path: Path) -> None:
     text = "initial_state: {a: 1}\nsteps: [{id: s, type: return, needs_state: [], value: '{{ state.a }}'}]\n"

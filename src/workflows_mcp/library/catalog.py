@@ -92,7 +92,7 @@ class Catalog:
         self._reach = reach or Reach(tuple(folder.path for folder in self._folders))
         self._read = read
         self._most_bytes = limits.document_bytes
-        self._memory = Memory(limits.cached_definitions)
+        self._memory = Memory(limits.cached_definitions, limits.cached_bytes)
         self._looked_into: set[Path] = set()
         """Broken files whose calls are being looked at: a circle of them ends there."""
 

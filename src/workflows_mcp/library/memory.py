@@ -30,6 +30,8 @@ class Memory:
     are kept; what a list needs of them is small, and kept of all."""
 
     most: int = DEFAULT_LIMITS.cached_definitions
+    most_bytes: int = DEFAULT_LIMITS.cached_bytes
+    """Of the texts that the definitions were read from; the last one is kept, however large."""
     names: dict[Path, tuple[Stamp, str]] = field(default_factory=dict)
     facts: dict[Path, tuple[Stamp, Facts]] = field(default_factory=dict)
     definitions: OrderedDict[Path, tuple[Stamp, Definition | DefinitionError]] = field(
@@ -50,8 +52,10 @@ class Memory:
     def keep(self, path: Path, stamp: Stamp, found: Definition | DefinitionError) -> None:
         self.definitions[path] = (stamp, found)
         self.definitions.move_to_end(path)
-        if len(self.definitions) > self.most:
-            self.definitions.popitem(last=False)
+        size = sum(at[1] for at, _ in self.definitions.values())
+        while len(self.definitions) > self.most or (size > self.most_bytes and len(self.definitions) > 1):
+            _, ((_, dropped), _) = self.definitions.popitem(last=False)
+            size -= dropped
         if isinstance(found, Definition):
             self.facts[path] = (stamp, facts_of(found.plan))
         else:
@@ -65,9 +69,14 @@ class Memory:
             known = bundle
         self.bundles[bundle.main] = known
         self.bundles.move_to_end(bundle.main)
-        if len(self.bundles) > _BUNDLES:
-            self.bundles.popitem(last=False)
+        size = sum(map(_size_of, self.bundles.values()))
+        while len(self.bundles) > _BUNDLES or (size > self.most_bytes and len(self.bundles) > 1):
+            size -= _size_of(self.bundles.popitem(last=False)[1])
         return known
+
+
+def _size_of(bundle: Bundle) -> int:
+    return sum(map(len, bundle.sources.values()))
 
 
 def facts_of(plan: Plan) -> Facts:
