@@ -11,6 +11,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, TypeVar
 
+import msgspec
 import psutil
 import pytest
 
@@ -26,11 +27,12 @@ from workflows_mcp.engines.temporal.connection import Address, connect
 from workflows_mcp.engines.temporal.engine import TemporalEngine
 from workflows_mcp.errors import NotExpected, RequestError
 from workflows_mcp.machine import program
-from workflows_mcp.machine.events import Answered, Event, Stopped
+from workflows_mcp.machine.events import Answered, Event, Parked, Stopped
 from workflows_mcp.machine.machine import Machine
 from workflows_mcp.machine.state import RunState
-from workflows_mcp.plan.model import Call, Do, Return, SetState, Wait
+from workflows_mcp.plan.model import SEMANTICS, Call, Do, Return, SetState, Wait
 from workflows_mcp.plan.references import LANGUAGES
+from workflows_mcp.resuming import unpark
 from workflows_mcp.service import Service
 from workflows_mcp.settings import Settings, TemporalSettings
 
@@ -598,6 +600,66 @@ def test_a_step_that_was_begun_is_handed_back_when_its_process_ends(
             assert state.fault is not None
             assert (state.status, state.fault.code) == ("failed", "interrupted")
         assert sorted(world.gate.started) == ["a", "a", "once"]
+
+    go(work())
+
+
+async def begun(world: World, times: int) -> None:
+    async with asyncio.timeout(20):
+        while len(world.gate.started) < times:
+            await asyncio.sleep(0.01)
+
+
+@pytest.mark.rows("X1")
+def test_a_parked_run_has_no_step_under_way_until_it_is_resumed(
+    tmp_path: Path, temporal_address: Address
+) -> None:
+    async def work() -> None:
+        world = World(tmp_path, address=temporal_address)
+        question = Do("Ask", {"prompt": "?"}, by="agent", defaults={"response": ""})
+        main = bundle(plan(block("a", gate("a")), block("b", gate("b"), ["a"]), block("q", question)))
+        async with world.engine("temporal") as engine:
+            run_id = await engine.start(main, {})
+            await begun(world, 1)
+            await engine.send(run_id, lambda _, now: Parked(now))
+            async with asyncio.timeout(20):
+                while world.gate.stopped != ["a"]:
+                    await asyncio.sleep(0.01)
+            with pytest.raises(NotExpected, match="is parked"):
+                await engine.send(run_id, answer("q"))
+        async with world.engine("temporal") as engine:  # another worker does not begin it either
+            assert (await engine.view(run_id)).state.parked is not None
+            assert world.gate.started == ["a"]
+            await unpark(engine, run_id)
+            await begun(world, 2)
+            await engine.send(run_id, answer("q"))
+            world.gate.open("a")
+            world.gate.open("b")
+            assert (await engine.wait(run_id, ended, 20)).state.status == "completed"
+            assert world.gate.started == ["a", "a", "b"]
+
+    go(work())
+
+
+@pytest.mark.rows("X1")
+def test_a_step_whose_worker_went_away_twice_is_asked_about_and_not_repeated(
+    tmp_path: Path, temporal_address: Address
+) -> None:
+    async def work() -> None:
+        world = World(tmp_path, address=temporal_address)
+        main = bundle(msgspec.structs.replace(plan(block("a", gate("a"))), semantics=SEMANTICS))
+        for times in (1, 2):
+            async with world.engine("temporal") as engine:
+                if times == 1:
+                    run_id = await engine.start(main, {})
+                await begun(world, times)
+        async with world.engine("temporal") as engine:
+            state = (await engine.wait(run_id, asks, 20)).state
+            assert state.frames["a"].cut_off
+            assert world.gate.started == ["a", "a"]
+            decided = {"decision": "done", "outputs": {"name": "by hand"}}
+            await engine.send(run_id, lambda _, now: Answered(now, "a", decided))
+            assert (await engine.wait(run_id, ended, 20)).state.status == "completed"
 
     go(work())
 
