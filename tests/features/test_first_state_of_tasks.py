@@ -99,3 +99,15 @@ def test_a_path_that_leads_too_deep_is_refused_with_the_limit(settings: Settings
     )
     assert answer["status"] == "failed"
     assert "nested more than 200 deep (WORKFLOWS_LIMIT_STATE_DEPTH)" in answer["error"]["message"]
+
+
+@pytest.mark.rows("R16")
+def test_the_id_of_the_run_is_known_in_steps_and_in_first_states(settings: Settings) -> None:
+    text = """
+name: ids
+default_state: {raw: {first: "{{ workflow_id }}"}}
+steps:
+  - {type: state_update, path: raw.later, value: "{{ workflow_id }}"}
+"""
+    answer = ended(settings, text)
+    assert answer["state"] == {"first": answer["workflow_id"], "later": answer["workflow_id"]}

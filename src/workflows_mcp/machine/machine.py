@@ -219,7 +219,7 @@ class Machine:
             if plan.shares_state:
                 state = {}
             else:
-                state = initial_state(program, inputs, at, seed, self.limits, variables)
+                state = initial_state(program, inputs, at, seed, self.limits, variables, self.state.run_id)
         return Scope(workflow, inputs, at, {}, state=state, variables=variables or {})
 
     def locate(self, address: str) -> tuple[OpenScope, int]:

@@ -190,7 +190,9 @@ class OpenReactive(OpenSequence):
         seed = f"{self.seed()}/{self.prefix}"
         if plan.semantics > 1:
             seed += f"{scope.tries + 1}/"
-        fresh = initial_state(self.program, scope.inputs, self.time, seed, self.limits, scope.variables)
+        fresh = initial_state(
+            self.program, scope.inputs, self.time, seed, self.limits, scope.variables, self.run_id
+        )
         stop_leftovers(machine, self, self.time)
         self.fresh = fresh
 
@@ -395,6 +397,7 @@ def initial_state(
     seed: str,
     limits: Limits,
     variables: dict[str, Value] | None = None,
+    run_id: str = "",
 ) -> dict[str, Value]:
     """The state that a workflow begins with: its defaults, over them its inputs, and empty lists of errors.
 
@@ -402,7 +405,7 @@ def initial_state(
     """
     plan: Plan = program.plan
     scope = Scope(plan.name, inputs, at, state={"raw": {}, "state": {}})
-    hidden = {"__now__": at, "__seed__": f"{seed}default_state", "__limits__": limits}
+    hidden = {"__now__": at, "__seed__": f"{seed}default_state", "__limits__": limits, "__run__": run_id}
     names = Names(Home(scope, program, limits), inputs, variables or {}, hidden, list, plan.known)
     state: dict[str, Value] = {"raw": {}, "state": {}}
     for part, fields in plan.initial_state.items():

@@ -77,7 +77,6 @@ _KINDS: list[dict[str, Any]] = [
     {"type": "boolean"},
 ]
 AnyOrNull = Annotated[Any, WithJsonSchema({"anyOf": [*_KINDS, {"type": "null"}]})]
-AnyValue = Annotated[Any, WithJsonSchema({"anyOf": _KINDS})]
 """Anything. That is said in full, because Codex leaves out the description of an argument without a type."""
 Structure = Annotated[dict[str, Any] | None, BeforeValidator(as_structure)]
 """An object, or JSON text of one."""

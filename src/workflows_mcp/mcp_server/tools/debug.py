@@ -11,7 +11,7 @@ from pydantic import Field
 from typing_extensions import TypedDict
 
 from workflows_mcp.mcp_server.answers import Status
-from workflows_mcp.mcp_server.tooling import AnyValue, Ctx, Structure, answer, make_tool
+from workflows_mcp.mcp_server.tooling import AnyOrNull, Ctx, Structure, answer, make_tool
 from workflows_mcp.mcp_server.tooling import service_of as _service
 
 RunId = Annotated[str, Field(description="Id of the run")]
@@ -68,7 +68,7 @@ async def workflow_debug_info(ctx: Ctx, workflow_id: RunId) -> Annotated[CallToo
 async def workflow_test_transformation(
     ctx: Ctx,
     transform: Annotated[str, Field(description="JavaScript, as in state_schema.computed")],
-    input: Annotated[AnyValue, Field(description="What it gets as input; a list for several sources")],
+    input: Annotated[AnyOrNull, Field(description="What it gets as input; a list for several sources")],
     context: Annotated[Structure, Field(description="Further fields of the state, by name")] = None,
     validate: Annotated[str, Field(description="JavaScript over output that must hold")] = "",
 ) -> Annotated[CallToolResult, Tested]:

@@ -10,7 +10,7 @@ from pydantic import Field
 from typing_extensions import TypedDict
 
 from workflows_mcp.mcp_server.resources import SCHEMA
-from workflows_mcp.mcp_server.tooling import AnyValue, Ctx, Structure, answer, make_tool
+from workflows_mcp.mcp_server.tooling import AnyOrNull, Ctx, Structure, answer, make_tool
 from workflows_mcp.mcp_server.tooling import service_of as _service
 
 Format = Annotated[
@@ -117,7 +117,7 @@ async def resume_workflow(
         Field(description="pause_…: what you answer; chk_…: where to go on; a workflow_id: waits on"),
     ],
     response: Annotated[
-        AnyValue, Field(description="The answer to the prompt, of a pause_… checkpoint")
+        AnyOrNull, Field(description="The answer to the prompt, of a pause_… checkpoint")
     ] = None,
     response_format: Format = "minimal",
     wait_seconds: Wait = 30,
