@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
+import math
 import time
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import replace
@@ -20,12 +21,21 @@ from workflows_mcp.agent.acknowledged import is_harmless
 from workflows_mcp.agent.actions import Clean, actions_of, already_answered, check_result
 from workflows_mcp.agent.fields import parts_of_state
 from workflows_mcp.agent.following import Redo
-from workflows_mcp.agent.parts import Part, part_of, run_of, task_of, whole_run
+from workflows_mcp.agent.parts import Part, all_tasks, part_of, run_of, task_of, whole_run
 from workflows_mcp.agent.previews import Cut, reader
 from workflows_mcp.agent.situation import Situation, situation_of
 from workflows_mcp.agent.state_view import state_of, value_of
 from workflows_mcp.agent.stateful_answers import in_stateful_words, step_answer
-from workflows_mcp.agent.tasks import Heard, duties_of, has_ended
+from workflows_mcp.agent.tasks import (
+    Heard,
+    duties_of,
+    given_up_at,
+    has_ended,
+    last_contact,
+    retry_note,
+    started_note,
+    starter_of,
+)
 from workflows_mcp.agent.views import Detail, FindPlace, answer_about, over_answer, shortened_action
 from workflows_mcp.agent.walk import block_at
 from workflows_mcp.engines.base import Engine
@@ -259,8 +269,27 @@ class Driving:
             return
         machine = await self._engine.view(run_id)
         part = part_of(machine, workflow_id)
-        if not has_ended(machine.state, part):
-            await self._engine.hear(run_id, part.id, self._now())
+        if has_ended(machine.state, part):
+            return
+        heard, now = await self._engine.heard(run_id), self._now()
+        if last_contact(machine.state, part, heard) is None:
+            now = max(now, math.nextafter(given_up_at(machine.state, part, heard), math.inf))
+            await self._engine.hear(run_id, started_note(part.id), now)
+        await self._engine.hear(run_id, part.id, now)
+
+    async def retry_task(self, workflow_id: str, detail: Detail = "all") -> Answer:
+        """Hand out a task again whose agent is gone; what is done in it stays done. The answer is that of
+        whoever starts its agents, with their prompt. Doing it twice is harmless."""
+        run_id = run_of(workflow_id)
+        machine = await self._engine.view(run_id)
+        part = part_of(machine, await self.known_as(workflow_id))
+        _refuse_retry(machine.state, part)
+        heard = await self._engine.heard(run_id)
+        for task in all_tasks(machine.state):
+            if part.covers(task.address) and last_contact(machine.state, task, heard) is not None:
+                await self._engine.hear(run_id, retry_note(task.id), heard[task.id])
+        around = starter_of(machine.state, part)
+        return await self.answer(around.id, detail=detail)
 
     def place_in(self, machine: Machine) -> FindPlace:
         return lambda fault: self._place(machine, fault)
@@ -289,6 +318,30 @@ def _of_this_try(
     if isinstance(event, Answered) and (frame := machine.state.frames.get(event.address)) is not None:
         return msgspec.structs.replace(event, attempt=frame.attempt, token=token)
     return event
+
+
+def _refuse_retry(state: RunState, task: Part) -> None:
+    """Raises RequestError where a task has no agent that another one could replace."""
+    if state.status != "running":
+        raise RequestError(
+            f"the run of the task '{task.id}' has ended: it is {state.status}",
+            hint=f"retry the run: control_workflow(workflow_id='{task.run_id}', action='retry')",
+            code="nothing_to_retry",
+        )
+    if has_ended(state, task):
+        raise RequestError(
+            f"the task '{task.id}' has ended, so no agent is needed for it",
+            hint="to do a step of it again, in a new run: "
+            f"control_workflow(workflow_id='{task.id}', action='fork', step_id=…)",
+            code="nothing_to_retry",
+        )
+    block = state.frames.get(task.address.rpartition("/")[0])
+    if block is None or not block.agent:
+        raise RequestError(
+            f"the task '{task.id}' has no agent of its own: its steps are asked of '{task.run_id}'",
+            hint=f"get_next_step(workflow_id='{task.run_id}') has what is asked now",
+            code="nothing_to_retry",
+        )
 
 
 def _over(workflow_id: str, error: RequestError) -> Answer:

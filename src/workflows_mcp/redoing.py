@@ -52,11 +52,6 @@ class Redoing:
     async def retry(self, run_id: str) -> tuple[str, bool]:
         """The run that goes on, which is made of this one, and whether it was made when that was asked for
         before."""
-        if run_of(run_id) != run_id:
-            raise RequestError(
-                f"'{run_id}' is a task, and a task cannot be tried again alone",
-                hint=f"retry '{run_of(run_id)}': what was done in its tasks stays done",
-            )
         while True:
             bundle, events = await self._engine.journal(run_id)
             request = retry_request(run_id, len(events))

@@ -327,7 +327,9 @@ class Service:
         self, run_id: str, *, wait_seconds: float = DEFAULT_WAIT, detail: Detail = "all"
     ) -> Answer:
         """Try again, in a new run, what a run has failed by; of one that was cancelled, go on where it was.
-        Asking twice gives the same new run."""
+        Asking twice gives the same new run. A task under way is handed to another agent, in the same run."""
+        if run_of(run_id) != run_id:
+            return await self._driving.retry_task(run_id, detail)
         made, before = await self._redoing.retry(run_id)
         answer = await self._made_of_another(made, wait_seconds, detail)
         if before:

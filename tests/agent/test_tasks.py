@@ -346,10 +346,11 @@ def test_a_question_that_was_open_when_its_run_was_cancelled_is_not_done() -> No
 def test_a_task_is_at_work_once_its_agent_was_heard_of() -> None:
     machine = run_of_plan(research())
     said = answer(machine, heard={"wf_1.each.0": 1005.0})
-    assert [it["status"] for it in said["action"]["parameters"]["tasks"]] == [
-        "at work since 00:16:45Z",
-        "waiting to start",
-    ]
+    first, second = said["action"]["parameters"]["tasks"]
+    assert (first["status"], second["status"]) == ("at work", "waiting to start")
+    assert first["started_at"] == first["last_contact"] == "1970-01-01T00:16:45.000Z"
+    assert "last_contact" not in second
+    assert "for each task that is not at work" in said["action"]["instructions"]
     assert "to be started: 'each.1', at work: 'each.0' since 00:16:45Z" in said["why"]
 
 
@@ -372,11 +373,12 @@ def test_an_agent_that_is_silent_beyond_its_lease_may_be_replaced() -> None:
     said = answer(machine, heard=heard, at=1306.0)
     assert said["status"] == "pending_action"
     assert said["action"]["parameters"]["tasks"][0]["status"] == (
-        "silent for 5 min 1 s: another sub-agent may take it over"
+        "silent for 5 min 1 s: if its agent is gone, start another with the same prompt"
     )
+    assert "sub_agent_prompt" in said["action"]
     assert (
-        "nobody has been heard of at 'each.0' for 5 min 1 s, so another sub-agent may take over with the same "
-        "prompt" in said["why"]
+        "silent: 'each.0' since 00:16:45Z; if its agent is gone, start another with the same prompt, which is "
+        "in the action" in said["why"]
     )
 
 

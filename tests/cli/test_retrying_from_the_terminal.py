@@ -48,6 +48,27 @@ def test_a_failed_run_is_tried_again_and_a_step_of_it_done_again(terminal: Any, 
     assert (terminal.workspace / "log").read_text().split() == ["build", "test", "test", "test"]
 
 
+def test_a_task_whose_sub_agent_is_gone_is_handed_out_again_in_the_same_run(terminal: Any) -> None:
+    terminal.write(
+        "each.yaml",
+        """
+name: each
+initial_state: {}
+tasks:
+  look: {inputs: {it: {type: string}}, steps: [
+    {id: read, type: delegate, needs_state: [], instructions: "{{ inputs.it }}"}]}
+steps:
+  - {id: look, type: foreach, needs_state: [], items: [a, b], task: look, agent: "@task", output_to: a}
+""",
+    )
+    run_id = terminal.run("run", "each.yaml", "--json").data["workflow_id"]
+    said = terminal.run("retry", f"{run_id}.look.1")
+    assert (said.code, said.out) == (0, "")
+    assert f"the task {run_id}.look.1 is waiting to start again: {run_id} hands it out" in said.err
+    said = terminal.run("retry", f"{run_id}.look.1", "--json")
+    assert (said.code, said.data["action"]["step_id"]) == (0, "look")
+
+
 @pytest.mark.parametrize(
     ("words", "expected"),
     [

@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from support.clocked import Clocked, clocked_service
 from support.sessions import steps
 from workflows_mcp.errors import NotExpected, RequestError
 from workflows_mcp.service import Service
@@ -65,6 +66,14 @@ tasks:
 """
 ONE_BY_ONE = REVIEW.replace("task: look_at\n", "task: look_at\n    sequential: true\n", 1)
 WITHOUT_AGENT = REVIEW.replace('    agent: "@task"\n', "")
+
+
+def play(directory: Path, scenario: Callable[[Clocked], Awaitable[None]]) -> None:
+    async def go() -> None:
+        async with clocked_service(directory) as clocked:
+            await scenario(clocked)
+
+    asyncio.run(asyncio.wait_for(go(), 30))
 
 
 @pytest.fixture
@@ -188,15 +197,12 @@ def test_who_is_at_work_is_known_to_every_process_and_after_a_restart(settings: 
             run_id = answer["workflow_id"]
             await second.next_step(f"{run_id}.look.1")
             tasks = (await first.next_step(run_id))["action"]["parameters"]["tasks"]
-            assert [task["status"][:13] for task in tasks] == [
-                "waiting to st",
-                "at work since",
-                "waiting to st",
-            ]
+            assert [task["status"] for task in tasks] == ["waiting to start", "at work", "waiting to start"]
         now[0] += 301.0
         async with service_of() as third:
             answer = await third.status(run_id)
-            assert "nobody has been heard of at 'look.1' for 5 min 1 s" in answer["why"]
+            assert "silent: 'look.1' since" in answer["why"]
+            assert "silent for 5 min 1 s" in answer["action"]["parameters"]["tasks"][1]["status"]
             await third.next_step(f"{run_id}.look.1")  # another one takes over
             assert "at work: 'look.1'" in (await third.status(run_id))["why"]
             late = await third.submit(f"{run_id}.look.1", "late", step_id="read")  # the first one after all
@@ -206,6 +212,94 @@ def test_who_is_at_work_is_known_to_every_process_and_after_a_restart(settings: 
             assert '"step_id":"note"' in refused.value.hint
 
     asyncio.run(asyncio.wait_for(work(), 30))
+
+
+def test_a_task_whose_agent_is_gone_is_handed_out_again_and_keeps_what_is_done_in_it(tmp_path: Path) -> None:
+    async def scenario(clocked: Clocked) -> None:
+        service, clock = clocked.service, clocked.clock
+        run_id = (await service.start(text=REVIEW, detail="step"))["workflow_id"]
+        for number in range(3):
+            await service.next_step(f"{run_id}.look.{number}")
+        await clock.advance(60)
+        await service.submit(f"{run_id}.look.0", "text", step_id="read")
+
+        waiting = await service.status(run_id, detail="status")
+        assert waiting["status"] == "waiting"
+        assert "(last heard of at" in waiting["why"]
+        call = f"if its agent is gone, hand out a task again: control_workflow(workflow_id='{run_id}.look.0'"
+        assert call in waiting["why"]
+        tasks = (await service.next_step(run_id))["action"]["parameters"]["tasks"]
+        assert tasks[0]["started_at"] == tasks[1]["started_at"] == tasks[1]["last_contact"]
+        assert tasks[0]["last_contact"] > tasks[0]["started_at"]
+
+        for _ in range(2):  # twice is harmless
+            again = await service.retry(f"{run_id}.look.0", detail="step")
+            assert (again["workflow_id"], again["status"]) == (run_id, "pending_action")
+            action = again["action"]
+            assert "{workflow_id}" in action["sub_agent_prompt"]
+            assert "for each task that is not at work" in action["instructions"]
+            assert [it.get("status") for it in action["parameters"]["tasks"]] == [None, "at work", "at work"]
+        assert (await service.status(run_id, detail="step"))["action"] == action, "also whoever looks later"
+
+        another = await service.next_step(f"{run_id}.look.0")  # at the very same time
+        assert another["action"]["step_id"] == "note", "what the first agent has done stays done"
+        assert (await service.status(run_id))["status"] == "waiting"
+        tasks = (await service.next_step(run_id))["action"]["parameters"]["tasks"]
+        assert tasks[0]["started_at"] > tasks[1]["started_at"]
+
+    play(tmp_path, scenario)
+
+
+def test_with_a_task_the_tasks_inside_of_it_are_handed_out_again(tmp_path: Path) -> None:
+    text = """
+name: nested
+initial_state: {}
+tasks:
+  inner: {inputs: {n: {type: integer}}, steps: [
+    {id: ask, type: delegate, needs_state: [], instructions: "{{ inputs.n }}"}]}
+  outer: {inputs: {n: {type: integer}}, steps: [
+    {id: check, type: foreach, needs_state: [], items: [1, 2], task: inner, agent: "@task", output_to: a}]}
+steps:
+  - {id: review, type: foreach, needs_state: [], items: [1, 2], task: outer, agent: "@task", output_to: a}
+"""
+
+    async def scenario(clocked: Clocked) -> None:
+        service = clocked.service
+        run_id = (await service.start(text=text))["workflow_id"]
+        first = f"{run_id}.review.0"
+        for task in (first, f"{run_id}.review.1", f"{first}.check.0", f"{first}.check.1"):
+            await service.next_step(task)
+        inner = await service.retry(f"{first}.check.1")
+        assert inner["workflow_id"] == first, "whose agent starts the one that is gone"
+        assert [it["status"] for it in inner["action"]["parameters"]["tasks"]] == [
+            "at work",
+            "waiting to start",
+        ]
+        outer = await service.retry(first)
+        assert outer["workflow_id"] == run_id
+        inner = await service.next_step(first)
+        assert {it["status"] for it in inner["action"]["parameters"]["tasks"]} == {"waiting to start"}
+
+    play(tmp_path, scenario)
+
+
+def test_a_task_without_an_agent_that_could_be_gone_is_not_handed_out_again(serve: Any) -> None:
+    async def work(service: Service) -> None:
+        run_id = (await service.start(text=WITHOUT_AGENT))["workflow_id"]
+        with pytest.raises(RequestError, match="has no agent of its own"):
+            await service.retry(f"{run_id}.look.0")
+        run_id = (await service.start(text=REVIEW))["workflow_id"]
+        await service.submit(f"{run_id}.look.0", "text", step_id="read")
+        await service.submit(f"{run_id}.look.0", "text", step_id="note")
+        with pytest.raises(RequestError, match="has ended, so no agent is needed") as refused:
+            await service.retry(f"{run_id}.look.0")
+        assert "action='fork'" in refused.value.hint
+        await service.cancel(run_id)
+        with pytest.raises(RequestError, match="it is cancelled") as refused:
+            await service.retry(f"{run_id}.look.1")
+        assert f"control_workflow(workflow_id='{run_id}', action='retry')" in refused.value.hint
+
+    serve(work)
 
 
 def test_who_submits_a_result_is_at_work_too(serve: Any) -> None:

@@ -174,8 +174,10 @@ async def first_answered(clocked: Clocked, text: str) -> str:
     if answer["action"]["type"] == "prompt":
         await clocked.service.submit(run_id, "fine", step_id=answer["action"]["step_id"])
     else:
-        task = answer["action"]["parameters"]["tasks"][0]["workflow_id"]
-        await clocked.service.submit(task, "fine")
+        first, second = (task["workflow_id"] for task in answer["action"]["parameters"]["tasks"])
+        await clocked.service.submit(first, "fine")
+        await clocked.service.next_step(second)
+        assert (await clocked.service.status(run_id))["status"] == "waiting"
     return run_id
 
 
@@ -217,6 +219,7 @@ def test_with_retry_the_task_is_handed_out_again(text: str, tmp_path: Path) -> N
             await clocked.service.submit(run_id, "fine", step_id=answer["action"]["step_id"])
         else:
             tasks = answer["action"]["parameters"]["tasks"]
+            assert tasks[-1]["status"] == "waiting to start"
             await clocked.service.submit(tasks[-1]["workflow_id"], "fine")
         assert (await clocked.ended(run_id))["status"] == "completed"
 

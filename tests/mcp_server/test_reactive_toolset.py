@@ -808,7 +808,14 @@ def test_a_new_conversation_hears_of_tasks_whose_agents_went_with_the_last_one(r
         resumed = await agent.call("workflow_resume", workflow_id=run_id)
         tasks = resumed["step"]["definition"]["tasks"]
         assert [task["task_id"] for task in tasks] == ["batch_0", "batch_1"]
-        assert all(task["status"].startswith("at work since") for task in tasks)
+        assert all(task["status"] == "at work" for task in tasks)
+        assert all(task["started_at"] <= task["last_contact"] for task in tasks)
+        call = f"control_workflow(workflow_id='{tasks[0]['workflow_id']}', action='retry')"
+        assert f"If it is gone, {call} hands out such a task again" in resumed["step"]["instructions"]
+        await agent.call("control_workflow", workflow_id=tasks[0]["workflow_id"], action="retry")
+        asked = await agent.call("workflow_get_next_step", workflow_id=run_id)
+        assert [task["task_id"] for task in asked["step"]["definition"]["tasks"]] == ["batch_0"]
+        assert "{workflow_id}" in asked["step"]["definition"]["sub_agent_prompt"]
         assert resumed["last_checkpoint"]["reason"] == "automatic: every completed step is kept"
 
     reactive.serve(work)

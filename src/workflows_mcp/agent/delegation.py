@@ -15,6 +15,7 @@ from workflows_mcp.agent.situation import Situation
 from workflows_mcp.agent.tasks import Delegation, count_tasks
 from workflows_mcp.agent.waiting import standing, task_name
 from workflows_mcp.agent.walk import Visited, block_at
+from workflows_mcp.machine.scope import iso
 from workflows_mcp.plan.items import names_of_items
 from workflows_mcp.plan.model import Call, ForEach, Node, Operation, kind_of_operation
 from workflows_mcp.values import Value
@@ -57,11 +58,11 @@ def delegated_action(
         parameters["to_come"] = count.to_come
     parameters["tasks"] = _tasks(situation, delegation, block, brief)
     begun = count.done + count.failed > 0 or any(it.standing == "at work" for it in delegation.tasks)
-    known = brief and begun and not any(it.standing == "silent" for it in delegation.tasks)
+    known = brief and begun and not any(it.standing == "silent" or it.again for it in delegation.tasks)
     action: dict[str, Value] = {
         "step_id": situation.part.step_id(delegation.address),
         "type": "foreach" if one_by_one else "parallel_tasks",
-        "instructions": _ONCE_MORE if known else _instructions(each),
+        "instructions": _ONCE_MORE if known else _instructions(each, delegation),
         "parameters": parameters,
     }
     if known:
@@ -98,9 +99,11 @@ def context_of(variables: dict[str, Value]) -> Value:
     return {name: value for name, value in context.items() if name not in hidden}
 
 
-def _instructions(each: ForEach) -> str:
+def _instructions(each: ForEach, delegation: Delegation) -> str:
     kind = "" if each.agent == GENERAL else f" of the kind {each.agent} (or a general one)"
     which = "the task" if each.max_parallel == 1 else "each task, all at once"
+    if any(task.standing == "at work" for task in delegation.tasks):
+        which = "each task that is not at work"
     return (
         f"Start one sub-agent{kind} for {which}: its prompt is sub_agent_prompt with its workflow_id and "
         "context for {workflow_id} and {input}. They submit their results themselves: submit nothing. "
@@ -129,5 +132,7 @@ def _tasks(situation: Situation, delegation: Delegation, block: Visited, brief: 
             said = {"task_id": task_id, **said}
         if not brief or task.standing != "to start":
             said["status"] = standing(task, situation.now)
+        if task.last_contact is not None:
+            said |= {"started_at": iso(task.since), "last_contact": iso(task.last_contact)}
         listed.append(said)
     return listed

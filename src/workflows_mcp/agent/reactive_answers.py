@@ -25,7 +25,7 @@ from workflows_mcp.agent.parts import Part, part_of
 from workflows_mcp.agent.previews import Cut, Reader, cut, reader, shortened, within
 from workflows_mcp.agent.situation import Situation
 from workflows_mcp.agent.views import FindPlace, error_view
-from workflows_mcp.agent.waiting import why
+from workflows_mcp.agent.waiting import retry_call, why
 from workflows_mcp.agent.walk import Visited, block_at
 from workflows_mcp.errors import RequestError
 from workflows_mcp.limits import Limits
@@ -279,7 +279,7 @@ def _tasks(situation: Situation, action: dict[str, Value], visited: Visited, at_
         said: dict[str, Value] = {"task_id": called, "workflow_id": task["workflow_id"]}
         said["context"] = task["context"]
         if at_work and task["workflow_id"] not in waiting:
-            said["status"] = task["status"]
+            said |= {name: task[name] for name in ("status", "started_at", "last_contact")}
         listed.append(said)
     prompt = SUB_AGENT_PROMPT % {"role": role_in(visited), "task": parameters["task"]}
     definition: dict[str, Value] = {"tasks": listed, "sub_agent_prompt": prompt}
@@ -298,7 +298,7 @@ def _tasks(situation: Situation, action: dict[str, Value], visited: Visited, at_
         + ". They submit their results themselves; submit nothing for this step. "
         + (_WAIT if each is None or each.wait else _GO_ON)
         + (", and further tasks come as others end" * ("to_come" in parameters))
-        + (". Those with a status are being worked at already" * any("status" in it for it in listed))
+        + _at_work(listed)
         + ". Without sub-agents, follow the prompt yourself, task by task.",
         "definition": definition,
     }
@@ -307,6 +307,17 @@ def _tasks(situation: Situation, action: dict[str, Value], visited: Visited, at_
         if LANGUAGES[dialect].is_dynamic(each.items):
             step["original_expression"] = _expressions({each.items: None})
     return step
+
+
+def _at_work(listed: list[Value]) -> str:
+    """What to do about tasks that have an agent."""
+    ids = [task["workflow_id"] for task in listed if "status" in task]
+    if not ids:
+        return ""
+    return (
+        ". Those with a status have an agent, last heard of at last_contact: start none for them. If it is "
+        f"gone, {retry_call(ids[0])} hands out such a task again, and what is done in it stays done"
+    )
 
 
 def _name_of_task(situation: Situation, task_id: Value, workflow_id: str) -> str:

@@ -14,18 +14,44 @@ Works on the state of a run alone: no plan, no clock.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Container, Mapping
 from dataclasses import dataclass
 from typing import Literal
 
-from workflows_mcp.agent.parts import Part, task_of
+from workflows_mcp.agent.parts import Part, task_of, whole_run
 from workflows_mcp.machine.handling import failed
 from workflows_mcp.machine.state import TERMINAL, Frame, Record, RunState, Scope
 from workflows_mcp.plan.items import names_of_items
 
 Heard = Mapping[str, float]
-"""When the agent of a task was last heard of, by the id of the task."""
+"""When the agent of a task was last heard of, by the id of the task; under `started_note` when this agent was
+first heard of, and under `retry_note` the last contact with the agent that was given up."""
 NOBODY: Heard = {}
+
+
+def started_note(task_id: str) -> str:
+    return f"{task_id} started"
+
+
+def retry_note(task_id: str) -> str:
+    return f"{task_id} retry"
+
+
+def given_up_at(state: RunState, part: Part, heard: Heard) -> float:
+    """Until when an agent of the task that was heard of is not the one that it has now: it was retried, or
+    its time was over and it is tried again."""
+    frame = state.frames.get(part.address)
+    later_try = frame is not None and frame.attempt.rpartition(".")[2] != "1"
+    begun = frame.since if frame is not None and later_try else -math.inf
+    return max(heard.get(retry_note(part.id), -math.inf), begun)
+
+
+def last_contact(state: RunState, part: Part, heard: Heard) -> float | None:
+    """When the agent that a task has now was last heard of; None where it has none yet."""
+    at = heard.get(part.id)
+    return None if at is None or at <= given_up_at(state, part, heard) else at
+
 
 Standing = Literal["to start", "at work", "silent", "on the server"]
 Framed = tuple[str, Frame]
@@ -38,7 +64,11 @@ class Task:
     part: Part
     standing: Standing
     since: float
-    """When its agent was last heard of; of one that is to start, when it was first asked for."""
+    """When its agent started; of one that is to start, when it was first asked for."""
+    last_contact: float | None = None
+    """When its agent was last heard of."""
+    again: bool = False
+    """It is to start although an agent had started it before: that one was given up."""
 
     @property
     def needs_somebody(self) -> bool:
@@ -75,7 +105,8 @@ class Duties:
     def since(self) -> float | None:
         """When the first thing was asked that has not been done."""
         times = [frame.since for _, frame in self.questions]
-        times += [task.since for it in self.delegations for task in it.tasks if task.needs_somebody]
+        tasks = [task for it in self.delegations for task in it.tasks if task.needs_somebody]
+        times += [task.since if task.last_contact is None else task.last_contact for task in tasks]
         return min(times, default=None)
 
 
@@ -122,21 +153,21 @@ def _duties(
         for item, framed in items.items():
             task = task_of(state, f"{around}/{item}")
             asked = _duties(state, framed, task, heard, now, lease)
-            tasks.append(_task(task, asked, heard.get(task.id), now, _patience(state, asked, lease)))
+            tasks.append(_task(state, task, asked, heard, now, _patience(state, asked, lease)))
         delegations.append(Delegation(around, handed_out[around], tasks))
     questions.sort(key=lambda item: item[1].since)
     return Duties(questions, delegations)
 
 
-def _task(part: Part, asked: Duties, heard_at: float | None, now: float, patience: float) -> Task:
-    since = asked.since
-    if since is None:
-        return Task(part, "on the server" if heard_at is None else "at work", heard_at or now)
-    if heard_at is None:
-        return Task(part, "to start", since)
-    if now - max(heard_at, since) > patience:
-        return Task(part, "silent", heard_at)
-    return Task(part, "at work", heard_at)
+def _task(state: RunState, part: Part, asked: Duties, heard: Heard, now: float, patience: float) -> Task:
+    since, contact = asked.since, last_contact(state, part, heard)
+    if contact is None:
+        if since is None:
+            return Task(part, "on the server", now)
+        return Task(part, "to start", since, again=part.id in heard)
+    started = min(heard.get(started_note(part.id), contact), contact)
+    silent = since is not None and now - max(contact, since) > patience
+    return Task(part, "silent" if silent else "at work", started, contact)
 
 
 def _patience(state: RunState, asked: Duties, lease: float) -> float:
@@ -157,6 +188,16 @@ def outermost(address: str, among: Container[str]) -> str | None:
             return address[:end]
         end = address.find("/", end + 1)
     return None
+
+
+def starter_of(state: RunState, task: Part) -> Part:
+    """The part whose agent starts the agent of a task: the run, or the task that it is a task of."""
+    names = task.address.split("/")
+    for length in reversed(range(1, len(names) - 1)):
+        frame = state.frames.get("/".join(names[:length]))
+        if frame is not None and frame.agent:
+            return task_of(state, "/".join(names[: length + 1]))
+    return whole_run(state.run_id)
 
 
 # How a part went

@@ -91,9 +91,10 @@ def standing(task: Task, now: float) -> str:
         case "to start":
             return "waiting to start"
         case "at work":
-            return f"at work since {clock(task.since, now)}"
+            return "at work"
         case "silent":
-            return f"silent for {duration(now - task.since)}: another sub-agent may take it over"
+            silence = duration(now - (task.last_contact or now))
+            return f"silent for {silence}: if its agent is gone, start another with the same prompt"
     return "on the server: nothing is asked yet"
 
 
@@ -104,7 +105,6 @@ def until(frame: Frame, now: float) -> str:
 
 
 def _delegated(situation: Situation, delegation: Delegation) -> str:
-    now = situation.now
     count = count_tasks(situation.machine.state, delegation.address)
     name = situation.part.step_id(delegation.address)
     said = [f"waiting for the tasks of '{name}': {count.done} of {count.total} done"]
@@ -120,17 +120,31 @@ def _delegated(situation: Situation, delegation: Delegation) -> str:
     if starting := those("to start"):
         said.append(f"to be started: {names(starting)}")
     if working := those("at work"):
-        times = [f"'{task_name(situation, task)}' since {clock(task.since, now)}" for task in working]
-        said.append(f"at work: {_listed(times)}")
+        said.append(f"at work: {_listed([_contact(situation, task) for task in working])}")
     if silent := those("silent"):
-        longest = duration(now - min(task.since for task in silent))
         said.append(
-            f"nobody has been heard of at {names(silent)} for {longest}, so another sub-agent may take over "
-            "with the same prompt"
+            f"silent: {_listed([_contact(situation, task) for task in silent])}; if its agent is gone, start "
+            "another with the same prompt, which is in the action"
         )
     if served := those("on the server"):
         said.append(f"on the server: {names(served)}")
-    return ", ".join(said)
+    reason = ", ".join(said)
+    if working and not starting and not silent:
+        reason += f"; if its agent is gone, hand out a task again: {retry_call(working[0].part.id)}"
+    return reason
+
+
+def retry_call(task_id: str) -> str:
+    return f"control_workflow(workflow_id='{task_id}', action='retry')"
+
+
+def _contact(situation: Situation, task: Task) -> str:
+    """When the agent of a task started, and when it was last heard of."""
+    now, heard_at = situation.now, task.last_contact
+    said = f"'{task_name(situation, task)}' since {clock(task.since, now)}"
+    if heard_at is None or heard_at == task.since:
+        return said
+    return f"{said} (last heard of at {clock(heard_at, now)})"
 
 
 def task_name(situation: Situation, task: Task) -> str:

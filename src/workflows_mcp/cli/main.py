@@ -114,7 +114,9 @@ def build_parser() -> Parser:
     retry = commands.add_parser(
         "retry", help="try again what a run failed by, or go on where it was cancelled"
     )
-    retry.add_argument("run", metavar="RUN_ID")
+    retry.add_argument(
+        "run", metavar="RUN_ID", help="or the id of a task whose sub-agent is gone: it is handed out again"
+    )
     _playing(retry)
     _json(retry)
     retry.set_defaults(module="redoing")

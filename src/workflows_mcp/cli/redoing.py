@@ -3,15 +3,35 @@
 from __future__ import annotations
 
 import argparse
+import asyncio
 from collections.abc import Callable, Coroutine
 from typing import Any
 
-from workflows_mcp.cli.running import interruptible, meant_run, session_of
+from workflows_mcp.cli.printing import err, print_json
+from workflows_mcp.cli.running import interruptible, meant_run, session_of, terminal_settings
 from workflows_mcp.service import Service
 
 
 def retry_command(options: argparse.Namespace) -> int:
+    if "." in options.run:  # the id of a task
+        return _retry_task(options)
     return _followed(options, lambda service: service.retry(options.run, wait_seconds=0))
+
+
+def _retry_task(options: argparse.Namespace) -> int:
+    """Hand out a task of a run again; its agent is started by whoever drives the run."""
+
+    async def retry() -> dict[str, Any]:
+        async with Service.open(terminal_settings(steps=False), adopt=False) as service:
+            options.run = await meant_run(service, options.run)
+            return await service.retry(options.run, wait_seconds=0)
+
+    answer = asyncio.run(retry())
+    if options.json:
+        print_json(answer)
+    else:
+        err().line(f"the task {options.run} is waiting to start again: {answer['workflow_id']} hands it out")
+    return 0
 
 
 def fork_command(options: argparse.Namespace) -> int:
