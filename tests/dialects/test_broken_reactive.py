@@ -120,7 +120,7 @@ EXPECTED: Table = {
         P("wrong_value", 17, 56, "'on_interrupt' must be repeat, ask or fail, not \"maybe\"", "values: ask, fail, repeat"),
         P("wrong_value", 17, 71, "'run_on' must be agent or server, not \"nobody\"", "values: agent, server"),
         P("wrong_value", 18, 49, "'on_error' must be fail or continue, not \"retry\"", "values: continue, fail"),
-        P("unknown_input", 19, 38, "user_input has no input 'run_on'", "user_input takes: default, description, error_state_update, fallback_v"),
+        P("unknown_input", 19, 38, "user_input has no input 'run_on'", "user_input takes: choices, default, description, error_state_update, f"),
     ],
     "ids": [
         P("bad_id", 2, 11, '"two words" cannot be an id', "an id holds letters, digits, '_' and '-', e.g. run-tests"),
@@ -163,7 +163,7 @@ EXPECTED: Table = {
         P("missing_input", 3, 5, "agent_shell_command needs the input 'command'", "agent_shell_command takes: command (required), reason, output_format,"),
         P("missing_input", 4, 5, "mcp_call needs the input 'method'", "mcp_call takes: method (required), params, timeout"),
         P("missing_input", 5, 5, "mcp_call needs the input 'method'", "mcp_call takes: method (required), params, timeout"),
-        P("missing_input", 6, 5, "user_input needs the input 'prompt'", "user_input takes: prompt (required), prompt_type, validation, default"),
+        P("missing_input", 6, 5, "user_input needs the input 'prompt'", "user_input takes: prompt (required), prompt_type, validation, choices, default"),
         P("missing_key", 7, 5, "a step of type user_message needs 'message'", 'add a line: message: "{{ summary }}"'),
         P("missing_key", 8, 5, "a step of type conditional needs 'condition'", 'add a line: condition: "{{ has_errors }}"'),
         P("missing_key", 8, 5, "a step of type conditional needs 'then'", "add a line: then:, and below it the steps"),

@@ -150,8 +150,8 @@ EXPECTED: Table = {
     ],
     "prompts": [
         P("wrong_type", 7, 11, "'prompt_type' must be 'info', 'confirm', 'text' or 'choice', not text \"chioce\"", "did you mean 'choice'?"),
-        P("wrong_type", 8, 5, "the inputs of prompt: a choice needs 'options', a list of what can be chosen", "prompt takes: message (required)"),
-        P("wrong_type", 13, 5, "the inputs of prompt: 'options' are for prompt_type: choice, not for text", "prompt takes: message (required)"),
+        P("wrong_type", 8, 5, "the inputs of prompt: a choice needs 'choices', a list of what can be chosen", "prompt takes: message (required)"),
+        P("wrong_type", 13, 5, "the inputs of prompt: 'choices' are for prompt_type: choice, not for text", "prompt takes: message (required)"),
         P("wrong_type", 24, 28, "'validation.pattern': the pattern \"(\" cannot be read: missing ) at position 1", "validation: What a text must be like: pattern, min_length, max_length."),
         P("wrong_type", 24, 44, "'validation.min_lenght': is not known here", "validation: What a text must be like: pattern, min_length, max_length."),
     ],

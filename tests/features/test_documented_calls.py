@@ -180,12 +180,13 @@ def test_a_called_workflow_sees_only_what_it_is_given_and_its_outputs_are_those_
 )
 def test_what_a_caller_has_is_out_of_reach_for_the_called(run: Any, reference: str, said: str) -> None:
     curious = PYTEST_WORKFLOW + f'  more: "${{{reference}}}"\n'
-    with pytest.raises(DefinitionError, match=said):
-        run(
-            PARENT,
-            {"username": "alice", "environment": "production"},
-            library={"pytest-workflow": curious},
-        )
+    ran = run(
+        PARENT,
+        {"username": "alice", "environment": "production"},
+        library={"pytest-workflow": curious},
+    )
+    assert ran.answer["status"] == "failed"
+    assert said in ran.answer["error"]["message"]
 
 
 # Workflows that call each other

@@ -323,7 +323,7 @@ def test_a_choice_shows_its_options(serve: Any) -> None:
         assert run["action"]["parameters"] == {
             "message": "Well?",
             "type": "choice",
-            "options": ["red", "green"],
+            "choices": ["red", "green"],
         }
 
     serve(work)
