@@ -121,3 +121,18 @@ def test_what_is_said_of_a_definition_keeps_to_the_limit_of_an_answer(place: Any
         assert ("more" in found) == ("many" in wrong)
 
     place.serve(work)
+
+
+def test_an_answer_to_a_prompt_that_is_too_large_is_refused_in_every_toolset(place: Any) -> None:
+    place.define("asks", ASKS)
+    (place.workspace / "workflows.toml").write_text('toolsets = "all"\n[limits]\nargument_bytes = 1000\n')
+
+    async def work(agent: Any) -> None:
+        paused = await agent.call("execute_workflow", workflow="asks")
+        where = {"checkpoint_id": paused["checkpoint_id"]}
+        said = await agent.refused("resume_workflow", **where, response="x" * 1001)
+        assert "argument 'response' is larger than 1000 bytes" in said
+        ended = await agent.call("resume_workflow", **where, response="x" * 900)
+        assert ended["status"] == "success"
+
+    place.serve(work)
