@@ -15,7 +15,7 @@ import pytest
 pytest.importorskip("temporalio", reason="temporalio is not installed: pip install -e .[temporal]")
 
 from support import reactive_agents, scripted
-from support.scripted import ANALYZE, DEPLOY, PLANNING, SIZES, SMALL_PR, example, ran
+from support.scripted import ANALYZE, DEPLOY, PLANNING, SMALL_PR, example, ran
 from support.stdio import Call, served
 from workflows_mcp.engines.temporal.connection import Address
 
@@ -35,11 +35,13 @@ class Case:
     ends: str = "completed"
 
 
-def stateful(name: str, answers: Mapping[str, Any], **inputs: Any) -> dict[str, Case]:
-    """As it is written, and as the library has it."""
+def stateful(
+    name: str, answers: Mapping[str, Any], ours: Mapping[str, Any], **inputs: Any
+) -> dict[str, Case]:
+    """As it is written, and as the library has it: that runs commands, and delegates, in place of tools."""
     return {
         name: Case({"yaml": example(name), "inputs": inputs}, answers),
-        f"{name} of the library": Case({"workflow": name, "inputs": inputs}, answers),
+        f"{name} of the library": Case({"workflow": name, "inputs": inputs}, {**answers, **ours}),
     }
 
 
@@ -91,15 +93,16 @@ sub_agent_tasks:
       - {id: check, type: agent_shell_command, command: "check {{ item }} {{ mine }}"}
 """
 
-ANALYZED = {
-    **ANALYZE,  # the library has quotes around the path
-    "read-file": lambda given: ran("line\n" * SIZES[given["command"].split()[1].strip('"')]),
-}
+ANALYZED = {"analyze": lambda given: json.dumps({"issues": [], "score": len(given["instructions"])})}
+RESEARCHED = {"research": lambda given: f"found: {given['instructions'].splitlines()[0]}"}
+MERGED = {"fetch-pr": ran('{"changedFiles": 3}'), "approve-and-merge": ran("merged")}
 STATEFUL = {
-    **stateful("deploy-service", DEPLOY, service_name="api", environment="production"),
-    **stateful("analyze-codebase", ANALYZED, repository="/repo"),
-    **stateful("interactive-planning", PLANNING),
-    **stateful("pr-automation", SMALL_PR, pr_number=12),
+    **stateful(
+        "deploy-service", DEPLOY, {"deploy": ran("applied")}, service_name="api", environment="production"
+    ),
+    **stateful("analyze-codebase", ANALYZE, ANALYZED, repository="/repo"),
+    **stateful("interactive-planning", PLANNING, RESEARCHED),
+    **stateful("pr-automation", SMALL_PR, MERGED, pr_number=12),
 }
 QUESTIONS = {"goal": "fly", "deadline": "Friday", "risk": "gravity"}
 GRAPHS = {
