@@ -490,6 +490,44 @@ tasks:
     place.serve(work)
 
 
+@pytest.mark.parametrize("how", ["sequential: true", "max_parallel: 2", "max_parallel: 4"])
+def test_tasks_that_were_done_in_a_fork_stay_done_when_the_fork_is_retried(place: Place, how: str) -> None:
+    text = """
+name: review
+initial_state: {}
+steps:
+  - {id: all, type: foreach, needs_state: [], items: [p, q, r, s], task: one, agent: "@task", HOW, output_to: found}
+  - {id: end, type: return, needs_state: [found], value: "{{ state.found }}"}
+tasks:
+  one:
+    inputs: {n: {type: string}}
+    steps:
+      - {id: look, type: mcp_call, tool: look, args: {n: "{{ inputs.n }}"}, output_to: seen, needs_state: []}
+      - {id: give, type: return, needs_state: [seen], value: "{{ state.seen }}"}
+""".replace("HOW", how)
+    broken = {"is_error": True, "error": "it is broken"}
+
+    async def work(service: Service) -> None:
+        run = (await service.start(text=text))["workflow_id"]
+        for number in (0, 1):
+            await service.submit(f"{run}.all.{number}", broken, step_id="look")
+        fork = (await service.fork(f"{run}.all.1", "look"))["workflow_id"]
+        for number, result in ((1, "seen q"), (2, broken), (3, "seen s")):
+            await service.submit(f"{fork}.all.{number}", result, step_id="look")
+        assert (await service.status(fork))["status"] == "failed"
+        again = await service.retry(fork)
+        new = again["workflow_id"]
+        for number in (0, 2):
+            tasks = (await service.status(new))["action"]["parameters"]["tasks"]
+            assert tasks[0]["workflow_id"] == f"{new}.all.{number}"
+            assert not any(it["task_id"] in ("all.1", "all.3") for it in tasks)
+            await service.submit(f"{new}.all.{number}", f"seen {'pqrs'[number]}", step_id="look")
+        ended = await service.status(new)
+        assert (ended["status"], ended["result"]) == ("completed", [f"seen {it}" for it in "pqrs"])
+
+    place.serve(work)
+
+
 def test_one_retry_makes_one_run_however_soon_that_fails(place: Place) -> None:
     text = "name: quick\nblocks: [{id: read, type: ReadFile, inputs: {path: there.txt}}]\n"
 

@@ -17,6 +17,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
+import msgspec
+
 from workflows_mcp.agent.tasks import record_at
 from workflows_mcp.agent.walk import blocks_in
 from workflows_mcp.errors import NotExpected
@@ -24,6 +26,7 @@ from workflows_mcp.machine.commands import address_of
 from workflows_mcp.machine.events import (
     Answered,
     Event,
+    Forked,
     Interrupted,
     MadeRoom,
     Marked,
@@ -165,7 +168,11 @@ class Journal:
         changes: dict[int, tuple[Event, ...]] = {}
         held: list[tuple[int, Event]] = []
         """What belongs to the event that follows."""
-        for number, event in enumerate(self._events, start=1):
+        for number, recorded in enumerate(self._events, start=1):
+            event = recorded
+            if changes and isinstance(event, Forked):  # an item that is done again takes no place of others
+                event = msgspec.structs.replace(event, over_limit=True)
+                changes[number] = (event,)
             held.append((number, event))
             if isinstance(event, Stopped):
                 continue

@@ -99,6 +99,9 @@ class Forked(msgspec.Struct, frozen=True, tag="forked", omit_defaults=True):
     """Steps that are under way have been begun now, and not when the other run began them."""
     seed: str = ""
     """What chance is made of from here on."""
+    over_limit: bool = False
+    """More items than the limit may stay under way here: of the run that this event is copied from, some were
+    done that are done again now, and others come behind them."""
 
 
 class MadeRoom(msgspec.Struct, frozen=True, tag="made_room"):

@@ -78,7 +78,7 @@ def forked(machine: Machine, event: Forked) -> None:
     """A run that is made of another one goes its own way from here on."""
     machine.state.seed = event.seed or f"{machine.state.seed}/{machine.state.run_id}"
     machine.state.parked = None
-    if event.begun_anew:
+    if event.begun_anew and not event.over_limit:
         keep_to_limits(machine)
     wait_afresh(machine, event)
 
