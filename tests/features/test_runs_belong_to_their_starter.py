@@ -100,6 +100,31 @@ def test_a_parked_run_is_not_continued_by_a_server_nor_by_an_answer_until_it_is_
     asyncio.run(asyncio.wait_for(go(), 30))
 
 
+def test_a_parked_run_asks_nothing_in_the_words_of_the_toolset_graph_either(tmp_path: Path) -> None:
+    text = """
+name: two
+blocks:
+  - {id: first, type: Prompt, inputs: {prompt: "One?"}}
+  - {id: second, type: Prompt, depends_on: [first], inputs: {prompt: "Two?"}}
+"""
+
+    async def go() -> None:
+        async with Service.open(settings_in(tmp_path, "own")) as service:
+            asked = await service.execute(text=text)
+            assert (asked["status"], asked["prompt"]) == ("paused", "One?")
+            answer = await service.resume(asked["checkpoint_id"], "yes")
+            assert (answer["status"], answer["prompt"]) == ("paused", "Two?")
+            assert await service.park(asked["workflow_id"])
+            parked = await service.resume(asked["checkpoint_id"], "yes")  # the same call, repeated
+            assert (parked["status"], "prompt" in parked) == ("running", False)
+            assert parked["message"].startswith("parked by the user at ")
+            assert f"workflows-mcp resume {asked['workflow_id']}" in parked["message"]
+            again = await service.resume(asked["workflow_id"])
+            assert (again["status"], again["prompt"]) == ("paused", "Two?")
+
+    asyncio.run(asyncio.wait_for(go(), 30))
+
+
 def test_a_parked_run_can_be_cancelled(tmp_path: Path) -> None:
     async def go() -> None:
         async with Service.open(settings_in(tmp_path, "own")) as service:

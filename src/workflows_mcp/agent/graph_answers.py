@@ -20,6 +20,7 @@ from workflows_mcp.agent.checkpoints import Checkpoint, CheckpointId, History
 from workflows_mcp.agent.of_the_user import for_the_agent
 from workflows_mcp.agent.parts import question_id, whole_run
 from workflows_mcp.agent.previews import Cut, cut, reader, shortened, within
+from workflows_mcp.agent.situation import situation_of
 from workflows_mcp.agent.tasks import NOBODY, Heard
 from workflows_mcp.agent.views import FindPlace, error_view, failed_blocks
 from workflows_mcp.agent.waiting import why_waiting
@@ -61,11 +62,13 @@ def graph_answer(
     response_format: ResponseFormat = "minimal",
     fork_of: CheckpointId | None = None,
 ) -> dict[str, Any]:
+    if machine.state.parked is not None:  # it takes no answer before the user lets it continue
+        questions = NOTHING_ASKED
     schemas = _response_schemas(machine, registry) if questions.open else {}
 
     def build(how: Cut) -> dict[str, Any]:
         state = machine.state
-        answer: dict[str, Any] = {"status": _status(machine, questions), "workflow_id": state.run_id}
+        answer: dict[str, Any] = {"status": _status(machine, now), "workflow_id": state.run_id}
         if fork_of is not None:
             answer["forked_from"] = fork_of.run_id
         if state.outputs or answer["status"] == "success":
@@ -202,11 +205,19 @@ def deleted_checkpoint(history: History, checkpoint: Checkpoint) -> dict[str, Va
 # Wording
 
 
-def _status(machine: Machine, questions: Questions) -> str:
-    status = machine.state.status
-    if status == "running":
-        return "paused" if questions.open or questions.deleted else "running"
-    return "success" if status == "completed" else "failure"
+_STATUSES = {
+    "pending_action": "paused",
+    "running": "running",
+    "waiting": "running",
+    "completed": "success",
+    "failed": "failure",
+    "cancelled": "failure",
+}
+"""What the toolset calls the statuses of a run."""
+
+
+def _status(machine: Machine, now: float) -> str:
+    return _STATUSES[situation_of(machine, now=now, alone=True).status]
 
 
 def _question(
@@ -266,6 +277,8 @@ def _message(
             f"the run waits for an answer at '{questions.deleted[0]}', but the checkpoint of that question "
             f"was deleted: end it with control_workflow(workflow_id='{run_id}', action='cancel')"
         )
+    elif machine.state.parked is not None:
+        said.append(why_waiting(machine, now))
     elif machine.state.status == "running" and not questions.open:
         said.append(
             f"{why_waiting(machine, now)}; it goes on by itself, wait for it with "
