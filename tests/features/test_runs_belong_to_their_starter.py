@@ -91,6 +91,9 @@ def test_a_parked_run_is_not_continued_by_a_server_nor_by_an_answer_until_it_is_
             said = await service.status(run_id)
             assert (said["status"], "action" in said) == ("waiting", False)
             assert said["why"].startswith("parked by the user at ")
+            assert said["next"].startswith(
+                f"control_workflow(workflow_id='{said['workflow_id']}', action='resume')"
+            )
             with pytest.raises(NotExpected, match="is parked") as refused:
                 await service.submit(run_id, {"response": "yes"}, step_id="ask")
             assert f"workflows-mcp resume {run_id}" in refused.value.hint

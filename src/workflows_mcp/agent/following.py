@@ -40,6 +40,8 @@ def next_call(situation: Situation, actions: list[dict[str, Value]], redo: Redo 
     status = f"get_workflow_status(workflow_id='{workflow_id}')"
     if situation.has_ended:
         return _after_the_end(situation, redo)
+    if situation.machine.state.parked is not None:
+        return f"control_workflow(workflow_id='{situation.part.run_id}', action='resume')"
     if not actions:
         return f"{status} waits for it"
     if actions[0]["type"] in HANDED_OUT:
