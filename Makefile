@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 
-.PHONY: help setup demo test rows check bench format clean
+.PHONY: help setup demo test quick rows check bench format clean
 
 help: ## list the targets
 	@grep -E '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*##/\t/' | expand -t 12
@@ -26,6 +26,13 @@ demo: $(READY) ## run the example workflow and print its outputs
 test: $(READY) ## run all tests
 	$(BIN)/python -m pytest -n 3 -m "not alone"
 	$(BIN)/python -m pytest -m alone
+
+QUICK := architecture plan machine expressions dialects agent settings policy
+
+quick: $(READY) ## lint, types and the fast tests, in under 90 seconds
+	$(BIN)/ruff check .
+	$(BIN)/mypy
+	$(BIN)/python -m pytest -n 3 -m "not slow and not alone" $(QUICK:%=tests/%)
 
 rows: $(READY) ## list the rows of docs/features.md with the number of tests that prove each
 	@PYTHONPATH=tests $(BIN)/python -m support.rows
