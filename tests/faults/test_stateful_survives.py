@@ -11,9 +11,8 @@ from typing import Any
 import pytest
 
 from support.mortal_servers import Victims
-from support.scripted import ANALYZE, DEPLOY, PLANNING, SMALL_PR, Agents, Answers, example, ran
-from workflows_mcp.service import Service
-from workflows_mcp.settings import Settings
+from support.scripted import ANALYZE, DEPLOY, PLANNING, SMALL_PR, Agents, Answers, Call, example, ran
+from support.stdio import served
 
 pytestmark = pytest.mark.slow
 RUNS: dict[str, tuple[Answers, dict[str, Any]]] = {
@@ -37,50 +36,39 @@ class Forgetful(Victims):
         return await super().call(tool, **arguments)
 
 
-async def undisturbed(
-    directory: Path, name: str, answers: Answers, inputs: dict[str, Any]
-) -> tuple[dict[str, Any], Agents]:
-    directory.mkdir()
-    async with Service.open(Settings(workspace=directory, home=directory / "home")) as service:
-        does = {
-            "start_workflow": lambda yaml, inputs: service.start(text=yaml, inputs=inputs),
-            "submit_result": service.submit,
-            "get_next_step": service.next_step,
-            "get_workflow_status": service.status,
-        }
-
-        async def call(tool: str, **arguments: Any) -> dict[str, Any]:
-            return await does[tool](**arguments)  # type: ignore[no-any-return, operator]
-
-        agents = Agents(call, answers)
-        return await agents.drive(yaml=example(name), inputs=inputs), agents
-
-
-def compared(answer: dict[str, Any], agents: Agents) -> tuple[Any, ...]:
-    """All that was asked of each agent and all that came of it, apart from the id of the run."""
+async def driven(call: Call, name: str, answers: Answers, inputs: dict[str, Any]) -> tuple[Any, ...]:
+    """The last answer, the state at the end, what was asked of each agent and how many calls each made, all of it
+    apart from the id of the run."""
+    agents = Agents(call, answers)
+    answer = await agents.drive(yaml=example(name), inputs=inputs)
+    state = await call("get_workflow_state", workflow_id=agents.run_id, paths=["state"])
     asked = {who: agents.asked_of(who) for who in agents.calls}
-    text = json.dumps([answer, asked]).replace(agents.run_id, "RUN")
+    text = json.dumps([answer, state["values"], asked]).replace(agents.run_id, "RUN")
     return (*json.loads(text), agents.calls)
+
+
+def undisturbed(directory: Path, name: str, answers: Answers, inputs: dict[str, Any]) -> tuple[Any, ...]:
+    directory.mkdir()
+    return served(directory, lambda call: driven(call, name, answers, inputs))
 
 
 @pytest.mark.rows("S16", "X1")
 @pytest.mark.parametrize("name", RUNS)
 def test_a_server_that_is_killed_after_every_call_changes_nothing(tmp_path: Path, name: str) -> None:
     answers, inputs = RUNS[name]
-    expected = compared(*asyncio.run(undisturbed(tmp_path / "undisturbed", name, answers, inputs)))
+    expected = undisturbed(tmp_path / "undisturbed", name, answers, inputs)
     victims = Victims(tmp_path)
-    agents = Agents(victims.call, answers)
-    answer = asyncio.run(agents.drive(yaml=example(name), inputs=inputs))
-    assert compared(answer, agents) == expected
+    came_of_it = asyncio.run(driven(victims.call, name, answers, inputs))
+    assert came_of_it == expected
+    answer, values, _, calls = came_of_it
     assert answer["status"] == "completed"
-    assert victims.killed == sum(agents.calls.values())
+    assert values["state"]
+    assert victims.killed == sum(calls.values()) + 1  # one of them told the state
 
 
 @pytest.mark.rows("X1")
 def test_calls_whose_answers_were_lost_with_the_server_are_repeated_without_harm(tmp_path: Path) -> None:
     name, inputs = "analyze-codebase", {"repository": "/repo"}
     answers = {**ANALYZE, "find-files": ran("/repo/a.py\n")}
-    expected = compared(*asyncio.run(undisturbed(tmp_path / "undisturbed", name, answers, inputs)))
-    agents = Agents(Forgetful(tmp_path).call, answers)
-    answer = asyncio.run(agents.drive(yaml=example(name), inputs=inputs))
-    assert compared(answer, agents) == expected
+    expected = undisturbed(tmp_path / "undisturbed", name, answers, inputs)
+    assert asyncio.run(driven(Forgetful(tmp_path).call, name, answers, inputs)) == expected

@@ -41,12 +41,19 @@ def driven(
     agents_of: type[Agents] = Agents,
     after: After | None = None,
 ) -> tuple[dict[str, Any], Agents]:
+    """The state at the end, and the agents. The last answer says only that the run is completed."""
+
     async def work(call: Call) -> tuple[dict[str, Any], Agents]:
         agents = agents_of(call, answers)
         answer = await agents.drive(yaml=example(name), inputs=inputs)
+        assert set(answer) == {"workflow_id", "status", "progress", "next"}
+        assert answer["status"] == "completed"
+        details = f"get_workflow_state(workflow_id='{agents.run_id}')"
+        assert answer["next"] == f"nothing; {details} has the details"
         if after is not None:
             await after(call, agents)
-        return answer, agents
+        found = await call("get_workflow_state", workflow_id=agents.run_id, paths=["state"])
+        return found["values"]["state"], agents
 
     return served(directory, work, toolsets="core,memory" if after is not None else "core")
 
@@ -57,15 +64,6 @@ def tool(who: str, step: str, name: str, **arguments: Any) -> Asked:
 
 def command(step: str, text: str, *, who: str = "main") -> Asked:
     return Asked(who, step, "shell", {"command": text, "timeout": 30.0})
-
-
-def plain(asked: list[Asked]) -> list[Asked]:
-    """Without what is said twice: the arguments of tools by their other name, and instructions as a prompt."""
-    said_twice = {"mcp_call": "parameters", "delegate": "prompt"}
-    return [
-        it._replace(parameters={k: v for k, v in it.parameters.items() if k != said_twice.get(it.type)})
-        for it in asked
-    ]
 
 
 # deploy-service
@@ -83,13 +81,12 @@ def deploying(service: str, environment: str) -> list[Asked]:
 
 @pytest.mark.rows("S1", "S3", "S8", "S9", "S12", "S16")
 def test_deploy_service_asks_for_one_step_after_the_other(tmp_path: Path) -> None:
-    answer, agents = driven(
+    state, agents = driven(
         tmp_path, "deploy-service", DEPLOY, {"service_name": "api", "environment": "production"}
     )
-    assert plain(agents.asked) == deploying("api", "production")
+    assert agents.asked == deploying("api", "production")
     assert agents.calls == {"main": 6}  # one to start, and one for each step
-    assert (answer["status"], answer["result"]) == ("completed", None)
-    assert answer["state"] == {
+    assert state == {
         "deployed": False,
         "build_output": kept("built"),
         "test_results": kept("5 passing"),
@@ -101,13 +98,12 @@ def test_deploy_service_asks_for_one_step_after_the_other(tmp_path: Path) -> Non
 @pytest.mark.rows("S3", "S16")
 def test_deploy_service_leaves_out_the_test_of_what_was_not_built(tmp_path: Path) -> None:
     answers = {**DEPLOY, "build": ran("no such file", 2)}
-    answer, agents = driven(tmp_path, "deploy-service", answers, {"service_name": "api"})
+    state, agents = driven(tmp_path, "deploy-service", answers, {"service_name": "api"})
     everything = deploying("api", "staging")
-    assert plain(agents.asked) == [everything[0], *everything[2:]]
+    assert agents.asked == [everything[0], *everything[2:]]
     assert agents.calls == {"main": 5}
-    assert answer["status"] == "completed"
-    assert "test_results" not in answer["state"]
-    assert answer["state"]["build_output"] == kept("no such file", 2)
+    assert "test_results" not in state
+    assert state["build_output"] == kept("no such file", 2)
 
 
 # analyze-codebase
@@ -128,7 +124,7 @@ class SideBySide(Agents):
 
 @pytest.mark.rows("S1", "S5", "S6", "S7", "S8", "S11", "S12", "S16")
 def test_analyze_codebase_is_done_by_sub_agents_side_by_side(tmp_path: Path) -> None:
-    answer, agents = driven(
+    state, agents = driven(
         tmp_path, "analyze-codebase", ANALYZE, {"repository": "/repo"}, agents_of=SideBySide
     )
     find, handed_out, summarize = agents.asked_of("main")
@@ -139,24 +135,16 @@ def test_analyze_codebase_is_done_by_sub_agents_side_by_side(tmp_path: Path) -> 
     assert (handed_out.step, handed_out.type) == ("analyze-files", "parallel_tasks")
     files = ["/repo/a.py", "/repo/b.js", "/repo/c.ts"]
     assert handed_out.parameters == {
-        "agent": "@task",
         "task": "analyze_file",
-        "total": 3,
         "tasks": [
-            {
-                "task_id": f"analyze-files.{n}",
-                "workflow_id": f"{agents.run_id}.analyze-files.{n}",
-                "agent": "@task",
-                "context": path,
-                "status": "waiting to start",
-            }
+            {"workflow_id": f"{agents.run_id}.analyze-files.{n}", "context": path}
             for n, path in enumerate(files)
         ],
     }
     checks = ["security", "performance", "style"]
     for n, (path, count) in enumerate(zip(files, (3, 1, 2), strict=True)):
         who = f"analyze-files.{n}"
-        assert plain(agents.asked_of(who)) == [
+        assert agents.asked_of(who) == [
             command("read-file", f"cat {path}", who=who),
             tool(who, "analyze", "code_analyzer", code="line\n" * count, checks=checks),
         ]
@@ -168,12 +156,11 @@ def test_analyze_codebase_is_done_by_sub_agents_side_by_side(tmp_path: Path) -> 
     instructions = summarize.parameters["instructions"]
     assert json.loads(instructions.partition("Analysis results: ")[2].partition("\n")[0]) == results
     assert summarize.parameters["agent"] == "@report-writer"
-    assert instructions in summarize.parameters["prompt"]
+    assert set(summarize.parameters) == {"agent", "instructions"}  # each value once
     # The main agent: start, find-files, one look when all sub-agents are done, summarize. A sub-agent: one call
     # to begin with, and one for each step.
     assert agents.calls == {"main": 4, **{f"analyze-files.{n}": 3 for n in range(3)}}
-    assert (answer["status"], answer["result"]) == ("completed", None)
-    assert answer["state"] == {
+    assert state == {
         "files": files,
         "analysis_results": results,
         "file_list_raw": kept("".join(f"{path}\n" for path in files)),
@@ -196,7 +183,7 @@ def test_interactive_planning_is_researched_one_by_one_reviewed_approved_and_sav
         for key in (await call("list_memory_keys"))["keys"]:
             memory[key] = (await call("load_from_memory", key=key))["value"]
 
-    answer, agents = driven(tmp_path, "interactive-planning", PLANNING, {}, after=look_it_up)
+    state, agents = driven(tmp_path, "interactive-planning", PLANNING, {}, after=look_it_up)
     request = "Add auth to my app"
     main = agents.asked_of("main")
     assert [(asked.step, asked.type) for asked in main] == [
@@ -214,9 +201,8 @@ def test_interactive_planning_is_researched_one_by_one_reviewed_approved_and_sav
     assert generate["instructions"].startswith(f"The user wants to: {request}\n")
     assert "Generate up to 5 focused research questions." in generate["instructions"]
     for number, handed_out in enumerate((first, second)):
-        (task,) = handed_out["tasks"]
-        assert (handed_out["total"], handed_out["max_parallel"]) == (2, 1)
-        assert (task["task_id"], task["context"]) == (f"execute-research.{number}", TOPICS[number])
+        task = {"workflow_id": f"{agents.run_id}.execute-research.{number}", "context": TOPICS[number]}
+        assert handed_out == {"task": "research_topic", "tasks": [task]}
     findings = "".join(f"\nTask: {topic}\nKey findings: 1 source\n---\n" for topic in TOPICS)
     assert f"User request: {request}\n\nResearch findings:\n{findings}" in plan["instructions"]
     assert f"Original request: {request}\n\nProposed plan:\n# Plan 1\n" in review["instructions"]
@@ -229,7 +215,7 @@ def test_interactive_planning_is_researched_one_by_one_reviewed_approved_and_sav
     sources = [f"https://example.org/{digest(topic)[:4]}" for topic in TOPICS]
     for number, topic in enumerate(TOPICS):
         who = f"execute-research.{number}"
-        search, analyze = plain(agents.asked_of(who))  # what it saves, the server saves itself
+        search, analyze = agents.asked_of(who)  # what it saves, the server saves itself
         assert search == tool(who, "search-web", "web_search", query=topic, max_results=5)
         assert (analyze.step, analyze.parameters["tool"]) == ("analyze-results", "analyze_text")
         assert json.loads(analyze.parameters["args"]["text"]) == {"urls": [sources[number]]}
@@ -239,8 +225,6 @@ def test_interactive_planning_is_researched_one_by_one_reviewed_approved_and_sav
 
     # Start, the six steps that are its own, and one look after each of the two tasks.
     assert agents.calls == {"main": 9, "execute-research.0": 3, "execute-research.1": 3}
-    state = answer["state"]
-    assert (answer["status"], answer["result"]) == ("completed", None)
     assert state["research_tasks"] == TOPICS
     assert state["task_count"] == 2
     assert state["research_results"] == [
@@ -259,10 +243,9 @@ def test_interactive_planning_is_researched_one_by_one_reviewed_approved_and_sav
 @pytest.mark.rows("S4", "S16")
 def test_interactive_planning_saves_nothing_that_was_not_approved(tmp_path: Path) -> None:
     answers = {**PLANNING, "approve-plan": {"confirmed": False}, "generate-research-tasks": '["One"]'}
-    answer, agents = driven(tmp_path, "interactive-planning", answers, {"max_research_tasks": 1})
+    state, agents = driven(tmp_path, "interactive-planning", answers, {"max_research_tasks": 1})
     assert "Generate up to 1 focused" in agents.asked[1].parameters["instructions"]
     assert agents.calls == {"main": 8, "execute-research.0": 3}
-    state = answer["state"]
     assert (state["approved"], state["status"]) == (False, "Plan rejected by user")
     assert "saved_plan" not in state
     assert [result["task"] for result in state["research_results"]] == ["One"]
@@ -280,12 +263,11 @@ CHECKS = [
 
 @pytest.mark.rows("S1", "S4", "S8", "S11", "S16")
 def test_pr_automation_merges_what_is_small_and_good(tmp_path: Path) -> None:
-    answer, agents = driven(tmp_path, "pr-automation", SMALL_PR, {"pr_number": 12})
+    state, agents = driven(tmp_path, "pr-automation", SMALL_PR, {"pr_number": 12})
     merge = tool("main", "approve-and-merge", "github.merge_pr", pr=12, method="squash")
-    assert plain(agents.asked) == [FETCH, *CHECKS, merge]
+    assert agents.asked == [FETCH, *CHECKS, merge]
     assert agents.calls == {"main": 5}
-    assert (answer["status"], answer["result"]) == ("completed", None)
-    assert answer["state"] == {
+    assert state == {
         "pr_data": {"files_changed": 3, "title": "Fix it"},
         "test_results": kept("ok"),
         "quality_results": kept("Lint done\nScore: 97\n"),
@@ -306,8 +288,8 @@ def test_pr_automation_merges_what_is_small_and_good(tmp_path: Path) -> None:
 def test_pr_automation_comments_on_what_is_small_and_bad(
     tmp_path: Path, changed: Answers, passed: bool, score: int
 ) -> None:
-    answer, agents = driven(tmp_path, "pr-automation", {**SMALL_PR, **changed}, {"pr_number": 12})
-    *before, comment = plain(agents.asked)
+    state, agents = driven(tmp_path, "pr-automation", {**SMALL_PR, **changed}, {"pr_number": 12})
+    *before, comment = agents.asked
     assert before == [FETCH, *CHECKS]
     assert comment.parameters["args"] == {
         "pr": 12,
@@ -315,20 +297,20 @@ def test_pr_automation_comments_on_what_is_small_and_bad(
         f"- Quality Score: {score}/100\n\nManual review required.\n",
     }
     assert agents.calls == {"main": 5}
-    assert (answer["state"]["test_passed"], answer["state"]["quality_score"]) == (passed, score)
-    assert answer["state"]["comment_result"] == {"commented": True}
-    assert "merge_result" not in answer["state"]
+    assert (state["test_passed"], state["quality_score"]) == (passed, score)
+    assert state["comment_result"] == {"commented": True}
+    assert "merge_result" not in state
 
 
 @pytest.mark.rows("S4", "S16")
 def test_pr_automation_leaves_what_is_large_to_people(tmp_path: Path) -> None:
     answers = {**SMALL_PR, "fetch-pr": {"files_changed": 51}}
-    answer, agents = driven(tmp_path, "pr-automation", answers, {"pr_number": 12})
+    state, agents = driven(tmp_path, "pr-automation", answers, {"pr_number": 12})
     message = "Large PR #12 needs review (51 files)"
     review = tool("main", "request-review", "slack.notify", channel="#code-review", message=message)
-    assert plain(agents.asked) == [FETCH, review]
+    assert agents.asked == [FETCH, review]
     assert agents.calls == {"main": 3}
-    assert answer["state"] == {
+    assert state == {
         "pr_data": {"files_changed": 51},
         "test_passed": False,
         "quality_score": 0,
