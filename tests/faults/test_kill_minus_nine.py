@@ -221,7 +221,14 @@ def test_whoever_only_looks_at_a_run_whose_server_was_killed_is_told_that_nobody
         victim.join()
         told = asyncio.run(why())
         assert told.startswith("running 'first'")
-        assert "the server that carried it out has gone: it goes on as soon as another one is started" in told
+        assert (
+            "; but no server continues it: the process that ran it has gone; start one in "
+            f"{tmp_path} (workflows-mcp serve, without --read-only), or continue it here: "
+        ) in told
+        run_id = told.rpartition(" ")[2]
+        assert told.endswith(
+            f": control_workflow(workflow_id='{run_id}', action='resume'), or workflows-mcp resume {run_id}"
+        )
 
 
 def alive(pid: int) -> bool:

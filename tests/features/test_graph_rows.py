@@ -359,9 +359,11 @@ outputs: {count: "${inputs.count}", ratio: "${inputs.ratio}", flag: "${inputs.fl
 @pytest.mark.rows("G19")
 def test_the_answer_has_one_shape_and_leaves_out_what_is_absent(run: Any) -> None:
     ran = run(DIAMOND)
-    assert set(ran.answer) == {"workflow_id", "workflow", "status", "progress", "outputs"}
+    assert set(ran.answer) == {"workflow_id", "workflow", "status", "progress", "outputs", "next"}
     assert ran.answer["workflow"] == "diamond"
     assert ran.answer["progress"] == {"done": 4, "total": 4}
+    details = f"get_workflow_state(workflow_id='{ran.answer['workflow_id']}')"
+    assert ran.answer["next"] == f"nothing; {details} has the details"
 
 
 @pytest.mark.rows("X2")

@@ -6,6 +6,8 @@ from typing import Any
 
 import pytest
 
+from workflows_mcp.errors import DefinitionError
+
 
 @pytest.mark.rows("X7")
 def test_a_flaky_command_succeeds_in_the_end_and_says_how_often_it_was_tried(run: Any) -> None:
@@ -193,16 +195,27 @@ outputs: {results: "${blocks.say.outputs.results}", skipped: "${blocks.say.skipp
     assert ran.answer["outputs"] == {"results": [], "skipped": True}
 
 
-def test_a_text_is_not_taken_for_items(run: Any) -> None:
-    ran = run(
-        """
+TEXT = """
 name: text
 blocks:
-  - {id: list, type: Shell, inputs: {command: ls}}
-  - {id: say, type: Shell, depends_on: [list], for_each: "${blocks.list.stdout}", inputs: {command: "echo"}}
+  - {id: list, type: Shell, inputs: {command: "echo '%s'"}}
+  - {id: say, type: Shell, depends_on: [list], for_each: "${blocks.list.stdout%s}", inputs: {command: "echo"}}
 """
+
+
+def test_a_text_is_refused_as_items_before_anything_runs(run: Any) -> None:
+    with pytest.raises(DefinitionError) as refused:
+        run(TEXT % ("a b", ""))
+    [problem] = refused.value.problems
+    assert (problem.code, problem.message) == ("wrong_type", "for_each takes a list or an object, not text")
+    assert problem.hint == (
+        "the lines of a text are a list: for_each: ${blocks.list.stdout | lines}; JSON text: | json"
     )
-    assert "for_each takes a list or an object, not text" in ran.answer["error"]["message"]
+
+
+def test_a_text_is_not_taken_for_items(run: Any) -> None:
+    ran = run(TEXT % (r"\"a b\"", " | json"))
+    assert 'for_each takes a list or an object, not text "a b"' in ran.answer["error"]["message"]
     assert "type: json" in ran.answer["error"]["hint"]
 
 

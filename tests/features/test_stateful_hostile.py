@@ -156,14 +156,14 @@ def test_a_step_of_another_run_is_no_step_of_this_one(serve: Any) -> None:
         ("first", None, "object"),
         ("first", "it went well", "object"),
         ("second", "perhaps", "confirmed"),
-        ("second", {"confirmed": "sure"}, "confirmed"),
+        ("second", {"confirmed": "sure, but only on Monday"}, "confirmed"),
         ("second", {"confirmed": None}, "confirmed"),
         ("second", {"confirmed": True, "and": "more"}, "and"),
         ("second", 17, "confirmed"),
         ("second", [], "confirmed"),
     ],
 )
-def test_a_result_of_the_wrong_shape_is_refused_with_one_of_the_right_shape(
+def test_a_result_of_the_wrong_shape_is_refused_with_the_right_shape(
     serve: Any, step: str, result: Any, words: str
 ) -> None:
     async def work(service: Service) -> None:
@@ -175,8 +175,11 @@ def test_a_result_of_the_wrong_shape_is_refused_with_one_of_the_right_shape(
             await service.submit(run_id, result, step_id=step)
         assert f"does not fit what '{step}' asks for" in refused.value.message
         assert words in refused.value.message
-        assert "submit for example {" in refused.value.hint
-        assert "Nothing has changed." in refused.value.hint
+        says = "submit for example {" if step == "first" else "ask the user again, and submit what the user "
+        assert refused.value.hint.startswith(says)
+        assert ("example" in refused.value.hint) == (step == "first")  # no answer is suggested for the user
+        assert '; the result must fit {"type":"object",' in refused.value.hint
+        assert refused.value.hint.endswith(". Nothing has changed.")
         assert await journal_of(service, run_id) == before
 
     serve(work)
