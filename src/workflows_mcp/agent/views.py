@@ -92,7 +92,7 @@ def _answer(
 ) -> dict[str, Any]:
     read = reader(situation.part.id)
     answer: dict[str, Any] = {"workflow_id": situation.part.id}
-    if detail == "all" or (detail == "status" and not actions):
+    if detail != "step":
         answer["workflow"] = situation.workflow
     answer["status"] = situation.status
     if messages := situation.messages:

@@ -184,7 +184,9 @@ async def _run(service: Service, uri: str) -> ReadResourceContents:
     if query:
         raise RequestError(f"'{uri}': only a journal and values take offset and limit")
     if part == "":
-        return ReadResourceContents(to_json(await service.status(workflow_id), indent=2), JSON)
+        return ReadResourceContents(
+            to_json(await service.status(workflow_id, detail="status"), indent=2), JSON
+        )
     if part == "graph":
         return ReadResourceContents(await observing.graph(workflow_id), MERMAID)
     if kind == "values":

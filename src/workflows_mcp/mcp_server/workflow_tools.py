@@ -138,7 +138,9 @@ def _start(workflow: str, declared: dict[str, Any], arguments: Arguments) -> Too
         service = service_of(ctx)
         given = arguments.meant(inputs)
         try:
-            started = await service.start(workflow=workflow, inputs=given, wait_seconds=seconds_to_wait())
+            started = await service.start(
+                workflow=workflow, inputs=given, wait_seconds=seconds_to_wait(), detail="step"
+            )
         except InvalidInputs as error:
             if service.workflow_info(workflow)["inputs"] == declared:
                 raise
