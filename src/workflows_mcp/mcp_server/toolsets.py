@@ -12,18 +12,18 @@ _WHAT = (
     "Runs workflows (YAML) durably: the server does the steps, keeps the state and asks you for what only "
     "you or the user can do.\n"
 )
-_LONG_VALUES = "Long values are cut; the note at a cut says which call reads on."
+_LONG_VALUES = "Long values are cut; a note there says which call reads on."
 INSTRUCTIONS = f"""\
 {_WHAT}\
-1. list_workflows, and get_workflow_info for inputs that you do not know.
-2. start_workflow with inputs.
+1. list_workflows; get_workflow_info has the inputs.
+2. start_workflow.
 3. While status is "pending_action": do what action.instructions say (ask the user where only the user can \
-decide), then submit_result; the reply carries the next action. Show `messages` to the user. If you \
-cannot do it, submit {{"is_error": true, "error": "…"}}.
-   Type "parallel_tasks" or "foreach": start sub-agents for its tasks as it says; submit nothing for it.
-4. While status is "running" or "waiting": get_workflow_status. Lost the workflow_id? Call it without one.
-To write a workflow: read an example (list_workflows with tags ["example"], then get_workflow_info with \
-definition: true), check yours with validate_workflow_yaml, save it as .workflows/NAME.yaml.
+decide), then submit_result; it returns the next action. Show `messages` to the user. If you \
+cannot, submit {{"is_error": true, "error": "…"}}.
+   Type "parallel_tasks" or "foreach": start sub-agents for its tasks as it says; submit nothing.
+4. While it is "running" or "waiting": get_workflow_status. Lost the workflow_id? Call it without one.
+To write one, read an example: list_workflows(tags=["example"]), get_workflow_info(definition=true); \
+check yours with validate_workflow_yaml, save it as .workflows/NAME.yaml.
 {_LONG_VALUES}"""
 _GRAPH_ALONE = f"""\
 {_WHAT}\
@@ -33,8 +33,6 @@ _GRAPH_ALONE = f"""\
 resume_workflow(checkpoint_id, response). If it cannot be answered: {{"is_error": true, "error": "<why>"}}.
 4. While status is "running": resume_workflow(checkpoint_id=<workflow_id>) waits on; runs survive restarts.
 {_LONG_VALUES}"""
-_GRAPH_BESIDE = """
-execute_workflow and resume_workflow do the same in another shape, with checkpoints; keep to either way."""
 _REACTIVE_ALONE = f"""\
 {_WHAT}\
 1. workflow_list, and workflow_get_info for inputs that you do not know.
@@ -46,9 +44,6 @@ then workflow_step_complete; the reply carries the next step. Show `messages` to
 5. At the end: workflow_complete has the final state. If your context gets full: workflow_checkpoint; \
 another conversation goes on with workflow_resume.
 {_LONG_VALUES}"""
-_REACTIVE_BESIDE = """
-workflow_start, workflow_get_next_step and workflow_step_complete do the same step by step, with a flat \
-state; keep to either way."""
 _ONLY_LOOKING = """\
 Knows workflows (YAML) and their runs. This server only looks: it cannot start, answer, resume or cancel \
 anything; if that is wanted, say so.
@@ -102,8 +97,11 @@ _STARTING: dict[Way, str] = {
     "reactive": "workflow_start",
     "graph": "execute_workflow",
 }
-_BESIDE = {"reactive": _REACTIVE_BESIDE, "graph": _GRAPH_BESIDE}
-"""What is said of a way that is not the first."""
+_BESIDE: dict[Way, str] = {
+    "reactive": "workflow_start, workflow_step_complete",
+    "graph": "execute_workflow, resume_workflow",
+}
+"""The tools of a way that is not the first."""
 
 
 def tools_of(toolsets: Sequence[str], *, read_only: bool = False, workflow_tools: bool = False) -> list[Tool]:
@@ -169,4 +167,6 @@ def instructions(toolsets: Sequence[str], *, read_only: bool = False) -> str:
         lists, info = _LOOKING_UP[first]
         return _ONLY_LOOKING.format(list=lists, info=info) + _LONG_VALUES
     text = _INSTRUCTIONS[first]
-    return text + "".join(_BESIDE[way] for way in others)
+    if others:
+        text += f"\nThe same in other shapes: {'; '.join(_BESIDE[way] for way in others)}. Keep to one."
+    return text
