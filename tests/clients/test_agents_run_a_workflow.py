@@ -155,7 +155,7 @@ def test_what_may_hold_anything_is_not_shown_as_empty(session: Session) -> None:
     inputs = session.tools["start_workflow"]["input_schema"]["properties"]["inputs"]
     assert inputs["additionalProperties"] is True
     kinds = session.tools["submit_result"]["input_schema"]["properties"]["result"]["anyOf"]
-    assert [kind["type"] for kind in kinds] == ["object", "array", "string", "number", "boolean"]
+    assert [kind["type"] for kind in kinds] == ["object", "array", "string", "number", "boolean", "null"]
     assert kinds[0]["additionalProperties"] is True
     assert kinds[1]["items"] == {}
 

@@ -258,7 +258,11 @@ def test_a_plan_is_explained_without_running_it(debug: Any) -> None:
         assert list(steps) == [
             "list", "choose", "many", "few", "rest", "mark", "known", "known/do", "unknown", "unknown/do",
         ]  # fmt: skip
-        assert steps["list"] == {"step_id": "list", "type": "shell_command"}
+        assert steps["list"] == {
+            "step_id": "list",
+            "type": "shell_command",
+            "command": "printf 'a.ts\nb.py\n'",
+        }
         assert steps["choose"] == {
             "step_id": "choose",
             "type": "conditional",
@@ -310,6 +314,7 @@ blocks:
         assert explained["steps"][1] == {
             "step_id": "ship",
             "type": "Shell",
+            "command": "true",
             "conditions": ["${blocks.ask.outputs.response} == 'yes'"],
             "dependencies": ["ask"],
         }

@@ -73,6 +73,12 @@ class Asking:
         params = Update(task_id=self.id, input_responses={key: said})
         await self._client.session.send_request(UpdateRequest(method="tasks/update", params=params), Seen)
 
+    async def state(self, run: str) -> dict[str, Any]:
+        read = await self._client.call_tool("get_workflow_state", {"workflow_id": run})
+        assert read.structured_content is not None
+        state: dict[str, Any] = read.structured_content["state"]
+        return state
+
     async def result(self) -> dict[str, Any]:
         seen = await self.seen()
         assert seen["status"] == "completed"
@@ -117,6 +123,7 @@ def test_what_the_user_fills_in_goes_to_the_run(tmp_path: Path, monkeypatch: pyt
         await task.say(key, accepted("prod"))
         ended = await task.result()
         assert ended["status"] == "completed"
+        assert (await task.state(ended["workflow_id"]))["env"] == "prod"
 
     session(tmp_path, monkeypatch, work)
 

@@ -176,7 +176,7 @@ def test_an_agent_is_told_that_no_answer_came_that_fits(tmp_path: Path, mode: st
         asked = await called(client, "start_workflow", yaml=ONE)
         told = asked["action"]["instructions"]
         assert told.startswith("The user was asked this directly, without an answer that fits: ask the user")
-        assert "Answer the prompt" in told
+        assert "Answer parameters.prompt, in the form that it asks for" in told
 
     session(tmp_path, work, mode=mode, user=says(*[{"response": 7}] * 3))
 

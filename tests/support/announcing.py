@@ -51,6 +51,7 @@ class Announcer:
         self.shown: dict[str, str] = {}
         """What the model was shown of each call, by the name of the turn that made it."""
         self.run_id = ""
+        self.status = ""
         self._last: Callable[[Messages], Said] | None = None
 
     @property
@@ -70,6 +71,7 @@ class Announcer:
                 self.name_the_step,
                 self.misspell_an_argument,
                 self.confirm,
+                self.read,
                 self.tell,
             )
         ]
@@ -138,9 +140,14 @@ class Announcer:
         arguments = {"workflow_id": self.run_id, _meant(messages): "approve", "result": '{"input": "yes"}'}
         return self._call("submit_result", **arguments)
 
-    def tell(self, messages: Messages) -> Said:
+    def read(self, messages: Messages) -> Said:
         ended = last_result(messages)
-        return f"{ended['status']}: {ended['state']['draft']}"
+        self.status = ended["status"]
+        assert f"get_workflow_state(workflow_id='{self.run_id}')" in ended["next"]
+        return self._call("get_workflow_state", workflow_id=self.run_id)
+
+    def tell(self, messages: Messages) -> Said:
+        return f"{self.status}: {last_result(messages)['state']['draft']}"
 
     def _submit(self, step_id: str, result: Any) -> Said:
         return self._call("submit_result", workflow_id=self.run_id, step_id=step_id, result=result)
