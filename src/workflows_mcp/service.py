@@ -313,6 +313,11 @@ class Service:
             return False
         return True
 
+    async def context_full(self, run_id: str, *, reason: str = "", detail: Detail = "all") -> Answer:
+        """The context of its agent is nearly full: run the steps for that case, then park the run."""
+        await self.stepping.checkpoint(run_id, reason or "context nearly full", None, park=True)
+        return await self._driving.answer(run_of(run_id), detail=detail)
+
     async def is_parked(self, run_id: str) -> bool:
         return (await self._engine.view(run_id)).state.parked is not None
 

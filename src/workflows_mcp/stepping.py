@@ -12,6 +12,7 @@ import asyncio
 import os
 import time
 from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import replace
 from typing import Any, Literal
 
 from workflows_mcp.agent.acknowledged import is_harmless
@@ -34,17 +35,17 @@ from workflows_mcp.agent.reactive_answers import (
 )
 from workflows_mcp.agent.situation import Situation, situation_of
 from workflows_mcp.agent.state_changes import WrittenState, read_updates, trial_of
-from workflows_mcp.agent.walk import Visited, block_at
+from workflows_mcp.agent.walk import Visited, block_at, blocks_of
 from workflows_mcp.continuing import Continuing
 from workflows_mcp.driving import Driving
 from workflows_mcp.engines.base import Engine
 from workflows_mcp.errors import InvalidResult, NotExpected, RequestError, UnknownRun
 from workflows_mcp.limits import Limits
-from workflows_mcp.machine.events import Answered, Event, Marked, StateUpdated
+from workflows_mcp.machine.events import Answered, ContextFull, Event, Marked, StateUpdated
 from workflows_mcp.machine.machine import Machine
 from workflows_mcp.machine.scope import iso
-from workflows_mcp.machine.state import Mark
-from workflows_mcp.plan.model import Plan
+from workflows_mcp.machine.state import TERMINAL, Mark
+from workflows_mcp.plan.model import CONTEXT_FULL, Plan
 from workflows_mcp.resuming import Resuming
 from workflows_mcp.steps.registry import StepRegistry
 from workflows_mcp.values import Value, to_json
@@ -208,21 +209,30 @@ class Stepping:
             first["resumed_from"] = workflow_id
         return await self._answer(run_id, wait_seconds, first=first, with_state=True, at_work=True)
 
-    async def checkpoint(self, workflow_id: str, reason: str, step_id: str | None) -> Answer:
-        """Mark the place to which somebody means to come back. Raises NotExpected where the run has ended."""
+    async def checkpoint(
+        self, workflow_id: str, reason: str, step_id: str | None, *, park: bool = False
+    ) -> Answer:
+        """Mark the place to which somebody means to come back. Raises NotExpected where the run has ended.
+        Where the workflow has steps for a full context and that is the reason, they run, and the run is
+        parked; with `park`, it is parked in any case."""
         run_id = run_of(workflow_id)
-        made: list[Marked] = []
+        made: list[Marked | ContextFull] = []
 
         def marked(machine: Machine, now: float) -> Event:
             clean, step = self._cleaned(machine), step_id or _asked_first(machine, self._now())
-            made[:] = [Marked(now, clean(reason), clean(step))]
+            plan = machine.plan_named(machine.state.workflow)
+            full = park or (bool(plan.on_context_full) and "context" in reason.lower())
+            made[:] = [(ContextFull if full else Marked)(now, clean(reason), clean(step))]
             return made[0]
 
         await self._engine.send(run_id, marked)
         machine = await self._engine.view(run_id)
         mark = next(it for it in reversed(machine.state.marks) if _is_of(it, made[0]))
         checkpoint_id = str(CheckpointId(run_id, mark.event))
+        own = f"{CONTEXT_FULL}/"
+        told = [it.text for it in machine.state.messages if it.address.startswith(own)]
         return {
+            **({"messages": told} if told else {}),
             "checkpoint_id": checkpoint_id,
             "state_path": f"workflow_state_read(workflow_id='{checkpoint_id}')",
             "message": "All progress is kept, up to the last completed step. To go on in a new conversation: "
@@ -331,7 +341,16 @@ class Stepping:
             first = {**first, "workflow": said.workflow, "last_checkpoint": _last_checkpoint(situation, said)}
         if not with_state:
             return worded(said, self._limits, first=first, brief=brief)
-        state = await asyncio.to_thread(gather(situation, state_meant(situation)).read)
+        gathered = gather(situation, state_meant(situation))
+        parts = _parts_of_resume(situation) if at_work else None
+        if parts is None:
+            return worded(said, self._limits, first=first, state=await asyncio.to_thread(gathered.read))
+        first = {**(first or {}), **_about(situation, parts)}
+        state = await asyncio.to_thread(gathered.read) if parts & _STATES else None
+        if state is not None and not parts >= _STATES:
+            computed = situation.machine.plan_named(situation.workflow).computed
+            wanted = "computed_state" in parts
+            state = replace(state, flat={k: v for k, v in state.flat.items() if (k in computed) == wanted})
         return worded(said, self._limits, first=first, state=state)
 
     def _refused(self, refusal: NotExpected, machine: Machine, part: Part) -> NotExpected:
@@ -383,7 +402,7 @@ def _asked_first(machine: Machine, now: float) -> str:
     return question_id(machine.state, situation.part, asked[0]) if asked else ""
 
 
-def _is_of(mark: Mark, event: Marked) -> bool:
+def _is_of(mark: Mark, event: Marked | ContextFull) -> bool:
     return (mark.at, mark.reason, mark.step) == (event.at, event.reason, event.step)
 
 
@@ -403,6 +422,52 @@ def _last_checkpoint(situation: Situation, said: Said) -> dict[str, Value]:
         "timestamp": iso(state.changed_at),
         "reason": "automatic: every completed step is kept",
     }
+
+
+_STATES = frozenset({"current_raw_state", "computed_state"})
+
+
+def _parts_of_resume(situation: Situation) -> set[str] | None:
+    """What the workflow says that the answer to a resume contains; None where it says nothing."""
+    says = situation.machine.plan_named(situation.machine.state.workflow).on_resume
+    if not {"load_from_checkpoint", "exclude"} & says.keys():
+        return None
+    return set(says.get("load_from_checkpoint", _STATES)) - set(says.get("exclude", ()))
+
+
+def _about(situation: Situation, parts: set[str]) -> Answer:
+    """The parts that are not the state, nor the step to do, which is always there."""
+    machine = situation.machine
+    plan = machine.plan_named(machine.state.workflow)
+    about: Answer = {}
+    if "workflow_metadata" in parts:
+        about["workflow_metadata"] = {
+            "name": plan.name,
+            "description": plan.description,
+            "version": plan.version,
+            "started_at": iso(machine.state.started_at),
+        }
+    if "computed_field_definitions" in parts:
+        about["computed_field_definitions"] = {
+            name: {"from": list(it.sources), "transform": it.transform} for name, it in plan.computed.items()
+        }
+    ended = [it for it in blocks_of(machine) if it.record.status in TERMINAL]
+    tasks = [it for it in ended if it.address.count("/") == 1 and _is_task(machine, it.address)]
+    if "historical_data" in parts:
+        about["historical_data"] = [_brief(it) for it in ended if "/" not in it.address]
+    if "completed_task_details" in parts:
+        about["completed_task_details"] = [_brief(it) for it in tasks]
+    return about
+
+
+def _is_task(machine: Machine, address: str) -> bool:
+    around = block_at(machine, address.rpartition("/")[0])
+    return around is not None and around.node.for_each is not None
+
+
+def _brief(visited: Visited) -> Answer:
+    record = visited.record
+    return {"step": visited.address, "status": record.status, "completed_at": iso(record.completed_at)}
 
 
 def _why_not(said: Said, status: str) -> str:

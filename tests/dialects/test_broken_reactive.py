@@ -96,7 +96,7 @@ EXPECTED: Table = {
         P("unknown_type", 9, 14, "there is no step type 'user_mesage'", "did you mean 'user_message'?"),
         P("unknown_key", 10, 3, "'error_handling' has no key 'on_succes'", "keys: error_collection, max_retries, on_error, on_failure"),
         P("wrong_type", 11, 33, "'retry_failed_steps' must be true or false, not text \"maybe\"", "write true or false"),
-        P("unknown_key", 11, 40, "'on_resume' has no key 'skip'", "keys: reset_error_counts, retry_failed_steps, skip_completed_steps"),
+        P("unknown_key", 11, 40, "'on_resume' has no key 'skip'", "keys: exclude, load_from_checkpoint, reset_error_counts, retry_failed_steps, skip_completed_steps"),
     ],
     "error_handling_as_text": [
         P("wrong_type", 2, 17, "'error_handling' must be a mapping, not text \"continue\"", "e.g. error_handling: {on_error: continue}"),

@@ -10,7 +10,8 @@ import pytest
 
 from support.fragments import inside, piece, workflow
 from support.programs import Programs
-from support.reactive_agents import MESSAGE, Handed, played
+from support.reactive_agents import MESSAGE, played
+from workflows_mcp.errors import NotExpected
 from workflows_mcp.service import Service
 from workflows_mcp.settings import Settings
 
@@ -375,18 +376,108 @@ def test_a_workflow_says_what_going_on_after_a_failure_means(
 
 
 @pytest.mark.rows("R14", "R22")
-def test_a_checkpoint_is_asked_for_the_user_is_told_and_the_run_ends(settings: Settings) -> None:
+def test_a_checkpoint_is_made_by_the_server_the_user_is_told_and_the_run_ends(settings: Settings) -> None:
     part = piece(LONG_CONVERSATIONS, "Example in orchestrator loop")
     steps = part.partition("  steps:\n")[2]
-    run = played(
-        settings, [{"checkpoint_id": "chk"}], yaml=workflow(inside(steps, 2) + "\n" + inside(AFTER, 2))
-    )
+    run = played(settings, yaml=workflow(inside(steps, 2) + "\n" + inside(AFTER, 2)))
     run_id = run.agents.run_id
-    definition = {
-        "method": "workflow.checkpoint",
-        "params": {"workflow_id": run_id, "reason": "Context approaching limit"},
-    }
-    assert run.handed[0] == Handed("mcp_call", "0-mcp_call", definition)
+    assert [it.type for it in run.handed] == [MESSAGE]
     (message,) = run.messages
     assert message.endswith(f"3. Run: /workflow resume {run_id}\n")
     assert run.answer["status"] == "completed"
+
+
+ASKED = "- {id: lint, type: mcp_call, method: lint_project, state_update: {path: raw.lint}}\n"
+STATE = "default_state: {raw: {files: [a, b]}}\nstate_schema: {computed: {count: {from: raw.files, transform: input.length}}}"
+
+
+@pytest.mark.rows("R22")
+@pytest.mark.parametrize("reported_by", ["workflow_checkpoint", "control_workflow"])
+def test_a_full_context_runs_its_steps_and_parks_the_run_until_it_is_resumed(
+    reported_by: str, settings: Settings
+) -> None:
+    async def go() -> None:
+        async with Service.open(settings) as service:
+            answer = await service.start(text=workflow(ASKED + AFTER, LONG_CONVERSATIONS, STATE))
+            run_id = answer["workflow_id"]
+            assert answer["action"]["step_id"] == "lint"
+            if reported_by == "workflow_checkpoint":
+                told = await service.stepping.checkpoint(run_id, "context nearly full", None)
+            else:
+                told = await service.context_full(run_id)
+                assert told["status"] == "waiting"
+                assert "the context of its agent was nearly full" in told["why"]
+            (message,) = told["messages"]
+            assert message.startswith("Context usage is high. Progress saved.")
+            assert message.endswith(f"/workflow resume {run_id}\n")
+            assert await service.is_parked(run_id)
+            with pytest.raises(NotExpected, match="is parked: the context of its agent was nearly full"):
+                await service.submit(run_id, {"issues": 0})
+            listed = (await service.checkpoints(run_id=run_id))["checkpoints"]
+            assert listed[0]["reason"] == "Context approaching limit"
+            resumed = await service.stepping.resume(run_id, 30.0)
+            assert resumed["step"]["id"] == "lint"
+            assert resumed["messages"] == []
+            assert resumed["last_checkpoint"]["reason"] == "Context approaching limit"
+            answer = await service.submit(run_id, {"issues": 0})
+            assert answer["status"] == "completed"
+            assert answer["messages"] == ["it goes on"]
+
+    asyncio.run(asyncio.wait_for(go(), 30))
+
+
+@pytest.mark.rows("R22")
+@pytest.mark.parametrize(
+    ("says", "parts"),
+    [
+        ({}, {"workflow_metadata", "computed_field_definitions", "state"}),
+        ({"- workflow_metadata": "- historical data"}, {"computed_field_definitions", "state"}),
+        (
+            {"- current raw state": "- completed task details"},
+            {"workflow_metadata", "computed_field_definitions"},
+        ),
+    ],
+)
+def test_the_workflow_chooses_what_the_answer_to_a_resume_contains(
+    says: dict[str, str], parts: set[str], settings: Settings
+) -> None:
+    text = LONG_CONVERSATIONS
+    for old, new in says.items():
+        assert old in text
+        text = text.replace(old, new)
+
+    async def go() -> None:
+        async with Service.open(settings) as service:
+            answer = await service.start(text=workflow(ASKED, text, STATE))
+            await service.context_full(answer["workflow_id"])
+            resumed = await service.stepping.resume(answer["workflow_id"], 30.0)
+            every = {"workflow_metadata", "computed_field_definitions", "state", "historical_data"}
+            assert every & resumed.keys() == parts
+            assert resumed.get("state", {"files": ["a", "b"]}) == {"files": ["a", "b"]}, "only what is raw"
+            if "computed_field_definitions" in parts:
+                definition = {"from": ["raw.files"], "transform": "input.length"}
+                assert resumed["computed_field_definitions"] == {"count": definition}
+
+    asyncio.run(asyncio.wait_for(go(), 30))
+
+
+@pytest.mark.rows("R22")
+def test_steps_for_a_full_context_that_the_agent_carries_out_come_before_the_run_is_parked(
+    settings: Settings,
+) -> None:
+    handler = "on_high_context_usage: {steps: [{id: save, type: mcp_call, method: save_notes}]}"
+
+    async def go() -> None:
+        async with Service.open(settings) as service:
+            answer = await service.start(text=workflow(ASKED + AFTER, handler))
+            run_id = answer["workflow_id"]
+            await service.context_full(run_id)
+            assert not await service.is_parked(run_id)
+            await service.submit(run_id, {}, step_id="on_high_context_usage/save")
+            assert await service.is_parked(run_id)
+            answer = await service.resume_run(run_id)
+            assert answer["action"]["step_id"] == "lint"
+            await service.context_full(run_id)
+            assert not await service.is_parked(run_id), "they run every time"
+
+    asyncio.run(asyncio.wait_for(go(), 30))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import re
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import pytest
@@ -44,9 +45,13 @@ def tool_names(toolsets: str) -> set[str]:
 
 
 def rendered(toolsets: str, name: str, **arguments: str) -> str:
-    server = build_server(load_settings({"WORKFLOWS_TOOLSETS": toolsets}))
-    found: Any = asyncio.run(server.get_prompt(name, arguments))
-    return str(found.messages[0].content.text)
+    async def go(home: str) -> str:
+        found = load_settings({"WORKFLOWS_TOOLSETS": toolsets, "WORKFLOWS_HOME": home})
+        async with Client(build_server(found)) as client:
+            return await text_of(client, name, **arguments)
+
+    with TemporaryDirectory() as home:
+        return asyncio.run(go(home))
 
 
 @pytest.mark.parametrize("toolsets", TOOLSETS)
@@ -244,3 +249,24 @@ def test_a_line_of_many_beginnings_and_no_end_is_taken_apart_all_the_same(piece:
     """Looking for the end of each of them would take minutes."""
     typed = piece * 5000
     assert words_typed(typed) == typed.split()
+
+
+@pytest.mark.parametrize(
+    ("toolset", "call"),
+    [("core", "control_workflow(workflow_id, action='context_full')"), ("reactive", "workflow_checkpoint(")],
+)
+def test_the_prompt_of_the_orchestrator_has_what_the_author_of_the_workflow_says(
+    place: Any, toolset: str, call: str
+) -> None:
+    (place.workspace / "workflows.toml").write_text(f'toolsets = ["{toolset}"]\n')
+    says = "orchestrator_behavior: [Check approximate token usage]\n"
+    handler = "on_high_context_usage: {steps: [{type: user_message, message: saved}]}\n"
+    place.define("long", f"name: long\n{says}{handler}steps: [{{id: lint, type: mcp_call, method: lint}}]\n")
+
+    async def work(agent: Any) -> None:
+        text = await text_of(agent.client, "workflow_orchestrator", workflow_name="long")
+        said = text.partition("The author of this workflow says:\n")[2]
+        assert said.startswith("- Check approximate token usage\n")
+        assert f"When your context is nearly full: {call}" in said
+
+    place.serve(work)

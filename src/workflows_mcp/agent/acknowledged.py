@@ -12,6 +12,7 @@ from workflows_mcp.machine.machine import Machine
 from workflows_mcp.machine.state import TERMINAL
 from workflows_mcp.plan.model import (
     Branch,
+    Checkpoint,
     Each,
     Jump,
     Leave,
@@ -56,7 +57,8 @@ def _takes_no_result(node: Node) -> bool:
     if node.for_each is not None:
         return bool(node.for_each.agent)
     return isinstance(
-        node.do, SetState | Branch | Return | Jump | Wait | UpdateState | Tell | While | Each | Leave
+        node.do,
+        SetState | Branch | Return | Jump | Wait | UpdateState | Tell | Checkpoint | While | Each | Leave,
     )
 
 

@@ -22,7 +22,7 @@ from typing import Literal
 
 from workflows_mcp.agent.actions import pending_actions
 from workflows_mcp.agent.walk import block_at
-from workflows_mcp.machine.events import Answered, Event, Marked, Started
+from workflows_mcp.machine.events import Answered, Event, Started
 from workflows_mcp.machine.machine import Machine
 from workflows_mcp.machine.state import TERMINAL, Frame, RunStatus
 from workflows_mcp.plan.graph import execution_waves
@@ -128,10 +128,12 @@ class History:
         if self.status != "running" and self._ended_at is None:
             self._ended_at = self.position
         self._close_questions(event)
-        if (self._wave_ended() and self.status != "cancelled") or isinstance(event, Marked):
+        marks = self.machine.state.marks
+        mark = marks[-1] if marks and marks[-1].event == self.machine.state.events else None
+        if (self._wave_ended() and self.status != "cancelled") or mark is not None:
             self.checkpoints.append(self._checkpoint())
-        if isinstance(event, Marked):
-            self.checkpoints[-1].reason = event.reason
+        if mark is not None:
+            self.checkpoints[-1].reason = mark.reason
         self._open_questions(event.at)
 
     def find(self, wanted: CheckpointId) -> Checkpoint | None:

@@ -25,6 +25,7 @@ from workflows_mcp.errors import NotExpected
 from workflows_mcp.machine.commands import address_of
 from workflows_mcp.machine.events import (
     Answered,
+    ContextFull,
     Event,
     Forked,
     Interrupted,
@@ -211,7 +212,7 @@ class Journal:
 
     def _still_comes(self, machine: Machine, event: Event, number: int, again: Iterable[int]) -> bool:
         """Whether an event is to be expected although others have been left out."""
-        if isinstance(event, Marked):
+        if isinstance(event, Marked | ContextFull):
             return False
         if isinstance(event, StateUpdated) and not self._is_from_beside(event, number, again):
             return False  # it was made in the light of what is done again

@@ -29,7 +29,10 @@ def why(situation: Situation, *, brief: bool = False) -> str:
     """Of a run or a task that has not ended. `brief`: beside its actions, which say which tasks to start."""
     now, part = situation.now, situation.part
     if (parked := situation.machine.state.parked) is not None:
-        return f"parked by the user at {clock(parked, now)}; to continue: {how_to_resume(part.run_id)}"
+        by = "parked by the user"
+        if situation.machine.state.context_full:
+            by = "parked because the context of its agent was nearly full,"
+        return f"{by} at {clock(parked, now)}; to continue: {how_to_resume(part.run_id)}"
 
     def named(framed: list[Framed]) -> list[Framed]:
         return [(part.step_id(address), frame) for address, frame in framed]

@@ -42,8 +42,10 @@ def blocks_in(machine: Machine, scope: Scope, around: Node | None) -> Iterator[t
         for name in names_of_items(scope.each, scope.named):
             yield item_node(around, name), scope.records.get(name, PENDING)
         return
-    for node in machine.program_named(scope.workflow).nodes:
-        yield node, scope.records.get(node.id, PENDING)
+    program = machine.program_named(scope.workflow)
+    for index, node in enumerate(program.nodes):
+        if index != program.context_full or node.id in scope.records:
+            yield node, scope.records.get(node.id, PENDING)
 
 
 def block_at(machine: Machine, address: str) -> Visited | None:

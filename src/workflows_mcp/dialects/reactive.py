@@ -17,6 +17,7 @@ is given only if nothing is. What other files have is not known here: a task tha
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import PurePath
 
@@ -47,10 +48,10 @@ from workflows_mcp.dialects.yaml_source import Document
 from workflows_mcp.errors import Problem
 from workflows_mcp.limits import Limits
 from workflows_mcp.plan.conversion import TYPE_NAMES
-from workflows_mcp.plan.model import SEMANTICS, Plan, Steps
+from workflows_mcp.plan.model import CONTEXT_FULL, RESUME_PARTS, SEMANTICS, Plan, Steps
 from workflows_mcp.plan.references import LANGUAGES, ReferenceReader, secrets_in
 from workflows_mcp.steps.registry import StepRegistry
-from workflows_mcp.values import Value, kind_and_value, nearest
+from workflows_mcp.values import Value, did_you_mean, kind_and_value, nearest
 
 Path = tuple[str | int, ...]
 
@@ -73,9 +74,13 @@ KEYS = (
     "sub_agent_tasks",
     "error_handling",
     "on_resume",
+    "on_high_context_usage",
+    "orchestrator_behavior",
 )
 TASK_KEYS = ("description", "inputs", "default_state", "state_schema", "steps", "error_handling")
-ON_RESUME = ("retry_failed_steps", "skip_completed_steps", "reset_error_counts")
+RESUME_FLAGS = ("retry_failed_steps", "skip_completed_steps", "reset_error_counts")
+RESUME_LISTS = ("load_from_checkpoint", "exclude")
+ON_RESUME = (*RESUME_FLAGS, *RESUME_LISTS)
 
 
 def compile_reactive(
@@ -100,6 +105,7 @@ def compile_reactive(
         path = ("sub_agent_tasks", task)
         problems += unknown_keys(given, TASK_KEYS, path, f"the task '{task}'")
         compiler.read(f"{name}#{task}", given, path)
+    on_context_full = _on_context_full(value.get(CONTEXT_FULL), tasks, compiler)
     plans = compiler.plans()
     by_task = {task: compiler.bodies[f"{name}#{task}"].every for task in tasks}
     problems += check_tasks(whole.every, by_task, alone="steps" not in value)
@@ -119,6 +125,8 @@ def compile_reactive(
         tasks=tuple(msgspec.structs.replace(task, config=config) for task in plans.values()),
         imports=imports,
         on_resume=_on_resume(value.get("on_resume"), problems),
+        on_context_full=on_context_full,
+        orchestrator=_orchestrator(value.get("orchestrator_behavior"), problems),
     )
     return plan, problems
 
@@ -167,6 +175,10 @@ class _Compiler:
             body.in_values = self.reader.references.in_value(body.values, path)
         language = self.reader.references.language
         body.inputs = read_inputs(declared, path, self.document, language, self.problems, required=False)
+
+    @property
+    def main(self) -> Body:
+        return next(iter(self.bodies.values()))
 
     def plans(self) -> dict[str, Plan]:
         bodies = list(self.bodies.values())
@@ -264,11 +276,65 @@ def _on_resume(given: Value, problems: list[Problem]) -> dict[str, Value]:
         problems.append(Problem("wrong_type", message, "e.g. on_resume: {retry_failed_steps: true}", path))
         return {}
     problems += unknown_keys(given, ON_RESUME, path, "'on_resume'")
-    for key in ON_RESUME:
+    found: dict[str, Value] = {}
+    for key in RESUME_LISTS:
+        if given.get(key) is not None:
+            found[key] = _parts(given[key], (*path, key), problems)
+    for key in RESUME_FLAGS:
         if key in given and not isinstance(given[key], bool):
             message = f"'{key}' must be true or false, not {kind_and_value(given[key])}"
             problems.append(Problem("wrong_type", message, "write true or false", (*path, key)))
-    return {key: it for key, it in given.items() if key in ON_RESUME}
+    return {**{key: it for key, it in given.items() if key in RESUME_FLAGS}, **found}
+
+
+def _parts(given: Value, path: Path, problems: list[Problem]) -> list[Value]:
+    """What the answer to a resume contains, or leaves out: `current raw state` is `current_raw_state`."""
+    if not isinstance(given, list):
+        message = f"'{path[-1]}' must be a list, not {kind_and_value(given)}"
+        problems.append(Problem("wrong_type", message, f"a list of {', '.join(RESUME_PARTS)}", path))
+        return []
+    found: list[Value] = []
+    for index, it in enumerate(given):
+        name = "_".join(str(it).replace("_", " ").lower().split())
+        if name in RESUME_PARTS:
+            found.append(name)
+            continue
+        hint = did_you_mean(name, RESUME_PARTS, what="there is")
+        message = f"{kind_and_value(it)} is no part of the answer to a resume"
+        problems.append(Problem("wrong_value", message, hint, (*path, index)))
+    return found
+
+
+def _on_context_full(given: Value, tasks: Mapping[str, Value], compiler: _Compiler) -> str:
+    """Reads the steps for a full context as a task of the workflow; its name."""
+    if given is None:
+        return ""
+    path, problems = (CONTEXT_FULL,), compiler.problems
+    if not isinstance(given, dict):
+        message = f"'{CONTEXT_FULL}' must be a mapping with 'steps', not {kind_and_value(given)}"
+        problems.append(Problem("wrong_type", message, f"write {CONTEXT_FULL}: {{steps: […]}}", path))
+        return ""
+    problems += unknown_keys(given, ("steps",), path, f"'{CONTEXT_FULL}'")
+    if CONTEXT_FULL in tasks or any(it.id == CONTEXT_FULL for it in compiler.main.every):
+        message = f"a step or a task is called '{CONTEXT_FULL}', as the steps for a full context are"
+        problems.append(Problem("duplicate_id", message, "give it another name", path, on_key=True))
+        return ""
+    name = f"{compiler.main.name}#{CONTEXT_FULL}"
+    compiler.read(name, {"steps": given.get("steps")} if "steps" in given else {}, path)
+    return name
+
+
+def _orchestrator(given: Value, problems: list[Problem]) -> tuple[str, ...]:
+    """What the agent is told that carries the workflow out: a text, or a list of them."""
+    if given is None:
+        return ()
+    listed = [given] if isinstance(given, str) else given
+    if isinstance(listed, list) and all(isinstance(it, str) and it.strip() for it in listed):
+        return tuple(it.strip() for it in listed)
+    message = f"'orchestrator_behavior' must be a list of texts, not {kind_and_value(given)}"
+    hint = 'e.g. orchestrator_behavior: ["Stop when your context is nearly full"]'
+    problems.append(Problem("wrong_type", message, hint, ("orchestrator_behavior",)))
+    return ()
 
 
 def _with_hint(problem: Problem) -> Problem:

@@ -18,7 +18,7 @@ from workflows_mcp.dialects.step_inputs import StepShape, check_step_inputs
 from workflows_mcp.dialects.step_keys import ID, ON_FAILURE, read_on_interrupt, read_on_timeout, read_word
 from workflows_mcp.dialects.step_types import StepTypes
 from workflows_mcp.errors import Problem
-from workflows_mcp.plan.model import Do
+from workflows_mcp.plan.model import Checkpoint, Do
 from workflows_mcp.steps.base import Hands, Step
 from workflows_mcp.values import Value, kind_and_value, nearest, shown
 
@@ -38,6 +38,8 @@ _SPELLINGS = {"then_steps": "then", "else_steps": "else", "timeout_seconds": "ti
 """What else keys of steps are called. `timeout_seconds` is in seconds, `timeout` in milliseconds."""
 _SPELT_TYPES = {"while_loop": "while"}
 """What else step types are called."""
+CHECKPOINT_TOOLS = ("workflow.checkpoint", "workflow_checkpoint")
+"""Our own tool: the run marks its place itself."""
 RENAMED = {"MCPCall": {"tool": "method", "parameters": "params"}}
 _MEANT = {
     "condition": "conditional",
@@ -256,6 +258,8 @@ class StepReader(StepTypes, ReactiveValues):
             documented=kind.result_fields if "result" in outputs else tuple(outputs),
             gives=kind.gives_in(DIALECT),
         )
+        if kind.name == "MCPCall" and inputs.get("tool") in CHECKPOINT_TOOLS and "run_on" not in step:
+            draft.do = Checkpoint(inputs.get("parameters", inputs.get("args", {})))
         draft.on_interrupt = kind.on_interrupt
         if step.get("on_interrupt") is not None:
             path = (*at, "on_interrupt")

@@ -26,8 +26,11 @@ STATEFUL_TYPES = frozenset(
     ["condition", "delegate", "goto", "prompt", "return", "set_state", "shell", "workflow"]
 )
 REACTIVE_KEYS = frozenset(
-    ["config", "default_state", "error_handling", "imports", "on_resume", "state_schema", "sub_agent_tasks"]
-)
+    [
+        "config", "default_state", "error_handling", "imports", "on_high_context_usage", "on_resume",
+        "orchestrator_behavior", "state_schema", "sub_agent_tasks",
+    ]
+)  # fmt: skip
 REACTIVE_STEP_KEYS = frozenset(
     [
         "error_state_update", "fallback_value", "on_complete", "retry_count", "retry_delay", "state_update",

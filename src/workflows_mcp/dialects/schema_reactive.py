@@ -124,8 +124,26 @@ def workflow(about: Mapping[str, Schema]) -> Schema:
         "on_resume": {
             "description": "What going on with it after a failure means.",
             "type": ["object", "null"],
-            "properties": {key: {"type": "boolean"} for key in reactive.ON_RESUME},
+            "properties": {
+                **{key: {"type": "boolean"} for key in reactive.RESUME_FLAGS},
+                **{
+                    key: {"type": ["array", "null"], "items": {"type": "string"}}
+                    for key in reactive.RESUME_LISTS
+                },
+            },
             "additionalProperties": False,
+        },
+        "on_high_context_usage": {
+            "description": "What is done when the agent reports that its context is nearly full.",
+            "type": ["object", "null"],
+            "properties": {"steps": {"description": "Steps for that case.", **_STEPS}},
+            "required": ["steps"],
+            "additionalProperties": False,
+        },
+        "orchestrator_behavior": {
+            "description": "What the agent is told that carries it out, beside the standard prompt.",
+            "type": ["array", "string", "null"],
+            "items": {"type": "string", "pattern": r"\S"},
         },
     }
     keys = {**about, **own}

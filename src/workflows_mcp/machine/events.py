@@ -139,6 +139,15 @@ class Marked(msgspec.Struct, frozen=True, tag="marked", omit_defaults=True):
     step: str = ""
 
 
+class ContextFull(msgspec.Struct, frozen=True, tag="context_full", omit_defaults=True):
+    """The agent has reported that its context is nearly full: the steps for that case run, then the run is
+    parked."""
+
+    at: float
+    reason: str = ""
+    step: str = ""
+
+
 class Parked(msgspec.Struct, frozen=True, tag="parked"):
     """The user has interrupted the run. Nothing of it continues until it is resumed."""
 
@@ -171,6 +180,7 @@ Event: TypeAlias = (
     | Interrupted
     | StateUpdated
     | Marked
+    | ContextFull
     | Parked
     | Resumed
     | CancelRequested

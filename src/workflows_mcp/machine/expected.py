@@ -10,6 +10,7 @@ from workflows_mcp.machine.commands import address_of
 from workflows_mcp.machine.events import (
     Answered,
     CancelRequested,
+    ContextFull,
     Event,
     Forked,
     MadeRoom,
@@ -39,7 +40,7 @@ def refuse_unexpected(machine: Machine, event: Event) -> None:
             + (f", superseded by {by}" if by else ""),
             hint=f"continue with workflow_id='{by}'" if by else "",
         )
-    if isinstance(event, CancelRequested | Marked | Parked):
+    if isinstance(event, CancelRequested | Marked | ContextFull | Parked):
         return
     if isinstance(event, Resumed):
         if state.parked is None:
@@ -47,7 +48,7 @@ def refuse_unexpected(machine: Machine, event: Event) -> None:
         return
     if state.parked is not None and isinstance(event, Answered | StateUpdated):
         raise NotExpected(
-            f"the run {state.run_id} is parked: the user interrupted it",
+            f"the run {state.run_id} is parked: {why_parked(state)}",
             hint=f"resume it first: {how_to_resume(state.run_id)}",
         )
     if isinstance(event, StateUpdated):
@@ -68,6 +69,10 @@ def refuse_unexpected(machine: Machine, event: Event) -> None:
         return
     if not is_under_way(state, event.key):
         raise NotExpected(f"'{event.key}' is not under way")
+
+
+def why_parked(state: RunState) -> str:
+    return "the context of its agent was nearly full" if state.context_full else "the user interrupted it"
 
 
 def how_to_resume(run_id: str) -> str:

@@ -12,10 +12,11 @@ from typing import TYPE_CHECKING, Any
 from workflows_mcp.errors import TOO_LARGE, TOO_SLOW
 from workflows_mcp.machine.again import decided, interrupted, keep_to_limits, wait_afresh
 from workflows_mcp.machine.changes import WrongChange
-from workflows_mcp.machine.commands import ClearTimer, StopStep, address_of, key_of
+from workflows_mcp.machine.commands import StopStep, address_of
 from workflows_mcp.machine.events import (
     Answered,
     CancelRequested,
+    ContextFull,
     Forked,
     Interrupted,
     MadeRoom,
@@ -34,10 +35,11 @@ from workflows_mcp.machine.items import OpenItems
 from workflows_mcp.machine.lanes import cleaned_up_first
 from workflows_mcp.machine.operations import ENTER
 from workflows_mcp.machine.program import MisplacedError
-from workflows_mcp.machine.state import Fault, Mark, Outcome, Scope
-from workflows_mcp.machine.stopping import mark_stopped, stop
+from workflows_mcp.machine.reactive import OpenReactive
+from workflows_mcp.machine.state import MARKS, Fault, Outcome, Scope
+from workflows_mcp.machine.stopping import mark_stopped, park, stop
 from workflows_mcp.machine.telling import passed_on
-from workflows_mcp.plan.model import Call
+from workflows_mcp.plan.model import CONTEXT_FULL, Call
 
 if TYPE_CHECKING:
     from workflows_mcp.machine.machine import Machine
@@ -46,8 +48,6 @@ STARTING = "~start"
 """Instead of the key of a step: the state that the run begins with could not be made in time."""
 ANSWERING = "~unanswered"
 """What the key of a question ends with whose answer by on_timeout could not be made in time."""
-_MARKS = 50
-"""How many marks of a run are kept, and how many updates are known again."""
 
 
 def started(machine: Machine, event: Started) -> None:
@@ -78,6 +78,7 @@ def forked(machine: Machine, event: Forked) -> None:
     """A run that is made of another one goes its own way from here on."""
     machine.state.seed = event.seed or f"{machine.state.seed}/{machine.state.run_id}"
     machine.state.parked = None
+    machine.state.context_full = CONTEXT_FULL in machine.state.frames
     if event.begun_anew and not event.over_limit:
         keep_to_limits(machine)
     wait_afresh(machine, event)
@@ -198,15 +199,14 @@ def state_updated(machine: Machine, event: StateUpdated) -> None:
     state = machine.state
     if home is None or (event.token and event.token in state.tokens):
         return
-    state.tokens = [*state.tokens[1 - _MARKS :], event.token] if event.token else state.tokens
+    state.tokens = [*state.tokens[1 - MARKS :], event.token] if event.token else state.tokens
     with suppress(WrongChange):
         # a field that propagates its error fails the step that reads it, not the update
         home.reset(home.tried(changes_of(event))[0])
 
 
-def marked(machine: Machine, event: Marked) -> None:
-    state = machine.state
-    state.marks = [*state.marks[1 - _MARKS :], Mark(state.events, event.at, event.reason, event.step)]
+def marked(machine: Machine, event: Marked | ContextFull) -> None:
+    machine.state.mark(event.at, event.reason, event.step)
 
 
 def made_room(machine: Machine, event: MadeRoom) -> None:
@@ -217,18 +217,24 @@ def made_room(machine: Machine, event: MadeRoom) -> None:
         machine.enter_next(scope, scope.next_ones())
 
 
-def parked(machine: Machine, event: Parked) -> None:
-    """Steps are stopped and timers cleared; their frames stay, so that they can be wished for again."""
+def context_full(machine: Machine, event: ContextFull) -> None:
+    """The steps for that case run beside the others; at their end the run is parked, or at once where there
+    are none. Reported again meanwhile, it is only marked."""
+    marked(machine, event)
     state = machine.state
-    if state.parked is not None:
+    if state.context_full or state.parked is not None:
         return
-    state.parked = event.at
-    for address, frame in state.frames.items():
-        key = key_of(address, frame.attempt)
-        if frame.kind == "step":
-            machine.wish(StopStep(key))
-        if frame.deadline is not None:
-            machine.wish(ClearTimer(key))
+    state.context_full = True
+    scope = machine.scope_inside("")
+    steps = scope.on_context_full() if isinstance(scope, OpenReactive) else []
+    if scope is not None and steps:
+        machine.enter_next(scope, steps)
+    else:
+        park(machine, event.at)
+
+
+def parked(machine: Machine, event: Parked) -> None:
+    park(machine, event.at)
 
 
 def resumed(machine: Machine, event: Resumed) -> None:
@@ -238,6 +244,10 @@ def resumed(machine: Machine, event: Resumed) -> None:
         return
     later = max(event.at - state.parked, 0.0)
     state.parked = None
+    if state.context_full and CONTEXT_FULL not in state.frames:
+        state.context_full = False
+        own = f"{CONTEXT_FULL}/"  # what they told the user was for the conversation before
+        state.messages = [it for it in state.messages if not it.address.startswith(own)]
     for frame in state.frames.values():
         if frame.deadline is not None:
             frame.deadline += later
@@ -268,6 +278,7 @@ APPLY: dict[type[Any], Callable[[Machine, Any], None]] = {
     MadeRoom: made_room,
     StateUpdated: state_updated,
     Marked: marked,
+    ContextFull: context_full,
     Parked: parked,
     Resumed: resumed,
     CancelRequested: cancel_requested,

@@ -54,6 +54,7 @@ from workflows_mcp.machine.state import (
     BlockStatus,
     Fault,
     Frame,
+    Mark,
     Message,
     Outcome,
     Record,
@@ -118,7 +119,7 @@ class Machine:
         if not self.stopped:
             return None
         state = self.state
-        since: list[Frame | Message] = [*state.frames.values(), *state.messages]
+        since: list[Frame | Message | Mark] = [*state.frames.values(), *state.messages, *state.marks]
         for it in since:
             it.event += it.event == state.events  # the event is one further than it was
         self._commands[:] = [

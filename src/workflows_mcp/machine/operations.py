@@ -27,6 +27,7 @@ from workflows_mcp.plan.items import can_be_names, inputs_of_item, keys_of, unbo
 from workflows_mcp.plan.model import (
     Branch,
     Call,
+    Checkpoint,
     Do,
     Each,
     Jump,
@@ -38,7 +39,7 @@ from workflows_mcp.plan.model import (
     Wait,
     While,
 )
-from workflows_mcp.values import Value, kind_and_value
+from workflows_mcp.values import Value, kind_and_value, to_text
 
 if TYPE_CHECKING:
     from workflows_mcp.machine.machine import Machine
@@ -266,6 +267,21 @@ def enter_return(machine: Machine, scope: OpenScope, index: int, at: float) -> N
     machine.end(scope, index, at, "completed", "success", {})
 
 
+def enter_checkpoint(machine: Machine, scope: OpenScope, index: int, at: float) -> None:
+    given = scope.program.prepared(index).value(scope.names_for(index))
+    state, node = machine.state, scope.program.nodes[index]
+    parameters = given if isinstance(given, dict) else {}
+    meant = parameters.get("workflow_id") or state.run_id
+    if meant != state.run_id:
+        message = f"a workflow can mark only where its own run is, not {kind_and_value(meant)}"
+        hint = 'leave out workflow_id, or write workflow_id: "{{ workflow_id }}"'
+        machine.fail(scope, index, at, machine.fault(scope, index, "wrong_value", message, hint))
+        return
+    reason, step = to_text(parameters.get("reason") or ""), to_text(parameters.get("step_id") or "")
+    state.mark(at, reason, step or scope.prefix + node.id)
+    machine.end(scope, index, at, "completed", "success", {"workflow_id": state.run_id, "reason": reason})
+
+
 def enter_wait(machine: Machine, scope: OpenScope, index: int, at: float) -> None:
     node = scope.program.nodes[index]
     names = scope.names_for(index)
@@ -301,4 +317,5 @@ ENTER: dict[type[Any], Enter] = {
     Leave: enter_leave,
     UpdateState: enter_update,
     Tell: enter_tell,
+    Checkpoint: enter_checkpoint,
 }

@@ -16,10 +16,12 @@ from workflows_mcp.plan.conversion import at_once, converted
 from workflows_mcp.plan.items import NO_ITEMS
 from workflows_mcp.plan.layout import LAYOUTS, Layout
 from workflows_mcp.plan.model import (
+    CONTEXT_FULL,
     MOST_SECONDS,
     Branch,
     Call,
     Change,
+    Checkpoint,
     Do,
     Each,
     Jump,
@@ -137,6 +139,8 @@ class PreparedNode:
                 self._value = compile_value(do.message, language, layout.message)
             case Tell():
                 self._value = compile_value(do.message, language, layout.message)
+            case Checkpoint():
+                self._value = compile_value(do.parameters, language, layout.parameters)
             case While():
                 self._test = _expression(language.condition, do.test, layout.test)
                 self._number = compile_value(do.most, language, layout.most)
@@ -313,6 +317,11 @@ class Program:
         self.language = language_of(plan)
         self.layout = LAYOUTS[plan.dialect]
         self.nodes = plan.body.nodes
+        self.context_full = len(self.nodes) if plan.on_context_full else -1
+        """Where the steps for a full context begin: beside the sequence, which never comes to them."""
+        if plan.on_context_full:
+            handler = Node(CONTEXT_FULL, Call(plan.on_context_full), (CONTEXT_FULL,), on_failure="continue")
+            self.nodes = (*self.nodes, handler)
         self.ids = {node.id: index for index, node in enumerate(self.nodes)}
         self.dependents: list[list[int]] = [[] for _ in self.nodes]
         for index, node in enumerate(self.nodes):

@@ -23,6 +23,7 @@ from workflows_mcp.machine.program import MisplacedError, Program, compile_value
 from workflows_mcp.machine.scope import iso
 from workflows_mcp.machine.sequence import OpenSequence, ends_with, result_of
 from workflows_mcp.machine.state import TERMINAL, Fault, Record, Scope
+from workflows_mcp.machine.stopping import park
 from workflows_mcp.plan.items import names_of_items
 from workflows_mcp.plan.model import Call, Do, Each, Node, Plan, Return, fails_on_purpose
 from workflows_mcp.values import Value
@@ -101,7 +102,7 @@ class OpenReactive(OpenSequence):
 
     def _included(self) -> list[dict[str, Value]]:
         left: list[dict[str, Value]] = []
-        for node in reversed(self.program.nodes):
+        for node in reversed(self.program.plan.body.nodes):
             record = self.scope.records.get(node.id)
             if isinstance(node.do, Call) and node.for_each is None and record is not None:
                 result = record.outputs.get("result", record.outputs)
@@ -114,6 +115,8 @@ class OpenReactive(OpenSequence):
     def after(self, index: int) -> list[int]:
         node = self.program.nodes[index]
         record = self.scope.records[node.id]
+        if index == self.program.context_full:
+            return self._at_end() if self.scope.at_end else []  # it runs beside the steps
         if record.status != "completed":
             self.scope.loops.pop(node.id, None)
         if _is_loose(node, record):
@@ -143,20 +146,27 @@ class OpenReactive(OpenSequence):
             return []
         chosen = self._goes_on_at(index, node, record)
         section = self.program.plan.on_failure
-        if chosen >= len(self.program.nodes) or (chosen == section and self.scope.failure is None):
+        if chosen >= len(self.program.plan.body.nodes) or (chosen == section and self.scope.failure is None):
             return self._at_end()
         self._come_to(self.program.nodes[chosen].id)
         return [chosen]
 
     def _at_end(self) -> list[int]:
         self.scope.at_end = any(
-            node.for_each is not None
+            (node.for_each is not None or index == self.program.context_full)
             and (record := self.scope.records.get(node.id)) is not None
             and record.status not in TERMINAL
-            for node in self.program.nodes
+            for index, node in enumerate(self.program.nodes)
         )
         self.finished = not self.scope.at_end
         return []
+
+    def on_context_full(self) -> list[int]:
+        """Where the steps for a full context begin; nowhere if there are none."""
+        index = self.program.context_full
+        if index >= 0:
+            self._come_to(self.program.nodes[index].id)
+        return [index] if index >= 0 else []
 
     def _failed(self, node: Node, record: Record) -> list[int]:
         if self.fresh is not None:
@@ -217,6 +227,9 @@ class OpenReactive(OpenSequence):
 
     def settle(self, machine: Machine, index: int) -> None:
         """Put the result of a step where it says, or see what its failure means."""
+        if index == self.program.context_full:
+            park(machine, self.time)
+            return
         node = self.program.nodes[index]
         record = self.scope.records[node.id]
         if failed(record) and node.has_fallback:

@@ -79,6 +79,10 @@ class Message(msgspec.Struct, omit_defaults=True):
     """The task whose agent passes it on; empty: the agent of the run."""
 
 
+MARKS = 50
+"""How many marks of a run are kept, and how many updates are known again."""
+
+
 class Mark(msgspec.Struct, omit_defaults=True):
     """A place to which somebody means to come back."""
 
@@ -183,9 +187,14 @@ class RunState(msgspec.Struct, omit_defaults=True):
     """The run that was made of this one and continues in its place."""
     parked: float | None = None
     """When the user interrupted the run: nothing of it continues until it is resumed."""
+    context_full: bool = False
+    """It is parked because the context of its agent was nearly full, or the steps for that case run."""
     done: int = 0
     events: int = 0
     """How many events have been applied: the position of the run in its journal."""
+
+    def mark(self, at: float, reason: str, step: str) -> None:
+        self.marks = [*self.marks[1 - MARKS :], Mark(self.events, at, reason, step)]
 
     @property
     def idle(self) -> bool:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from workflows_mcp.machine.commands import StopStep, key_of
+from workflows_mcp.machine.commands import ClearTimer, StopStep, key_of
 from workflows_mcp.machine.open_scope import OpenScope
 from workflows_mcp.machine.rules import outputs_if_not_run
 from workflows_mcp.machine.state import TERMINAL, Frame, Record
@@ -16,6 +16,20 @@ LEFT_OPEN = "the workflow has ended"
 """Why something ends that was still open when its workflow ended: it is cancelled, and has not failed."""
 _COMPOSITE = ("call", "each")
 """Frames with further frames inside."""
+
+
+def park(machine: Machine, at: float) -> None:
+    """Steps are stopped and timers cleared; their frames stay, so that they can be wished for again."""
+    state = machine.state
+    if state.parked is not None:
+        return
+    state.parked = at
+    for address, frame in state.frames.items():
+        key = key_of(address, frame.attempt)
+        if frame.kind == "step":
+            machine.wish(StopStep(key))
+        if frame.deadline is not None:
+            machine.wish(ClearTimer(key))
 
 
 def stop(machine: Machine, address: str, frame: Frame, at: float, reason: str) -> None:

@@ -169,9 +169,10 @@ def prompts_of(toolsets: Sequence[str], *, read_only: bool = False) -> list[Prom
         return what_to_do(command, words, more=more, read_only=read_only)
 
     async def workflow_orchestrator(
+        ctx: Ctx,
         workflow_name: Annotated[str, Field(description="The workflow to carry out")],
     ) -> str:
-        return role(words, workflow_name)
+        return role(words, workflow_name) + _behavior(service_of(ctx), workflow_name)
 
     async def workflow_sub_agent(
         ctx: Ctx,
@@ -232,7 +233,8 @@ def offered_inputs(service: Service) -> dict[str, dict[str, dict[str, Any]]]:
 def carrying_out(service: Service, workflow: str, given: Mapping[str, str]) -> str:
     """What the user wants who has chosen the prompt of a workflow."""
     words = _WORDS[ways_of(service.settings.toolsets)[0]]
-    return f"The user wants a workflow to be carried out. {_start(words, workflow, given)}"
+    start = _start(words, workflow, given) + _behavior(service, workflow)
+    return f"The user wants a workflow to be carried out. {start}"
 
 
 def _argument(name: str, said: Mapping[str, Any]) -> PromptArgument:
@@ -251,6 +253,25 @@ def _start(words: Words, workflow: str, inputs: Mapping[str, str]) -> str:
         f"Carry out this workflow{given}. Values are texts as they were typed: the server "
         f"converts them. {_UNKNOWN}\n\n{role(words, workflow)}"
     )
+
+
+def _behavior(service: Service, workflow: str) -> str:
+    """What the author of a workflow tells whoever carries it out."""
+    try:
+        plan = service.describing.plan_of(workflow)
+    except WorkflowsError:
+        return ""
+    lines = [f"- {line}" for line in plan.orchestrator]
+    if plan.on_context_full:
+        way = ways_of(service.settings.toolsets)[0]
+        call = "workflow_checkpoint(workflow_id, reason='context nearly full')"
+        if way == "core":
+            call = "control_workflow(workflow_id, action='context_full')"
+        if way != "graph":
+            lines.append(
+                f"- When your context is nearly full: {call}, show its messages to the user, and stop."
+            )
+    return "\n\nThe author of this workflow says:\n" + "\n".join(lines) if lines else ""
 
 
 def role(words: Words, workflow: str = "") -> str:

@@ -20,6 +20,7 @@ from workflows_mcp.plan.layout import LAYOUTS
 from workflows_mcp.plan.model import (
     Bundle,
     Call,
+    Checkpoint,
     Do,
     Node,
     Operation,
@@ -246,6 +247,6 @@ def _unguarded_in_sequence(steps: Steps) -> dict[str, Node]:
             continue
         if name is not None:
             return {name: node}
-        if not isinstance(node.do, SetState | Wait | UpdateState | Tell):
+        if not isinstance(node.do, SetState | Wait | UpdateState | Tell | Checkpoint):
             break
     return {}

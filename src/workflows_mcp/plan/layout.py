@@ -29,6 +29,7 @@ class Layout(NamedTuple):
     message: Path = ("message",)
     most: Path = ("max_iterations",)
     fallback: Path = ("fallback_value",)
+    parameters: Path = ("mcp", "params")
     prompt: Path = ()
     """What sub-agents are told in place of the standard prompt."""
 

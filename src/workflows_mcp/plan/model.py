@@ -36,6 +36,18 @@ begin empty; a state that is nested too deeply is refused."""
 
 FAIL = "Fail"
 """The step type that fails on purpose: nothing handles its failure."""
+CONTEXT_FULL = "on_high_context_usage"
+"""The step that runs when the agent reports that its context is nearly full."""
+RESUME_PARTS = (
+    "workflow_metadata",
+    "computed_field_definitions",
+    "current_raw_state",
+    "computed_state",
+    "pending_tasks",
+    "historical_data",
+    "completed_task_details",
+)
+"""What the answer to a resume can contain beside the step to do."""
 MOST_SECONDS = 1_000_000_000
 """Longer than that, nobody means it."""
 
@@ -177,8 +189,27 @@ class Tell(msgspec.Struct, frozen=True, tag="tell"):
     message: Value
 
 
+class Checkpoint(msgspec.Struct, frozen=True, tag="checkpoint"):
+    """Marks where the run is: somebody means to come back to this place."""
+
+    parameters: Value
+    """As the tool takes them: `reason`, and `workflow_id`, which must be this run."""
+
+
 Operation: TypeAlias = (
-    Do | Call | Branch | Jump | SetState | Return | Wait | While | Each | Leave | UpdateState | Tell
+    Do
+    | Call
+    | Branch
+    | Jump
+    | SetState
+    | Return
+    | Wait
+    | While
+    | Each
+    | Leave
+    | UpdateState
+    | Tell
+    | Checkpoint
 )
 
 
@@ -194,6 +225,7 @@ _KINDS: dict[type, str] = {
     Leave: "break",
     UpdateState: "state_update",
     Tell: "user_message",
+    Checkpoint: "checkpoint",
 }
 
 
@@ -369,7 +401,11 @@ class Plan(msgspec.Struct, frozen=True, omit_defaults=True):
     imports: tuple[str, ...] = ()
     """Files that the workflows and tasks that it names are looked for in first."""
     on_resume: dict[str, Value] = {}
-    """What going on with it after a failure means."""
+    """What going on with it after a failure means, and what the answer to a resume contains."""
+    on_context_full: str = ""
+    """The task with the steps that run when the agent reports that its context is nearly full."""
+    orchestrator: tuple[str, ...] = ()
+    """What the author tells the agent that carries it out, beside the standard prompt."""
     fail_fast: bool = False
     """The first failure that nobody handles ends the workflow at once, with all that is under way in it."""
     elicitation: bool | None = None

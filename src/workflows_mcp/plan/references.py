@@ -18,6 +18,7 @@ from workflows_mcp.plan.model import (
     Branch,
     Call,
     Change,
+    Checkpoint,
     Do,
     Each,
     Jump,
@@ -233,6 +234,8 @@ class ReferenceReader:
                 add(items, layout.items)
             case Tell(message=message):
                 add(message, layout.message)
+            case Checkpoint(parameters=parameters):
+                add(parameters, layout.parameters)
             case UpdateState(changes=changes):
                 uses += [use for change in changes for use in self.in_change(change, node.at)]
         for change in (*node.changes, *node.error_changes):

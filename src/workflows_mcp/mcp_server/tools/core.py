@@ -165,13 +165,16 @@ async def get_workflow_state(
 async def control_workflow(
     ctx: Ctx,
     workflow_id: RunId,
-    action: Annotated[Literal["cancel", "resume", "retry", "fork"], Field(description="What to do")],
+    action: Annotated[
+        Literal["cancel", "resume", "retry", "fork", "context_full"], Field(description="What to do")
+    ],
     step_id: Annotated[str | None, Field(description="Where to fork")] = None,
     keep: Annotated[bool, Field(description="fork: do not end a waiting run")] = False,
     reason: Annotated[str, Field(description="Of a cancel")] = "",
     wait_seconds: Wait = 30,
 ) -> Annotated[CallToolResult, ControlAnswer]:
-    """cancel: end a run. resume: continue a parked run. retry: re-run what failed, or
+    """cancel: end a run. context_full: park it, your
+    context is nearly full. resume: continue a parked run. retry: re-run what failed, or
     continue a cancelled run. fork: redo one step and what follows. Both make a new run that keeps the rest:
     use its workflow_id. retry of a task: its sub-agent is gone, start another."""
     service = _service(ctx)
@@ -182,6 +185,8 @@ async def control_workflow(
         )
     if action == "cancel":
         return answer(await service.cancel(workflow_id, reason=reason, detail="step"))
+    if action == "context_full":
+        return answer(await service.context_full(workflow_id, reason=reason, detail="step"))
     if action == "resume":
         return answer(await service.resume_run(workflow_id, wait_seconds=wait_seconds, detail="step"))
     if action == "retry":

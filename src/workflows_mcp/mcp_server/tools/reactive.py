@@ -82,7 +82,7 @@ class Resumed(TypedDict):
     workflow: str
     resumed_from: NotRequired[str]
     last_checkpoint: dict[str, Any]
-    state: dict[str, Any]
+    state: NotRequired[dict[str, Any]]
     step: dict[str, Any] | None
     more_steps: NotRequired[list[Any]]
     messages: list[str]
@@ -118,6 +118,7 @@ class Checkpoint(TypedDict):
     checkpoint_id: str
     state_path: str
     message: str
+    messages: NotRequired[list[Any]]
 
 
 class Finished(TypedDict):
@@ -154,7 +155,7 @@ async def workflow_list(
 
 
 async def workflow_get_info(ctx: Ctx, workflow: Name) -> Annotated[CallToolResult, Info]:
-    """What a workflow is for, and the inputs that it takes."""
+    """What a workflow is for, and its inputs."""
     return answer(_service(ctx).describing.info(workflow))
 
 
