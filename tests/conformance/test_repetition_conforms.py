@@ -61,12 +61,19 @@ def test_a_block_that_fails_is_tried_again_after_growing_pauses(
     async def scenario(world: World, engine: Engine, clock: VirtualClock) -> None:
         retry = {"attempts": 4, "delay": 10, "backoff": 2, "max_delay": 30}
         run_id = await engine.start(bundle(plan(block("a", note("a", ok=False), retry=retry))), {})
-        tries = []
-        for pause in (9.0, 1.5, 18.0, 1.5, 28.0, 2.0):
-            await moved(clock, pause)
-            tries.append(len(world.note.lines))
-        assert tries == [1, 2, 2, 3, 3, 4]
+
+        def pauses_after(tries: int) -> Callable[[RunState], bool]:
+            return lambda state: (
+                len(world.note.lines) == tries and any(it.kind == "retry" for it in state.frames.values())
+            )
+
+        for tries, pause in ((1, 10.0), (2, 20.0), (3, 30.0)):
+            assert pauses_after(tries)((await engine.wait(run_id, pauses_after(tries), 5)).state)
+            await moved(clock, pause - 3)  # a pause begins with its try: up to half a second ago, each time
+            assert len(world.note.lines) == tries
+            await moved(clock, 3.5)
         state = (await engine.wait(run_id, ended, 5)).state
+        assert len(world.note.lines) == 4
         record = state.root.records["a"]
         assert (state.status, record.status, record.outcome, record.attempts) == (
             "failed",
