@@ -69,10 +69,12 @@ def test_the_page_of_the_package_is_the_readme_with_links_that_lead_somewhere_fr
     assert [name for name in there if not (ROOT / name).exists()] == []
 
 
-def test_the_readme_begins_with_the_lines_that_install_the_package() -> None:
+def test_the_readme_begins_with_commands_that_install_it_from_a_checkout() -> None:
+    """Nothing is installed by name from an index: the package is not there."""
     before, _, _ = text("README.md").partition("\n## ")
-    for line in ("uv tool install", "pipx install"):
-        assert f"{line} {project()['name']}" in before
+    for line in ("make setup", "make demo", "make test", "uv tool install /path/to/this"):
+        assert line in before
+    assert not re.search(rf"(install|uvx) {project()['name']}", text("README.md"))
 
 
 def test_every_variable_that_the_registry_offers_is_a_setting_with_that_default() -> None:
