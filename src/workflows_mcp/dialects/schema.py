@@ -232,7 +232,7 @@ def _document_keys() -> dict[str, Schema]:
         },
         "secrets": {
             "description": "required: all secrets must exist when it starts, not only when one is reached.",
-            "enum": ["required"],
+            "enum": ["required", None],
         },
         "elicitation": {
             "type": ["boolean", "null"],
