@@ -252,6 +252,9 @@ def test_a_question_of_a_run_that_can_only_fail_says_so(settings: Settings) -> N
             assert (
                 "block 'submit' (Command exited with code 1) has failed" in answer["action"]["instructions"]
             )
+            paused = await service.resume(run_id)
+            assert paused["status"] == "paused"
+            assert "block 'submit' (Command exited with code 1) has failed" in paused["message"]
 
     asyncio.run(asyncio.wait_for(go(), 30))
 

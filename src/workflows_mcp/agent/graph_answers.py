@@ -23,7 +23,7 @@ from workflows_mcp.agent.previews import Cut, cut, reader, shortened, within
 from workflows_mcp.agent.situation import situation_of
 from workflows_mcp.agent.tasks import NOBODY, Heard
 from workflows_mcp.agent.views import FindPlace, error_view, failed_blocks
-from workflows_mcp.agent.waiting import why_waiting
+from workflows_mcp.agent.waiting import failed_for_good, why_waiting
 from workflows_mcp.limits import Limits
 from workflows_mcp.machine.machine import Machine
 from workflows_mcp.machine.scope import Blocks, iso
@@ -272,6 +272,8 @@ def _message(
         said.append(for_the_agent(heard, asked, how, decided=how))
         if len(questions.open) > 1:
             said.append(f"{len(questions.open)} prompts are open, each is answered by its own checkpoint_id")
+        if failed := failed_for_good(machine):
+            said.append(f"note: block {failed} has failed, so the run will fail in any case")
     if questions.deleted:
         said.append(
             f"the run waits for an answer at '{questions.deleted[0]}', but the checkpoint of that question "
