@@ -87,6 +87,24 @@ def test_the_library_calls_its_own_workflows(
     assert "Add new.txt" in repository("log", "--format=%s")
 
 
+@pytest.mark.rows("G16")
+@pytest.mark.parametrize("first", ["own", "library"])
+def test_a_run_may_use_the_user_s_and_the_library_s_workflow_of_one_name(
+    first: str, run: Run, workspace: Path, repository: GitRepository
+) -> None:
+    own = "name: git-commit\nblocks: [{id: a, type: Shell, inputs: {command: echo own}}]\noutputs: {said: '${blocks.a.outputs.stdout}'}\n"
+    (workspace / ".workflows" / "git-commit.yaml").write_text(own)
+    (repository.path / "new.txt").write_text("new")
+    calls = {
+        "own": "  - {id: own, type: Workflow, inputs: {workflow: git-commit}}\n",
+        "library": "  - {id: library, type: Workflow, inputs: {workflow: commit-and-push, inputs: {message: Add new.txt, confirm: false}}}\n",
+    }
+    order = sorted(calls, key=lambda name: name != first)
+    ran = run("blocks:\n" + "".join(calls[name] for name in order))
+    assert ran.blocks["own"]["outputs"]["said"] == "own\n"
+    assert "Add new.txt" in repository("log", "--format=%s")
+
+
 SECRET = """
 {required}
 inputs: {{publish: {{type: boolean, default: false}}}}

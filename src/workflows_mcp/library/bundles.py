@@ -2,27 +2,35 @@
 
 A run keeps the plans that it started with, so that editing a file never disturbs it. What a workflow imports
 is part of it in any case: a name that is known only at run time may be one of those.
+
+A workflow of the library calls those of the library. Where the user has one of the same name, a bundle holds
+both: that of the library as `built-in:NAME`.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 
-import msgspec
-
 from workflows_mcp.dialects import Definition, check_bundle, place_problems
 from workflows_mcp.errors import DefinitionError, Problem, UnknownWorkflow
 from workflows_mcp.library.imports import TASK, Imported, Importer
-from workflows_mcp.plan.calls import called_workflows, fixed_name
+from workflows_mcp.plan.calls import called_workflows, fixed_name, renamed
 from workflows_mcp.plan.layout import LAYOUTS
 from workflows_mcp.plan.model import Bundle, Plan
 
-Find = Callable[[str, Definition], Definition]
-"""The definition that another one calls by this name; raises UnknownWorkflow or DefinitionError."""
+Find = Callable[[str], Definition]
+"""The definition of this name in a bundle; raises UnknownWorkflow or DefinitionError."""
+
+KeyOf = Callable[[str, Definition], str]
+"""The name in the bundle of what a definition calls by a name."""
 
 
 def assemble(
-    main: Definition, find: Find, known: Iterable[str] = (), importer: Importer | None = None
+    main: Definition,
+    find: Find,
+    known: Iterable[str] = (),
+    importer: Importer | None = None,
+    key_of: KeyOf = lambda name, _: name,
 ) -> tuple[Bundle, list[Problem]]:
     """The bundle, and warnings: a workflow that is called and is wrong fails when it is reached.
 
@@ -30,7 +38,7 @@ def assemble(
 
     `known` are the names of all workflows there are, for the nearest spelling of an unknown one.
     """
-    assembly = _Assembly(find, importer)
+    assembly = _Assembly(find, importer, key_of)
     assembly.take(main)
     bundle = Bundle(main.plan.name, assembly.plans, assembly.sources)
     if assembly.problems:
@@ -40,9 +48,10 @@ def assemble(
 
 
 class _Assembly:
-    def __init__(self, find: Find, importer: Importer | None) -> None:
+    def __init__(self, find: Find, importer: Importer | None, key_of: KeyOf) -> None:
         self.find = find
         self.importer = importer
+        self.key_of = key_of
         self.plans: dict[str, Plan] = {}
         self.sources: dict[str, str] = {}
         self.problems: list[Problem] = []
@@ -73,24 +82,28 @@ class _Assembly:
             through_imports = self.importer.imported(definition)
             plan, problems = self.importer.joined(definition, through_imports)
             self.problems += [*through_imports.problems, *problems]
-        self.plans[name] = plan if plan.name == name else msgspec.structs.replace(plan, name=name)
+        names = {plan.name: name} if plan.name != name else {}
         self.sources[name] = definition.text
         for position, imported in through_imports.documents:
             other = imported.plan.name
             self._imported.add(other)
             self._check(self._choose(other, imported), imported, definition, ("imports", position))
         for called in called_workflows(plan):
-            is_known = called in self._chosen and called not in self._imported
-            if TASK in called or called in through_imports.workflows or called in self.failed or is_known:
+            if TASK in called or called in through_imports.workflows or called in self.failed:
                 continue
-            found = self._found(called, definition)
+            key = self.key_of(called, definition)
+            if key != called:
+                names[called] = key
+            if key in self._chosen and key not in self._imported:
+                continue
+            found = self._found(called, key, definition)
             if found is not None:
-                place = _place_of_call(plan, called)
-                self._check(self._choose(called, found), found, definition, place)
+                self._check(self._choose(key, found), found, definition, _place_of_call(plan, called))
+        self.plans[name] = renamed(plan, names) if names else plan
 
-    def _found(self, name: str, by: Definition) -> Definition | None:
+    def _found(self, name: str, key: str, by: Definition) -> Definition | None:
         try:
-            return self.find(name, by)
+            return self.find(key)
         except UnknownWorkflow:
             return None  # the call is reported where it stands
         except DefinitionError as error:

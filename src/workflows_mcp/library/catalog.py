@@ -237,17 +237,29 @@ class Catalog:
 
     def _assembled(self, definition: Definition) -> tuple[Bundle, Sequence[Problem]]:
         known = self.entries() if called_workflows(definition.plan) else ()
-        bundle, warnings = assemble(definition, self._called, known, self._importer)
+        bundle, warnings = assemble(definition, self._of_key, known, self._importer, self._key_of_call)
         return self._memory.same(bundle), warnings
 
-    def _called(self, name: str, by: Definition) -> Definition:
-        """What `by` calls. A workflow of the library calls those of the library, whoever else has one."""
-        built_in = self._folders[0] if self._folders and self._folders[0].label == BUILT_IN else None
-        if built_in is not None and Path(by.plan.file).absolute().is_relative_to(built_in.path):
-            own = next((path for path in built_in.files() if self._name(path) == name), None)
-            if own is not None:
-                return self._definition_in(own)
-        return self.definition(name)
+    def _key_of_call(self, name: str, by: Definition) -> str:
+        """A workflow of the library calls those of the library, also where the user has one of that name."""
+        library = self._library
+        if library is None or not Path(by.plan.file).absolute().is_relative_to(library.path):
+            return name
+        own = self._in_library(name)
+        return f"{BUILT_IN}:{name}" if own is not None and self.find(name).path != own else name
+
+    def _of_key(self, key: str) -> Definition:
+        name = key.removeprefix(f"{BUILT_IN}:")
+        own = self._in_library(name) if name != key else None
+        return self._definition_in(own) if own is not None else self.definition(key)
+
+    def _in_library(self, name: str) -> Path | None:
+        files = self._library.files() if self._library is not None else ()
+        return next((path for path in files if self._name(path) == name), None)
+
+    @property
+    def _library(self) -> Folder | None:
+        return next((folder for folder in self._folders if folder.label == BUILT_IN), None)
 
     def _check(self, text: str, file: str, missing_secrets: Missing | None) -> Sequence[Problem]:
         definition = self._read_all(text, file)

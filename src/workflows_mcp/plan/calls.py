@@ -9,6 +9,9 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping
+from typing import Any
+
+from msgspec.structs import replace
 
 from workflows_mcp.errors import Problem
 from workflows_mcp.expressions.base import Language
@@ -52,6 +55,24 @@ def called_workflows(plan: Plan) -> list[str]:
     names = (fixed_name(node.do) for body in bodies for node in body.nodes)
     own = {task.name for task in plan.tasks}
     return list(dict.fromkeys(name for name in names if name is not None and name not in own))
+
+
+def renamed(plan: Plan, names: Mapping[str, str]) -> Plan:
+    """The plan with other names for workflows: its own, those of its tasks, and those that it calls."""
+    own = names.get(plan.name, plan.name)
+    names = {**names, **{task.name: own + task.name[len(plan.name) :] for task in plan.tasks}}
+
+    def node_of(node: Node) -> Node:
+        name = fixed_name(node.do)
+        if name is None or name not in names:
+            return node
+        return replace(node, do=replace(node.do, workflow=names[name]))
+
+    def one(it: Plan, **changes: Any) -> Plan:
+        body = replace(it.body, nodes=tuple(map(node_of, it.body.nodes)))
+        return replace(it, name=names.get(it.name, it.name), body=body, **changes)
+
+    return one(plan, tasks=tuple(map(one, plan.tasks)))
 
 
 def problems_of_call(
