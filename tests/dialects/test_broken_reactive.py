@@ -68,6 +68,10 @@ EXPECTED: Table = {
         P("wrong_value", 19, 53, "the computed field 'not_static' has a value of its own and does not say static: true", "add a line: static: true"),
         P("wrong_type", 20, 21, "'static' must be true or false, not text \"perhaps\"", "true: the field is its value, always"),
         P("wrong_type", 21, 12, "the computed field 'short' must be a mapping, not text \"raw.files\"", "e.g. short: {from: raw.files, transform: input.length}"),
+        P("bad_path", 22, 23, '"this" is no path of the state', 'e.g. from: "raw.files" or "computed.valid_files"'),
+        P("bad_path", 23, 20, '"raw" is no path of the state', 'e.g. from: "raw.files" or "computed.valid_files"'),
+        P("bad_path", 24, 20, '"global.files" is no path of the state', "write raw.files, or computed.files for a computed field"),
+        W("spelling", 25, 21, '"this.files" is understood, and is not the documented spelling', "write from: raw.files"),
     ],
     "computed_syntax": [
         P("syntax", 10, ANY, "the expression cannot be read: …", "a transform is JavaScript: an expression, or statements that end in on"),
@@ -282,6 +286,9 @@ EXPECTED: Table = {
         P("missing_key", 24, 42, "a change of the state needs 'path'", "add a line: path: raw.result"),
         P("syntax", 25, ANY, "the expression cannot be read: …", "a transform is JavaScript: an expression, or statements that end in on"),
         P("wrong_type", 26, 81, "'transform' must be JavaScript, not integer 3", 'e.g. transform: "input.trim()"'),
+        P("bad_path", 27, 32, "'this.n' does not say which part of the state is written", "a path that is written begins with raw. or state.: raw.n"),
+        P("bad_path", 28, 32, "'global.state.phase' does not say which part of the state is written", "a path that is written begins with raw. or state.: state.phase"),
+        P("bad_path", 29, 32, "'this' does not say which part of the state is written", "name a field of it, e.g. raw.count"),
     ],
     "secrets": [
         P("undefined", 1, 34, "secrets.TOKEN: a secret cannot be part of the state", "give it to a step that the server carries out"),

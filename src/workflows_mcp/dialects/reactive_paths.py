@@ -22,6 +22,8 @@ _READ_ONLY = {
     "inputs": "inputs stay as they were given; they are in raw as well, and can be written there: raw.name",
     "config": "the configuration stays as it is written: keep what changes in raw",
 }
+_OF_EXPRESSIONS = ("this", "global")
+"""What expressions call the state as a whole."""
 _FIRST_STAND_IN = 0xE000
 """Expressions are put aside while a path is taken apart; characters of this private range stand for them."""
 _SEGMENT = re.compile(
@@ -52,10 +54,26 @@ def read_path(text: str, language: Pieces) -> Keys:
         return keys
     if isinstance(head, str) and head in _READ_ONLY:
         raise WrongPath(f"'{text}' cannot be written", _READ_ONLY[head])
-    hint = f"write raw.{text}"
+    message = f"'{text}' does not say which part of the state is written"
+    meant = written_as(text)
+    if not meant:
+        raise WrongPath(message, "name a field of it, e.g. raw.count")
+    hint = f"write {meant}"
     if len(keys) > 1 or not isinstance(head, str) or "{{" in head:
-        hint = f"a path that is written begins with raw. or state.: raw.{text}"
-    raise WrongPath(f"'{text}' does not say which part of the state is written", hint)
+        hint = f"a path that is written begins with raw. or state.: {meant}"
+    raise WrongPath(message, hint)
+
+
+def written_as(text: str) -> str:
+    """A field as a path has it that begins with `raw.` or `state.`; empty where no field is named.
+
+    `this.x` and `global.x` are spellings of expressions: in a path they are `raw.x`.
+    """
+    for name in _OF_EXPRESSIONS:
+        text = "" if text == name else text.removeprefix(f"{name}.")
+    if text.startswith(tuple(f"{name}." for name in WRITABLE)):
+        return text
+    return f"raw.{text}" if text and text not in (*WRITABLE, *_READ_ONLY) else ""
 
 
 def field_of(keys: Keys) -> str | None:

@@ -17,7 +17,7 @@ from dataclasses import dataclass, field
 from typing import cast
 
 from workflows_mcp.dialects.document_keys import unknown_keys
-from workflows_mcp.dialects.reactive_paths import WRITABLE
+from workflows_mcp.dialects.reactive_paths import WRITABLE, written_as
 from workflows_mcp.dialects.step_keys import read_word
 from workflows_mcp.errors import Problem
 from workflows_mcp.plan.model import Computed, ComputedOnError
@@ -283,8 +283,8 @@ class StateReader:
             self.problems.append(Problem("spelling", message, f"write from: {meant}", path, warning=True))
             return meant
         hint = 'e.g. from: "raw.files" or "computed.valid_files"'
-        if isinstance(given, str) and _BARE.fullmatch(given):
-            hint = f"write raw.{given}, or computed.{given} for a computed field"
+        if isinstance(given, str) and _BARE.fullmatch(given) and (raw := written_as(given)):
+            hint = f"write {raw}, or computed.{raw.partition('.')[2]} for a computed field"
         self._problem("bad_path", f"{shown(given)} is no path of the state", hint, path)
         return ""
 
