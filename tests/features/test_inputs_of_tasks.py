@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from workflows_mcp.errors import DefinitionError
+from workflows_mcp.errors import DefinitionError, InvalidInputs
 
 Run = Callable[..., Any]
 
@@ -82,3 +82,18 @@ def test_items_that_are_known_later_fail_the_task_with_the_way_to_bind_them(run:
 )
 def test_inputs_with_keys_or_defaults_are_bound(items: str, inputs: str, result: list[str], run: Run) -> None:
     assert run(STATEFUL.format(items=items, inputs=inputs)).answer["result"] == result
+
+
+FIELDS = """
+default_state: {raw: {size: 0, files: []}}
+state_schema: {raw: {size: number, files: array}}
+steps: [{id: grow, type: state_update, path: raw.size, operation: increment}]
+"""
+
+
+def test_an_input_that_becomes_a_field_is_converted_to_its_declared_type(run: Run) -> None:
+    assert run(FIELDS, {"size": "4", "files": '["a"]'}).answer["status"] == "completed"
+    with pytest.raises(
+        InvalidInputs, match="input 'size' must be a number, e.g. 42 or 3.5, not text \"many\""
+    ):
+        run(FIELDS, {"size": "many"})

@@ -34,8 +34,8 @@ error_handling: {%s}
     ("items", "why"),
     [
         ("o.files.list", "undefined"),
-        ("null", "not null"),
-        ("'a b'", "not text"),
+        ("null ?? null", "not null"),
+        ("'a' + ' b'", "not text"),
         ("[1, 2, 3]", "the limit is 2"),
     ],
 )
@@ -53,7 +53,7 @@ def test_a_result_of_tasks_that_cannot_be_taken_fails_the_step_although_they_may
     assert (story.state.status, story.said) == ("failed", [])
 
 
-@pytest.mark.parametrize("items", ["o.files.list", "null"])
+@pytest.mark.parametrize("items", ["o.files.list", "null ?? null"])
 def test_a_workflow_that_goes_on_after_failures_goes_on_after_tasks_that_cannot_be_handed_out(
     items: str,
 ) -> None:
@@ -62,7 +62,7 @@ def test_a_workflow_that_goes_on_after_failures_goes_on_after_tasks_that_cannot_
 
 
 def test_a_workflow_that_is_tried_again_is_so_when_tasks_cannot_be_handed_out() -> None:
-    story = survives(documents(BROKEN % ("null", "true", "raw.out", "on_error: retry_workflow")))
+    story = survives(documents(BROKEN % ("null ?? null", "true", "raw.out", "on_error: retry_workflow")))
     assert (story.state.status, story.state.root.tries) == ("failed", 2)
 
 

@@ -35,7 +35,7 @@ from workflows_mcp.plan.graph import Arrangement, arrange, cycles, tolerated_by,
 from workflows_mcp.plan.model import SEMANTICS, Graph, Need, Node, Plan
 from workflows_mcp.plan.references import LANGUAGES, ReferenceReader, Use, Uses, secrets_in, watched_blocks
 from workflows_mcp.plan.resolution import MOST_PROBLEMS, check_references
-from workflows_mcp.plan.types import check_types
+from workflows_mcp.plan.types import check_items
 from workflows_mcp.steps.registry import StepRegistry
 from workflows_mcp.values import Value, did_you_mean, kind_and_value, kind_of
 
@@ -96,7 +96,7 @@ def compile_graph(document: Document, registry: StepRegistry) -> tuple[Plan, lis
         opaque=frozenset(draft.id for draft in drafts if draft.opaque),
         ordered=ordered,
     )
-    problems += check_types(plan, {})
+    problems += check_items(plan)
     return plan, problems
 
 

@@ -50,6 +50,7 @@ from workflows_mcp.limits import Limits
 from workflows_mcp.plan.conversion import TYPE_NAMES
 from workflows_mcp.plan.model import CONTEXT_FULL, RESUME_PARTS, SEMANTICS, Plan, Steps
 from workflows_mcp.plan.references import LANGUAGES, ReferenceReader, secrets_in
+from workflows_mcp.plan.types import check_items
 from workflows_mcp.steps.registry import StepRegistry
 from workflows_mcp.values import Value, did_you_mean, kind_and_value, nearest
 
@@ -128,6 +129,8 @@ def compile_reactive(
         on_context_full=on_context_full,
         orchestrator=_orchestrator(value.get("orchestrator_behavior"), problems),
     )
+    for it in (plan, *plan.tasks):
+        problems += check_items(it, plan if it.shares_state else None)
     return plan, problems
 
 

@@ -40,6 +40,7 @@ from workflows_mcp.errors import Problem
 from workflows_mcp.limits import Limits
 from workflows_mcp.plan.model import SEMANTICS, Plan, Steps
 from workflows_mcp.plan.references import LANGUAGES, ReferenceReader, secrets_in
+from workflows_mcp.plan.types import check_items
 from workflows_mcp.settings import STATE_ACCESS
 from workflows_mcp.steps.registry import StepRegistry
 from workflows_mcp.values import Value, kind_and_value
@@ -114,6 +115,8 @@ def compile_stateful(
         tasks=tuple(plans.values()),
         semantics=SEMANTICS,
     )
+    for it in (plan, *plan.tasks):
+        problems += check_items(it)
     if any(not problem.warning for problem in (*document.problems, *problems)):
         problems = [it for it in problems if it.code != UNREAD]  # first things first
     return plan, problems

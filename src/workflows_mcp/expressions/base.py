@@ -11,7 +11,7 @@ exist; its values are JSON data or a `Namespace`, which answers for names that a
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple, Protocol
 
 from workflows_mcp.values import Value
@@ -92,12 +92,31 @@ def braces(source: str, number: int) -> int:
     return max(found, 0)
 
 
+Kinds = frozenset[str]
+"""The types that a value can have: those of inputs, and `null`."""
+KindsAt = Callable[[tuple[str | int, ...]], Kinds | None]
+"""The types that what stands at a path can have; None where nobody knows."""
+KIND_NAMES: Mapping[type, str] = {
+    str: "string",
+    bool: "boolean",
+    int: "integer",
+    float: "number",
+    list: "list",
+    dict: "object",
+    type(None): "null",
+}
+STRING, BOOLEAN = frozenset({"string"}), frozenset({"boolean"})
+
+
 class Expression(Protocol):
     @property
     def source(self) -> str: ...
 
     @property
     def references(self) -> tuple[Reference, ...]: ...
+
+    def kinds(self, at: KindsAt) -> Kinds | None:
+        """The types that the value can have when there is one; None where they are not known."""
 
     def evaluate(self, scope: Scope) -> Value:
         """The value; raises ExpressionError where a reference does not exist."""

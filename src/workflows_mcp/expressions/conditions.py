@@ -13,7 +13,7 @@ from collections.abc import Callable, Mapping
 from typing import NamedTuple, Protocol
 
 from workflows_mcp.errors import ExpressionError
-from workflows_mcp.expressions.base import Expression, Reference, Scope
+from workflows_mcp.expressions.base import BOOLEAN, Expression, Kinds, KindsAt, Reference, Scope
 from workflows_mcp.values import Value, kind_and_value
 
 Evaluator = Callable[[Scope], Value]
@@ -29,6 +29,9 @@ class Condition:
         self.source = source
         self.references = references
         self._evaluator = evaluator
+
+    def kinds(self, at: KindsAt) -> Kinds | None:
+        return BOOLEAN
 
     def evaluate(self, scope: Scope) -> Value:
         return as_truth(self._evaluator(scope))

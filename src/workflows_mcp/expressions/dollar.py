@@ -17,7 +17,17 @@ from functools import lru_cache
 from typing import NamedTuple
 
 from workflows_mcp.errors import ExpressionError
-from workflows_mcp.expressions.base import MISSING, Code, Expression, Reference, Scope
+from workflows_mcp.expressions.base import (
+    KIND_NAMES,
+    MISSING,
+    STRING,
+    Code,
+    Expression,
+    Kinds,
+    KindsAt,
+    Reference,
+    Scope,
+)
 from workflows_mcp.expressions.conditions import ParsedCondition, compile_condition
 from workflows_mcp.expressions.dollar_filters import Applied, read_filter
 from workflows_mcp.expressions.lookup import follow, follow_if_there
@@ -68,6 +78,17 @@ class Operand(NamedTuple):
             value = applied.to(value, str(reference))
         return value
 
+    def kinds(self, at: KindsAt) -> Kinds | None:
+        found = at(self.reference.path)
+        for applied in self.filters:
+            gives = applied.filter.gives
+            if gives == "same":
+                other = {KIND_NAMES[type(it)] for it in applied.arguments}
+                found = None if found is None else (found - {"null"}) | other
+            else:
+                found = None if gives == "any" else frozenset({gives})
+        return found
+
 
 class WholeReference:
     """A template that is exactly one reference: the value keeps its type."""
@@ -78,6 +99,9 @@ class WholeReference:
         self.source = source
         self.operand = operand
         self.references = (operand.reference,)
+
+    def kinds(self, at: KindsAt) -> Kinds | None:
+        return self.operand.kinds(at)
 
     def evaluate(self, scope: Scope) -> Value:
         return self.operand.evaluate(scope)
@@ -97,6 +121,9 @@ class _Several:
 
 class TextTemplate(_Several):
     __slots__ = ()
+
+    def kinds(self, at: KindsAt) -> Kinds | None:
+        return STRING
 
     def evaluate(self, scope: Scope) -> Value:
         parts = [self.texts[0]]

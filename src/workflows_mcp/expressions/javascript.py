@@ -18,7 +18,19 @@ from __future__ import annotations
 from functools import lru_cache
 
 from workflows_mcp.errors import ExpressionError
-from workflows_mcp.expressions.base import UNSET, Code, CodeTemplate, Expression, Reference, Scope, braces
+from workflows_mcp.expressions.base import (
+    BOOLEAN,
+    STRING,
+    UNSET,
+    Code,
+    CodeTemplate,
+    Expression,
+    Kinds,
+    KindsAt,
+    Reference,
+    Scope,
+    braces,
+)
 from workflows_mcp.expressions.javascript_faults import too_long
 from workflows_mcp.expressions.javascript_paths import UNCLEAR, Simple, simple
 from workflows_mcp.expressions.javascript_programs import limits_of, of_transform, of_value, of_values
@@ -38,6 +50,9 @@ class Constant:
 
     def __init__(self, source: str) -> None:
         self.source = source
+
+    def kinds(self, at: KindsAt) -> Kinds | None:
+        return STRING
 
     def evaluate(self, scope: Scope) -> Value:
         return self.source
@@ -70,6 +85,9 @@ class ValueExpression:
         if self._simple is None:
             self._program.compile()
 
+    def kinds(self, at: KindsAt) -> Kinds | None:
+        return None if self._simple is None else self._simple.kinds(at)
+
     def evaluate(self, scope: Scope) -> Value:
         if self._simple is not None:
             value = self._simple.evaluate(scope)
@@ -82,6 +100,9 @@ class TruthExpression(ValueExpression):
     """A condition."""
 
     __slots__ = ()
+
+    def kinds(self, at: KindsAt) -> Kinds | None:
+        return BOOLEAN
 
     def evaluate(self, scope: Scope) -> Value:
         return truth(super().evaluate(scope))
@@ -136,6 +157,9 @@ class _Several:
 
 class TextExpression(_Several):
     __slots__ = ()
+
+    def kinds(self, at: KindsAt) -> Kinds | None:
+        return STRING
 
     def evaluate(self, scope: Scope) -> Value:
         values = [as_text(value) for value in self._values(scope)]

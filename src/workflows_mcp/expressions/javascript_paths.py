@@ -12,7 +12,7 @@ import re
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
-from workflows_mcp.expressions.base import MISSING, UNSET, Scope
+from workflows_mcp.expressions.base import BOOLEAN, KIND_NAMES, MISSING, UNSET, Kinds, KindsAt, Scope
 from workflows_mcp.expressions.javascript_names import Free, free_names, literal_text
 from workflows_mcp.expressions.javascript_source import Source, words
 from workflows_mcp.expressions.javascript_values import path_to_key, truth
@@ -37,6 +37,14 @@ class Simple(NamedTuple):
     free: Free | None
     literal: Any
     negations: int
+
+    def kinds(self, at: KindsAt) -> Kinds | None:
+        """The types that the value can have; undefined counts as null."""
+        if self.negations:
+            return BOOLEAN
+        if self.free is None:
+            return frozenset({KIND_NAMES.get(type(self.literal), "null")})
+        return at(self.free.path) if len(self.free.path) == len(self.free.steps) + 1 else None
 
     def evaluate(self, scope: Scope) -> Any:
         """The value, UNSET where it is undefined, or UNCLEAR."""

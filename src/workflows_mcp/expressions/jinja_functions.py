@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import operator
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from datetime import UTC, date, datetime
 from hashlib import sha256
 from itertools import islice
@@ -237,5 +237,20 @@ FUNCTIONS: dict[str, Any] = {
     "tojson": OUR_FILTERS["tojson"],
 }
 """`null` is how data spells what Jinja calls none."""
+GIVES: Mapping[str, str] = {
+    **dict.fromkeys(
+        """basename capitalize center hash indent join lower regex_replace replace string strip title tojson
+        trim upper wordwrap""".split(),  # noqa: SIM905
+        "string",
+    ),
+    **dict.fromkeys(
+        """batch dictsort flatten groupby items lines list map regex_findall regex_search reject rejectattr
+        select selectattr slice sort split unique""".split(),  # noqa: SIM905
+        "list",
+    ),
+    **dict.fromkeys(("bool", "equalto", "greaterthan", "lessthan"), "boolean"),
+    **dict.fromkeys(("count", "length", "wordcount"), "integer"),
+}
+"""The types of what filters give, where it is always the same."""
 PATTERN_WORDS = frozenset({"regex_findall", "regex_replace", "regex_search"})
 """What takes a pattern."""

@@ -23,12 +23,24 @@ from jinja2 import Template, TemplateSyntaxError, nodes
 from jinja2.parser import Parser
 
 from workflows_mcp.errors import ExpressionError
-from workflows_mcp.expressions.base import MISSING, Code, CodeTemplate, Expression, Reference, Scope, braces
+from workflows_mcp.expressions.base import (
+    BOOLEAN,
+    MISSING,
+    STRING,
+    Code,
+    CodeTemplate,
+    Expression,
+    Kinds,
+    KindsAt,
+    Reference,
+    Scope,
+    braces,
+)
 from workflows_mcp.expressions.bounds import call_within
 from workflows_mcp.expressions.jinja_faults import OfPiece, told, unreadable
 from workflows_mcp.expressions.jinja_filters import as_text, joined, largest, measure, plain
 from workflows_mcp.expressions.jinja_pieces import Piece, context_of, environment
-from workflows_mcp.expressions.jinja_references import Found, path_of, read
+from workflows_mcp.expressions.jinja_references import Found, kinds_of, path_of, read
 from workflows_mcp.limits import DEFAULT_LIMITS, Limits
 from workflows_mcp.values import (
     SECRET_MARK,
@@ -112,12 +124,16 @@ class _Sourced:
 class ValueExpression(_Sourced):
     """Exactly one expression: its value keeps its type."""
 
-    __slots__ = ("_path",)
+    __slots__ = ("_kinds", "_path")
 
     def __init__(self, source: str, parsed: Parsed, node: nodes.Node) -> None:
         super().__init__(source, parsed)
         found = path_of(node)
         self._path = found[0] if found is not None and self.references else None
+        self._kinds = kinds_of(node)
+
+    def kinds(self, at: KindsAt) -> Kinds | None:
+        return self._kinds if self._path is None else at(self._path)
 
     def evaluate(self, scope: Scope) -> Value:
         if self._path is not None:
@@ -132,6 +148,9 @@ class TextExpression(_Sourced):
 
     __slots__ = ()
 
+    def kinds(self, at: KindsAt) -> Kinds | None:
+        return STRING
+
     def evaluate(self, scope: Scope) -> Value:
         return _genuine(self._parsed.run(scope, _text), self.references, scope)
 
@@ -140,6 +159,9 @@ class TruthExpression(ValueExpression):
     """A condition. Nothing, zero and what is empty are false."""
 
     __slots__ = ()
+
+    def kinds(self, at: KindsAt) -> Kinds | None:
+        return BOOLEAN
 
     def evaluate(self, scope: Scope) -> Value:
         return bool(super().evaluate(scope))
@@ -171,6 +193,9 @@ class Constant:
 
     def __init__(self, source: str) -> None:
         self.source = source
+
+    def kinds(self, at: KindsAt) -> Kinds | None:
+        return STRING
 
     def evaluate(self, scope: Scope) -> Value:
         return self.source

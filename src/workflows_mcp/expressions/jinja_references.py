@@ -18,8 +18,8 @@ from jinja2 import nodes
 
 from workflows_mcp.errors import ExpressionError
 from workflows_mcp.expressions import patterns
-from workflows_mcp.expressions.base import Reference
-from workflows_mcp.expressions.jinja_functions import PATTERN_WORDS
+from workflows_mcp.expressions.base import BOOLEAN, KIND_NAMES, STRING, Kinds, Reference
+from workflows_mcp.expressions.jinja_functions import GIVES, PATTERN_WORDS
 from workflows_mcp.expressions.jinja_pieces import PiecesEnvironment
 from workflows_mcp.values import did_you_mean
 
@@ -58,6 +58,24 @@ def path_of(node: nodes.Node) -> tuple[Path, nodes.Name] | None:
     if not isinstance(whole.root, nodes.Name) or whole.computed:
         return None
     return (whole.root.name, *whole.parts), whole.root
+
+
+def kinds_of(node: nodes.Node) -> Kinds | None:
+    """The types that the value of an expression can have, whatever it reads; None where that decides."""
+    match node:
+        case nodes.Const(value=value):
+            return frozenset({KIND_NAMES[type(value)]})
+        case nodes.List() | nodes.Tuple():
+            return frozenset({"list"})
+        case nodes.Dict():
+            return frozenset({"object"})
+        case nodes.Not() | nodes.Test() | nodes.Compare():
+            return BOOLEAN
+        case nodes.Concat():
+            return STRING
+        case nodes.Filter(name=name) if name in GIVES:
+            return frozenset({GIVES[name]})
+    return None
 
 
 def _starts_with(path: Path, asked: Iterable[Path]) -> bool:

@@ -17,14 +17,15 @@ from workflows_mcp.errors import Problem
 from workflows_mcp.expressions.base import Language
 from workflows_mcp.plan.graph import arrange, cycles, topological
 from workflows_mcp.plan.input_rules import fitted
-from workflows_mcp.plan.inputs import takes
-from workflows_mcp.plan.items import unbound_item
+from workflows_mcp.plan.inputs import spec_of, takes
+from workflows_mcp.plan.items import OF_TASK, inputs_of_item, unbound_item
 from workflows_mcp.plan.layout import LAYOUTS
 from workflows_mcp.plan.model import (
     Bundle,
     Call,
     Checkpoint,
     Do,
+    InputSpec,
     Node,
     Operation,
     Plan,
@@ -34,7 +35,10 @@ from workflows_mcp.plan.model import (
     UpdateState,
     Wait,
 )
+from workflows_mcp.plan.types import Types, named, never_fits
 from workflows_mcp.values import Value, did_you_mean, nearest
+
+Path = tuple[str | int, ...]
 
 ASKS_THE_USER = ("UserInput", "UserPrompt")
 """Step types that nobody but a user can answer."""
@@ -76,10 +80,11 @@ def renamed(plan: Plan, names: Mapping[str, str]) -> Plan:
 
 
 def problems_of_call(
-    node: Node, plans: Mapping[str, Plan], names: set[str], dialect: str, language: Language
+    node: Node, plans: Mapping[str, Plan], names: set[str], types: Types
 ) -> Iterator[Problem]:
+    """`types` is what is known of the values that the calling workflow reads."""
     call = node.do
-    layout = LAYOUTS[dialect]
+    layout = LAYOUTS[types.plan.dialect]
     name = fixed_name(call)
     if name is None or not isinstance(call, Call) or call.of_item:
         return  # what an item brings is known when it is there
@@ -95,6 +100,10 @@ def problems_of_call(
         )
         return
     if not isinstance(call.inputs, dict):
+        found = types.of(call.inputs, node)
+        if found and "object" not in found:
+            message = f"the inputs of a call must be an object, not {named(found)}"
+            yield Problem("wrong_type", message, takes(called), (*node.at, *layout.given))
         return
     own = {alias: it for it, spec in called.inputs.items() for alias in spec.aliases}
     known = {own.get(given, given) for given in call.inputs}
@@ -118,8 +127,8 @@ def problems_of_call(
         )
     for given, value in call.inputs.items():
         path = (*node.at, *layout.given, given)
-        meant = own.get(given, given)
-        if meant not in called.inputs:
+        spec = spec_of(called, str(own.get(given, given)))
+        if spec is None:
             others = [it for it in called.inputs if it not in call.inputs]
             if called.open_inputs and nearest(given, others) is None:
                 continue
@@ -127,22 +136,33 @@ def problems_of_call(
             yield Problem(
                 "unknown_input", f"workflow '{name}' has no input '{given}'", hint, path, on_key=True
             )
-        elif not is_dynamic(value, language):
-            spec = called.inputs[meant]
-            if spec.type == "string" and isinstance(value, float):
-                hint = "put quotes around it: 1.10 as a number is 1.1"
-                yield Problem("wrong_type", f"input '{given}' of workflow '{name}' must be text", hint, path)
-                continue
-            for at, message in fitted(value, spec.type, spec.rules, given)[1]:
-                yield Problem(
-                    "wrong_type", f"input '{at}' of workflow '{name}' {message}", takes(called), path
-                )
+        elif spec.type == "string" and isinstance(value, float):
+            hint = "put quotes around it: 1.10 as a number is 1.1"
+            yield Problem("wrong_type", f"input '{given}' of workflow '{name}' must be text", hint, path)
+        else:
+            yield from _unfit(value, given, spec, called, types, node, path)
 
 
-def problems_of_items(
-    node: Node, plan: Plan, plans: Mapping[str, Plan], language: Language
+def _unfit(
+    value: Value, name: str, spec: InputSpec, called: Plan, types: Types, node: Node, path: Path
 ) -> Iterator[Problem]:
-    """Items that are known before a run, and from which a task takes none of its inputs."""
+    """A value that an input never takes: a constant, or a template whose types are known."""
+    whose = f"of workflow '{called.name}'"
+    if "#" in called.name:
+        whose = f"of the task '{called.name.partition('#')[2]}'"
+    if is_dynamic(value, types.language):
+        found = types.of(value, node)
+        if found is not None and never_fits(found, spec):
+            message = f"input '{name}' {whose} takes {named(frozenset({spec.type}))}, not {named(found)}"
+            yield Problem("wrong_type", message, takes(called), path)
+    elif value is not None or spec.required:
+        for at, message in fitted(value, spec.type, spec.rules, name)[1]:
+            yield Problem("wrong_type", f"input '{at}' {whose} {message}", takes(called), path)
+
+
+def problems_of_items(node: Node, plans: Mapping[str, Plan], types: Types) -> Iterator[Problem]:
+    """Items that are known before a run, and from which a task takes none of its inputs, or wrong ones."""
+    plan = types.plan
     called = plans.get(fixed_name(node.do) or "")
     if called is None or node.for_each is None or not isinstance(node.do, Call) or not node.do.of_item:
         return
@@ -150,10 +170,20 @@ def problems_of_items(
     items = node.for_each.items
     if isinstance(items, list):
         for index, item in enumerate(items):
-            unbound = None if is_dynamic(item, language) else unbound_item(called, item)
+            unbound = None if is_dynamic(item, types.language) else unbound_item(called, item)
             if unbound is not None:
                 yield Problem("missing_input", *unbound, (*where, index))
                 return
+            if is_dynamic(list(item) if isinstance(item, dict) else item, types.language):
+                continue  # it can turn out to have any keys
+            known = (
+                {key: it for key, it in item.items() if key not in OF_TASK} if isinstance(item, dict) else {}
+            )
+            for name, value in inputs_of_item(called, item, known).items():
+                inside = (name,) if value is known.get(name) else ()
+                yield from _unfit(
+                    value, name, called.inputs[name], called, types, node, (*where, index, *inside)
+                )
     elif isinstance(items, str) and (match := _ONE_INPUT.fullmatch(items)):
         spec = plan.inputs.get(match[1])
         of_texts = spec is not None and spec.rules.get("item_type") == "string"

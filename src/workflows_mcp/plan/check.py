@@ -17,7 +17,7 @@ from workflows_mcp.plan.calls import (
 from workflows_mcp.plan.model import Bundle, Call, Graph, Plan
 from workflows_mcp.plan.references import LANGUAGES, ReferenceReader
 from workflows_mcp.plan.resolution import check_references
-from workflows_mcp.plan.types import check_types
+from workflows_mcp.plan.types import Types
 
 
 def check_plan(plan: Plan) -> list[Problem]:
@@ -39,15 +39,14 @@ def check_calls(bundle: Bundle, known: Iterable[str] = ()) -> dict[str, list[Pro
         calls = [node for node in plan.body.nodes if isinstance(node.do, Call)]
         if not calls:
             continue
-        language = LANGUAGES[plan.dialect]
+        types = Types(plan, plans.get(name.partition("#")[0]) if plan.shares_state else None)
         problems: list[Problem] = []
         for node in calls:
-            problems += problems_of_call(node, plans, names, plan.dialect, language)
-            problems += problems_of_items(node, plan, plans, language)
+            problems += problems_of_call(node, plans, names, types)
+            problems += problems_of_items(node, plans, types)
         if isinstance(plan.body, Graph):
-            uses = ReferenceReader(language).in_plan(plan)
+            uses = ReferenceReader(types.language).in_plan(plan)
             problems += check_references(plan, uses, plans=plans)
-            problems += check_types(plan, plans)
         if problems:
             found.setdefault(name.partition("#")[0], []).extend(problems)
     for name, problem in (*questions_of_sub_agents(plans), *circular_calls(bundle)):

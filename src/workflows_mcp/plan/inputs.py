@@ -9,9 +9,9 @@ from collections.abc import Mapping
 from typing import Any
 
 from workflows_mcp.errors import InvalidInputs
-from workflows_mcp.plan.conversion import shown_value
+from workflows_mcp.plan.conversion import TYPE_NAMES, shown_value
 from workflows_mcp.plan.input_rules import described, fitted, schema_of
-from workflows_mcp.plan.model import InputSpec, Plan
+from workflows_mcp.plan.model import InputSpec, InputType, Plan
 from workflows_mcp.values import Value, nearest
 
 
@@ -37,7 +37,11 @@ def check_inputs(plan: Plan, given: Mapping[str, Any]) -> dict[str, Value]:
             missing = [it for it, spec in plan.inputs.items() if it not in given and not spec.has_default]
             close = nearest(name, missing if plan.open_inputs else plan.inputs)
             if plan.open_inputs and close is None:
+                field = spec_of(plan, name)
                 complete[name] = given[name]
+                if field is not None and given[name] is not None:
+                    complete[name], violations = fitted(given[name], field.type, field.rules, name)
+                    problems += [f"input '{at}' {message}" for at, message in violations]
                 continue
             problems.append(f"unknown input '{name}'" + (f", did you mean '{close}'?" if close else ""))
     if problems:
@@ -59,6 +63,19 @@ def by_own_names(plan: Plan, given: Mapping[str, Any]) -> tuple[dict[str, Any], 
         else:
             found[meant] = value
     return found, problems
+
+
+def spec_of(plan: Plan, name: str) -> InputSpec | None:
+    """What an input must be: what it declares, or the type of the field of the state that it becomes."""
+    spec = plan.inputs.get(name)
+    if spec is None and plan.open_inputs and name in plan.raw_types and plan.semantics >= 3:
+        return InputSpec(field_type(plan, name), required=False)
+    return spec
+
+
+def field_type(plan: Plan, name: str) -> InputType:
+    """The type that a field of `raw` is declared to have."""
+    return TYPE_NAMES.get(plan.raw_types.get(name, "any"), "any")
 
 
 def takes(plan: Plan) -> str:

@@ -32,10 +32,27 @@ class Layout(NamedTuple):
     parameters: Path = ("mcp", "params")
     prompt: Path = ()
     """What sub-agents are told in place of the standard prompt."""
+    braces: tuple[str, str] = ("{{", "}}")
+    """What an expression stands between."""
+    as_list: str = "{{ NAME | lines }}; JSON text: | parse_json"
+    """The lines of a text as a list, and what a text is JSON of."""
+
+    def reference(self, text: str) -> str:
+        """What stands in the braces of a text that is one expression; empty where it is more."""
+        opening, closing = self.braces
+        text = text.strip()
+        inside = text.removeprefix(opening).removesuffix(closing)
+        whole = text == f"{opening}{inside}{closing}" and opening not in inside
+        return inside.strip() if whole else ""
 
 
 LAYOUTS: Mapping[str, Layout] = {
-    "graph": Layout(seconds=("inputs", "duration_seconds"), message=("inputs", "message")),
+    "graph": Layout(
+        seconds=("inputs", "duration_seconds"),
+        message=("inputs", "message"),
+        braces=("${", "}"),
+        as_list="${NAME | lines}; JSON text: | json",
+    ),
     "stateful": Layout(
         condition=("when",),
         inputs=(),
@@ -54,5 +71,6 @@ LAYOUTS: Mapping[str, Layout] = {
         items=("items",),
         test=("condition",),
         prompt=("sub_agent_prompt_override",),
+        as_list="{{ NAME.split('\\n') }}; JSON text: {{ JSON.parse(NAME) }}",
     ),
 }

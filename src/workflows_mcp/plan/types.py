@@ -1,10 +1,13 @@
-"""The type that a template of a graph certainly has, and where that type cannot be used.
+"""The types that a template can give, as far as a plan says, and where none of them can be used.
 
-    type_of("${inputs.n}", plan, {})                             # "integer", as the input is declared
-    type_of("${blocks.list.outputs.stdout | lines}", plan, {})   # "list", which the filter gives
-    type_of("v${inputs.n}", plan, {})                            # "string"
+    types = Types(plan)
+    types.of("${inputs.n}", node)              # {"integer"}, as the input is declared
+    types.of("{{ state.name }}", node)         # {"string"}, if nothing else is ever written there
+    types.of("{{ files }}", node)              # {"list", "null"}, as state_schema says
+    types.of("v${inputs.n}", node)             # {"string"}
 
-What is not known has no type, and is checked by the run. Pure: problems carry paths of the document.
+What is not known (None) is checked by the run. Nothing is refused that could work: every type that a value
+can have is wrong. Pure: problems carry paths of the document.
 """
 
 from __future__ import annotations
@@ -12,16 +15,16 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 
 from workflows_mcp.errors import ExpressionError, Problem
-from workflows_mcp.expressions.base import Reference
-from workflows_mcp.expressions.dollar import Dollar, TextTemplate, WholeReference
-from workflows_mcp.plan.calls import fixed_name
-from workflows_mcp.plan.inputs import takes
+from workflows_mcp.expressions.base import KIND_NAMES, Kinds
+from workflows_mcp.plan.inputs import field_type
 from workflows_mcp.plan.layout import LAYOUTS
-from workflows_mcp.plan.model import Call, Do, Graph, Node, Plan
+from workflows_mcp.plan.model import Do, Each, InputSpec, Node, Plan, SetState
+from workflows_mcp.plan.references import LANGUAGES
 from workflows_mcp.values import Value
 
+Path = tuple[str | int, ...]
+
 _NUMBERS = frozenset({"number", "integer", "float"})
-_SCALARS = frozenset({"string", "boolean", *_NUMBERS})
 _IMPOSSIBLE: Mapping[str, frozenset[str]] = {
     "string": frozenset({"list", "object"}),
     "boolean": frozenset({"list", "object", *_NUMBERS}),
@@ -32,86 +35,174 @@ _IMPOSSIBLE: Mapping[str, frozenset[str]] = {
     "object": frozenset({"list", "boolean", *_NUMBERS}),
 }
 """By the type that is wanted: those that no value of can be converted to it. Text can say anything."""
-_KINDS: dict[type, str] = {
-    str: "string",
-    bool: "boolean",
-    int: "integer",
-    float: "number",
-    list: "list",
-    dict: "object",
-}
-_CALLED = {"string": "text"}
+_LIST, _OBJECT, _NULL = frozenset({"list"}), frozenset({"object"}), frozenset({"null"})
 
 
-def check_types(plan: Plan, plans: Mapping[str, Plan]) -> Iterator[Problem]:
-    """What can only fail when it is reached. `plans` are the workflows that are known by name."""
-    if not isinstance(plan.body, Graph) or plan.dialect != "graph":
-        return
+def never_fits(kinds: Kinds, spec: InputSpec) -> bool:
+    """Whether no value of these types is taken by an input. For null, one that is not required has its
+    default."""
+    impossible = _IMPOSSIBLE.get(spec.type, frozenset())
+    refused = {*impossible, "null"} if spec.required and impossible else impossible
+    return bool(kinds) and kinds <= refused
+
+
+def kinds_of(value: Value) -> Kinds | None:
+    """The type of a value in which nothing is resolved any more."""
+    kind = KIND_NAMES.get(type(value))
+    return None if kind is None else frozenset({kind})
+
+
+def named(kinds: Kinds) -> str:
+    """The types, for an error."""
+    words = sorted((kind for kind in kinds if kind != "null"), key=str)
+    return " or ".join("text" if word == "string" else word for word in words) or "null"
+
+
+def check_items(plan: Plan, owner: Plan | None = None) -> Iterator[Problem]:
+    """Loops over what is never a list, nor an object where one is taken. `owner` is the plan whose state it
+    is, where that is another."""
+    types = Types(plan, owner)
+    layout = LAYOUTS[plan.dialect]
     for node in plan.body.nodes:
-        yield from _items(node, plan)
-        name = fixed_name(node.do)
-        called = plans.get(name) if name is not None else None
-        if called is not None and isinstance(node.do, Call) and isinstance(node.do.inputs, dict):
-            yield from _given(node, node.do.inputs, called, plan)
-
-
-def _items(node: Node, plan: Plan) -> Iterator[Problem]:
-    items = node.for_each.items if node.for_each is not None else None
-    found = type_of(items, plan)
-    if found not in _SCALARS or not isinstance(items, str):
-        return
-    hint = "refer to a list or an object"
-    if found == "string" and type_of(items.strip(), plan) not in _SCALARS:
-        hint = "remove the white space around the reference, which makes it text (|- instead of |)"
-    elif found == "string":
-        reference = items.strip().removeprefix("${").removesuffix("}")
-        hint = f"the lines of a text are a list: for_each: ${{{reference} | lines}}; JSON text: | json"
-    message = f"for_each takes a list or an object, not {_CALLED.get(found, found)}"
-    yield Problem("wrong_type", message, hint, (*node.at, *LAYOUTS["graph"].items))
-
-
-def _given(node: Node, inputs: Mapping[str, Value], called: Plan, plan: Plan) -> Iterator[Problem]:
-    for name, value in inputs.items():
-        spec = called.inputs.get(name)
-        found = type_of(value, plan) if spec is not None else None
-        if spec is None or found is None or found not in _IMPOSSIBLE.get(spec.type, ()):
+        if node.for_each is not None:
+            items, wanted, words = node.for_each.items, _LIST | _OBJECT, "a list or an object"
+        elif isinstance(node.do, Each):
+            items, wanted, words = node.do.items, _LIST, "a list"
+        else:
             continue
-        what = f"input '{name}' of workflow '{called.name}' takes {_CALLED.get(spec.type, spec.type)}"
-        path = (*node.at, *LAYOUTS["graph"].given, name)
-        yield Problem("wrong_type", f"{what}, not {_CALLED.get(found, found)}", takes(called), path)
+        found = types.of(items, node) if isinstance(items, str) else None
+        if not found or found & wanted:
+            continue
+        text = str(items)
+        exact = types.of(text.strip(), node)
+        hint = f"refer to {words}"
+        if text != text.strip() and (exact is None or exact & wanted):
+            hint = "remove the white space around the reference, which makes it text (|- instead of |)"
+        elif "string" in found and (reference := layout.reference(text)):
+            as_list = layout.as_list.replace("NAME", reference)
+            hint = f"the lines of a text are a list: {layout.items[-1]}: {as_list}"
+        message = f"{layout.items[-1]} takes {words}, not {named(found)}"
+        yield Problem("wrong_type", message, hint, (*node.at, *layout.items))
 
 
-def type_of(value: Value, plan: Plan) -> str | None:
-    """The type that a template certainly has when it is evaluated."""
-    if not isinstance(value, str) or "${" not in value:
+class Types:
+    """What is known of the values that the templates of one plan read."""
+
+    def __init__(self, plan: Plan, owner: Plan | None = None) -> None:
+        """`owner` is the plan whose state it is, for a task that shares it."""
+        self.plan = plan
+        self.owner = owner or plan
+        self.language = LANGUAGES[plan.dialect]
+        self._at = {"graph": self._in_graph, "stateful": self._in_sequence, "reactive": self._in_reactive}
+        self._written: dict[str, Kinds | None] | None = None
+
+    def of(self, value: Value, node: Node) -> Kinds | None:
+        """The types that a value can have when its templates are resolved; `node` is where it stands."""
+        if not isinstance(value, str) or not self.language.is_dynamic(value):
+            return kinds_of(value)
+        try:
+            expression = self.language.template(value)
+        except ExpressionError:
+            return None
+        at = self._at[self.plan.dialect]
+        return expression.kinds(lambda path: at(path, node))
+
+    def _input(self, name: str) -> Kinds | None:
+        spec = self.plan.inputs.get(name)
+        if spec is None or spec.type == "any":
+            return None
+        nullable = not spec.required and spec.default is None
+        return frozenset({spec.type}) | (_NULL if nullable else frozenset())
+
+    # Blocks
+
+    def _in_graph(self, path: Path, node: Node) -> Kinds | None:
+        match path:
+            case ("inputs", str() as name):
+                return self._input(name)
+            case ("blocks", block, "outputs", str() as name) | ("blocks", block, str() as name):
+                found = next((it for it in self.plan.body.nodes if it.id == block), None)
+                if found is None or found.for_each is not None or not isinstance(found.do, Do):
+                    return None
+                default = found.do.defaults.get(name)
+                return None if default is None else kinds_of(default)
         return None
-    try:
-        expression = Dollar.template(value)
-    except ExpressionError:
+
+    # Steps with a state that only steps write
+
+    def _in_sequence(self, path: Path, node: Node) -> Kinds | None:
+        match path:
+            case ("inputs", str() as name):
+                return self._input(name)
+            case ("state", str() as name):
+                if self._written is None:
+                    self._written = self._all_written()
+                return self._written.get(name, frozenset())
         return None
-    if isinstance(expression, TextTemplate):
-        return "string"
-    if not isinstance(expression, WholeReference):
-        return "boolean"
-    found = _of_reference(expression.operand.reference, plan)
-    for applied in expression.operand.filters:
-        gives = applied.filter.gives
-        if gives != "same":
-            found = None if gives == "any" else gives
-        elif found is not None and _KINDS.get(type(applied.arguments[0])) != found:
-            found = None
-    return found
 
+    def _all_written(self) -> dict[str, Kinds | None]:
+        """The types of all that is ever written to each field. A field can be written from others: whatever
+        that adds is added until nothing more is."""
+        found = {name: kinds_of(it) for name, it in self.plan.initial_state.items()}
+        self._written = found
+        grows = True
+        while grows:
+            before = dict(found)
+            for node in self.plan.body.nodes:
+                for name, kinds in self._writes(node):
+                    old = found.get(name, frozenset())
+                    found[name] = None if kinds is None or old is None else old | kinds
+            grows = found != before
+        return found
 
-def _of_reference(reference: Reference, plan: Plan) -> str | None:
-    match reference.path:
-        case ("inputs", str() as name) if name in plan.inputs:
-            spec = plan.inputs[name]
-            nullable = not spec.required and spec.default is None
-            return None if spec.type == "any" or nullable else spec.type
-        case ("blocks", block, "outputs", str() as name) | ("blocks", block, str() as name):
-            node = next((node for node in plan.body.nodes if node.id == block), None)
-            if node is None or node.for_each is not None or not isinstance(node.do, Do):
-                return None
-            return _KINDS.get(type(node.do.defaults.get(name)))
-    return None
+    def _writes(self, node: Node) -> Iterator[tuple[str, Kinds | None]]:
+        if isinstance(node.do, SetState):
+            for name, value in node.do.updates.items():
+                yield name, self.of(value, node)
+        if node.error_to:
+            yield node.error_to, _OBJECT | _NULL
+        if not node.output_to:
+            return
+        whole = isinstance(node.do, Do) and not node.do.gives
+        yield node.output_to, _LIST if node.for_each is not None else _OBJECT if whole else None
+
+    # Steps with a state that has declared types
+
+    def _in_reactive(self, path: Path, node: Node) -> Kinds | None:
+        match path:
+            case ("inputs", str() as name):
+                return self._input(name)
+            case ("config", str() as name):
+                value = self.plan.config.get(name)
+                return None if value is None else kinds_of(value)
+            case ("raw", str() as name):
+                return self._raw(name)
+            case ("computed", str() as name):
+                return self._computed(name)
+            case ("this", str() as name):
+                return self._field(name)
+            case (str() as name,) if "#" not in self.plan.name and not node.loops and name != "error":
+                return self._field(name)
+        return None
+
+    def _field(self, name: str) -> Kinds | None:
+        """What a bare name stands for: a field of `raw` that is always there, and no computed one."""
+        if name in self.owner.computed:
+            return self._computed(name)
+        return self._raw(name) if name in self.owner.initial_state.get("raw", {}) else None
+
+    def _computed(self, name: str) -> Kinds | None:
+        spec = self.owner.computed.get(name)
+        return kinds_of(spec.value) if spec is not None and spec.static else None
+
+    def _raw(self, name: str) -> Kinds | None:
+        """The declared type, which what is written later is held to, and those of the first values."""
+        declared, given = field_type(self.owner, name), self.owner.inputs.get(name)
+        first = self.owner.initial_state.get("raw", {}).get(name)
+        found = {declared, given.type if given is not None else declared}
+        if "any" in found or self._is_template(first):
+            return None
+        return frozenset(found).union(kinds_of(first) or (), _NULL)
+
+    def _is_template(self, value: Value) -> bool:
+        return isinstance(value, str) and self.language.is_dynamic(value)
