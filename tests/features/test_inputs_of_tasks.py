@@ -93,7 +93,5 @@ steps: [{id: grow, type: state_update, path: raw.size, operation: increment}]
 
 def test_an_input_that_becomes_a_field_is_converted_to_its_declared_type(run: Run) -> None:
     assert run(FIELDS, {"size": "4", "files": '["a"]'}).answer["status"] == "completed"
-    with pytest.raises(
-        InvalidInputs, match="input 'size' must be a number, e.g. 42 or 3.5, not text \"many\""
-    ):
+    with pytest.raises(InvalidInputs, match=r"input 'size' must be a number, .* not text"):
         run(FIELDS, {"size": "many"})

@@ -168,7 +168,7 @@ MEASURED_METHODS: dict[str, Callable[..., str]] = {
 # Filters
 
 
-def _join_filter(value: Iterable[Any], d: str = "", attribute: str | None = None) -> str:
+def _join_filter(value: Iterable[Any], d: Any = "", attribute: Any = None) -> str:
     if attribute is not None:
         value = [item[attribute] if isinstance(item, Mapping) else item for item in value]
     return _joined_by(as_text(d), value)
@@ -213,7 +213,7 @@ def _round_filter(value: float, precision: int = 0, method: Any = "common") -> f
 
 
 @pass_environment
-def _sum_filter(environment: Any, iterable: Any, attribute: Any = None, start: Any = 0) -> Any:
+def _sum_filter(environment: Any, iterable: Any, attribute: Any = None, start: float | list[Any] = 0) -> Any:
     if isinstance(start, int | float) and not isinstance(start, bool):
         return standard.do_sum(environment, iterable, attribute, start)
     if not isinstance(start, list):

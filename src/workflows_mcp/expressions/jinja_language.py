@@ -22,7 +22,7 @@ from typing import Any, TypeVar
 from jinja2 import Template, TemplateSyntaxError, nodes
 from jinja2.parser import Parser
 
-from workflows_mcp.errors import ExpressionError
+from workflows_mcp.errors import TOO_LARGE, TOO_SLOW, ExpressionError
 from workflows_mcp.expressions.base import (
     BOOLEAN,
     MISSING,
@@ -258,6 +258,17 @@ class Jinja:
     @staticmethod
     def output(text: str) -> Expression:
         return Jinja.template(text)
+
+    @staticmethod
+    def check_constant(text: str, expression: Expression) -> None:
+        """Evaluate what reads nothing, to raise its ExpressionError before a run."""
+        if expression.references or not isinstance(expression, _Sourced) or "now" in text:
+            return
+        try:
+            expression.evaluate({})
+        except ExpressionError as error:
+            if error.code not in (TOO_SLOW, TOO_LARGE):  # the limits of a server, and its load
+                raise
 
     @staticmethod
     @lru_cache(maxsize=_CACHED)

@@ -11,7 +11,7 @@ reference and its `default` (`state.urls | length | default(0)`) is left out whe
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import Any, NamedTuple, NoReturn
 
 from jinja2 import nodes
@@ -21,6 +21,7 @@ from workflows_mcp.expressions import patterns
 from workflows_mcp.expressions.base import BOOLEAN, KIND_NAMES, STRING, Kinds, Reference
 from workflows_mcp.expressions.jinja_functions import GIVES, PATTERN_WORDS
 from workflows_mcp.expressions.jinja_pieces import PiecesEnvironment
+from workflows_mcp.expressions.jinja_signatures import wrong_call
 from workflows_mcp.values import did_you_mean
 
 Path = tuple[str | int, ...]
@@ -89,19 +90,21 @@ _MEANT = {
     "flat": "write: flatten",
 }
 """What other languages call filters."""
+_NOTES = {"sum": ("; sum starts with a number, or with start=[] to add lists", "texts: use join")}
+"""What to say, beside its signature, of one that cannot be used so."""
 
 
-def _check_constants(node: nodes.Filter) -> None:
+def _check_call(
+    node: nodes.Filter | nodes.Test | nodes.Call, what: str, name: str, known: Mapping[str, Any]
+) -> None:
     """Refuse arguments that can never be right."""
-    if node.name != "sum":
-        return
-    given = [it.value for it in node.kwargs if it.key == "start"] or node.args[1:2]
-    for start in given:
-        wrong = isinstance(start, nodes.Dict) or (
-            isinstance(start, nodes.Const) and not isinstance(start.value, int | float)
-        )
-        if wrong:
-            _refuse(node, "sum starts with a number, or with start=[] to add lists", "texts: use join")
+    if node.dyn_args is None and node.dyn_kwargs is None and callable(known.get(name)):
+        named = [it for it in node.kwargs if isinstance(it, nodes.Keyword)]
+        wrong = wrong_call(known[name], node.args, named, filters=what != "function")
+        if wrong is not None:
+            message, hint = wrong
+            note, instead = _NOTES.get(name, ("", hint))
+            _refuse(node, f"the {what} '{name}' cannot be used so: {message}{note}", instead)
 
 
 def _refuse(node: nodes.Node, message: str, hint: str = "", code: str = "syntax") -> NoReturn:
@@ -242,13 +245,14 @@ class _Reader:
                 return
             case nodes.Filter():
                 self.known(node, "filter", self.environment.filters)
-                _check_constants(node)
+                _check_call(node, "filter", node.name, self.environment.filters)
                 self.pattern(node.name, node.args)
                 if node.name in _DEFAULTS:
                     self.with_default(node, bound)
                     return
             case nodes.Test():
                 self.known(node, "test", self.environment.tests)
+                _check_call(node, "test", node.name, self.environment.tests)
                 if node.name in ("defined", "undefined"):
                     self.asks_about(node.node, bound)
             case nodes.Compare(expr=nodes.Const(value=str() as name), ops=[nodes.Operand() as operand]) if (
@@ -297,6 +301,7 @@ class _Reader:
                 if name not in self.environment.globals:
                     hint = did_you_mean(name, self.environment.globals, what="there are")
                     _refuse(node.node, f"there is no function '{name}'", hint)
+                _check_call(node, "function", name, self.environment.globals)
                 self.pattern(name, node.args)
             case called:
                 self.expression(called, bound)

@@ -143,6 +143,8 @@ class ReferenceReader:
         self.language = language
         self.problems: list[Problem] = []
         self._foreign = foreign
+        self._check_constant: Callable[[str, _Parsed], None] | None
+        self._check_constant = getattr(language, "check_constant", None)
 
     def in_value(self, value: Value, path: Path) -> list[Use]:
         return self._find(value, path, self.language.template)
@@ -282,7 +284,10 @@ class ReferenceReader:
         self, text: str, path: Path, parse: Callable[[str], _Parsed], *, on_key: bool = False
     ) -> list[Use]:
         try:
-            return [Use(reference, path, on_key) for reference in parse(text).references]
+            parsed = parse(text)
+            if self._check_constant is not None:
+                self._check_constant(text, parsed)
+            return [Use(reference, path, on_key) for reference in parsed.references]
         except ExpressionError as error:
             self.problems.append(Problem(error.code, error.message, error.hint, path, error.offset, on_key))
             return []
