@@ -22,7 +22,7 @@ from typing import Any, TypeVar
 from jinja2 import Template, TemplateSyntaxError, nodes
 from jinja2.parser import Parser
 
-from workflows_mcp.errors import TOO_LARGE, TOO_SLOW, ExpressionError
+from workflows_mcp.errors import TOO_SLOW, ExpressionError
 from workflows_mcp.expressions.base import (
     BOOLEAN,
     MISSING,
@@ -261,13 +261,17 @@ class Jinja:
 
     @staticmethod
     def check_constant(text: str, expression: Expression) -> None:
-        """Evaluate what reads nothing, to raise its ExpressionError before a run."""
+        """Evaluate what reads nothing, to raise its ExpressionError before a run. What the limits of a server
+        end, and what its sandbox hides, is for the run to say."""
         if expression.references or not isinstance(expression, _Sourced) or "now" in text:
             return
         try:
             expression.evaluate({})
         except ExpressionError as error:
-            if error.code not in (TOO_SLOW, TOO_LARGE):  # the limits of a server, and its load
+            cause = error.__context__
+            cause = cause.cause if isinstance(cause, OfPiece) else cause or error
+            misused = isinstance(cause, TypeError | ValueError | ArithmeticError | ExpressionError)
+            if misused and error.code != TOO_SLOW:
                 raise
 
     @staticmethod
