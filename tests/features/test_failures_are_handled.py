@@ -219,14 +219,14 @@ def test_a_command_of_the_agent_fails_by_its_exit_code_only_where_the_step_says_
 FAILING_STEPS = {
     "it could not be run": "{id: a, type: ReadFile, path: nowhere, %s}",
     "its command failed": "{id: a, type: shell, run_on: server, command: exit 1, %s}",
-    "its expression failed": '{id: a, type: set_state, updates: {x: "{{ 1 / 0 }}"}, %s}',
+    "its expression failed": '{id: a, type: set_state, updates: {x: "{{ 1 / state.none }}"}, %s}',
 }
 
 
 @pytest.mark.parametrize("step", FAILING_STEPS.values(), ids=FAILING_STEPS.keys())
 def test_after_any_failure_the_output_says_so_in_the_same_way(run: Any, step: str) -> None:
-    more = "needs_state: [], output_to: out, error_to: why, on_error: continue"
-    text = f"name: it\ninitial_state: {{}}\nsteps:\n  - {step % more}\n"
+    more = "needs_state: [none], output_to: out, error_to: why, on_error: continue"
+    text = f"name: it\ninitial_state: {{none: 0}}\nsteps:\n  - {step % more}\n"
     state = run(text).answer["state"]
     assert state["out"]["error"] == state["why"]["message"]
     assert state["out"]["error_code"] == state["why"]["code"]

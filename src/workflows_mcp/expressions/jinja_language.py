@@ -272,6 +272,7 @@ class Jinja:
             cause = cause.cause if isinstance(cause, OfPiece) else cause or error
             misused = isinstance(cause, TypeError | ValueError | ArithmeticError | ExpressionError)
             if misused and error.code != TOO_SLOW:
+                error.hint = error.hint or "it reads no value of the run, so it would fail every time"
                 raise
 
     @staticmethod
