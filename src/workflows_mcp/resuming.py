@@ -27,7 +27,7 @@ from workflows_mcp.errors import NotExpected, RequestError, UnknownRun
 from workflows_mcp.machine.events import Resumed
 from workflows_mcp.machine.machine import Machine
 from workflows_mcp.steps.registry import StepRegistry
-from workflows_mcp.values import to_json
+from workflows_mcp.values import LEFT_OUT, to_json
 
 Submit = Callable[[str, Any, str], Awaitable[None]]
 """Answers the question of a run at an address."""
@@ -56,12 +56,13 @@ class Resuming:
         self._submit = submit
         self._cleaned = cleaned
 
-    async def go_on(self, checkpoint_id: str, response: Any) -> tuple[str, CheckpointId | None]:
+    async def go_on(self, checkpoint_id: str, response: Any = LEFT_OUT) -> tuple[str, CheckpointId | None]:
         """The run that goes on, and the checkpoint that it is a fork from, if it is one. With the id of a run
-        instead of a checkpoint: that run, whose only question is answered if there is a response."""
+        instead of a checkpoint: that run, whose only question is answered if there is a response. Null is a
+        response to a question, and none where nothing is asked."""
         if await self._is_run(checkpoint_id):
             await unpark(self._engine, checkpoint_id)
-            if response is None:
+            if response is LEFT_OUT or (response is None and not await self._asks(checkpoint_id)):
                 return checkpoint_id, None
             checkpoint_id = await self._histories.only_question(checkpoint_id)
         history, checkpoint = await self._histories.find(checkpoint_id)
@@ -72,7 +73,7 @@ class Resuming:
         return run_id, checkpoint.id if run_id != checkpoint.id.run_id else None
 
     async def _from_position(self, history: History, checkpoint: Checkpoint, response: Any) -> str:
-        if response is not None:
+        if response is not LEFT_OUT and response is not None:
             raise RequestError(
                 f"'{checkpoint.id}' asks nothing, so it takes no response",
                 hint="leave the response out; where the run asks, it gives a checkpoint to answer",
@@ -84,7 +85,7 @@ class Resuming:
 
     async def _from_question(self, history: History, checkpoint: Checkpoint, response: Any) -> str:
         run_id, address = checkpoint.id.run_id, checkpoint.address
-        if response is None:
+        if response is LEFT_OUT:
             hint = f"it asks: {checkpoint.prompt}"
             raise RequestError(f"'{checkpoint.id}' is a question, so it needs a response", hint=hint)
         then = await self._histories.state_at(checkpoint.id)
@@ -102,6 +103,10 @@ class Resuming:
         )
         await self._submit(made, response, question)  # harmless where the same call has made it before
         return made
+
+    async def _asks(self, run_id: str) -> bool:
+        _, questions = await self._histories.questions(run_id)
+        return bool(questions.open)
 
     async def _is_run(self, run_id: str) -> bool:
         try:

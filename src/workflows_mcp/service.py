@@ -66,7 +66,7 @@ from workflows_mcp.settings import Settings
 from workflows_mcp.stepping import Stepping
 from workflows_mcp.steps.registry import StepRegistry, default_registry
 from workflows_mcp.telling import HowFar, told, wait_telling
-from workflows_mcp.values import Value, unfit
+from workflows_mcp.values import LEFT_OUT, Value, unfit
 
 __all__ = [
     "ForTheUser",
@@ -433,7 +433,7 @@ class Service:
     async def resume(
         self,
         checkpoint_id: str,
-        response: Any = None,
+        response: Any = LEFT_OUT,
         *,
         wait_seconds: float = DEFAULT_WAIT,
         response_format: ResponseFormat = "minimal",

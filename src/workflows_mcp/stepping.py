@@ -48,7 +48,7 @@ from workflows_mcp.machine.state import TERMINAL, Mark
 from workflows_mcp.plan.model import CONTEXT_FULL, Plan
 from workflows_mcp.resuming import Resuming
 from workflows_mcp.steps.registry import StepRegistry
-from workflows_mcp.values import Value, to_json
+from workflows_mcp.values import LEFT_OUT, Value, to_json
 
 Answer = dict[str, Any]
 FAILED = "the agent reports that it failed"
@@ -105,7 +105,7 @@ class Stepping:
         step_id: str,
         *,
         status: Literal["success", "failed"] = "success",
-        result: Any = None,
+        result: Any = LEFT_OUT,
         error: str = "",
         task_id: str | None = None,
         wait_seconds: float = 0.0,
@@ -116,7 +116,7 @@ class Stepping:
         done = True
         if status == "failed":
             await self._fail_step(meant, step_id, error)
-        elif result is not None:
+        elif result is not LEFT_OUT:
             await self._driving.submit(meant, result, step_id, self._refused)
         else:
             done = await self._complete_without_result(meant, step_id)
@@ -200,7 +200,7 @@ class Stepping:
     async def resume(self, workflow_id: str, wait_seconds: float) -> Answer:
         """What whoever goes on with it needs to know, and no more."""
         if parse_checkpoint_id(workflow_id) is not None:
-            run_id, _ = await self._resuming.go_on(workflow_id, None)
+            run_id, _ = await self._resuming.go_on(workflow_id)
             await self._engine.carry_on(run_id)
         else:
             run_id = await self._continuing.go_on(run_of(workflow_id))

@@ -17,6 +17,15 @@ import msgspec
 Value: TypeAlias = Any
 """JSON data: None, bool, int, float, str, list[Value], dict[str, Value]."""
 
+
+class LeftOut:
+    """What stands for a value that was not given, where null is a value."""
+
+    __slots__ = ()
+
+
+LEFT_OUT = LeftOut()
+
 _encode = msgspec.json.Encoder().encode
 _decode = msgspec.json.Decoder().decode
 _written = msgspec.msgpack.Encoder().encode

@@ -345,6 +345,35 @@ def test_the_schema_of_definitions_can_be_asked_for(graph: Any) -> None:
     graph.serve(work)
 
 
+@pytest.mark.rows("G19")
+def test_a_response_that_is_null_answers_a_question_and_none_is_only_a_look(graph: Any) -> None:
+    text = (
+        "name: calls\ndefault_state: {raw: {owner: unknown}}\nsteps:\n"
+        "  - {id: find, type: mcp_call, method: find_owner, state_update: {path: raw.owner}}\n"
+    )
+
+    async def work(agent: Any) -> None:
+        tools = {tool.name: tool for tool in (await agent.client.list_tools()).tools}
+        schema = tools["resume_workflow"].input_schema
+        assert {"type": "null"} in schema["properties"]["response"]["anyOf"]
+        assert "response" not in schema["required"]
+
+        for by in ("checkpoint_id", "workflow_id"):
+            paused = await agent.call("execute_inline_workflow", workflow_yaml=text)
+            assert (await agent.call("resume_workflow", checkpoint_id=paused["workflow_id"])) == paused
+            if by == "checkpoint_id":
+                said = await agent.refused("resume_workflow", checkpoint_id=paused[by])
+                assert "is a question, so it needs a response" in said
+            done = await agent.call("resume_workflow", checkpoint_id=paused[by], response=None)
+            assert done["status"] == "success"
+            state = await agent.call("get_workflow_state", workflow_id=done["workflow_id"])
+            assert state["state"] == {"owner": None}
+            again = await agent.call("resume_workflow", checkpoint_id=done["workflow_id"], response=None)
+            assert again == done, "where nothing is asked, null says nothing"
+
+    graph.serve(work)
+
+
 def test_a_run_of_the_core_can_be_resumed_and_one_of_graph_answered_by_the_core(place: Any) -> None:
     (place.workspace / "workflows.toml").write_text('toolsets = "all"\n')
     place.define("inner", INNER)

@@ -165,6 +165,37 @@ def reactive(place: Any) -> Any:
     return place
 
 
+NULLS = """
+name: "nulls"
+default_state: {raw: {first: 1, second: 2}}
+steps:
+  - {id: look, type: mcp_call, method: find_owner, state_update: {path: raw.first}}
+  - {id: again, type: mcp_call, method: find_owner, state_update: {path: raw.second}}
+"""
+
+
+@pytest.mark.rows("R19")
+def test_a_result_that_is_null_is_stored_and_one_that_is_left_out_is_asked_for(reactive: Any) -> None:
+    reactive.define("nulls", NULLS)
+
+    async def work(agent: Any) -> None:
+        tools = {tool.name: tool for tool in (await agent.client.list_tools()).tools}
+        schema = tools["workflow_step_complete"].input_schema
+        assert {"type": "null"} in schema["properties"]["result"]["anyOf"]
+        assert "result" not in schema["required"]
+
+        run_id = (await agent.call("workflow_start", workflow="nulls"))["workflow_id"]
+        step = {"workflow_id": run_id, "step_id": "look"}
+        assert "'look' needs a result" in await agent.refused("workflow_step_complete", **step)
+        await agent.call("workflow_step_complete", **step, result=None)
+        failed = {"status": "failed", "error": "no such owner", "result": None}
+        ended = await agent.call("workflow_step_complete", workflow_id=run_id, step_id="again", **failed)
+        assert ended["status"] == "failed", "a step that failed has no result, whatever is sent for it"
+        assert await agent.call("workflow_state_read", workflow_id=run_id) == {"first": None, "second": 2}
+
+    reactive.serve(work)
+
+
 # One step after the other
 
 

@@ -13,7 +13,7 @@ from workflows_mcp.cli.printing import Paper, err, out, print_json, print_table,
 from workflows_mcp.cli.running import Session, interruptible, meant_run, terminal_settings
 from workflows_mcp.errors import RequestError
 from workflows_mcp.service import Service
-from workflows_mcp.values import to_json
+from workflows_mcp.values import LEFT_OUT, to_json
 
 
 def checkpoints_command(options: argparse.Namespace) -> int:
@@ -56,7 +56,8 @@ def resume_command(options: argparse.Namespace) -> int:
                 session.watch = await service.observing.so_far(info["workflow_id"])
                 if value is None and info["type"] == "pause":
                     value = await _asked_for(session.paper, info["prompt"])
-            answer = await session.start(service.resume(options.checkpoint, value, wait_seconds=0))
+            response = LEFT_OUT if value is None else value
+            answer = await session.start(service.resume(options.checkpoint, response, wait_seconds=0))
             forked = {"forked_from": answer["forked_from"]} if "forked_from" in answer else {}
             if forked:
                 session.watch = await service.observing.so_far(session.run_id)

@@ -20,11 +20,11 @@ from mcp.server.mcpserver.tools import Tool
 from mcp.server.mcpserver.utilities.func_metadata import FuncMetadata
 from mcp.shared.exceptions import MCPError
 from mcp.types import CallToolResult, TextContent, ToolAnnotations
-from pydantic import BeforeValidator, ValidationError, WithJsonSchema
+from pydantic import BeforeValidator, Field, ValidationError, WithJsonSchema
 
 from workflows_mcp.errors import WorkflowsError
 from workflows_mcp.limits import DEFAULT_LIMITS, Limits
-from workflows_mcp.values import did_you_mean, from_json, is_whole, made_whole, to_json, unfit
+from workflows_mcp.values import LEFT_OUT, did_you_mean, from_json, is_whole, made_whole, to_json, unfit
 
 if TYPE_CHECKING:
     from workflows_mcp.service import Service
@@ -78,6 +78,8 @@ _KINDS: list[dict[str, Any]] = [
 ]
 AnyOrNull = Annotated[Any, WithJsonSchema({"anyOf": [*_KINDS, {"type": "null"}]})]
 """Anything. That is said in full, because Codex leaves out the description of an argument without a type."""
+NOT_GIVEN: Any = Field(default_factory=lambda: LEFT_OUT)
+"""The default of an argument that may be left out, and that may be null: its schema keeps the null."""
 Structure = Annotated[dict[str, Any] | None, BeforeValidator(as_structure)]
 """An object, or JSON text of one."""
 Texts = Annotated[list[str] | None, BeforeValidator(_texts)]
@@ -150,9 +152,14 @@ def brief(description: str) -> str:
 
 
 def without_nulls(tool: Tool, arguments: Mapping[str, Any]) -> dict[str, Any]:
-    """Models send null for what they do not want to say; only where a value is required is it one."""
-    required = tool.parameters.get("required", ())
-    return {name: value for name, value in arguments.items() if value is not None or name in required}
+    """Models send null for what they do not want to say; it is a value where one is required, and where the
+    schema of the argument allows it."""
+    required, known = tool.parameters.get("required", ()), tool.parameters.get("properties", {})
+
+    def may_be_null(name: str) -> bool:
+        return name in required or {"type": "null"} in known.get(name, {}).get("anyOf", ())
+
+    return {name: value for name, value in arguments.items() if value is not None or may_be_null(name)}
 
 
 def refuse_bad_arguments(tool: Tool, arguments: Mapping[str, Any], limits: Limits = DEFAULT_LIMITS) -> None:

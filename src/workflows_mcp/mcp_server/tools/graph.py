@@ -10,7 +10,7 @@ from pydantic import Field
 from typing_extensions import TypedDict
 
 from workflows_mcp.mcp_server.resources import SCHEMA
-from workflows_mcp.mcp_server.tooling import AnyOrNull, Ctx, Structure, answer, make_tool
+from workflows_mcp.mcp_server.tooling import NOT_GIVEN, AnyOrNull, Ctx, Structure, answer, make_tool
 from workflows_mcp.mcp_server.tooling import service_of as _service
 
 Format = Annotated[
@@ -118,7 +118,7 @@ async def resume_workflow(
     ],
     response: Annotated[
         AnyOrNull, Field(description="The answer to the prompt, of a pause_… checkpoint")
-    ] = None,
+    ] = NOT_GIVEN,
     response_format: Format = "minimal",
     wait_seconds: Wait = 30,
 ) -> Annotated[CallToolResult, WorkflowResponse]:

@@ -11,7 +11,16 @@ from pydantic import BeforeValidator, Field
 from typing_extensions import TypedDict
 
 from workflows_mcp.mcp_server.answers import Status
-from workflows_mcp.mcp_server.tooling import AnyOrNull, Ctx, Structure, Texts, answer, as_structure, make_tool
+from workflows_mcp.mcp_server.tooling import (
+    NOT_GIVEN,
+    AnyOrNull,
+    Ctx,
+    Structure,
+    Texts,
+    answer,
+    as_structure,
+    make_tool,
+)
 from workflows_mcp.mcp_server.tooling import service_of as _service
 
 RunId = Annotated[str, Field(description="Id of the run")]
@@ -190,7 +199,7 @@ async def workflow_step_complete(
     status: Annotated[
         Literal["success", "failed"], Field(description="failed: say why in error")
     ] = "success",
-    result: Annotated[AnyOrNull, Field(description="What came of it, as step.instructions say")] = None,
+    result: Annotated[AnyOrNull, Field(description="What came of it, as step.instructions say")] = NOT_GIVEN,
     error: Annotated[str, Field(description="Why it failed")] = "",
     task_id: TaskId = None,
     wait_seconds: Wait = 30,
