@@ -12,6 +12,8 @@ from typing import Any, TypeVar
 import pytest
 from mcp import Client, StdioServerParameters
 
+from support.declared import undeclared
+
 T = TypeVar("T")
 
 
@@ -20,6 +22,7 @@ class Agent:
 
     def __init__(self, client: Client) -> None:
         self.client = client
+        self._schemas: dict[str, dict[str, Any]] = {}
 
     async def call(self, tool: str, **arguments: Any) -> dict[str, Any]:
         result = await self.client.call_tool(tool, arguments)
@@ -27,7 +30,14 @@ class Agent:
         assert not result.is_error, text
         assert isinstance(result.structured_content, dict)
         assert json.loads(text) == result.structured_content
+        assert undeclared(tool, await self._schema(tool), result.structured_content) == []
         return result.structured_content
+
+    async def _schema(self, tool: str) -> dict[str, Any]:
+        if not self._schemas:
+            tools = (await self.client.list_tools()).tools
+            self._schemas = {it.name: it.output_schema or {} for it in tools}
+        return self._schemas[tool]
 
     async def refused(self, tool: str, **arguments: Any) -> str:
         result = await self.client.call_tool(tool, arguments)

@@ -31,6 +31,7 @@ class RunAnswer(TypedDict):
     why: NotRequired[str]
     outputs: NotRequired[dict[str, Any]]
     result: NotRequired[Any]
+    failed_blocks: NotRequired[list[Any]]
     error: NotRequired[dict[str, Any]]
     next: str
 
@@ -47,6 +48,7 @@ class NextAnswer(TypedDict):
     why: NotRequired[str]
     outputs: NotRequired[dict[str, Any]]
     result: NotRequired[Any]
+    failed_blocks: NotRequired[list[Any]]
     error: NotRequired[dict[str, Any]]
     next: str
 
@@ -64,9 +66,11 @@ class StatusAnswer(TypedDict, total=False):
     why: str
     outputs: dict[str, Any]
     result: Any
+    failed_blocks: list[Any]
     error: dict[str, Any]
     next: str
-    runs: list[dict[str, Any]]
+    runs: list[Any]
+    more: bool
 
 
 class ControlAnswer(NextAnswer):
@@ -104,15 +108,27 @@ class WorkflowList(TypedDict):
     more: NotRequired[int]
 
 
-class WorkflowInfo(TypedDict):
-    """What a workflow is, or its definition. Other fields need not be declared: to do so costs tokens."""
+class WorkflowInfo(TypedDict, total=False):
+    """What a workflow is, or its definition."""
 
     workflow: str
-    inputs: NotRequired[dict[str, Any]]
-    outputs: NotRequired[dict[str, Any]]
-    steps: NotRequired[list[dict[str, Any]]]
-    asks: NotRequired[list[dict[str, Any]]]
-    definition: NotRequired[str]
+    description: str
+    dialect: str
+    version: str
+    tags: list[Any]
+    source: str
+    inputs: dict[str, Any]
+    outputs: dict[str, Any]
+    steps: list[Any]
+    asks: list[Any]
+    agent_tools: list[Any]
+    level: str
+    needs: list[Any]
+    secrets: list[Any]
+    missing_secrets: list[Any]
+    forbidden: list[Any]
+    calls: list[Any]
+    definition: str
 
 
 class FoundProblem(TypedDict):

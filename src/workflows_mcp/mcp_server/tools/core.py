@@ -83,9 +83,8 @@ async def start_workflow(
     wait_seconds: Wait = 30,
 ) -> Annotated[CallToolResult, RunAnswer]:
     """Start a workflow. Returns when it needs you or has ended, else status "running" and it goes on.
-    On "pending_action": do what `action` says with its parameters, then submit_result. On "running" or
-    "waiting": get_workflow_status. On "completed": outputs or result. On "failed": error says why;
-    control_workflow can retry."""
+    On "pending_action": do what `action` says with its parameters. Then make the call in `next`. On
+    "completed": outputs or result. On "failed": error says why."""
     return answer(
         await _service(ctx).start(
             workflow=workflow,
@@ -113,7 +112,7 @@ async def submit_result(
         Field(description="action.step_id, so that a repeated call cannot answer the next question"),
     ] = None,
     wait_seconds: Wait = 30,
-) -> Annotated[CallToolResult, RunAnswer]:
+) -> Annotated[CallToolResult, NextAnswer]:
     """Hand in the result of the pending action. The reply carries the next action or the outputs, as in
     start_workflow. A refused result changes nothing: mend it as the error says. Submitting twice is
     harmless."""

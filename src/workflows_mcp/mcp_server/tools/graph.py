@@ -30,6 +30,7 @@ class WorkflowResponse(TypedDict):
     outputs: NotRequired[dict[str, Any]]
     blocks: NotRequired[dict[str, Any]]
     metadata: NotRequired[dict[str, Any]]
+    failed_blocks: NotRequired[list[Any]]
     error: NotRequired[str]
     checkpoint_id: NotRequired[str]
     prompt: NotRequired[str]
@@ -49,6 +50,7 @@ class CheckpointInfo(TypedDict):
     workflow: str
     workflow_id: str
     type: Literal["pause", "automatic"]
+    reason: NotRequired[str]
     created_at: str
     position: int
     moved_on: bool

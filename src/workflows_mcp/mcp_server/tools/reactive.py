@@ -64,15 +64,17 @@ class NextStep(TypedDict):
 
 
 class Completed(TypedDict):
-    """As NextStep; `step` is one too: to say so again in every schema would cost more than it tells."""
+    """As NextStep; what that says of `step` and `status` holds here and below, too: to say so again in every
+    schema would cost more than it tells."""
 
     success: bool
     step: dict[str, Any] | None
     more_steps: NotRequired[list[Any]]
-    messages: list[str]
-    status: Status
+    messages: list[Any]
+    status: str
     why: NotRequired[str]
     error: NotRequired[dict[str, Any]]
+    next: NotRequired[str]
 
 
 class Started(TypedDict):
@@ -80,10 +82,11 @@ class Started(TypedDict):
     state: dict[str, Any]
     step: dict[str, Any] | None
     more_steps: NotRequired[list[Any]]
-    messages: list[str]
-    status: Status
+    messages: list[Any]
+    status: str
     why: NotRequired[str]
     error: NotRequired[dict[str, Any]]
+    next: NotRequired[str]
 
 
 class Resumed(TypedDict):
@@ -91,13 +94,18 @@ class Resumed(TypedDict):
     workflow: str
     resumed_from: NotRequired[str]
     last_checkpoint: dict[str, Any]
+    workflow_metadata: NotRequired[dict[str, Any]]
+    computed_field_definitions: NotRequired[dict[str, Any]]
+    historical_data: NotRequired[list[Any]]
+    completed_task_details: NotRequired[list[Any]]
     state: NotRequired[dict[str, Any]]
     step: dict[str, Any] | None
     more_steps: NotRequired[list[Any]]
-    messages: list[str]
-    status: Status
+    messages: list[Any]
+    status: str
     why: NotRequired[str]
     error: NotRequired[dict[str, Any]]
+    next: NotRequired[str]
 
 
 class Workflows(TypedDict):

@@ -13,7 +13,6 @@ from mcp.types import CallToolResult, ToolAnnotations
 from pydantic import Field
 from typing_extensions import TypedDict
 
-from workflows_mcp.mcp_server.answers import Status
 from workflows_mcp.mcp_server.tooling import AnyOrNull, Ctx, Structure, answer, make_tool
 from workflows_mcp.mcp_server.tooling import service_of as _service
 
@@ -32,28 +31,34 @@ class StepAnswer(TypedDict, total=False):
     action: dict[str, Any]
     more_actions: list[Any]
     requires_action: bool
+    messages: list[Any]
+    progress: dict[str, Any]
     why: str
     final_result: Any
+    failed_blocks: list[Any]
     error: dict[str, Any]
     next: str
 
 
 class WorkflowAnswer(TypedDict, total=False):
-    """Where a run is; `type` is there while something is asked, and `action` is one of the core."""
+    """Where a run is; `type` is there while something is asked, `status` and `action` are as in the core."""
 
     type: Literal["pending_action"]
     workflow_id: str
     workflow: str
-    status: Status
+    status: str
     action: dict[str, Any]
     more_actions: list[Any]
+    messages: list[Any]
     progress: dict[str, Any]
     why: str
     result: Any
     outputs: dict[str, Any]
+    failed_blocks: list[Any]
     error: dict[str, Any]
     next: str
-    runs: list[dict[str, Any]]
+    runs: list[Any]
+    more: bool
 
 
 async def start_workflow(
