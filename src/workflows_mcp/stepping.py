@@ -35,6 +35,7 @@ from workflows_mcp.agent.reactive_answers import (
 )
 from workflows_mcp.agent.situation import Situation, situation_of
 from workflows_mcp.agent.state_changes import WrittenState, read_updates, trial_of
+from workflows_mcp.agent.vocabulary import REACTIVE
 from workflows_mcp.agent.walk import Visited, block_at, blocks_of
 from workflows_mcp.continuing import Continuing
 from workflows_mcp.driving import Driving
@@ -360,7 +361,7 @@ class Stepping:
             hint = f"workflow_get_next_step(workflow_id='{part.id}') says how it stands"
         else:
             asked = worded(said, self._limits, brief=True)["step"]
-            call = f"workflow_step_complete(step_id='{asked['id']}', result=…)"
+            call = f"{REACTIVE.submit}(step_id='{asked['id']}', result=…)"
             hint = f"what is asked now, with {call}: {to_json(asked)}"
         return NotExpected(refusal.message, hint=f"{hint}. Nothing has changed.")
 
@@ -389,7 +390,7 @@ def _around(address: str) -> list[str]:
 def _result_needed(step_id: str, missing: list[str]) -> InvalidResult:
     return InvalidResult(
         f"'{step_id}' needs a result: nothing has been written at {' and '.join(missing)} since it was asked",
-        hint=f"call workflow_step_complete(step_id='{step_id}', result=…) with what came of it, as its "
+        hint=f"call {REACTIVE.submit}(step_id='{step_id}', result=…) with what came of it, as its "
         "instructions say, and the server stores it; or write it yourself with workflow_state_update before. "
         "If it could not be done, say status='failed' and error. Nothing has changed.",
     )

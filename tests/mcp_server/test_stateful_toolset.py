@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -129,6 +130,9 @@ def test_a_main_agent_and_its_sub_agents_drive_a_workflow(stateful: Any) -> None
             step = await agent.call("get_next_step", workflow_id=child)
             assert (step["step_id"], step["type"]) == ("read-file", "shell")
             assert (step["command"], step["timeout"]) == (f"cat {task['context']}", 30)
+            assert step["action"]["instructions"].startswith("Run `command`")
+            submit = f"submit_step_result(workflow_id='{child}', step_id='read-file', result=…)"
+            assert step["next"] == submit
             result = {"stdout": "x" * (number + 1), "stderr": "", "exit_code": 0}
             ended = await agent.call(
                 "submit_step_result", workflow_id=child, step_id="read-file", result=result
@@ -149,6 +153,46 @@ def test_a_main_agent_and_its_sub_agents_drive_a_workflow(stateful: Any) -> None
         }
         assert "state" not in done, "the state after the end is for whoever asks for it"
         assert (await agent.call("get_next_step", workflow_id=run_id))["status"] == "complete"
+
+    stateful.serve(work)
+
+
+EVERY_KIND = """
+name: kinds
+version: "1"
+steps:
+  - {id: look, type: shell, needs_state: [], command: "ls", working_dir: "."}
+  - {id: call, type: mcp_call, needs_state: [], tool: web_search, parameters: {query: ants}}
+  - {id: judge, type: delegate, needs_state: [], agent: "@reviewer", instructions: "Judge it"}
+  - {id: choose, type: prompt, needs_state: [], prompt_type: choice, message: "Which?", choices: [a, b]}
+"""
+
+
+@pytest.mark.rows("S8")
+def test_instructions_name_only_fields_that_the_answer_has_and_next_the_tool_of_the_step(
+    stateful: Any,
+) -> None:
+    stateful.define("kinds", EVERY_KIND)
+    results = {"look": {"stdout": "", "exit_code": 0}, "call": "x", "judge": "y", "choose": "a"}
+
+    async def work(agent: Any) -> None:
+        run = await agent.call("start_workflow", workflow="kinds")
+        assert "parameters.command" in run["action"]["instructions"], "there it stands in the action"
+        assert "submit_result(" in run["next"]
+        step = await agent.call("get_next_step", workflow_id=run["workflow_id"])
+        for step_id, result in results.items():
+            said = step["action"]["instructions"]
+            named = re.findall(r"`(\w+)`", said)
+            assert step["step_id"] == step_id
+            assert named
+            assert set(named) <= step.keys()
+            nested = re.findall(r"parameters\.(\w+)", said)
+            assert set(nested) <= step["action"].get("parameters", {}).keys()
+            assert step["next"].startswith("submit_step_result(")
+            step = await agent.call(
+                "submit_step_result", workflow_id=run["workflow_id"], step_id=step_id, result=result
+            )
+        assert step["status"] == "complete"
 
     stateful.serve(work)
 

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from workflows_mcp.agent.previews import shortened
 from workflows_mcp.agent.progress import followers
 from workflows_mcp.agent.situation import Situation
+from workflows_mcp.agent.vocabulary import CORE, Vocabulary
 from workflows_mcp.machine.state import TERMINAL, Scope
 from workflows_mcp.plan.model import Branch, Graph, Node, Steps, While
 from workflows_mcp.values import Value
@@ -34,8 +35,13 @@ class Redo:
     """Those that it can be forked from."""
 
 
-def next_call(situation: Situation, actions: list[dict[str, Value]], redo: Redo | None = None) -> str:
-    """The exact call that moves a run or a task on, in the words of the toolset `core`."""
+def next_call(
+    situation: Situation,
+    actions: list[dict[str, Value]],
+    redo: Redo | None = None,
+    words: Vocabulary = CORE,
+) -> str:
+    """The exact call that moves a run or a task on."""
     workflow_id = situation.part.id
     status = f"get_workflow_status(workflow_id='{workflow_id}')"
     if situation.has_ended:
@@ -46,7 +52,7 @@ def next_call(situation: Situation, actions: list[dict[str, Value]], redo: Redo 
         return f"{status} waits for it"
     if actions[0]["type"] in HANDED_OUT:
         return f"when the sub-agents have ended: {status}"
-    call = f"submit_result(workflow_id='{workflow_id}', step_id='{actions[0]['step_id']}', result=…)"
+    call = words.submit_call(workflow_id, str(actions[0]["step_id"]))
     return f"{call}, and so for each of more_actions" if len(actions) > 1 else call
 
 

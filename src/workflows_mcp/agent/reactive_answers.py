@@ -25,6 +25,7 @@ from workflows_mcp.agent.parts import Part, part_of
 from workflows_mcp.agent.previews import Cut, Reader, cut, reader, shortened, within
 from workflows_mcp.agent.situation import Situation
 from workflows_mcp.agent.views import FindPlace, error_view
+from workflows_mcp.agent.vocabulary import REACTIVE
 from workflows_mcp.agent.waiting import retry_call, why
 from workflows_mcp.agent.walk import Visited, block_at
 from workflows_mcp.errors import RequestError
@@ -41,14 +42,8 @@ _REPLACED = Cut(200, 20)
 _EXPRESSION_CHARS = 400
 _STATE_SHARE = 4
 """Beside a step, the state is cut so many times earlier."""
-_CALLED = {"tool": "method", "args": "params"}
-"""What the parameters of an action are called in the definition of a step."""
-_OWN_WORDS = (
-    ("parameters.args", "definition.params"),
-    ("parameters.tool", "definition.method"),
-    ("parameters.", "definition."),
-)
-
+_CALLED = REACTIVE.renamed
+"""What the parameters of an `mcp_call` are called in the definition of a step."""
 _WORDED = ("agent_shell_command", "mcp_call", "user_input", "apply_hints")
 """Types whose instructions say all about the result."""
 _WAIT = "Wait until ALL of them have ended"
@@ -194,7 +189,7 @@ def _step(situation: Situation, action: dict[str, Value], at_work: bool) -> dict
     step: dict[str, Any] = {"id": action["step_id"], "type": kind}
     if visited is not None and (updates := _state_updates(visited)):
         definition["state_update"] = updates[0] if len(updates) == 1 else updates
-    step["instructions"] = _instructions(action)
+    step["instructions"] = REACTIVE.instructions(str(action["instructions"]))
     step["definition"] = definition
     if kind not in _WORDED:
         step["result_schema"] = action["result_schema"]
@@ -208,13 +203,6 @@ def _step(situation: Situation, action: dict[str, Value], at_work: bool) -> dict
 def _visited(situation: Situation, part: Part, step_id: str) -> Visited | None:
     found = (block_at(situation.machine, address) for address in part.meant(step_id))
     return next((it for it in found if it is not None), None)
-
-
-def _instructions(action: dict[str, Value]) -> str:
-    text = str(action["instructions"])
-    for old, new in _OWN_WORDS:
-        text = text.replace(old, new)
-    return text
 
 
 def _state_updates(visited: Visited) -> list[dict[str, Value]]:

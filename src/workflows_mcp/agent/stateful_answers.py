@@ -15,6 +15,7 @@ from typing import Any
 from workflows_mcp.agent.following import Redo
 from workflows_mcp.agent.situation import Situation
 from workflows_mcp.agent.views import FindPlace, answer_about
+from workflows_mcp.agent.vocabulary import STATEFUL
 from workflows_mcp.agent.walk import block_at
 from workflows_mcp.limits import Limits
 from workflows_mcp.steps.registry import StepRegistry
@@ -30,8 +31,9 @@ def step_answer(
     redo: Redo | None = None,
 ) -> dict[str, Any]:
     answer = answer_about(
-        situation, registry, limits, place=place, at_work=True, detail="step", with_result=True, redo=redo
-    )
+        situation, registry, limits, place=place, at_work=True, detail="step", with_result=True, redo=redo,
+        words=STATEFUL,
+    )  # fmt: skip
     return in_stateful_words({**_timer(situation), **answer})
 
 
@@ -50,6 +52,7 @@ def in_stateful_words(answer: dict[str, Any]) -> dict[str, Any]:
     action = {name: it for name, it in action.items() if name != "parameters"} | (
         {"parameters": rest} if rest else {}
     )
+    action["instructions"] = STATEFUL.instructions(str(action["instructions"]), as_before=rest)
     return {**own, **flat, **answer, "action": action}
 
 

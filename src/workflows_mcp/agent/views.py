@@ -20,6 +20,7 @@ from workflows_mcp.agent.previews import Cut, Reader, cut, reader, shortened, wi
 from workflows_mcp.agent.progress import progress_of
 from workflows_mcp.agent.situation import Situation, situation_of
 from workflows_mcp.agent.state_view import run_state
+from workflows_mcp.agent.vocabulary import CORE, Vocabulary
 from workflows_mcp.agent.waiting import why
 from workflows_mcp.agent.walk import block_at
 from workflows_mcp.errors import Place
@@ -67,13 +68,16 @@ def answer_about(
     detail: Detail = "all",
     with_result: bool | None = None,
     redo: Redo | None = None,
+    words: Vocabulary = CORE,
 ) -> dict[str, Any]:
     """`at_work`: also the action of tasks at which sub-agents are at work, for an agent that has lost it.
     `with_result`: what came of it, if it has ended; not for the agent of a task, which has it."""
     actions = actions_of(situation, registry, at_work=at_work, brief=detail != "all")
     if with_result is None:
         with_result = situation.task is None or detail == "all"
-    return within(limits, lambda how: _answer(situation, actions, how, place, detail, with_result, redo))
+    return within(
+        limits, lambda how: _answer(situation, actions, how, place, detail, with_result, redo, words)
+    )
 
 
 def over_answer(workflow_id: str, message: str) -> dict[str, Any]:
@@ -89,6 +93,7 @@ def _answer(
     detail: Detail,
     with_result: bool,
     redo: Redo | None,
+    words: Vocabulary,
 ) -> dict[str, Any]:
     read = reader(situation.part.id)
     answer: dict[str, Any] = {"workflow_id": situation.part.id}
@@ -133,7 +138,7 @@ def _answer(
         error = error_view(situation.machine, place, situation.part)
         if error is not None:
             answer["error"] = error
-    answer["next"] = next_call(situation, actions, redo)
+    answer["next"] = next_call(situation, actions, redo, words)
     handed_out = bool(actions) and actions[0]["type"] in HANDED_OUT
     if detail != "step" and not handed_out and (following := steps_that_follow(situation)):
         answer["next"] += f"; then {following}"
