@@ -9,7 +9,7 @@ from workflows_mcp.agent.paths import format_path, parse_path
 from workflows_mcp.agent.views import run_answer, run_state
 from workflows_mcp.errors import Place, RequestError
 from workflows_mcp.limits import Limits
-from workflows_mcp.machine.events import Answered, CancelRequested, StepDone, StepFailed
+from workflows_mcp.machine.events import Answered, CancelRequested, Parked, Resumed, StepDone, StepFailed
 from workflows_mcp.machine.machine import Machine
 from workflows_mcp.machine.state import Fault
 from workflows_mcp.steps.registry import StepRegistry
@@ -62,6 +62,17 @@ def test_a_running_run_says_what_runs_and_for_how_long(build: Any, registry: Ste
     assert answer["why"].endswith("and 2 more")
     assert "action" not in answer
     assert "outputs" not in answer
+
+
+def test_the_time_for_which_a_run_was_parked_is_not_counted_as_work(
+    build: Any, registry: StepRegistry
+) -> None:
+    machine = build.started(build.plan("busy", build.work("build")), at=NOON)
+    machine.apply(Parked(NOON + 10))
+    machine.apply(Resumed(NOON + 40))
+    machine.apply(Parked(NOON + 45))
+    machine.apply(Resumed(NOON + 60))
+    assert answer_of(machine, registry)["why"] == "running 'build' for 26 s"
 
 
 def test_a_completed_run_has_outputs_and_no_reason_to_wait(build: Any, registry: StepRegistry) -> None:

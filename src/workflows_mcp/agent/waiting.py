@@ -160,7 +160,7 @@ def _asked(step_id: str, frame: Frame, now: float) -> str:
 
 
 def _working(step_id: str, frame: Frame, now: float) -> str:
-    return f"'{step_id}' for {duration(now - frame.since)}"
+    return f"'{step_id}' for {duration(frame.seconds(now))}"
 
 
 def _trying(step_id: str, frame: Frame, now: float) -> str:

@@ -89,7 +89,7 @@ def wait_afresh(machine: Machine, event: Forked) -> None:
         if frame.deadline is None and not begun_anew:
             continue
         later = event.at - frame.since
-        frame.since = event.at
+        frame.since, frame.parked = event.at, 0.0
         frame.deadline = None if frame.deadline is None else frame.deadline + later
         scope, index = machine.locate(address)
         record = scope.scope.records[scope.program.nodes[index].id]

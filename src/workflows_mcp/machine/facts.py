@@ -249,6 +249,7 @@ def resumed(machine: Machine, event: Resumed) -> None:
         own = f"{CONTEXT_FULL}/"  # what they told the user was for the conversation before
         state.messages = [it for it in state.messages if not it.address.startswith(own)]
     for frame in state.frames.values():
+        frame.parked += later
         if frame.deadline is not None:
             frame.deadline += later
     for command in machine.outstanding(event.at, by_user=True):

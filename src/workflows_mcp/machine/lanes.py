@@ -106,7 +106,7 @@ def cleaned_up_first(machine: Machine, address: str, at: float, fault: Fault) ->
     stop_leftovers(machine, scope, at, fault.message)
     frame = machine.state.frames[address]
     if frame.timeout is not None:
-        frame.since, frame.deadline = at, at + frame.timeout
+        frame.since, frame.parked, frame.deadline = at, 0.0, at + frame.timeout
         key = key_of(address, frame.attempt)
         machine.wish(ClearTimer(key))
         machine.wish(SetTimer(key, frame.deadline))

@@ -147,6 +147,12 @@ class Frame(msgspec.Struct, omit_defaults=True):
     """The number of the event that opened it."""
     answered: bool = False
     """Of items that are handed to agents: one of them has answered something."""
+    parked: float = 0.0
+    """For how many seconds of its time the run was parked."""
+
+    def seconds(self, now: float) -> float:
+        """How long it has been under way, without the time for which the run was parked."""
+        return now - self.since - self.parked
 
     def execution(self, address: str) -> Execution:
         """What identifies this execution of the step at `address`."""
