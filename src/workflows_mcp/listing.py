@@ -2,6 +2,7 @@
 
     {"runs": [{"workflow_id": "wf_2", "workflow": "deploy", "status": "pending_action",
                "question": "Release 1.4?", "why": "waiting for your answer to 'approve' since 12:04:31Z",
+               "next": "submit_result(workflow_id='wf_2', step_id='approve', result=…)",
                "started_at": …, "changed_at": …, "forked_from": "wf_1"},
               {"workflow_id": "wf_1", "workflow": "deploy", "status": "failed", "continued_as": "wf_2", …}],
      "more": true}
@@ -12,6 +13,7 @@
 from __future__ import annotations
 
 from workflows_mcp.agent.actions import actions_of
+from workflows_mcp.agent.following import next_call
 from workflows_mcp.agent.previews import shortened
 from workflows_mcp.agent.waiting import why
 from workflows_mcp.driving import Driving
@@ -64,13 +66,17 @@ class Listing:
         entry = _entry(run, situation.status)
         if situation.has_ended or not details:
             return entry
-        if actions := actions_of(situation, self._registry):
+        actions = actions_of(situation, self._registry)
+        if actions:
             given = actions[0]["parameters"]
             text = next(
                 (given[it] for it in ("prompt", "message") if it in given), actions[0]["instructions"]
             )
             entry["question"] = shortened(" ".join(str(text).split()), _QUESTION_CHARS)
-        return entry | {"why": shortened(why(situation), _WHY_CHARS)}
+        return entry | {
+            "why": shortened(why(situation), _WHY_CHARS),
+            "next": next_call(situation, actions),
+        }
 
 
 def _entry(run: RunSummary, status: str) -> dict[str, Value]:

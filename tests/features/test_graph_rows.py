@@ -363,7 +363,10 @@ def test_the_answer_has_one_shape_and_leaves_out_what_is_absent(run: Any) -> Non
     assert ran.answer["workflow"] == "diamond"
     assert ran.answer["progress"] == {"done": 4, "total": 4}
     details = f"get_workflow_state(workflow_id='{ran.answer['workflow_id']}')"
-    assert ran.answer["next"] == f"nothing; {details} has the details"
+    fork = (
+        f"control_workflow(workflow_id='{ran.answer['workflow_id']}', action='fork', step_id=…) redoes a step"
+    )
+    assert ran.answer["next"] == f"nothing; {details} has the details; {fork}"
 
 
 @pytest.mark.rows("X2")

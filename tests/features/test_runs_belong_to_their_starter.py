@@ -188,6 +188,7 @@ def test_the_list_has_every_run_that_has_not_ended_first_with_its_question_and_i
                 assert listed["status"] == said["status"]
             [entry] = [it for it in found["runs"] if it["workflow_id"] == asked]
             assert entry["question"] == "Release?"
+            assert entry["next"].startswith(f"submit_result(workflow_id='{entry['workflow_id']}', step_id=")
 
     asyncio.run(asyncio.wait_for(go(), 60))
 

@@ -47,7 +47,9 @@ def test_each_value_is_sent_once_and_the_next_call_is_named(place: Any) -> None:
         run = await agent.call("submit_result", workflow_id=run_id, result="fine")
         assert run["status"] == "completed"
         assert "state" not in run
-        assert run["next"] == f"nothing; get_workflow_state(workflow_id='{run_id}') has the details"
+        details = f"get_workflow_state(workflow_id='{run_id}') has the details"
+        fork = f"control_workflow(workflow_id='{run_id}', action='fork', step_id=…) redoes a step"
+        assert run["next"] == f"nothing; {details}; {fork}"
 
     place.serve(work)
 

@@ -60,9 +60,10 @@ def _after_the_end(situation: Situation, redo: Redo | None) -> str:
     if situation.task is not None:
         return NOTHING_LEFT + (" and the error" * (situation.status == "failed"))
     run_id = situation.part.id
-    if situation.status == "completed":
-        return f"nothing; get_workflow_state(workflow_id='{run_id}') has the details"
     control = f"control_workflow(workflow_id='{run_id}', action="
+    if situation.status == "completed":
+        details = f"get_workflow_state(workflow_id='{run_id}') has the details"
+        return f"nothing; {details}; {control}'fork', step_id=…) redoes a step"
     if situation.status == "cancelled":
         return f"{control}'retry') continues where it was cancelled"
     ways = [f"{control}'retry') re-runs only what failed"] if redo is None or redo.can_retry else []
