@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -19,6 +21,25 @@ def serve(settings: Settings) -> Serve:
 
 async def state_of(service: Service, run_id: str) -> Any:
     return (await service.state(run_id, paths=["state"]))["values"]["state"]
+
+
+WHO = steps(
+    "{id: look, type: shell, needs_state: [], command: ls}",
+    "{id: list, type: shell, needs_state: [], command: ls, run_on: server}",
+    "{id: ask, type: prompt, needs_state: [], prompt_type: info, message: Done}",
+    "{id: done, type: return, needs_state: [], value: 1}",
+)
+
+
+@pytest.mark.rows("S8")
+def test_the_description_of_a_workflow_says_who_runs_each_step(settings: Settings, workspace: Path) -> None:
+    (workspace / ".workflows" / "who.yaml").write_text(WHO, encoding="utf-8")
+    service = Service.open(settings)
+    [name] = [it.name for it in service.list_workflows() if it.source != "built-in"]
+    described = service.workflow_info(name)["steps"]
+    assert [step.get("by") for step in described] == ["agent", "server", "agent", None]
+    explained = asyncio.run(service.debugging.explain_plan(name, None))["steps"]
+    assert [step.get("by") for step in explained] == ["agent", "server", "agent", None]
 
 
 # State

@@ -261,6 +261,7 @@ def test_a_plan_is_explained_without_running_it(debug: Any) -> None:
         assert steps["list"] == {
             "step_id": "list",
             "type": "shell_command",
+            "by": "server",
             "command": "printf 'a.ts\nb.py\n'",
         }
         assert steps["choose"] == {
@@ -314,6 +315,7 @@ blocks:
         assert explained["steps"][1] == {
             "step_id": "ship",
             "type": "Shell",
+            "by": "server",
             "command": "true",
             "conditions": ["${blocks.ask.outputs.response} == 'yes'"],
             "dependencies": ["ask"],

@@ -73,6 +73,8 @@ def _step(node: Node, plan: Plan, registry: StepRegistry) -> dict[str, Value]:
         step["calls"] = node.do.workflow
     else:
         step["type"] = type_name(node.do, plan.dialect, registry)
+    if isinstance(node.do, Do):
+        step["by"] = node.do.by
     if node.needs:
         step["depends_on"] = [graph.nodes[need.node].id for need in node.needs]
     condition = node.condition

@@ -87,8 +87,8 @@ def _step(
     if node.for_each is not None and node.for_each.agent:
         kind = "parallel_foreach" if plan.dialect == REACTIVE else "foreach"
     said: dict[str, Value] = {"step_id": step_id, "type": kind}
-    if isinstance(node.do, Do) and node.do.by == "agent":
-        said["by"] = "agent"
+    if isinstance(node.do, Do):
+        said["by"] = node.do.by
     if isinstance(node.do, Do) and (command := node.do.inputs.get("command")):
         said["command"] = _short(command)
     if conditions := _conditions(plan, node):
