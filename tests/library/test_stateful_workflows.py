@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -126,6 +127,31 @@ def test_every_file_of_a_codebase_is_looked_at_by_a_sub_agent(agent: Callable[..
     assert handed["parameters"]["agent"] == "@task"
 
 
+@pytest.mark.rows("S16", "S5", "S6", "G22")
+@pytest.mark.parametrize("approved", [True, False])
+def test_the_example_of_a_report_asks_sub_agents_and_the_user_and_writes_the_file(
+    agent: Callable[..., Agent], workspace: Path, approved: bool
+) -> None:
+    questions = ["What do ants eat?", "Where do they live?"]
+    main = agent(
+        divide=f"```json\n{json.dumps(questions)}\n```",
+        research=lambda action: f"An answer to: {action['parameters']['instructions'].splitlines()[0]}",
+        write="# Ants\n\nThey eat {{ crumbs }}.",
+        approve=approved,
+    )
+    answer = main.run("example-research-report", {"topic": "ants", "save_to": "docs/ants.md"})
+    assert answer["status"] == "completed", answer
+    file = workspace / "docs" / "ants.md"
+    assert answer["result"] == {"questions": 2, "saved_to": str(file) if approved else ""}
+    assert file.exists() == approved
+    if approved:
+        assert file.read_text(encoding="utf-8") == "# Ants\n\nThey eat {{ crumbs }}."
+    [handed] = [action for action in main.handed if action["type"] == "parallel_tasks"]
+    assert [task["context"] for task in handed["parameters"]["tasks"]] == questions
+    [asked] = main.parameters("write")
+    assert "## What do ants eat?\nAn answer to: " in asked["instructions"]
+
+
 @pytest.mark.rows("S16", "S5")
 def test_a_codebase_without_files_has_nothing_to_look_at(agent: Callable[..., Agent]) -> None:
     main = agent(find_files={"stdout": "\n", "exit_code": 0}, summarize="Nothing there.")
@@ -234,7 +260,14 @@ def test_a_plan_is_researched_reviewed_and_approved_or_not(
 
 
 @pytest.mark.parametrize(
-    "workflow", ["interactive-planning", "analyze-codebase", "deploy-service", "pr-automation"]
+    "workflow",
+    [
+        "interactive-planning",
+        "analyze-codebase",
+        "deploy-service",
+        "pr-automation",
+        "example-research-report",
+    ],
 )
 def test_the_library_needs_no_tools_that_a_coding_agent_does_not_have(
     settings: Settings, workflow: str
