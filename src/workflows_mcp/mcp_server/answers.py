@@ -16,6 +16,9 @@ class Action(TypedDict, total=False):
     instructions: str
     parameters: dict[str, Any]
     result_schema: dict[str, Any]
+    sub_agent_prompt: str
+    workflow_id: str
+    task: str
 
 
 class RunAnswer(TypedDict):
@@ -24,7 +27,7 @@ class RunAnswer(TypedDict):
 
     workflow_id: str
     status: Status
-    messages: NotRequired[list[str]]
+    messages: NotRequired[list[Any]]
     action: NotRequired[Action]
     more_actions: NotRequired[list[Any]]
     progress: NotRequired[dict[str, Any]]
