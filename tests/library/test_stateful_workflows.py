@@ -139,7 +139,7 @@ def test_the_example_of_a_report_asks_sub_agents_and_the_user_and_writes_the_fil
         write="# Ants\n\nThey eat {{ crumbs }}.",
         approve=approved,
     )
-    answer = main.run("example-research-report", {"topic": "ants", "save_to": "docs/ants.md"})
+    answer = main.run("example-report", {"topic": "ants", "save_to": "docs/ants.md"})
     assert answer["status"] == "completed", answer
     file = workspace / "docs" / "ants.md"
     assert answer["result"] == {"questions": 2, "saved_to": str(file) if approved else ""}
@@ -266,7 +266,7 @@ def test_a_plan_is_researched_reviewed_and_approved_or_not(
         "analyze-codebase",
         "deploy-service",
         "pr-automation",
-        "example-research-report",
+        "example-report",
     ],
 )
 def test_the_library_needs_no_tools_that_a_coding_agent_does_not_have(
