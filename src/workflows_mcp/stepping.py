@@ -217,18 +217,18 @@ class Stepping:
         Where the workflow has steps for a full context and that is the reason, they run, and the run is
         parked; with `park`, it is parked in any case."""
         run_id = run_of(workflow_id)
-        made: list[Marked | ContextFull] = []
+        made: list[Mark] = []
 
         def marked(machine: Machine, now: float) -> Event:
             clean, step = self._cleaned(machine), step_id or _asked_first(machine, self._now())
             plan = machine.plan_named(machine.state.workflow)
             full = park or (bool(plan.on_context_full) and "context" in reason.lower())
-            made[:] = [(ContextFull if full else Marked)(now, clean(reason), clean(step))]
-            return made[0]
+            made[:] = [Mark(machine.state.events, now, clean(reason), clean(step))]
+            return (ContextFull if full else Marked)(now, made[0].reason, made[0].step)
 
         await self._engine.send(run_id, marked)
         machine = await self._engine.view(run_id)
-        mark = next(it for it in reversed(machine.state.marks) if _is_of(it, made[0]))
+        mark = next(it for it in machine.state.marks if _follows(it, made[0]))
         checkpoint_id = str(CheckpointId(run_id, mark.event))
         own = f"{CONTEXT_FULL}/"
         told = [it.text for it in machine.state.messages if it.address.startswith(own)]
@@ -403,8 +403,9 @@ def _asked_first(machine: Machine, now: float) -> str:
     return question_id(machine.state, situation.part, asked[0]) if asked else ""
 
 
-def _is_of(mark: Mark, event: Marked | ContextFull) -> bool:
-    return (mark.at, mark.reason, mark.step) == (event.at, event.reason, event.step)
+def _follows(mark: Mark, asked: Mark) -> bool:
+    """Whether a mark is the one that was asked for. The engine decides the time at which it is made."""
+    return (mark.reason, mark.step) == (asked.reason, asked.step) and mark.event > asked.event
 
 
 def _last_checkpoint(situation: Situation, said: Said) -> dict[str, Value]:

@@ -4,16 +4,18 @@ whole, and of a conversation that gets too long."""
 from __future__ import annotations
 
 import asyncio
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
+from support.engines import address_of
 from support.fragments import inside, piece, workflow
 from support.programs import Programs
 from support.reactive_agents import MESSAGE, played
 from workflows_mcp.errors import NotExpected
 from workflows_mcp.service import Service
-from workflows_mcp.settings import Settings
+from workflows_mcp.settings import Settings, TemporalSettings
 
 STEP_ERRORS = r"""
 # Shell command errors
@@ -375,6 +377,16 @@ def test_a_workflow_says_what_going_on_after_a_failure_means(
 # Conversations
 
 
+@pytest.fixture(params=["embedded", "temporal"])
+def on_engine(request: pytest.FixtureRequest, settings: Settings) -> Settings:
+    """The settings, once for each engine."""
+    address = address_of(request.param, request)
+    if address is None:
+        return settings
+    temporal = TemporalSettings(host=address.host, task_queue=address.task_queue)
+    return replace(settings, engine="temporal", temporal=temporal)
+
+
 @pytest.mark.rows("R14", "R22")
 def test_a_checkpoint_is_made_by_the_server_the_user_is_told_and_the_run_ends(settings: Settings) -> None:
     part = piece(LONG_CONVERSATIONS, "Example in orchestrator loop")
@@ -394,10 +406,10 @@ STATE = "default_state: {raw: {files: [a, b]}}\nstate_schema: {computed: {count:
 @pytest.mark.rows("R22")
 @pytest.mark.parametrize("reported_by", ["workflow_checkpoint", "control_workflow"])
 def test_a_full_context_runs_its_steps_and_parks_the_run_until_it_is_resumed(
-    reported_by: str, settings: Settings
+    reported_by: str, on_engine: Settings
 ) -> None:
     async def go() -> None:
-        async with Service.open(settings) as service:
+        async with Service.open(on_engine) as service:
             answer = await service.start(text=workflow(ASKED + AFTER, LONG_CONVERSATIONS, STATE))
             run_id = answer["workflow_id"]
             assert answer["action"]["step_id"] == "lint"
@@ -439,7 +451,7 @@ def test_a_full_context_runs_its_steps_and_parks_the_run_until_it_is_resumed(
     ],
 )
 def test_the_workflow_chooses_what_the_answer_to_a_resume_contains(
-    says: dict[str, str], parts: set[str], settings: Settings
+    says: dict[str, str], parts: set[str], on_engine: Settings
 ) -> None:
     text = LONG_CONVERSATIONS
     for old, new in says.items():
@@ -447,7 +459,7 @@ def test_the_workflow_chooses_what_the_answer_to_a_resume_contains(
         text = text.replace(old, new)
 
     async def go() -> None:
-        async with Service.open(settings) as service:
+        async with Service.open(on_engine) as service:
             answer = await service.start(text=workflow(ASKED, text, STATE))
             await service.context_full(answer["workflow_id"])
             resumed = await service.stepping.resume(answer["workflow_id"], 30.0)
@@ -463,12 +475,12 @@ def test_the_workflow_chooses_what_the_answer_to_a_resume_contains(
 
 @pytest.mark.rows("R22")
 def test_steps_for_a_full_context_that_the_agent_carries_out_come_before_the_run_is_parked(
-    settings: Settings,
+    on_engine: Settings,
 ) -> None:
     handler = "on_high_context_usage: {steps: [{id: save, type: mcp_call, method: save_notes}]}"
 
     async def go() -> None:
-        async with Service.open(settings) as service:
+        async with Service.open(on_engine) as service:
             answer = await service.start(text=workflow(ASKED + AFTER, handler))
             run_id = answer["workflow_id"]
             await service.context_full(run_id)
