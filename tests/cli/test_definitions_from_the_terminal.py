@@ -1,11 +1,13 @@
 from __future__ import annotations
 
+import re
 import subprocess
 import sys
 from typing import Any
 
 import pytest
 
+from support.screen import Screen
 from workflows_mcp import __version__
 
 GOOD = """\
@@ -38,6 +40,25 @@ def test_list_shows_built_in_and_own_workflows_with_their_source(terminal: Any) 
     assert [item["name"] for item in data["workflows"]] == ["good"]
     assert data["workflows"][0]["source"] == str(terminal.workspace / ".workflows")
     assert terminal.run("list", "well").out.startswith("good")
+
+
+def test_the_list_has_a_line_for_each_workflow_with_the_first_sentence_that_fits_a_terminal(
+    terminal: Any,
+) -> None:
+    first = "It does what it says, " + "and then it does it again, " * 3 + "and that is all."
+    text = GOOD.replace("good", "zz").replace("All is well", f"|\n  {first}\n  It also sings.")
+    terminal.write(".workflows/zz.yaml", text)
+    (line,) = [line for line in terminal.run("list").out.splitlines() if line.startswith("zz ")]
+    assert line.endswith(first), "a program gets all of the sentence"
+    terminal.environment["COLUMNS"] = "80"
+    terminal.command = ["sh", "-c", 'exec "$0" "$@" >&2', *terminal.command]
+    screen = Screen(terminal, "list")
+    screen.wait_for("\nzz ")
+    screen.wait_for("…\r\n", after="\nzz ")
+    assert screen.end() == (0, "")
+    lines = screen.shown.splitlines()
+    assert max(map(len, lines)) == 80
+    assert re.match(r"zz +\./\.workflows  It does what it says, ", lines[-1])
 
 
 def test_a_broken_file_is_listed_with_the_command_that_says_why(terminal: Any) -> None:

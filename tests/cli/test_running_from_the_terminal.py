@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import asyncio
 import re
 import signal
 import subprocess
@@ -10,6 +11,8 @@ import psutil
 import pytest
 
 from support.screen import Screen
+from workflows_mcp.service import Service
+from workflows_mcp.settings import Settings
 
 BUILD = """\
 name: build
@@ -439,6 +442,25 @@ def test_a_run_is_named_by_the_first_characters_of_its_id(terminal: Any) -> None
     length = next(n for n in range(4, 16) if first[:n] != second[:n])
     for name in (first[:length], first[3:length]):
         assert terminal.run("show", name, "--json").data["workflow_id"] == first
+
+
+def test_a_beginning_that_several_ids_have_is_refused_with_these_ids(terminal: Any) -> None:
+    text = "name: hi\nblocks:\n  - {id: hi, type: RenderTemplate, inputs: {template: hi}}\n"
+
+    async def runs() -> list[str]:
+        async with Service.open(Settings(workspace=terminal.workspace, home=terminal.home)) as service:
+            return [(await service.start(text=text))["workflow_id"] for _ in range(17)]
+
+    alike: dict[str, list[str]] = {}
+    for run_id in asyncio.run(runs()):  # there are 16 first characters
+        alike.setdefault(run_id[:4], []).append(run_id)
+    beginning, ids = max(alike.items(), key=lambda item: len(item[1]))
+    for word in ("show", "cancel", "answer"):
+        said = terminal.run(word, beginning)
+        assert said.code == 2
+        assert f"the ids of {len(ids)} runs begin with '{beginning}'" in said.err
+        assert any(run_id in said.err for run_id in ids)
+        assert "write more of it" in said.err
 
 
 def test_what_a_run_of_another_project_is_can_be_seen_in_the_list(terminal: Any) -> None:

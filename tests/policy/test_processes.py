@@ -20,8 +20,12 @@ from workflows_mcp.policy.leftovers import MARK, end_leftovers
 from workflows_mcp.policy.processes import Finished, Kept, Killed, OutputTooLarge, run_process
 
 
+KEY = f"run-{os.getpid()}/step"
+"""No other process that runs tests at the same time ends what has this key."""
+
+
 async def run(
-    script: str, *, key: str = "key", capture: bool = True, keep: int = 1024 * 1024, truncate: bool = False
+    script: str, *, key: str = KEY, capture: bool = True, keep: int = 1024 * 1024, truncate: bool = False
 ) -> Finished:
     return await run_process(
         ["/bin/sh", "-c", script],
@@ -318,7 +322,7 @@ def test_a_command_that_cannot_be_started_is_a_clear_error(tmp_path: Path) -> No
             arguments,
             directory=Path("/"),
             environment=environment or {},
-            key="key",
+            key=KEY,
             capture=True,
             keep_bytes=1000,
             setting="",
@@ -376,11 +380,11 @@ def test_an_orphan_that_has_emptied_its_environment_is_ended_too(tmp_path: Path,
     script = f"(env -i setsid /bin/sh -c '{orphan}' </dev/null >/dev/null 2>&1 &); sleep 1000"
 
     async def cancelled() -> int:
-        task = asyncio.create_task(run(script, key="run/step"))
+        task = asyncio.create_task(run(script, key=KEY))
         [pid] = await asyncio.to_thread(pids_in, pids, 1)
         if killed_server:
             assert end_leftovers(["another/step"]) == 0
-            assert await asyncio.to_thread(end_leftovers, ["run/step"]) >= 2
+            assert await asyncio.to_thread(end_leftovers, [KEY]) >= 2
             await task
         else:
             task.cancel()

@@ -27,9 +27,9 @@ class Screen:
         os.close(inside)
         self.shown = ""
 
-    def wait_for(self, text: str, seconds: float = 20.0) -> None:
+    def wait_for(self, text: str, seconds: float = 20.0, *, after: str = "") -> None:
         until = time.monotonic() + seconds
-        while text not in self.shown:
+        while text not in self.shown.rpartition(after or "\0")[2]:
             ready, _, _ = select.select([self.controller], [], [], max(until - time.monotonic(), 0))
             assert ready, f"never saw {text!r} in {self.shown!r}"
             try:
