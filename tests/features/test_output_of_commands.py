@@ -111,6 +111,7 @@ WAITS = """
 name: waits
 blocks:
   - {id: build, type: Shell, inputs: {command: "echo compiling; until [ -f go ]; do sleep 0.02; done; echo done"}}
+  - {id: ask, type: Prompt, depends_on: [build], inputs: {prompt: "And now?"}}
 """
 
 
@@ -134,7 +135,7 @@ def test_what_a_running_step_prints_is_heard_here_told_as_progress_and_seen_by_a
                     await asyncio.sleep(0.01)
                 with told(tell):
                     answer = await service.status(run, wait_seconds=60)
-            assert answer["status"] == "completed"
+            assert answer["status"] == "pending_action"
             assert heard[-1] == "build: done"
             assert any(doing.endswith("compiling") for doing in told_of)
             assert service.live.lines(run) == other.live.lines(run) == [], (

@@ -7,6 +7,7 @@ import errno
 import os
 import signal
 import subprocess
+import threading
 import time
 from pathlib import Path
 from typing import Any
@@ -17,7 +18,7 @@ import pytest
 from workflows_mcp.errors import StepError
 from workflows_mcp.policy import leftovers, processes
 from workflows_mcp.policy.leftovers import MARK, end_leftovers
-from workflows_mcp.policy.processes import Finished, Kept, Killed, OutputTooLarge, run_process
+from workflows_mcp.policy.processes import Finished, Kept, Killed, OutputTooLarge, Trim, run_process
 
 
 KEY = f"run-{os.getpid()}/step"
@@ -25,7 +26,13 @@ KEY = f"run-{os.getpid()}/step"
 
 
 async def run(
-    script: str, *, key: str = KEY, capture: bool = True, keep: int = 1024 * 1024, truncate: bool = False
+    script: str,
+    *,
+    key: str = KEY,
+    capture: bool = True,
+    keep: int = 1024 * 1024,
+    truncate: bool = False,
+    trim: Trim | None = None,
 ) -> Finished:
     return await run_process(
         ["/bin/sh", "-c", script],
@@ -36,6 +43,7 @@ async def run(
         keep_bytes=keep,
         setting="WORKFLOWS_LIMIT_CAPTURED_BYTES",
         truncate=truncate,
+        trim=trim,
     )
 
 
@@ -156,6 +164,23 @@ def test_much_output_neither_blocks_nor_slows_the_loop() -> None:
     assert len(finished.stdout) < 1_050_000
     assert seconds < 5
     assert longest < 0.5
+
+
+def test_much_output_is_trimmed_at_its_cut_beside_the_event_loop() -> None:
+    """Meanwhile other runs go on."""
+    threads: list[int] = []
+
+    class Noting:
+        def end_of_cut(self, text: str, least: int = 1) -> str:
+            threads.append(threading.get_ident())
+            return text[:-8]
+
+    finished = asyncio.run(
+        run("head -c 400000 /dev/zero | tr '\\0' x", keep=300_000, truncate=True, trim=Noting())
+    )
+    assert finished.stdout == "x" * 299_992
+    assert threads
+    assert threading.get_ident() not in threads
 
 
 def test_characters_stay_whole_where_output_was_cut() -> None:
