@@ -20,7 +20,6 @@ from workflows_mcp.policy import leftovers, processes
 from workflows_mcp.policy.leftovers import MARK, end_leftovers
 from workflows_mcp.policy.processes import Finished, Kept, Killed, OutputTooLarge, Trim, run_process
 
-
 KEY = f"run-{os.getpid()}/step"
 """No other process that runs tests at the same time ends what has this key."""
 
