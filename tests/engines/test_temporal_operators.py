@@ -16,6 +16,7 @@ pytest.importorskip("temporalio", reason="temporalio is not installed: pip insta
 from msgspec import msgpack
 from msgspec.msgpack import Ext
 from temporalio.api.common.v1 import Payload
+from temporalio.api.enums.v1 import IndexedValueType
 from temporalio.api.operatorservice.v1 import ListSearchAttributesResponse
 from temporalio.api.sdk.v1 import WorkflowMetadata
 from temporalio.client import Client, WorkflowExecutionStatus
@@ -356,7 +357,7 @@ def test_the_next_history_of_a_long_run_is_found_and_shown_as_the_first_was(
     go(work())
 
 
-@pytest.mark.parametrize("refuses", ["list_search_attributes", "add_search_attributes", "start"])
+@pytest.mark.parametrize("refuses", ["list_search_attributes", "add_search_attributes", "start", "type"])
 def test_a_server_that_lets_nobody_add_search_attributes_runs_workflows_all_the_same(
     tmp_path: Path,
     temporal_address: Address,
@@ -370,6 +371,11 @@ def test_a_server_that_lets_nobody_add_search_attributes_runs_workflows_all_the_
     async def none(*_: Any, **__: Any) -> ListSearchAttributesResponse:
         return ListSearchAttributesResponse()
 
+    async def as_text(*_: Any, **__: Any) -> ListSearchAttributesResponse:
+        text = IndexedValueType.INDEXED_VALUE_TYPE_TEXT
+        known = {attributes.NAME.name: text, attributes.STATUS.name: text}
+        return ListSearchAttributesResponse(custom_attributes=known)
+
     async def done(*_: Any, **__: Any) -> None:
         return None
 
@@ -377,6 +383,8 @@ def test_a_server_that_lets_nobody_add_search_attributes_runs_workflows_all_the_
         monkeypatch.setattr(attributes, "NAME", SearchAttributeKey.for_keyword("WorkflowsUnknown"))
         monkeypatch.setattr(OperatorService, "list_search_attributes", none, raising=False)
         monkeypatch.setattr(OperatorService, "add_search_attributes", done, raising=False)
+    elif refuses == "type":
+        monkeypatch.setattr(OperatorService, "list_search_attributes", as_text, raising=False)
     else:
         monkeypatch.setattr(OperatorService, "list_search_attributes", none, raising=False)
         monkeypatch.setattr(OperatorService, refuses, refused, raising=False)
@@ -396,3 +404,28 @@ def test_a_server_that_lets_nobody_add_search_attributes_runs_workflows_all_the_
     assert len(said) == 1, "once for a process"
     assert "\n" not in said[0]
     assert "temporal operator search-attribute create" in said[0]
+
+
+def test_search_attributes_that_another_process_has_just_added_are_used(
+    tmp_path: Path,
+    temporal_address: Address,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    async def none(*_: Any, **__: Any) -> ListSearchAttributesResponse:
+        return ListSearchAttributesResponse()
+
+    async def exists(*_: Any, **__: Any) -> Any:
+        raise RPCError("It is there already.", RPCStatusCode.ALREADY_EXISTS, b"")
+
+    async def work() -> None:
+        client = await connect(temporal_address)
+        assert await attributes.are_known(client)
+        monkeypatch.setattr(OperatorService, "list_search_attributes", none, raising=False)
+        monkeypatch.setattr(OperatorService, "add_search_attributes", exists, raising=False)
+        async with Service.open(settings_of(tmp_path, temporal_address)) as service:
+            run_id = await complete(service)
+            await found_by(client, temporal_address, "WorkflowsStatus = 'completed'", run_id)
+
+    go(work())
+    assert [it for it in caplog.records if it.name == attributes.__name__] == []

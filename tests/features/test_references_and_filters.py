@@ -142,7 +142,10 @@ def test_what_cannot_fit_an_input_of_a_called_workflow_is_said_at_load(run: Run)
 
 
 @pytest.mark.rows("G26")
-@pytest.mark.parametrize(("retry", "tries"), [("{attempts: 2, delay: 0}", 2), ("{retries: 2, delay: 0}", 3)])
+@pytest.mark.parametrize(
+    ("retry", "tries"),
+    [("{attempts: 2, delay: 0}", 2), ("{retries: 2, delay: 0}", 3), ("2", 2)],
+)
 def test_attempts_count_all_tries_and_retries_those_after_the_first(run: Run, retry: str, tries: int) -> None:
     ran = run(
         "blocks:\n  - {id: a, type: Shell, on_failure: continue, "
@@ -150,3 +153,19 @@ def test_attempts_count_all_tries_and_retries_those_after_the_first(run: Run, re
         "outputs: {tries: '${blocks.a.metadata.attempts}'}\n"
     )
     assert ran.answer["outputs"] == {"tries": tries}
+
+
+@pytest.mark.rows("X7")
+@pytest.mark.parametrize(
+    ("retry", "hint"),
+    [
+        ("[2]", "e.g. retry: 3, three tries in all"),
+        ("{attempts: 0}", "it counts all tries: attempts: 3 is the first and two more"),
+        ("{attempts: 2, retries: 1}", "attempts counts all tries, retries those after the first: keep one"),
+    ],
+)
+def test_a_wrong_retry_says_what_is_counted(run: Run, retry: str, hint: str) -> None:
+    text = f"blocks: [{{id: a, type: Shell, retry: {retry}, inputs: {{command: 'true'}}}}]\n"
+    with pytest.raises(DefinitionError) as refused:
+        run(text)
+    assert hint in refused.value.problems[0].hint

@@ -76,8 +76,19 @@ def test_a_prompt_asks_for_yes_or_no_and_for_one_of_its_choices(
                 "prompt": "Where to?",
                 "choices": ["staging", "production"],
             }
+            refused = await agent.refused("submit_result", workflow_id=run["workflow_id"], result="mars")
+            assert "ask the user again" in refused
             run = await agent.call("submit_result", workflow_id=run["workflow_id"], result="Production")
         assert run["outputs"] == {"approved": approved, "where": "production" if approved else ""}
+
+    place.serve(work)
+
+
+def test_a_prompt_has_choices_or_asks_for_yes_or_no(place: Any) -> None:
+    async def work(agent: Any) -> None:
+        text = ASKING.replace("choices: [", "confirm: true, choices: [")
+        found = await agent.call("validate_workflow_yaml", yaml_content=text)
+        assert "'choices' and 'confirm' exclude each other" in found["problems"][0]["message"]
 
     place.serve(work)
 
@@ -113,5 +124,92 @@ def test_the_status_of_a_run_that_waits_says_what_follows_with_its_condition(pla
         status = await agent.call("get_workflow_status", workflow_id=run["workflow_id"])
         assert status["next"].endswith("then 'where' if ${blocks.approve.outputs.confirmed}")
         assert status["progress"] == {"done": 0, "total": 2}
+
+    place.serve(work)
+
+
+TWO = """\
+name: two
+blocks:
+  - {id: one, type: Prompt, inputs: {prompt: One?}}
+  - {id: other, type: Prompt, inputs: {prompt: Other?}}
+"""
+WORKING = """\
+name: working
+blocks:
+  - {id: work, type: Shell, inputs: {command: "until [ -f go ]; do sleep 0.02; done"}}
+"""
+HOPELESS = """\
+name: hopeless
+inputs: {n: {type: any, default: {}}}
+blocks:
+  - {id: x, type: Shell, inputs: {command: "echo ${inputs.n.no}"}}
+"""
+STEPS = """\
+name: steps
+initial_state: {n: 1, seen: []}
+steps:
+  - {id: ask, type: prompt, needs_state: [], message: "Go on?", prompt_type: confirm}
+  - id: many
+    type: condition
+    needs_state: [n]
+    if: "{{ state.n > 1 }}"
+    then: [{id: all, type: wait, needs_state: [], duration_seconds: 1}]
+  - {id: each, type: foreach, needs_state: [], items: [1, 2], task: one, agent: "@task", output_to: seen}
+tasks:
+  one:
+    inputs: {n: number}
+    steps:
+      - {id: look, type: delegate, needs_state: [], instructions: Look}
+      - {id: stop, type: fail, needs_state: [], message: "no way"}
+"""
+
+
+def test_next_is_the_exact_call_however_a_run_stands(place: Any) -> None:
+    async def work(agent: Any) -> None:
+        run = await agent.call("start_workflow", yaml=TWO)
+        about = f"workflow_id='{run['workflow_id']}'"
+        first = f"submit_result({about}, step_id='one', result=…)"
+        assert run["next"] == f"{first}, and so for each of more_actions"
+        run = await agent.call(
+            "control_workflow", workflow_id=run["workflow_id"], action="context_full", reason="full"
+        )
+        assert (run["status"], run["next"]) == ("waiting", f"control_workflow({about}, action='resume')")
+        run = await agent.call("control_workflow", workflow_id=run["workflow_id"], action="resume")
+        run = await agent.call("submit_result", workflow_id=run["workflow_id"], step_id="one", result="1")
+        assert run["next"] == f"submit_result({about}, step_id='other', result=…)"
+        run = await agent.call("control_workflow", workflow_id=run["workflow_id"], action="cancel")
+        assert run["next"] == f"control_workflow({about}, action='retry') continues where it was cancelled"
+
+        run = await agent.call("start_workflow", yaml=WORKING, wait_seconds=0)
+        assert run["next"] == f"get_workflow_status(workflow_id='{run['workflow_id']}') waits for it"
+        (place.workspace / "go").touch()
+        run = await agent.call("start_workflow", yaml=HOPELESS)
+        assert (run["status"], run["next"]) == (
+            "failed",
+            "fix the workflow or its inputs, and start it again",
+        )
+
+    place.serve(work)
+
+
+def test_next_in_a_sequence_and_for_the_agent_of_a_task_and_the_prompt_is_sent_once(place: Any) -> None:
+    async def work(agent: Any) -> None:
+        run = await agent.call("start_workflow", yaml=STEPS)
+        run_id = run["workflow_id"]
+        status = await agent.call("get_workflow_status", workflow_id=run_id)
+        assert status["next"].endswith("; then 'many' if {{ state.n > 1 }}")
+        run = await agent.call("submit_result", workflow_id=run_id, result="yes")
+        action = run["action"]
+        prompt = action["sub_agent_prompt"]
+        task = action["parameters"]["tasks"][0]["workflow_id"]
+        its = await agent.call("get_next_step", workflow_id=task)
+        assert its["action"]["step_id"] == "look"
+        status = (await agent.call("get_workflow_status", workflow_id=run_id))["action"]
+        assert "sub_agent_prompt" not in status
+        assert "As before, with the same prompt (get_next_step shows it again)" in status["instructions"]
+        assert (await agent.call("get_next_step", workflow_id=run_id))["action"]["sub_agent_prompt"] == prompt
+        its = await agent.call("submit_result", workflow_id=task, result="seen")
+        assert (its["status"], its["next"]) == ("failed", "nothing: reply with the status and the error")
 
     place.serve(work)
