@@ -610,6 +610,7 @@ def test_a_step_has_its_parameters_beside_its_id_until_it_is_complete() -> None:
     assert list(said)[:3] == ["step_id", "type", "prompt"]
     assert (said["step_id"], said["type"], said["prompt"]) == ("read", "prompt", "what of ants?")
     assert said["action"]["step_id"] == "read"
+    assert "parameters" not in said["action"]
     assert said["status"] == "pending_action"
     submit(machine, "wf_1.each.0", "a")
     submit(machine, "wf_1.each.0", "b")

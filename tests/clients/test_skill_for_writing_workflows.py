@@ -280,6 +280,39 @@ def test_the_skill_names_no_key_tool_or_field_that_there_is_not() -> None:
     assert named - known == set()
 
 
+SHOWN = {
+    "Graph": ("for_each: ", "confirm: true", ".outputs.confirmed", "condition: ", "type: Shell"),
+    "Stateful": (
+        "type: delegate",
+        "type: foreach",
+        "task: ",
+        "tasks:",
+        "timeout: ",
+        "on_timeout: ",
+        "choices: [",
+    ),
+    "Reactive": ("type: while", "max_iterations: ", "sub_agent_task: ", "sub_agent_tasks:", "choices: ["),
+}
+
+
+@pytest.mark.parametrize("section", SHOWN)
+def test_an_example_shows_what_a_model_would_have_to_guess(section: str) -> None:
+    assert [it for it in SHOWN[section] if it not in EXAMPLES[section]] == []
+
+
+def test_the_skill_says_how_to_read_a_definition_in_each_toolset() -> None:
+    for way in ("`definition: true`", "`workflow_load_definition`"):
+        assert way in SECTIONS["The loop"]
+
+
+def test_every_workflow_that_we_show_has_one_spelling_of_choices_and_asks_for_yes_with_confirm() -> None:
+    ours = [*ROOT.glob("examples/**/*.yaml"), *ROOT.glob("src/workflows_mcp/library/templates/**/*.yaml")]
+    assert len(ours) > 20
+    texts = {path.name: path.read_text(encoding="utf-8") for path in ours} | EXAMPLES
+    other = re.compile(r"^ *options:|[{,] *options:|response *==|response *in ", re.M)
+    assert [name for name, text in texts.items() if other.search(text)] == []
+
+
 def test_the_head_of_the_skill_is_what_clients_read() -> None:
     _, head, _ = TEXT.split("---\n", 2)
     above = yaml.safe_load(head)

@@ -17,7 +17,10 @@ blocks:
     depends_on: [approve]
     condition: ${blocks.approve.outputs.confirmed}
     inputs: {prompt: "Where to?", choices: [staging, production]}
-outputs: {approved: "${blocks.approve.outputs.confirmed}", where: "${blocks.where.outputs.response}"}
+outputs:
+  approved: ${blocks.approve.outputs.confirmed}
+  said: ${blocks.approve.outputs.response}
+  where: ${blocks.where.outputs.response}
 """
 CALLING = """\
 name: calling
@@ -41,6 +44,7 @@ def test_each_value_is_sent_once_and_the_next_call_is_named(place: Any) -> None:
         run_id = run["workflow_id"]
         assert run["action"]["parameters"] == {"tool": "web_search", "args": {"query": "ants"}}
         assert set(run) == {"workflow_id", "status", "action", "next"}
+        assert set(run["action"]) == {"step_id", "type", "instructions", "parameters"}
         assert run["next"] == f"submit_result(workflow_id='{run_id}', step_id='look', result=…)"
         run = await agent.call("submit_result", workflow_id=run_id, result="many legs")
         assert run["action"]["parameters"] == {"instructions": "Judge many legs", "agent": "@reviewer"}
@@ -79,7 +83,11 @@ def test_a_prompt_asks_for_yes_or_no_and_for_one_of_its_choices(
             refused = await agent.refused("submit_result", workflow_id=run["workflow_id"], result="mars")
             assert "ask the user again" in refused
             run = await agent.call("submit_result", workflow_id=run["workflow_id"], result="Production")
-        assert run["outputs"] == {"approved": approved, "where": "production" if approved else ""}
+        assert run["outputs"] == {
+            "approved": approved,
+            "said": "yes" if approved else "no",
+            "where": "production" if approved else "",
+        }
 
     place.serve(work)
 
