@@ -97,6 +97,12 @@ def test_a_prompt_has_choices_or_asks_for_yes_or_no(place: Any) -> None:
         text = ASKING.replace("choices: [", "confirm: true, choices: [")
         found = await agent.call("validate_workflow_yaml", yaml_content=text)
         assert "'choices' and 'confirm' exclude each other" in found["problems"][0]["message"]
+        for name in ("choices", "options", "enum"):  # the old names are understood
+            one = (
+                f"name: one\nblocks: [{{id: a, type: Prompt, inputs: {{prompt: Which?, {name}: [x, y]}}}}]\n"
+            )
+            run = await agent.call("start_workflow", yaml=one)
+            assert run["action"]["parameters"] == {"prompt": "Which?", "choices": ["x", "y"]}
 
     place.serve(work)
 
