@@ -354,16 +354,21 @@ class Service:
     ) -> Answer:
         """Do a step again, in a new run that keeps all that does not depend on it. A run that waits for an
         agent, or is parked, is superseded by the new one and cancelled, unless it is to be kept."""
-        old = (await self._engine.view(run_of(workflow_id))).state
+        run_id = run_of(workflow_id)
+        old = (await self._engine.view(run_id)).state
         waits = old.status == "running" and (asks(old) or old.parked is not None)
         made = await self._redoing.fork(workflow_id, step_id, request_id=request_id)
         if waits and not keep:
             with suppress(NotExpected):  # it has ended meanwhile
                 await self._engine.send(
-                    run_of(workflow_id),
-                    lambda machine, now: CancelRequested(now, f"superseded by {made}", made),
+                    run_id, lambda machine, now: CancelRequested(now, f"superseded by {made}", made)
                 )
-        return await self._made_of_another(made, wait_seconds, detail)
+        answer = await self._made_of_another(made, wait_seconds, detail)
+        if waits and keep:
+            end = f"control_workflow(workflow_id='{run_id}', action='cancel')"
+            said = f"The run {run_id} waits as before; to end it: {end}."
+            answer["messages"] = [said, *answer.get("messages", ())]
+        return answer
 
     async def _made_of_another(self, run_id: str, wait_seconds: float, detail: Detail) -> Answer:
         await self._engine.carry_on(run_id)

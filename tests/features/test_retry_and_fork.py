@@ -339,6 +339,8 @@ def test_what_is_under_way_or_was_cut_off_by_a_cancel_can_be_forked_from(place: 
         run = (await service.start(text=SHIP))["workflow_id"]
         beside = await service.fork(run, "ask", keep=True)
         assert beside["action"]["step_id"] == "ask"
+        end = f"control_workflow(workflow_id='{run}', action='cancel')"
+        assert beside["messages"] == [f"The run {run} waits as before; to end it: {end}."]
         await service.submit(run, "yes")
         assert (await service.status(beside["workflow_id"]))["status"] == "pending_action"
         await service.cancel(beside["workflow_id"])
