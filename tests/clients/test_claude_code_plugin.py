@@ -140,6 +140,8 @@ def test_sub_agents_are_told_the_same_by_the_plugin_and_by_the_server() -> None:
     assert "tools" not in above, "a task can need any tool"
     assert "get_next_step" in SUB_AGENT_PROMPT
     assert "the call in `next`" in SUB_AGENT_PROMPT
+    for said in (SUB_AGENT_PROMPT, " ".join(text.split())):
+        assert "ou cannot ask the user: if a step cannot be done, or is for the user, submit" in said
     for name in ("get_next_step", "submit_result", "get_workflow_status"):
         assert f"`{name}`" in text
     for placeholder in ("{workflow_id}", "{input}"):

@@ -139,6 +139,13 @@ on_resume:
     - historical data
     - completed task details
 """
+LOADED = """\
+  load_from_checkpoint:
+    - workflow_metadata
+    - computed_field_definitions
+    - current raw state
+    - pending tasks
+"""
 BROKEN: dict[str, Any] = {"is_error": True, "error": "no such tool"}
 AFTER = '- {id: after, type: user_message, message: "it goes on"}\n'
 
@@ -448,6 +455,7 @@ def test_a_full_context_runs_its_steps_and_parks_the_run_until_it_is_resumed(
             {"- current raw state": "- completed task details"},
             {"workflow_metadata", "computed_field_definitions"},
         ),
+        ({LOADED: "", "- historical data": "- computed state"}, {"state"}),
     ],
 )
 def test_the_workflow_chooses_what_the_answer_to_a_resume_contains(

@@ -227,3 +227,38 @@ def test_next_in_a_sequence_and_for_the_agent_of_a_task_and_the_prompt_is_sent_o
         assert (its["status"], its["next"]) == ("failed", "nothing: reply with the status and the error")
 
     place.serve(work)
+
+
+ROUNDS = """\
+name: rounds
+default_state: {raw: {n: 0}}
+steps:
+  - id: each
+    type: foreach
+    items: [a, b]
+    steps:
+      - id: fix
+        type: while
+        condition: "{{ n < 2 }}"
+        max_iterations: 5
+        body:
+          - {id: ask, type: user_input, prompt: "And now?", state_update: {path: raw.last}}
+          - {id: count, type: state_update, path: raw.n, operation: increment}
+      - {id: reset, type: state_update, path: raw.n, value: 0}
+"""
+
+
+def test_progress_says_which_round_of_which_loop_it_is_and_counts_a_step_once(place: Any) -> None:
+    async def work(agent: Any) -> None:
+        run = await agent.call("start_workflow", yaml=ROUNDS)
+        seen = []
+        for item, count in ((1, 1), (1, 2), (2, 1), (2, 2)):
+            status = await agent.call("get_workflow_status", workflow_id=run["workflow_id"])
+            loops = f"item {item} of 2 of 'each', round {count} of at most 5 of 'fix'"
+            assert status["progress"]["loop"] == loops
+            seen.append(status["progress"]["total"])
+            run = await agent.call("submit_result", workflow_id=run["workflow_id"], result="x")
+        assert run["progress"]["done"] == run["progress"]["total"]
+        assert {*seen, run["progress"]["total"]} == {5}
+
+    place.serve(work)

@@ -325,6 +325,7 @@ def test_the_schema_of_definitions_can_be_asked_for(graph: Any) -> None:
         assert set(overview["dialects"]) == {"graph", "reactive", "stateful"}
         assert "Shell" in overview["dialects"]["graph"]["step_types"]
         assert "schema://workflow" in overview["next"]
+        assert len(json.dumps(overview)) < DEFAULT_LIMITS.answer_chars
         for dialect, found in overview["dialects"].items():
             schema = await agent.call("get_workflow_schema", dialect=dialect)
             assert len(json.dumps(schema)) < DEFAULT_LIMITS.answer_chars

@@ -261,12 +261,16 @@ def test_the_prompt_of_the_orchestrator_has_what_the_author_of_the_workflow_says
     (place.workspace / "workflows.toml").write_text(f'toolsets = ["{toolset}"]\n')
     says = "orchestrator_behavior: [Check approximate token usage]\n"
     handler = "on_high_context_usage: {steps: [{type: user_message, message: saved}]}\n"
-    place.define("long", f"name: long\n{says}{handler}steps: [{{id: lint, type: mcp_call, method: lint}}]\n")
+    place.define(
+        "long",
+        f"name: long\nprompt: true\n{says}{handler}steps: [{{id: lint, type: mcp_call, method: lint}}]\n",
+    )
 
     async def work(agent: Any) -> None:
-        text = await text_of(agent.client, "workflow_orchestrator", workflow_name="long")
-        said = text.partition("The author of this workflow says:\n")[2]
-        assert said.startswith("- Check approximate token usage\n")
-        assert f"When your context is nearly full: {call}" in said
+        for prompt, given in (("workflow_orchestrator", {"workflow_name": "long"}), ("long", {})):
+            text = await text_of(agent.client, prompt, **given)
+            said = text.partition("The author of this workflow says:\n")[2]
+            assert said.startswith("- Check approximate token usage\n")
+            assert f"When your context is nearly full: {call}" in said
 
     place.serve(work)
