@@ -340,6 +340,10 @@ def test_the_schema_of_definitions_can_be_asked_for(graph: Any) -> None:
         graph = Draft202012Validator(await agent.call("get_workflow_schema", dialect="graph"))
         assert graph.is_valid({"blocks": [{"id": "a", "type": "Shell", "inputs": {"command": "true"}}]})
         assert not graph.is_valid({"blocks": [{"id": "a", "type": "Shel"}]})
+        step = {"id": "a", "type": "shell", "needs_state": [], "command": "true"}
+        stateful = Draft202012Validator(await agent.call("get_workflow_schema", dialect="stateful"))
+        assert stateful.is_valid({"initial_state": {}, "steps": [step]})
+        assert not graph.is_valid({"initial_state": {}, "steps": [step]})
         said = await agent.refused("get_workflow_schema", step_type="Shel")
         assert "did you mean 'Shell'" in said
 
