@@ -11,7 +11,13 @@ from pathlib import Path
 
 from workflows_mcp import errors
 from workflows_mcp.cli.main import build_parser
-from workflows_mcp.expressions import dollar_filters, javascript_filters, jinja_pieces
+from workflows_mcp.expressions import (
+    dollar_filters,
+    javascript_filters,
+    javascript_names,
+    jinja_functions,
+    jinja_pieces,
+)
 from workflows_mcp.limits import Limits
 from workflows_mcp.settings import _READERS, TOOLSETS
 from workflows_mcp.steps.output_formats import FORMATS
@@ -124,6 +130,13 @@ def test_every_tool_of_a_toolset_and_every_prompt_is_in_its_page() -> None:
     assert [name for name in TOOLSETS if f"| `{name}` |" not in text] == []
 
 
+OF_JAVASCRIPT = set(
+    "atob btoa decodeURI decodeURIComponent encodeURI encodeURIComponent isFinite isNaN parseFloat parseInt "
+    "undefined".split()
+)
+"""Functions that expressions have because JavaScript has them."""
+
+
 def test_every_filter_function_and_test_of_every_dialect_is_documented() -> None:
     page = document("docs/expressions.md")
     graph = document("docs/graph-dialect.md").partition("### Filters")[2].partition("\n## ")[0]
@@ -131,7 +144,7 @@ def test_every_filter_function_and_test_of_every_dialect_is_documented() -> None
     of_stateful, of_reactive = rest.partition("## Reactive")[::2]
 
     def unnamed(names: Iterable[str], text: str) -> list[str]:
-        return sorted(it for it in names if it.isidentifier() and not re.search(rf"`{it}[`(]", text))
+        return sorted(it for it in names if it.isidentifier() and not re.search(rf"`\.?{it}[`(]", text))
 
     environment = jinja_pieces.environment()
     assert unnamed(dollar_filters.FILTERS, of_graph) == []
@@ -139,4 +152,7 @@ def test_every_filter_function_and_test_of_every_dialect_is_documented() -> None
     assert unnamed(environment.filters, of_stateful) == []
     assert unnamed(environment.tests, of_stateful) == []
     assert unnamed(jinja_pieces.functions(), of_stateful) == []
+    assert unnamed(jinja_functions.METHODS_OF_TIME, of_stateful) == []
     assert unnamed(javascript_filters.FILTERS, of_reactive) == []
+    functions = [it for it in javascript_names.GLOBALS if it[0].islower()]
+    assert unnamed({*functions} - OF_JAVASCRIPT, of_reactive) == []
