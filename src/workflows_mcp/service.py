@@ -33,7 +33,7 @@ from workflows_mcp.agent.graph_answers import (
 from workflows_mcp.agent.histories import Histories
 from workflows_mcp.agent.info import workflow_info
 from workflows_mcp.agent.parts import joined, run_of
-from workflows_mcp.agent.previews import note
+from workflows_mcp.agent.previews import beginning, note
 from workflows_mcp.agent.tasks import NOBODY
 from workflows_mcp.agent.user_questions import ForTheUser, UserQuestion
 from workflows_mcp.agent.views import Detail
@@ -66,7 +66,7 @@ from workflows_mcp.settings import Settings
 from workflows_mcp.stepping import Stepping
 from workflows_mcp.steps.registry import StepRegistry, default_registry
 from workflows_mcp.telling import HowFar, told, wait_telling
-from workflows_mcp.values import LEFT_OUT, Value, unfit
+from workflows_mcp.values import LEFT_OUT, Value, to_json, unfit
 
 __all__ = [
     "ForTheUser",
@@ -187,11 +187,13 @@ class Service:
 
     def definition(self, workflow: str) -> dict[str, Any]:
         """The text of a definition, also where it is wrong, and where it stands."""
-        text, most = self._catalog.text_of(workflow), self.settings.limits.answer_chars
-        file = str(self._catalog.find(workflow).path)
-        if len(text) > most:
-            text = text[:most] + note(len(text), "characters", f"read the file {file}")
-        return {"workflow": workflow, "source": file, "definition": text}
+        text, file = self._catalog.text_of(workflow), str(self._catalog.find(workflow).path)
+        about = {"workflow": workflow, "source": file}
+        end = note(len(text), "characters", f"read the file {file}")
+        room = self.settings.limits.answer_chars - len(to_json({**about, "definition": end}))
+        if len(to_json(text)) > room:
+            text = beginning(text, room) + end
+        return {**about, "definition": text}
 
     def file_info(self, file: str) -> dict[str, Any]:
         return self._info(self._catalog.bundle_of_file(Path(file)), file)

@@ -46,7 +46,7 @@ def test_the_list_has_a_line_for_each_workflow_with_the_first_sentence_that_fits
     terminal: Any,
 ) -> None:
     first = "It does what it says, " + "and then it does it again, " * 3 + "and that is all."
-    text = GOOD.replace("good", "zz").replace("All is well", f"|\n  {first}\n  It also sings.")
+    text = GOOD.replace("good", "zz").replace("All is well", f">\n  {first}\n  It also sings.")
     terminal.write(".workflows/zz.yaml", text)
     (line,) = [line for line in terminal.run("list").out.splitlines() if line.startswith("zz ")]
     assert line.endswith(first), "a program gets all of the sentence"

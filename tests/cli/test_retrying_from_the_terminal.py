@@ -25,6 +25,8 @@ def failed(terminal: Any) -> str:
     assert said.code == 1
     run_id = str(said.data["workflow_id"])
     assert f"workflows-mcp retry {run_id} re-runs only what failed" in said.err
+    fork = f"workflows-mcp fork {run_id} STEP redoes a step and what follows: 'build', 'test'"
+    assert fork in said.err
     return run_id
 
 

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from workflows_mcp.limits import DEFAULT_LIMITS
+from workflows_mcp.values import to_json
 
 ASKS = "name: asks\nblocks:\n  - {id: q, type: Prompt, inputs: {prompt: 'What?'}}\n"
 WAITS = "name: waits\ninitial_state: {}\nsteps:\n  - {id: w, type: wait, duration_seconds: 1.0e+12}\n"
@@ -119,6 +120,29 @@ def test_what_is_said_of_a_definition_keeps_to_the_limit_of_an_answer(place: Any
         assert not found["valid"]
         assert len(json.dumps(found, ensure_ascii=False)) < DEFAULT_LIMITS.answer_chars
         assert ("more" in found) == ("many" in wrong)
+
+    place.serve(work)
+
+
+def test_what_is_read_of_a_long_definition_and_of_the_memory_keeps_to_the_limit_too(place: Any) -> None:
+    """Also where every character takes two in JSON."""
+    (place.workspace / "workflows.toml").write_text('toolsets = "all"\n')
+    rest = ASKS.removeprefix("name: asks\n")
+    place.define("long", "name: long\ndescription: |\n  a\n  " + '"' * 40_000 + f"\n{rest}")
+
+    async def work(agent: Any) -> None:
+        most = DEFAULT_LIMITS.answer_chars
+        info = await agent.call("get_workflow_info", workflow="long", definition=True)
+        assert most * 0.9 < len(to_json(info)) <= most
+        assert f"read on with read the file {place.workspace}" in info["definition"]
+        value = '"' * 60_000
+        await agent.call("save_to_memory", key="long", value=value)
+        text, offset = "", 0
+        while offset >= 0:
+            part = await agent.call("load_from_memory", key="long", offset=offset)
+            assert len(to_json(part)) <= most
+            text, offset = text + part["text"], part.get("next_offset", -1)
+        assert json.loads(text) == value
 
     place.serve(work)
 

@@ -9,12 +9,15 @@ from mcp.types import CallToolResult, ToolAnnotations
 from pydantic import Field
 from typing_extensions import TypedDict
 
+from workflows_mcp.agent.previews import beginning
 from workflows_mcp.mcp_server.tooling import AnyOrNull, Ctx, answer, make_tool
 from workflows_mcp.mcp_server.tooling import service_of as _service
 from workflows_mcp.values import to_json
 
 Key = Annotated[str, Field(description="The name under which the value is kept")]
 _LISTED = 500
+_ROOM = 100
+"""Of an answer, for what it says beside the key and the value."""
 
 
 class Saved(TypedDict):
@@ -55,10 +58,10 @@ async def load_from_memory(
     value = await service.load_memory(key)
     if value is None:
         return answer({"key": key, "found": False})
-    text, most = to_json(value), service.settings.limits.answer_chars
+    text, most = to_json(value), service.settings.limits.answer_chars - len(to_json(key)) - _ROOM
     if len(text) <= most and not offset:
         return answer({"key": key, "found": True, "value": value})
-    part = text[offset : offset + most]
+    part = beginning(text[offset : offset + most], most)
     after = offset + len(part)
     more = {"next_offset": after} if after < len(text) else {}
     return answer({"key": key, "found": True, "text": part, "total_chars": len(text), **more})
