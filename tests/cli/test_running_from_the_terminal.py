@@ -480,6 +480,12 @@ def test_a_quiet_run_prints_its_outputs_and_failures_alone(terminal: Any, option
     bad = terminal.run("run", "bad.yaml", option)
     assert bad.code == 1
     assert "Command exited with code 3" in bad.err
+    assert re.search(r"^✗ t wf_\w+ failed in ", bad.err, re.M)
+    terminal.write("bad.yaml", text.replace("COMMAND}", "exit 3}, on_failure: continue"))
+    tolerated = terminal.run("run", "bad.yaml", option)
+    assert tolerated.code == 0
+    assert "completed" in tolerated.err
+    assert ", 1 block failed: x" in tolerated.err
 
 
 def test_no_retry_is_offered_where_it_would_be_refused(terminal: Any) -> None:

@@ -105,6 +105,26 @@ def test_a_run_may_use_the_user_s_and_the_library_s_workflow_of_one_name(
     assert "Add new.txt" in repository("log", "--format=%s")
 
 
+BURIED = """
+name: buried
+initial_state: {}
+steps:
+  - {id: first, type: shell, command: ls}
+  - {id: second, type: shell, needs_state: [], comand: ls}
+  - {id: third, type: workflow, needs_state: [], workflow: not-there}
+"""
+
+
+def test_errors_come_before_warnings_those_of_calls_too(settings: Settings) -> None:
+    found = with_service(settings, lambda service: service.validate(BURIED))
+    told = [(it.place.line if it.place else 0, it.warning) for it in found]
+    errors = [line for line, warning in told if not warning]
+    assert told == [*((line, False) for line in errors), *((5, True) for _ in told[len(errors) :])]
+    assert errors == sorted(errors)
+    assert {6, 7} <= {*errors}
+    assert len(errors) < len(told)
+
+
 SECRET = """
 {required}
 inputs: {{publish: {{type: boolean, default: false}}}}
