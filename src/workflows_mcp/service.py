@@ -33,7 +33,7 @@ from workflows_mcp.agent.graph_answers import (
 from workflows_mcp.agent.histories import Histories
 from workflows_mcp.agent.info import workflow_info
 from workflows_mcp.agent.parts import joined, run_of
-from workflows_mcp.agent.previews import beginning, note
+from workflows_mcp.agent.previews import note
 from workflows_mcp.agent.tasks import NOBODY
 from workflows_mcp.agent.user_questions import ForTheUser, UserQuestion
 from workflows_mcp.agent.views import Detail
@@ -66,7 +66,7 @@ from workflows_mcp.settings import Settings
 from workflows_mcp.stepping import Stepping
 from workflows_mcp.steps.registry import StepRegistry, default_registry
 from workflows_mcp.telling import HowFar, told, wait_telling
-from workflows_mcp.values import LEFT_OUT, Value, to_json, unfit
+from workflows_mcp.values import LEFT_OUT, Value, beginning, to_json, unfit
 
 __all__ = [
     "ForTheUser",

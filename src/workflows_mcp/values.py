@@ -9,6 +9,7 @@ from __future__ import annotations
 import difflib
 import math
 import re
+from bisect import bisect_right
 from collections.abc import Callable, Iterable
 from typing import Any, NamedTuple, TypeAlias
 
@@ -129,6 +130,12 @@ def to_json(value: Value, *, indent: int = 0) -> str:
     if indent:
         encoded = msgspec.json.format(encoded, indent=indent)
     return encoded.decode("utf-8")
+
+
+def beginning(text: str, most: int) -> str:
+    """As much of a text as takes at most so many characters in an answer, as JSON."""
+    lengths = range(min(len(text), most) + 1)
+    return text[: bisect_right(lengths, most, key=lambda length: len(to_json(text[:length]))) - 1]
 
 
 def from_json(text: str | bytes) -> Value:

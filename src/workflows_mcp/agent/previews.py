@@ -8,7 +8,6 @@ the whole is and gives the very call that reads the rest.
 
 from __future__ import annotations
 
-from bisect import bisect_right
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -66,12 +65,6 @@ def cut(value: Value, path: Path, how: Cut, read: Reader) -> Value:
 def shortened(text: str, limit: int) -> str:
     """A text of which the beginning says enough."""
     return text if len(text) <= limit else text[: limit - 1] + "…"
-
-
-def beginning(text: str, most: int) -> str:
-    """As much of a text as takes at most so many characters in an answer, as JSON."""
-    lengths = range(min(len(text), most) + 1)
-    return text[: bisect_right(lengths, most, key=lambda length: len(to_json(text[:length]))) - 1]
 
 
 def note(total: int, unit: str, how_to_read_on: str) -> str:

@@ -9,10 +9,9 @@ from mcp.types import CallToolResult, ToolAnnotations
 from pydantic import Field
 from typing_extensions import TypedDict
 
-from workflows_mcp.agent.previews import beginning
 from workflows_mcp.mcp_server.tooling import AnyOrNull, Ctx, answer, make_tool
 from workflows_mcp.mcp_server.tooling import service_of as _service
-from workflows_mcp.values import to_json
+from workflows_mcp.values import beginning, to_json
 
 Key = Annotated[str, Field(description="The name under which the value is kept")]
 _LISTED = 500
