@@ -147,6 +147,25 @@ def test_what_is_read_of_a_long_definition_and_of_the_memory_keeps_to_the_limit_
     place.serve(work)
 
 
+@pytest.mark.parametrize(
+    ("tool", "arguments"),
+    [
+        ("start_workflow", {"workflow": "n" * 1_000_000}),
+        ("start_workflow", {"workflow": "x", "wait_seconds": "9" * 100_000}),
+        ("start_workflow", {"workflow": "x", "inputs": {"i" * 1_000_000: 2**70}}),
+        ("start_workflow", {"workflow": "x", "n" * 1_000_000: 1}),
+        ("get_workflow_status", {"workflow_id": "w" * 1_000_000}),
+        ("control_workflow", {"workflow_id": "x", "action": "a" * 1_000_000}),
+    ],
+)
+def test_a_refusal_keeps_to_the_limit_of_an_answer(place: Any, tool: str, arguments: dict[str, Any]) -> None:
+    async def work(agent: Any) -> None:
+        said = await agent.refused(tool, **arguments)
+        assert len(said) < DEFAULT_LIMITS.answer_chars
+
+    place.serve(work)
+
+
 def test_an_answer_to_a_prompt_that_is_too_large_is_refused_in_every_toolset(place: Any) -> None:
     place.define("asks", ASKS)
     (place.workspace / "workflows.toml").write_text('toolsets = "all"\n[limits]\nargument_bytes = 1000\n')
