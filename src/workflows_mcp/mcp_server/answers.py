@@ -146,3 +146,4 @@ class FoundProblem(TypedDict):
 class Validation(TypedDict):
     valid: bool
     problems: list[FoundProblem]
+    more: NotRequired[int]

@@ -200,7 +200,7 @@ async def control_workflow(
 async def validate_workflow_yaml(
     ctx: Ctx, yaml_content: Annotated[str, Field(description="The whole definition")]
 ) -> Annotated[CallToolResult, Validation]:
-    """Check a definition: all problems at once, each with place, line and what to do."""
+    """Check a definition: all problems at once, each with place and fix."""
     service = _service(ctx)
     problems = service.validate(yaml_content)
     valid = all(problem.warning for problem in problems)
