@@ -12,8 +12,8 @@ import apsw
 
 from bench.measure import median, row, title, verdict
 from bench.workflows import Tick, chain, fan_out
-from workflows_mcp.service import Service
-from workflows_mcp.settings import Settings
+from workflows_mcp.runs.service import Service
+from workflows_mcp.settings.model import Settings
 from workflows_mcp.steps.registry import default_registry
 
 BLOCKS = 1000

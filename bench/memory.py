@@ -14,8 +14,8 @@ from typing import Any
 import psutil
 
 from bench.measure import row, title, verdict
-from workflows_mcp.service import Service
-from workflows_mcp.settings import Settings
+from workflows_mcp.runs.service import Service
+from workflows_mcp.settings.model import Settings
 
 RUNS = 1000
 WARM = 300

@@ -14,15 +14,15 @@ from pathlib import Path
 from bench.durability import steps_a_second
 from bench.measure import best, median, row, seconds, title, verdict
 from bench.workflows import Tick, chain
-from workflows_mcp.expressions.base import Language
+from workflows_mcp.expressions.language import Language
 from workflows_mcp.limits import Limits
-from workflows_mcp.machine.home import Home
 from workflows_mcp.machine.program import program_of
+from workflows_mcp.machine.reactive_state import Home
 from workflows_mcp.machine.state import Scope
 from workflows_mcp.plan.model import Computed, Plan, Steps
 from workflows_mcp.plan.references import LANGUAGES
-from workflows_mcp.service import Service
-from workflows_mcp.settings import Settings
+from workflows_mcp.runs.service import Service
+from workflows_mcp.settings.model import Settings
 from workflows_mcp.steps.registry import default_registry
 from workflows_mcp.values import Value
 

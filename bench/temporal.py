@@ -21,10 +21,10 @@ from bench.measure import median, row, title, verdict
 from bench.workflows import Tick, chain, questions
 from workflows_mcp.engines.temporal.connection import Address, connect
 from workflows_mcp.errors import RequestError
-from workflows_mcp.service import Service
-from workflows_mcp.settings import Settings, TemporalSettings
+from workflows_mcp.runs.service import Service
+from workflows_mcp.settings.model import Settings, TemporalSettings
 from workflows_mcp.steps.registry import default_registry
-from workflows_mcp.temporal_dev.program import free_port, start_dev_server
+from workflows_mcp.temporal_dev.server import free_port, start_dev_server
 
 QUESTIONS = 150
 STEPS = 10

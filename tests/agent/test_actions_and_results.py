@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from workflows_mcp.agent.actions import already_answered, check_result, pending_actions
+from workflows_mcp.answers.actions import already_answered, check_result, pending_actions
 from workflows_mcp.errors import InvalidResult, NotExpected
 from workflows_mcp.machine.events import Answered
 from workflows_mcp.machine.machine import Machine

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from workflows_mcp.agent.dependencies import Dependencies
+from workflows_mcp.answers.explain import Dependencies
 from workflows_mcp.errors import RequestError
 from workflows_mcp.plan.model import Computed, InputSpec, Plan, Steps
 

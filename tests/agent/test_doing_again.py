@@ -11,9 +11,9 @@ from hypothesis import strategies as st
 
 from support.plans import block, bundle, plan
 from support.random_graphs import bundles, report
-from workflows_mcp.agent.doing_again import Journal, carried_out, culprits, kept
-from workflows_mcp.agent.tasks import record_at
-from workflows_mcp.engines.replay import replayed
+from workflows_mcp.answers.rerun import Journal, carried_out, culprits, kept
+from workflows_mcp.answers.tasks import record_at
+from workflows_mcp.engines.forks import replayed
 from workflows_mcp.errors import NotExpected
 from workflows_mcp.machine.commands import Command, RunStep, SetTimer
 from workflows_mcp.machine.events import Answered, Event, Interrupted, Started, StepDone, TimerFired

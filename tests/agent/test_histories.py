@@ -10,16 +10,16 @@ import pytest
 
 from support.plans import block, bundle, plan
 from support.steps import Note, registry_of
-from workflows_mcp.agent.checkpoints import History
-from workflows_mcp.agent.graph_answers import Questions, graph_answer
-from workflows_mcp.agent.walk import under_way
+from workflows_mcp.answers.graph import Questions, graph_answer
+from workflows_mcp.answers.history import History
+from workflows_mcp.answers.targets import under_way
 from workflows_mcp.library.catalog import Catalog
 from workflows_mcp.limits import Limits
 from workflows_mcp.machine.commands import key_of
 from workflows_mcp.machine.events import Answered, Event, Interrupted, Started, StepDone, TimerFired
 from workflows_mcp.machine.machine import Machine
 from workflows_mcp.plan.model import Do
-from workflows_mcp.settings import Settings
+from workflows_mcp.settings.model import Settings
 from workflows_mcp.steps.registry import default_registry
 
 INNER = """\

@@ -7,10 +7,9 @@ from typing import Any
 import pytest
 
 from support.questions import AskedRun
-from workflows_mcp.agent.refusals import refusal_for_person
+from workflows_mcp.answers.actions import refusal_for_person
 from workflows_mcp.errors import InvalidResult
-from workflows_mcp.steps.prompt import Prompt
-from workflows_mcp.steps.user_input import UserInput
+from workflows_mcp.steps.prompts import Prompt, UserInput
 from workflows_mcp.values import Value
 
 

@@ -9,13 +9,13 @@ import pytest
 
 from support.stateful import ask, bundle_of, foreach, research, sequence, step
 from support.steps import registry_of
-from workflows_mcp.agent.acknowledged import is_harmless
-from workflows_mcp.agent.actions import actions_of, already_answered, check_result
-from workflows_mcp.agent.parts import joined, part_of, run_of
-from workflows_mcp.agent.situation import Situation, situation_of
-from workflows_mcp.agent.state_view import state_of
-from workflows_mcp.agent.stateful_answers import step_answer
-from workflows_mcp.agent.views import answer_about
+from workflows_mcp.answers.actions import actions_of, already_answered, check_result
+from workflows_mcp.answers.answer import answer_about
+from workflows_mcp.answers.results import is_harmless
+from workflows_mcp.answers.run_view import Situation, situation_of
+from workflows_mcp.answers.state import state_of
+from workflows_mcp.answers.stateful import step_answer
+from workflows_mcp.answers.targets import joined, part_of, run_of
 from workflows_mcp.errors import InvalidResult, NotExpected, RequestError
 from workflows_mcp.limits import Limits
 from workflows_mcp.machine.events import Answered, CancelRequested, Started, TimerFired

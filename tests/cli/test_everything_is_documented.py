@@ -11,18 +11,14 @@ from pathlib import Path
 
 from workflows_mcp import errors
 from workflows_mcp.cli.main import build_parser
-from workflows_mcp.expressions import (
-    dollar_filters,
-    javascript_filters,
-    javascript_names,
-    jinja_functions,
-    jinja_pieces,
-)
+from workflows_mcp.expressions import dollar
+from workflows_mcp.expressions.javascript import syntax
+from workflows_mcp.expressions.jinja import functions, references
 from workflows_mcp.limits import Limits
-from workflows_mcp.settings import _READERS, TOOLSETS
+from workflows_mcp.settings.model import _READERS, TOOLSETS
 from workflows_mcp.steps.output_formats import FORMATS
+from workflows_mcp.steps.prompts import AnswerRules
 from workflows_mcp.steps.registry import default_registry
-from workflows_mcp.steps.user_input import AnswerRules
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -145,14 +141,14 @@ def test_every_filter_function_and_test_of_every_dialect_is_documented() -> None
     def unnamed(names: Iterable[str], text: str) -> list[str]:
         return sorted(it for it in names if it.isidentifier() and not re.search(rf"`\.?{it}[`(]", text))
 
-    environment = jinja_pieces.environment()
-    assert unnamed(dollar_filters.FILTERS, of_graph) == []
-    assert unnamed(dollar_filters.FILTERS, graph) == []
+    environment = references.environment()
+    assert unnamed(dollar.FILTERS, of_graph) == []
+    assert unnamed(dollar.FILTERS, graph) == []
     assert unnamed(environment.filters, of_stateful) == []
     assert unnamed(environment.tests, of_stateful) == []
-    assert unnamed(jinja_pieces.functions(), of_stateful) == []
-    methods = {name for _, names in jinja_functions.METHODS_OF_TIME for name in names}
+    assert unnamed(references.functions(), of_stateful) == []
+    methods = {name for _, names in functions.METHODS_OF_TIME for name in names}
     assert unnamed(methods, of_stateful) == []
-    assert unnamed(javascript_filters.FILTERS, of_reactive) == []
-    functions = [it for it in javascript_names.GLOBALS if it[0].islower()]
-    assert unnamed({*functions} - OF_JAVASCRIPT, of_reactive) == []
+    assert unnamed(syntax.FILTERS, of_reactive) == []
+    of_language = {it for it in syntax.GLOBALS if it[0].islower()}
+    assert unnamed(of_language - OF_JAVASCRIPT, of_reactive) == []

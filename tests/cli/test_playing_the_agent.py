@@ -13,9 +13,9 @@ import psutil
 import pytest
 
 from support.screen import Screen
-from workflows_mcp.acting import Acting
-from workflows_mcp.cli.asking import as_typed
-from workflows_mcp.settings import Settings
+from workflows_mcp.cli.run import as_typed
+from workflows_mcp.runs.service import Acting
+from workflows_mcp.settings.model import Settings
 
 TALK = """\
 name: talk
@@ -259,7 +259,7 @@ def test_commands_are_not_run_where_the_settings_forbid_them(work: Any) -> None:
 
 
 def test_the_answers_of_a_file_serve_every_round_of_a_loop() -> None:
-    from workflows_mcp.cli.answers import MISSING, Answers
+    from workflows_mcp.cli.run import MISSING, Answers
 
     answers = Answers({"ask": ["Ada", "Grace"], "more": "yes"})
     assert [answers.next(name) for name in ("ask", "more", "ask@2", "more@2", "more@3")] == [

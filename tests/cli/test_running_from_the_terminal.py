@@ -11,8 +11,8 @@ import psutil
 import pytest
 
 from support.screen import Screen
-from workflows_mcp.service import Service
-from workflows_mcp.settings import Settings
+from workflows_mcp.runs.service import Service
+from workflows_mcp.settings.model import Settings
 
 BUILD = """\
 name: build

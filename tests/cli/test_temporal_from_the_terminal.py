@@ -17,7 +17,7 @@ import pytest
 
 from support.processes import PATIENCE_SECONDS, Background, background, eventually
 from support.temporal import servers_of
-from workflows_mcp.temporal_dev.program import DevServer, answers, free_port
+from workflows_mcp.temporal_dev.server import DevServer, answers, free_port
 
 pytestmark = pytest.mark.rows("S13")
 

@@ -20,8 +20,8 @@ from support.model_apis import RESPONSES
 from support.scripted_model import scripted_model, texts
 from workflows_mcp.mcp_server.tooling import ERROR_CHARS
 from workflows_mcp.mcp_server.toolsets import INSTRUCTIONS, tools_of
-from workflows_mcp.service import Service
-from workflows_mcp.settings import load_settings
+from workflows_mcp.runs.service import Service
+from workflows_mcp.settings.model import load_settings
 
 PREFIX = "mcp__workflows__"
 SERVER = [sys.executable, "-m", "workflows_mcp", "serve"]

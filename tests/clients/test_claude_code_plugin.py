@@ -17,9 +17,9 @@ import yaml
 from support.claude_code import Claude, claude_code
 from support.scripted_model import last_result, scripted_model, texts
 from workflows_mcp import __version__
-from workflows_mcp.agent.delegation import SUB_AGENT_PROMPT
+from workflows_mcp.answers.actions import SUB_AGENT_PROMPT
+from workflows_mcp.mcp_server.compat.reactive import reactive_tools
 from workflows_mcp.mcp_server.tools.core import core_tools
-from workflows_mcp.mcp_server.tools.reactive import reactive_tools
 from workflows_mcp.steps.registry import default_registry
 
 ROOT = Path(__file__).resolve().parents[2]

@@ -22,7 +22,7 @@ ROUNDS = 4
 ROUNDS_AT_MOST = 14
 
 NOT_AT_START = (
-    "workflows_mcp.service",
+    "workflows_mcp.runs.service",
     "workflows_mcp.machine",
     "workflows_mcp.dialects",
     "workflows_mcp.expressions",

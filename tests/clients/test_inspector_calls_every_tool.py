@@ -15,7 +15,7 @@ import pytest
 from support.inspector import Era, Inspector, inspector
 from workflows_mcp.mcp_server.prompts import prompts_of
 from workflows_mcp.mcp_server.toolsets import tools_of
-from workflows_mcp.settings import TOOLSETS
+from workflows_mcp.settings.model import TOOLSETS
 
 SERVER = [sys.executable, "-m", "workflows_mcp", "serve", "--toolsets", "all"]
 TOOLS = [tool.name for tool in tools_of(TOOLSETS)]

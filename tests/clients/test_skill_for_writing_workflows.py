@@ -21,7 +21,7 @@ from workflows_mcp.dialects.schema import workflow_schema
 from workflows_mcp.mcp_server.server import build_server
 from workflows_mcp.mcp_server.tools.core import core_tools
 from workflows_mcp.mcp_server.toolsets import tools_of
-from workflows_mcp.settings import TOOLSETS, load_settings
+from workflows_mcp.settings.model import TOOLSETS, load_settings
 from workflows_mcp.steps.registry import default_registry
 
 ROOT = Path(__file__).resolve().parents[2]

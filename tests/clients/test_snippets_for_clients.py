@@ -15,7 +15,7 @@ import pytest
 
 from support.claude_code import claude_code
 from workflows_mcp.cli.main import build_parser
-from workflows_mcp.settings import _READERS, PREFIX, load_settings, read_toolsets
+from workflows_mcp.settings.model import _READERS, PREFIX, load_settings, read_toolsets
 
 ROOT = Path(__file__).resolve().parents[2]
 PAGES = [ROOT / "README.md", ROOT / "docs" / "clients.md", ROOT / "plugin" / "README.md"]

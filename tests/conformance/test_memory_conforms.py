@@ -13,7 +13,7 @@ from support.engines import World
 from support.old_stores import turn_back
 from support.plans import block, bundle, plan
 from workflows_mcp.engines.base import Engine
-from workflows_mcp.engines.sqlite import migrate
+from workflows_mcp.engines.sqlite import store
 from workflows_mcp.engines.sqlite.engine import SqliteEngine
 from workflows_mcp.errors import RequestError
 from workflows_mcp.limits import Limits
@@ -109,7 +109,7 @@ def test_a_store_from_before_there_was_a_memory_gets_one_and_keeps_its_runs(tmp_
         turn_back(world.store, 3)
         async with world.engine("sqlite") as after:
             assert isinstance(after, SqliteEngine)
-            assert after.store.read("PRAGMA user_version") == [(migrate.VERSION,)]
+            assert after.store.read("PRAGMA user_version") == [(store.VERSION,)]
             await after.remember("key", 1)
             assert await after.recall("key") == 1
             assert (await after.view(run_id)).state.status == "completed"

@@ -12,9 +12,8 @@ from jsonschema import Draft202012Validator
 
 from workflows_mcp.dialects import Definition, load
 from workflows_mcp.dialects.reactive import KEYS, TASK_KEYS
-from workflows_mcp.dialects.reactive_control import CONTROL, own_keys
 from workflows_mcp.dialects.reactive_state import COMPUTED_KEYS
-from workflows_mcp.dialects.reactive_steps import DIALECT, keys_beside
+from workflows_mcp.dialects.reactive_steps import CONTROL, DIALECT, keys_beside, own_keys
 from workflows_mcp.dialects.schema import workflow_schema
 from workflows_mcp.errors import DefinitionError, Problem
 from workflows_mcp.plan.codec import decode_plan, encode_plan

@@ -13,8 +13,7 @@ from jsonschema import Draft202012Validator
 from workflows_mcp.dialects import Definition, load
 from workflows_mcp.dialects.schema import workflow_schema
 from workflows_mcp.dialects.stateful import KEYS, TASK_KEYS
-from workflows_mcp.dialects.stateful_control import CONTROL, own_keys
-from workflows_mcp.dialects.stateful_steps import DIALECT, keys_beside
+from workflows_mcp.dialects.stateful_steps import CONTROL, DIALECT, keys_beside, own_keys
 from workflows_mcp.errors import DefinitionError, Problem
 from workflows_mcp.plan.model import Branch, Jump
 from workflows_mcp.steps.registry import default_registry

@@ -6,7 +6,7 @@ import pytest
 
 from workflows_mcp.dialects import load
 from workflows_mcp.errors import DefinitionError, Problem
-from workflows_mcp.expressions.jinja_pieces import environment
+from workflows_mcp.expressions.jinja.references import environment
 from workflows_mcp.steps.registry import default_registry
 
 TEXT = """

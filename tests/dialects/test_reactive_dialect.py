@@ -10,11 +10,11 @@ import pytest
 from jsonschema import Draft202012Validator
 
 from workflows_mcp.dialects import Definition, load, locate
-from workflows_mcp.dialects.reactive_paths import WrongPath, read_path
+from workflows_mcp.dialects.reactive_state import WrongPath, read_path
 from workflows_mcp.dialects.schema import workflow_schema
-from workflows_mcp.dialects.yaml_source import read_document
+from workflows_mcp.dialects.yaml.source import read_document
 from workflows_mcp.errors import DefinitionError, Problem
-from workflows_mcp.expressions.javascript import JavaScript
+from workflows_mcp.expressions.javascript.language import JavaScript
 from workflows_mcp.limits import Limits
 from workflows_mcp.plan.model import (
     Branch,

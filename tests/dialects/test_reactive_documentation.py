@@ -12,19 +12,27 @@ import pytest
 import yaml
 
 from workflows_mcp.dialects import load
-from workflows_mcp.dialects.input_specs import KEYS as INPUT_KEYS
+from workflows_mcp.dialects.inputs import KEYS as INPUT_KEYS
 from workflows_mcp.dialects.reactive import KEYS, ON_RESUME, TASK_KEYS
-from workflows_mcp.dialects.reactive_control import ABOUT, CONTROL, ERROR_KEYS, FAILING, STRATEGIES
-from workflows_mcp.dialects.reactive_errors import COLLECTION_KEYS, ON_ERROR
-from workflows_mcp.dialects.reactive_errors import KEYS as ERROR_HANDLING
-from workflows_mcp.dialects.reactive_errors import TASK_KEYS as TASK_ERROR_HANDLING
 from workflows_mcp.dialects.reactive_state import COMPUTED_KEYS, TYPES
-from workflows_mcp.dialects.reactive_steps import RENAMED
-from workflows_mcp.dialects.reactive_values import CHANGE_KEYS, OPERATIONS
-from workflows_mcp.dialects.step_types import LEFT_OUT
-from workflows_mcp.expressions.javascript_filters import FILTERS
-from workflows_mcp.service import Service
-from workflows_mcp.settings import Settings
+from workflows_mcp.dialects.reactive_steps import (
+    ABOUT,
+    CHANGE_KEYS,
+    COLLECTION_KEYS,
+    CONTROL,
+    ERROR_KEYS,
+    FAILING,
+    ON_ERROR_KEY,
+    OPERATIONS,
+    RENAMED,
+    STRATEGIES,
+)
+from workflows_mcp.dialects.reactive_steps import KEYS as ERROR_HANDLING
+from workflows_mcp.dialects.reactive_steps import TASK_KEYS as TASK_ERROR_HANDLING
+from workflows_mcp.dialects.steps import LEFT_OUT
+from workflows_mcp.expressions.javascript.syntax import FILTERS
+from workflows_mcp.runs.service import Service
+from workflows_mcp.settings.model import Settings
 from workflows_mcp.steps.registry import default_registry
 
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "reactive-dialect.md"
@@ -75,7 +83,7 @@ def test_all_that_can_be_said_of_the_state_is_there() -> None:
 def test_all_that_can_be_said_of_failures_is_there() -> None:
     assert unnamed([key for key in FAILING if key != "state_update"], section("### A step")) == []
     assert unnamed([*ERROR_KEYS, *STRATEGIES, *TASK_ERROR_HANDLING], section("### A task")) == []
-    assert unnamed([*ERROR_HANDLING, *ON_ERROR, *COLLECTION_KEYS], section("### The workflow")) == []
+    assert unnamed([*ERROR_HANDLING, *ON_ERROR_KEY, *COLLECTION_KEYS], section("### The workflow")) == []
 
 
 def test_every_step_type_has_a_section_with_all_that_it_takes() -> None:

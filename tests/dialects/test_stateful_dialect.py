@@ -12,7 +12,7 @@ from pydantic import Field, model_validator
 from workflows_mcp.dialects import Definition, check_bundle, load
 from workflows_mcp.dialects.recognition import dialect_of
 from workflows_mcp.dialects.schema import workflow_schema
-from workflows_mcp.dialects.yaml_source import read_document
+from workflows_mcp.dialects.yaml.source import read_document
 from workflows_mcp.errors import DefinitionError, Problem
 from workflows_mcp.limits import Limits
 from workflows_mcp.plan.model import (

@@ -6,11 +6,11 @@ import re
 from pathlib import Path
 
 from workflows_mcp.dialects import load
-from workflows_mcp.dialects.input_specs import KEYS as INPUT_KEYS
+from workflows_mcp.dialects.inputs import KEYS as INPUT_KEYS
 from workflows_mcp.dialects.stateful import KEYS, TASK_KEYS
-from workflows_mcp.dialects.stateful_control import ABOUT, CONTROL, MODIFIERS
-from workflows_mcp.dialects.step_types import LEFT_OUT
-from workflows_mcp.plan.input_rules import RULES
+from workflows_mcp.dialects.stateful_steps import ABOUT, CONTROL, MODIFIERS
+from workflows_mcp.dialects.steps import LEFT_OUT
+from workflows_mcp.plan.inputs import RULES
 from workflows_mcp.plan.model import Steps
 from workflows_mcp.steps.registry import default_registry
 

@@ -15,16 +15,16 @@ from jsonschema.exceptions import best_match
 from pydantic import BaseModel, BeforeValidator, Field, model_validator
 
 from support.steps import registry_of
-from workflows_mcp.dialects import graph, graph_blocks, input_specs, load, reactive, stateful
+from workflows_mcp.dialects import graph, inputs, load, reactive, stateful
 from workflows_mcp.dialects.schema import workflow_schema
-from workflows_mcp.dialects.yaml_source import read_document
+from workflows_mcp.dialects.yaml.source import read_document
 from workflows_mcp.errors import DefinitionError
 from workflows_mcp.plan import retry
-from workflows_mcp.plan.input_rules import RULES
+from workflows_mcp.plan.inputs import RULES
 from workflows_mcp.plan.model import Do
 from workflows_mcp.steps.base import Step, StepInputs
 from workflows_mcp.steps.registry import StepRegistry, default_registry
-from workflows_mcp.steps.shell_outputs import KEYS as OUTPUT_KEYS
+from workflows_mcp.steps.shell import KEYS as OUTPUT_KEYS
 
 ROOT = Path(__file__).resolve().parents[2]
 BESIDE = ROOT.parent / "shared" / "corpus"
@@ -84,11 +84,11 @@ def test_it_knows_and_describes_every_key() -> None:
         (definitions["steps_workflow"]["properties"], stateful.KEYS),
         (definitions["task"]["properties"], stateful.TASK_KEYS),
         (definitions["input"]["properties"]["validation"]["properties"], tuple(RULES)),
-        (definitions["block"]["properties"], graph_blocks.KEYS),
-        (definitions["input"]["properties"], input_specs.KEYS),
-        (definitions["dependency"]["properties"], graph_blocks._DEPENDENCY_KEYS),
+        (definitions["block"]["properties"], graph.BLOCK_KEYS),
+        (definitions["input"]["properties"], inputs.KEYS),
+        (definitions["dependency"]["properties"], graph._DEPENDENCY_KEYS),
         (definitions["shell_output"]["properties"], OUTPUT_KEYS),
-        (retry_keys, retry.KEYS),
+        (retry_keys, retry.RETRY_KEYS),
     ]:
         assert set(properties) == set(keys)
         for key in set(keys) - {"inputs", "retry"}:
@@ -413,7 +413,7 @@ def workflows(draw: st.DrawFn) -> dict[str, Any]:
     spellings = {it for name, field in step.Inputs.model_fields.items() for it in (name, field.alias or name)}
     needed = {name: "x" for name, field in step.Inputs.model_fields.items() if field.is_required()}
     inputs = draw(st.dictionaries(st.sampled_from(sorted(spellings)), VALUES, max_size=3))
-    keys = set(graph_blocks.KEYS) - {"id", "type", "inputs"}
+    keys = set(graph.BLOCK_KEYS) - {"id", "type", "inputs"}
     made: dict[str, Any] = {"id": "b", "type": step.name, "inputs": {**needed, **inputs}}
     made |= draw(st.dictionaries(st.sampled_from(sorted(keys)), VALUES, max_size=2))
     document = {"inputs": {"any": None}, "blocks": [made]}

@@ -7,7 +7,7 @@ import yaml
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from workflows_mcp.dialects.yaml_source import Document, locate, read_document
+from workflows_mcp.dialects.yaml.source import Document, locate, read_document
 
 TEXT = """\
 name: places

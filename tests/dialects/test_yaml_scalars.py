@@ -6,8 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from workflows_mcp.dialects.yaml_scalars import core_value
-from workflows_mcp.dialects.yaml_source import read_document
+from workflows_mcp.dialects.yaml.source import core_value, read_document
 from workflows_mcp.values import Value
 
 

@@ -6,7 +6,7 @@ import gc
 
 import pytest
 
-from workflows_mcp.dialects.yaml_source import read_document
+from workflows_mcp.dialects.yaml.source import read_document
 from workflows_mcp.errors import DefinitionError, Problem
 from workflows_mcp.limits import Limits
 from workflows_mcp.values import Value

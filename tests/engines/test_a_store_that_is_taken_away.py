@@ -11,8 +11,8 @@ import apsw
 import pytest
 
 from workflows_mcp.errors import StoreError
-from workflows_mcp.service import Service
-from workflows_mcp.settings import Settings
+from workflows_mcp.runs.service import Service
+from workflows_mcp.settings.model import Settings
 
 ASKS = "name: asks\nblocks:\n  - {id: ask, type: Prompt, inputs: {prompt: 'Release?'}}\n"
 

@@ -13,7 +13,7 @@ import pytest
 from support.engines import World, asks, ended
 from support.plans import block, bundle, plan
 from workflows_mcp.engines.clock import VirtualClock, settle
-from workflows_mcp.engines.sqlite import leases, migrate
+from workflows_mcp.engines.sqlite import leases, store
 from workflows_mcp.engines.sqlite.engine import SqliteEngine
 from workflows_mcp.errors import RequestError
 from workflows_mcp.machine.events import Answered, CancelRequested, Event
@@ -176,7 +176,7 @@ def test_runs_in_flight_in_a_store_of_the_first_version_go_on_in_the_present_one
         other.gate.open("g")
         async with other.engine("sqlite") as second:
             assert isinstance(second, SqliteEngine)
-            assert second.store.read("PRAGMA user_version") == [(migrate.VERSION,)]
+            assert second.store.read("PRAGMA user_version") == [(store.VERSION,)]
             assert (await second.view(waiting)).state == before
             forked = await second.fork(waiting, before.events)
             await second.forget_checkpoint(waiting, 1)

@@ -11,7 +11,7 @@ import pytest
 from support.engines import World, asks, ended
 from support.plans import block, bundle, plan
 from support.reactive import documents
-from workflows_mcp.agent.actions import check_result, pending_actions
+from workflows_mcp.answers.actions import check_result, pending_actions
 from workflows_mcp.engines.clock import VirtualClock, settle
 from workflows_mcp.engines.memory import MemoryEngine
 from workflows_mcp.errors import InvalidResult

@@ -13,17 +13,16 @@ from hypothesis import strategies as st
 
 from support.engines import World, asks, ended
 from support.plans import block, bundle, plan
-from workflows_mcp.engines import large_values
-from workflows_mcp.engines.encoding import encode, join_events
-from workflows_mcp.engines.large_values import LargeValues
+from workflows_mcp.engines import values
 from workflows_mcp.engines.sqlite.engine import SqliteEngine
+from workflows_mcp.engines.values import LargeValues, encode, join_events
 from workflows_mcp.errors import Damaged, StoreError
 from workflows_mcp.limits import Limits
 from workflows_mcp.machine.events import Answered, Event, Started, StepDone
 from workflows_mcp.machine.machine import Machine
 from workflows_mcp.plan.model import Call, Do, InputSpec
-from workflows_mcp.service import Service
-from workflows_mcp.settings import Settings
+from workflows_mcp.runs.service import Service
+from workflows_mcp.settings.model import Settings
 from workflows_mcp.steps.base import Step, StepContext, StepInputs, StepOutputs, StepResult
 from workflows_mcp.values import Value
 
@@ -262,7 +261,7 @@ def test_a_value_that_is_passed_on_is_not_looked_at_again(monkeypatch: pytest.Mo
         encoded.append(encode(value))
         return encoded[-1]
 
-    monkeypatch.setattr(large_values, "encode", counted)
+    monkeypatch.setattr(values, "encode", counted)
     writing.encode(StepDone(1.0, "b#1", {"text": text, "inside": {"of": [1, 2], "text": text}}))
     assert 0 < sum(map(len, encoded)) < 1000
 
@@ -270,7 +269,7 @@ def test_a_value_that_is_passed_on_is_not_looked_at_again(monkeypatch: pytest.Mo
 def test_values_are_known_by_identity_only_up_to_an_amount_and_nothing_is_lost(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(large_values, "_KNOWN_BYTES", 10_000)
+    monkeypatch.setattr(values, "_KNOWN_BYTES", 10_000)
     blobs: dict[bytes, bytes] = {}
     writing = LargeValues("wf_1", 1000, blobs.get)
     events = [StepDone(1.0, "a#1", {"text": str(i % 20) * 3000}) for i in range(60)]

@@ -22,11 +22,11 @@ from temporalio.worker import Replayer, UnsandboxedWorkflowRunner
 from temporalio.workflow import NondeterminismError
 
 from support.record_histories import HISTORIES, RECORDED
-from workflows_mcp.engines.large_values import LargeValues
 from workflows_mcp.engines.temporal.blobs import BlobStore, in_use, use
 from workflows_mcp.engines.temporal.payloads import READABLE
 from workflows_mcp.engines.temporal.wire import RULES, look
 from workflows_mcp.engines.temporal.workflow import Run
+from workflows_mcp.engines.values import LargeValues
 from workflows_mcp.machine.commands import Command, RunStep
 from workflows_mcp.machine.events import Event
 from workflows_mcp.machine.machine import Machine

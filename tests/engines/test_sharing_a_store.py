@@ -15,15 +15,15 @@ import pytest
 from support.engines import World, asks, ended, status_of
 from support.plans import block, bundle, plan
 from workflows_mcp.engines.clock import settle
-from workflows_mcp.engines.journals import Batch
-from workflows_mcp.engines.sqlite import leases, letters, migrate
+from workflows_mcp.engines.forks import Batch
+from workflows_mcp.engines.sqlite import leases, mailbox, store
 from workflows_mcp.engines.sqlite.engine import SqliteEngine
 from workflows_mcp.engines.sqlite.store import Store, Write, check_store
 from workflows_mcp.errors import LeaseLost, NotExpected, StoreError
 from workflows_mcp.machine.events import Answered, CancelRequested
 from workflows_mcp.plan.model import Do
-from workflows_mcp.service import Service
-from workflows_mcp.settings import Settings
+from workflows_mcp.runs.service import Service
+from workflows_mcp.settings.model import Settings
 from workflows_mcp.steps.base import Step, StepContext, StepInputs, StepResult
 
 ASK = Do("Ask", {"prompt": "?"}, by="agent", defaults={"response": ""})
@@ -264,7 +264,7 @@ def test_a_store_that_a_newer_version_has_written_is_refused_and_left_alone(tmp_
     async def go() -> None:
         path = tmp_path / "runs.db"
         connection = apsw.Connection(str(path))
-        connection.pragma("user_version", migrate.VERSION + 1)
+        connection.pragma("user_version", store.VERSION + 1)
         connection.close()
         with pytest.raises(StoreError, match="this program knows versions up to"):
             Store(path)
@@ -429,7 +429,7 @@ def test_a_new_store_can_be_made_by_two_processes_at_once(tmp_path: Path) -> Non
 def test_answers_to_letters_that_nobody_comes_for_do_not_pile_up(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(letters, "_KEPT", 5)
+    monkeypatch.setattr(mailbox, "_KEPT", 5)
 
     def answer_all(connection: apsw.Connection) -> None:
         connection.execute("UPDATE inbox SET answer = ''")

@@ -22,7 +22,7 @@ from support.stateful import ask, bundle_of, sequence, step
 from support.temporal_histories import all_bytes, executions, runs_of
 from workflows_mcp.engines.base import Engine
 from workflows_mcp.engines.executor import Executor
-from workflows_mcp.engines.temporal import listing, looks
+from workflows_mcp.engines.temporal import cache
 from workflows_mcp.engines.temporal.connection import Address, connect
 from workflows_mcp.engines.temporal.engine import TemporalEngine
 from workflows_mcp.errors import NotExpected, RequestError
@@ -32,9 +32,9 @@ from workflows_mcp.machine.machine import Machine
 from workflows_mcp.machine.state import RunState
 from workflows_mcp.plan.model import SEMANTICS, Call, Do, Return, SetState, Wait
 from workflows_mcp.plan.references import LANGUAGES
-from workflows_mcp.resuming import unpark
-from workflows_mcp.service import Service
-from workflows_mcp.settings import Settings, TemporalSettings
+from workflows_mcp.runs.redo import unpark
+from workflows_mcp.runs.service import Service
+from workflows_mcp.settings.model import Settings, TemporalSettings
 
 T = TypeVar("T")
 MB = 1024 * 1024
@@ -339,7 +339,7 @@ def test_what_this_process_has_done_is_seen_however_new_the_last_look_is(
             await engine.send(run_id, answer("other"))
             assert (await engine.view(run_id)).state.status == "completed"
 
-    monkeypatch.setattr(looks, "_NEW_ENOUGH_SECONDS", 100)
+    monkeypatch.setattr(cache, "_NEW_ENOUGH_SECONDS", 100)
     go(work())
 
 
@@ -458,7 +458,7 @@ def test_all_runs_of_the_task_queue_are_listed_with_how_they_stand(
 def test_a_run_that_waits_is_found_by_its_workflow_however_many_others_wait(
     tmp_path: Path, temporal_address: Address, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(listing, "_MOST_OPEN", 3)
+    monkeypatch.setattr(cache, "_MOST_OPEN", 3)
 
     async def work() -> None:
         async with AsyncExitStack() as stack:

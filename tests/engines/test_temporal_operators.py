@@ -25,14 +25,14 @@ from temporalio.service import OperatorService, RPCError, RPCStatusCode
 
 from support.plans import block, bundle, plan
 from support.temporal_histories import runs_of
-from workflows_mcp.engines.encoding import encode
-from workflows_mcp.engines.temporal import attributes, looks
+from workflows_mcp.engines.temporal import cache, workflow
 from workflows_mcp.engines.temporal.connection import Address, connect
 from workflows_mcp.engines.temporal.payloads import READABLE
+from workflows_mcp.engines.values import encode
 from workflows_mcp.errors import NotExpected
 from workflows_mcp.plan.model import Do
-from workflows_mcp.service import Service
-from workflows_mcp.settings import Settings, TemporalSettings
+from workflows_mcp.runs.service import Service
+from workflows_mcp.settings.model import Settings, TemporalSettings
 
 pytestmark = pytest.mark.rows("O12")
 T = TypeVar("T")
@@ -170,7 +170,7 @@ def test_a_run_that_temporal_shows_as_cancelled_can_be_continued_in_a_new_one(
 def test_a_run_that_was_terminated_on_the_server_is_shown_as_cancelled_by_its_id_and_in_the_list(
     tmp_path: Path, temporal_address: Address, monkeypatch: pytest.MonkeyPatch, seen: bool
 ) -> None:
-    monkeypatch.setattr(looks, "_NEW_ENOUGH_SECONDS", 0.0)  # the server may be quicker than that
+    monkeypatch.setattr(cache, "_NEW_ENOUGH_SECONDS", 0.0)  # the server may be quicker than that
 
     async def work() -> None:
         client = await connect(temporal_address)
@@ -373,14 +373,14 @@ def test_a_server_that_lets_nobody_add_search_attributes_runs_workflows_all_the_
 
     async def as_text(*_: Any, **__: Any) -> ListSearchAttributesResponse:
         text = IndexedValueType.INDEXED_VALUE_TYPE_TEXT
-        known = {attributes.NAME.name: text, attributes.STATUS.name: text}
+        known = {workflow.NAME.name: text, workflow.STATUS.name: text}
         return ListSearchAttributesResponse(custom_attributes=known)
 
     async def done(*_: Any, **__: Any) -> None:
         return None
 
     if refuses == "start":
-        monkeypatch.setattr(attributes, "NAME", SearchAttributeKey.for_keyword("WorkflowsUnknown"))
+        monkeypatch.setattr(workflow, "NAME", SearchAttributeKey.for_keyword("WorkflowsUnknown"))
         monkeypatch.setattr(OperatorService, "list_search_attributes", none, raising=False)
         monkeypatch.setattr(OperatorService, "add_search_attributes", done, raising=False)
     elif refuses == "type":
@@ -396,11 +396,11 @@ def test_a_server_that_lets_nobody_add_search_attributes_runs_workflows_all_the_
                 run_id = await complete(service)
                 assert (await service.status(run_id))["status"] == "completed"
             described = await client.get_workflow_handle(run_id).describe()
-            assert described.typed_search_attributes.get(attributes.STATUS) is None
+            assert described.typed_search_attributes.get(workflow.STATUS) is None
             assert (await described.memo())["workflow"] == "asks"
 
     go(work())
-    said = [it.getMessage() for it in caplog.records if it.name == attributes.__name__]
+    said = [it.getMessage() for it in caplog.records if it.name == workflow.__name__]
     assert len(said) == 1, "once for a process"
     assert "\n" not in said[0]
     assert "temporal operator search-attribute create" in said[0]
@@ -420,7 +420,7 @@ def test_search_attributes_that_another_process_has_just_added_are_used(
 
     async def work() -> None:
         client = await connect(temporal_address)
-        assert await attributes.are_known(client)
+        assert await workflow.are_known(client)
         monkeypatch.setattr(OperatorService, "list_search_attributes", none, raising=False)
         monkeypatch.setattr(OperatorService, "add_search_attributes", exists, raising=False)
         async with Service.open(settings_of(tmp_path, temporal_address)) as service:
@@ -428,4 +428,4 @@ def test_search_attributes_that_another_process_has_just_added_are_used(
             await found_by(client, temporal_address, "WorkflowsStatus = 'completed'", run_id)
 
     go(work())
-    assert [it for it in caplog.records if it.name == attributes.__name__] == []
+    assert [it for it in caplog.records if it.name == workflow.__name__] == []

@@ -14,9 +14,9 @@ import pytest
 
 from support.temporal import running_server
 from workflows_mcp.errors import RequestError, WorkflowsError
-from workflows_mcp.service import Service
-from workflows_mcp.settings import Settings, TemporalSettings
-from workflows_mcp.temporal_dev.program import DevServer, free_port
+from workflows_mcp.runs.service import Service
+from workflows_mcp.settings.model import Settings, TemporalSettings
+from workflows_mcp.temporal_dev.server import DevServer, free_port
 
 pytestmark = pytest.mark.rows("S13")
 
@@ -46,9 +46,9 @@ async def without_worker(address: Any, directory: Path) -> AsyncIterator[Service
 def test_a_run_is_started_without_any_worker_and_says_that_it_waits_for_one(
     temporal_address: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from workflows_mcp.engines.temporal import looks, refusals
+    from workflows_mcp.engines.temporal import cache, connection
 
-    monkeypatch.setattr(looks, "FIRST_TURN_SECONDS", 0.5)
+    monkeypatch.setattr(cache, "FIRST_TURN_SECONDS", 0.5)
 
     async def go() -> None:
         async with without_worker(temporal_address, tmp_path) as service:
@@ -60,7 +60,7 @@ def test_a_run_is_started_without_any_worker_and_says_that_it_waits_for_one(
             assert await service.start(text=ASKS, request_id="the one", wait_seconds=0) == answer
             with pytest.raises(RequestError, match="something else"):
                 await service.start(text=SLOW, request_id="the one", wait_seconds=0)
-            monkeypatch.setattr(refusals, "WORKER_SECONDS", 1.0)
+            monkeypatch.setattr(connection, "WORKER_SECONDS", 1.0)
             with pytest.raises(RequestError, match=temporal_address.task_queue) as caught:
                 await service.submit(run_id, "yes")
             assert caught.value.code == "no_worker"
@@ -72,7 +72,7 @@ def test_a_run_is_started_without_any_worker_and_says_that_it_waits_for_one(
             assert [(it["workflow_id"], it["why"]) for it in await service.recent()] == [
                 (run_id, answer["why"])
             ]
-        monkeypatch.setattr(refusals, "WORKER_SECONDS", 40.0)
+        monkeypatch.setattr(connection, "WORKER_SECONDS", 40.0)
         async with Service.open(settings_for(temporal_address, tmp_path)) as service:
             answer = await service.start(text=ASKS, request_id="the one")
             assert (answer["workflow_id"], answer["action"]["step_id"]) == (run_id, "q")
@@ -84,10 +84,10 @@ def test_a_run_is_started_without_any_worker_and_says_that_it_waits_for_one(
 def test_a_run_that_was_terminated_before_any_worker_began_it_is_cancelled(
     temporal_address: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from workflows_mcp.engines.temporal import looks
+    from workflows_mcp.engines.temporal import cache
     from workflows_mcp.engines.temporal.connection import connect
 
-    monkeypatch.setattr(looks, "FIRST_TURN_SECONDS", 0.1)
+    monkeypatch.setattr(cache, "FIRST_TURN_SECONDS", 0.1)
 
     async def go() -> None:
         async with without_worker(temporal_address, tmp_path) as service:
@@ -122,14 +122,14 @@ def test_what_could_not_be_done_just_now_is_asked_again_as_the_same_request_and_
     )
     from temporalio.service import RPCError, RPCStatusCode
 
-    from workflows_mcp.engines.temporal import refusals
+    from workflows_mcp.engines.temporal import connection
 
     failing = RPCError("unexpected workflow task failure", RPCStatusCode.FAILED_PRECONDITION, b"")
     busy = RPCError("too many", RPCStatusCode.RESOURCE_EXHAUSTED, b"")
     no_worker = RPCError("no poller seen", RPCStatusCode.FAILED_PRECONDITION, b"")
     cut_off = WorkflowUpdateRPCTimeoutOrCancelledError()
     cut_off.__cause__ = RPCError("context canceled", RPCStatusCode.CANCELLED, b"")
-    monkeypatch.setattr(refusals, "_BUSY_SECONDS", 0.001)
+    monkeypatch.setattr(connection, "_BUSY_SECONDS", 0.001)
 
     class Server(OutboundInterceptor):
         def __init__(self, *says: Exception | None) -> None:
@@ -145,20 +145,20 @@ def test_what_could_not_be_done_just_now_is_asked_again_as_the_same_request_and_
 
     def asked(server: Server) -> Any:
         nothing: dict[str, Any] = {it.name: None for it in dataclasses.fields(StartWorkflowUpdateInput)}
-        client = refusals.Refusals("there", "default", "queue").intercept_client(server)
+        client = connection.Refusals("there", "default", "queue").intercept_client(server)
         return asyncio.run(client.start_workflow_update(StartWorkflowUpdateInput(**nothing)))
 
-    monkeypatch.setattr(refusals, "_AT_ONCE_SECONDS", -1.0)  # as if each had failed after a long wait
+    monkeypatch.setattr(connection, "_AT_ONCE_SECONDS", -1.0)  # as if each had failed after a long wait
     with monkeypatch.context() as patched:
-        patched.setattr(refusals, "_FAILING_SECONDS", 0.0005)
+        patched.setattr(connection, "_FAILING_SECONDS", 0.0005)
         assert asked(Server(cut_off, cut_off, cut_off, None)) == "done"
-    monkeypatch.setattr(refusals, "_AT_ONCE_SECONDS", 1.0)
+    monkeypatch.setattr(connection, "_AT_ONCE_SECONDS", 1.0)
     server = Server(failing, busy, cut_off, failing, None)
     assert asked(server) == "done"
     assert len(server.ids) == 5
     assert len(set(server.ids)) == 1, "so that the server knows it again"
-    monkeypatch.setattr(refusals, "_FAILING_SECONDS", 0.02)
-    monkeypatch.setattr(refusals, "WORKER_SECONDS", 0.05)
+    monkeypatch.setattr(connection, "_FAILING_SECONDS", 0.02)
+    monkeypatch.setattr(connection, "WORKER_SECONDS", 0.05)
     for always, code, words in (
         (failing, "damaged", "workers fail at it"),
         (busy, "no_temporal", "has too much to do"),

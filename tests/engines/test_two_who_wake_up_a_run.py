@@ -13,8 +13,8 @@ import apsw
 import pytest
 
 from workflows_mcp.errors import WorkflowsError
-from workflows_mcp.service import Service
-from workflows_mcp.settings import Settings
+from workflows_mcp.runs.service import Service
+from workflows_mcp.settings.model import Settings
 
 pytestmark = pytest.mark.rows("X1")
 

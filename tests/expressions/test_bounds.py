@@ -5,8 +5,8 @@ import time
 
 import pytest
 
-from workflows_mcp.expressions import bounds
-from workflows_mcp.expressions.bounds import TookTooLong, call_within
+from workflows_mcp.expressions import deadline
+from workflows_mcp.expressions.deadline import TookTooLong, call_within
 
 
 def spin(seconds: float) -> str:
@@ -106,7 +106,7 @@ def test_a_call_that_is_late_before_it_begins_leaves_nothing_behind() -> None:
     for _ in range(200):
         with pytest.raises(TookTooLong):
             call_within(-1.0, spin, 5.0)
-    assert bounds._watchdog._watched == {}
-    assert bounds._watchdog._sent == set()
+    assert deadline._watchdog._watched == {}
+    assert deadline._watchdog._sent == set()
     time.sleep(0.01)
     assert sum(range(100_000)) == 4999950000

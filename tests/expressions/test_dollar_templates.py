@@ -9,8 +9,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from workflows_mcp.errors import ExpressionError
-from workflows_mcp.expressions.base import MISSING, Code
 from workflows_mcp.expressions.dollar import Dollar, OldDollar
+from workflows_mcp.expressions.language import MISSING, Code
 from workflows_mcp.values import Value
 
 LANGUAGE = Dollar()

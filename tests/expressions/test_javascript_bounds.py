@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from workflows_mcp.errors import TOO_LARGE, TOO_SLOW, ExpressionError
-from workflows_mcp.expressions import javascript_context
-from workflows_mcp.expressions.javascript import JavaScript
+from workflows_mcp.expressions.javascript import engine
+from workflows_mcp.expressions.javascript.language import JavaScript
 from workflows_mcp.limits import Limits
 
 pytestmark = pytest.mark.rows("R5")
@@ -203,11 +203,11 @@ def test_who_was_stopped_without_having_worked_gets_another_try(
     def stop(context: Any, function: Any, values: Any, seconds: float) -> None:
         given.append(seconds)
         clock[0] += worked
-        raise javascript_context.Stopped
+        raise engine.Stopped
 
     with monkeypatch.context() as patched:
-        patched.setattr(javascript_context, "processor_seconds", lambda: clock[0])
-        patched.setattr(javascript_context._Context, "run", stop)
+        patched.setattr(engine, "processor_seconds", lambda: clock[0])
+        patched.setattr(engine._Context, "run", stop)
         with pytest.raises(ExpressionError, match="longer than 1 seconds"):
             run("input + 1", Limits(expression_seconds=1.0))
     assert given == allowed
@@ -224,25 +224,25 @@ def test_memory_that_others_have_left_behind_is_given_back() -> None:
 
 def test_a_context_is_used_again_and_renewed_from_time_to_time(monkeypatch: pytest.MonkeyPatch) -> None:
     made = []
-    make = javascript_context._Context.__init__
+    make = engine._Context.__init__
 
     def counting(context: Any) -> None:
         made.append(context)
         make(context)
 
-    monkeypatch.setattr(javascript_context._Context, "__init__", counting)
-    monkeypatch.setattr(javascript_context, "_MOST_RUNS", 100)
-    javascript_context._contexts.value = None
+    monkeypatch.setattr(engine._Context, "__init__", counting)
+    monkeypatch.setattr(engine, "_MOST_RUNS", 100)
+    engine._contexts.value = None
     assert [run("input + 1", input=n) for n in range(250)] == list(range(1, 251))
     assert len(made) == 3
 
 
 def test_only_so_many_compiled_functions_are_kept(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(javascript_context, "_MOST_FUNCTIONS", 5)
-    javascript_context._contexts.value = None
+    monkeypatch.setattr(engine, "_MOST_FUNCTIONS", 5)
+    engine._contexts.value = None
     for n in range(20):
         assert run(f"input + {n}", input=1) == n + 1
-    context = javascript_context._contexts.value
+    context = engine._contexts.value
     assert context is not None
     assert len(context._functions) == 5
     assert run("input + 0", input=1) == 1

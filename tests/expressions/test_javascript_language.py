@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from workflows_mcp.errors import ExpressionError
-from workflows_mcp.expressions.base import MISSING, UNSET, Code, Reference
-from workflows_mcp.expressions.javascript import JavaScript
+from workflows_mcp.expressions.javascript.language import JavaScript
+from workflows_mcp.expressions.language import MISSING, UNSET, Code, Reference
 from workflows_mcp.limits import Limits
 from workflows_mcp.plan.references import LANGUAGES
 from workflows_mcp.values import secret_mark
@@ -648,7 +648,7 @@ def test_it_is_the_language_of_the_reactive_dialect() -> None:
 def test_the_engine_is_imported_when_javascript_is_first_needed() -> None:
     program = (
         "import sys\n"
-        "from workflows_mcp.expressions.javascript import JavaScript\n"
+        "from workflows_mcp.expressions.javascript.language import JavaScript\n"
         "assert JavaScript().template('{{ a.b }} {{ !c }}').evaluate({'a': {'b': 1}, 'c': 0}) == '1 true'\n"
         "assert '_quickjs' not in sys.modules\n"
         "assert JavaScript().template('{{ a + 1 }}').evaluate({'a': 1}) == 2\n"

@@ -12,8 +12,8 @@ from typing import Any
 import pytest
 
 from workflows_mcp.errors import ExpressionError
-from workflows_mcp.expressions.javascript import JavaScript
-from workflows_mcp.expressions.javascript_names import GLOBALS
+from workflows_mcp.expressions.javascript.language import JavaScript
+from workflows_mcp.expressions.javascript.syntax import GLOBALS
 
 pytestmark = pytest.mark.rows("R5")
 
@@ -261,7 +261,7 @@ def test_there_is_one_time_zone_whatever_the_machine_has() -> None:
         Date.parse('2024-01-01 00:00') - Date.UTC(2024, 0, 1)]"""
     program = (
         "import json, sys\n"
-        "from workflows_mcp.expressions.javascript import JavaScript\n"
+        "from workflows_mcp.expressions.javascript.language import JavaScript\n"
         "print(json.dumps(JavaScript().transform(sys.argv[1]).evaluate({})))"
     )
     for zone in ("America/New_York", "Asia/Kolkata"):

@@ -7,9 +7,9 @@ from typing import Any
 import pytest
 
 from workflows_mcp.errors import ExpressionError
-from workflows_mcp.expressions import jinja
-from workflows_mcp.expressions.jinja import render
-from workflows_mcp.expressions.jinja_sandbox import Sandbox
+from workflows_mcp.expressions.jinja import templates
+from workflows_mcp.expressions.jinja.sandbox import Sandbox
+from workflows_mcp.expressions.jinja.templates import render
 
 VARIABLES: dict[str, Any] = {
     "name": "Ada",
@@ -122,4 +122,4 @@ def test_the_same_template_is_compiled_once(monkeypatch: pytest.MonkeyPatch) -> 
 def test_compiled_templates_do_not_pile_up() -> None:
     for number in range(20):
         render(f"{number}{{{{ 1 }}}}" + "x" * 400_000, {})
-    assert sum(len(source) for source, _ in jinja._compiled._templates) <= jinja._compiled.MOST_CHARS
+    assert sum(len(source) for source, _ in templates._compiled._templates) <= templates._compiled.MOST_CHARS

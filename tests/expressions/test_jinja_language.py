@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 from workflows_mcp.errors import ExpressionError
-from workflows_mcp.expressions.base import Code
-from workflows_mcp.expressions.jinja_language import Jinja
+from workflows_mcp.expressions.jinja.language import Jinja
+from workflows_mcp.expressions.language import Code
 from workflows_mcp.limits import Limits
 from workflows_mcp.plan.references import LANGUAGES
 
@@ -594,7 +594,7 @@ def test_the_same_source_is_read_once() -> None:
 
 def test_the_dialect_has_this_language_and_nothing_else_imports_jinja() -> None:
     script = (
-        "import sys\nimport workflows_mcp.service\nfrom workflows_mcp.plan.references import LANGUAGES\n"
+        "import sys\nimport workflows_mcp.runs.service\nfrom workflows_mcp.plan.references import LANGUAGES\n"
         "LANGUAGES['graph'].template('${inputs.x}')\n"
         "heavy = {'jinja2', 'regex'} & set(sys.modules)\nassert not heavy, heavy\n"
         "LANGUAGES['stateful'].template('{{ inputs.x }}')\nassert 'jinja2' in sys.modules\n"

@@ -10,7 +10,7 @@ import pytest
 
 from workflows_mcp.errors import ExpressionError
 from workflows_mcp.expressions import patterns
-from workflows_mcp.expressions.jinja_language import Jinja
+from workflows_mcp.expressions.jinja.language import Jinja
 from workflows_mcp.limits import Limits
 
 LANGUAGE = Jinja()

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from workflows_mcp.errors import ExpressionError
-from workflows_mcp.expressions.jinja import render
+from workflows_mcp.expressions.jinja.templates import render
 
 DOUBLED = "{% for i in range(60) %}{% set n.s = NEW %}{% endfor %}{{ n.s ~ 'x' }}"
 VARIABLES: dict[str, Any] = {"text": "abc", "items": [1, 2], "state": {"a": {"b": 1}}, "number": 5}

@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from workflows_mcp.errors import StepError
-from workflows_mcp.expressions.base import Code
-from workflows_mcp.expressions.shell_command import problems, quoted_script, quoted_words, spliced
+from workflows_mcp.expressions.language import Code
+from workflows_mcp.expressions.shell.quoting import problems, quoted_script, quoted_words, spliced
 from workflows_mcp.values import Value
 
 CALCULATOR = """

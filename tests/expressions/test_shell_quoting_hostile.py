@@ -23,7 +23,7 @@ from support.shell_contexts import (
     run_script,
 )
 from workflows_mcp.errors import StepError
-from workflows_mcp.expressions.shell_command import problems, quoted_script
+from workflows_mcp.expressions.shell.quoting import problems, quoted_script
 
 
 def run_in(shell: str, context: str, value: str, directory: Path) -> Ran:

@@ -22,8 +22,8 @@ from support.shell_contexts import (
     run_script,
 )
 from workflows_mcp.errors import ExpressionError
-from workflows_mcp.expressions.base import Code
-from workflows_mcp.expressions.shell_text import MOST_BYTES, quoted_text
+from workflows_mcp.expressions.language import Code
+from workflows_mcp.expressions.shell.quoting import MOST_BYTES, quoted_text
 from workflows_mcp.values import Value, secret_mark
 
 pytestmark = pytest.mark.rows("S8")

@@ -16,8 +16,8 @@ import psutil
 import pytest
 
 from support.victims import Processes, drive, processes, serve
-from workflows_mcp.service import Service
-from workflows_mcp.settings import Settings
+from workflows_mcp.runs.service import Service
+from workflows_mcp.settings.model import Settings
 
 HERE = Path(__file__).parent
 FILE = HERE / "side_effects.yaml"

@@ -23,8 +23,8 @@ pytest.importorskip("temporalio", reason="temporalio is not installed: pip insta
 from support.mortal_servers import Victims
 from support.temporal import running_server
 from workflows_mcp.engines.temporal.connection import Address
-from workflows_mcp.service import Service
-from workflows_mcp.settings import Settings, TemporalSettings
+from workflows_mcp.runs.service import Service
+from workflows_mcp.settings.model import Settings, TemporalSettings
 
 pytestmark = [pytest.mark.slow, pytest.mark.rows("S13", "X1")]
 ENDED = ("completed", "failed", "cancelled")

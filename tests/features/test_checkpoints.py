@@ -11,7 +11,7 @@ from typing import Any, TypeVar
 import apsw
 import pytest
 
-from workflows_mcp.agent.checkpoints import CheckpointId, parse_checkpoint_id
+from workflows_mcp.answers.history import CheckpointId, parse_checkpoint_id
 from workflows_mcp.errors import (
     InvalidResult,
     NotExpected,
@@ -21,8 +21,8 @@ from workflows_mcp.errors import (
     UnknownWorkflow,
 )
 from workflows_mcp.limits import Limits
-from workflows_mcp.service import Service
-from workflows_mcp.settings import Settings
+from workflows_mcp.runs.service import Service
+from workflows_mcp.settings.model import Settings
 
 T = TypeVar("T")
 Work = Callable[[Service], Awaitable[T]]

@@ -11,8 +11,8 @@ from typing import Any, NamedTuple
 import pytest
 
 from support.killed import called
-from workflows_mcp.service import Service
-from workflows_mcp.settings import Settings
+from workflows_mcp.runs.service import Service
+from workflows_mcp.settings.model import Settings
 
 pytestmark = pytest.mark.rows("R2")
 

@@ -15,8 +15,8 @@ import pytest
 
 from support.programs import Programs
 from workflows_mcp.errors import DefinitionError
-from workflows_mcp.service import Service
-from workflows_mcp.settings import Settings
+from workflows_mcp.runs.service import Service
+from workflows_mcp.settings.model import Settings
 
 # The order of blocks
 

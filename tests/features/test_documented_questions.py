@@ -10,8 +10,8 @@ import pytest
 
 from support.git import GitRepository
 from support.programs import Programs
-from workflows_mcp.service import Service
-from workflows_mcp.settings import Settings
+from workflows_mcp.runs.service import Service
+from workflows_mcp.settings.model import Settings
 
 CONFIRM = """
 - id: confirm_deploy

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from support.reactive_check import FILES, Serve, complete, serving_check, started
-from workflows_mcp.service import Service
-from workflows_mcp.settings import Settings
+from workflows_mcp.runs.service import Service
+from workflows_mcp.settings.model import Settings
 
 
 @pytest.fixture

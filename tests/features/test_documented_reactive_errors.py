@@ -14,8 +14,8 @@ from support.fragments import inside, piece, workflow
 from support.programs import Programs
 from support.reactive_agents import MESSAGE, played
 from workflows_mcp.errors import NotExpected
-from workflows_mcp.service import Service
-from workflows_mcp.settings import Settings, TemporalSettings
+from workflows_mcp.runs.service import Service
+from workflows_mcp.settings.model import Settings, TemporalSettings
 
 STEP_ERRORS = r"""
 # Shell command errors

@@ -12,8 +12,8 @@ import pytest
 from support.programs import Programs
 from support.reactive_agents import Handed, played
 from workflows_mcp.errors import UnknownWorkflow
-from workflows_mcp.service import Service
-from workflows_mcp.settings import Settings
+from workflows_mcp.runs.service import Service
+from workflows_mcp.settings.model import Settings
 
 BASIC = r"""
 # Workflow files are loaded by name from:

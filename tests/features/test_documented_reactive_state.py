@@ -12,8 +12,8 @@ import pytest
 
 from support.fragments import workflow
 from support.reactive_agents import played
-from workflows_mcp.service import Service
-from workflows_mcp.settings import Settings
+from workflows_mcp.runs.service import Service
+from workflows_mcp.settings.model import Settings
 
 SCHEMA_FEATURES = r"""
 # Default state values (applied automatically on workflow.start)

@@ -13,8 +13,8 @@ from support.fragments import inside, piece, workflow
 from support.programs import Programs
 from support.reactive_agents import MESSAGE, Handed, played
 from workflows_mcp.errors import InvalidResult
-from workflows_mcp.service import Service
-from workflows_mcp.settings import Settings
+from workflows_mcp.runs.service import Service
+from workflows_mcp.settings.model import Settings
 
 STEP_TYPES = r"""
 # User input with validation

@@ -10,8 +10,8 @@ import pytest
 
 from support.reactive_check import CHECK, FILES, Serve, complete, serving_check, started
 from workflows_mcp.errors import InvalidResult, NotExpected, RequestError, WorkflowsError
-from workflows_mcp.service import Service
-from workflows_mcp.settings import Settings
+from workflows_mcp.runs.service import Service
+from workflows_mcp.settings.model import Settings
 
 
 @pytest.fixture

@@ -12,8 +12,8 @@ import yaml
 
 from support.programs import Programs
 from workflows_mcp.errors import StepError
-from workflows_mcp.service import Service
-from workflows_mcp.settings import Settings
+from workflows_mcp.runs.service import Service
+from workflows_mcp.settings.model import Settings
 from workflows_mcp.steps.base import StepContext, StepResult
 from workflows_mcp.steps.registry import GROUP, StepRegistry
 from workflows_mcp.steps.shell import Shell

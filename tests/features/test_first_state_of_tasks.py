@@ -10,8 +10,8 @@ import pytest
 
 from support.reactive_agents import played
 from workflows_mcp.limits import Limits
-from workflows_mcp.service import Service
-from workflows_mcp.settings import Settings
+from workflows_mcp.runs.service import Service
+from workflows_mcp.settings.model import Settings
 
 OWN_STATE = """
 name: own-state

@@ -11,11 +11,11 @@ import pytest
 
 from workflows_mcp.engines.live_output import LiveOutput
 from workflows_mcp.limits import MIB, Limits
-from workflows_mcp.machine.execution import Execution
+from workflows_mcp.machine.state import Execution
 from workflows_mcp.policy.secrets import Secrets
-from workflows_mcp.service import Service
-from workflows_mcp.settings import Settings
-from workflows_mcp.telling import HowFar, told
+from workflows_mcp.runs.progress import HowFar, told
+from workflows_mcp.runs.service import Service
+from workflows_mcp.settings.model import Settings
 
 PRINT = "yes | head -c 3000000"
 GRAPH = """

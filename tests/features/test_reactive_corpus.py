@@ -27,8 +27,8 @@ from support.stepping_agents import SteppingAgents, reactive_tools_of
 from workflows_mcp.errors import InvalidResult
 from workflows_mcp.limits import Limits
 from workflows_mcp.machine.events import StepDone
-from workflows_mcp.service import Service
-from workflows_mcp.settings import Settings
+from workflows_mcp.runs.service import Service
+from workflows_mcp.settings.model import Settings
 
 BESIDE = Path(__file__).resolve().parents[3] / "shared" / "corpus"
 CORPUS = Path(os.environ.get("WORKFLOWS_CORPUS", BESIDE)) / "reactive"

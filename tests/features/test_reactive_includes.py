@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from support.reactive_agents import Played, played
-from workflows_mcp.service import Service
-from workflows_mcp.settings import Settings
+from workflows_mcp.runs.service import Service
+from workflows_mcp.settings.model import Settings
 
 INCLUDES = """
 name: "main:flow"

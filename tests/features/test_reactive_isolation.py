@@ -13,8 +13,8 @@ import pytest
 
 from workflows_mcp.errors import DefinitionError
 from workflows_mcp.limits import Limits
-from workflows_mcp.service import Service
-from workflows_mcp.settings import Settings
+from workflows_mcp.runs.service import Service
+from workflows_mcp.settings.model import Settings
 
 pytestmark = pytest.mark.rows("R5")
 

@@ -14,8 +14,8 @@ from support.programs import Programs
 from support.reactive_agents import MESSAGE, played
 from workflows_mcp.errors import DefinitionError, Problem
 from workflows_mcp.limits import Limits
-from workflows_mcp.service import Service
-from workflows_mcp.settings import Settings
+from workflows_mcp.runs.service import Service
+from workflows_mcp.settings.model import Settings
 
 NOTHING = '- {type: user_message, message: "done"}\n'
 

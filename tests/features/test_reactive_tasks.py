@@ -11,8 +11,8 @@ from support.fragments import workflow
 from support.programs import Programs
 from support.reactive_agents import played
 from workflows_mcp.errors import DefinitionError
-from workflows_mcp.service import Service
-from workflows_mcp.settings import Settings
+from workflows_mcp.runs.service import Service
+from workflows_mcp.settings.model import Settings
 
 AFTER = '- {id: after, type: user_message, message: "all done"}\n'
 LOOK = """

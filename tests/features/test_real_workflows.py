@@ -16,8 +16,8 @@ from typing import Any
 
 import pytest
 
-from workflows_mcp.service import Service
-from workflows_mcp.settings import Settings
+from workflows_mcp.runs.service import Service
+from workflows_mcp.settings.model import Settings
 
 BESIDE = Path(__file__).resolve().parents[3] / "shared" / "corpus"
 CORPUS = Path(os.environ.get("WORKFLOWS_CORPUS", BESIDE)) / "graph"

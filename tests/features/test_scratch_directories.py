@@ -14,8 +14,8 @@ from workflows_mcp.machine.commands import RunStep
 from workflows_mcp.machine.events import Started
 from workflows_mcp.machine.machine import Machine
 from workflows_mcp.plan.model import SEMANTICS, Do
-from workflows_mcp.service import Service
-from workflows_mcp.settings import Settings
+from workflows_mcp.runs.service import Service
+from workflows_mcp.settings.model import Settings
 
 PARALLEL_ITEMS = """
 name: downloads

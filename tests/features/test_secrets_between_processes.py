@@ -15,8 +15,8 @@ from typing import Any
 
 import pytest
 
-from workflows_mcp.service import Service
-from workflows_mcp.settings import Settings
+from workflows_mcp.runs.service import Service
+from workflows_mcp.settings.model import Settings
 from workflows_mcp.values import secret_mark
 
 pytestmark = pytest.mark.rows("X5")

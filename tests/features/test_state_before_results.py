@@ -10,8 +10,8 @@ import pytest
 
 from support.fragments import workflow
 from workflows_mcp.dialects import load
-from workflows_mcp.service import Service
-from workflows_mcp.settings import Settings
+from workflows_mcp.runs.service import Service
+from workflows_mcp.settings.model import Settings
 from workflows_mcp.steps.registry import default_registry
 
 ASKS = """

@@ -12,8 +12,8 @@ import pytest
 from support.sessions import Serve, serving, steps
 from workflows_mcp.engines.sqlite.engine import SqliteEngine
 from workflows_mcp.errors import NotExpected
-from workflows_mcp.service import Service
-from workflows_mcp.settings import Settings
+from workflows_mcp.runs.service import Service
+from workflows_mcp.settings.model import Settings
 
 
 @pytest.fixture

@@ -12,8 +12,8 @@ import pytest
 
 from workflows_mcp.errors import InvalidResult, RequestError
 from workflows_mcp.limits import Limits
-from workflows_mcp.service import Service
-from workflows_mcp.settings import Settings
+from workflows_mcp.runs.service import Service
+from workflows_mcp.settings.model import Settings
 
 Work = Callable[[Service], Awaitable[None]]
 Serve = Callable[..., None]

@@ -14,8 +14,8 @@ import pytest
 from support.clocked import Clocked, clocked_service
 from support.sessions import steps
 from workflows_mcp.errors import NotExpected, RequestError
-from workflows_mcp.service import Service
-from workflows_mcp.settings import Settings
+from workflows_mcp.runs.service import Service
+from workflows_mcp.settings.model import Settings
 
 REVIEW = """\
 name: review

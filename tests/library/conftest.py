@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 
 from support.programs import Programs
-from workflows_mcp.service import Service
-from workflows_mcp.settings import Settings
+from workflows_mcp.runs.service import Service
+from workflows_mcp.settings.model import Settings
 
 Answer = dict[str, Any]
 Run = Callable[..., Answer]

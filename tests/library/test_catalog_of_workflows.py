@@ -13,7 +13,7 @@ from workflows_mcp.dialects import Definition, load
 from workflows_mcp.errors import DefinitionError, Problem, RequestError, UnknownWorkflow
 from workflows_mcp.library.catalog import Catalog, builtin_directory
 from workflows_mcp.limits import Limits
-from workflows_mcp.settings import load_settings
+from workflows_mcp.settings.model import load_settings
 from workflows_mcp.steps.base import Step, StepInputs, StepOutputs
 from workflows_mcp.steps.registry import StepRegistry, default_registry
 

@@ -9,7 +9,7 @@ import pytest
 
 from workflows_mcp.errors import InvalidResult
 from workflows_mcp.library.catalog import Catalog
-from workflows_mcp.settings import Settings
+from workflows_mcp.settings.model import Settings
 from workflows_mcp.steps.registry import default_registry
 
 pytestmark = pytest.mark.rows("G22")

@@ -12,8 +12,8 @@ import pytest
 
 from support.git import GitRepository, repository_at, without_configuration
 from workflows_mcp.limits import Limits
-from workflows_mcp.service import Service
-from workflows_mcp.settings import Settings
+from workflows_mcp.runs.service import Service
+from workflows_mcp.settings.model import Settings
 
 pytestmark = [
     pytest.mark.rows("G22"),

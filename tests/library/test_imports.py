@@ -12,8 +12,8 @@ from workflows_mcp.dialects import load
 from workflows_mcp.errors import DefinitionError, RequestError, UnknownWorkflow
 from workflows_mcp.library.catalog import Catalog
 from workflows_mcp.plan.model import Bundle, Call
-from workflows_mcp.service import Service
-from workflows_mcp.settings import Settings
+from workflows_mcp.runs.service import Service
+from workflows_mcp.settings.model import Settings
 from workflows_mcp.steps.registry import default_registry
 
 Write = Callable[..., Path]

@@ -24,8 +24,8 @@ from support.git import repository_at, without_configuration
 from workflows_mcp.engines.driver import Driver
 from workflows_mcp.machine.machine import Machine
 from workflows_mcp.machine.state import RunState
-from workflows_mcp.service import Service
-from workflows_mcp.settings import Settings
+from workflows_mcp.runs.service import Service
+from workflows_mcp.settings.model import Settings
 
 RUNS = 1000
 WARM = 300

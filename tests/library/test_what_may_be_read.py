@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from workflows_mcp.errors import WorkflowsError
-from workflows_mcp.service import Service
-from workflows_mcp.settings import Settings, load_settings
+from workflows_mcp.runs.service import Service
+from workflows_mcp.settings.model import Settings, load_settings
 
 SECRET = "root:$6$do-not-show:19000:0:99999:7:::\n- [\n"
 IMPORTS = "name: x\nimports: ['{}']\ndefault_state: {{raw: {{}}}}\nsteps: [{{type: exit}}]\n"

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from support.reactive import documents, run, survives
 from support.reactive_state import State, field
-from workflows_mcp.expressions.base import MISSING
+from workflows_mcp.expressions.language import MISSING
 from workflows_mcp.machine.program import MisplacedError
 from workflows_mcp.plan.model import Computed
 from workflows_mcp.values import Value

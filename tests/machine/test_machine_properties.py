@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from support.plans import block, bundle, plan
 from support.random_graphs import bundles, report, reports
-from workflows_mcp.agent.waiting import why_waiting
+from workflows_mcp.answers.why import why_waiting
 from workflows_mcp.machine.commands import Finish, RunStep, SetTimer
 from workflows_mcp.machine.events import Answered, Started, StepDone, StepFailed, TimerFired
 from workflows_mcp.machine.machine import Machine

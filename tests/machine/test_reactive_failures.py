@@ -8,7 +8,7 @@ from collections.abc import Mapping
 import pytest
 
 from support.reactive import Outcome, Play, Sluggish, Story, World, documents, say, survives
-from workflows_mcp.engines.replay import replayed
+from workflows_mcp.engines.forks import replayed
 from workflows_mcp.machine import program
 from workflows_mcp.machine.events import StateUpdated, Stopped
 from workflows_mcp.plan.references import LANGUAGES

@@ -6,9 +6,8 @@ from __future__ import annotations
 import pytest
 
 from support.reactive import Sluggish, World, documents, survives
-from workflows_mcp.agent.fields import parts_of_state
-from workflows_mcp.engines.forks import fork_of
-from workflows_mcp.engines.replay import replayed
+from workflows_mcp.answers.run_view import parts_of_state
+from workflows_mcp.engines.forks import fork_of, replayed
 from workflows_mcp.machine import program
 from workflows_mcp.machine.events import Started, Stopped
 from workflows_mcp.plan.references import LANGUAGES

@@ -7,7 +7,7 @@ import pytest
 from msgspec import structs
 
 from support.reactive import documents, survives
-from workflows_mcp.engines.replay import replayed
+from workflows_mcp.engines.forks import replayed
 from workflows_mcp.limits import Limits
 from workflows_mcp.machine.commands import Command, RunStep, SetTimer
 from workflows_mcp.machine.events import Answered, Event, Started, StepDone, StepFailed, TimerFired

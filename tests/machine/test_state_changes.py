@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from support.reactive import documents, run, survives
 from support.reactive_state import State, field
-from workflows_mcp.expressions import javascript_values
+from workflows_mcp.expressions.javascript import engine
 from workflows_mcp.limits import Limits
 from workflows_mcp.machine import changes
 from workflows_mcp.machine.changes import Path, WrongChange, changed, path_text, size_of
@@ -339,7 +339,7 @@ class Work:
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.encoded = self.sent = 0
-        encode, send = changes._encode, javascript_values._encode
+        encode, send = changes._encode, engine._encode
 
         def counted(value: Value) -> bytes:
             body = encode(value)
@@ -352,7 +352,7 @@ class Work:
             return body
 
         monkeypatch.setattr(changes, "_encode", counted)
-        monkeypatch.setattr(javascript_values, "_encode", sent)
+        monkeypatch.setattr(engine, "_encode", sent)
 
 
 def containers(value: Value) -> dict[int, Value]:

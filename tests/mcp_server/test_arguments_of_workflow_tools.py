@@ -11,7 +11,7 @@ from mcp import Client
 
 from support.in_memory import Desk, called
 from workflows_mcp.errors import InvalidInputs
-from workflows_mcp.mcp_server.workflow_arguments import Arguments, argument_names
+from workflows_mcp.mcp_server.workflow_tools import Arguments, argument_names
 
 pytestmark = pytest.mark.rows("X11")
 

@@ -12,7 +12,7 @@ from mcp import Client
 from mcp.types import ElicitResult
 
 from workflows_mcp.mcp_server.server import build_server
-from workflows_mcp.settings import Settings
+from workflows_mcp.settings.model import Settings
 
 pytestmark = [pytest.mark.rows("X8"), pytest.mark.parametrize("mode", ["auto", "legacy"])]
 

@@ -16,9 +16,9 @@ from mcp import Client
 from mcp.shared.exceptions import MCPError
 from mcp.types import METHOD_NOT_FOUND, ElicitResult, ErrorData, InputRequiredResult
 
-from workflows_mcp.mcp_server import sealing
+from workflows_mcp.mcp_server import elicitation
 from workflows_mcp.mcp_server.server import build_server
-from workflows_mcp.settings import Settings
+from workflows_mcp.settings.model import Settings
 
 pytestmark = pytest.mark.rows("X8")
 
@@ -129,7 +129,7 @@ def test_a_form_can_be_filled_in_after_the_server_has_been_started_anew(tmp_path
 
     session(tmp_path, open_form)
     session(tmp_path, fill_in)
-    key = tmp_path / "home" / sealing.KEY_FILE
+    key = tmp_path / "home" / elicitation.KEY_FILE
     assert stat.S_IMODE(key.stat().st_mode) == 0o600
     assert not list(key.parent.glob(f".{key.name}.*")), "nothing is left of making it"
 
@@ -153,7 +153,7 @@ def test_a_form_can_be_filled_in_for_a_week(
 
 
 def test_two_servers_of_one_home_take_the_forms_of_each_other(tmp_path: Path) -> None:
-    one, other = sealing.KeptSeal(tmp_path / "home" / "k"), sealing.KeptSeal(tmp_path / "home" / "k")
+    one, other = elicitation.KeptSeal(tmp_path / "home" / "k"), elicitation.KeptSeal(tmp_path / "home" / "k")
     assert other.unseal(one.seal(b"about")) == b"about"
     assert one.unseal(other.seal(b"about")) == b"about"
 
@@ -164,7 +164,7 @@ def test_a_home_in_which_no_key_can_be_kept_is_told_of_and_forms_hold_for_the_pr
     (tmp_path / "file").touch()
     (tmp_path / "short").write_bytes(b"x")
     for path in (tmp_path / "file" / "key", tmp_path / "short"):
-        seal = sealing.KeptSeal(path)
+        seal = elicitation.KeptSeal(path)
         assert seal.unseal(seal.seal(b"about")) == b"about"
         assert str(path) in caplog.text
 
@@ -175,7 +175,7 @@ def test_nothing_is_written_where_nothing_is_sealed(tmp_path: Path) -> None:
             await filled_in(client, "v1.made_up")
 
     session(tmp_path, work)
-    assert not (tmp_path / "home" / sealing.KEY_FILE).exists()
+    assert not (tmp_path / "home" / elicitation.KEY_FILE).exists()
 
 
 def test_after_eight_forms_in_one_call_the_agent_is_asked_and_the_user_again_by_its_next_call(

@@ -15,7 +15,7 @@ from mcp import Client
 from workflows_mcp.errors import RequestError
 from workflows_mcp.limits import DEFAULT_LIMITS
 from workflows_mcp.mcp_server.server import build_server
-from workflows_mcp.settings import TOOLSETS, load_settings
+from workflows_mcp.settings.model import TOOLSETS, load_settings
 
 SNAPSHOT = Path(__file__).parent / "graph_tool_schemas.json"
 """A change shows up as a difference; to take it over, run `python tests/mcp_server/test_graph_toolset.py`."""

@@ -11,7 +11,7 @@ from mcp import Client
 from mcp.types import ResourceLink, TextResourceContents
 
 from workflows_mcp.mcp_server.server import build_server
-from workflows_mcp.settings import Settings
+from workflows_mcp.settings.model import Settings
 
 LONG = """
 name: long

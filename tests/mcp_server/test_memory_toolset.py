@@ -11,8 +11,8 @@ import pytest
 
 from workflows_mcp.mcp_server.tools.memory import memory_tools
 from workflows_mcp.mcp_server.toolsets import tools_of
-from workflows_mcp.settings import TOOLSETS, load_settings
-from workflows_mcp.trust import Trust
+from workflows_mcp.settings.model import TOOLSETS, load_settings
+from workflows_mcp.settings.trust import Trust
 
 pytestmark = pytest.mark.rows("S18")
 

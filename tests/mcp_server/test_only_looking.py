@@ -15,7 +15,7 @@ from mcp.shared.exceptions import MCPError
 from support.http_server import call, client_of, http_server
 from support.processes import eventually
 from workflows_mcp.mcp_server.server import build_server
-from workflows_mcp.settings import load_settings
+from workflows_mcp.settings.model import load_settings
 
 TOOLSETS = ("core", "graph", "stateful", "reactive", "memory", "debug", "all")
 CORE = {

@@ -12,9 +12,9 @@ from mcp import Client
 from mcp.shared.exceptions import MCPError
 from mcp.types import INVALID_PARAMS
 
+from workflows_mcp.mcp_server.prompts import words_typed
 from workflows_mcp.mcp_server.server import build_server
-from workflows_mcp.mcp_server.typed_words import words_typed
-from workflows_mcp.settings import load_settings
+from workflows_mcp.settings.model import load_settings
 from workflows_mcp.values import to_json
 
 pytestmark = pytest.mark.rows("R23")

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from workflows_mcp.mcp_server.server import build_server
-from workflows_mcp.settings import load_settings
+from workflows_mcp.settings.model import load_settings
 
 SNAPSHOT = Path(__file__).parent / "stateful_schemas.json"
 TOKENS = 1500

@@ -16,7 +16,7 @@ from mcp.shared.exceptions import MCPError
 from support.task_client import TaskClient, ask
 from workflows_mcp.mcp_server import server as server_module
 from workflows_mcp.mcp_server.server import build_server
-from workflows_mcp.settings import Settings
+from workflows_mcp.settings.model import Settings
 
 pytestmark = pytest.mark.rows("X8")
 

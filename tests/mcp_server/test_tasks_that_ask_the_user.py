@@ -15,7 +15,7 @@ from mcp.types import ElicitResult
 from support.task_client import Seen, TaskClient, TaskId, TaskRequest, ask
 from workflows_mcp.mcp_server import server as server_module
 from workflows_mcp.mcp_server.server import build_server
-from workflows_mcp.settings import Settings
+from workflows_mcp.settings.model import Settings
 
 pytestmark = pytest.mark.rows("X8")
 

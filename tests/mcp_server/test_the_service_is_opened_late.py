@@ -15,10 +15,10 @@ import pytest
 from mcp import Client, MCPError
 
 from workflows_mcp.errors import StoreError
-from workflows_mcp.mcp_server import late
+from workflows_mcp.mcp_server import lazy
 from workflows_mcp.mcp_server.server import build_server
-from workflows_mcp.service import Service
-from workflows_mcp.settings import Settings, load_settings
+from workflows_mcp.runs.service import Service
+from workflows_mcp.settings.model import Settings, load_settings
 
 
 class Opening:
@@ -29,7 +29,7 @@ class Opening:
         self.let_go = threading.Event()
         self.let_go.set()
         self.failures: list[Exception] = []
-        make = late._made
+        make = lazy._made
 
         def made(settings: Settings) -> Service:
             self.times += 1
@@ -38,7 +38,7 @@ class Opening:
                 raise self.failures.pop(0)
             return make(settings)
 
-        monkeypatch.setattr(late, "_made", made)
+        monkeypatch.setattr(lazy, "_made", made)
 
 
 @pytest.fixture
@@ -106,10 +106,10 @@ def test_a_service_that_does_not_open_says_why_and_the_next_call_tries_again(
 def test_the_service_is_opened_also_when_nobody_says_anything(
     place: Any, opening: Opening, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(late, "_WITHOUT_A_MESSAGE", 0.0)
+    monkeypatch.setattr(lazy, "_WITHOUT_A_MESSAGE", 0.0)
 
     async def silence() -> None:
-        waiting = late.LateService(load_settings({"WORKFLOWS_HOME": str(place.home)}))
+        waiting = lazy.LateService(load_settings({"WORKFLOWS_HOME": str(place.home)}))
         waiting.open_in()
         while not opening.times:
             await asyncio.sleep(0)

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from workflows_mcp.mcp_server.server import INSTRUCTIONS, build_server
-from workflows_mcp.settings import TOOLSETS, load_settings
+from workflows_mcp.settings.model import TOOLSETS, load_settings
 
 SNAPSHOT = Path(__file__).parent / "tool_schemas.json"
 MEMORY = Path(__file__).parent / "memory_schemas.json"

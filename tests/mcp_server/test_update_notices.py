@@ -14,9 +14,9 @@ from mcp.types import INVALID_PARAMS
 
 from support.in_memory import ERAS, Desk, called
 from support.subscriptions import Heard, subscribed
-from workflows_mcp import observing
 from workflows_mcp.mcp_server.notices import Notices
-from workflows_mcp.service import Service
+from workflows_mcp.runs import inspection
+from workflows_mcp.runs.service import Service
 
 pytestmark = [
     pytest.mark.rows("X8"),
@@ -74,7 +74,7 @@ def test_a_subscriber_hears_of_a_run_that_another_process_drives(desk: Desk, mod
 def test_a_subscriber_hears_that_a_definition_was_rewritten_or_is_gone(
     desk: Desk, mode: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(observing, "_LOOK_AT_FILES_SECONDS", 0.01)
+    monkeypatch.setattr(inspection, "_LOOK_AT_FILES_SECONDS", 0.01)
     heard = Heard()
 
     async def work(client: Client) -> None:

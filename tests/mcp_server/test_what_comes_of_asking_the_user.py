@@ -11,9 +11,9 @@ import pytest
 from mcp import Client
 from mcp.types import ElicitResult, InputRequiredResult
 
-from workflows_mcp import telling
 from workflows_mcp.mcp_server.server import build_server
-from workflows_mcp.settings import Settings
+from workflows_mcp.runs import progress
+from workflows_mcp.settings.model import Settings
 
 pytestmark = pytest.mark.rows("X8")
 
@@ -295,7 +295,7 @@ def test_a_form_is_withdrawn_when_somebody_else_has_answered(tmp_path: Path) -> 
 def test_while_a_form_is_open_it_is_told_that_the_run_waits(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(telling, "STILL_SECONDS", 0.01)
+    monkeypatch.setattr(progress, "STILL_SECONDS", 0.01)
     told: list[str | None] = []
     enough = asyncio.Event()
 

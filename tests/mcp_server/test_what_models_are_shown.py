@@ -17,8 +17,8 @@ from workflows_mcp.errors import WorkflowsError
 from workflows_mcp.mcp_server.tooling import ERROR_CHARS, compact, worded
 from workflows_mcp.mcp_server.toolsets import tools_of
 from workflows_mcp.mcp_server.workflow_tools import workflow_tools
-from workflows_mcp.service import Service
-from workflows_mcp.settings import TOOLSETS
+from workflows_mcp.runs.service import Service
+from workflows_mcp.settings.model import TOOLSETS
 
 CORE = {"list_workflows", "get_workflow_info", "start_workflow", "submit_result", "get_workflow_status"}
 GRAPH = {"list_workflows", "get_workflow_info", "execute_workflow", "resume_workflow"}

@@ -20,7 +20,7 @@ from workflows_mcp.mcp_server import server as server_module
 from workflows_mcp.mcp_server.server import build_server
 from workflows_mcp.mcp_server.toolsets import tools_of
 from workflows_mcp.mcp_server.workflow_tools import tool_name
-from workflows_mcp.settings import Settings
+from workflows_mcp.settings.model import Settings
 
 pytestmark = pytest.mark.rows("X11")
 

@@ -12,7 +12,7 @@ from hatchling.metadata.core import ProjectMetadata
 from hatchling.plugin.manager import PluginManager
 
 from workflows_mcp import __version__
-from workflows_mcp.settings import _READERS, LEVELS, PREFIX, TOOLSETS, load_settings
+from workflows_mcp.settings.model import _READERS, LEVELS, PREFIX, TOOLSETS, load_settings
 
 ROOT = Path(__file__).resolve().parents[2]
 

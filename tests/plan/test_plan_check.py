@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from support.plans import block, bundle, plan
 from workflows_mcp.plan.calls import called_workflows, fixed_name
-from workflows_mcp.plan.check import check_calls, check_plan
+from workflows_mcp.plan.checks import check_calls, check_plan
 from workflows_mcp.plan.model import Call, Do, InputSpec
 
 

@@ -5,8 +5,7 @@ from __future__ import annotations
 import pytest
 
 from workflows_mcp.errors import InvalidInputs
-from workflows_mcp.plan.conversion import converted
-from workflows_mcp.plan.inputs import check_inputs, input_schema
+from workflows_mcp.plan.inputs import check_inputs, converted, input_schema
 from workflows_mcp.plan.model import Graph, InputSpec, InputType, Plan
 from workflows_mcp.values import Value
 

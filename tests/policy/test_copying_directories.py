@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from workflows_mcp.policy.copies import copy_directory
+from workflows_mcp.policy.files import copy_directory
 
 
 def test_a_directory_that_is_a_link_is_not_followed(tmp_path: Path) -> None:

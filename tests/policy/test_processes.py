@@ -16,9 +16,17 @@ import psutil
 import pytest
 
 from workflows_mcp.errors import StepError
-from workflows_mcp.policy import leftovers, processes
-from workflows_mcp.policy.leftovers import MARK, end_leftovers
-from workflows_mcp.policy.processes import Finished, Kept, Killed, OutputTooLarge, Trim, run_process
+from workflows_mcp.policy import processes
+from workflows_mcp.policy.processes import (
+    MARK,
+    Finished,
+    Kept,
+    Killed,
+    OutputTooLarge,
+    Trim,
+    end_leftovers,
+    run_process,
+)
 
 KEY = f"run-{os.getpid()}/step"
 """No other process that runs tests at the same time ends what has this key."""
@@ -322,7 +330,7 @@ def test_leftovers_of_a_killed_server_are_ended(tmp_path: Path) -> None:
 
 
 def test_leftovers_are_found_without_proc_too(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(leftovers, "_processes", leftovers._from_psutil)
+    monkeypatch.setattr(processes, "_processes", processes._from_psutil)
     with subprocess.Popen(["sleep", "67"], env={**os.environ, MARK: "portable"}) as process:
         time.sleep(0.05)
         assert end_leftovers({"portable"}) == 1
@@ -332,9 +340,9 @@ def test_leftovers_are_found_without_proc_too(monkeypatch: pytest.MonkeyPatch) -
 def test_a_server_that_a_step_has_started_does_not_end_itself(monkeypatch: pytest.MonkeyPatch) -> None:
     marked = [
         process._replace(key="mine") if process.pid == os.getpid() else process
-        for process in leftovers._processes()
+        for process in processes._processes()
     ]
-    monkeypatch.setattr(leftovers, "_processes", lambda: iter(marked))
+    monkeypatch.setattr(processes, "_processes", lambda: iter(marked))
     assert end_leftovers({"mine"}) == 0
 
 

@@ -13,8 +13,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from workflows_mcp.policy.redact import PART, Redactor, filled, redacted, split_at_marks
-from workflows_mcp.policy.secret_forms import form_of, forms_of
+from workflows_mcp.policy.redact import PART, Redactor, filled, form_of, forms_of, redacted, split_at_marks
 from workflows_mcp.values import disarmed, from_json_in_run, secret_mark
 
 VALUE = 's3cr3t/value+x\'y "z"\\é$'

@@ -10,7 +10,7 @@ import pytest
 from workflows_mcp.errors import Forbidden, RequestError
 from workflows_mcp.policy.handles import World
 from workflows_mcp.policy.rules import Policy, policy_of
-from workflows_mcp.settings import CAPABILITIES, LEVELS, Settings, load_settings
+from workflows_mcp.settings.model import CAPABILITIES, LEVELS, Settings, load_settings
 from workflows_mcp.steps.base import Capability, SecurityLevel
 
 

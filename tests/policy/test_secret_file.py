@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from workflows_mcp.errors import RequestError
-from workflows_mcp.policy.secret_file import MOST_BYTES, SecretFile, parsed
+from workflows_mcp.policy.secrets import MOST_BYTES, SecretFile, parsed
 
 FILE = r"""# a comment, and an empty line
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from workflows_mcp.errors import RequestError
-from workflows_mcp.settings import load_settings
+from workflows_mcp.settings.model import load_settings
 
 
 def test_a_directory_whose_path_is_no_utf_8_is_refused_before_anything_is_kept_there(tmp_path: Path) -> None:

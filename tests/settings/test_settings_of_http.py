@@ -8,8 +8,8 @@ import pytest
 
 from workflows_mcp.errors import RequestError
 from workflows_mcp.mcp_server.http import refuse_an_open_door
-from workflows_mcp.settings import load_settings
-from workflows_mcp.settings_http import Address, HttpSettings, read_address
+from workflows_mcp.settings.http import Address, HttpSettings, read_address
+from workflows_mcp.settings.model import load_settings
 
 ROOT = Path(__file__).resolve().parents[2]
 

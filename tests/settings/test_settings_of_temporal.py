@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from workflows_mcp.errors import RequestError
-from workflows_mcp.settings import _TEMPORAL_READERS, TemporalSettings, load_settings
+from workflows_mcp.settings.model import _TEMPORAL_READERS, TemporalSettings, load_settings
 
 pytestmark = pytest.mark.rows("S13")
 

@@ -16,10 +16,10 @@ import pytest
 
 from workflows_mcp.errors import RequestError
 from workflows_mcp.limits import DEFAULT_LIMITS, Limits
-from workflows_mcp.settings import _READERS, _TEMPORAL_READERS, Settings, load_settings
-from workflows_mcp.settings_files import TABLES
-from workflows_mcp.settings_http import NAMES
-from workflows_mcp.trust import FILES
+from workflows_mcp.settings.files import TABLES
+from workflows_mcp.settings.http import NAMES
+from workflows_mcp.settings.model import _READERS, _TEMPORAL_READERS, Settings, load_settings
+from workflows_mcp.settings.trust import FILES
 
 pytestmark = pytest.mark.rows("O11")
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from workflows_mcp.expressions.base import Code
+from workflows_mcp.expressions.language import Code
 from workflows_mcp.policy.handles import World
 from workflows_mcp.policy.rules import Policy
 from workflows_mcp.steps.base import Step, StepContext, StepResult

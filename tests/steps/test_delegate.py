@@ -5,9 +5,8 @@ from __future__ import annotations
 import pytest
 from pydantic import ValidationError
 
-from workflows_mcp.agent.actions import understood
-from workflows_mcp.agent.asked import Asked
-from workflows_mcp.agent.schema_check import violations
+from workflows_mcp.answers.actions import Asked, understood
+from workflows_mcp.answers.results import violations
 from workflows_mcp.steps.base import Question
 from workflows_mcp.steps.delegate import Delegate
 from workflows_mcp.values import Value

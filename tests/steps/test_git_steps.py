@@ -20,7 +20,7 @@ from support.git import (
 )
 from workflows_mcp.errors import Forbidden, StepError
 from workflows_mcp.policy.handles import World
-from workflows_mcp.policy.leftovers import end_leftovers
+from workflows_mcp.policy.processes import end_leftovers
 from workflows_mcp.policy.rules import Policy
 from workflows_mcp.steps.base import Step, StepContext, StepResult
 from workflows_mcp.steps.git import CreateWorktree, RemoveWorktree

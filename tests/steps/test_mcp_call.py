@@ -16,9 +16,9 @@ from pydantic import ValidationError
 from support import tool_server
 from support.questions import AskedRun
 from workflows_mcp.errors import Forbidden
-from workflows_mcp.policy.mcp_results import unpacked
-from workflows_mcp.service import Service
-from workflows_mcp.settings import Settings
+from workflows_mcp.policy.mcp_client import unpacked
+from workflows_mcp.runs.service import Service
+from workflows_mcp.settings.model import Settings
 from workflows_mcp.steps.mcp_call import MCPCall
 from workflows_mcp.steps.registry import default_registry
 from workflows_mcp.values import Value

@@ -13,16 +13,16 @@ from pydantic import ValidationError
 from workflows_mcp.engines.clock import SystemClock
 from workflows_mcp.engines.executor import Executor
 from workflows_mcp.errors import Forbidden, StepError
-from workflows_mcp.expressions.base import Code
+from workflows_mcp.expressions.language import Code
 from workflows_mcp.limits import Limits
 from workflows_mcp.machine import commands
 from workflows_mcp.machine.events import StepDone, StepFailed
 from workflows_mcp.policy.handles import World
-from workflows_mcp.policy.leftovers import end_leftovers
+from workflows_mcp.policy.processes import end_leftovers
 from workflows_mcp.policy.rules import Policy
 from workflows_mcp.policy.secrets import Secrets
-from workflows_mcp.service import Service
-from workflows_mcp.settings import Settings
+from workflows_mcp.runs.service import Service
+from workflows_mcp.settings.model import Settings
 from workflows_mcp.steps.base import StepContext, StepResult
 from workflows_mcp.steps.registry import default_registry
 from workflows_mcp.steps.shell import Shell

@@ -16,7 +16,7 @@ from workflows_mcp.errors import RequestError
 from workflows_mcp.policy.rules import Policy
 from workflows_mcp.steps.base import Step, StepOutputs
 from workflows_mcp.steps.call import ExecuteWorkflow
-from workflows_mcp.steps.prompt import Prompt
+from workflows_mcp.steps.prompts import Prompt
 from workflows_mcp.steps.registry import ALIASES, GROUP, OFFERED, StepRegistry, default_registry
 
 NAMES = [

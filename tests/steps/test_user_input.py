@@ -8,7 +8,7 @@ from pydantic import ValidationError
 from support.questions import AskedRun
 from workflows_mcp.errors import InvalidResult
 from workflows_mcp.steps.base import StepResult
-from workflows_mcp.steps.user_input import UserInput
+from workflows_mcp.steps.prompts import UserInput
 from workflows_mcp.values import Value
 
 pytestmark = pytest.mark.rows("R12")

@@ -7,11 +7,10 @@ from typing import Any
 import pytest
 from pydantic import ValidationError
 
-from workflows_mcp.agent.actions import understood
-from workflows_mcp.agent.asked import Asked
-from workflows_mcp.agent.schema_check import violations
+from workflows_mcp.answers.actions import Asked, understood
+from workflows_mcp.answers.results import violations
 from workflows_mcp.steps.base import Question
-from workflows_mcp.steps.user_prompt import UserPrompt
+from workflows_mcp.steps.prompts import UserPrompt
 from workflows_mcp.values import Value
 
 pytestmark = pytest.mark.rows("S9")

@@ -15,8 +15,8 @@ from workflows_mcp.engines.memory import MemoryEngine
 from workflows_mcp.library.catalog import Catalog
 from workflows_mcp.machine.state import RunState
 from workflows_mcp.policy.rules import policy_of
-from workflows_mcp.service import Service
-from workflows_mcp.settings import Settings
+from workflows_mcp.runs.service import Service
+from workflows_mcp.settings.model import Settings
 from workflows_mcp.steps.registry import default_registry
 
 

@@ -21,9 +21,9 @@ from mcp.shared.exceptions import MCPError
 
 from workflows_mcp.mcp_server.http import run_http
 from workflows_mcp.mcp_server.server import WorkflowsServer, build_server, log_to_stderr
-from workflows_mcp.service import Service
-from workflows_mcp.settings import load_settings
-from workflows_mcp.settings_http import Address
+from workflows_mcp.runs.service import Service
+from workflows_mcp.settings.http import Address
+from workflows_mcp.settings.model import load_settings
 
 Ctx = Context[Service, Any]
 T = TypeVar("T")

@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 from mcp import Client
 
 from workflows_mcp.mcp_server.server import build_server
-from workflows_mcp.settings import Settings, load_settings
+from workflows_mcp.settings.model import Settings, load_settings
 
 T = TypeVar("T")
 ERAS = ("auto", "legacy")

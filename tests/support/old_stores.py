@@ -6,7 +6,7 @@ from pathlib import Path
 
 import apsw
 
-from workflows_mcp.engines.sqlite import migrate
+from workflows_mcp.engines.sqlite.store import _STEPS
 
 
 def turn_back(store: Path, version: int) -> None:
@@ -19,7 +19,7 @@ def turn_back(store: Path, version: int) -> None:
             log.rename(newer.with_name(newer.name + suffix))
     connection = apsw.Connection(str(store))
     connection.pragma("journal_mode", "wal")
-    for step in migrate._STEPS[:version]:
+    for step in _STEPS[:version]:
         connection.execute(step)
     connection.execute("ATTACH ? AS newer", (str(newer),))
     tables = "SELECT name FROM main.sqlite_schema WHERE type = 'table'"

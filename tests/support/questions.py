@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from workflows_mcp.agent.actions import Clean, check_result, pending_actions
+from workflows_mcp.answers.actions import Clean, check_result, pending_actions
 from workflows_mcp.machine.events import Started
 from workflows_mcp.machine.machine import Machine
 from workflows_mcp.plan.model import Bundle, Do, Graph, InputSpec, Node, Plan

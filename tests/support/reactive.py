@@ -12,8 +12,8 @@ from typing import Any, Literal
 
 from support.steps import Gate, Note, registry_of
 from workflows_mcp.dialects import load
-from workflows_mcp.engines.encoding import decode_event, encode
-from workflows_mcp.engines.replay import replayed
+from workflows_mcp.engines.forks import replayed
+from workflows_mcp.engines.values import decode_event, encode
 from workflows_mcp.errors import TOO_SLOW, ExpressionError
 from workflows_mcp.limits import Limits
 from workflows_mcp.machine.commands import Command, RunStep, SetTimer, address_of

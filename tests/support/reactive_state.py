@@ -7,9 +7,8 @@ from typing import Any
 
 from workflows_mcp.limits import Limits
 from workflows_mcp.machine.changes import Path
-from workflows_mcp.machine.computed import ComputedFields, Trace
-from workflows_mcp.machine.home import Home
 from workflows_mcp.machine.program import program_of
+from workflows_mcp.machine.reactive_state import ComputedFields, Home, Trace
 from workflows_mcp.machine.state import Scope
 from workflows_mcp.plan.model import ChangeOperation, Computed, Plan, Steps
 from workflows_mcp.values import Value

@@ -13,7 +13,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from workflows_mcp.expressions.base import Code
+from workflows_mcp.expressions.language import Code
 
 SHELLS = [
     path

@@ -17,7 +17,7 @@ import psutil
 import pytest
 
 from workflows_mcp.errors import RequestError
-from workflows_mcp.temporal_dev.program import DevServer, find_program, free_port, start_dev_server
+from workflows_mcp.temporal_dev.server import DevServer, find_program, free_port, start_dev_server
 
 if TYPE_CHECKING:
     from workflows_mcp.engines.temporal.connection import Address

@@ -13,12 +13,12 @@ from multiprocessing.synchronize import Event
 from pathlib import Path
 from typing import Any
 
-from workflows_mcp.service import Service
-from workflows_mcp.settings import Settings
+from workflows_mcp.runs.service import Service
+from workflows_mcp.settings.model import Settings
 
 LOADED = [
     "support.mortal_servers",
-    "workflows_mcp.cli.serving",
+    "workflows_mcp.cli.serve",
     "workflows_mcp.engines.sqlite.engine",
     "workflows_mcp.mcp_server.server",
     "workflows_mcp.mcp_server.tools.core",

@@ -15,8 +15,14 @@ import pytest
 from support.processes import eventually
 from support.temporal import servers_of
 from workflows_mcp.errors import RequestError
-from workflows_mcp.temporal_dev.program import answers, free_port, start_dev_server
-from workflows_mcp.temporal_dev.shared import SharedServer, claim, known_port
+from workflows_mcp.temporal_dev.server import (
+    SharedServer,
+    answers,
+    claim,
+    free_port,
+    known_port,
+    start_dev_server,
+)
 
 pytestmark = [pytest.mark.rows("S13"), pytest.mark.usefixtures("temporal_server")]
 
@@ -131,7 +137,7 @@ def test_a_port_can_be_asked_for_and_one_that_is_taken_is_told(tmp_path: Path) -
 STARTS = """\
 import sys, time
 from pathlib import Path
-from workflows_mcp.temporal_dev.program import start_dev_server
+from workflows_mcp.temporal_dev.server import start_dev_server
 start_dev_server(int(sys.argv[1]), Path(sys.argv[2]), log=Path(sys.argv[2] + ".log"))
 print("started", flush=True)
 time.sleep(600)

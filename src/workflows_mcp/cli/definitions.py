@@ -3,16 +3,27 @@
 from __future__ import annotations
 
 import argparse
+import os
 import re
 from pathlib import Path
 from typing import Any
 
-from workflows_mcp.cli.codes import COMPLETED, FAILED, WRONG_USE
-from workflows_mcp.cli.printing import err, out, print_json, print_table, problem_as_json
-from workflows_mcp.cli.reading import Unreadable, text_of
-from workflows_mcp.cli.running import meant_workflow, terminal_settings
-from workflows_mcp.errors import Place, Problem
-from workflows_mcp.service import Service
+import workflows_mcp
+from workflows_mcp.cli.run import meant_workflow, terminal_settings
+from workflows_mcp.cli.terminal import (
+    COMPLETED,
+    FAILED,
+    WRONG_USE,
+    Unreadable,
+    err,
+    out,
+    print_json,
+    print_table,
+    problem_as_json,
+    text_of,
+)
+from workflows_mcp.errors import Place, Problem, RequestError
+from workflows_mcp.runs.service import Service
 from workflows_mcp.values import to_json
 
 _UNREADABLE = "unreadable"
@@ -174,3 +185,41 @@ def _input(name: str, spec: dict[str, Any], schema: dict[str, Any]) -> tuple[str
 
 def _text(value: Any) -> str:
     return " ".join(value.split()) if isinstance(value, str) else to_json(value)
+
+
+# ----------------------------------------------------------------------------------------------------
+# `schema` and `plugin`: what editors and Claude Code take from this installation.
+
+
+def schema_command(options: argparse.Namespace) -> int:
+    schema = Service.open(terminal_settings(runs=False)).workflow_schema()
+    if options.output is None:
+        print_json(schema)
+        return COMPLETED
+    path = Path(options.output)
+    _write_whole(path, to_json(schema, indent=2) + "\n")
+    err().line(f"{path} is written. The first line of a workflow, for an editor to find it:")
+    err().line(f"# yaml-language-server: $schema={path.resolve()}")
+    return COMPLETED
+
+
+def _write_whole(path: Path, text: str) -> None:
+    """An editor that watches the file never sees half of it."""
+    part = path.with_name(f".{path.name}.{os.getpid()}.part")
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        part.write_text(text, encoding="utf-8")
+        part.replace(path)
+    except OSError as error:
+        part.unlink(missing_ok=True)
+        raise RequestError(f"cannot write {path}: {error.strerror}", hint="give another --output") from None
+
+
+def plugin_command(_: argparse.Namespace) -> int:
+    """Print where the plugin for Claude Code is: beside the package, or in the checkout it is run from."""
+    package = Path(workflows_mcp.__file__).parent
+    found = [it for it in (package / "plugin", package.parents[1] / "plugin") if it.is_dir()]
+    if not found:
+        raise RequestError("this installation has no plugin", hint="install workflows-mcp from a wheel")
+    print(found[0])
+    return 0

@@ -17,7 +17,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, NoReturn
 
 from workflows_mcp import __version__
-from workflows_mcp.cli.codes import FAILED, INTERRUPTED, WRONG_USE
+from workflows_mcp.cli.terminal import FAILED, INTERRUPTED, WRONG_USE
 
 _EPILOG = """\
 exit codes: 0 completed, 1 failed or cancelled, 2 wrong use, 3 waiting for an answer
@@ -34,7 +34,7 @@ class Parser(argparse.ArgumentParser):
 
     def error(self, message: str) -> NoReturn:
         if "--json" in sys.argv[1:]:
-            from workflows_mcp.cli.printing import print_json
+            from workflows_mcp.cli.terminal import print_json
 
             print_json({"error": {"code": "usage", "message": message, "hint": self.format_usage().strip()}})
         self.print_usage(sys.stderr)
@@ -76,7 +76,7 @@ def build_parser() -> Parser:
         const="",
         help="serve streamable HTTP, on 127.0.0.1:8000 if nothing else is said; port 0: any that is free",
     )
-    serve.set_defaults(module="serving")
+    serve.set_defaults(module="serve")
 
     run = commands.add_parser("run", help="run a workflow and print its outputs")
     run.add_argument("workflow", metavar="NAME|FILE", help="a workflow by name, a YAML file, or - for stdin")
@@ -94,7 +94,7 @@ def build_parser() -> Parser:
     )
     _playing(run)
     _json(run)
-    run.set_defaults(module="running")
+    run.set_defaults(module="run")
 
     answer = commands.add_parser("answer", help="answer what a run asks, and go on with it")
     answer.add_argument("run", metavar="RUN_ID")
@@ -103,13 +103,13 @@ def build_parser() -> Parser:
     answer.add_argument("--fail", metavar="MESSAGE", help="say that it could not be done, and why")
     _playing(answer)
     _json(answer)
-    answer.set_defaults(module="running")
+    answer.set_defaults(module="run")
 
     cancel = commands.add_parser("cancel", help="end a run and all that is under way in it")
     cancel.add_argument("run", metavar="RUN_ID")
     cancel.add_argument("--reason", default="", help="kept with the run")
     _json(cancel)
-    cancel.set_defaults(module="running")
+    cancel.set_defaults(module="run")
 
     retry = commands.add_parser(
         "retry", help="try again what a run failed by, or go on where it was cancelled"
@@ -119,7 +119,7 @@ def build_parser() -> Parser:
     )
     _playing(retry)
     _json(retry)
-    retry.set_defaults(module="redoing")
+    retry.set_defaults(module="retry")
 
     fork = commands.add_parser("fork", help="do one step of a run again, and what follows, in a new run")
     fork.add_argument("run", metavar="RUN_ID")
@@ -127,7 +127,7 @@ def build_parser() -> Parser:
     fork.add_argument("--keep", action="store_true", help="do not end a run that waits: leave both")
     _playing(fork)
     _json(fork)
-    fork.set_defaults(module="redoing")
+    fork.set_defaults(module="retry")
 
     checkpoints = commands.add_parser("checkpoints", help="where runs can be gone on from")
     checkpoints.add_argument(
@@ -139,25 +139,25 @@ def build_parser() -> Parser:
         "--delete", action="store_true", help="delete this checkpoint; its run is left as it is"
     )
     _json(checkpoints)
-    checkpoints.set_defaults(module="checkpoints")
+    checkpoints.set_defaults(module="inspect")
 
     resume = commands.add_parser("resume", help="continue a parked run, or continue from a checkpoint")
     resume.add_argument("checkpoint", metavar="RUN_ID|CHECKPOINT")
     resume.add_argument("value", metavar="RESPONSE", nargs="?", help="the answer, where it is a question")
     _quiet(resume)
     _json(resume)
-    resume.set_defaults(module="checkpoints")
+    resume.set_defaults(module="inspect")
 
     runs = commands.add_parser("runs", help="the recent runs")
     runs.add_argument("--limit", type=_count, default=20, metavar="N")
     _json(runs)
-    runs.set_defaults(module="history")
+    runs.set_defaults(module="inspect")
 
     show = commands.add_parser("show", help="how a run went, block by block")
     show.add_argument("run", metavar="RUN_ID")
     show.add_argument("--follow", action="store_true", help="show what happens until it ends or waits")
     _json(show)
-    show.set_defaults(module="history")
+    show.set_defaults(module="inspect")
 
     prune = commands.add_parser("prune", help="delete old runs that have ended; unfinished ones are kept")
     prune.add_argument("--dry-run", action="store_true", help="only list what would be deleted")
@@ -165,7 +165,7 @@ def build_parser() -> Parser:
     prune.add_argument("--keep", type=_count, metavar="N", help="keep at most N ended runs, the newest")
     prune.add_argument("--size", type=_bytes, metavar="SIZE", help="shrink the store to SIZE, e.g. 500MB")
     _json(prune)
-    prune.set_defaults(module="history")
+    prune.set_defaults(module="inspect")
 
     listing = commands.add_parser("list", help="the workflows that can be run")
     listing.add_argument("query", nargs="*", metavar="WORD", help="only those that mention all of these")
@@ -189,7 +189,7 @@ def build_parser() -> Parser:
     what.add_argument("--list", action="store_true", help="list the directories that you trust")
     what.add_argument("--remove", action="store_true", help="trust it no more")
     _json(trust)
-    trust.set_defaults(module="trusting")
+    trust.set_defaults(module="trust")
 
     worker = commands.add_parser("worker", help="carry out steps for a Temporal server, until told to go")
     worker.set_defaults(module="temporal")
@@ -201,11 +201,11 @@ def build_parser() -> Parser:
     dev.set_defaults(module="temporal")
 
     plugin = commands.add_parser("plugin", help="print the directory of the Claude Code plugin")
-    plugin.set_defaults(module="schema")
+    plugin.set_defaults(module="definitions")
 
     schema = commands.add_parser("schema", help="the JSON Schema of workflow files, for editors")
     schema.add_argument("--output", "-o", metavar="FILE", help="write it to a file, and not to stdout")
-    schema.set_defaults(module="schema")
+    schema.set_defaults(module="definitions")
     parser.commands = commands.choices
     return parser
 
@@ -299,9 +299,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
         options = parser.parse_args(["serve"])
     from importlib import import_module
 
-    from workflows_mcp.cli.printing import print_error
-    from workflows_mcp.descriptors import raise_descriptor_limit
+    from workflows_mcp.cli.terminal import print_error
     from workflows_mcp.errors import WorkflowsError
+    from workflows_mcp.runs.start import raise_descriptor_limit
 
     raise_descriptor_limit()
     try:

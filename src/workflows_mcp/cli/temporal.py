@@ -14,12 +14,19 @@ import threading
 import time
 from pathlib import Path
 
-from workflows_mcp.cli.codes import COMPLETED, FAILED
+from workflows_mcp.cli.terminal import COMPLETED, FAILED
 from workflows_mcp.errors import RequestError
-from workflows_mcp.service import Service
-from workflows_mcp.settings import Settings, load_settings
-from workflows_mcp.temporal_dev.program import DevServer, answers, is_free, start_dev_server
-from workflows_mcp.temporal_dev.shared import DATABASE, claim, known_port
+from workflows_mcp.runs.service import Service
+from workflows_mcp.settings.model import Settings, load_settings
+from workflows_mcp.temporal_dev.server import (
+    DATABASE,
+    DevServer,
+    answers,
+    claim,
+    is_free,
+    known_port,
+    start_dev_server,
+)
 
 _TO_GO = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 _START_SECONDS = 30.0

@@ -15,6 +15,8 @@ Everything that is wrong is found in one go; a plan is given only if nothing is.
 
 from __future__ import annotations
 
+from dataclasses import dataclass, field
+from functools import partial
 from pathlib import PurePath
 
 from workflows_mcp.dialects.document_keys import (
@@ -25,19 +27,398 @@ from workflows_mcp.dialects.document_keys import (
     text_of,
     unknown_keys,
 )
-from workflows_mcp.dialects.graph_blocks import BlockReader, Draft
-from workflows_mcp.dialects.input_specs import read_inputs
-from workflows_mcp.dialects.step_keys import duplicate_id
-from workflows_mcp.dialects.yaml_source import Document
+from workflows_mcp.dialects.inputs import read_inputs
+from workflows_mcp.dialects.repetition import FOR_EACH_KEYS, read_for_each, read_retry, refuse_exit_codes
+from workflows_mcp.dialects.step_inputs import StepShape, check_step_inputs
+from workflows_mcp.dialects.steps import (
+    duplicate_id,
+    read_id,
+    read_on_failure,
+    read_on_interrupt,
+    read_on_timeout,
+    read_timeout,
+)
+from workflows_mcp.dialects.yaml.source import Document
 from workflows_mcp.errors import Problem
 from workflows_mcp.expressions.dollar import Dollar
+from workflows_mcp.plan.checks import MOST_PROBLEMS, check_references
 from workflows_mcp.plan.graph import Arrangement, arrange, cycles, tolerated_by, topological
-from workflows_mcp.plan.model import SEMANTICS, Graph, Need, Node, Plan
-from workflows_mcp.plan.references import LANGUAGES, ReferenceReader, Use, Uses, secrets_in, watched_blocks
-from workflows_mcp.plan.resolution import MOST_PROBLEMS, check_references
+from workflows_mcp.plan.model import (
+    SEMANTICS,
+    Call,
+    Do,
+    ForEach,
+    Graph,
+    Need,
+    Node,
+    OnFailure,
+    OnInterrupt,
+    OnTimeout,
+    Plan,
+    Wait,
+)
+from workflows_mcp.plan.references import (
+    LANGUAGES,
+    ReferenceReader,
+    Use,
+    Uses,
+    blocks_asked_about,
+    secrets_in,
+    watched_blocks,
+)
 from workflows_mcp.plan.types import check_items
 from workflows_mcp.steps.registry import StepRegistry
-from workflows_mcp.values import Value, did_you_mean, kind_and_value, kind_of
+from workflows_mcp.values import Value, did_you_mean, kind_and_value, kind_of, nearest, shown
+
+# ----------------------------------------------------------------------------------------------------
+# One block of a graph document becomes a draft of a node: what it does, and what it says of others.
+#
+# A block that has problems still gives a draft, so that everything else can be checked around it.
+
+
+Path = tuple[str | int, ...]
+
+
+BLOCK_KEYS = (
+    "id",
+    "type",
+    "name",
+    "description",
+    "inputs",
+    "depends_on",
+    "condition",
+    "outputs",
+    "on_failure",
+    "on_interrupt",
+    "timeout",
+    "on_timeout",
+    "retry",
+    "for_each",
+    "max_parallel",
+    "for_each_mode",
+)
+
+CALL = "ExecuteWorkflow"
+
+"""The step type that is an operation of the plan: it calls another workflow."""
+
+WAIT = "Wait"
+
+"""The same: it lets time pass."""
+
+_KNOWN = frozenset(BLOCK_KEYS)
+
+_OTHER_TYPES = {
+    **dict.fromkeys(("approval", "approve", "gate", "manual", "input", "ask", "userinput"), "Prompt"),
+    **dict.fromkeys(("bash", "sh", "script", "run", "exec", "python", "shellscript"), "Shell"),
+    **dict.fromkeys(("subworkflow", "call", "childworkflow", "calldag"), CALL),
+    **dict.fromkeys(("template", "jinja", "render"), "RenderTemplate"),
+    **dict.fromkeys(("writefile", "write"), "CreateFile"),
+    **dict.fromkeys(("cat", "read"), "ReadFile"),
+}
+
+"""What other systems call the step types."""
+
+_DEPENDENCY_KEYS = ("block", "required")
+
+
+@dataclass(slots=True)
+class Dependency:
+    block: str
+    required: bool
+    path: Path
+    said: bool = False
+    """Whether `required` was said, and not just left at what it is by itself."""
+
+
+@dataclass(slots=True)
+class Draft:
+    """A block as it was read; dependencies are still ids."""
+
+    id: str
+    at: Path
+    do: Do | Call | Wait
+    condition: str | None = None
+    on_failure: OnFailure | None = None
+    on_interrupt: OnInterrupt = "repeat"
+    on_timeout: OnTimeout = "fail"
+    timeout_answer: dict[str, Value] | None = None
+    retry: dict[str, Value] | None = None
+    for_each: ForEach | None = None
+    dependencies: list[Dependency] = field(default_factory=list)
+    watches: frozenset[str] = frozenset()
+    """The blocks that the condition asks how they went."""
+    uses: list[Use] = field(default_factory=list)
+    opaque: bool = False
+    """Its outputs are not known, because what it does is not."""
+
+
+class BlockReader:
+    def __init__(self, document: Document, registry: StepRegistry, references: ReferenceReader) -> None:
+        self.document = document
+        self.registry = registry
+        self.references = references
+        self.problems: list[Problem] = []
+        self.shapes: dict[str, StepShape | None] = {}
+
+    def read(self, block: dict[str, Value], index: int) -> Draft:
+        at: Path = ("blocks", index)
+        if not block.keys() <= _KNOWN:
+            self.problems += unknown_keys(block, BLOCK_KEYS, at, "a block")
+        draft = Draft(self._id(block, at), at, Do(""))
+        shape = self._shape(block, at)
+        inputs = self._inputs(block, at)
+        if shape is None or inputs is None:
+            draft.opaque = True
+            draft.uses += self.references.in_value(inputs, (*at, "inputs"))
+        else:
+            self._operation(draft, shape, block, inputs)
+        if "depends_on" in block:
+            draft.dependencies = self._dependencies(block["depends_on"], (*at, "depends_on"))
+        if "condition" in block:
+            draft.condition = self._condition(block["condition"], (*at, "condition"))
+            if draft.condition is not None:
+                uses = self.references.in_condition(draft.condition, (*at, "condition"))
+                draft.uses += uses
+                draft.watches = blocks_asked_about(uses)
+        if "on_failure" in block:
+            path = (*at, "on_failure")
+            draft.on_failure = read_on_failure(block["on_failure"], path, self.problems.append)
+        if "on_interrupt" in block:
+            path = (*at, "on_interrupt")
+            draft.on_interrupt = read_on_interrupt(block["on_interrupt"], path, self.problems.append)
+        elif shape is not None:
+            draft.on_interrupt = shape.step.on_interrupt
+        if "retry" in block:
+            path = (*at, "retry")
+            draft.retry, uses = read_retry(block["retry"], path, self.references, self.problems.append)
+            draft.uses += uses
+            refuse_exit_codes(draft.retry, draft.do, path, self.problems.append)
+        if "on_timeout" in block:
+            read_on_timeout(
+                draft,
+                block["on_timeout"],
+                (*at, "on_timeout"),
+                self.references,
+                self.problems.append,
+                step=shape.step if shape is not None else None,
+                inputs=inputs or {},
+            )
+        if not block.keys().isdisjoint(FOR_EACH_KEYS):
+            draft.for_each, uses = read_for_each(
+                block, draft.condition, at, self.references, self.problems.append
+            )
+            draft.uses += uses
+            if draft.for_each is not None and draft.for_each.condition is not None:
+                draft.condition = None
+        return draft
+
+    def _problem(self, code: str, message: str, hint: str, path: Path, *, on_key: bool = False) -> None:
+        self.problems.append(Problem(code, message, hint, path, on_key=on_key))
+
+    def _id(self, block: dict[str, Value], at: Path) -> str:
+        found = read_id(block.get("id"), at, self.document, "block", self.problems.append)
+        # nobody can refer to one that is none, so that it causes no further problems
+        return found if found is not None else f"#{at[1]}"
+
+    def _shape(self, block: dict[str, Value], at: Path) -> StepShape | None:
+        given = block.get("type")
+        if isinstance(given, str):
+            if given in self.shapes:
+                shape = self.shapes[given]
+            else:
+                step = self.registry.find(given)
+                shape = self.shapes[given] = StepShape(step) if step is not None else None
+            if shape is None:
+                hint = did_you_mean(given, self.registry.names(), what="types", limit=30)
+                meant = _OTHER_TYPES.get(given.lower().replace("_", "").replace("-", ""))
+                if meant is not None:
+                    hint = f"write type: {meant}"
+                self._problem("unknown_type", f"there is no block type '{given}'", hint, (*at, "type"))
+            return shape
+        types = ", ".join(self.registry.names())
+        if given is None:
+            self._problem("missing_key", "a block needs a type", f"add a line: type: …, one of: {types}", at)
+        else:
+            self._problem(
+                "unknown_type", f"{shown(given)} is no block type", f"types: {types}", (*at, "type")
+            )
+        return None
+
+    def _inputs(self, block: dict[str, Value], at: Path) -> dict[str, Value] | None:
+        """The inputs; None where nobody can say what they are meant to be."""
+        given = block.get("inputs")
+        if isinstance(given, dict):
+            return given
+        if given is None:
+            misspelt = any(nearest(key, BLOCK_KEYS) == "inputs" for key in block if key not in _KNOWN)
+            return None if misspelt else {}  # one mistake, one problem
+        self._problem(
+            "wrong_type",
+            f"'inputs' must be a mapping of names and values, not {kind_and_value(given)}",
+            "write the inputs below it, indented: name: value",
+            (*at, "inputs"),
+        )
+        return None
+
+    def _operation(
+        self, draft: Draft, shape: StepShape, block: dict[str, Value], inputs: dict[str, Value]
+    ) -> None:
+        step, path, references = shape.step, (*draft.at, "inputs"), self.references
+        malformed = len(references.problems)
+        dynamic: set[str] = set()
+        for name, value in inputs.items():
+            if isinstance(value, str | dict | list):
+                if name in step.code_inputs:
+                    refusals = partial(step.refusals, name, inputs=inputs)
+                    uses = references.in_code(value, (*path, name), refusals)
+                elif name in step.literal_inputs:
+                    uses = references.in_literal(value, (*path, name))
+                else:
+                    uses = references.in_value(value, (*path, name))
+                if uses or len(references.problems) > malformed:
+                    malformed = len(references.problems)
+                    draft.uses += uses
+                    dynamic.add(name)
+        self.problems += check_step_inputs(shape, inputs, dynamic, path, self.document)
+        where = (*draft.at, "timeout")
+        timeout, uses = read_timeout(block.get("timeout"), where, references, self.problems.append)
+        draft.uses += uses
+        if step.name == CALL:
+            draft.do = self._call(inputs, timeout, path)
+            if "outputs" in block:
+                self._no_outputs(step.name, draft.at)
+            return
+        if step.name == WAIT:
+            draft.do = Wait(inputs.get("duration_seconds"), inputs.get("message"))
+            if "outputs" in block:
+                self._no_outputs(step.name, draft.at)
+            return
+        if timeout is None and step.timeout_input is not None:
+            timeout = inputs.get(step.timeout_input, shape.default_timeout)
+        config: dict[str, Value] = {}
+        defaults = shape.output_defaults
+        if "outputs" in block:
+            config, defaults = self._config(shape, block, draft.at)
+            draft.uses += self.references.in_config(config, draft.at)
+        draft.do = Do(
+            step=step.name,
+            inputs=inputs,
+            by=step.by,
+            code=tuple(name for name in inputs if name in step.code_inputs),
+            timeout=timeout,
+            config=config,
+            defaults=defaults,
+            may_fail=step.may_fail,
+        )
+
+    def _call(self, inputs: dict[str, Value], timeout: Value, path: Path) -> Call:
+        milliseconds = inputs.get("timeout_ms")
+        if timeout is None and milliseconds is not None:
+            if isinstance(milliseconds, int | float):
+                timeout = milliseconds / 1000
+            elif isinstance(milliseconds, str) and "${" in milliseconds:
+                self._problem(
+                    "wrong_type",
+                    "'timeout_ms' must be a number, it cannot be a reference",
+                    "write the reference as the block's own timeout, in seconds: timeout: ${…}",
+                    (*path, "timeout_ms"),
+                )
+        given = inputs.get("inputs")
+        return Call(inputs.get("workflow"), {} if given is None else given, timeout)
+
+    def _no_outputs(self, name: str, at: Path) -> None:
+        self._problem(
+            "unknown_key",
+            f"a block of type {name} declares no outputs of its own",
+            f"remove it: ${{blocks.id.outputs.…}} has the outputs of {name}",
+            (*at, "outputs"),
+            on_key=True,
+        )
+
+    def _config(
+        self, shape: StepShape, block: dict[str, Value], at: Path
+    ) -> tuple[dict[str, Value], dict[str, Value]]:
+        step, specs = shape.step, block["outputs"]
+        if specs is None:
+            return {}, shape.output_defaults
+        if not step.takes_output_specs:
+            self._no_outputs(step.name, at)
+            return {}, shape.output_defaults
+        if not isinstance(specs, dict):
+            self._problem(
+                "wrong_type",
+                f"'outputs' must be a mapping of names, not {kind_and_value(specs)}",
+                "e.g. outputs: {report: {type: json, path: $SCRATCH/report.json}}",
+                (*at, "outputs"),
+            )
+            return {}, shape.output_defaults
+        config: dict[str, Value] = {"outputs": specs}
+        found = step.check_config(config)
+        for path, message, hint in found:
+            self._problem("bad_output", message, hint or f"see {step.name}: outputs", (*at, *path))
+        if found:
+            names = dict.fromkeys(specs)
+            return {}, {**shape.output_defaults, **names}
+        return config, step.output_defaults(config)
+
+    def _dependencies(self, given: Value, path: Path) -> list[Dependency]:
+        if given is None:
+            return []
+        if isinstance(given, str):
+            return [Dependency(given, True, path)]
+        if not isinstance(given, list):
+            self._bad_dependency(given, path)
+            return []
+        found = []
+        for index, entry in enumerate(given):
+            if isinstance(entry, str):
+                found.append(Dependency(entry, True, (*path, index)))
+            else:
+                dependency = self._dependency(entry, (*path, index))
+                if dependency is not None:
+                    found.append(dependency)
+        return found
+
+    def _dependency(self, entry: Value, path: Path) -> Dependency | None:
+        if isinstance(entry, int | float):
+            return Dependency(self.document.written(path) or str(entry), True, path)
+        if not isinstance(entry, dict) or not isinstance(entry.get("block"), str):
+            self._bad_dependency(entry, path)
+            return None
+        self.problems += unknown_keys(entry, _DEPENDENCY_KEYS, path, "a dependency")
+        required = entry.get("required", True)
+        if not isinstance(required, bool):
+            self._problem(
+                "wrong_type",
+                f"'required' must be true or false, not {kind_and_value(required)}",
+                "false: this block also runs when the other failed or was skipped",
+                (*path, "required"),
+            )
+            required = True
+        return Dependency(entry["block"], required, (*path, "block"), "required" in entry)
+
+    def _bad_dependency(self, given: Value, path: Path) -> None:
+        self._problem(
+            "wrong_type",
+            f"a dependency is the id of a block, not {kind_and_value(given)}",
+            "e.g. depends_on: [build] or depends_on: [{block: build, required: false}]",
+            path,
+        )
+
+    def _condition(self, given: Value, path: Path) -> str | None:
+        if isinstance(given, str):
+            return given
+        if isinstance(given, bool):
+            return "true" if given else "false"
+        self._problem(
+            "wrong_type",
+            f"a condition is text, not {kind_and_value(given)}",
+            "e.g. condition: ${blocks.test.succeeded} and ${inputs.environment} == 'production'",
+            path,
+        )
+        return None
+
 
 KEYS = (
     "name",

@@ -17,7 +17,8 @@ is given only if nothing is. What other files have is not known here: a task tha
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import replace
 from pathlib import PurePath
 
@@ -31,30 +32,203 @@ from workflows_mcp.dialects.document_keys import (
     text_of,
     unknown_keys,
 )
-from workflows_mcp.dialects.input_specs import KEYS as INPUT_KEYS
-from workflows_mcp.dialects.input_specs import read_inputs
-from workflows_mcp.dialects.reactive_bodies import Body, fields_of
-from workflows_mcp.dialects.reactive_computed import check_computed
-from workflows_mcp.dialects.reactive_drafts import ReactiveDraft
-from workflows_mcp.dialects.reactive_errors import ErrorReader
-from workflows_mcp.dialects.reactive_layout import lay_out, name_steps, unfolded
-from workflows_mcp.dialects.reactive_names import check_reads
+from workflows_mcp.dialects.inputs import KEYS as INPUT_KEYS
+from workflows_mcp.dialects.inputs import read_inputs
+from workflows_mcp.dialects.layout import FlatLayout, Spot
+from workflows_mcp.dialects.reactive_checks import Body, check_computed, check_reads, fields_of
 from workflows_mcp.dialects.reactive_state import StateReader
-from workflows_mcp.dialects.reactive_steps import DIALECT, StepReader
-from workflows_mcp.dialects.reactive_tasks import check_tasks
-from workflows_mcp.dialects.step_drafts import every
-from workflows_mcp.dialects.step_keys import named_tasks
-from workflows_mcp.dialects.yaml_source import Document
+from workflows_mcp.dialects.reactive_steps import DIALECT, ErrorReader, ReactiveDraft, StepReader
+from workflows_mcp.dialects.steps import every, named_tasks
+from workflows_mcp.dialects.yaml.source import Document
 from workflows_mcp.errors import Problem
 from workflows_mcp.limits import Limits
-from workflows_mcp.plan.conversion import TYPE_NAMES
-from workflows_mcp.plan.model import CONTEXT_FULL, RESUME_PARTS, SEMANTICS, Plan, Steps
+from workflows_mcp.plan.inputs import TYPE_NAMES
+from workflows_mcp.plan.model import (
+    CONTEXT_FULL,
+    RESUME_PARTS,
+    SEMANTICS,
+    Branch,
+    Each,
+    Leave,
+    Node,
+    Operation,
+    Plan,
+    Steps,
+    While,
+)
 from workflows_mcp.plan.references import LANGUAGES, ReferenceReader, secrets_in
 from workflows_mcp.plan.types import check_items
 from workflows_mcp.steps.registry import StepRegistry
 from workflows_mcp.values import Value, did_you_mean, kind_and_value, nearest
 
+# ----------------------------------------------------------------------------------------------------
+# Tasks of a reactive document that are handed to sub-agents: is each used, and does none ask the user?
+
+
+USER_INPUT = "user_input"
+
+"""The step type that asks the user."""
+
+
+def check_tasks(
+    steps: Iterable[ReactiveDraft], tasks: Mapping[str, list[ReactiveDraft]], *, alone: bool
+) -> Iterator[Problem]:
+    """`alone`: the document has nothing but tasks, which are for other files."""
+    users: dict[str, ReactiveDraft] = {}
+    for step in (*steps, *(step for inside in tasks.values() for step in inside)):
+        if step.task:
+            users.setdefault(step.task, step)
+    for task, inside in tasks.items():
+        if task not in users and not alone:
+            yield Problem(
+                "unused_task",
+                f"nothing hands out the task '{task}'",
+                f"name it in a step of type parallel_foreach: sub_agent_task: {task}, or remove it",
+                ("sub_agent_tasks", task),
+                on_key=True,
+                warning=True,
+            )
+        if task in users or alone:
+            yield from _questions(task, inside, users.get(task))
+
+
+def _questions(task: str, steps: Iterable[ReactiveDraft], by: ReactiveDraft | None) -> Iterator[Problem]:
+    """A sub-agent has no user: what it carries out must not ask one."""
+    where = f" by parallel_foreach '{by.id}'" if by is not None else ""
+    before = f"step '{by.id}'" if by is not None else "the parallel_foreach"
+    for step in steps:
+        if step.kind == USER_INPUT:
+            yield Problem(
+                "prompt_in_task",
+                f"step '{step.id}' asks the user, but the task '{task}' is handed to sub-agents{where}, and"
+                " they have no user to ask",
+                f"ask before that: put the user_input before {before}, with a state_update, and read in the"
+                " task what it has written",
+                step.at,
+            )
+
+
+# ----------------------------------------------------------------------------------------------------
+# The nodes of the steps of a reactive document: what each is called, and where it goes on.
+#
+# A step is called what its author calls it, where no other step of the workflow is called so too. Else, and
+# where the author says nothing, its place is part of its id: `detect-then-0-shell_command`,
+# `2-user_message`.
+
+
+Report = Callable[[Problem], None]
+
+Drafts = list[ReactiveDraft]
+
+
+def name_steps(steps: Drafts, on_failure: Drafts) -> None:
+    """Give every step an id of its own."""
+    count = Counter(draft.own_id for draft in every([*steps, *on_failure]) if draft.own_id)
+    taken = {name for name, times in count.items() if times == 1}
+
+    def name(drafts: Drafts, around: str) -> None:
+        for draft in drafts:
+            inside, index = draft.at[-2:]
+            if count[draft.own_id] == 1:
+                draft.id = draft.own_id
+            else:
+                prefix = f"{around}-{inside}-" if around else "" if drafts is steps else f"{inside}-"
+                draft.id = _unused(f"{prefix}{index}-{draft.own_id or draft.kind or 'step'}", taken)
+            name(draft.then, draft.id)
+            name(draft.otherwise, draft.id)
+
+    name(steps, "")
+    name(on_failure, "")
+
+
+def _unused(name: str, taken: set[str]) -> str:
+    number, found = 1, name
+    while found in taken:
+        number += 1
+        found = f"{name}-{number}"
+    taken.add(found)
+    return found
+
+
+def unfolded(steps: Drafts) -> Drafts:
+    """The steps with those of `sequential` in its place: it says nothing but that they belong together."""
+    found: Drafts = []
+    for step in steps:
+        step.then, step.otherwise = unfolded(step.then), unfolded(step.otherwise)
+        found += step.then if step.kind == "sequential" and step.condition is None else [step]
+    return found
+
+
+def lay_out(steps: Drafts, on_failure: Drafts, report: Report) -> tuple[Node, ...]:
+    """The nodes, those of `on_failure` behind the others. Steps that leave a loop and are in none are
+    reported, and so are steps that are never come to."""
+    layout = FlatLayout(steps, on_failure)
+    nodes = tuple(
+        layout.node(
+            step,
+            spot,
+            _operation(step, spot, layout, report),
+            loops=tuple(loop.head for loop in spot.loops),
+            changes=step.changes,
+            error_changes=step.error_changes,
+            fallback=step.fallback,
+            has_fallback=step.has_fallback,
+        )
+        for step, spot in layout
+    )
+    for before, step in layout.never_reached(nodes):
+        report(_never_reached(before, step))
+    return nodes
+
+
+def _operation(
+    step: ReactiveDraft, spot: Spot[ReactiveDraft], layout: FlatLayout[ReactiveDraft], report: Report
+) -> Operation:
+    if step.for_each is not None and not step.for_each.wait and spot.loops:
+        message = "its tasks of one round could still be under way in the next one"
+        hint = "inside of a loop wait for them: wait_for_all: true"
+        report(Problem("wait_in_loop", message, hint, (*step.at, "wait_for_all")))
+    match step.kind:
+        case "conditional" | "sequential":
+            otherwise = layout.index[step.otherwise[0].id] if step.otherwise else spot.follows
+            return Branch(step.test or "false", otherwise)
+        case "while":
+            return While(step.test or "false", spot.follows, step.most, step.on_limit)
+        case "foreach":
+            return Each(step.items, spot.follows, step.item, step.index)
+        case "break" | "continue":
+            return _leave(step, spot, report)
+    return step.do
+
+
+def _leave(step: ReactiveDraft, spot: Spot[ReactiveDraft], report: Report) -> Leave:
+    if not spot.loops:
+        hint = "it belongs into the body of a while, or the steps of a foreach; exit ends the workflow"
+        message = f"a step of type {step.kind} stands outside of any loop"
+        report(Problem("bad_target", message, hint, step.at))
+        return Leave(spot.follows)
+    loop = spot.loops[-1]
+    return Leave(loop.behind, loop.head) if step.kind == "break" else Leave(loop.head)
+
+
+def _never_reached(before: ReactiveDraft, step: ReactiveDraft) -> Problem:
+    ends = {
+        "break": "leaves the loop",
+        "continue": "goes on with the next round",
+        "exit": "ends the workflow",
+    }
+    what = ends.get(before.kind, "does not go on here")
+    return Problem(
+        "unreachable",
+        f"step '{step.id}' is never come to: '{before.id}' {what} in any case",
+        f"remove it, or give '{before.id}' a condition: when: …" if before.kind in ends else "remove it",
+        step.at,
+        warning=True,
+    )
+
+
 Path = tuple[str | int, ...]
+
 
 KEYS = (
     "name",
@@ -78,9 +252,13 @@ KEYS = (
     "on_high_context_usage",
     "orchestrator_behavior",
 )
+
 TASK_KEYS = ("description", "inputs", "default_state", "state_schema", "steps", "error_handling")
+
 RESUME_FLAGS = ("retry_failed_steps", "skip_completed_steps", "reset_error_counts")
+
 RESUME_LISTS = ("load_from_checkpoint", "exclude")
+
 ON_RESUME = (*RESUME_FLAGS, *RESUME_LISTS)
 
 

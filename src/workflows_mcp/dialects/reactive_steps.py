@@ -6,41 +6,671 @@ Steps that control are read in `reactive_control`; every other type is a step ty
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import dataclass, field
 from types import MappingProxyType
-from typing import ClassVar
+from typing import ClassVar, cast
 
 from workflows_mcp.dialects.document_keys import unknown_keys
-from workflows_mcp.dialects.reactive_control import ABOUT, CONTROL, FAILING, own_keys, read_control
-from workflows_mcp.dialects.reactive_drafts import ReactiveDraft
-from workflows_mcp.dialects.reactive_values import ReactiveValues
+from workflows_mcp.dialects.reactive_state import Keys, Pieces, WrongPath, read_path
+from workflows_mcp.dialects.repetition import check_children, read_items, read_max_parallel
 from workflows_mcp.dialects.step_inputs import StepShape, check_step_inputs
-from workflows_mcp.dialects.step_keys import ID, ON_FAILURE, read_on_interrupt, read_on_timeout, read_word
-from workflows_mcp.dialects.step_types import StepTypes
-from workflows_mcp.errors import Problem
-from workflows_mcp.plan.model import Checkpoint, Do
+from workflows_mcp.dialects.steps import (
+    ID,
+    ON_FAILURE,
+    Draft,
+    StepTypes,
+    StepValues,
+    read_on_interrupt,
+    read_on_limit,
+    read_on_timeout,
+    read_word,
+)
+from workflows_mcp.errors import ExpressionError, Problem
+from workflows_mcp.plan.inputs import converted
+from workflows_mcp.plan.model import (
+    MOST_SECONDS,
+    Call,
+    Change,
+    ChangeOperation,
+    Checkpoint,
+    Do,
+    ForEach,
+    Return,
+    Tell,
+    UpdateState,
+    Wait,
+)
+from workflows_mcp.plan.references import Use
+from workflows_mcp.plan.retry import MOST_ATTEMPTS
 from workflows_mcp.steps.base import Hands, Step
-from workflows_mcp.values import Value, kind_and_value, nearest, shown
+from workflows_mcp.values import Value, did_you_mean, kind_and_value, nearest, shown
+
+# ----------------------------------------------------------------------------------------------------
+# A step of a reactive document as it was read.
+
+
+@dataclass(slots=True)
+class ReactiveDraft(Draft):
+    own_id: str = ""
+    """What the author calls it, without its templates; empty where there is nothing left."""
+    changes: tuple[Change, ...] = ()
+    """What its result changes in the state."""
+    error_changes: tuple[Change, ...] = ()
+    fallback: Value = None
+    has_fallback: bool = False
+    says_on_error: bool = False
+    """It says itself what becomes of its failure."""
+    updates: tuple[Change, ...] = ()
+    """What a state_update changes."""
+    most: Value = None
+    """How often the body of a while is carried out at most."""
+    items: Value = None
+    """What a foreach goes through, and what its steps call the item and its position."""
+    item: str = "item"
+    index: str = "index"
+    task: str = ""
+    """The task that a parallel_foreach hands out; one that this file does not have starts with '#'."""
+
+    @property
+    def every_change(self) -> tuple[Change, ...]:
+        return (*self.updates, *self.changes, *self.error_changes)
+
+
+# ----------------------------------------------------------------------------------------------------
+# The step types of the reactive dialect that are operations of the plan: what each of them takes.
+#
+# A new one is a row in `CONTROL`, a reader here, and a row in `READERS`.
+
 
 Path = tuple[str | int, ...]
 
+
+ABOUT = ("id", "type", "name", "description", "when")
+
+"""What every step takes."""
+
+FAILING = ("state_update", "on_error", "retry_count", "retry_delay", "fallback_value", "error_state_update")
+
+"""What steps take that are carried out, and can fail."""
+
+CONTROL: dict[str, tuple[str, ...]] = {
+    "conditional": ("condition", "then", "else", "on_error"),
+    "while": ("condition", "max_iterations", "on_limit", "body", "steps", "on_error"),
+    "foreach": ("items", "steps", "body", "variable_name", "index_name", "on_error"),
+    "break": (),
+    "continue": (),
+    "sequential": ("steps",),
+    "parallel_foreach": (
+        "items",
+        "sub_agent_task",
+        "max_parallel",
+        "wait_for_all",
+        "sub_agent_prompt_override",
+        "on_sub_agent_error",
+        "timeout",
+        "on_timeout",
+        "state_update",
+        "error_state_update",
+    ),
+    "include_workflow": ("workflow", "inputs", "on_complete", "timeout", "on_timeout", *FAILING),
+    "state_update": ("path", "value", "operation", "transform", "updates", "on_error"),
+    "user_message": ("message", "on_error"),
+    "exit": (),
+    "wait": ("duration_seconds", "message"),
+}
+
+"""The types that are operations of the plan, with their own keys."""
+
+REQUIRED: dict[str, dict[str, str]] = {
+    "conditional": {"condition": 'condition: "{{ has_errors }}"', "then": "then:, and below it the steps"},
+    "while": {"condition": 'condition: "{{ has_errors }}"', "body": "body:, and below it the steps"},
+    "foreach": {"items": 'items: "{{ files }}"', "steps": "steps:, and below it the steps"},
+    "sequential": {"steps": "steps:, and below it the steps"},
+    "parallel_foreach": {
+        "items": 'items: "{{ file_batches }}"',
+        "sub_agent_task": "sub_agent_task: the name of one of the sub_agent_tasks",
+    },
+    "include_workflow": {"workflow": 'workflow: "the name of a workflow"'},
+    "user_message": {"message": 'message: "{{ summary }}"'},
+    "wait": {"duration_seconds": "duration_seconds: 30"},
+}
+
+"""The keys that a step of a type cannot do without, and how they are written."""
+
+SAME = {"body": "steps", "steps": "body"}
+
+"""The body of a loop may be called either."""
+
+ERROR_KEYS = ("strategy", "max_retries", "collect_errors", "error_state_path")
+
+STRATEGIES = ("retry_failed", "continue", "fail_all")
+
+ITEM_ERRORS = "raw.sub_agent_errors"
+
+"""Where errors of sub-agents are collected if nothing is said of it."""
+
+AGENT = "@task"
+
+"""Who carries out the tasks of a parallel_foreach: an agent of its own for each."""
+
+NAMES = (
+    "raw", "state", "computed", "inputs", "config", "this", "global", "loop", "secrets", "input", "result",
+    "error", "context", "task_id", "workflow_id", "total", "parent",
+)  # fmt: skip
+
+"""Names that have a meaning of their own in expressions."""
+
+_NAME = re.compile(r"[A-Za-z$][\w$]*", re.ASCII)
+
+
+def own_keys(kind: str) -> tuple[str, ...]:
+    """All keys of a step of a type that controls."""
+    return (*ABOUT, *CONTROL[kind])
+
+
+def read_control(reader: StepReader, draft: ReactiveDraft, step: dict[str, Value]) -> None:
+    kind, at = draft.kind, draft.at
+    known = own_keys(kind)
+    misspelt = set()
+    for problem in unknown_keys(step, known, at, f"a step of type {kind}"):
+        key = str(problem.path[-1])
+        misspelt.add(nearest(key, known))
+        hint = _ELSEWHERE.get((kind, key))
+        if hint:
+            reader.problem(problem.code, problem.message, hint, problem.path, on_key=True)
+        else:
+            reader.report(problem)
+    for key, example in REQUIRED.get(kind, {}).items():
+        spellings = (key, SAME[key]) if key in SAME and SAME[key] in known else (key,)
+        if all(step.get(it) is None and it not in misspelt for it in spellings):  # one mistake, one problem
+            message = f"a step of type {kind} needs '{key}'"
+            reader.problem("missing_key", message, f"add a line: {example}", at)
+    if "on_error" in CONTROL[kind] and kind != "include_workflow" and "on_error" in step:
+        reader.on_error_of_control(draft, step["on_error"])
+    READERS[kind](reader, draft, step)
+    if "on_timeout" in CONTROL[kind]:
+        reader.on_timeout(draft, step)
+
+
+def _read_conditional(reader: StepReader, draft: ReactiveDraft, step: dict[str, Value]) -> None:
+    at = draft.at
+    if step.get("condition") is not None:
+        draft.test = reader.condition(draft, step["condition"], (*at, "condition"))
+    if step.get("then") is not None:
+        draft.then = reader.read_list(step["then"], (*at, "then"))
+    if step.get("else") not in (None, []):
+        draft.otherwise = reader.read_list(step["else"], (*at, "else"))
+
+
+def _body(reader: StepReader, draft: ReactiveDraft, step: dict[str, Value]) -> None:
+    both = [key for key in ("body", "steps") if step.get(key) is not None]
+    if len(both) > 1:
+        message = f"a step of type {draft.kind} has 'body' and 'steps', which mean the same"
+        reader.problem("unknown_key", message, "keep one of the two", (*draft.at, both[1]), on_key=True)
+    draft.repeats = True
+    for key in both[:1]:
+        draft.then = reader.read_list(step[key], (*draft.at, key))
+
+
+def _read_while(reader: StepReader, draft: ReactiveDraft, step: dict[str, Value]) -> None:
+    if step.get("condition") is not None:
+        draft.test = reader.condition(draft, step["condition"], (*draft.at, "condition"))
+    means = (
+        "how often the body is carried out at most; after that the loop fails, or ends (on_limit: continue)"
+    )
+    draft.most = reader.number(draft, step, "max_iterations", 1, means, whole=True)
+    draft.on_limit = read_on_limit(step, draft.at, reader.report)
+    _body(reader, draft, step)
+
+
+def _read_foreach(reader: StepReader, draft: ReactiveDraft, step: dict[str, Value]) -> None:
+    draft.items = _items(reader, draft, step)
+    draft.item = _variable(reader, step, "variable_name", draft.item, draft.at)
+    draft.index = _variable(reader, step, "index_name", draft.index, draft.at)
+    if draft.item == draft.index:
+        message = f"the item and its position are both called '{draft.item}'"
+        key = "index_name" if "index_name" in step else "variable_name"
+        reader.problem("bad_id", message, "give one of the two another name", (*draft.at, key))
+    _body(reader, draft, step)
+
+
+def _items(reader: StepReader, draft: ReactiveDraft, step: dict[str, Value]) -> Value:
+    if step.get("items") is None:
+        return []
+    example = 'e.g. items: "{{ files }}" or items: [linux, macos]'
+    path = (*draft.at, "items")
+    items, uses = read_items(step["items"], path, reader.references, reader.report, example, (list,))
+    draft.uses += uses
+    return items
+
+
+def _variable(reader: StepReader, step: dict[str, Value], key: str, usual: str, at: Path) -> str:
+    given = step.get(key)
+    if given is None:
+        return usual
+    if isinstance(given, str) and _NAME.fullmatch(given) and given not in NAMES:
+        return given
+    hint = "a name of letters, digits and '_' that starts with a letter, e.g. file"
+    if given in NAMES:
+        hint = f"'{given}' has a meaning of its own in expressions: take another name"
+    reader.problem("bad_id", f"{shown(given)} cannot be the name of a variable", hint, (*at, key))
+    return usual
+
+
+def _read_sequential(reader: StepReader, draft: ReactiveDraft, step: dict[str, Value]) -> None:
+    draft.test = "true"
+    if step.get("steps") is not None:
+        draft.then = reader.read_list(step["steps"], (*draft.at, "steps"))
+
+
+def _read_nothing(reader: StepReader, draft: ReactiveDraft, step: dict[str, Value]) -> None:
+    if draft.kind == "exit":
+        draft.do = Return()
+
+
+def _read_parallel(reader: StepReader, draft: ReactiveDraft, step: dict[str, Value]) -> None:
+    at = draft.at
+    items = _items(reader, draft, step)
+    path = (*at, "max_parallel")
+    limit, uses = read_max_parallel(step.get("max_parallel"), path, reader.references, reader.report)
+    draft.uses += uses
+    check_children(items, limit, at, reader.limits, reader.report)
+    prompt = reader.text(draft, step, "sub_agent_prompt_override", "what each sub-agent is told")
+    wait = True
+    if step.get("wait_for_all") is not None:
+        means = "false: the steps behind it go on while the tasks are under way"
+        wait = reader.flag(step["wait_for_all"], (*at, "wait_for_all"), means)
+    strategy, errors_to = _on_sub_agent_error(reader, draft, step.get("on_sub_agent_error"))
+    draft.for_each = ForEach(
+        items,
+        limit,
+        agent=AGENT,
+        prompt=prompt,
+        wait=wait,
+        fail_fast=strategy == "fail_all",
+        puts_up=strategy == "continue",
+        errors_to=errors_to,
+    )
+    timeout = reader.seconds(draft, step, "timeout", least=1)
+    draft.changes = reader.changes(draft, step.get("state_update"), "state_update")
+    draft.error_changes = reader.changes(draft, step.get("error_state_update"), "error_state_update")
+    draft.task = _task(reader, step.get("sub_agent_task"), (*at, "sub_agent_task"))
+    where = draft.task if draft.task.startswith("#") else f"{reader.workflow}#{draft.task}"
+    draft.do = Call(where, timeout=timeout, of_item=True)
+
+
+def _task(reader: StepReader, given: Value, path: Path) -> str:
+    """The name of a task; one that this file does not have, and that it may import, starts with '#'."""
+    if given is None:
+        return ""
+    if isinstance(given, str) and given in reader.tasks:
+        return given
+    if isinstance(given, str) and given and reader.has_imports:
+        return f"#{given}"
+    hint = did_you_mean(str(given), reader.tasks, what="tasks")
+    if not reader.tasks:
+        hint = f"declare it: sub_agent_tasks: {{{given}: {{steps: […]}}}}"
+    reader.problem("unknown_task", f"there is no task {shown(given)}", hint, path)
+    return nearest(str(given), reader.tasks) or ""
+
+
+def _on_sub_agent_error(
+    reader: StepReader, draft: ReactiveDraft, given: Value
+) -> tuple[str | None, tuple[Value, ...]]:
+    """What becomes of tasks that fail, and where their errors are collected; tries are the draft's."""
+    path = (*draft.at, "on_sub_agent_error")
+    if given is None:
+        return None, ()
+    if isinstance(given, str):
+        given = {"strategy": given}
+    if not isinstance(given, dict):
+        message = f"'on_sub_agent_error' must be a mapping, not {kind_and_value(given)}"
+        hint = "e.g. on_sub_agent_error: {strategy: retry_failed, max_retries: 2}"
+        reader.problem("wrong_type", message, hint, path)
+        return None, ()
+    for problem in unknown_keys(given, ERROR_KEYS, path, "'on_sub_agent_error'"):
+        reader.report(problem)
+    strategy = None
+    if given.get("strategy") is not None:
+        strategy = read_word(given["strategy"], STRATEGIES, (*path, "strategy"), reader.report)
+    if strategy == "retry_failed":
+        draft.retry = {
+            "attempts": reader.attempts(draft, given, "max_retries", path),
+            "delay": 0,
+            "on": "any",
+        }
+    elif given.get("max_retries") is not None:
+        message = "'max_retries' is for strategy: retry_failed"
+        hint = "write strategy: retry_failed, or remove it"
+        reader.problem("unknown_key", message, hint, (*path, "max_retries"), on_key=True)
+    draft.says_on_error = strategy not in (None, "continue")  # that is said of the tasks, not of the step
+    where = given.get("error_state_path")
+    collect = where is not None
+    if given.get("collect_errors") is not None:
+        means = "true: what went wrong in a task is added to the list at error_state_path"
+        collect = reader.flag(given["collect_errors"], (*path, "collect_errors"), means)
+    keys = reader.state_path(draft, where or ITEM_ERRORS, (*path, "error_state_path")) if collect else ()
+    return strategy, keys
+
+
+def _read_include(reader: StepReader, draft: ReactiveDraft, step: dict[str, Value]) -> None:
+    at = draft.at
+    timeout = reader.seconds(draft, step, "timeout", least=1)
+    called, inputs = step.get("workflow"), step.get("inputs")
+    if called is not None and not isinstance(called, str):
+        message = f"'workflow' must be the name of a workflow, not {kind_and_value(called)}"
+        reader.problem("wrong_type", message, 'e.g. workflow: "shared:check-standards"', (*at, "workflow"))
+    if inputs is not None and not isinstance(inputs, dict | str):
+        message = f"'inputs' must be a mapping of names and values, not {kind_and_value(inputs)}"
+        reader.problem("wrong_type", message, "write the inputs below it: name: value", (*at, "inputs"))
+        inputs = None
+    draft.uses += reader.references.in_value(called, (*at, "workflow"))
+    draft.uses += reader.references.in_value(inputs, (*at, "inputs"))
+    reader.failing(draft, step)
+    if step.get("on_complete") not in (None, []):
+        draft.then = reader.read_list(step["on_complete"], (*at, "on_complete"))
+    draft.do = Call(called, {} if inputs is None else inputs, timeout, leads_on=bool(draft.then))
+
+
+def _read_state_update(reader: StepReader, draft: ReactiveDraft, step: dict[str, Value]) -> None:
+    at = draft.at
+    own = [key for key in ("path", "value", "operation", "transform") if key in step]
+    if step.get("updates") is not None:
+        if own:
+            message = f"'{own[0]}' stands beside 'updates', which has its own"
+            hint = "put it into the list of updates"
+            reader.problem("unknown_key", message, hint, (*at, own[0]), on_key=True)
+        draft.updates = reader.updates(draft, step["updates"])
+    else:
+        unknown = [key for key in step if key not in own_keys(draft.kind)]
+        if step.get("path") is None and not any(nearest(key, ["path", "updates"]) for key in unknown):
+            message = "a step of type state_update needs 'path', or 'updates'"
+            hint = "add a line: path: raw.count, or updates: [{path: raw.count, value: 1}]"
+            reader.problem("missing_key", message, hint, at)
+        draft.updates = reader.change(draft, step)
+    draft.do = UpdateState(draft.updates)
+
+
+def _read_message(reader: StepReader, draft: ReactiveDraft, step: dict[str, Value]) -> None:
+    draft.uses += reader.references.in_value(step.get("message"), (*draft.at, "message"))
+    draft.do = Tell(step.get("message"))
+
+
+def _read_wait(reader: StepReader, draft: ReactiveDraft, step: dict[str, Value]) -> None:
+    seconds = reader.number(draft, step, "duration_seconds", 0, "seconds, e.g. duration_seconds: 30")
+    draft.uses += reader.references.in_value(step.get("message"), (*draft.at, "message"))
+    draft.do = Wait(seconds, step.get("message"))
+
+
+_ELSEWHERE = {
+    ("parallel_foreach", "on_error"): "write on_sub_agent_error: {strategy: continue}",
+    ("parallel_foreach", "steps"): "put the steps into sub_agent_tasks, and name the task: sub_agent_task: …",
+    ("user_message", "state_update"): "a message has no result: use a step of type state_update",
+    ("wait", "timeout"): "write duration_seconds",
+}
+
+"""Keys of other types, and what does the same here."""
+
+
+READERS: dict[str, Callable[[StepReader, ReactiveDraft, dict[str, Value]], None]] = {
+    "conditional": _read_conditional,
+    "while": _read_while,
+    "foreach": _read_foreach,
+    "break": _read_nothing,
+    "continue": _read_nothing,
+    "sequential": _read_sequential,
+    "parallel_foreach": _read_parallel,
+    "include_workflow": _read_include,
+    "state_update": _read_state_update,
+    "user_message": _read_message,
+    "exit": _read_nothing,
+    "wait": _read_wait,
+}
+
+
+# ----------------------------------------------------------------------------------------------------
+# What the readers of all step types of a reactive document share: changes of the state, times, tries.
+#
+# Times are written in milliseconds and become seconds here. Each reader gives what it read, and reports
+# what cannot be used.
+
+
+_OF_RESULTS = frozenset({"stdout", "stderr", "exit_code", "response", "result", "output", "value", "content"})
+
+"""Names of what steps give."""
+
+CHANGE_KEYS = ("path", "value", "operation", "transform")
+
+OPERATIONS: tuple[ChangeOperation, ...] = ("set", "append", "increment", "merge")
+
+MORE_TRIES = 3
+
+"""How often something that failed is tried again where nothing is said of it."""
+
+_FILTER = re.compile(r"(?<!\|)\|(?!\|)")
+
+
+class ReactiveValues(StepValues):
+    condition_example: ClassVar[str] = "{{ has_errors }}"
+
+    @property
+    def language(self) -> Pieces:
+        return cast(Pieces, self.references.language)
+
+    # Changes of the state
+
+    def changes(self, draft: ReactiveDraft, given: Value, key: str) -> tuple[Change, ...]:
+        """What `state_update` or `error_state_update` says: one change, or a list of them."""
+        at = (*draft.at, key)
+        if given is None:
+            return ()
+        if isinstance(given, list):
+            found = [self._change(draft, it, (key, index)) for index, it in enumerate(given)]
+        elif isinstance(given, dict):
+            found = [self._change(draft, given, (key,))]
+        else:
+            message = f"'{key}' must be a mapping or a list of them, not {kind_and_value(given)}"
+            self.problem("wrong_type", message, f"e.g. {key}: {{path: raw.result}}", at)
+            return ()
+        changes = tuple(change for change in found if change is not None)
+        for change in changes if key == "state_update" else ():
+            self._set_to_itself(draft, change)
+        return changes
+
+    def _set_to_itself(self, draft: ReactiveDraft, change: Change) -> None:
+        """A field of the state goes before one of the result: setting it to itself cannot be meant."""
+        name = str(change.path[-1])
+        documented = draft.do.documented if isinstance(draft.do, Do) else ()
+        plain = change.operation == "set" and not change.transform and len(change.path) == 2
+        same = isinstance(change.value, str) and change.value.replace(" ", "") == f"{{{{{name}}}}}"
+        if not (plain and same) or name in documented:
+            return
+        message = f"'{name}' is the field of the state as soon as it has a value: this sets it to itself"
+        hint = f"write {{{{ result.{name} }}}} for the field of the result"
+        path = (*draft.at, *change.at, "value")
+        self.report(Problem("without_effect", message, hint, path, warning=True))
+
+    def updates(self, draft: ReactiveDraft, given: Value) -> tuple[Change, ...]:
+        """The `updates` of a step of type state_update."""
+        if not isinstance(given, list) or not given:
+            what = "is empty" if given == [] else f"must be a list, not {kind_and_value(given)}"
+            hint = "e.g. updates: [{path: raw.count, value: 1}]"
+            self.problem("wrong_type", f"'updates' {what}", hint, (*draft.at, "updates"))
+            return ()
+        found = [
+            self._change(draft, it, ("updates", index), needs_value=True) for index, it in enumerate(given)
+        ]
+        return tuple(change for change in found if change is not None)
+
+    def change(self, draft: ReactiveDraft, step: Mapping[str, Value]) -> tuple[Change, ...]:
+        """The change that stands in a step of type state_update itself."""
+        change = self._made(draft, step, (), needs_value=True)
+        return () if change is None else (change,)
+
+    def _change(
+        self, draft: ReactiveDraft, given: Value, inside: Path, *, needs_value: bool = False
+    ) -> Change | None:
+        at = (*draft.at, *inside)
+        if not isinstance(given, dict):
+            message = f"a change of the state must be a mapping, not {kind_and_value(given)}"
+            self.problem("wrong_type", message, "e.g. {path: raw.result, value: …}", at)
+            return None
+        missing = ["path"] if given.get("path") is None else []
+        for problem in unknown_keys(given, CHANGE_KEYS, at, f"'{inside[0]}'"):
+            self.report(problem)
+            if nearest(str(problem.path[-1]), missing):
+                missing = []  # one mistake, one problem
+        if missing:
+            message = "a change of the state needs 'path'"
+            self.problem("missing_key", message, "add a line: path: raw.result", at, on_key=True)
+        return self._made(draft, given, inside, needs_value=needs_value)
+
+    def _made(
+        self, draft: ReactiveDraft, given: Mapping[str, Value], inside: Path, *, needs_value: bool
+    ) -> Change | None:
+        at = (*draft.at, *inside)
+        operation = OPERATIONS[0]
+        if given.get("operation") is not None:
+            word = read_word(given["operation"], OPERATIONS, (*at, "operation"), self.report)
+            operation = cast(ChangeOperation, word or operation)
+        transform = self._transform(draft, given.get("transform"), (*at, "transform"))
+        has_value = "value" in given or bool(transform) or operation == "increment"
+        if needs_value and not has_value and given.get("path") is not None:  # one mistake, one problem
+            example = {"append": "one more", "merge": "{status: done}"}.get(operation, "5")
+            message = f"the operation {operation} needs a 'value'"
+            self.problem("missing_key", message, f"add a line: value: {example}", at, on_key=bool(inside))
+        draft.uses += self.references.in_value(given.get("value"), (*at, "value"))
+        value = given.get("value")
+        if isinstance(value, str) and value in _OF_RESULTS and not needs_value:
+            message = f"the value is the word '{value}', not the {value} of the step"
+            hint = f'write value: "{{{{ {value} }}}}"'
+            self.report(Problem("literal_value", message, hint, (*at, "value"), warning=True))
+        if given.get("path") is None:
+            return None
+        keys = self.state_path(draft, given["path"], (*at, "path"))
+        if not keys:
+            return None
+        return Change(keys, operation, given.get("value"), "value" in given, transform, inside)
+
+    def state_path(self, draft: ReactiveDraft, given: Value, path: Path) -> Keys:
+        """The keys of a place in the state; none where it cannot be written."""
+        if not isinstance(given, str):
+            message = f"'{path[-1]}' must be text, not {kind_and_value(given)}"
+            self.problem("wrong_type", message, f"e.g. {path[-1]}: raw.result", path)
+            return ()
+        try:
+            keys = read_path(given.strip(), self.language)
+        except ExpressionError:
+            keys = ()  # the references in it are read next, and say so
+        except WrongPath as wrong:
+            self.problem("bad_path", str(wrong), wrong.hint, path)
+            return ()
+        draft.uses += self.references.in_value(given, path)
+        return keys
+
+    def _transform(self, draft: ReactiveDraft, given: Value, path: Path) -> str:
+        """A template, or JavaScript that makes a value of `input` and `result`."""
+        if given is None:
+            return ""
+        if not isinstance(given, str) or not given.strip():
+            message = f"'transform' must be JavaScript, not {kind_and_value(given)}"
+            self.problem("wrong_type", message, 'e.g. transform: "input.trim()"', path)
+            return ""
+        dynamic = self.references.language.is_dynamic(given)
+        read = self.references.in_value if dynamic else self.references.in_transform
+        draft.uses += read(given, path)
+        return given
+
+    # Times and tries
+
+    def seconds(self, draft: ReactiveDraft, step: Mapping[str, Value], key: str, *, least: float) -> Value:
+        """Milliseconds as seconds: a number, or a template of it; None where there is nothing of use."""
+        given, path = step.get(key), (*draft.at, key)
+        if given is None:
+            return None
+        if isinstance(given, str) and self.references.language.is_dynamic(given):
+            return self._scaled(draft, given, path, "/ 1000")
+        try:
+            number: float = converted(given, "number")
+        except ValueError as error:
+            self.problem("wrong_type", f"'{key}' {error}", f"milliseconds, e.g. {key}: 5000", path)
+            return None
+        if not least <= number <= MOST_SECONDS * 1000:
+            most = MOST_SECONDS * 1000
+            message = f"'{key}' must be from {least:g} to {most} milliseconds, not {shown(number)}"
+            self.problem("wrong_value", message, f"e.g. {key}: 5000, which is five seconds", path)
+            return None
+        seconds = number / 1000
+        return int(seconds) if seconds == int(seconds) else seconds
+
+    def attempts(self, draft: ReactiveDraft, step: Mapping[str, Value], key: str, at: Path) -> Value:
+        """How often something is tried in all, of how often it is tried again."""
+        given, path = step.get(key), (*at, key)
+        if given is None:
+            return 1 + MORE_TRIES
+        if isinstance(given, str) and self.references.language.is_dynamic(given):
+            return self._scaled(draft, given, path, "+ 1")
+        hint = f"how often it is tried again, e.g. {key}: 3"
+        try:
+            number: int = converted(given, "integer")
+        except ValueError as error:
+            self.problem("wrong_type", f"'{key}' {error}", hint, path)
+            return 1 + MORE_TRIES
+        if 0 <= number < MOST_ATTEMPTS:
+            return number + 1
+        message = f"'{key}' must be from 0 to {MOST_ATTEMPTS - 1}, not {shown(number)}"
+        self.problem("wrong_value", message, hint, path)
+        return 1 + MORE_TRIES
+
+    def _scaled(self, draft: ReactiveDraft, text: str, path: Path, by: str) -> Value:
+        """A template of a number, made into one of another."""
+        malformed = len(self.references.problems)
+        draft.uses += self.references.in_value(text, path)
+        if len(self.references.problems) > malformed:
+            return None
+        pieces = self.language.pieces(text)
+        if len(pieces) == 1 and pieces[0] == text.strip() and not _FILTER.search(pieces[0]):
+            return f"{{{{ ({pieces[0][2:-2].strip()}) {by} }}}}"
+        message = f"'{path[-1]}' must be a number, or one expression without filters, not {shown(text)}"
+        self.problem("wrong_type", message, f'e.g. {path[-1]}: "{{{{ config.{path[-1]} }}}}"', path)
+        return None
+
+
 DIALECT = "reactive"
+
 ON_ERROR = ("fail", "continue", "retry")
+
 TIMED = ("Shell", "AgentShell", "MCPCall")
+
 """Types whose time can be limited, in milliseconds."""
+
 OUTPUT_FORMAT = "output_format"
+
 """What steps of types that are told of it beside their inputs (`Step.told`) may say of their output."""
+
 MCP, MCP_KEYS = "mcp", ("method", "params")
+
 """What a call of a tool is given stands below `mcp`, or in the step itself."""
+
 _TOOL_SPELLINGS = {"tool": "method", "args": "params", "parameters": "params"}
+
 """What else the parts of a call are called, here and in other dialects."""
+
 _SPELLINGS = {"then_steps": "then", "else_steps": "else", "timeout_seconds": "timeout"}
+
 """What else keys of steps are called. `timeout_seconds` is in seconds, `timeout` in milliseconds."""
+
 _SPELT_TYPES = {"while_loop": "while"}
+
 """What else step types are called."""
+
 CHECKPOINT_TOOLS = ("workflow.checkpoint", "workflow_checkpoint")
+
 """Our own tool: the run marks its place itself."""
+
 RENAMED = {"MCPCall": {"tool": "method", "parameters": "params"}}
+
 _MEANT = {
     "condition": "conditional",
     "Delegate": "parallel_foreach",
@@ -346,4 +976,131 @@ def _moved(problem: Problem, places: Mapping[Path, Path], length: int) -> Proble
 
 
 _WHOLE = re.compile(r"\s*\{\{((?:(?!\{\{|\}\}).)*)\}\}\s*", re.DOTALL)
+
 _EXPRESSION = re.compile(r"\{\{.*?\}\}")
+
+
+# ----------------------------------------------------------------------------------------------------
+# What a reactive document says of failures as a whole: `error_handling` of a workflow and of a task.
+#
+# error_handling:
+#   on_error: retry_workflow
+#   max_retries: 2
+#   error_collection: {enabled: true, state_path: raw.workflow_errors}
+#   on_failure: [{type: user_message, message: "Workflow failed: {{ error.message }}"}]
+
+
+KEYS = ("on_error", "max_retries", "error_collection", "on_failure")
+
+TASK_KEYS = ("return_on_error", "cleanup_on_error")
+
+ON_ERROR_KEY = ("checkpoint_and_fail", "continue", "retry_workflow")
+
+COLLECTION_KEYS = ("enabled", "state_path", "include_stack_traces")
+
+COLLECTED_AT = "raw.workflow_errors"
+
+"""Where errors of steps are collected if nothing is said of it."""
+
+MOST_TRIES = 100
+
+
+@dataclass(slots=True)
+class ErrorHandling:
+    goes_on: bool = False
+    """Steps that say nothing of their failures do not end the workflow by them."""
+    tries: int = 1
+    errors_to: Keys = ()
+    steps: list[ReactiveDraft] = field(default_factory=list)
+    """What is carried out when it has failed."""
+    uses: list[Use] = field(default_factory=list)
+
+
+class ErrorReader:
+    def __init__(self, reader: StepReader) -> None:
+        self.reader = reader
+
+    def read(self, given: Value, path: Path, *, of_task: bool) -> ErrorHandling:
+        handling = ErrorHandling()
+        if given is None:
+            return handling
+        if not isinstance(given, dict):
+            message = f"'error_handling' must be a mapping, not {kind_and_value(given)}"
+            self.reader.problem("wrong_type", message, "e.g. error_handling: {on_error: continue}", path)
+            return handling
+        keys = TASK_KEYS if of_task else KEYS
+        for problem in unknown_keys(given, keys, path, "'error_handling'"):
+            self.reader.report(problem)
+        if of_task:
+            self._of_task(given, path)
+        else:
+            self._of_workflow(given, path, handling)
+        steps = "cleanup_on_error" if of_task else "on_failure"
+        if given.get(steps) not in (None, []):
+            handling.steps = self.reader.read_list(given[steps], (*path, steps))
+        return handling
+
+    def _of_task(self, given: dict[str, Value], path: Path) -> None:
+        if given.get("return_on_error") is None:
+            return
+        where = (*path, "return_on_error")
+        if not self.reader.flag(given["return_on_error"], where, "write true, or remove it"):
+            message = "the failure of a task is always told to the workflow"
+            hint = "to go on all the same, the parallel_foreach says on_sub_agent_error: {strategy: continue}"
+            if given["return_on_error"] is False:
+                self.reader.problem("wrong_value", message, hint, where)
+
+    def _of_workflow(self, given: dict[str, Value], path: Path, handling: ErrorHandling) -> None:
+        word = None
+        if given.get("on_error") is not None:
+            word = read_word(given["on_error"], ON_ERROR_KEY, (*path, "on_error"), self.reader.report)
+        handling.goes_on = word == "continue"
+        if word == "retry_workflow":
+            handling.tries = 1 + self._retries(given.get("max_retries"), (*path, "max_retries"))
+        elif given.get("max_retries") is not None:
+            message = "'max_retries' is for on_error: retry_workflow"
+            hint = "write on_error: retry_workflow, or remove it"
+            self.reader.problem("unknown_key", message, hint, (*path, "max_retries"), on_key=True)
+        if given.get("error_collection") is not None:
+            self._collection(given["error_collection"], (*path, "error_collection"), handling)
+
+    def _retries(self, given: Value, path: Path) -> int:
+        if given is None:
+            return 1
+        hint = "how often the workflow is carried out again, e.g. max_retries: 2"
+        try:
+            number: int = converted(given, "integer")
+        except ValueError as error:
+            self.reader.problem("wrong_type", f"'max_retries' {error}", hint, path)
+            return 1
+        if not 1 <= number < MOST_TRIES:
+            message = f"'max_retries' must be from 1 to {MOST_TRIES - 1}, not {number}"
+            self.reader.problem("wrong_value", message, hint, path)
+            return 1
+        return number
+
+    def _collection(self, given: Value, path: Path, handling: ErrorHandling) -> None:
+        reader = self.reader
+        if isinstance(given, bool):
+            given = {"enabled": given}
+        if not isinstance(given, dict):
+            message = f"'error_collection' must be a mapping, not {kind_and_value(given)}"
+            reader.problem("wrong_type", message, "e.g. error_collection: {enabled: true}", path)
+            return
+        for problem in unknown_keys(given, COLLECTION_KEYS, path, "'error_collection'"):
+            reader.report(problem)
+        enabled = True
+        if given.get("enabled") is not None:
+            means = "true: what went wrong in a step is added to the list at state_path"
+            enabled = reader.flag(given["enabled"], (*path, "enabled"), means)
+        where = (*path, "include_stack_traces")
+        if given.get("include_stack_traces") is not None and reader.flag(
+            given["include_stack_traces"], where, "write false, or remove it"
+        ):
+            message = "there are no stack traces: an error says which step failed, and why"
+            problem = Problem("without_effect", message, "remove it", where, on_key=True, warning=True)
+            reader.report(problem)
+        draft = ReactiveDraft("", path)
+        keys = reader.state_path(draft, given.get("state_path") or COLLECTED_AT, (*path, "state_path"))
+        handling.uses = draft.uses
+        handling.errors_to = keys if enabled else ()

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from workflows_mcp.dialects.yaml_source import WRAPPER
+from workflows_mcp.dialects.yaml.source import WRAPPER
 from workflows_mcp.errors import Problem
 from workflows_mcp.values import Value, did_you_mean, kind_of
 

@@ -8,9 +8,9 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from workflows_mcp.errors import Problem
-from workflows_mcp.expressions.base import Language
+from workflows_mcp.expressions.language import Language
 from workflows_mcp.limits import Limits
-from workflows_mcp.plan.conversion import at_once
+from workflows_mcp.plan.inputs import at_once
 from workflows_mcp.plan.model import Do, ForEach, Operation
 from workflows_mcp.plan.references import ReferenceReader, Use
 from workflows_mcp.plan.retry import WrongRetry, as_mapping, read_rule

@@ -14,17 +14,9 @@ import logging
 from collections.abc import Iterator
 from typing import Any
 
-from workflows_mcp.dialects import (
-    graph,
-    graph_blocks,
-    reactive_steps,
-    schema_reactive,
-    schema_state,
-    schema_steps,
-    stateful_steps,
-)
+from workflows_mcp.dialects import graph, reactive_steps, schema_parts, schema_reactive, stateful_steps
 from workflows_mcp.dialects.document_keys import EXTENSION
-from workflows_mcp.dialects.schema_inputs import (
+from workflows_mcp.dialects.schema_parts import (
     DEFINITIONS,
     EXPRESSION,
     Schema,
@@ -32,15 +24,15 @@ from workflows_mcp.dialects.schema_inputs import (
     inputs_schema,
     number_or_expression,
 )
-from workflows_mcp.dialects.yaml_source import WRAPPER
+from workflows_mcp.dialects.yaml.source import WRAPPER
 from workflows_mcp.errors import RequestError
 from workflows_mcp.plan import retry
-from workflows_mcp.plan.conversion import TYPE_NAMES
+from workflows_mcp.plan.inputs import TYPE_NAMES
 from workflows_mcp.steps.base import Step
 from workflows_mcp.steps.registry import StepRegistry
+from workflows_mcp.steps.shell import KEYS as OUTPUT_KEYS
+from workflows_mcp.steps.shell import TYPES as OUTPUT_TYPES
 from workflows_mcp.steps.shell import Shell
-from workflows_mcp.steps.shell_outputs import KEYS as OUTPUT_KEYS
-from workflows_mcp.steps.shell_outputs import TYPES as OUTPUT_TYPES
 from workflows_mcp.values import did_you_mean, shown
 
 logger = logging.getLogger(__name__)
@@ -81,14 +73,14 @@ def workflow_schema(registry: StepRegistry) -> dict[str, Any]:
             definitions[f"{step.name}.inputs"] = whole
         definitions |= {f"{step.name}.{name}": schema for name, schema in models.items()}
     keys = _document_keys()
-    definitions["steps_workflow"] = schema_steps.steps_workflow(keys)
-    definitions["task"] = schema_steps.task(definitions["steps_workflow"])
-    definitions["step"] = schema_steps.step(in_steps, _block_keys(steps))
+    definitions["steps_workflow"] = schema_parts.steps_workflow(keys)
+    definitions["task"] = schema_parts.task(definitions["steps_workflow"])
+    definitions["step"] = schema_parts.step(in_steps, _block_keys(steps))
     definitions["reactive_workflow"] = schema_reactive.workflow(keys)
     definitions["reactive_task"] = schema_reactive.task(definitions["reactive_workflow"])
     definitions["reactive_step"] = schema_reactive.step(in_reactive, _block_keys(steps))
-    definitions["computed"] = schema_state.computed()
-    definitions["change"] = schema_state.change()
+    definitions["computed"] = schema_parts.computed()
+    definitions["change"] = schema_parts.change()
     own: Schema = {f"^{EXTENSION}": {"description": "Your own: a place for anchors."}}
     definitions["blocks_workflow"] = {
         "description": "Blocks that run as soon as what they depend on is done.",
@@ -102,7 +94,7 @@ def workflow_schema(registry: StepRegistry) -> dict[str, Any]:
         "if": schema_reactive.IS_REACTIVE,
         "then": {"$ref": "#/$defs/reactive_workflow"},
         "else": {
-            "if": schema_steps.IS_STATEFUL,
+            "if": schema_parts.IS_STATEFUL,
             "then": {"$ref": "#/$defs/steps_workflow"},
             "else": {"$ref": "#/$defs/blocks_workflow"},
         },
@@ -326,7 +318,7 @@ def _block(steps: list[Step]) -> Schema:
     return {
         "description": "One thing that the workflow does.",
         "type": "object",
-        "properties": {key: keys.get(key, {}) for key in graph_blocks.KEYS},
+        "properties": {key: keys.get(key, {}) for key in graph.BLOCK_KEYS},
         "additionalProperties": False,
         "required": ["id", "type"],
         "dependentRequired": {"max_parallel": ["for_each"], "for_each_mode": ["for_each"]},
@@ -437,7 +429,7 @@ def _dependency() -> Schema:
 
 def _retry() -> Schema:
     seconds = number_or_expression({"type": "number", "minimum": 0})
-    kinds: Schema = {"anyOf": [{"type": "integer"}, {"enum": list(retry.ON)}, EXPRESSION]}
+    kinds: Schema = {"anyOf": [{"type": "integer"}, {"enum": list(retry.RETRY_ON)}, EXPRESSION]}
     attempts: Schema = {"type": "integer", "minimum": 1, "maximum": retry.MOST_ATTEMPTS}
     properties: dict[str, Schema] = {
         "attempts": {"description": "Tries in all, the first included.", **number_or_expression(attempts)},
@@ -471,7 +463,7 @@ def _retry() -> Schema:
                 "type": ["integer", "object", "null"],
                 "minimum": 1,
                 "maximum": retry.MOST_ATTEMPTS,
-                "properties": {key: properties.get(key, {}) for key in retry.KEYS},
+                "properties": {key: properties.get(key, {}) for key in retry.RETRY_KEYS},
                 "additionalProperties": False,
             }
         ),

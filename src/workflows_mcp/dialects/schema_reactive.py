@@ -9,20 +9,24 @@ from collections.abc import Mapping
 
 from pydantic.fields import FieldInfo
 
-from workflows_mcp.dialects import reactive, reactive_control, reactive_errors
+from workflows_mcp.dialects import reactive, reactive_steps
 from workflows_mcp.dialects.document_keys import EXTENSION
-from workflows_mcp.dialects.reactive_control import CONTROL, REQUIRED, SAME, STRATEGIES, own_keys
 from workflows_mcp.dialects.reactive_steps import (
+    CHANGE_KEYS,
+    CONTROL,
     DIALECT,
     MCP,
     MCP_KEYS,
     ON_ERROR,
     OUTPUT_FORMAT,
     RENAMED,
+    REQUIRED,
+    SAME,
+    STRATEGIES,
     TIMED,
     keys_beside,
+    own_keys,
 )
-from workflows_mcp.dialects.reactive_values import CHANGE_KEYS
 from workflows_mcp.dialects.recognition import (
     REACTIVE_KEYS,
     REACTIVE_KEYS_OF,
@@ -30,11 +34,21 @@ from workflows_mcp.dialects.recognition import (
     REACTIVE_TYPES,
     STATEFUL_KEYS,
 )
-from workflows_mcp.dialects.schema_inputs import Schema, expression_or, number_or_expression
-from workflows_mcp.dialects.schema_state import FLAG, PATH, change, default_state, state_schema
-from workflows_mcp.dialects.schema_steps import ON_LIMIT_SCHEMA, branch, inputs_of, step_of
-from workflows_mcp.dialects.step_keys import ON_FAILURE, ON_INTERRUPT
-from workflows_mcp.dialects.step_types import HANDS
+from workflows_mcp.dialects.schema_parts import (
+    FLAG,
+    ON_LIMIT_SCHEMA,
+    PATH,
+    Schema,
+    branch,
+    change,
+    default_state,
+    expression_or,
+    inputs_of,
+    number_or_expression,
+    state_schema,
+    step_of,
+)
+from workflows_mcp.dialects.steps import HANDS, ON_FAILURE, ON_INTERRUPT
 from workflows_mcp.steps.base import Step
 from workflows_mcp.steps.output_formats import FORMATS
 
@@ -197,7 +211,7 @@ def _error_handling() -> Schema:
     properties: dict[str, Schema] = {
         "on_error": {
             "description": "What becomes of the workflow when a step fails that says nothing of it.",
-            "enum": [*reactive_errors.ON_ERROR, None],
+            "enum": [*reactive_steps.ON_ERROR_KEY, None],
         },
         "max_retries": {
             "description": "How often it is carried out again, with on_error: retry_workflow.",
@@ -214,7 +228,7 @@ def _error_handling() -> Schema:
     return {
         "description": "What happens when something fails.",
         "type": ["object", "null"],
-        "properties": {key: properties[key] for key in reactive_errors.KEYS},
+        "properties": {key: properties[key] for key in reactive_steps.KEYS},
         "additionalProperties": False,
     }
 
@@ -318,7 +332,7 @@ def _on_sub_agent_error() -> Schema:
     return {
         "description": "What happens when a task fails.",
         "type": ["object", "string", "null"],
-        "properties": {key: properties[key] for key in reactive_control.ERROR_KEYS},
+        "properties": {key: properties[key] for key in reactive_steps.ERROR_KEYS},
         "additionalProperties": False,
     }
 

@@ -10,20 +10,41 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 
-from workflows_mcp.dialects.flat_layout import reachable, successors
-from workflows_mcp.dialects.secret_places import misplaced_secret
-from workflows_mcp.dialects.stateful_drafts import StepDraft
-from workflows_mcp.dialects.step_drafts import every
+from workflows_mcp.dialects.layout import reachable, successors
+from workflows_mcp.dialects.stateful_steps import StepDraft
+from workflows_mcp.dialects.steps import every
 from workflows_mcp.errors import Problem
-from workflows_mcp.plan.model import Do, InputSpec, Node
+from workflows_mcp.expressions.language import Reference
+from workflows_mcp.plan.model import Call, Do, InputSpec, Node, Operation
 from workflows_mcp.plan.references import Use
 from workflows_mcp.values import did_you_mean, nearest, to_json
 
+# ----------------------------------------------------------------------------------------------------
+# Where a secret may stand: in what the server does, and nowhere where somebody would see it.
+
+
+def misplaced_secret(do: Operation, reference: Reference, part: str | int, is_input: bool) -> tuple[str, str]:
+    """What is wrong with a secret in this part of a step, and what to do; both empty if nothing is.
+    `is_input`: the part is one that the type of the step takes."""
+    if len(reference.path) != 2:
+        return "a secret is named by one word", "e.g. {{ secrets.GITHUB_TOKEN }}"
+    if isinstance(do, Call) and part == "inputs":
+        return "", ""
+    if isinstance(do, Do) and do.by == "server" and is_input:
+        return "", ""
+    hint = "a secret can be given to steps that the server carries out (run_on: server), and to workflows"
+    return f"a secret cannot be part of '{part}' here", hint
+
+
 Path = tuple[str | int, ...]
+
 Report = Callable[[Problem], None]
 
+
 ROOTS = ("state", "inputs")
+
 OF_ITEMS = ("item", "index", "total", "is_first", "is_last")
+
 """What exists beside them in a task."""
 
 

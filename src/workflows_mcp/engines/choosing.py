@@ -6,8 +6,8 @@ from workflows_mcp.engines.base import Engine, FindBundle
 from workflows_mcp.engines.clock import Clock
 from workflows_mcp.engines.executor import Executor
 from workflows_mcp.errors import RequestError
-from workflows_mcp.settings import Settings
-from workflows_mcp.temporal_dev.program import install_command
+from workflows_mcp.settings.model import Settings
+from workflows_mcp.temporal_dev.server import install_command
 
 
 def engine_of(
@@ -25,7 +25,7 @@ def engine_of(
 
 def _temporal(settings: Settings, executor: Executor, find_bundle: FindBundle) -> Engine:
     try:
-        from workflows_mcp.engines.temporal.opening import temporal_engine
+        from workflows_mcp.engines.temporal.engine import temporal_engine
     except ModuleNotFoundError as error:
         if (error.name or "").partition(".")[0] != "temporalio":
             raise

@@ -9,21 +9,18 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import os
 import time
 import weakref
 from collections import deque
 from collections.abc import Callable
 
-from workflows_mcp.engines.base import FindBundle
-from workflows_mcp.engines.clock import Clock
-from workflows_mcp.engines.encoding import encode, join_events
+from workflows_mcp.engines.base import FindBundle, MakeEvent
+from workflows_mcp.engines.clock import Clock, Timer
 from workflows_mcp.engines.executor import TIMEOUT, Executor
-from workflows_mcp.engines.finding import found_plan
-from workflows_mcp.engines.journals import Batch, Journal
-from workflows_mcp.engines.large_values import LargeValues
-from workflows_mcp.engines.timers import Timers
-from workflows_mcp.engines.waiters import Waiters
-from workflows_mcp.errors import LeaseLost, NotExpected, RequestError, StoreError
+from workflows_mcp.engines.forks import Batch, Journal
+from workflows_mcp.engines.values import LargeValues, encode, join_events
+from workflows_mcp.errors import LeaseLost, NotExpected, RequestError, StoreError, WorkflowsError
 from workflows_mcp.machine.commands import (
     ClearTimer,
     Command,
@@ -35,16 +32,109 @@ from workflows_mcp.machine.commands import (
     TellInterrupted,
     key_of,
 )
-from workflows_mcp.machine.events import Event, Interrupted, StepDone, StepFailed, TimerFired
+from workflows_mcp.machine.events import Event, Interrupted, PlanLoaded, StepDone, StepFailed, TimerFired
 from workflows_mcp.machine.machine import Machine
+from workflows_mcp.machine.state import RunState
+
+# ----------------------------------------------------------------------------------------------------
+# The timers of one run, by the key that the run knows them by. Knows nothing of what they are for.
+
+
+class Timers:
+    def __init__(self, clock: Clock) -> None:
+        self._clock = clock
+        self._timers: dict[str, Timer] = {}
+
+    def set(self, key: str, due: float, fired: Callable[[], None]) -> None:
+        def fire() -> None:
+            self._timers.pop(key, None)
+            fired()
+
+        self._timers[key] = self._clock.call_at(due, fire)
+
+    def clear(self, key: str) -> None:
+        timer = self._timers.pop(key, None)
+        if timer is not None:
+            timer.cancel()
+
+    def clear_all(self) -> None:
+        for timer in self._timers.values():
+            timer.cancel()
+        self._timers.clear()
+
+
+# ----------------------------------------------------------------------------------------------------
+# Who waits for a run to change, and for its events to be safe on disk. Knows nothing of either.
+
+
+class Waiters:
+    def __init__(self) -> None:
+        self._for_change: list[asyncio.Future[None]] = []
+        self._for_disk: list[tuple[int, asyncio.Future[None]]] = []
+
+    async def change(self, seconds: float) -> None:
+        """Until something happens, at most so many seconds."""
+        waiter: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._for_change.append(waiter)
+        await asyncio.wait([waiter], timeout=seconds)
+        if not waiter.done():
+            waiter.cancel()
+            self._for_change = [other for other in self._for_change if other is not waiter]
+
+    async def safe(self, position: int) -> None:
+        """Until so many events are safe."""
+        waiter: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._for_disk.append((position, waiter))
+        await waiter
+
+    def wake(self) -> None:
+        """Something has happened."""
+        waiting, self._for_change = self._for_change, []
+        for waiter in waiting:
+            if not waiter.done():
+                waiter.set_result(None)
+
+    def wake_up_to(self, position: int | None) -> None:
+        """So many events are safe; None: nothing more is to be waited for."""
+        if not self._for_disk:
+            return
+        waiting, self._for_disk = self._for_disk, []
+        for wanted, waiter in waiting:
+            if position is not None and wanted > position:
+                self._for_disk.append((wanted, waiter))
+            elif not waiter.done():
+                waiter.set_result(None)
+
+
+# ----------------------------------------------------------------------------------------------------
+# Finding the workflow that a call names by an expression, while the run is under way.
+
+
+def found_plan(command: LoadPlan, find_bundle: FindBundle, workspace: str, now: float) -> PlanLoaded:
+    """What was found: the workflow with all that it calls, or why there is none."""
+    name = command.name
+    beside = os.path.join(workspace, command.beside) if command.beside else ""
+    try:
+        bundle = find_bundle(name, beside)
+    except WorkflowsError as error:
+        return PlanLoaded(now, command.key, name, error=str(error))
+    plans = {**bundle.plans, name: bundle.plans[bundle.main]}
+    return PlanLoaded(now, command.key, name, plans, bundle.sources)
+
 
 logger = logging.getLogger(__name__)
 
+
 _SLICE_SECONDS = 0.01
+
 """How long a run may go on without letting the rest of the process have a turn."""
+
 _MAX_UNSYNCED = 64
+
 """How many batches may be on their way to the disk before a run waits for it."""
+
 _LOOK_AGAIN_SECONDS = 1.0
+
 _SNAPSHOT_BYTES = 256 * 1024
 
 
@@ -449,3 +539,40 @@ async def _may_start(driver: weakref.ref[Driver]) -> None:
     found = driver()
     if found is not None:
         await found.confirm_ownership()
+
+
+# ----------------------------------------------------------------------------------------------------
+# Waiting for a run that is driven in this process.
+
+
+async def wait_until(driver: Driver, ready: Callable[[RunState], bool], seconds: float) -> Machine:
+    """The run as soon as `ready` holds, or after `seconds`; what it shows is safe on disk. Where it comes to
+    rest before, it is not to be looked at here: another driver may have it already."""
+    loop = asyncio.get_running_loop()
+    until = loop.time() + seconds
+    state = driver.machine.state
+    await asyncio.sleep(0)  # whoever looks again and again must not keep the run from going on
+    await driver.still()
+    while not (driver.rested or driver.failure or ready(state)) and (left := until - loop.time()) > 0:
+        await driver.changed(left)
+        await driver.still()
+    if state.status != "running":
+        await driver.quiet()
+    return await driver.settled()
+
+
+# ----------------------------------------------------------------------------------------------------
+# Sending an event from outside to the driver of a run, which knows more than is on disk yet.
+
+
+async def send_to(driver: Driver, make_event: MakeEvent, now: float) -> None:
+    """Raises LeaseLost where the run is not driven there (any more), and then nothing has been decided. Any
+    other refusal counts only when that is safe on disk which the event is refused for: another process may
+    have been quicker, and then it never happened."""
+    try:
+        await driver.send(make_event(driver.machine, now))
+    except LeaseLost:
+        raise
+    except WorkflowsError:
+        await driver.synced()
+        raise

@@ -32,12 +32,10 @@ from workflows_mcp.machine.commands import Command, RunStep
 from workflows_mcp.machine.events import Event, StepDone, StepFailed
 from workflows_mcp.machine.machine import Machine
 from workflows_mcp.plan.model import Plan
-from workflows_mcp.policy.copies import copy_directory
-from workflows_mcp.policy.files import remove_directory
+from workflows_mcp.policy.files import copy_directory, remove_directory
 from workflows_mcp.policy.handles import MayStart, Memory, World
-from workflows_mcp.policy.leftovers import end_leftovers
 from workflows_mcp.policy.mcp_client import ToolServers
-from workflows_mcp.policy.processes import LARGE_BYTES
+from workflows_mcp.policy.processes import LARGE_BYTES, end_leftovers
 from workflows_mcp.policy.rules import Policy
 from workflows_mcp.policy.secrets import Secrets
 from workflows_mcp.steps.base import StepContext, StepResult, StepStopped

@@ -8,25 +8,77 @@ is kept is not known here.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import os
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Protocol
 
 import msgspec
 
-from workflows_mcp.engines.encoding import join_events
-from workflows_mcp.engines.ids import new_run_id
-from workflows_mcp.engines.journals import Batch
-from workflows_mcp.engines.large_values import LargeValues
-from workflows_mcp.engines.replay import replayed
+from workflows_mcp.engines.values import Blob, LargeValues, join_events
 from workflows_mcp.errors import RequestError
 from workflows_mcp.machine.events import Event, Forked, Started, StepDone, StepFailed
 from workflows_mcp.machine.machine import Machine
 from workflows_mcp.plan.model import Bundle
 from workflows_mcp.values import Value
 
+# ----------------------------------------------------------------------------------------------------
+# New ids of runs, the one place that makes them.
+
+
+def new_run_id() -> str:
+    return f"wf_{os.urandom(6).hex()}"
+
+
+# ----------------------------------------------------------------------------------------------------
+# What a driver writes, and what it takes to write it: a batch of events, and the journal of one run.
+
+
+class Batch(msgspec.Struct, frozen=True):
+    """Events of one run, to be written together or not at all."""
+
+    position: int
+    """How many events of the run come before these."""
+    events: bytes
+    count: int
+    status: str
+    """running, idle (it waits for an agent only), completed, failed or cancelled."""
+    at: float
+    snapshot: bytes | None = None
+    blobs: tuple[Blob, ...] = ()
+    """Large values that the events or the snapshot refer to, and that are not written yet."""
+
+
+class Journal(Protocol):
+    """Where the events of one run go."""
+
+    def append(self, batch: Batch, done: Callable[[Exception | None], None]) -> None:
+        """Write; call `done` on the event loop when it is safe, in the order of the calls."""
+
+    def in_force(self) -> bool:
+        """Whether the run is known to be ours at this moment. A process that was stopped for a while does
+        not know, and must ask before it starts what cannot be taken back."""
+
+    def confirm(self, done: Callable[[Exception | None], None]) -> None:
+        """Find out whether the run is still ours; an error where it is not."""
+
+
+# ----------------------------------------------------------------------------------------------------
+# A run from its events: the machine that they lead to.
+
+
+def replayed(bundle: Bundle, events: Iterable[Event]) -> Machine:
+    machine = Machine(bundle)
+    for event in events:
+        machine.apply(event)
+    return machine
+
+
 Instead = Mapping[int, Sequence[Event]]
+
 """By the numbers of events, counted from 1: what a fork has in their place; nothing where one is left out."""
+
 NOTHING_ELSE: Instead = {}
 
 

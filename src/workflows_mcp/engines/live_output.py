@@ -20,7 +20,7 @@ from pathlib import Path
 
 import msgspec
 
-from workflows_mcp.machine.execution import Execution
+from workflows_mcp.machine.state import Execution
 from workflows_mcp.policy.processes import STREAMS
 from workflows_mcp.policy.secrets import Secrets
 

@@ -10,17 +10,12 @@ from collections.abc import Callable
 
 from workflows_mcp.engines.base import FindBundle, MakeEvent, Pruned, RunSummary
 from workflows_mcp.engines.clock import Clock, SystemClock
-from workflows_mcp.engines.driver import Driver
+from workflows_mcp.engines.driver import Driver, send_to, wait_until
 from workflows_mcp.engines.executor import Executor
-from workflows_mcp.engines.forks import NOTHING_ELSE, Instead, batch_of, fork_of
-from workflows_mcp.engines.ids import new_run_id
-from workflows_mcp.engines.journals import Batch
-from workflows_mcp.engines.large_values import LargeValues
+from workflows_mcp.engines.forks import NOTHING_ELSE, Batch, Instead, batch_of, fork_of, new_run_id, replayed
 from workflows_mcp.engines.live_output import LiveOutput
 from workflows_mcp.engines.remembering import check_key, full, packed, unpacked
-from workflows_mcp.engines.replay import replayed
-from workflows_mcp.engines.sending import send_to
-from workflows_mcp.engines.waiting import wait_until
+from workflows_mcp.engines.values import LargeValues
 from workflows_mcp.errors import UnknownRun
 from workflows_mcp.limits import Limits
 from workflows_mcp.machine.events import Event, Started

@@ -9,7 +9,7 @@ import re
 
 import msgspec
 
-from workflows_mcp.engines.encoding import encode
+from workflows_mcp.engines.values import encode
 from workflows_mcp.errors import RequestError
 from workflows_mcp.limits import Limits
 from workflows_mcp.policy.handles import Memory

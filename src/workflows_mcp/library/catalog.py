@@ -14,34 +14,222 @@ from __future__ import annotations
 
 import errno
 import logging
-from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+import os
+import re
+import stat
+from collections import OrderedDict
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from workflows_mcp.dialects import Definition, load
 from workflows_mcp.errors import DefinitionError, Place, Problem, RequestError, UnknownWorkflow
-from workflows_mcp.library.bundles import assemble
-from workflows_mcp.library.folders import Folder
-from workflows_mcp.library.imports import Importer
-from workflows_mcp.library.memory import Facts, Memory, facts_of, stamp_of
-from workflows_mcp.library.names import name_in, place_of_name
-from workflows_mcp.library.reach import HINT, Reach, reach_of
+from workflows_mcp.library.bundles import HINT, Importer, Joined, Reach, assemble, reach_of
 from workflows_mcp.limits import DEFAULT_LIMITS, Limits
 from workflows_mcp.plan.calls import called_workflows
-from workflows_mcp.plan.model import Bundle
-from workflows_mcp.settings import Settings
+from workflows_mcp.plan.model import Bundle, Plan
+from workflows_mcp.settings.model import Settings
 from workflows_mcp.steps.registry import StepRegistry
-from workflows_mcp.values import did_you_mean
+from workflows_mcp.values import did_you_mean, is_whole
+
+# ----------------------------------------------------------------------------------------------------
+# The name of a workflow, read off the beginning of its file: finding one must not read all files as YAML.
+
+
+_NAME = re.compile(r"""^name[ \t]*:[ \t]+(?:"([^"\n]*)"|'([^'\n]*)'|([^#\n]*?))[ \t]*(?:#.*)?\r?$""", re.M)
+
+_WRAPPER = re.compile(r"^workflow[ \t]*:[ \t]*(?:#.*)?\r?$", re.M)
+
+_INNER_NAME = re.compile(_NAME.pattern.replace("^name", "^ +name"), re.M)
+
+
+def name_in(head: str) -> str:
+    """The `name:` in the beginning of a file; empty if there is none."""
+    match = _found(head.removeprefix("\ufeff"))
+    name = next((part for part in match.groups() if part), "") if match else ""
+    return name.strip()
+
+
+def place_of_name(text: str, file: str) -> Place:
+    """Where the name stands; the beginning of the file if it is nowhere."""
+    text = text.removeprefix("\ufeff")
+    match = _found(text)
+    at = match.start() if match else 0
+    line = text[at:].partition("\n")[0].rstrip("\r")
+    return Place(file, text.count("\n", 0, at) + 1, len(line) - len(line.lstrip()) + 1, line)
+
+
+def _found(text: str) -> re.Match[str] | None:
+    return _NAME.search(text) or _wrapped_name(text)
+
+
+def _wrapped_name(head: str) -> re.Match[str] | None:
+    """The name in a file in which all stands below `workflow:`; it is what is indented least."""
+    wrapper = _WRAPPER.search(head)
+    names = _INNER_NAME.finditer(head, wrapper.end()) if wrapper else ()
+    return min(names, key=lambda found: len(found[0]) - len(found[0].lstrip()), default=None)
+
+
+# ----------------------------------------------------------------------------------------------------
+# Folders that hold definition files: which files there are, and why a folder cannot be looked into.
+
 
 logger = logging.getLogger(__name__)
 
+
+_SUFFIXES = (".yaml", ".yml")
+
+_SKIPPED = frozenset({"node_modules", "__pycache__"})
+
+
+@dataclass(frozen=True, slots=True)
+class Folder:
+    """A place to look into. `deep`: the folders in it too."""
+
+    path: Path
+    label: str
+    deep: bool = True
+
+    def files(self, on_error: Callable[[OSError], None] | None = None) -> Iterator[Path]:
+        """The definition files in a fixed order; a folder that does not exist has none."""
+        for directory, inner, names in os.walk(self.path, onerror=on_error):
+            looked_into = sorted(filter(_is_looked_into, inner)) if self.deep else []
+            inner[:] = [name for name in looked_into if _can_be_told(directory, name)]
+            files = sorted(name for name in names if name.endswith(_SUFFIXES))
+            yield from (Path(directory, name) for name in files if _can_be_told(directory, name))
+
+    def described(self) -> str:
+        """What it is called, and what of it cannot be read."""
+        errors: list[OSError] = []
+        for _ in self.files(errors.append):
+            pass
+        closed = [self._why(error) for error in errors if not isinstance(error, FileNotFoundError)]
+        return f"{self.label} (which cannot be read: {'; '.join(closed)})" if closed else self.label
+
+    def _why(self, error: OSError) -> str:
+        said = str(error.strerror)
+        return said if Path(error.filename) == self.path else f"{error.filename}: {said}"
+
+
+def _is_looked_into(name: str) -> bool:
+    return not name.startswith(".") and name not in _SKIPPED
+
+
+_passed_over: set[tuple[str, str]] = set()
+
+
+def _can_be_told(directory: str, name: str) -> bool:
+    """Names that are no UTF-8 can be opened, but not be told to anybody. Each is logged once."""
+    if is_whole(name):
+        return True
+    if (directory, name) not in _passed_over:
+        _passed_over.add((directory, name))
+        logger.warning("%s: a name that is no UTF-8 is passed over: %r; rename it", directory, name)
+    return False
+
+
+# ----------------------------------------------------------------------------------------------------
+# What a catalog has read before, so that nothing is read twice that has not changed.
+
+
+_BUNDLES = 64
+
+Stamp = tuple[int, int]
+
+"""When a file changed last, and its size: the same stamp, the same content."""
+
+
+Facts = tuple[str, str, tuple[str, ...], bool, bool, bool]
+
+"""What a list says of a workflow beside its name: description, dialect, tags; whether it is offered as a
+prompt; whether it can be run, or has only tasks for others; and whether it calls others by name."""
+
+
+@dataclass(slots=True)
+class Memory:
+    """What was read before, by file, as long as the file stays the same. Of definitions only the last ones
+    are kept; what a list needs of them is small, and kept of all."""
+
+    most: int = DEFAULT_LIMITS.cached_definitions
+    most_bytes: int = DEFAULT_LIMITS.cached_bytes
+    """Of the texts that the definitions were read from; the last one is kept, however large."""
+    names: dict[Path, tuple[Stamp, str]] = field(default_factory=dict)
+    facts: dict[Path, tuple[Stamp, Facts]] = field(default_factory=dict)
+    definitions: OrderedDict[Path, tuple[Stamp, Definition | DefinitionError]] = field(
+        default_factory=OrderedDict
+    )
+    bundles: OrderedDict[str, Bundle] = field(default_factory=OrderedDict)
+    joined: Joined = field(default_factory=dict)
+    told: set[tuple[Path, Path]] = field(default_factory=set)
+    """Files of the same name that somebody has been told of: the hidden one, and the one that is used."""
+
+    def definition(self, path: Path, stamp: Stamp | None) -> Definition | DefinitionError | None:
+        remembered = self.definitions.get(path)
+        if remembered is None or remembered[0] != stamp:
+            return None
+        self.definitions.move_to_end(path)
+        return remembered[1]
+
+    def keep(self, path: Path, stamp: Stamp, found: Definition | DefinitionError) -> None:
+        self.definitions[path] = (stamp, found)
+        self.definitions.move_to_end(path)
+        size = sum(at[1] for at, _ in self.definitions.values())
+        while len(self.definitions) > self.most or (size > self.most_bytes and len(self.definitions) > 1):
+            _, ((_, dropped), _) = self.definitions.popitem(last=False)
+            size -= dropped
+        if isinstance(found, Definition):
+            self.facts[path] = (stamp, facts_of(found.plan))
+        else:
+            self.facts.pop(path, None)
+
+    def same(self, bundle: Bundle) -> Bundle:
+        """The bundle that was handed out before, if nothing in it has changed: runs then share it."""
+        known = self.bundles.get(bundle.main)
+        plans = list(map(id, bundle.plans.values()))
+        if known is None or list(map(id, known.plans.values())) != plans:
+            known = bundle
+        self.bundles[bundle.main] = known
+        self.bundles.move_to_end(bundle.main)
+        size = sum(map(_size_of, self.bundles.values()))
+        while len(self.bundles) > _BUNDLES or (size > self.most_bytes and len(self.bundles) > 1):
+            size -= _size_of(self.bundles.popitem(last=False)[1])
+        return known
+
+
+def _size_of(bundle: Bundle) -> int:
+    return sum(map(len, bundle.sources.values()))
+
+
+def facts_of(plan: Plan) -> Facts:
+    calls = bool(called_workflows(plan))
+    return plan.description, plan.dialect, plan.tags, plan.prompt, bool(plan.body.nodes), calls
+
+
+def stamp_of(path: Path) -> Stamp | None:
+    """None where there is no file, or something that is none: what is read from a pipe or a device need not
+    end."""
+    try:
+        status = path.stat()
+    except OSError:
+        return None
+    if not stat.S_ISREG(status.st_mode):
+        return None
+    return status.st_mtime_ns, status.st_size
+
+
 Read = Callable[[str, str], Definition]
+
 """(text, file) to definition; raises DefinitionError with all that is wrong."""
 
+
 BUILT_IN = "built-in"
+
 _HEAD_BYTES = 64 * 1024
+
 _OUT_OF_REACH = "the file may not be read: it leads out of the directories that steps may read"
+
 _HIDES_CALLS = frozenset({"cycle", "duplicate_id", "circular_call"})
+
 """Problems of a draft that leave no order in which calls could be looked at."""
 
 

@@ -15,7 +15,7 @@ from typing import Any
 
 import msgspec
 
-from workflows_mcp.expressions.base import MISSING
+from workflows_mcp.expressions.language import MISSING
 from workflows_mcp.limits import Limits
 from workflows_mcp.plan.model import ChangeOperation
 from workflows_mcp.values import Value, kind_and_value, kind_of, shown

@@ -10,13 +10,12 @@ from collections import deque
 from collections.abc import Sequence
 from typing import Any
 
-from workflows_mcp.machine.handling import failed, failure_kind
+from workflows_mcp.machine.core import OpenScope
 from workflows_mcp.machine.names import Names
-from workflows_mcp.machine.open_scope import OpenScope
 from workflows_mcp.machine.program import Evaluate, PreparedNode, Program
+from workflows_mcp.machine.rules import failed, failure_kind
 from workflows_mcp.machine.state import Fault, Record, Scope
-from workflows_mcp.plan.items import item_node, name_of_item, names_of_items
-from workflows_mcp.plan.model import Plan
+from workflows_mcp.plan.model import Plan, item_node, name_of_item, names_of_items
 from workflows_mcp.values import Value
 
 _NAMED = 5

@@ -16,14 +16,15 @@ that is under way can be named again from the state alone (`outstanding`).
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Callable, Mapping
+from contextlib import suppress
 from typing import Any
 
 import msgspec
 from msgspec.structs import replace
 
-from workflows_mcp.errors import TOO_LARGE, TOO_SLOW
+from workflows_mcp.errors import TOO_LARGE, TOO_SLOW, NotExpected
 from workflows_mcp.limits import Limits
-from workflows_mcp.machine.again import repeated, tried_again
 from workflows_mcp.machine.changes import WrongChange
 from workflows_mcp.machine.commands import (
     ClearTimer,
@@ -34,23 +35,63 @@ from workflows_mcp.machine.commands import (
     SetTimer,
     StopStep,
     TellInterrupted,
+    address_of,
     key_of,
 )
-from workflows_mcp.machine.events import Event, Stopped
-from workflows_mcp.machine.expected import refuse_unexpected
-from workflows_mcp.machine.facts import APPLY
-from workflows_mcp.machine.handling import failed
-from workflows_mcp.machine.home import Home
+from workflows_mcp.machine.core import OpenScope, hand_up, mark_stopped, park, passed_on, stop, stop_the_rest
+from workflows_mcp.machine.events import (
+    Answered,
+    CancelRequested,
+    ContextFull,
+    Event,
+    Forked,
+    Interrupted,
+    MadeRoom,
+    Marked,
+    Parked,
+    PlanLoaded,
+    Resumed,
+    Started,
+    StateUpdated,
+    StepDone,
+    StepFailed,
+    Stopped,
+    TimerFired,
+)
 from workflows_mcp.machine.items import OpenItems, items_outcome
-from workflows_mcp.machine.lanes import REACTIVE, left_behind, stop_items, stop_leftovers
-from workflows_mcp.machine.open_scope import OpenScope
-from workflows_mcp.machine.operations import enter
+from workflows_mcp.machine.names import ProgramOf, names_in
+from workflows_mcp.machine.operations import (
+    ENTER,
+    decided,
+    enter,
+    interrupted,
+    keep_to_limits,
+    repeated,
+    tried_again,
+    wait_afresh,
+)
 from workflows_mcp.machine.program import MisplacedError, Program, program_of
-from workflows_mcp.machine.reactive import OpenReactive, initial_state
-from workflows_mcp.machine.rules import fails_the_workflow, finished_scope, outputs_if_not_run, skip_reason
-from workflows_mcp.machine.scopes import OpenScopes
+from workflows_mcp.machine.reactive import (
+    REACTIVE,
+    OpenReactive,
+    cleaned_up_first,
+    initial_state,
+    left_behind,
+    stop_items,
+    stop_leftovers,
+)
+from workflows_mcp.machine.reactive_state import Changes, Home
+from workflows_mcp.machine.rules import (
+    failed,
+    fails_the_workflow,
+    finished_scope,
+    outputs_if_not_run,
+    skip_reason,
+)
 from workflows_mcp.machine.sequence import OpenSequence, finished_sequence
 from workflows_mcp.machine.state import (
+    MARKS,
+    TERMINAL,
     BlockStatus,
     Fault,
     Frame,
@@ -61,12 +102,446 @@ from workflows_mcp.machine.state import (
     RunState,
     Scope,
 )
-from workflows_mcp.machine.stopping import stop_the_rest
-from workflows_mcp.machine.telling import hand_up
-from workflows_mcp.plan.model import Bundle, Plan
+from workflows_mcp.plan.model import CONTEXT_FULL, Bundle, Call, Plan, Steps
 from workflows_mcp.values import Value
 
+# ----------------------------------------------------------------------------------------------------
+# Which scopes are open, by the prefix of the addresses inside of them. All of it follows from the state.
+
+
+class OpenScopes:
+    def __init__(self, limits: Callable[[], Limits], seed: Callable[[], str]) -> None:
+        self._open: dict[str, OpenScope] = {}
+        self._limits = limits
+        self._seed = seed
+        self.on_home: Callable[[Home], None] | None = None
+        """Told of every state that is opened, for whoever wants to know what is computed in it."""
+
+    def open_workflow(
+        self,
+        scope: Scope,
+        program_of: ProgramOf,
+        run_id: str,
+        around: OpenScope | None = None,
+        name: str = "",
+    ) -> OpenScope:
+        """A workflow: the run's own, or the one that the block `name` of the scope `around` calls."""
+        prefix, depth, tries = "", 0, ""
+        if around is not None:
+            prefix, depth = f"{around.prefix}{name}/", around.depth + 1
+            tries = around.tries_inside(name)
+        names = names_in(scope, run_id, program_of)
+        program = program_of(scope.workflow)
+        kind = OpenSequence if isinstance(program.plan.body, Steps) else OpenScope
+        if kind is OpenSequence:
+            names = {**names, "__limits__": self._limits()}
+        opened: OpenScope
+        if program.plan.dialect == "reactive":
+            home = self._home(scope, program, around)
+            opened = OpenReactive(prefix, scope, program, names, depth, tries, home, run_id, self._seed)
+        else:
+            opened = kind(prefix, scope, program, names, depth, tries)
+        self._open[prefix] = opened
+        return opened
+
+    def _home(self, scope: Scope, program: Program, around: OpenScope | None) -> Home:
+        """Where its state is: a task may share that of the workflow around it."""
+        outside = around.home if around is not None else None
+        if program.plan.shares_state and outside is not None:
+            shared: Home = outside
+            return shared
+        is_task = "#" in program.plan.name
+        home = Home(scope, program, self._limits(), outside if is_task else None)
+        if self.on_home is not None:
+            self.on_home(home)
+        return home
+
+    def open_items(
+        self, scope: Scope, around: OpenScope, index: int, items: Value, limit: int | None
+    ) -> OpenScope:
+        """The items of the block `index` of the scope `around`, so many of them at once."""
+        prefix = f"{around.prefix}{around.program.nodes[index].id}/"
+        opened = self._open[prefix] = OpenItems(around, index, prefix, scope, items, limit)
+        return opened
+
+    def reopen(self, root: Scope, program_of: ProgramOf, run_id: str, frames: Mapping[str, Frame]) -> None:
+        """Count again what is open, after a restart. Nothing is ready: ready means started."""
+        pending = [self.open_workflow(root, program_of, run_id)]
+        while pending:
+            around = pending.pop()
+            for name, record in around.scope.records.items():
+                address = around.prefix + name
+                if record.scope is None or record.status in TERMINAL or frames[address].kind == "retry":
+                    continue  # nothing is inside, or what is inside has ended
+                if record.scope.each is None:
+                    pending.append(self.open_workflow(record.scope, program_of, run_id, around, name))
+                else:
+                    index = around.program.ids[name]
+                    prepared, names = around.program.prepared(index), around.names_for(index)
+                    items: Value = record.scope.items
+                    if items is None:
+                        items = prepared.items(names)
+                    # how many may be under way at once is settled: as one ends, the next one begins
+                    pending.append(self.open_items(record.scope, around, index, items, None))
+
+    def locate(self, address: str) -> tuple[OpenScope, int]:
+        """The block at an address: its scope, and its place in the program."""
+        cut = address.rfind("/") + 1
+        scope = self._open[address[:cut]]
+        return scope, scope.program.ids[address[cut:]]
+
+    def at(self, prefix: str) -> OpenScope | None:
+        return self._open.get(prefix)
+
+    def of_items(self) -> list[OpenItems]:
+        """The items that are open, those inside of others last."""
+        return [it for it in self._open.values() if isinstance(it, OpenItems)]
+
+    def homes(self) -> list[Home]:
+        """Every state that is open, each once."""
+        return list({id(it.home): it.home for it in self._open.values() if it.home is not None}.values())
+
+    def close(self, prefix: str) -> None:
+        del self._open[prefix]
+
+    def close_inside(self, prefix: str) -> None:
+        for inside in [inside for inside in self._open if inside.startswith(prefix)]:
+            del self._open[inside]
+
+    def clear(self) -> None:
+        self._open.clear()
+
+
+# ----------------------------------------------------------------------------------------------------
+# Whether a run waits for an event. What is not expected (any more) is refused before it is written down.
+
+
+def refuse_unexpected(machine: Machine, event: Event) -> None:
+    """Raises NotExpected where nothing waits for `event`."""
+    state = machine.state
+    if isinstance(event, Started | Stopped | Forked):
+        return
+    if state.status != "running":
+        by = state.superseded_by
+        raise NotExpected(
+            f"the run {state.run_id} has ended: it is {state.status}"
+            + (f", superseded by {by}" if by else ""),
+            hint=f"continue with workflow_id='{by}'" if by else "",
+        )
+    if isinstance(event, CancelRequested | Marked | ContextFull | Parked):
+        return
+    if isinstance(event, Resumed):
+        if state.parked is None:
+            raise NotExpected(f"the run {state.run_id} is not parked")
+        return
+    if state.parked is not None and isinstance(event, Answered | StateUpdated):
+        raise NotExpected(
+            f"the run {state.run_id} is parked: {why_parked(state)}",
+            hint=f"resume it first: {how_to_resume(state.run_id)}",
+        )
+    if isinstance(event, StateUpdated):
+        _refuse_update(machine, event)
+        return
+    if isinstance(event, MadeRoom):
+        if event.address not in state.frames:
+            raise NotExpected(f"'{event.address}' is not under way")
+        return
+    if isinstance(event, Answered):
+        frame = state.frames.get(event.address)
+        if frame is None or frame.kind != "agent":
+            raise NotExpected(f"nothing is asked at '{event.address}'")
+        if event.attempt and event.attempt != frame.attempt:
+            raise NotExpected(f"'{event.address}' is asked anew")
+        if frame.deadline is not None and event.at > frame.deadline:
+            raise NotExpected(f"the question at '{event.address}' has timed out")
+        return
+    if not is_under_way(state, event.key):
+        raise NotExpected(f"'{event.key}' is not under way")
+
+
+def why_parked(state: RunState) -> str:
+    return "the context of its agent was nearly full" if state.context_full else "the user interrupted it"
+
+
+def how_to_resume(run_id: str) -> str:
+    return f"control_workflow(workflow_id='{run_id}', action='resume'), or workflows-mcp resume {run_id}"
+
+
+def is_under_way(state: RunState, key: str) -> bool:
+    address, attempt = address_of(key)
+    frame = state.frames.get(address)
+    return frame is not None and frame.attempt == attempt
+
+
+def changes_of(event: StateUpdated) -> Changes:
+    return [(tuple(path), operation, value) for path, operation, value in event.changes]
+
+
+def _refuse_update(machine: Machine, event: StateUpdated) -> None:
+    home = machine.home_at(event.address)
+    if home is None:
+        hint = "only the state of a reactive workflow, or of a task of it that is under way, can be"
+        raise NotExpected("there is no state here that can be changed from outside", hint=hint)
+    try:
+        home.tried(changes_of(event))
+    except WrongChange as wrong:
+        raise NotExpected(str(wrong), hint=wrong.hint) from None
+
+
+# ----------------------------------------------------------------------------------------------------
+# What each event does to a run. A fact that is not expected (any more) changes nothing.
+#
+# A new kind of event is a function here and a row in `APPLY`.
+
+
+STARTING = "~start"
+
+"""Instead of the key of a step: the state that the run begins with could not be made in time."""
+
+ANSWERING = "~unanswered"
+
+"""What the key of a question ends with whose answer by on_timeout could not be made in time."""
+
+
+def started(machine: Machine, event: Started) -> None:
+    state = machine.state
+    state.run_id = event.run_id
+    state.workspace = event.workspace
+    state.forked_from = event.forked_from
+    state.seed = event.seed or event.run_id
+    state.limits = event.limits
+    state.started_at = event.at
+    state.root = Scope(machine.bundle.main, event.inputs, event.at, {})
+    fault = machine.known_to_stop_at(STARTING)
+    if fault is None:
+        try:
+            state.root = machine.new_scope(machine.bundle.main, event.inputs, event.at)
+        except MisplacedError as error:
+            cause, main = error.cause, machine.bundle.main
+            fault = Fault(cause.code, cause.message, cause.hint, "", main, error.path, cause.offset)
+            if cause.code in (TOO_SLOW, TOO_LARGE):
+                machine.stopped[STARTING] = fault
+    if fault is not None:
+        machine.finish("failed", event.at, fault)
+    else:
+        machine.open_scope(state.root)
+
+
+def forked(machine: Machine, event: Forked) -> None:
+    """A run that is made of another one goes its own way from here on."""
+    machine.state.seed = event.seed or f"{machine.state.seed}/{machine.state.run_id}"
+    machine.state.parked = None
+    machine.state.context_full = CONTEXT_FULL in machine.state.frames
+    if event.begun_anew and not event.over_limit:
+        keep_to_limits(machine)
+    wait_afresh(machine, event)
+
+
+ANSWERS_KEPT = 50
+
+"""How many accepted answers a run remembers, so that submitting one of them again is harmless."""
+
+
+def step_ended(machine: Machine, event: StepDone | StepFailed | Answered) -> None:
+    if isinstance(event, Answered):
+        address = event.address
+        frame = machine.state.frames.get(address)
+        expected = frame is not None and frame.kind == "agent" and event.attempt in ("", frame.attempt)
+    else:
+        address, attempt = address_of(event.key)
+        frame = machine.state.frames.get(address)
+        expected = frame is not None and frame.kind == "step" and frame.attempt == attempt
+    if frame is None or not expected:
+        return
+    scope, index = machine.locate(address)
+    if frame.kind == "agent":
+        passed_on(machine, address, frame)
+    machine.close_frame(address, frame)
+    if frame.cut_off:
+        decided(machine, scope, index, event)
+        return
+    if isinstance(event, Answered):
+        if event.token:
+            machine.state.answers = [*machine.state.answers, event.token][-ANSWERS_KEPT:]
+        scope.scope.records[scope.program.nodes[index].id].settled = event.settled
+    if isinstance(event, StepFailed):
+        fault = machine.fault(scope, index, event.code, event.message, event.hint)
+        outputs = {**scope.program.defaults(index), **event.outputs}
+        message = f"{event.message}\n{event.hint}" if event.hint else event.message
+        machine.end(scope, index, event.at, "failed", "n/a", outputs, message, fault)
+        return
+    outcome: Outcome = "success" if event.ok else "failure"
+    machine.end(scope, index, event.at, "completed", outcome, event.outputs, event.message)
+
+
+def timer_fired(machine: Machine, event: TimerFired) -> None:
+    address, attempt = address_of(event.key)
+    frame = machine.state.frames.get(address)
+    if frame is None or frame.attempt != attempt:
+        return
+    if frame.kind == "retry":
+        scope, index = machine.locate(address)
+        del machine.state.frames[address]
+        machine.enter_again(scope, index)
+        return
+    if frame.kind == "wait":
+        scope, index = machine.locate(address)
+        del machine.state.frames[address]
+        outputs = {"resumed": True, "duration": frame.timeout}
+        machine.end(scope, index, event.at, "completed", "success", outputs)
+        return
+    message = f"timed out after {frame.timeout:g} s"
+    if frame.kind == "agent" and not frame.cut_off and answered_by_definition(machine, address, event.at):
+        return
+    if frame.kind == "step":
+        frame.stopping = message
+        machine.wish(StopStep(event.key, message))
+        return
+    scope, index = machine.locate(address)
+    fault = machine.fault(scope, index, "timeout", message, path=("timeout",))
+    if cleaned_up_first(machine, address, event.at, fault):
+        return
+    stop(machine, address, frame, event.at, "its caller timed out")
+    machine.fail(scope, index, event.at, fault)
+
+
+def answered_by_definition(machine: Machine, address: str, at: float) -> bool:
+    """Nobody has answered a question in time: take the answer that its definition has for that, if any."""
+    scope, index = machine.locate(address)
+    if scope.program.nodes[index].timeout_answer is None:
+        return False
+    frame = machine.state.frames.pop(address)
+    fault = machine.known_to_stop(scope, index, ANSWERING)
+    if fault is None:
+        try:
+            outputs = scope.program.prepared(index).timeout_answer(scope.names_for(index))
+        except MisplacedError as error:
+            fault = machine.fault_of(scope, index, error)
+            if error.cause.code in (TOO_SLOW, TOO_LARGE):
+                machine.note_stop(scope, index, fault, ANSWERING)
+    if fault is not None:
+        machine.fail(scope, index, at, fault)
+    else:
+        message = f"nobody answered within {frame.timeout:g} s: the answer of on_timeout was taken"
+        machine.end(scope, index, at, "completed", "success", outputs, message)
+    return True
+
+
+def plan_loaded(machine: Machine, event: PlanLoaded) -> None:
+    address, attempt = address_of(event.key)
+    frame = machine.state.frames.get(address)
+    if frame is None or frame.kind != "plan" or frame.attempt != attempt:
+        return
+    scope, index = machine.locate(address)
+    machine.close_frame(address, frame)
+    if event.error is not None:
+        where = ("inputs", "workflow")
+        fault = machine.fault(scope, index, "unknown_workflow", event.error, path=where)
+        machine.fail(scope, index, event.at, fault)
+        return
+    state = machine.state
+    for name, plan in event.plans.items():
+        if name not in machine.plans:
+            machine.plans[name] = state.plans[name] = plan
+            machine.know(plan)
+            state.sources[name] = event.sources.get(name, "")
+    ENTER[Call](machine, scope, index, event.at)
+
+
+def state_updated(machine: Machine, event: StateUpdated) -> None:
+    home = machine.home_at(event.address)
+    state = machine.state
+    if home is None or (event.token and event.token in state.tokens):
+        return
+    state.tokens = [*state.tokens[1 - MARKS :], event.token] if event.token else state.tokens
+    with suppress(WrongChange):
+        # a field that propagates its error fails the step that reads it, not the update
+        home.reset(home.tried(changes_of(event))[0])
+
+
+def marked(machine: Machine, event: Marked | ContextFull) -> None:
+    machine.state.mark(event.at, event.reason, event.step)
+
+
+def made_room(machine: Machine, event: MadeRoom) -> None:
+    if event.address not in machine.state.frames:
+        return
+    scope, _ = machine.locate(event.address)
+    if isinstance(scope, OpenItems):
+        machine.enter_next(scope, scope.next_ones())
+
+
+def context_full(machine: Machine, event: ContextFull) -> None:
+    """The steps for that case run beside the others; at their end the run is parked, or at once where there
+    are none. Reported again meanwhile, it is only marked."""
+    marked(machine, event)
+    state = machine.state
+    if state.context_full or state.parked is not None:
+        return
+    state.context_full = True
+    scope = machine.scope_inside("")
+    steps = scope.on_context_full() if isinstance(scope, OpenReactive) else []
+    if scope is not None and steps:
+        machine.enter_next(scope, steps)
+    else:
+        park(machine, event.at)
+
+
+def parked(machine: Machine, event: Parked) -> None:
+    park(machine, event.at)
+
+
+def resumed(machine: Machine, event: Resumed) -> None:
+    """The time for which a run was parked does not count: deadlines are that much later."""
+    state = machine.state
+    if state.parked is None:
+        return
+    later = max(event.at - state.parked, 0.0)
+    state.parked = None
+    if state.context_full and CONTEXT_FULL not in state.frames:
+        state.context_full = False
+        own = f"{CONTEXT_FULL}/"  # what they told the user was for the conversation before
+        state.messages = [it for it in state.messages if not it.address.startswith(own)]
+    for frame in state.frames.values():
+        frame.parked += later
+        if frame.deadline is not None:
+            frame.deadline += later
+    for command in machine.outstanding(event.at, by_user=True):
+        machine.wish(command)
+
+
+def cancel_requested(machine: Machine, event: CancelRequested) -> None:
+    reason = event.reason or "cancelled"
+    machine.state.superseded_by = event.superseded_by
+    for address, frame in list(machine.state.frames.items()):
+        if "/" not in address:
+            scope, index = machine.locate(address)
+            stop(machine, address, frame, event.at, reason)
+            mark_stopped(machine, scope, index, event.at, reason)
+    machine.finish("cancelled", event.at, Fault("cancelled", reason))
+
+
+APPLY: dict[type[Any], Callable[[Machine, Any], None]] = {
+    Started: started,
+    StepDone: step_ended,
+    StepFailed: step_ended,
+    Answered: step_ended,
+    TimerFired: timer_fired,
+    PlanLoaded: plan_loaded,
+    Interrupted: interrupted,
+    Forked: forked,
+    MadeRoom: made_room,
+    StateUpdated: state_updated,
+    Marked: marked,
+    ContextFull: context_full,
+    Parked: parked,
+    Resumed: resumed,
+    CancelRequested: cancel_requested,
+}
+
+
 _snapshots = msgspec.msgpack.Encoder()
+
 _restored = msgspec.msgpack.Decoder(RunState)
 
 

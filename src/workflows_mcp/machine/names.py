@@ -1,23 +1,332 @@
-"""The names that expressions of a reactive workflow see, looked up one by one when they are asked for.
+"""What expressions see of a run: `inputs`, `metadata`, `blocks` and `secrets`, and the shape of a result.
 
-The order in which a bare name is looked for: variables of loops and of the task; `result` and what the type
-of the step documents of it; computed, raw, state, inputs; the configuration; other fields of the result; and
-what workflows that were included and have ended have left. `raw`, `state`, `computed`, `inputs`, `config`,
-`this`, `global` and `loop` are objects.
+The same shape at every depth: a block has inputs, outputs, metadata and, when it called a workflow, the
+blocks of that workflow, or its items, when it was carried out for each of them. The same functions serve
+expressions, answers and the CLI.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
+from datetime import UTC, datetime
 from typing import Any
 
-from workflows_mcp.expressions.base import MISSING, UNSET
-from workflows_mcp.machine.home import Home, Members
-from workflows_mcp.machine.scope import Secrets
-from workflows_mcp.values import Value
+from workflows_mcp.expressions.language import MISSING, UNSET
+from workflows_mcp.machine.program import Program
+from workflows_mcp.machine.reactive_state import Home, Members
+from workflows_mcp.machine.rules import failed
+from workflows_mcp.machine.state import TERMINAL, Record, Scope
+from workflows_mcp.plan.model import NO_ITEMS, Call, Node, Steps, item_node, name_of_item, names_of_items
+from workflows_mcp.values import Value, secret_mark
+
+ProgramOf = Callable[[str], Program]
+
+"""The program of the workflow with this name, in the bundle of the run."""
+
+
+_PENDING = Record()
+
+_PARTS = ("inputs", "outputs", "metadata", "blocks")
+
+_STATES = ("succeeded", "failed", "skipped", "status", "outcome")
+
+
+def iso(at: float | None) -> str | None:
+    """A time as text, always with its zone."""
+    if at is None:
+        return None
+    return datetime.fromtimestamp(at, UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
+
+
+def succeeded(record: Record) -> bool:
+    return record.status == "completed" and record.outcome == "success"
+
+
+def metadata_of(record: Record, node: Node) -> dict[str, Value]:
+    took = None
+    if record.started_at is not None and record.completed_at is not None:
+        took = round((record.completed_at - record.started_at) * 1000, 3)
+    return {
+        "status": record.status,
+        "outcome": record.outcome,
+        "succeeded": succeeded(record),
+        "failed": failed(record),
+        "skipped": record.status == "skipped",
+        "execution_time_ms": took,
+        "started_at": iso(record.started_at),
+        "completed_at": iso(record.completed_at),
+        "wave": node.wave,
+        "execution_order": node.order,
+        "attempts": record.attempts,
+        "message": record.message,
+    }
+
+
+def outputs_of(record: Record) -> dict[str, Value]:
+    """The outputs of a block; those of a block for each item are made of the outputs of its items."""
+    scope = record.scope
+    if scope is None or scope.each is None:
+        return record.outputs
+    items = [scope.records.get(name, _PENDING) for name in names_of_items(scope.each, scope.named)]
+    results = [item.outputs for item in items]
+    return {
+        "results": dict(zip(scope.each, results, strict=True)) if scope.by_key else results,
+        "count": len(items),
+        "failed_keys": [key for key, item in zip(scope.each, items, strict=True) if failed(item)],
+        "skipped_keys": [
+            key for key, item in zip(scope.each, items, strict=True) if item.status == "skipped"
+        ],
+    }
+
+
+def block_result(record: Record, node: Node, program_of: ProgramOf) -> dict[str, Value]:
+    """All that is known of a block; a called workflow's blocks are inside its block."""
+    result: dict[str, Value] = {
+        "inputs": record.inputs,
+        "outputs": outputs_of(record),
+        "metadata": metadata_of(record, node),
+    }
+    if record.scope is None:
+        if isinstance(node.do, Call) and node.for_each is None:
+            result["blocks"] = {}
+        return result
+    if record.scope.each is None:
+        result["blocks"] = Blocks(record.scope, program_of).plain()
+    else:
+        result["items"] = Items(record.scope, node, program_of).plain()
+    return result
+
+
+class Blocks:
+    """`blocks`: the blocks of one scope by id."""
+
+    __slots__ = ("_made", "_nodes", "_program_of", "_records")
+
+    def __init__(self, scope: Scope, program_of: ProgramOf) -> None:
+        self._records = scope.records
+        self._nodes = program_of(scope.workflow)
+        self._program_of = program_of
+        self._made: dict[str, dict[str, Value]] = {}
+        """The outputs of blocks that were carried out for each item, once they have ended."""
+
+    def lookup(self, name: str | int) -> Any:
+        index = self._nodes.ids.get(str(name))
+        if index is None:
+            return MISSING
+        name = str(name)
+        node, record = self._nodes.nodes[index], self._records.get(name, _PENDING)
+        if node.for_each is None or record.status not in TERMINAL:
+            return Block(record, node, self._program_of)
+        if name not in self._made:
+            self._made[name] = outputs_of(record)
+        return Block(record, node, self._program_of, self._made[name])
+
+    def names(self) -> list[str]:
+        return list(self._nodes.ids)
+
+    def plain(self) -> Value:
+        return {
+            name: block_result(record, self._nodes.nodes[self._nodes.ids[name]], self._program_of)
+            for name, record in self._records.items()
+        }
+
+
+class Block:
+    """One block: its parts, its state by short names, and its outputs by name."""
+
+    __slots__ = ("_made", "_node", "_program_of", "_record")
+
+    def __init__(
+        self,
+        record: Record,
+        node: Node,
+        program_of: ProgramOf,
+        made: dict[str, Value] | None = None,
+    ) -> None:
+        self._record = record
+        self._node = node
+        self._program_of = program_of
+        self._made = made
+
+    @property
+    def _outputs(self) -> dict[str, Value]:
+        return outputs_of(self._record) if self._made is None else self._made
+
+    def lookup(self, name: str | int) -> Any:
+        record = self._record
+        match name:
+            case "outputs":
+                facts = self._facts()
+                return CallOutputs(record.outputs, facts) if facts else self._outputs
+            case "succeeded":
+                return succeeded(record)
+            case "failed":
+                return failed(record)
+            case "skipped":
+                return record.status == "skipped"
+            case "status":
+                return record.status
+            case "outcome":
+                return record.outcome
+            case "inputs":
+                return record.inputs
+            case "metadata":
+                return metadata_of(record, self._node)
+            case "blocks" if self._items is None:
+                return {} if record.scope is None else Blocks(record.scope, self._program_of)
+            case "items" if self._node.for_each is not None:
+                return self._items or {}
+        if self._items is None:
+            found = record.outputs.get(name, MISSING) if isinstance(name, str) else MISSING
+            return self._facts().get(name, MISSING) if found is MISSING else found
+        if name in NO_ITEMS:
+            return self._outputs[str(name)]
+        return self._items.lookup(name)
+
+    def lookup_made(self, name: str | int) -> Any:
+        """As `lookup`, but a block that did not run has no outputs."""
+        is_output = name not in (*_STATES, "inputs", "metadata", "blocks")
+        return MISSING if is_output and self._record.status != "completed" else self.lookup(name)
+
+    def _facts(self) -> dict[Any, Value]:
+        """What a call has beside the outputs of the workflow that it called, which go before these."""
+        if not isinstance(self._node.do, Call) or self._node.for_each is not None:
+            return {}
+        record = self._record
+        facts: dict[Any, Value] = {
+            "success": succeeded(record),
+            "workflow": record.inputs.get("workflow"),
+            "execution_time_ms": metadata_of(record, self._node)["execution_time_ms"],
+            "total_blocks": 0,
+            "execution_waves": 0,
+        }
+        if record.scope is not None:
+            nodes = self._program_of(record.scope.workflow).nodes
+            facts["total_blocks"] = len(nodes)
+            facts["execution_waves"] = 1 + max((node.wave for node in nodes), default=-1)
+        return facts
+
+    @property
+    def _items(self) -> Items | None:
+        scope = self._record.scope
+        if scope is None or scope.each is None:
+            return None
+        return Items(scope, self._node, self._program_of)
+
+    def names(self) -> list[str]:
+        return [*_PARTS, *_STATES, *self._outputs, *(self._items.names() if self._items else ())]
+
+    def plain(self) -> Value:
+        return block_result(self._record, self._node, self._program_of)
+
+
+class CallOutputs:
+    """The outputs of a call; what is known of the call itself can be asked for among them."""
+
+    __slots__ = ("_facts", "_outputs")
+
+    def __init__(self, outputs: dict[str, Value], facts: dict[Any, Value]) -> None:
+        self._outputs = outputs
+        self._facts = facts
+
+    def lookup(self, name: str | int) -> Any:
+        return {**self._facts, **self._outputs}.get(name, MISSING)
+
+    def names(self) -> list[str]:
+        return [*self._outputs, *self._facts]
+
+    def plain(self) -> Value:
+        return self._outputs
+
+
+class Items:
+    """The items of a block that was carried out for each of them, by key or by position."""
+
+    __slots__ = ("_node", "_program_of", "_scope")
+
+    def __init__(self, scope: Scope, node: Node, program_of: ProgramOf) -> None:
+        self._scope = scope
+        self._node = node
+        self._program_of = program_of
+
+    def lookup(self, name: str | int) -> Any:
+        keys = self._scope.each or []
+        position = -1
+        if self._scope.by_key and name in keys:
+            position = keys.index(name)
+        elif isinstance(name, int) or name.isdecimal():
+            position = int(name)
+        if not 0 <= position < len(keys):
+            return MISSING
+        return self._block(name_of_item(keys, position, self._scope.named))
+
+    def _block(self, name: str) -> Block:
+        record = self._scope.records.get(name, _PENDING)
+        return Block(record, item_node(self._node, name), self._program_of)
+
+    def names(self) -> list[str]:
+        return [str(key) for key in self._scope.each or []]
+
+    def plain(self) -> Value:
+        """How each item went. Their outputs are the results of the block."""
+        keys = self._scope.each or []
+        went = {}
+        for key, name in zip(keys, names_of_items(keys, self._scope.named), strict=True):
+            result = self._block(name).plain()
+            del result["outputs"]
+            went[str(key)] = result
+        return went
+
+
+class Secrets:
+    """`secrets`: their names stand for them; only the step that uses one gets its value."""
+
+    __slots__ = ()
+
+    def lookup(self, name: str | int) -> Any:
+        return secret_mark(str(name))
+
+    def names(self) -> list[str]:
+        return []
+
+    def plain(self) -> Value:
+        return {}
+
+
+_SECRETS = Secrets()
+
+
+def names_in(scope: Scope, run_id: str, program_of: ProgramOf) -> dict[str, Any]:
+    """The names that expressions of this scope start from; those of a sequence see the state as well."""
+    if isinstance(program_of(scope.workflow).plan.body, Steps):
+        return {"inputs": scope.inputs, "secrets": _SECRETS, **scope.variables}
+    return {
+        "inputs": scope.inputs,
+        "metadata": {
+            "workflow_name": scope.workflow,
+            "start_time": iso(scope.started_at),
+            "run_id": run_id,
+            "execution_id": run_id,
+            "status": "running",
+        },
+        "blocks": Blocks(scope, program_of),
+        "secrets": _SECRETS,
+    }
+
+
+# ----------------------------------------------------------------------------------------------------
+# The names that expressions of a reactive workflow see, looked up one by one when they are asked for.
+#
+# The order in which a bare name is looked for: variables of loops and of the task; `result` and what the
+# type of the step documents of it; computed, raw, state, inputs; the configuration; other fields of the
+# result; and what workflows that were included and have ended have left. `raw`, `state`, `computed`,
+# `inputs`, `config`, `this`, `global` and `loop` are objects.
+
 
 OBJECTS = ("raw", "state", "computed", "inputs", "this", "global", "secrets")
+
 Included = Callable[[], list[dict[str, Value]]]
+
 """What included workflows have left, the latest first."""
 
 

@@ -35,11 +35,11 @@ from starlette.responses import PlainTextResponse
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
-from workflows_mcp.descriptors import descriptor_limit
 from workflows_mcp.errors import RequestError
 from workflows_mcp.mcp_server.server import WorkflowsServer, build_server, log_to_stderr
-from workflows_mcp.settings import Settings
-from workflows_mcp.settings_http import Address, HttpSettings, in_url
+from workflows_mcp.runs.start import descriptor_limit
+from workflows_mcp.settings.http import Address, HttpSettings, in_url
+from workflows_mcp.settings.model import Settings
 
 logger = logging.getLogger(__name__)
 

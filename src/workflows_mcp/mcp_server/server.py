@@ -34,29 +34,35 @@ from pydantic import AnyUrl
 from workflows_mcp import __version__
 from workflows_mcp.limits import DEFAULT_LIMITS, Limits
 from workflows_mcp.mcp_server import resources
-from workflows_mcp.mcp_server.client_log import ClientLog
 from workflows_mcp.mcp_server.completion import complete
-from workflows_mcp.mcp_server.elicitation import Elicitation
-from workflows_mcp.mcp_server.late import LateService, keep_late, wait_for_service
-from workflows_mcp.mcp_server.links import with_links
-from workflows_mcp.mcp_server.looking import LOOKS, WORKFLOW, Look, only_glances, run_meant
+from workflows_mcp.mcp_server.elicitation import Elicitation, sealing_of
+from workflows_mcp.mcp_server.follow_up import (
+    LOOKS,
+    WORKFLOW,
+    Look,
+    only_glances,
+    progress_told,
+    run_meant,
+    seconds_to_wait,
+    waiting_at_most,
+)
+from workflows_mcp.mcp_server.lazy import LateService, keep_late, wait_for_service
 from workflows_mcp.mcp_server.notices import Notices
 from workflows_mcp.mcp_server.prompts import carrying_out, prompts_of
 from workflows_mcp.mcp_server.prompts import offered as prompts_of_workflows
-from workflows_mcp.mcp_server.sdk_private import serve_changes, serve_lines, serve_lists
-from workflows_mcp.mcp_server.sealing import sealing_of
+from workflows_mcp.mcp_server.resources import with_links
+from workflows_mcp.mcp_server.sdk import ClientLog, serve_changes, serve_lines, serve_lists
 from workflows_mcp.mcp_server.task_extension import WAIT_SECONDS, Tasks, knows_tasks
 from workflows_mcp.mcp_server.tooling import answer, in_short, refuse_bad_arguments, without_nulls
 from workflows_mcp.mcp_server.toolsets import INSTRUCTIONS, instructions, tools_of, why_not_served
-from workflows_mcp.mcp_server.waiting import progress_told, seconds_to_wait, waiting_at_most
-from workflows_mcp.settings import Settings
-from workflows_mcp.starting import started
+from workflows_mcp.runs.start import started
+from workflows_mcp.settings.model import Settings
 from workflows_mcp.values import did_you_mean
 
 if TYPE_CHECKING:
     from mcp.server.mcpserver.tools import Tool
 
-    from workflows_mcp.service import Service
+    from workflows_mcp.runs.service import Service
 
     ServerOfTheLibrary = MCPServer[Service]
 else:
@@ -225,7 +231,7 @@ def build_server(settings: Settings, *, ends_on_signals: bool = True) -> Workflo
     own: list[Tool] = []
     if settings.workflow_tools and not settings.read_only:
         from workflows_mcp.mcp_server.workflow_tools import workflow_tools
-        from workflows_mcp.service import Service
+        from workflows_mcp.runs.service import Service
 
         taken = {tool.name for tool in tools_of(settings.toolsets, workflow_tools=True)}
         own = workflow_tools(Service.open(settings), settings.workflow_tools, taken)

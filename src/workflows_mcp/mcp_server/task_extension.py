@@ -32,14 +32,14 @@ from pydantic import Field
 
 from workflows_mcp.errors import NotExpected, WorkflowsError
 from workflows_mcp.mcp_server.elicitation import Elicitation
-from workflows_mcp.mcp_server.links import with_links
-from workflows_mcp.mcp_server.looking import Look, run_meant, status_in
+from workflows_mcp.mcp_server.follow_up import Look, run_meant, status_in
+from workflows_mcp.mcp_server.resources import with_links
 from workflows_mcp.mcp_server.tooling import Ctx, in_short, worded
 
 if TYPE_CHECKING:
     from mcp.server.mcpserver.tools import Tool
 
-    from workflows_mcp.service import Service
+    from workflows_mcp.runs.service import Service
 
 TASKS = "io.modelcontextprotocol/tasks"
 WAIT_SECONDS = 1.0

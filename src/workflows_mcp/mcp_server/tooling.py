@@ -12,7 +12,7 @@ import functools
 import logging
 import re
 from collections.abc import Awaitable, Callable, Mapping
-from typing import TYPE_CHECKING, Annotated, Any, ClassVar
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, NotRequired
 
 from mcp.server.mcpserver import Context
 from mcp.server.mcpserver.exceptions import ToolError
@@ -21,26 +21,35 @@ from mcp.server.mcpserver.utilities.func_metadata import FuncMetadata
 from mcp.shared.exceptions import MCPError
 from mcp.types import CallToolResult, TextContent, ToolAnnotations
 from pydantic import BeforeValidator, Field, ValidationError, WithJsonSchema
+from typing_extensions import TypedDict
 
 from workflows_mcp.errors import WorkflowsError
 from workflows_mcp.limits import DEFAULT_LIMITS, Limits
 from workflows_mcp.values import LEFT_OUT, did_you_mean, from_json, is_whole, made_whole, to_json, unfit
 
 if TYPE_CHECKING:
-    from workflows_mcp.service import Service
+    from workflows_mcp.runs.service import Service
 
     Ctx = Context[Service, Any]
 else:
     Ctx = Context  # the library only looks whether a parameter is one; what it holds is loaded later
 
+
 logger = logging.getLogger(__name__)
 
+
 ToolFunction = Callable[..., Awaitable[CallToolResult]]
+
 ERROR_CHARS = 8000
+
 """Clients cut longer errors, and not where we would."""
+
 DESCRIPTION_CHARS = 200
+
 _LONG_WORD = re.compile(r"\S{600,}")
+
 """Nobody reads it to its end: a name of a megabyte, a number of a thousand digits."""
+
 _DEFINITIONS = ("yaml", "yaml_content", "workflow_yaml", "definition")
 
 
@@ -76,13 +85,21 @@ _KINDS: list[dict[str, Any]] = [
     {"type": "number"},
     {"type": "boolean"},
 ]
+
 AnyOrNull = Annotated[Any, WithJsonSchema({"anyOf": [*_KINDS, {"type": "null"}]})]
+
 """Anything. That is said in full, because Codex leaves out the description of an argument without a type."""
+
 NOT_GIVEN: Any = Field(default_factory=lambda: LEFT_OUT)
+
 """The default of an argument that may be left out, and that may be null: its schema keeps the null."""
+
 Structure = Annotated[dict[str, Any] | None, BeforeValidator(as_structure)]
+
 """An object, or JSON text of one."""
+
 Texts = Annotated[list[str] | None, BeforeValidator(_texts)]
+
 """A list of texts, or JSON text of one, or a single text."""
 
 
@@ -301,3 +318,149 @@ def _with_worded_errors(function: ToolFunction) -> ToolFunction:
             ) from error
 
     return call
+
+
+# ----------------------------------------------------------------------------------------------------
+# The shapes of what tools answer. Their JSON Schemas are published; absent fields are left out.
+
+
+Status = Literal["pending_action", "running", "waiting", "completed", "failed", "cancelled"]
+
+
+class Action(TypedDict, total=False):
+    step_id: str
+    type: str
+    instructions: str
+    parameters: dict[str, Any]
+    result_schema: dict[str, Any]
+    sub_agent_prompt: str
+    workflow_id: str
+    task: str
+
+
+class RunAnswer(TypedDict):
+    """The answer of every tool that touches a run or a task. `more_actions` are actions too: to say so again
+    in the schema of every tool would cost more than it tells."""
+
+    workflow_id: str
+    status: Status
+    messages: NotRequired[list[Any]]
+    action: NotRequired[Action]
+    more_actions: NotRequired[list[Any]]
+    progress: NotRequired[dict[str, Any]]
+    why: NotRequired[str]
+    outputs: NotRequired[dict[str, Any]]
+    result: NotRequired[Any]
+    failed_blocks: NotRequired[list[Any]]
+    error: NotRequired[dict[str, Any]]
+    next: str
+
+
+class NextAnswer(TypedDict):
+    """As RunAnswer: what that says of `status`, `messages` and `action` holds here and below, too."""
+
+    workflow_id: str
+    status: str
+    messages: NotRequired[list[Any]]
+    action: NotRequired[dict[str, Any]]
+    more_actions: NotRequired[list[Any]]
+    progress: NotRequired[dict[str, Any]]
+    why: NotRequired[str]
+    outputs: NotRequired[dict[str, Any]]
+    result: NotRequired[Any]
+    failed_blocks: NotRequired[list[Any]]
+    error: NotRequired[dict[str, Any]]
+    next: str
+
+
+class StatusAnswer(TypedDict, total=False):
+    """The answer of a run or a task, or the recent runs."""
+
+    workflow_id: str
+    workflow: str
+    status: str
+    messages: list[Any]
+    action: dict[str, Any]
+    more_actions: list[Any]
+    progress: dict[str, Any]
+    why: str
+    outputs: dict[str, Any]
+    result: Any
+    failed_blocks: list[Any]
+    error: dict[str, Any]
+    next: str
+    runs: list[Any]
+    more: bool
+
+
+class ControlAnswer(NextAnswer):
+    """What became of a run that was interfered with, or of the one that was made of it."""
+
+    forked_from: NotRequired[str]
+
+
+class StateAnswer(TypedDict):
+    workflow_id: str
+    workflow: NotRequired[str]
+    status: str
+    inputs: NotRequired[dict[str, Any]]
+    state: NotRequired[dict[str, Any]]
+    result: NotRequired[Any]
+    outputs: NotRequired[dict[str, Any]]
+    blocks: NotRequired[dict[str, Any]]
+    values: NotRequired[dict[str, Any]]
+    slices: NotRequired[dict[str, Any]]
+
+
+class Listed(TypedDict):
+    """What a list says of a workflow. Its own lists are of texts, as those of WorkflowInfo."""
+
+    name: str
+    description: NotRequired[str]
+    dialect: NotRequired[str]
+    source: str
+    tags: NotRequired[list[Any]]
+    problems: NotRequired[list[Any]]
+
+
+class WorkflowList(TypedDict):
+    workflows: list[Listed]
+    more: NotRequired[int]
+
+
+class WorkflowInfo(TypedDict, total=False):
+    """What a workflow is, or its definition."""
+
+    workflow: str
+    description: str
+    dialect: str
+    version: str
+    tags: list[Any]
+    source: str
+    inputs: dict[str, Any]
+    outputs: dict[str, Any]
+    steps: list[Any]
+    asks: list[Any]
+    agent_tools: list[Any]
+    level: str
+    needs: list[Any]
+    secrets: list[Any]
+    missing_secrets: list[Any]
+    forbidden: list[Any]
+    calls: list[Any]
+    definition: str
+
+
+class FoundProblem(TypedDict):
+    message: str
+    hint: NotRequired[str]
+    place: NotRequired[str]
+    line: NotRequired[str]
+    code: str
+    warning: NotRequired[bool]
+
+
+class Validation(TypedDict):
+    valid: bool
+    problems: list[FoundProblem]
+    more: NotRequired[int]

@@ -103,6 +103,9 @@ _BESIDE: dict[Way, str] = {
 }
 """The tools of a way that is not the first."""
 
+_PACKAGE = {"graph": "compat", "stateful": "compat", "reactive": "compat"}
+"""Where the toolsets with the names and shapes of older systems are; the others are in `tools`."""
+
 
 def tools_of(toolsets: Sequence[str], *, read_only: bool = False, workflow_tools: bool = False) -> list[Tool]:
     """`workflow_tools`: workflows are served as tools beside these."""
@@ -143,7 +146,7 @@ def why_not_served(name: str, *, read_only: bool) -> str | None:
 
 def _made(toolset: str) -> dict[str, Tool]:
     """The tools of one, by name. Its module is loaded for that, and no other."""
-    make = getattr(import_module(f"workflows_mcp.mcp_server.tools.{toolset}"), f"{toolset}_tools")
+    make = getattr(import_module(f"workflows_mcp.mcp_server.{_PACKAGE.get(toolset, 'tools')}.{toolset}"), f"{toolset}_tools")
     return {tool.name: tool for tool in make()}
 
 

@@ -14,13 +14,12 @@ from typing import Any
 from msgspec.structs import replace
 
 from workflows_mcp.errors import Problem
-from workflows_mcp.expressions.base import Language
+from workflows_mcp.expressions.language import Language
 from workflows_mcp.plan.graph import arrange, cycles, topological
-from workflows_mcp.plan.input_rules import fitted
-from workflows_mcp.plan.inputs import spec_of, takes
-from workflows_mcp.plan.items import OF_TASK, inputs_of_item, unbound_item
+from workflows_mcp.plan.inputs import fitted, spec_of, takes
 from workflows_mcp.plan.layout import LAYOUTS
 from workflows_mcp.plan.model import (
+    OF_TASK,
     Bundle,
     Call,
     Checkpoint,
@@ -34,6 +33,8 @@ from workflows_mcp.plan.model import (
     Tell,
     UpdateState,
     Wait,
+    inputs_of_item,
+    unbound_item,
 )
 from workflows_mcp.plan.types import Types, named, never_fits
 from workflows_mcp.values import Value, did_you_mean, nearest

@@ -13,12 +13,12 @@ import hashlib
 from collections.abc import Mapping
 from typing import NamedTuple
 
-from workflows_mcp.plan.conversion import converted
+from workflows_mcp.plan.inputs import converted
 from workflows_mcp.plan.model import MOST_SECONDS, InputType
 from workflows_mcp.values import Value, did_you_mean, kind_and_value, shown
 
-KEYS = ("attempts", "retries", "delay", "backoff", "max_delay", "jitter", "on", "within")
-ON = ("any", "failure", "error", "timeout")
+RETRY_KEYS = ("attempts", "retries", "delay", "backoff", "max_delay", "jitter", "on", "within")
+RETRY_ON = ("any", "failure", "error", "timeout")
 """Kinds of failure: what it did failed (failure), it could not be carried out (error), it took too long."""
 NEVER = frozenset(
     [
@@ -68,9 +68,9 @@ class Failure(NamedTuple):
 def as_mapping(given: Value) -> dict[str, Value]:
     """What `retry` says, with its short form spelt out. Raises WrongRetry."""
     if isinstance(given, dict):
-        unknown = next((key for key in given if key not in KEYS), None)
+        unknown = next((key for key in given if key not in RETRY_KEYS), None)
         if unknown is not None:
-            hint = did_you_mean(unknown, KEYS, what="retry takes")
+            hint = did_you_mean(unknown, RETRY_KEYS, what="retry takes")
             raise WrongRetry(unknown, f"'retry' has no '{unknown}'", hint, on_key=True)
         return given
     if isinstance(given, int | str) and not isinstance(given, bool):
@@ -174,8 +174,8 @@ def _kinds(given: Value, default: tuple[str | int, ...]) -> tuple[str | int, ...
         return default
     kinds = given if isinstance(given, list) else [given]
     for kind in kinds:
-        if isinstance(kind, bool) or not (isinstance(kind, int) or kind in ON):
-            hint = did_you_mean(str(kind), ON, what="an exit code, or one of")
+        if isinstance(kind, bool) or not (isinstance(kind, int) or kind in RETRY_ON):
+            hint = did_you_mean(str(kind), RETRY_ON, what="an exit code, or one of")
             raise WrongRetry("on", f"'on' does not know {shown(kind)}", hint)
     if not kinds:
         raise WrongRetry(

@@ -23,8 +23,7 @@ from typing import Protocol
 from workflows_mcp.errors import Forbidden, StepError
 from workflows_mcp.limits import Limits
 from workflows_mcp.policy import files
-from workflows_mcp.policy.mcp_client import ToolServers
-from workflows_mcp.policy.mcp_results import ToolResult
+from workflows_mcp.policy.mcp_client import ToolResult, ToolServers
 from workflows_mcp.policy.processes import Finished, Hear, Trim, run_process
 from workflows_mcp.policy.rules import MODIFY_STATE, READ_FILES, RUN_COMMANDS, WRITE_FILES, Policy
 from workflows_mcp.values import Value

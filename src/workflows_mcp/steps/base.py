@@ -30,7 +30,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal
 from pydantic import BaseModel, ConfigDict, model_validator
 
 from workflows_mcp.errors import WorkflowsError
-from workflows_mcp.expressions.base import Code, Refusal
+from workflows_mcp.expressions.language import Code, Refusal
 from workflows_mcp.values import Value
 
 if TYPE_CHECKING:

@@ -14,7 +14,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_valida
 
 from workflows_mcp.errors import StepError
 from workflows_mcp.policy.handles import World
-from workflows_mcp.policy.mcp_results import ToolResult, unpacked
+from workflows_mcp.policy.mcp_client import ToolResult, unpacked
 from workflows_mcp.steps.base import Hands, Question, Step, StepContext, StepInputs, StepOutputs, StepResult
 from workflows_mcp.values import Value, from_json, to_json
 

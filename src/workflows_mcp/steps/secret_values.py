@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from workflows_mcp.expressions.base import Code
+from workflows_mcp.expressions.language import Code
 from workflows_mcp.policy.secrets import Secrets
 from workflows_mcp.values import Value, may_hold_mark
 

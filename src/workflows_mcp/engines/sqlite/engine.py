@@ -11,35 +11,38 @@ started in, whoever drives it.
 from __future__ import annotations
 
 import asyncio
+import gc
 import logging
+from collections import OrderedDict
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from pathlib import Path
+from typing import NamedTuple
 
 import apsw
 
 from workflows_mcp.engines.base import FindBundle, MakeEvent, Pruned, RunSummary
 from workflows_mcp.engines.clock import Clock, SystemClock
-from workflows_mcp.engines.collector import collect_rarely
-from workflows_mcp.engines.driver import Driver
-from workflows_mcp.engines.encoding import encode
+from workflows_mcp.engines.driver import Driver, send_to, wait_until
 from workflows_mcp.engines.executor import Executor
-from workflows_mcp.engines.forks import NOTHING_ELSE, Fork, Instead, needs_its_files
-from workflows_mcp.engines.ids import new_run_id
-from workflows_mcp.engines.large_values import LargeValues
+from workflows_mcp.engines.forks import (
+    NOTHING_ELSE,
+    Fork,
+    Instead,
+    asked_for,
+    batch_of,
+    fork_of,
+    needs_its_files,
+    new_run_id,
+)
 from workflows_mcp.engines.live_output import LiveOutput
-from workflows_mcp.engines.sending import send_to
-from workflows_mcp.engines.sqlite import leases, runs
-from workflows_mcp.engines.sqlite.forking import Forks
-from workflows_mcp.engines.sqlite.journal import RunJournal
-from workflows_mcp.engines.sqlite.letters import UNSEEN_TURNS, Letters
-from workflows_mcp.engines.sqlite.notes import KeepsNotes
-from workflows_mcp.engines.sqlite.owners import this_process
-from workflows_mcp.engines.sqlite.resting import Resting, RestingRuns
+from workflows_mcp.engines.sqlite import leases, retention, runs
+from workflows_mcp.engines.sqlite.leases import this_process
+from workflows_mcp.engines.sqlite.mailbox import UNSEEN_TURNS, Letters
 from workflows_mcp.engines.sqlite.retention import PRUNE_SECONDS, Retention
+from workflows_mcp.engines.sqlite.runs import KeepsNotes, RunJournal
 from workflows_mcp.engines.sqlite.store import Store
-from workflows_mcp.engines.sqlite.sweeping import sweep_scratch
-from workflows_mcp.engines.waiting import wait_until
+from workflows_mcp.engines.values import LargeValues, encode
 from workflows_mcp.errors import Damaged, LeaseLost, StoreError, WorkflowsError
 from workflows_mcp.limits import Limits
 from workflows_mcp.machine.events import Event, Started
@@ -48,14 +51,166 @@ from workflows_mcp.machine.state import RunState
 from workflows_mcp.plan.model import Bundle
 from workflows_mcp.values import Value
 
+# ----------------------------------------------------------------------------------------------------
+# Python's collector of cycles, set for a process that holds runs.
+#
+# A run is many small objects that live long and hold no cycles. With the thresholds of a script the
+# collector walks all of them again and again: a block of a run of ten thousand would cost twice what one
+# of a hundred does. With much larger ones it walks rarely, but then so far that whoever waits for an answer
+# notices: 200 ms were seen.
+
+
+def collect_rarely() -> None:
+    gc.set_threshold(2_000, 10, 100)
+
+
+# ----------------------------------------------------------------------------------------------------
+# Runs that wait for an agent, kept in memory so that the answer need not read them again.
+#
+# Another process may have gone on with such a run meanwhile; its epoch tells.
+
+
+class Resting(NamedTuple):
+    machine: Machine
+    large: LargeValues
+    epoch: int
+    """At which the run came to rest."""
+
+
+class RestingRuns:
+    def __init__(self, size: int = 64) -> None:
+        self._runs: OrderedDict[str, Resting] = OrderedDict()
+        self._size = size
+
+    def keep(self, run_id: str, resting: Resting) -> None:
+        self._runs[run_id] = resting
+        self._runs.move_to_end(run_id)
+        while len(self._runs) > self._size:
+            self._runs.popitem(last=False)
+
+    def at(self, run_id: str, epoch: int | None) -> Resting | None:
+        """The run, if nobody has touched it since it came to rest: its epoch is still the same."""
+        known = self._runs.get(run_id)
+        return known if known is not None and known.epoch == epoch else None
+
+    def take(self, run_id: str, epoch: int) -> Resting | None:
+        """The run, if it has been claimed from rest just now, which has raised its epoch to this one."""
+        known = self._runs.pop(run_id, None)
+        return known if known is not None and known.epoch == epoch - 1 else None
+
+
+# ----------------------------------------------------------------------------------------------------
+# Directories of runs that nobody needs any more, swept away when a server starts.
+
+
+_GOING_ON = ("running", "idle")
+
+
+def sweep_scratch(store: Store, executor: Executor) -> None:
+    """What runs that have ended left behind because their process was killed, what nobody has tried again,
+    and what was copied for a fork that was never made."""
+    for run_id in executor.scratch_of_runs():
+        status = runs.status_of(store, run_id)
+        if status == "completed" or (status not in _GOING_ON and executor.scratch_is_old(run_id)):
+            executor.clear_scratch(run_id)
+
+
+# ----------------------------------------------------------------------------------------------------
+# Making a fork: the new run is written with all the events that it begins with, at once or not at all, and
+# then goes on as any other.
+
+
+class Forks:
+    def __init__(
+        self,
+        store: Store,
+        lease: leases.Lease,
+        bundles: runs.BundleCache,
+        executor: Executor,
+        clock: Clock,
+        home: runs.Home,
+        *,
+        journal: Callable[[str], Awaitable[tuple[Bundle, list[Event], LargeValues]]],
+        begin: Callable[[Fork, LargeValues, Awaitable[None]], Awaitable[None]],
+    ) -> None:
+        """`begin`: lets a fork go on, as soon as it has been written."""
+        self._store = store
+        self._lease = lease
+        self._bundles = bundles
+        self._executor = executor
+        self._clock = clock
+        self._journal = journal
+        self._begin = begin
+        self._home = home
+        self._making: set[asyncio.Task[None]] = set()
+
+    async def make(self, run_id: str, position: int, instead: Instead, request_id: str | None) -> str:
+        asked = asked_for(run_id, position, instead)
+        request = runs.Request(request_id, asked) if request_id is not None else None
+        if request is not None and (known := runs.started_by(self._store, request)) is not None:
+            return known
+        bundle, events, large = await self._journal(run_id)
+        scratch = self._executor.scratch
+        fork = fork_of(run_id, bundle, events, position, self._clock.now(), instead=instead, scratch=scratch)
+        making = asyncio.create_task(self._make(fork, large, run_id, request))
+        self._making.add(making)
+        making.add_done_callback(self._making.discard)
+        try:
+            await asyncio.shield(making)  # whoever has asked may go away: it is made whole all the same
+        except apsw.ConstraintError:
+            if request is None or (known := runs.started_by(self._store, request)) is None:
+                raise
+            return known
+        return fork.run_id
+
+    async def made(self) -> None:
+        """Until none is being made any more."""
+        await asyncio.gather(*self._making, return_exceptions=True)
+
+    async def _make(self, fork: Fork, large: LargeValues, run_id: str, request: runs.Request | None) -> None:
+        try:
+            await asyncio.to_thread(self._executor.copy_scratch, run_id, fork.run_id)
+            await self._begin(fork, large, self._written(fork, large, run_id, request))
+        except BaseException:
+            if runs.status_of(self._store, fork.run_id) is None:
+                self._executor.clear_scratch(fork.run_id)
+            raise
+
+    async def _written(
+        self, fork: Fork, large: LargeValues, origin: str, request: runs.Request | None
+    ) -> None:
+        now, owner, state = self._clock.now(), self._lease.owner.id, fork.machine.state
+        pinned = self._bundles.put(fork.machine.bundle)
+        origin = state.forked_from.partition("@")[0]
+        run = runs.NewRun(
+            fork.run_id, state.workflow, *pinned, request, state.started_at, now, self._home, origin
+        )
+        batch = batch_of(fork, large, now)
+
+        def write(connection: apsw.Connection) -> None:
+            self._lease.renew(connection, now)
+            retention.share_blobs(connection, origin, fork.run_id)
+            runs.create(connection, run, owner)
+            leases.close_batch(connection, fork.run_id, owner, 1, batch, rest=False)
+
+        await self._store.write(write)
+
+
 logger = logging.getLogger(__name__)
 
+
 POLL_SECONDS = 0.05
+
 """How often another process's writes are looked for, by whoever waits for them."""
+
 _TURNS_A_SECOND = round(1 / POLL_SECONDS)
+
 _PRUNE_AFTER_SECONDS = 10.0
+
 """How long a server is up before it looks for old runs to delete."""
+
 _TRIES = 3
+
 """How often an event is sent again when the run changes hands on the way."""
 
 

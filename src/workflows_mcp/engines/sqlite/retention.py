@@ -21,10 +21,9 @@ import apsw
 import msgspec
 
 from workflows_mcp.engines.base import Pruned, PrunedRun
-from workflows_mcp.engines.large_values import MARK
 from workflows_mcp.engines.sqlite import runs
-from workflows_mcp.engines.sqlite.migrate import LAID_OUT_BYTES
-from workflows_mcp.engines.sqlite.store import Store
+from workflows_mcp.engines.sqlite.store import LAID_OUT_BYTES, Store
+from workflows_mcp.engines.values import MARK
 from workflows_mcp.limits import Limits
 
 T = TypeVar("T")

@@ -4,16 +4,21 @@ from __future__ import annotations
 
 import hashlib
 from collections import OrderedDict
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import NamedTuple
 
 import apsw
 
 from workflows_mcp.engines.base import RunSummary
-from workflows_mcp.engines.large_values import LargeValues
+from workflows_mcp.engines.clock import Clock
+from workflows_mcp.engines.executor import Executor
+from workflows_mcp.engines.forks import Batch
+from workflows_mcp.engines.remembering import check_key, full, packed, unpacked
+from workflows_mcp.engines.sqlite import leases
 from workflows_mcp.engines.sqlite.store import Store
-from workflows_mcp.errors import Damaged, RequestError, UnknownRun
+from workflows_mcp.engines.values import LargeValues
+from workflows_mcp.errors import Damaged, LeaseLost, RequestError, UnknownRun
 from workflows_mcp.limits import Limits
 from workflows_mcp.machine.events import Event
 from workflows_mcp.machine.machine import Machine
@@ -239,3 +244,216 @@ def unknown(run_id: str) -> UnknownRun:
         f"there is no run '{run_id}'",
         hint="get_workflow_status(), or workflows-mcp runs, lists the recent ones",
     )
+
+
+# ----------------------------------------------------------------------------------------------------
+# The journal of one run, under one lease: where its driver writes.
+
+
+Done = Callable[[Exception | None], None]
+
+
+CHANGED_SECONDS = 1.0
+
+"""How far behind the time may be at which a run says that it has changed: saying so costs a write."""
+
+
+class RunJournal:
+    def __init__(self, store: Store, lease: leases.Lease, clock: Clock, run_id: str, epoch: int) -> None:
+        self._store = store
+        self._lease = lease
+        self._clock = clock
+        self.run_id = run_id
+        self.epoch = epoch
+        self.created: NewRun | None = None
+        """What the first batch brings with it: the run itself."""
+        self.wakes_up = False
+        """Whether the first batch claims the run, from the rest in which it is said to be."""
+        self._status = "running"
+        self._changed_at = 0.0
+        """When the run last told when it has changed."""
+        self._lapses = lease.lapses
+        self._lost = False
+        """Whether a write was refused because the run is another's: then whatever is written after it, and
+        may be under way already, is refused as well."""
+
+    def append(self, batch: Batch, done: Done) -> None:
+        created, self.created = self.created, None
+        wakes_up, self.wakes_up = self.wakes_up, False
+        plain = (
+            created is None
+            and not wakes_up
+            and batch.snapshot is None
+            and batch.status == self._status
+            and batch.at < self._changed_at + CHANGED_SECONDS
+        )
+        if not plain:
+            self._status, self._changed_at = batch.status, batch.at
+        owner = self._lease.owner.id
+
+        def write(connection: apsw.Connection) -> None:
+            if created is not None or wakes_up:
+                self._lease.renew_if_due(connection, self._clock.now())
+                self._lapses = self._lease.lapses
+            if created is not None:
+                create(connection, created, owner)
+            elif wakes_up:
+                leases.claim_at_rest(connection, self.run_id, owner, self.epoch)
+            if plain:
+                leases.append(connection, self.run_id, owner, self.epoch, batch)
+            else:
+                leases.close_batch(
+                    connection, self.run_id, owner, self.epoch, batch, rest=batch.status != "running"
+                )
+
+        self._submit(write, done, single=plain and not batch.blobs)
+
+    def in_force(self) -> bool:
+        return self._lease.in_force_since(self._lapses)
+
+    def confirm(self, done: Done) -> None:
+        def ask(connection: apsw.Connection) -> None:
+            leases.check(connection, self.run_id, self._lease.owner.id, self.epoch)
+            self._lease.renew(connection, self._clock.now())
+            self._lapses = self._lease.lapses
+
+        self._submit(ask, done, single=False)
+
+    def _submit(self, write: Callable[[apsw.Connection], None], done: Done, *, single: bool) -> None:
+        def careful(connection: apsw.Connection) -> Exception | None:
+            """What concerns this run alone must not undo the writes of others in the same group."""
+            try:
+                if self._lost:
+                    raise leases.lost(self.run_id)
+                write(connection)
+            except (LeaseLost, apsw.ConstraintError) as error:
+                self._lost = True
+                return error
+            return None
+
+        self._store.submit(careful, lambda result, error: done(error or result), single=single)
+
+
+# ----------------------------------------------------------------------------------------------------
+# What an engine keeps in the file beside the runs: what is remembered beyond them, which of their positions
+# nobody wants any more, who was heard of, and who is there to go on with them. All processes that share the
+# file see the same.
+
+
+class KeepsNotes:
+    """The part of the engine that keeps them."""
+
+    store: Store
+    _executor: Executor
+    _clock: Clock
+    _adopts: bool
+    _home: Home
+
+    async def remember(self, key: str, value: Value) -> None:
+        limits = self._executor.limits
+        body = packed(key, value, limits)
+        now = self._clock.now()
+
+        def write(connection: apsw.Connection) -> bool:
+            if value is None:
+                connection.execute("DELETE FROM memory WHERE key = ?", (key,))
+                return True
+            known = connection.execute("SELECT 1 FROM memory WHERE key = ?", (key,)).fetchall()
+            [(count,)] = connection.execute("SELECT count(*) FROM memory").fetchall()
+            if not known and int(count or 0) >= limits.memory_keys:
+                return False
+            connection.execute(
+                "INSERT INTO memory VALUES(?, ?, ?) ON CONFLICT DO UPDATE"
+                " SET value = excluded.value, changed_at = excluded.changed_at",
+                (key, body, now),
+            )
+            return True
+
+        if not await self.store.write(write):
+            raise full(limits)
+
+    async def recall(self, key: str) -> Value:
+        check_key(key)
+        rows = self.store.read("SELECT value FROM memory WHERE key = ?", (key,))
+        return unpacked(rows[0][0]) if rows else None
+
+    async def remembered(self, prefix: str = "") -> list[str]:
+        rows = self.store.read(
+            "SELECT key FROM memory WHERE substr(key, 1, ?) = ? ORDER BY key", (len(prefix), prefix)
+        )
+        return [str(key) for (key,) in rows]
+
+    async def forget_checkpoint(self, run_id: str, position: int) -> None:
+        await forget(self.store, run_id, position)
+
+    async def forgotten_checkpoints(self, run_id: str) -> set[int]:
+        return forgotten(self.store, run_id)
+
+    async def hear(self, run_id: str, task: str, at: float) -> None:
+        await note(self.store, run_id, task, at)
+
+    async def heard(self, run_id: str) -> dict[str, float]:
+        return notes(self.store, run_id)
+
+    async def abandoned(self, run_id: str) -> str:
+        """A process that adopts runs adopts one of its own within a second."""
+        stranger = stranger_to(self.store, run_id, self._home)
+        if (self._adopts and not stranger) or leases.is_driven(self.store, run_id, self._clock.now()):
+            return ""
+        return stranger or "the process that ran it has gone"
+
+
+# ----------------------------------------------------------------------------------------------------
+# When somebody was last heard of who is at work on a task of a run: a note beside the run, not a fact of
+# it, so that it costs no place in the journal and a fork does not inherit it.
+
+
+async def note(store: Store, run_id: str, task: str, at: float) -> None:
+    """Raises UnknownRun where there is no such run."""
+
+    def write(connection: apsw.Connection) -> bool:
+        if not connection.execute("SELECT 1 FROM runs WHERE id = ?", (run_id,)).fetchall():
+            return False
+        connection.execute(
+            "INSERT INTO heard VALUES(?, ?, ?) ON CONFLICT DO UPDATE SET at = max(at, excluded.at)",
+            (run_id, task, at),
+        )
+        return True
+
+    if not await store.write(write):
+        raise unknown(run_id)
+
+
+def notes(store: Store, run_id: str) -> dict[str, float]:
+    return {
+        str(task): float(at) for task, at in store.read("SELECT task, at FROM heard WHERE run = ?", (run_id,))
+    }
+
+
+# ----------------------------------------------------------------------------------------------------
+# Positions of runs that nobody wants to be offered any more. The events themselves stay.
+
+
+async def forget(store: Store, run_id: str, position: int) -> None:
+    """Raises UnknownRun where there is no such run."""
+
+    def write(connection: apsw.Connection) -> bool:
+        connection.execute(
+            "INSERT OR IGNORE INTO forgotten SELECT id, ? FROM runs WHERE id = ?", (position, run_id)
+        )
+        return bool(connection.execute("SELECT 1 FROM runs WHERE id = ?", (run_id,)).fetchall())
+
+    if not await store.write(write):
+        raise unknown(run_id)
+
+
+def forgotten(store: Store, run_id: str) -> set[int]:
+    """Raises UnknownRun where there is no such run."""
+    rows = store.read(
+        "SELECT forgotten.position FROM runs LEFT JOIN forgotten ON forgotten.run = runs.id"
+        " WHERE runs.id = ?",
+        (run_id,),
+    )
+    if not rows:
+        raise unknown(run_id)
+    return {int(position) for (position,) in rows if position is not None}

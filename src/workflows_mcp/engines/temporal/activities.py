@@ -16,10 +16,8 @@ from temporalio import activity
 from temporalio.exceptions import ApplicationError, ApplicationErrorCategory
 
 from workflows_mcp.engines.base import FindBundle
-from workflows_mcp.engines.encoding import encode
+from workflows_mcp.engines.driver import found_plan
 from workflows_mcp.engines.executor import Executor
-from workflows_mcp.engines.finding import found_plan
-from workflows_mcp.engines.large_values import LargeValues
 from workflows_mcp.engines.temporal.blobs import BlobStore
 from workflows_mcp.engines.temporal.wire import (
     FIND,
@@ -29,6 +27,7 @@ from workflows_mcp.engines.temporal.wire import (
     plan_task,
     step_task,
 )
+from workflows_mcp.engines.values import LargeValues, encode
 from workflows_mcp.errors import LeaseLost, WorkflowsError
 from workflows_mcp.machine.commands import RunStep
 from workflows_mcp.machine.events import StepDone, StepFailed

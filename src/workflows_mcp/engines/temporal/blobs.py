@@ -13,7 +13,7 @@ from collections.abc import Iterable
 from contextlib import suppress
 from pathlib import Path
 
-from workflows_mcp.engines.large_values import Blob
+from workflows_mcp.engines.values import Blob
 from workflows_mcp.errors import Damaged
 
 PACKED_BYTES = 256 * 1024

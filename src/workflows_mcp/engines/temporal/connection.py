@@ -6,15 +6,35 @@ Nothing of the library is written to standard output, which belongs to the proto
 from __future__ import annotations
 
 import asyncio
+import dataclasses
 import logging
+import random
 import re
+import time
+import uuid
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from datetime import timedelta
+from functools import partial
 from pathlib import Path
+from typing import Any, TypeVar
 
 from temporalio.api.workflowservice.v1 import DescribeNamespaceRequest
-from temporalio.client import Client
+from temporalio.client import (
+    Client,
+    DescribeWorkflowInput,
+    Interceptor,
+    ListWorkflowsInput,
+    OutboundInterceptor,
+    QueryWorkflowInput,
+    SignalWorkflowInput,
+    StartWorkflowInput,
+    StartWorkflowUpdateInput,
+    StartWorkflowUpdateWithStartInput,
+    WorkflowUpdateRPCTimeoutOrCancelledError,
+)
 from temporalio.runtime import LogForwardingConfig, LoggingConfig, Runtime, TelemetryConfig
 from temporalio.service import RPCError, RPCStatusCode, TLSConfig
 from temporalio.worker import UnsandboxedWorkflowRunner, Worker
@@ -22,9 +42,187 @@ from temporalio.worker import UnsandboxedWorkflowRunner, Worker
 from workflows_mcp.engines.temporal.activities import Activities
 from workflows_mcp.engines.temporal.notes import Notes
 from workflows_mcp.engines.temporal.payloads import READABLE
-from workflows_mcp.engines.temporal.refusals import Refusals, no_temporal, refused
 from workflows_mcp.engines.temporal.workflow import Run
-from workflows_mcp.errors import RequestError
+from workflows_mcp.errors import Damaged, RequestError, WorkflowsError
+
+# ----------------------------------------------------------------------------------------------------
+# What the server answers when it cannot, in our words; and how long anybody waits for a worker.
+#
+# Whatever asks something of the server goes through here (`Client(interceptors=…)`). That a run does not
+# exist, or refuses something, is left to whoever asked.
+
+
+T = TypeVar("T")
+
+
+WORKER_SECONDS = 40.0
+
+"""How long to wait until a worker has moved a run on. One that is there does it in a few milliseconds; one
+that dies while it does is missed after half a minute."""
+
+_AWAY = {RPCStatusCode.UNAVAILABLE, RPCStatusCode.DEADLINE_EXCEEDED, RPCStatusCode.CANCELLED}
+
+_FORBIDDEN = {RPCStatusCode.PERMISSION_DENIED, RPCStatusCode.UNAUTHENTICATED}
+
+_BUSY_SECONDS = 0.2
+
+"""How long to wait, about, before the same is asked again that could not be done just now."""
+
+_AT_ONCE_SECONDS = 1.0
+
+"""What fails after a longer wait does not fail for the reason for which it failed before."""
+
+_FAILING_SECONDS = 10.0
+
+"""A turn of a run fails, and is repeated at once, when something comes while its history ends; and a question
+is cut off when the worker that has it goes away. When that goes on for so long, it is something else."""
+
+
+def no_temporal(message: str, hint: str) -> RequestError:
+    return RequestError(message, hint=hint, code="no_temporal")
+
+
+def refused(host: str, namespace: str, error: RPCError) -> RequestError | RPCError:
+    """What it means that the server did not do something, where it is not about the run; else the error."""
+    if error.status in _AWAY:
+        hint = "see whether it runs and WORKFLOWS_TEMPORAL_HOST is right; nothing of a run is lost meanwhile"
+        return no_temporal(f"the Temporal server at {host} does not answer: {error.message}", hint)
+    if error.status is RPCStatusCode.RESOURCE_EXHAUSTED:
+        hint = "ask again in a moment: nothing of it was done, and to answer twice is harmless"
+        return no_temporal(f"the Temporal server at {host} has too much to do: {error.message}", hint)
+    if error.status in _FORBIDDEN:
+        hint = "see whether WORKFLOWS_TEMPORAL_API_KEY, or the client certificate, is right for it"
+        return no_temporal(f"the Temporal server at {host} refuses the namespace '{namespace}'", hint)
+    return error
+
+
+def _passes(error: RPCError, seconds: float) -> bool:
+    """Whether what was not done may well be done when it is asked again, so many seconds after it first was
+    not."""
+    if error.status is RPCStatusCode.FAILED_PRECONDITION:
+        return "poller" not in error.message and seconds < _FAILING_SECONDS
+    if error.status is RPCStatusCode.CANCELLED:
+        return seconds < _FAILING_SECONDS
+    return error.status is RPCStatusCode.RESOURCE_EXHAUSTED
+
+
+async def _answered(ask: Callable[[], Awaitable[T]]) -> T:
+    """For updates the library makes one error of what the server has cut off and of what whoever asks has
+    been told to stop: the server's own word is found behind it."""
+    try:
+        return await ask()
+    except WorkflowUpdateRPCTimeoutOrCancelledError as error:
+        if isinstance(error.__cause__, RPCError):
+            raise error.__cause__ from None
+        raise
+
+
+def _is_told_to_stop() -> bool:
+    task = asyncio.current_task()
+    return task is not None and task.cancelling() > 0
+
+
+class Refusals(Interceptor):
+    def __init__(self, host: str, namespace: str, task_queue: str) -> None:
+        self.host = host
+        self.namespace = namespace
+        self.task_queue = task_queue
+
+    def intercept_client(self, next: OutboundInterceptor) -> OutboundInterceptor:
+        return _Asked(next, self)
+
+    def no_worker(self) -> RequestError:
+        return RequestError(
+            f"no worker answers for the run in time (task queue '{self.task_queue}')",
+            hint="start one with workflows-mcp worker, with the same settings, and ask again: a run that was "
+            "begun goes on by itself; to answer twice is harmless",
+            code="no_worker",
+        )
+
+
+class _Asked(OutboundInterceptor):
+    def __init__(self, next: OutboundInterceptor, refusals: Refusals) -> None:
+        super().__init__(next)
+        self._refusals = refusals
+
+    async def start_workflow_update(self, input: StartWorkflowUpdateInput) -> Any:
+        once = dataclasses.replace(input, update_id=input.update_id or uuid.uuid4().hex)
+        return await self._of_a_worker(partial(super().start_workflow_update, once))
+
+    async def start_workflow(self, input: StartWorkflowInput) -> Any:
+        return await self._of_a_worker(partial(super().start_workflow, input))
+
+    async def start_update_with_start_workflow(self, input: StartWorkflowUpdateWithStartInput) -> Any:
+        # what has failed is raised here; nobody looks for it a second time
+        update = input.update_workflow_input
+        once = dataclasses.replace(update, update_id=update.update_id or uuid.uuid4().hex)
+        quiet = dataclasses.replace(input, update_workflow_input=once, _on_start_error=lambda _: None)
+        return await self._of_a_worker(partial(super().start_update_with_start_workflow, quiet))
+
+    async def query_workflow(self, input: QueryWorkflowInput) -> Any:
+        return await self._of_a_worker(partial(super().query_workflow, input))
+
+    async def signal_workflow(self, input: SignalWorkflowInput) -> None:
+        with self._in_our_words():
+            await super().signal_workflow(input)
+
+    async def describe_workflow(self, input: DescribeWorkflowInput) -> Any:
+        with self._in_our_words():
+            return await super().describe_workflow(input)
+
+    def list_workflows(self, input: ListWorkflowsInput) -> Any:
+        return self._listed(super().list_workflows(input))
+
+    async def _listed(self, found: AsyncIterator[Any]) -> AsyncIterator[Any]:
+        with self._in_our_words():
+            async for execution in found:
+                yield execution
+
+    async def _of_a_worker(self, ask: Callable[[], Awaitable[T]]) -> T:
+        """What only a worker can answer, or what begins a run."""
+        limit = asyncio.timeout(WORKER_SECONDS)
+        failing_since: float | None = None
+        busy: RPCError | None = None
+        try:
+            async with limit:
+                while True:
+                    asked = time.monotonic()
+                    try:
+                        return await _answered(ask)
+                    except RPCError as error:
+                        now = time.monotonic()
+                        if failing_since is None or now - asked > _AT_ONCE_SECONDS:
+                            failing_since = now
+                        if not _passes(error, now - failing_since):
+                            raise self._told(error) from None
+                        # what was cut off waits for a worker, as at first
+                        busy = None if error.status is RPCStatusCode.CANCELLED else error
+                    await asyncio.sleep(_BUSY_SECONDS * random.uniform(0.5, 1.5))
+        except (TimeoutError, WorkflowUpdateRPCTimeoutOrCancelledError):
+            if not limit.expired() and _is_told_to_stop():
+                raise asyncio.CancelledError from None
+            raise self._refusals.no_worker() if busy is None else self._told(busy) from None
+
+    def _not_ready(self, error: RPCError) -> WorkflowsError:
+        if error.status is RPCStatusCode.DEADLINE_EXCEEDED or "poller" in error.message:
+            return self._refusals.no_worker()
+        return Damaged(
+            f"the run cannot be read, because workers fail at it: {error.message}",
+            hint="see the log of the workers: all of them need the same version and the same blobs directory",
+        )
+
+    @contextmanager
+    def _in_our_words(self) -> Iterator[None]:
+        try:
+            yield
+        except RPCError as error:
+            raise self._told(error) from None
+
+    def _told(self, error: RPCError) -> WorkflowsError | RPCError:
+        if error.status in (RPCStatusCode.FAILED_PRECONDITION, RPCStatusCode.DEADLINE_EXCEEDED):
+            return self._not_ready(error)
+        return refused(self._refusals.host, self._refusals.namespace, error)
+
 
 logger = logging.getLogger(__name__)
 

@@ -7,45 +7,37 @@ here: whoever starts it may go away at once.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import functools
 import hashlib
 import itertools
+import logging
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Coroutine, Mapping
+from dataclasses import replace
 from datetime import timedelta
 from typing import Any
 from weakref import WeakValueDictionary
 
-from temporalio.client import Client, WorkflowHandle, WorkflowUpdateFailedError
+from temporalio.client import Client, WorkflowExecutionStatus, WorkflowHandle, WorkflowUpdateFailedError
 from temporalio.common import WorkflowIDConflictPolicy, WorkflowIDReusePolicy
 from temporalio.exceptions import ApplicationError, WorkflowAlreadyStartedError
 from temporalio.service import RPCError, RPCStatusCode
+from temporalio.worker import Worker
 
 from workflows_mcp.engines.base import FindBundle, MakeEvent, Pruned, RunSummary
-from workflows_mcp.engines.encoding import encode, join_events
 from workflows_mcp.engines.executor import Executor
-from workflows_mcp.engines.forks import NOTHING_ELSE, Instead, asked_for, fork_of
-from workflows_mcp.engines.ids import new_run_id
-from workflows_mcp.engines.large_values import LargeValues
+from workflows_mcp.engines.forks import NOTHING_ELSE, Instead, asked_for, fork_of, new_run_id
 from workflows_mcp.engines.live_output import LiveOutput
-from workflows_mcp.engines.temporal import attributes
+from workflows_mcp.engines.temporal import workflow
 from workflows_mcp.engines.temporal.activities import Activities
-from workflows_mcp.engines.temporal.beside import Beside
 from workflows_mcp.engines.temporal.blobs import BlobStore, use
+from workflows_mcp.engines.temporal.cache import Listing, Looks
 from workflows_mcp.engines.temporal.connection import Address, connect, worker_of
-from workflows_mcp.engines.temporal.lending import LentWorker
-from workflows_mcp.engines.temporal.listing import Listing
 from workflows_mcp.engines.temporal.local import Ears
-from workflows_mcp.engines.temporal.looks import Looks
-from workflows_mcp.engines.temporal.scratch import Scratch
-from workflows_mcp.engines.temporal.wire import (
-    NOT_EXPECTED,
-    RULES,
-    RUN,
-    UPDATES_A_HISTORY,
-    RunStart,
-    Sent,
-)
+from workflows_mcp.engines.temporal.notes import Beside
+from workflows_mcp.engines.temporal.wire import NOT_EXPECTED, RULES, RUN, UPDATES_A_HISTORY, RunStart, Sent
+from workflows_mcp.engines.values import LargeValues, encode, join_events
 from workflows_mcp.errors import NotExpected, RequestError
 from workflows_mcp.limits import Limits
 from workflows_mcp.machine.events import Answered, Event, Started
@@ -53,14 +45,120 @@ from workflows_mcp.machine.machine import Machine
 from workflows_mcp.machine.state import RunState
 from workflows_mcp.plan.codec import encode_bundle
 from workflows_mcp.plan.model import Bundle
+from workflows_mcp.settings.model import Settings
+from workflows_mcp.temporal_dev.server import SharedServer
 from workflows_mcp.values import Value, to_json
 
+# ----------------------------------------------------------------------------------------------------
+# The scratch directories of runs, on this machine: they go with the runs that they belong to.
+
+
+logger = logging.getLogger(__name__)
+
+
+_ENDED_BY_ITSELF = (
+    WorkflowExecutionStatus.COMPLETED,
+    WorkflowExecutionStatus.FAILED,
+    WorkflowExecutionStatus.CANCELED,
+)
+
+_GOING_ON = (WorkflowExecutionStatus.RUNNING, WorkflowExecutionStatus.CONTINUED_AS_NEW)
+
+
+class Scratch:
+    def __init__(self, client: Client, executor: Executor) -> None:
+        self._client = client
+        self._executor = executor
+        self._tasks: set[asyncio.Task[None]] = set()
+
+    def leave(self, run_id: str, keep: bool) -> None:
+        """A run has ended."""
+        self._begin(asyncio.to_thread(self._executor.leave_scratch, run_id, keep=keep))
+
+    def sweep(self) -> None:
+        """Clear what was left of runs that the server has ended, and of those that ended by themselves and
+        that nobody has tried again. Directories of runs that the server does not know are not touched: they
+        may be another engine's."""
+        self._begin(self._swept())
+
+    async def close(self) -> None:
+        for task in self._tasks:
+            task.cancel()
+        if self._tasks:
+            await asyncio.wait(self._tasks)
+
+    async def _swept(self) -> None:
+        for run_id in await asyncio.to_thread(self._executor.scratch_of_runs):
+            try:
+                described = await self._client.get_workflow_handle(run_id).describe()
+            except RPCError:
+                if self._executor.is_a_copy_cut_off(run_id):
+                    await asyncio.to_thread(self._executor.clear_scratch, run_id)
+                continue
+            may_be_tried_again = described.status in _ENDED_BY_ITSELF
+            if described.status in _GOING_ON:
+                continue
+            if not may_be_tried_again or self._executor.scratch_is_old(run_id):
+                await asyncio.to_thread(self._executor.clear_scratch, run_id)
+
+    def _begin(self, work: Coroutine[Any, Any, None]) -> None:
+        task = asyncio.get_running_loop().create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._ended)
+
+    def _ended(self, task: asyncio.Task[None]) -> None:
+        self._tasks.discard(task)
+        if not task.cancelled() and (error := task.exception()) is not None:
+            logger.warning("what a run left behind could not be removed: %s", error)
+
+
+# ----------------------------------------------------------------------------------------------------
+# The worker that this process lends to the server: one that fails is replaced by another.
+#
+# A worker fails when the server refuses it, as when a key has run out; that the server is away for a while,
+# it bears by itself.
+
+
+_LONGEST_PAUSE_SECONDS = 60.0
+
+
+class LentWorker:
+    def __init__(self, make: Callable[[], Worker]) -> None:
+        self._make = make
+        self._worker = make()
+        self._working = asyncio.create_task(self._work())
+
+    async def _work(self) -> None:
+        pause = 1.0
+        while True:
+            try:
+                return await self._worker.run()
+            except Exception as error:
+                logger.error("the worker has failed; another one begins in %g s: %s", pause, error)
+            await asyncio.sleep(pause)
+            pause = min(pause * 2, _LONGEST_PAUSE_SECONDS)
+            self._worker = self._make()
+
+    async def close(self) -> None:
+        """What it was carrying out is handed back at once. Closing twice is harmless."""
+        await self._worker.shutdown()
+        self._working.cancel()
+        with contextlib.suppress(asyncio.CancelledError):
+            await self._working
+
+
 _LOOK_AGAIN = (0.02, 0.05, 0.1, 0.2, 0.5)
+
 """How long to wait before looking again, as nothing happens."""
+
 _TRIES = 5
+
 _UPDATES_AT_ONCE = 8
+
 """The server lets ten updates of a run be under way, and makes whoever sends more wait for long."""
+
 _EXPRESSIONS = timedelta(seconds=30)
+
 """How long what one event leads to may take where expressions are programs. A worker that dies meanwhile is
 missed after that time."""
 
@@ -184,16 +282,16 @@ class TemporalEngine:
             static_summary=bundle.main,
         )
         if self._is_indexed is None:
-            self._is_indexed = await attributes.are_known(self._client)
+            self._is_indexed = await workflow.are_known(self._client)
         try:
             try:
-                found_by = attributes.attributes_of(bundle.main) if self._is_indexed else None
+                found_by = workflow.attributes_of(bundle.main) if self._is_indexed else None
                 await begin(search_attributes=found_by)
             except RPCError as error:
-                if not self._is_indexed or not attributes.is_refusal_of(error):
+                if not self._is_indexed or not workflow.is_refusal_of(error):
                     raise
                 self._is_indexed = False
-                attributes.say_that_runs_do_without(self._client, error.message)
+                workflow.say_that_runs_do_without(self._client, error.message)
                 await begin()
         except WorkflowAlreadyStartedError:
             await self._was_begun(run_id, asked)
@@ -375,3 +473,71 @@ def _digest(text: str) -> str:
 
 def _pauses() -> itertools.chain[float]:
     return itertools.chain(_LOOK_AGAIN, itertools.repeat(_LOOK_AGAIN[-1]))
+
+
+# ----------------------------------------------------------------------------------------------------
+# The engine as the settings describe it: over a server that they name, or, if they name none, over a
+# development server of our own, which all processes with the same home share.
+
+
+_ANSWER_SECONDS = 2.0
+
+
+def temporal_engine(settings: Settings, executor: Executor, find_bundle: FindBundle) -> TemporalEngine:
+    given = settings.temporal
+    address = Address(
+        host=given.host or "",
+        namespace=given.namespace,
+        task_queue=given.task_queue,
+        tls=given.tls,
+        tls_ca=given.tls_ca,
+        tls_cert=given.tls_cert,
+        tls_key=given.tls_key,
+        api_key=given.api_key,
+    )
+    parts = address, executor, find_bundle, BlobStore(settings.blobs)
+    steps = given.steps and not settings.read_only
+    if given.host is not None:
+        return TemporalEngine(*parts, lend_worker=given.worker, carry_out=steps)
+    server = SharedServer(settings.dev_server)
+    return EngineWithItsServer(server, *parts, lend_worker=given.worker, carry_out=steps)
+
+
+class EngineWithItsServer(TemporalEngine):
+    """Where the server is, is known when it has been started."""
+
+    def __init__(
+        self,
+        server: SharedServer,
+        address: Address,
+        executor: Executor,
+        find_bundle: FindBundle,
+        store: BlobStore,
+        *,
+        lend_worker: bool,
+        carry_out: bool,
+    ) -> None:
+        super().__init__(address, executor, find_bundle, store, lend_worker=lend_worker, carry_out=carry_out)
+        self._own_server = server
+
+    async def open(self) -> None:
+        self._address = replace(self._address, host=await self._own_server.open(self._is_ready))
+        try:
+            await super().open()
+        except BaseException:
+            await self._own_server.close()
+            raise
+
+    async def _is_ready(self, host: str) -> bool:
+        """A server that has just been started listens before it can answer."""
+        try:
+            await connect(replace(self._address, host=host), seconds=_ANSWER_SECONDS)
+        except RequestError:
+            return False
+        return True
+
+    async def close(self) -> None:
+        try:
+            await super().close()
+        finally:
+            await self._own_server.close()

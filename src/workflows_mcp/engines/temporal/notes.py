@@ -3,12 +3,20 @@ that nobody wants to be offered any more. One workflow that never ends keeps it.
 
 from __future__ import annotations
 
+from typing import Any, TypeVar
+
 import msgspec
 from temporalio import workflow
+from temporalio.client import Client, WithStartWorkflowOperation, WorkflowHandle
+from temporalio.common import WorkflowIDConflictPolicy
+from temporalio.service import RPCError, RPCStatusCode
 
-from workflows_mcp.engines.encoding import encode
-from workflows_mcp.engines.temporal.blobs import in_use
+from workflows_mcp.engines.remembering import check_key, full, packed, unpacked
+from workflows_mcp.engines.temporal.blobs import BlobStore, in_use
 from workflows_mcp.engines.temporal.wire import NOTES
+from workflows_mcp.engines.values import encode
+from workflows_mcp.limits import Limits
+from workflows_mcp.values import Value
 
 _MOST_UPDATES = 1000
 
@@ -69,3 +77,64 @@ class Notes:
     @workflow.query(name="forgotten")
     def forgotten(self, run_id: str) -> list[int]:
         return self._kept.forgotten.get(run_id, [])
+
+
+# ----------------------------------------------------------------------------------------------------
+# What is kept beside runs, as the engine asks for it: see `notes`.
+
+
+T = TypeVar("T")
+
+
+class Beside:
+    def __init__(self, client: Client, task_queue: str, store: BlobStore, limits: Limits) -> None:
+        self._client = client
+        self._task_queue = task_queue
+        self._store = store
+        self._limits = limits
+        self._id = f"workflows-mcp-notes-{task_queue}"
+
+    async def remember(self, key: str, value: Value) -> None:
+        body = packed(key, value, self._limits)
+        kept = b"" if value is None else self._store.packed(body)
+        if not await self._told("remember", key, kept, self._limits.memory_keys, kind=bool):
+            raise full(self._limits)
+
+    async def recall(self, key: str) -> Value:
+        check_key(key)
+        body = await self._asked("recall", key, default=b"")
+        return unpacked(self._store.unpacked(body)) if body else None
+
+    async def remembered(self, prefix: str) -> list[str]:
+        body = await self._asked("remembered", prefix, default=b"")
+        return msgspec.msgpack.decode(self._store.unpacked(body), type=list[str]) if body else []
+
+    async def forget_checkpoint(self, run_id: str, position: int) -> None:
+        await self._told("forget", run_id, position, kind=type(None))
+
+    async def forgotten_checkpoints(self, run_id: str) -> set[int]:
+        nothing: list[int] = []
+        return set(await self._asked("forgotten", run_id, default=nothing))
+
+    async def _told(self, update: str, *args: Any, kind: type[T]) -> T:
+        operation: WithStartWorkflowOperation[Any, Any] = WithStartWorkflowOperation(
+            NOTES,
+            b"",
+            id=self._id,
+            task_queue=self._task_queue,
+            id_conflict_policy=WorkflowIDConflictPolicy.USE_EXISTING,
+        )
+        answer: T = await self._client.execute_update_with_start_workflow(
+            update, args=args, start_workflow_operation=operation, result_type=kind
+        )
+        return answer
+
+    async def _asked(self, query: str, *args: Any, default: T) -> T:
+        handle: WorkflowHandle[Any, Any] = self._client.get_workflow_handle(self._id)
+        try:
+            answer: T = await handle.query(query, args=args, result_type=type(default))
+        except RPCError as error:
+            if error.status is RPCStatusCode.NOT_FOUND:
+                return default
+            raise
+        return answer

@@ -27,7 +27,7 @@ from temporalio.converter import (
     JSONProtoPayloadConverter,
 )
 
-from workflows_mcp.engines.large_values import MARK
+from workflows_mcp.engines.values import MARK
 
 _OURS = {"$here", "$blob", "$msgpack", "$bytes", "$large"}
 _HERE, _BLOB = b"h", b"t"

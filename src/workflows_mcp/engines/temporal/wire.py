@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import msgspec
 
-from workflows_mcp.engines.encoding import encode
-from workflows_mcp.engines.large_values import LargeValues
-from workflows_mcp.expressions.base import Code
+from workflows_mcp.engines.values import LargeValues, encode
+from workflows_mcp.expressions.language import Code
 from workflows_mcp.machine.commands import LoadPlan, RunStep
 
 RUN = "workflows_mcp_run"

@@ -8,6 +8,7 @@ read by their hashes. A history that has become long goes on as a new one, from 
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections import deque
 from collections.abc import Coroutine
 from contextlib import suppress
@@ -16,13 +17,14 @@ from typing import Any
 
 import msgspec
 from temporalio import workflow
-from temporalio.common import RetryPolicy
+from temporalio.api.enums.v1 import IndexedValueType
+from temporalio.api.operatorservice.v1 import AddSearchAttributesRequest, ListSearchAttributesRequest
+from temporalio.client import Client
+from temporalio.common import RetryPolicy, SearchAttributeKey, SearchAttributePair, TypedSearchAttributes
 from temporalio.exceptions import ActivityError, ApplicationError, CancelledError
+from temporalio.service import RPCError, RPCStatusCode
 
-from workflows_mcp.engines.encoding import decode_event, encode, join_events
 from workflows_mcp.engines.forks import needs_its_files
-from workflows_mcp.engines.large_values import LargeValues
-from workflows_mcp.engines.temporal.attributes import STATUS, status_of
 from workflows_mcp.engines.temporal.blobs import PACKED_BYTES, in_use, place_of_stop
 from workflows_mcp.engines.temporal.local import tell_ended, tell_here
 from workflows_mcp.engines.temporal.wire import (
@@ -40,6 +42,7 @@ from workflows_mcp.engines.temporal.wire import (
     run_start,
     sent,
 )
+from workflows_mcp.engines.values import LargeValues, decode_event, encode, join_events
 from workflows_mcp.errors import NotExpected
 from workflows_mcp.limits import DEFAULT_LIMITS
 from workflows_mcp.machine.commands import (
@@ -52,42 +55,122 @@ from workflows_mcp.machine.commands import (
     StopStep,
     TellInterrupted,
 )
-from workflows_mcp.machine.events import (
-    Answered,
-    CancelRequested,
-    Event,
-    Interrupted,
-    StepFailed,
-    TimerFired,
-)
-from workflows_mcp.machine.expected import is_under_way
-from workflows_mcp.machine.machine import Machine
+from workflows_mcp.machine.events import Answered, CancelRequested, Event, Interrupted, StepFailed, TimerFired
+from workflows_mcp.machine.machine import Machine, is_under_way
+from workflows_mcp.machine.state import RunState
 from workflows_mcp.plan.codec import decode_bundle
 from workflows_mcp.values import Value
 
+# ----------------------------------------------------------------------------------------------------
+# The search attributes by which an operator finds runs: the name of the workflow, and how the run stands.
+#
+#     temporal workflow list --query "WorkflowsName = 'deploy' AND WorkflowsStatus = 'waiting'"
+#
+# The server must know them before a run can have them. Where it does not let us make them known, runs do
+# without: all else works the same.
+
+
+logger = logging.getLogger(__name__)
+
+
+NAME = SearchAttributeKey.for_keyword("WorkflowsName")
+
+STATUS = SearchAttributeKey.for_keyword("WorkflowsStatus")
+
+_KEYWORD = IndexedValueType.INDEXED_VALUE_TYPE_KEYWORD
+
+
+def attributes_of(workflow: str) -> TypedSearchAttributes:
+    """Those of a run that is just started."""
+    return TypedSearchAttributes(
+        [SearchAttributePair(NAME, workflow), SearchAttributePair(STATUS, "running")]
+    )
+
+
+def status_of(state: RunState) -> str:
+    """running, waiting (for an agent, or because the user has parked it), completed, failed or cancelled."""
+    return "waiting" if state.status == "running" and state.idle else state.status
+
+
+async def are_known(client: Client) -> bool:
+    """Whether runs can have them; the server is asked to know them where it does not."""
+    service, namespace = client.operator_service, client.namespace
+    try:
+        listed = await service.list_search_attributes(ListSearchAttributesRequest(namespace=namespace))
+        known = listed.custom_attributes
+        missing = {key.name: _KEYWORD for key in (NAME, STATUS) if key.name not in known}
+        if missing:
+            request = AddSearchAttributesRequest(namespace=namespace, search_attributes=missing)
+            await service.add_search_attributes(request)
+    except RPCError as error:
+        if error.status is not RPCStatusCode.ALREADY_EXISTS:  # else somebody else has just added them
+            say_that_runs_do_without(client, error.message)
+            return False
+        return True
+    wrong = [key.name for key in (NAME, STATUS) if known.get(key.name, _KEYWORD) != _KEYWORD]
+    if wrong:
+        say_that_runs_do_without(client, f"{', '.join(wrong)} is not of the type Keyword")
+    return not wrong
+
+
+def is_refusal_of(error: RPCError) -> bool:
+    """Whether the server refuses a run because it does not know its attributes after all."""
+    return error.status is RPCStatusCode.INVALID_ARGUMENT and "search attribute" in error.message.lower()
+
+
+def say_that_runs_do_without(client: Client, why: str) -> None:
+    logger.warning(
+        "runs have no search attributes on the Temporal server (namespace '%s'): %s; an operator can add "
+        "them: temporal operator search-attribute create --name %s --type Keyword --name %s --type Keyword",
+        client.namespace, " ".join(why.split()), NAME.name, STATUS.name,
+    )  # fmt: skip
+
+
 TIMEOUT = "timeout"
+
 _HEARTBEAT = timedelta(seconds=10)
+
 _LONGEST = timedelta(days=3650)
+
 _ENDING = timedelta(seconds=5)
+
 _ONCE = RetryPolicy(maximum_attempts=1)
+
 _TOGETHER = timedelta(milliseconds=50)
+
 """How long an answer waits for its question. Nobody waits who is asked: that takes a timer of the server."""
+
 _TURNS = 5
+
 """Of the loop, until what has come together with a timer is taken."""
+
 _STEPS_UNDER_WAY = 500
+
 _BYTES_UNDER_WAY = 2 * 1024 * 1024
+
 """What the server is asked to have carried out at once. It refuses 2,000 activities of a run, and ends a run
 that asks for more than 4 MiB in one turn."""
+
 _FEW_EVENTS = 64
+
 """Whoever knows of all but so many events is told these, and not the whole run."""
+
 _UPDATE_BYTES = 2 * 1024
+
 """What an update answers is kept in the history: whoever is to be told more has to look."""
+
 _REPEATED = 100
+
 """Whoever sends an update that a history ended upon sends it again: so many of them are known."""
+
 _MESSAGE_CHARS = 2000
+
 _QUERY_BYTES = 1024 * 1024
+
 """What a query answers is not kept, so that it may be larger."""
+
 _SEGMENT_BYTES = 4 * 1024
+
 """The piece of the journal that a history leaves to the next goes with it where it is no larger: there may be
 hundreds of them."""
 

@@ -9,21 +9,19 @@ from mcp.types import CallToolResult, ToolAnnotations
 from pydantic import Field
 
 from workflows_mcp.errors import Problem, RequestError
-from workflows_mcp.mcp_server.answers import (
+from workflows_mcp.mcp_server.tooling import (
+    AnyOrNull,
     ControlAnswer,
+    Ctx,
     NextAnswer,
     RunAnswer,
     StateAnswer,
     StatusAnswer,
+    Structure,
+    Texts,
     Validation,
     WorkflowInfo,
     WorkflowList,
-)
-from workflows_mcp.mcp_server.tooling import (
-    AnyOrNull,
-    Ctx,
-    Structure,
-    Texts,
     answer,
     brief,
     in_short,

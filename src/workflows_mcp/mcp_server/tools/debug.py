@@ -10,8 +10,7 @@ from mcp.types import CallToolResult, ToolAnnotations
 from pydantic import Field
 from typing_extensions import TypedDict
 
-from workflows_mcp.mcp_server.answers import Status
-from workflows_mcp.mcp_server.tooling import AnyOrNull, Ctx, Structure, answer, make_tool
+from workflows_mcp.mcp_server.tooling import AnyOrNull, Ctx, Status, Structure, answer, make_tool
 from workflows_mcp.mcp_server.tooling import service_of as _service
 
 RunId = Annotated[str, Field(description="Id of the run")]

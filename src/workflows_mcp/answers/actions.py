@@ -1,0 +1,676 @@
+"""What a run or a task asks of its agent, and whether a result answers it.
+
+An action is a question with everything in place: which step, what to do, with which values, and the
+JSON Schema of the result. A result is checked here, before it becomes a fact: nothing that does not fit
+is ever written down, and the refusal says what would fit.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from pydantic import ValidationError
+
+from workflows_mcp.answers.elicitation_log import for_the_agent
+from workflows_mcp.answers.results import example, fits, violations
+from workflows_mcp.answers.run_view import Situation, situation_of
+from workflows_mcp.answers.targets import (
+    Part,
+    Visited,
+    asking_of,
+    block_at,
+    blocks_of,
+    question_id,
+    task_of,
+    under_way,
+    whole_run,
+)
+from workflows_mcp.answers.tasks import Delegation, count_tasks, outermost
+from workflows_mcp.answers.why import failed_for_good, standing, task_name, until
+from workflows_mcp.errors import InvalidResult, NotExpected
+from workflows_mcp.machine.changes import TooLarge
+from workflows_mcp.machine.machine import Machine
+from workflows_mcp.machine.names import iso
+from workflows_mcp.machine.state import Frame, Record
+from workflows_mcp.plan.model import Call, Do, ForEach, Node, Operation, kind_of_operation, names_of_items
+from workflows_mcp.steps.base import Question, Step, StepInputs, StepResult
+from workflows_mcp.steps.registry import StepRegistry
+from workflows_mcp.values import Value, from_json, nearest, to_json, to_text
+
+# ----------------------------------------------------------------------------------------------------
+# What a step asks of the agent, and the two questions that no step type asks: what becomes of a step that
+# a crash has cut off, and that a step cannot be asked because its inputs came out wrong.
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """A step that was handed to the agent, with the inputs that it was handed with."""
+
+    step: Step
+    inputs: StepInputs
+    question: Question
+
+
+class _CutOff(Step):
+    """What becomes of a step that a crash has cut off; the run itself acts on the decision."""
+
+    name = "cut_off"
+    by = "agent"
+
+
+def cut_off(visited: Visited) -> Asked:
+    step = visited.node.do.step if isinstance(visited.node.do, Do) else "step"
+    question = Question(
+        type="interrupted",
+        instructions=f"The server stopped while it was carrying out this {step} step, so nobody knows how "
+        "much of it was done. Find out, or ask the user, and then submit a decision: repeat carries it out "
+        "again, done takes it as done (with its outputs, where later steps need them), "
+        "fail takes it as failed.",
+        parameters={"step": step, "inputs": visited.record.inputs},
+        result_schema={
+            "type": "object",
+            "properties": {
+                "decision": {"type": "string", "enum": ["repeat", "done", "fail"]},
+                "outputs": {"type": "object", "description": "What the step gave, for done"},
+            },
+            "required": ["decision"],
+            "additionalProperties": False,
+        },
+        main_field="decision",
+        says_result=True,
+    )
+    return Asked(_CutOff(), StepInputs(), question)
+
+
+class _Unaskable(Step):
+    """Stands in for a step whose inputs came out wrong: whatever the agent answers, the step has failed.
+    Without it the run would wait for an answer that nobody can give."""
+
+    name = "unaskable"
+    by = "agent"
+
+    def __init__(self, wrong: str, outputs: dict[str, Value]) -> None:
+        self._wrong = wrong
+        self._outputs = outputs
+
+    def answered(self, inputs: Any, result: dict[str, Value]) -> StepResult:
+        return StepResult(self._outputs, ok=False, message=f"its inputs do not fit: {self._wrong}")
+
+
+def unaskable(visited: Visited, step: Step, error: ValidationError) -> Asked:
+    wrong = "; ".join(f"{'.'.join(map(str, item['loc']))}: {item['msg']}" for item in error.errors())
+    do = visited.node.do
+    question = Question(
+        type=step.name.lower(),
+        instructions=f"The inputs of this {step.name} step do not fit it ({wrong}), so it cannot be carried "
+        "out. Submit {} to let the run go on with this step as failed, or cancel the run.",
+        parameters=dict(visited.record.inputs),
+        result_schema={"type": "object"},
+        says_result=True,
+    )
+    defaults = dict(do.defaults) if isinstance(do, Do) else {}
+    return Asked(_Unaskable(wrong, defaults), StepInputs(), question)
+
+
+# ----------------------------------------------------------------------------------------------------
+# How the tasks of a block are handed to sub-agents: one action for the agent that starts them, and one
+# prompt for all of them, in which it puts the id and the input of each task.
+#
+#     {"step_id": "analyze", "type": "parallel_tasks", "instructions": "…",
+#      "parameters": {"agent": "@task", "task": "analyze_file", "tasks": [{"task_id": "analyze.0",
+#                     "workflow_id": "wf_1.analyze.0", "context": "src/a.py"}, …]},
+#      "sub_agent_prompt": "<workflow-server-rules>…{workflow_id}…{input}…</workflow-server-rules>…"}
+#
+# Nothing is ever submitted for it: the workflow goes on by itself when all of its tasks are done.
+
+
+GENERAL = "@task"
+
+"""The agent that is nobody in particular."""
+
+
+ROLE = "You carry out one task of a workflow."
+
+"""What a prompt of the author's own replaces."""
+
+_ONCE_MORE = "As before, with the same prompt (get_next_step shows it again)."
+
+SUB_AGENT_PROMPT = """\
+%(role)s
+
+<workflow-server-rules>
+Call get_next_step(workflow_id='{workflow_id}'), do what `action` says, make the call in `next`, and so on \
+until nothing is left; reply with the status only. Submit what really happened. You cannot ask the user: if \
+a step cannot be done, or is for the user, submit {"is_error": true, "error": "<why, or the question>"}.
+Task: %(task)s
+Input: {input}
+</workflow-server-rules>"""
+
+
+def delegated_action(
+    situation: Situation, delegation: Delegation, *, brief: bool = False
+) -> dict[str, Value]:
+    """`brief`: without the prompt, where the agent has had it with earlier tasks of the step."""
+    block = block_at(situation.machine, delegation.address)
+    assert block is not None
+    each, do = block.node.for_each, block.node.do
+    assert each is not None
+    task = task_title(do)
+    count = count_tasks(situation.machine.state, delegation.address)
+    one_by_one = each.max_parallel == 1
+    parameters: dict[str, Value] = {"task": task}
+    if each.agent != GENERAL or not brief:
+        parameters["agent"] = each.agent
+    if isinstance(each.max_parallel, int) and not one_by_one:
+        parameters["max_parallel"] = each.max_parallel
+    if count.to_come and not one_by_one:
+        parameters["to_come"] = count.to_come
+    parameters["tasks"] = _tasks(situation, delegation, block, brief)
+    begun = count.done + count.failed > 0 or any(it.standing == "at work" for it in delegation.tasks)
+    known = brief and begun and not any(it.standing == "silent" or it.again for it in delegation.tasks)
+    action: dict[str, Value] = {
+        "step_id": situation.part.step_id(delegation.address),
+        "type": "foreach" if one_by_one else "parallel_tasks",
+        "instructions": _ONCE_MORE if known else _instructions(each, delegation),
+        "parameters": parameters,
+    }
+    if known:
+        return action
+    return {**action, "sub_agent_prompt": SUB_AGENT_PROMPT % {"role": role_in(block), "task": task}}
+
+
+def role_in(block: Visited) -> str:
+    """What the sub-agents of a block are told to be: the author's own words, or the standard ones."""
+    scope = block.record.scope
+    return (scope.prompt if scope is not None else "") or ROLE
+
+
+def is_task(node: Node) -> bool:
+    """Whether this is an item that a task of the workflow is carried out for."""
+    return node.for_each is None and isinstance(node.do, Call) and node.do.of_item
+
+
+def task_title(do: Operation) -> str:
+    """What is carried out for an item, by its name."""
+    called = do.workflow if isinstance(do, Call) and isinstance(do.workflow, str) else kind_of_operation(do)
+    return called.partition("#")[2] or called
+
+
+def context_of(variables: dict[str, Value]) -> Value:
+    """The context of a task as its agent is told it, each value once: without the ids that expressions see
+    (the agent is told one id, that of its task), and without the item where its fields are there."""
+    context = variables["context"]
+    if not isinstance(context, dict):
+        return context
+    item = context.get("item")
+    own = item if isinstance(item, dict) else {}
+    hidden = {"workflow_id", "task_id", *(("item",) if own else ())} - own.keys()
+    return {name: value for name, value in context.items() if name not in hidden}
+
+
+def _instructions(each: ForEach, delegation: Delegation) -> str:
+    kind = "" if each.agent == GENERAL else f" of the kind {each.agent} (or a general one)"
+    which = "the task" if each.max_parallel == 1 else "each task, all at once"
+    if any(task.standing == "at work" for task in delegation.tasks):
+        which = "each task that is not at work"
+    return (
+        f"Start one sub-agent{kind} for {which}: its prompt is sub_agent_prompt with its workflow_id and "
+        "context for {workflow_id} and {input}. They submit their results themselves: submit nothing. "
+        "Without sub-agents, follow the prompt yourself."
+    )
+
+
+def _tasks(situation: Situation, delegation: Delegation, block: Visited, brief: bool) -> list[Value]:
+    """Those that may be worked at now."""
+    scope = block.record.scope
+    assert scope is not None
+    names = names_of_items(scope.each or [], scope.named)
+    keys = dict(zip(names, scope.each or [], strict=True))
+    items = dict(zip(names, scope.items, strict=True)) if scope.items is not None else None
+    listed: list[Value] = []
+    for task in delegation.tasks:
+        name = task.part.address.rpartition("/")[2]
+        record = scope.records[name]
+        given = record.inputs
+        context = items[name] if items is not None else given.get("inputs") or given or name
+        task_id: Value = task_name(situation, task)
+        if record.scope is not None and "context" in record.scope.variables:  # a task that has a name
+            context, task_id = context_of(record.scope.variables), keys[name]
+        said: dict[str, Value] = {"workflow_id": task.part.id, "context": context}
+        if not brief or not task.part.id.endswith(f".{task_id}"):
+            said = {"task_id": task_id, **said}
+        if not brief or task.standing != "to start":
+            said["status"] = standing(task, situation.now)
+        if task.last_contact is not None:
+            said |= {"started_at": iso(task.since), "last_contact": iso(task.last_contact)}
+        listed.append(said)
+    return listed
+
+
+# ----------------------------------------------------------------------------------------------------
+# Why an answer is refused, in the words that somebody is told who has filled in a form.
+#
+# An agent is told what does not fit which schema, and how to submit it again (`actions.check_result`). A
+# person has seen the question and the form, knows no steps and no schemas, and needs one sentence.
+#
+#     refusal_for_person({"input": "x"}, schema)    # "Choose one of: dev, prod."
+
+
+_WANTED = {
+    "string": "Please give a text.",
+    "integer": "Please give a whole number.",
+    "number": "Please give a number.",
+    "boolean": "Please answer yes or no.",
+}
+
+_ASK_AGAIN = "That answer cannot be taken. Please fill in the form once more."
+
+_OPTIONS = 20
+
+
+def refusal_for_person(result: Value, schema: dict[str, Any]) -> str:
+    """What is wanted in place of a result that does not fit the schema of its question."""
+    given = result if isinstance(result, dict) else {}
+    fields: dict[str, Any] = schema.get("properties", {})
+    required = schema.get("required", ())
+    wanted = {
+        name: _wanted(given.get(name), field)
+        for name, field in fields.items()
+        if (not fits(given[name], field) if name in given else name in required)
+    }
+    if not wanted:
+        return _ASK_AGAIN  # what is wrong is nothing that a form asks for
+    if len(fields) == 1:
+        return next(iter(wanted.values()))
+    return "\n".join(f"{fields[name].get('title', name)}: {said}" for name, said in wanted.items())
+
+
+def _wanted(value: Value, field: dict[str, Any]) -> str:
+    if options := field.get("enum"):
+        listed = ", ".join(to_text(option) for option in options[:_OPTIONS])
+        return f"Choose one of: {listed}{', …' if len(options) > _OPTIONS else '.'}"
+    kind = field.get("type")
+    if not isinstance(kind, str) or kind not in _WANTED:
+        return _ASK_AGAIN
+    if not fits(value, {"type": kind}) or value == "":
+        return _WANTED[kind]
+    if isinstance(value, str):
+        return _text(value, field)
+    least, most = field.get("minimum"), field.get("maximum")
+    return f"{_WANTED[kind].rstrip('.')}{_bounds(least, most)}."
+
+
+def _text(value: str, field: dict[str, Any]) -> str:
+    least, most = field.get("minLength"), field.get("maxLength")
+    if len(value) < (least or 0) or (most is not None and len(value) > most):
+        return f"Please give a text{_bounds(least, most, ' characters')}; that one has {len(value)}."
+    return (
+        f"Please give a text that fits the pattern {field['pattern']}" if "pattern" in field else _ASK_AGAIN
+    )
+
+
+def _bounds(least: float | None, most: float | None, of: str = "") -> str:
+    if most is None:
+        return f" of at least {least}{of}" if least is not None else ""
+    return f" of at most {most}{of}" if least is None else f" of {least} to {most}{of}"
+
+
+_LESS = "hand in less of it, e.g. only the part that matters, or write it to a file and say where"
+
+_DECIDED = "What is submitted must fit result_schema."
+
+_SHORTER = "That answer is too long to be kept. Please give a shorter one."
+
+_FAILURE_KEYS = frozenset({"is_error", "isError", "error", "message"})
+
+Clean = Callable[[Value], Value]
+
+"""Makes a value from outside fit to be kept; see `policy.secrets`."""
+
+
+def pending_actions(machine: Machine, registry: StepRegistry) -> list[dict[str, Value]]:
+    """All that is asked anywhere in a run now, the oldest first."""
+    return [
+        _as_action(address, _asked(machine, registry, address).question)
+        for address, _ in under_way(machine, "agent")
+    ]
+
+
+def actions_of(
+    situation: Situation, registry: StepRegistry, *, at_work: bool = False, brief: bool = False
+) -> list[dict[str, Value]]:
+    """What its agent is to do now, the oldest first; with `at_work`, also the tasks at which its sub-agents
+    are at work; `brief`: without schemas of results that the instructions describe."""
+    machine, part = situation.machine, situation.part
+    found: list[tuple[float, dict[str, Value]]] = []
+    if machine.state.parked is not None:
+        return []
+    doomed = failed_for_good(machine)
+    for address, frame in situation.duties.questions:
+        name = question_id(machine.state, part, address)
+        action = _as_action(name, _asked(machine, registry, address).question, brief)
+        asked = question_id(machine.state, whole_run(part.run_id), address)
+        action["instructions"] = for_the_agent(
+            situation.heard, asked, str(action["instructions"]), decided=_DECIDED
+        )
+        if doomed:
+            action["instructions"] += (
+                f" Note: block {doomed} has failed, so that the run will fail in any case."
+            )
+        found.append((frame.since, _of_task(machine, part, address) | action))
+    for delegation in situation.duties.delegations:
+        if at_work or delegation.needs_somebody:
+            handed = delegated_action(situation, delegation, brief=brief and not at_work)
+            found.append((delegation.frame.since, handed))
+    return [action for _, action in sorted(found, key=lambda item: item[0])]
+
+
+def check_result(
+    machine: Machine,
+    registry: StepRegistry,
+    step_id: str | None,
+    result: Any,
+    clean: Clean | None = None,
+    part: Part | None = None,
+    now: float | None = None,
+) -> tuple[str, StepResult]:
+    """The address of the step that `result` answers, and what the result amounts to.
+
+    Raises NotExpected where nothing (or something else) is asked, InvalidResult where it does not fit.
+    """
+    at = time.time() if now is None else now
+    address = question_meant(machine, part or whole_run(machine.state.run_id), step_id, at)
+    asked = _asked(machine, registry, address)
+    taken = understood(asked, result)
+    taken = clean(taken) if clean is not None else taken
+    wrong = violations(taken, asked.question.result_schema)
+    if wrong and (failure := reported_failure(result)) is not None:
+        message = to_text(clean(failure)) if clean is not None else failure
+        return address, StepResult(_default_outputs(machine, address), ok=False, message=message)
+    if wrong:
+        name = part.step_id(address) if part is not None else address
+        message = f"the result does not fit what '{name}' asks for: {'; '.join(wrong)}"
+        said = asked.step.refused(asked.inputs, taken)
+        schema = asked.question.result_schema
+        again = f"submit for example {to_json(example(schema))}"
+        if asked.question.for_user:  # an example would be an answer that nobody has given
+            again = "ask the user again, and submit what the user then says"
+        raise InvalidResult(
+            f"the answer to '{name}' is refused: {said}" if said else message,
+            hint=(f"{'; '.join(wrong)}; " if said else "")
+            + f"{again}; the result must fit {to_json(schema)}. Nothing has changed.",
+            for_user=said or refusal_for_person(taken, asked.question.result_schema),
+        )
+    amounts_to = asked.step.judged(asked.step.answered(asked.inputs, taken), _config(machine, address))
+    unfit = machine.does_not_fit(address, amounts_to.outputs) if amounts_to.ok else None
+    if unfit is not None:
+        too_large = isinstance(unfit, TooLarge)
+        raise InvalidResult(
+            f"the result does not fit into the state: {unfit}",
+            hint=f"{_LESS if too_large else unfit.hint}. Nothing has changed.",
+            for_user=_SHORTER if too_large else f"That answer cannot be taken: {unfit}.",
+        )
+    return address, amounts_to
+
+
+def reported_failure(result: Any) -> str | None:
+    """What an agent says of its failure, where it says that it could not do what it was asked: every action
+    can be answered with `{"is_error": true, "error": "…"}`."""
+    given = _read(result) if isinstance(result, str) else result
+    if not isinstance(given, dict) or not given.keys() <= _FAILURE_KEYS:
+        return None
+    if given.get("is_error") is not True and given.get("isError") is not True:
+        return None
+    said = [text for key in ("error", "message") if isinstance(text := given.get(key), str) and text.strip()]
+    return said[0] if said else "the agent reports a failure, and does not say why"
+
+
+def _config(machine: Machine, address: str) -> dict[str, Value]:
+    scope, index = machine.locate(address)
+    do = scope.program.nodes[index].do
+    return do.config if isinstance(do, Do) else {}
+
+
+def _default_outputs(machine: Machine, address: str) -> dict[str, Value]:
+    """The outputs of a step that gave none; a command that nobody ran has no exit code."""
+    scope, index = machine.locate(address)
+    outputs = dict(scope.program.defaults(index))
+    return {**outputs, "exit_code": None} if "exit_code" in outputs else outputs
+
+
+def already_answered(
+    machine: Machine,
+    registry: StepRegistry,
+    step_id: str | None,
+    result: Any,
+    clean: Clean | None = None,
+    part: Part | None = None,
+) -> bool:
+    """Whether this very answer was taken before: then submitting it again is harmless.
+
+    Without a step id, the last answer is meant, as long as nothing else is asked.
+    """
+    part = part or whole_run(machine.state.run_id)
+    visited = _last_answered(machine, part) if step_id is None else _step_meant(machine, part, step_id)
+    if visited is None or not _was_answered(visited.node, visited.record):
+        return False
+    asked = _asked_at(visited, registry)
+    taken = understood(asked, result)
+    taken = clean(taken) if clean is not None else taken
+    if not fits(taken, asked.question.result_schema):
+        failure = reported_failure(result)
+        return failure is not None and visited.record.message == (clean(failure) if clean else failure)
+    return asked.step.answered(asked.inputs, taken).outputs == visited.record.outputs
+
+
+# Which question
+
+
+def question_meant(machine: Machine, part: Part, step_id: str | None, now: float) -> str:
+    """The address of the open question that is meant; raises NotExpected where there is none."""
+    open_questions = {address for address, _ in under_way(machine, "agent") if part.covers(address)}
+    if step_id is not None:
+        said = step_id.partition("@")[2]
+        for address in part.meant(step_id):
+            if address in open_questions and asking_of(machine.state, address) == said:
+                return address
+    situation = situation_of(machine, part=part, now=now)
+    pending = [address for address, _ in situation.duties.questions]
+    if not pending:
+        raise _nothing_asked(situation, step_id)
+    names = ", ".join(repr(question_id(machine.state, part, address)) for address in pending)
+    if step_id is None:
+        if len(pending) == 1:
+            return pending[0]
+        raise NotExpected(
+            f"{len(pending)} actions are pending, so say with step_id which one this result is for",
+            hint=f"pending now: {names}",
+        )
+    known = [question_id(machine.state, part, address) for address in pending]
+    message = f"'{step_id}' does not wait for an answer: {_standing(situation, step_id, known)}"
+    raise NotExpected(message, hint=f"pending now: {names}")
+
+
+def _nothing_asked(situation: Situation, step_id: str | None) -> NotExpected:
+    what = f"the {'run' if situation.task is None else 'task'} {situation.part.id}"
+    status = f"get_workflow_status(workflow_id='{situation.part.id}'"
+    if situation.has_ended:
+        message = f"{what} has ended: it is {situation.status}"
+        if by := situation.machine.state.superseded_by:
+            return NotExpected(f"{message}, superseded by {by}", hint=f"continue with workflow_id='{by}'")
+        return NotExpected(message, hint=f"read how it went with {status})")
+    if situation.duties.delegations:
+        names = ", ".join(repr(situation.part.step_id(it.address)) for it in situation.duties.delegations)
+        return NotExpected(
+            f"{what} takes no result for {names}: the sub-agents of its tasks submit theirs, each for its "
+            "own task, and it goes on by itself when all tasks are done",
+            hint="whoever carries out a task submits with the workflow_id of that task, as its prompt says; "
+            f"see how the tasks stand with {status})",
+        )
+    meant = situation.part.meant(step_id) if step_id is not None else None
+    for address, frame in situation.under_way("wait"):
+        if meant is None or address in meant:
+            name = situation.part.step_id(address)
+            message = f"'{name}' takes no result: {_waits(frame, situation.now)}"
+            return NotExpected(message, hint=f"wait with {status}, wait_seconds=30)")
+    message = f"{what} asks nothing of you now: it is still working"
+    return NotExpected(message, hint=f"wait for it with {status}, wait_seconds=30)")
+
+
+def _waits(frame: Frame, now: float) -> str:
+    return f"the server itself waits {until(frame, now)}, and then goes on by itself"
+
+
+def _standing(situation: Situation, step_id: str, pending: list[str]) -> str:
+    machine, part = situation.machine, situation.part
+    visited = _step_meant(machine, part, step_id)
+    if visited is None:
+        close = nearest(step_id, pending)
+        what = "run" if part.is_run else "task"
+        return f"the {what} has no such step" + (f"; did you mean '{close}'?" if close else "")
+    frame = machine.state.frames.get(visited.address)
+    if frame is not None and frame.kind == "wait":
+        return _waits(frame, situation.now)
+    if frame is not None and frame.kind == "agent":
+        return f"it is asked again, as '{question_id(machine.state, part, visited.address)}'"
+    if _was_answered(visited.node, visited.record):
+        return "it has been answered already, with another result"
+    if not _by_agent(visited.node):
+        return "the server carries it out itself"
+    return f"it is {visited.record.status}"
+
+
+def _step_meant(machine: Machine, part: Part, step_id: str) -> Visited | None:
+    for address in part.meant(step_id):
+        visited = block_at(machine, address)
+        if visited is not None:
+            return visited
+    return None
+
+
+def _last_answered(machine: Machine, part: Part) -> Visited | None:
+    """The step that the agent of the part answered last, where nothing is asked of it now."""
+    if situation_of(machine, part=part, now=machine.state.changed_at).duties.questions:
+        return None
+    inside = [it for it in blocks_of(machine) if it.address != part.address and part.covers(it.address)]
+    others = {it.address for it in inside if it.node.for_each is not None and it.node.for_each.agent}
+    own = [it for it in inside if outermost(it.address, others) is None]
+    if (itself := block_at(machine, part.address)) is not None:
+        own.append(itself)
+    answered = [it for it in own if _was_answered(it.node, it.record)]
+    return max(reversed(answered), key=lambda it: it.record.completed_at or 0.0, default=None)
+
+
+# What the result amounts to
+
+
+def understood(asked: Asked, result: Any) -> Value:
+    """What the result means to the step. Text that is JSON of an object is that object where it names the
+    main field and fits, and wherever the text itself does not fit: then what is wrong is inside of it."""
+    schema, main = asked.question.result_schema, asked.question.main_field
+    taken = asked.step.understood(asked.inputs, _taken(asked.question, result))
+    if isinstance(result, str) and isinstance(parsed := _read(result), dict):
+        meant = asked.step.understood(asked.inputs, _taken(asked.question, parsed))
+        if (main in parsed and fits(meant, schema)) or not fits(taken, schema):
+            return meant
+    return taken
+
+
+def _read(text: str) -> Value:
+    try:
+        return from_json(text)
+    except ValueError:
+        return text
+
+
+def _taken(question: Question, result: Any) -> Value:
+    """The result as the object that the schema describes: JSON text is read, and a bare value is taken
+    as the main field."""
+    main = question.main_field
+    if isinstance(result, str):
+        parsed = _read(result)
+        if main is None:
+            return parsed if isinstance(parsed, dict | list) else result  # "1.10" is a text
+        if not fits(result, _field(question, main)) and fits(parsed, _field(question, main)):
+            return {main: parsed}
+        return {main: result}
+    if main is None or (isinstance(result, dict) and not _is_bare_object(question, main, result)):
+        return result
+    if isinstance(result, int | float) and not isinstance(result, bool):
+        # "Answer with the number of your choice": a number for a text is the text of the number.
+        as_text = to_text(result)
+        if not fits(result, _field(question, main)) and fits(as_text, _field(question, main)):
+            return {main: as_text}
+    return {main: result}
+
+
+def _field(question: Question, name: str) -> dict[str, Any]:
+    field: dict[str, Any] = question.result_schema.get("properties", {}).get(name, {})
+    return field
+
+
+def _is_bare_object(question: Question, main: str, result: dict[str, Value]) -> bool:
+    """Whether an object is meant as the main field itself and not as the whole result."""
+    return main not in result and _field(question, main).get("type") == "object"
+
+
+# Steps and their questions
+
+
+def question_at(machine: Machine, registry: StepRegistry, address: str) -> Question:
+    """What is asked at the address of an open question."""
+    return _asked(machine, registry, address).question
+
+
+def _asked(machine: Machine, registry: StepRegistry, address: str) -> Asked:
+    visited = block_at(machine, address)
+    assert visited is not None
+    frame = machine.state.frames.get(address)
+    if frame is not None and frame.cut_off:
+        return cut_off(visited)
+    return _asked_at(visited, registry)
+
+
+def _asked_at(visited: Visited, registry: StepRegistry) -> Asked:
+    do = visited.node.do
+    assert isinstance(do, Do)
+    step = registry.get(do.step)
+    try:
+        inputs = step.Inputs.model_validate(visited.record.inputs)
+    except ValidationError as error:
+        return unaskable(visited, step, error)
+    return Asked(step, inputs, step.ask(inputs))
+
+
+def _as_action(address: str, question: Question, brief: bool = False) -> dict[str, Value]:
+    action: dict[str, Value] = {
+        "step_id": address,
+        "type": question.type,
+        "instructions": question.instructions,
+        "parameters": question.parameters,
+    }
+    return action if brief and question.says_result else {**action, "result_schema": question.result_schema}
+
+
+def _of_task(machine: Machine, part: Part, address: str) -> dict[str, Value]:
+    """Which task of the part a question belongs to, where nobody else drives that task."""
+    names = address.split("/")
+    for end in reversed(range(2, len(names))):
+        item = "/".join(names[:end])
+        if item == part.address or not part.covers(item):
+            break
+        visited = block_at(machine, item)
+        if visited is not None and is_task(visited.node):
+            return {"workflow_id": task_of(machine.state, item).id, "task": task_title(visited.node.do)}
+    return {}
+
+
+def _by_agent(node: Node) -> bool:
+    return isinstance(node.do, Do) and node.do.by == "agent"
+
+
+def _was_answered(node: Node, record: Record) -> bool:
+    return _by_agent(node) and record.status == "completed"

@@ -1,0 +1,488 @@
+"""The answer that an agent gets about a run or a task: one shape, whatever was asked, with absent parts left
+out.
+
+    {"workflow_id": "wf_7f3a", "status": "pending_action", "action": {…}, "progress": {"done": 3, "total": 9},
+     "next": "submit_result(workflow_id='wf_7f3a', step_id='approve', result=…)"}
+
+Only reads the run. Where a fault stands in a file is told by whoever has the file (`place`).
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from workflows_mcp.answers.actions import actions_of
+from workflows_mcp.answers.previews import Cut, Reader, cut, reader, shortened, within
+from workflows_mcp.answers.run_view import Situation, situation_of
+from workflows_mcp.answers.state import run_state
+from workflows_mcp.answers.targets import Part, block_at, whole_run
+from workflows_mcp.answers.vocabulary import CORE, Vocabulary
+from workflows_mcp.answers.why import why
+from workflows_mcp.errors import Place
+from workflows_mcp.limits import Limits
+from workflows_mcp.machine.machine import Machine
+from workflows_mcp.machine.names import outputs_of
+from workflows_mcp.machine.rules import failed, handler_of
+from workflows_mcp.machine.state import TERMINAL, Fault, Record, Scope
+from workflows_mcp.plan.model import Branch, Each, Graph, Jump, Leave, Node, Return, Steps, While
+from workflows_mcp.steps.registry import StepRegistry
+from workflows_mcp.values import Value
+
+# ----------------------------------------------------------------------------------------------------
+# How far a workflow is: steps that are done, how many there are, and where its loops are.
+#
+#     {"done": 3, "total": 9}
+#     {"done": 2, "failed": 1, "total": 4}
+#     {"done": 5, "total": 8, "loop": "item 2 of 3 of 'each', round 1 of at most 5 of 'fix'"}
+#
+# A step counts once, however often a loop repeats it. In a sequence nobody knows which branches will be
+# taken, so its total is what has been done and the longest way that is left; it is exact at the end. What
+# failed, and what was ended from outside, is not done.
+
+
+def progress_of(machine: Machine, scope: Scope, *, ended: bool, address: str = "") -> dict[str, Value]:
+    """`address`: of a step under way inside of the scope, as seen from it."""
+    body = machine.plan_named(scope.workflow).body
+    ended_records = [record for record in scope.records.values() if record.status in TERMINAL]
+    wrong = sum(failed(record) and not _was_stopped(record) for record in ended_records)
+    said: dict[str, Value] = {"done": sum(_is_done(scope, name) for name in scope.records)}
+    if wrong:
+        said["failed"] = wrong
+    if isinstance(body, Steps):
+        said["total"] = int(str(said["done"])) + _left(body.nodes, scope, ended)
+    else:
+        said["total"] = len(body.nodes)
+    if not ended and (loops := ", ".join(_loops(machine, scope, address))):
+        said["loop"] = loops
+    return said
+
+
+def _is_done(scope: Scope, name: str) -> bool:
+    """Whether a step has ended, in this round or an earlier one."""
+    record = scope.records[name]
+    return (record.status in TERMINAL and not failed(record)) or scope.rounds.get(name, 1) > 1
+
+
+def _was_stopped(record: Record) -> bool:
+    """Whether it was ended from outside: a block that fails by itself has a reason of its own."""
+    return record.status == "failed" and record.fault is None
+
+
+def _left(nodes: tuple[Node, ...], scope: Scope, ended: bool) -> int:
+    """The steps that are not done on the longest way ahead; of a run that has ended, from where it failed."""
+    left = [0] * (len(nodes) + 1)
+    for index in reversed(range(len(nodes))):
+        name = nodes[index].id
+        own = 0 if name in scope.records and _is_done(scope, name) else 1
+        left[index] = own + max((left[it] for it in followers(nodes, index)), default=0)
+    begins = [
+        index
+        for index, node in enumerate(nodes)
+        if (record := scope.records.get(node.id)) is not None
+        and (failed(record) if ended else record.status not in TERMINAL)
+    ]
+    return max((left[index] for index in begins), default=0)
+
+
+def followers(nodes: tuple[Node, ...], index: int) -> set[int]:
+    """The steps that can come next, each further down the list: behind a loop, where its head is next."""
+    node = nodes[index]
+    usual = index + 1 if node.goes_to < 0 else node.goes_to
+    match node.do:
+        case Return():
+            found: tuple[int, ...] = ()
+        case Branch(otherwise=otherwise):
+            found = (index + 1, otherwise, usual)
+        case While(otherwise=otherwise) | Each(otherwise=otherwise):
+            found = (index + 1, otherwise)
+        case Leave(target=target):
+            found = (target,)
+        case Jump(target=target):
+            found = (target, usual)
+        case _:
+            found = (usual,)
+    return {it for target in found if (it := _behind(nodes, index, target)) > index}
+
+
+def _behind(nodes: tuple[Node, ...], index: int, target: int) -> int:
+    if target > index:
+        return target
+    head = nodes[target].do
+    return head.otherwise if isinstance(head, While | Each) else target
+
+
+def _loops(machine: Machine, scope: Scope, address: str) -> Iterator[str]:
+    """Which round of which loop a step is in, the outermost first."""
+    inside: Scope | None = scope
+    for name in (*(address.split("/") if address else ()), ""):
+        if inside is None:
+            return
+        if inside.each is None:
+            for head, loop in inside.loops.items():
+                node = next(it for it in machine.plan_named(inside.workflow).body.nodes if it.id == head)
+                yield _loop(node, loop.count, loop.items)
+        record = inside.records.get(name)
+        below = record.scope if record is not None else None
+        if below is not None and below.each is not None:
+            yield _items(name, below)
+        inside = below
+
+
+def _items(name: str, scope: Scope) -> str:
+    ended = [record for record in scope.records.values() if record.status in TERMINAL]
+    wrong = sum(failed(record) for record in ended)
+    said = f"{len(ended) - wrong} of {len(scope.each or ())} items of '{name}' done"
+    return f"{said}, {wrong} failed" if wrong else said
+
+
+def _loop(node: Node, count: int, items: list[Value] | None) -> str:
+    if items is not None:
+        return f"item {count} of {len(items)} of '{node.id}'"
+    most = node.do.most if isinstance(node.do, While) else None
+    return f"round {count}{f' of at most {most}' if isinstance(most, int) else ''} of '{node.id}'"
+
+
+# ----------------------------------------------------------------------------------------------------
+# What happens next with a run or a task: the call that moves it on, and the steps that follow.
+#
+# submit_result(workflow_id='wf_1', step_id='approve', result=…)
+# get_workflow_status(workflow_id='wf_1') waits for it; then 'deploy' if ${inputs.publish}, 'notify'
+# control_workflow(workflow_id='wf_1', action='retry') re-runs only what failed
+
+
+_NAMED = 3
+
+_FORKS = 6
+
+_CONDITION_CHARS = 80
+
+NOTHING_LEFT = "nothing: reply with the status"
+
+"""For the agent of a task that has ended."""
+
+HANDED_OUT = ("parallel_tasks", "foreach")
+
+"""Actions that are done by sub-agents."""
+
+
+@dataclass(frozen=True, slots=True)
+class Redo:
+    """What of a run that has ended can be done again."""
+
+    can_retry: bool
+    steps: tuple[str, ...]
+    """Those that it can be forked from."""
+
+
+def next_call(
+    situation: Situation,
+    actions: list[dict[str, Value]],
+    redo: Redo | None = None,
+    words: Vocabulary = CORE,
+) -> str:
+    """The exact call that moves a run or a task on."""
+    workflow_id = situation.part.id
+    status = f"get_workflow_status(workflow_id='{workflow_id}')"
+    if situation.has_ended:
+        return _after_the_end(situation, redo)
+    if situation.machine.state.parked is not None:
+        return f"control_workflow(workflow_id='{situation.part.run_id}', action='resume')"
+    if not actions:
+        return f"{status} waits for it"
+    if actions[0]["type"] in HANDED_OUT:
+        return f"when the sub-agents have ended: {status}"
+    call = words.submit_call(workflow_id, str(actions[0]["step_id"]))
+    return f"{call}, and so for each of more_actions" if len(actions) > 1 else call
+
+
+def _after_the_end(situation: Situation, redo: Redo | None) -> str:
+    if situation.task is not None:
+        return NOTHING_LEFT + (" and the error" * (situation.status == "failed"))
+    run_id = situation.part.id
+    control = f"control_workflow(workflow_id='{run_id}', action="
+    if situation.status == "completed":
+        details = f"get_workflow_state(workflow_id='{run_id}') has the details"
+        return f"nothing; {details}; {control}'fork', step_id=…) redoes a step"
+    if situation.status == "cancelled":
+        return f"{control}'retry') continues where it was cancelled"
+    ways = [f"{control}'retry') re-runs only what failed"] if redo is None or redo.can_retry else []
+    if redo is not None and redo.steps:
+        steps = ", ".join(f"'{it}'" for it in redo.steps[-_FORKS:])
+        ways.append(f"{control}'fork', step_id=…) redoes a step and what follows: {steps}")
+    return "; ".join(ways) or "fix the workflow or its inputs, and start it again"
+
+
+def steps_that_follow(situation: Situation) -> str:
+    """Those behind what is under way, with what decides whether they are reached; empty where none are."""
+    scope = situation.scope
+    if scope is None or situation.has_ended:
+        return ""
+    body = situation.machine.plan_named(scope.workflow).body
+    found = _in_graph(body, scope) if isinstance(body, Graph) else _in_sequence(body, scope)
+    more = len(found) - _NAMED
+    return ", ".join(found[:_NAMED]) + (f" and {more} more" if more > 0 else "")
+
+
+def _in_graph(body: Graph, scope: Scope) -> list[str]:
+    nodes = body.nodes
+
+    def is_open(node: Node) -> bool:
+        record = scope.records.get(node.id)
+        return record is None or record.status == "pending"
+
+    under_way = {index for index, node in enumerate(nodes) if not is_open(node) and not _over(scope, node)}
+    return [
+        _with_condition(node)
+        for node in nodes
+        if is_open(node) and any(need.node in under_way for need in node.needs)
+    ]
+
+
+def _in_sequence(body: Steps, scope: Scope) -> list[str]:
+    nodes = body.nodes
+    found: list[str] = []
+    for index, node in enumerate(nodes):
+        if node.id in scope.records and not _over(scope, node):
+            ahead = sorted(it for it in followers(nodes, index) if it < len(nodes))
+            found += [_with_condition(nodes[it]) for it in ahead]
+    return list(dict.fromkeys(found))
+
+
+def _over(scope: Scope, node: Node) -> bool:
+    record = scope.records.get(node.id)
+    return record is not None and record.status in TERMINAL
+
+
+def _with_condition(node: Node) -> str:
+    condition = node.condition
+    match node.do:
+        case Branch(test=test) | While(test=test):
+            condition = test
+    if not condition:
+        return f"'{node.id}'"
+    return f"'{node.id}' if {shortened(' '.join(condition.split()), _CONDITION_CHARS)}"
+
+
+__all__ = ["answer_about", "error_view", "run_answer", "run_state"]
+
+
+MESSAGE_CHARS = 2000
+
+PRINTED_CHARS = 500
+
+"""How much of what a failed block printed last is part of the error."""
+
+STATE_SHARE = 8
+
+"""Beside the value that a workflow returns, its state is cut so many times earlier."""
+
+
+FindPlace = Callable[[Fault], Place | None]
+
+Detail = Literal["step", "status", "all"]
+
+"""How much an answer says. `step`: what an agent needs that drives the run; `status`: also what it is and
+why it waits; `all`: also schemas that the instructions make needless, and the final state, for programs."""
+
+
+def run_answer(
+    machine: Machine,
+    registry: StepRegistry,
+    limits: Limits,
+    *,
+    place: FindPlace,
+    now: float | None = None,
+) -> dict[str, Any]:
+    situation = situation_of(machine, now=time.time() if now is None else now, limits=limits)
+    return answer_about(situation, registry, limits, place=place)
+
+
+def answer_about(
+    situation: Situation,
+    registry: StepRegistry,
+    limits: Limits,
+    *,
+    place: FindPlace,
+    at_work: bool = False,
+    detail: Detail = "all",
+    with_result: bool | None = None,
+    redo: Redo | None = None,
+    words: Vocabulary = CORE,
+) -> dict[str, Any]:
+    """`at_work`: also the action of tasks at which sub-agents are at work, for an agent that has lost it.
+    `with_result`: what came of it, if it has ended; not for the agent of a task, which has it."""
+    actions = actions_of(situation, registry, at_work=at_work, brief=detail != "all")
+    if with_result is None:
+        with_result = situation.task is None or detail == "all"
+    return within(
+        limits, lambda how: _answer(situation, actions, how, place, detail, with_result, redo, words)
+    )
+
+
+def over_answer(workflow_id: str, message: str) -> dict[str, Any]:
+    """About a task whose step is being carried out anew: there is nothing left of it, and nothing to do."""
+    return {"workflow_id": workflow_id, "status": "completed", "why": message, "next": NOTHING_LEFT}
+
+
+def _answer(
+    situation: Situation,
+    actions: list[dict[str, Value]],
+    how: Cut,
+    place: FindPlace,
+    detail: Detail,
+    with_result: bool,
+    redo: Redo | None,
+    words: Vocabulary,
+) -> dict[str, Any]:
+    read = reader(situation.part.id)
+    answer: dict[str, Any] = {"workflow_id": situation.part.id}
+    if detail != "step":
+        answer["workflow"] = situation.workflow
+    answer["status"] = situation.status
+    if messages := situation.messages:
+        answer["messages"] = cut(messages, ("messages",), how, read)
+    left_out = 0
+    if actions:
+        first, *more = [shortened_action(action, how, read) for action in actions[: how.items + 1]]
+        answer["action"] = first
+        if more:
+            answer["more_actions"] = more
+        left_out = len(actions) - 1 - len(more)
+    scope = situation.scope
+    if scope is not None and (detail != "step" or not (actions or situation.task)):
+        answer["progress"] = progress_of(
+            situation.machine, scope, ended=situation.has_ended, address=_under_way(situation)
+        )
+    if not situation.has_ended:
+        reasons = []
+        if detail == "all" or not actions:
+            reasons.append(why(situation))
+        elif detail == "status" and (beside := why(situation, brief=True)):
+            reasons.append(beside)
+        if left_out:
+            reasons.append(f"{left_out} more actions are shown when these have been answered")
+        if reasons:
+            answer["why"] = "; ".join(reasons)
+    elif situation.task is not None and situation.task.record.status == "skipped":
+        answer["why"] = f"skipped: {situation.task.record.message}"
+    if situation.has_ended:
+        if with_result:
+            answer |= _given(situation, how, read, with_state=detail == "all")
+        if (
+            scope is not None
+            and situation.status == "completed"
+            and (tolerated := failed_blocks(situation.machine, scope))
+        ):
+            answer["failed_blocks"] = cut(tolerated, ("failed_blocks",), how, read)
+        error = error_view(situation.machine, place, situation.part)
+        if error is not None:
+            answer["error"] = error
+    answer["next"] = next_call(situation, actions, redo, words)
+    handed_out = bool(actions) and actions[0]["type"] in HANDED_OUT
+    if detail != "step" and not handed_out and (following := steps_that_follow(situation)):
+        answer["next"] += f"; then {following}"
+    return answer
+
+
+def _under_way(situation: Situation) -> str:
+    """The step that its agent, or else the server, is at, as seen from the part."""
+    duties = situation.duties
+    addresses = [address for address, _ in duties.questions] + [it.address for it in duties.delegations]
+    addresses += [address for address, _ in situation.under_way()]
+    prefix = f"{situation.part.address}/" if situation.part.address else ""
+    return next((it[len(prefix) :] for it in addresses if it.startswith(prefix)), "")
+
+
+def _given(situation: Situation, how: Cut, read: Reader, *, with_state: bool) -> dict[str, Value]:
+    """What came of it: the value that a sequence returned and the state that it left, or outputs."""
+    completed = situation.status == "completed"
+    scope, state = situation.scope, situation.machine.state
+    if situation.is_sequence and scope is not None:
+        if not completed:
+            return {}
+        given: dict[str, Value] = {}
+        if scope.result is not None or with_state:
+            given["result"] = cut(scope.result, ("result",), how, read)
+        if situation.task is None and with_state:
+            shown = how if scope.result is None else Cut(how.characters // STATE_SHARE, how.items)
+            fields = scope.state if situation.fields is None else situation.fields.flat
+            given["state"] = cut(fields, ("state",) if situation.fields is None else (), shown, read)
+        return given
+    outputs = state.outputs if situation.task is None else outputs_of(situation.task.record)
+    return {"outputs": cut(outputs, ("outputs",), how, read)} if outputs or completed else {}
+
+
+def failed_blocks(machine: Machine, scope: Scope) -> list[Value]:
+    """The blocks of a workflow that failed, and whose failure was handled: by whom, and why they failed."""
+    plan = machine.plan_named(scope.workflow)
+    found: list[Value] = []
+    for node in plan.body.nodes:
+        record = scope.records.get(node.id)
+        if record is None or not failed(record):
+            continue
+        by = handler_of(plan, node, record)
+        said: dict[str, Value] = {"block": node.id}
+        if by:
+            said["tolerated_by"] = by
+        if record.message:
+            said["message"] = shortened(record.message, PRINTED_CHARS)
+        found.append(said)
+    return found
+
+
+def error_view(machine: Machine, place: FindPlace, part: Part | None = None) -> dict[str, Value] | None:
+    """Why the run or the task failed: what happened, in which block, where that stands, and what it printed
+    last."""
+    part = part or whole_run(machine.state.run_id)
+    fault = _fault_of(machine, part)
+    if fault is None or (fault.code == "cancelled" and fault.message == "cancelled"):
+        return None
+    error: dict[str, Value] = {"code": fault.code, "message": shortened(fault.message, MESSAGE_CHARS)}
+    if fault.address:
+        error["block"] = part.step_id(fault.address) if part.covers(fault.address) else fault.address
+    where = place(fault)
+    if where is not None:
+        error["place"] = str(where)
+        if where.text.strip():
+            error["line"] = where.excerpt()[0].strip()
+    if fault.hint:
+        error["hint"] = fault.hint
+    printed = _printed(machine, fault.address)
+    if printed:
+        error["printed"] = printed
+    return error
+
+
+def _fault_of(machine: Machine, part: Part) -> Fault | None:
+    visited = None if part.is_run else block_at(machine, part.address)
+    if visited is None:
+        return machine.state.fault
+    record = visited.record
+    if record.fault is not None or not failed(record):
+        return record.fault
+    code = "cancelled" if machine.state.status == "cancelled" else "block_failed"
+    return Fault(code, record.message or "no reason was given", address=part.address)
+
+
+def _printed(machine: Machine, address: str) -> str:
+    visited = block_at(machine, address) if address else None
+    if visited is None:
+        return ""
+    for stream in ("stderr", "stdout"):
+        text = visited.record.outputs.get(stream)
+        if isinstance(text, str) and text.strip():
+            text = text.rstrip()
+            return text if len(text) <= PRINTED_CHARS else "…" + text[-PRINTED_CHARS:]
+    return ""
+
+
+def shortened_action(action: dict[str, Value], how: Cut, read: Reader) -> dict[str, Value]:
+    """An action with long texts cut; the schema of its result stays whole."""
+    path = ("actions", action["step_id"])
+    short = dict(action)
+    for part in ("instructions", "parameters"):
+        short[part] = cut(action[part], (*path, part), how, read)
+    return short

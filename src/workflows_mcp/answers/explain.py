@@ -1,0 +1,363 @@
+"""What a workflow will do, before it is run: its steps with what decides whether they are reached, what they
+read, who carries them out, and as much as can be said of how many sub-agents and how long it takes.
+
+Nothing is guessed: what only a run can tell is said to be unknown, and why. Evaluates expressions over the
+inputs, so it belongs beside the event loop.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from typing import Any
+
+from workflows_mcp.answers.info import type_name
+from workflows_mcp.answers.previews import Cut, cut, shortened, within
+from workflows_mcp.errors import RequestError
+from workflows_mcp.limits import Limits
+from workflows_mcp.machine.names import Names
+from workflows_mcp.machine.program import MisplacedError, compile_value, program_of
+from workflows_mcp.machine.reactive import initial_state
+from workflows_mcp.machine.reactive_state import Home, mentioned
+from workflows_mcp.machine.state import Scope
+from workflows_mcp.plan.calls import fixed_name
+from workflows_mcp.plan.layout import LAYOUTS
+from workflows_mcp.plan.model import (
+    Branch,
+    Bundle,
+    Call,
+    Do,
+    Each,
+    Graph,
+    Node,
+    Plan,
+    UpdateState,
+    Wait,
+    While,
+)
+from workflows_mcp.plan.references import LANGUAGES, ReferenceReader
+from workflows_mcp.steps.registry import StepRegistry
+from workflows_mcp.values import Value, did_you_mean
+
+# ----------------------------------------------------------------------------------------------------
+# What a field of a reactive state follows from, and what follows from it. Read off the plan alone.
+#
+# Dependencies(plan).of("valid_files")
+# # direct_deps ["raw.git_files"], all_deps ["raw.git_files"], dependents ["computed.file_batches", …]
+
+
+PARTS = ("raw", "state", "computed", "inputs", "config")
+
+
+class Dependencies:
+    def __init__(self, plan: Plan) -> None:
+        self._plan = plan
+        language = LANGUAGES[plan.dialect]
+        self._direct: dict[str, list[str]] = {}
+        for name, spec in plan.computed.items():
+            paths = [*spec.sources, *(".".join(map(str, path)) for path in mentioned(spec, language))]
+            if spec.static:
+                paths = []
+            self._direct[f"computed.{name}"] = _once(self.spelt(path) for path in paths)
+
+    def spelt(self, path: str) -> str:
+        """A path with the part that its field is in: `files` is `raw.files`, or `computed.files`."""
+        head = path.partition(".")[0]
+        if head in PARTS:
+            return path
+        plan = self._plan
+        if head in plan.computed:
+            return f"computed.{path}"
+        for part in ("raw", "state"):
+            if head in plan.initial_state.get(part, {}) or (part == "raw" and head in plan.raw_types):
+                return f"{part}.{path}"
+        if head in plan.inputs:
+            return f"inputs.{path}"
+        return f"config.{path}" if head in plan.config else f"raw.{path}"
+
+    def of(self, field: str) -> dict[str, Value]:
+        """Raises RequestError, with what there is, where there is no such field."""
+        spelt = self.spelt(field.strip())
+        if not self._is_known(spelt):
+            known = [*self._plan.computed, *self._plan.known, *self._plan.inputs]
+            raise RequestError(
+                f"the workflow '{self._plan.name}' has no field '{field}'",
+                hint=did_you_mean(field.rpartition(".")[2], known, what="its fields are"),
+                code="invalid_path",
+            )
+        return {
+            "direct_deps": self._direct.get(spelt, []),
+            "all_deps": self.behind(spelt),
+            "dependents": self._dependents(spelt),
+        }
+
+    def behind(self, spelt: str) -> list[str]:
+        """All that a field follows from, the nearest first."""
+        found: list[str] = []
+        waiting = list(self._direct.get(_field(spelt), []))
+        while waiting:
+            path = waiting.pop(0)
+            if path not in found:
+                found.append(path)
+                waiting += self._direct.get(_field(path), [])
+        return found
+
+    def _dependents(self, spelt: str) -> list[str]:
+        """All that changes, or may change, when it does."""
+        found = [spelt]
+        for _ in self._direct:
+            more = [
+                name
+                for name, paths in self._direct.items()
+                if name not in found and any(_meet(path, it) for path in paths for it in found)
+            ]
+            if not more:
+                break
+            found += more
+        return found[1:]
+
+    def _is_known(self, spelt: str) -> bool:
+        part, _, rest = spelt.partition(".")
+        name, plan = rest.partition(".")[0], self._plan
+        if part == "computed":
+            return name in plan.computed
+        if part == "inputs":
+            return name in plan.inputs
+        if part == "config":
+            return name in plan.config
+        declared = {*plan.known, *plan.raw_types, *plan.initial_state.get(part, {})} - set(plan.computed)
+        return name in declared or (part == "raw" and name in plan.inputs)
+
+
+def _field(path: str) -> str:
+    """The field that a path leads into: raw.results.total is in raw.results."""
+    return ".".join(path.split(".")[:2])
+
+
+def _meet(one: str, other: str) -> bool:
+    """Whether one path is the other, or leads through it."""
+    return one == other or one.startswith(f"{other}.") or other.startswith(f"{one}.")
+
+
+def _once(paths: Iterable[str]) -> list[str]:
+    return list(dict.fromkeys(paths))
+
+
+REACTIVE = "reactive"
+
+_STEPS = 300
+
+_DEPTH = 5
+
+_CHARACTERS = 200
+
+_QUESTIONS = ("UserInput", "UserPrompt", "Prompt")
+
+_TOOL = "MCPCall"
+
+
+Inside = tuple[str, Plan, Node]
+
+"""A step with all that leads to it, and the workflow that it is in."""
+
+
+def explained(
+    bundle: Bundle, registry: StepRegistry, limits: Limits, inputs: dict[str, Value] | None
+) -> dict[str, Any]:
+    """`inputs` are complete, or None where required ones are missing."""
+    main = bundle.plans[bundle.main]
+    every = list(_every_step(bundle, main, "", ()))
+    steps = [_step(bundle, it, registry, limits, inputs) for it in every[:_STEPS]]
+    answer: dict[str, Any] = {
+        "steps": steps,
+        "estimated_duration": _duration([node for _, _, node in every]),
+        "required_tools": _tools([node for _, _, node in every]),
+    }
+    if len(every) > _STEPS:
+        answer["more_steps"] = len(every) - _STEPS
+    return within(limits, lambda how: _cut(answer, how))
+
+
+def _cut(answer: dict[str, Any], how: Cut) -> dict[str, Any]:
+    return {name: cut(value, (), how, lambda *_: "the definition itself") for name, value in answer.items()}
+
+
+def _every_step(bundle: Bundle, plan: Plan, prefix: str, around: tuple[str, ...]) -> Iterator[Inside]:
+    """The steps of a workflow, each followed by those of what it calls."""
+    for node in plan.body.nodes:
+        yield prefix + node.id, plan, node
+        called = bundle.every_plan.get(fixed_name(node.do) or "")
+        if called is not None and called.name not in around and len(around) < _DEPTH:
+            yield from _every_step(bundle, called, f"{prefix}{node.id}/", (*around, called.name))
+
+
+def _step(
+    bundle: Bundle, inside: Inside, registry: StepRegistry, limits: Limits, inputs: dict[str, Value] | None
+) -> dict[str, Value]:
+    step_id, plan, node = inside
+    kind = type_name(node.do, plan.dialect, registry)
+    if node.for_each is not None and node.for_each.agent:
+        kind = "parallel_foreach" if plan.dialect == REACTIVE else "foreach"
+    said: dict[str, Value] = {"step_id": step_id, "type": kind}
+    if isinstance(node.do, Do):
+        said["by"] = node.do.by
+    if isinstance(node.do, Do) and (command := node.do.inputs.get("command")):
+        said["command"] = _short(command)
+    if conditions := _conditions(plan, node):
+        said["conditions"] = conditions
+    if node.for_each is not None and node.for_each.agent:
+        is_main = plan.name == bundle.main
+        said["estimated_sub_agents"] = _sub_agents(plan, node, limits, inputs if is_main else None)
+    if dependencies := _dependencies(plan, node):
+        said["dependencies"] = dependencies
+    return said
+
+
+def _conditions(plan: Plan, node: Node) -> list[Value]:
+    """What must hold for a step to be carried out, the outermost first."""
+    found: list[Value] = []
+    for other in plan.body.nodes:
+        length = len(other.at)
+        if other is node or node.at[:length] != other.at or len(node.at) <= length:
+            continue
+        match other.do:
+            case Branch(test=test) if node.at[length] in ("else", "otherwise"):
+                found.append(f"not ({_short(test)})")
+            case Branch(test=test):
+                found.append(_short(test))
+            case While(test=test):
+                found.append(f"while {_short(test)}")
+            case Each(items=items):
+                found.append(f"for each item of {_short(items)}")
+            case Call(leads_on=True):
+                found.append(f"'{other.id}' has completed")
+    if plan.on_failure >= 0 and node in plan.body.nodes[plan.on_failure :]:
+        found.append("the workflow has failed")
+    own = node.condition or (node.for_each.condition if node.for_each is not None else None)
+    if own:
+        found.append(_short(own))
+    match node.do:
+        case Branch(test=test) | While(test=test):
+            found.append(_short(test))
+    return found
+
+
+def _dependencies(plan: Plan, node: Node) -> list[Value]:
+    """The blocks that a block waits for; of a step in a sequence, the fields that it reads."""
+    if isinstance(plan.body, Graph):
+        return [
+            plan.body.nodes[need.node].id + (" (required: false)" * (not need.required))
+            for need in node.needs
+        ]
+    reader = ReferenceReader(LANGUAGES[plan.dialect])
+    paths = [use.reference.path for use in reader.in_node(node, LAYOUTS[plan.dialect])]
+    if plan.dialect != REACTIVE:
+        fields = (path for path in paths if path[0] in ("state", "inputs") and len(path) > 1)
+        return list(dict.fromkeys(f"{path[0]}.{path[1]}" for path in fields))
+    known = {*plan.computed, *plan.known, *plan.inputs, *plan.config}
+    dependencies = Dependencies(plan)
+    found: list[Value] = []
+    for path in paths:
+        if path[0] in ("raw", "state", "computed", "inputs", "config") and len(path) > 1:
+            found.append(f"{path[0]}.{path[1]}")
+        elif path[0] in known:
+            found.append(dependencies.spelt(str(path[0])))
+    return list(dict.fromkeys(found))
+
+
+# How many, how long, with what
+
+
+def _sub_agents(plan: Plan, node: Node, limits: Limits, inputs: dict[str, Value] | None) -> Value:
+    assert node.for_each is not None
+    items = node.for_each.items
+    if isinstance(items, list | dict) and not _is_dynamic(plan, items):
+        return len(items)
+    expression = _short(items)
+    if plan.dialect != REACTIVE or inputs is None:
+        return f"unknown: as many as {expression} has items when the step is reached"
+    written = _written_by_steps(plan, _behind(plan, node))
+    if written:
+        steps = ", ".join(f"'{it}'" for it in written[:3])
+        return f"unknown: {expression} depends on what {steps} will have written by then"
+    try:
+        found = _evaluated(plan, items, limits, inputs)
+    except MisplacedError as error:
+        return f"unknown: {expression} cannot be computed from the inputs: {error.cause.message}"
+    return len(found) if isinstance(found, list | dict) else f"unknown: {expression} is no list"
+
+
+def _is_dynamic(plan: Plan, value: Value) -> bool:
+    language = LANGUAGES[plan.dialect]
+    if isinstance(value, str):
+        return language.is_dynamic(value)
+    if isinstance(value, dict | list):
+        return any(_is_dynamic(plan, it) for it in (value.values() if isinstance(value, dict) else value))
+    return False
+
+
+def _behind(plan: Plan, node: Node) -> set[str]:
+    """All fields that the items of a step follow from."""
+    assert node.for_each is not None
+    reader = ReferenceReader(LANGUAGES[plan.dialect])
+    dependencies = Dependencies(plan)
+    found: set[str] = set()
+    for use in reader.in_value(node.for_each.items, ()):
+        spelt = dependencies.spelt(".".join(map(str, use.reference.path[:2])))
+        found |= {spelt, *dependencies.behind(spelt)}
+    return {".".join(path.split(".")[:2]) for path in found}
+
+
+def _written_by_steps(plan: Plan, fields: set[str]) -> list[str]:
+    """The steps that write any of these fields, or of which nobody can say what they write."""
+    found: list[str] = []
+    for other in (plan, *(task for task in plan.tasks if task.shares_state)):
+        for node in other.body.nodes:
+            own = node.do.changes if isinstance(node.do, UpdateState) else ()
+            for change in (*own, *node.changes, *node.error_changes):
+                keys = change.path[:2]
+                fixed = len(keys) == 2 and not _is_dynamic(plan, keys[1])
+                if not fixed or f"{keys[0]}.{keys[1]}" in fields:
+                    found.append(node.id)
+                    break
+    return found
+
+
+def _evaluated(plan: Plan, value: Value, limits: Limits, inputs: dict[str, Value]) -> Value:
+    program = program_of(plan)
+    scope = Scope(plan.name, inputs, state=initial_state(program, inputs, 0.0, "", limits))
+    hidden = {"__now__": 0.0, "__seed__": "", "__limits__": limits}
+    names = Names(Home(scope, program, limits), inputs, {}, hidden, list, plan.known)
+    return compile_value(value, program.language, ("items",))(names)
+
+
+def _duration(nodes: list[Node]) -> str:
+    asked = [node.do for node in nodes if isinstance(node.do, Do) and node.do.by == "agent"]
+    run = [node.do for node in nodes if isinstance(node.do, Do) and node.do.by == "server"]
+    waits = [node.do.seconds for node in nodes if isinstance(node.do, Wait)]
+    questions = sum(do.step in _QUESTIONS for do in asked)
+    known = [
+        f"{number} {what}"
+        for number, what in (
+            (questions, "questions to the user"),
+            (len(asked) - questions, "steps of the agent"),
+            (len(run), "steps of the server"),
+            (len(waits), "waits"),
+            (sum(node.for_each is not None for node in nodes), "steps for many items"),
+        )
+        if number
+    ]
+    if not known:
+        return "less than a second: nothing is run and nothing is asked"
+    if len(waits) == len(nodes) and all(isinstance(it, int | float) for it in waits):
+        return f"{sum(waits):g} s"
+    return f"unknown: it depends on {', '.join(known)}, and on how often loops go round"
+
+
+def _tools(nodes: list[Node]) -> list[str]:
+    """The MCP tools that are called, each once."""
+    calls = (node.do for node in nodes if isinstance(node.do, Do) and node.do.step == _TOOL)
+    return list(dict.fromkeys(str(do.inputs.get("tool", "")) for do in calls))
+
+
+def _short(value: Value) -> str:
+    return shortened(str(value).strip(), _CHARACTERS)

@@ -1,0 +1,226 @@
+"""Checkpoints: the positions in the journal of a run that it can be gone on from.
+
+    chk_wf_7f3a_12       automatic: after 12 events another wave of the workflow had ended
+    pause_wf_7f3a_12     the question that the 12th event opened
+    pause_wf_7f3a_12.2   the second question that the same event opened
+
+Nothing is stored for a checkpoint: a run is the fold of its events, so what it was at any position can be
+read again, and a checkpoint cannot change afterwards. Every position can be named as `chk_…`; only the
+ends of waves are listed, and what somebody has marked. Knows no engine, no clock and no protocol.
+
+    history = History(Machine(bundle), registry)
+    for event in events:
+        history.take(event)
+    history.open_questions()
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from typing import Literal
+
+from workflows_mcp.answers.actions import pending_actions
+from workflows_mcp.answers.targets import block_at
+from workflows_mcp.machine.events import Answered, Event, Started
+from workflows_mcp.machine.machine import Machine
+from workflows_mcp.machine.state import TERMINAL, Frame, RunStatus
+from workflows_mcp.plan.graph import execution_waves
+from workflows_mcp.steps.registry import StepRegistry
+from workflows_mcp.values import Value, to_json
+
+AUTOMATIC = 0
+"""The number of an automatic checkpoint among those of its position; questions count from 1."""
+_NUMBER_BITS = 20
+_ID = re.compile(r"(chk|pause)_(.+)_([0-9]{1,12})(?:\.([0-9]{1,6}))?")
+_DAY = 86_400.0
+
+
+@dataclass(frozen=True, slots=True)
+class CheckpointId:
+    run_id: str
+    position: int
+    """How many events of the run's journal come before it."""
+    number: int = AUTOMATIC
+
+    def __str__(self) -> str:
+        if self.number == AUTOMATIC:
+            return f"chk_{self.run_id}_{self.position}"
+        further = f".{self.number}" if self.number > 1 else ""
+        return f"pause_{self.run_id}_{self.position}{further}"
+
+    @property
+    def type(self) -> Literal["pause", "automatic"]:
+        return "automatic" if self.number == AUTOMATIC else "pause"
+
+    @property
+    def mark(self) -> int:
+        """One number for position and number: what an engine remembers of a checkpoint that was deleted."""
+        return self.position << _NUMBER_BITS | self.number
+
+
+def parse_checkpoint_id(text: str) -> CheckpointId | None:
+    match = _ID.fullmatch(text.strip())
+    if match is None:
+        return None
+    kind, run_id, position, further = match.groups()
+    if kind == "chk":
+        return None if further else CheckpointId(run_id, int(position))
+    number = int(further or 1)
+    return CheckpointId(run_id, int(position), number) if number else None
+
+
+@dataclass(slots=True)
+class Checkpoint:
+    id: CheckpointId
+    created_at: float
+    ended_blocks: int
+    """How many blocks of the workflow itself had ended."""
+    address: str = ""
+    """The block that asks."""
+    prompt: str = ""
+    closed_at: int | None = None
+    """The position at which the question was answered, or given up."""
+    answer: Answered | None = None
+    reason: str = ""
+    """Why somebody has marked this place."""
+
+    def expired(self, now: float, days: float) -> bool:
+        """A question that is still open never is."""
+        waits = self.id.type == "pause" and self.closed_at is None
+        return not waits and now - self.created_at > days * _DAY
+
+
+class History:
+    """A run read from its journal, event by event, and the checkpoints met on the way."""
+
+    def __init__(self, machine: Machine, registry: StepRegistry) -> None:
+        self.machine = machine
+        self.checkpoints: list[Checkpoint] = []
+        """Questions, ends of waves, and places that somebody has marked, in the order of the journal."""
+        self._registry = registry
+        self._times: list[float] = []
+        self._ended_at: int | None = None
+        self._inherited = 0
+        """How many of the first events a fork has from the run that it was made of."""
+        self._open: dict[str, tuple[Frame, Checkpoint]] = {}
+        plan = machine.bundle.plans[machine.bundle.main]
+        self._waves = [list(wave) for wave in reversed(execution_waves(plan.body))]
+        """The blocks that have not ended, of the waves that have not ended, the next one last."""
+
+    @property
+    def run_id(self) -> str:
+        return self.machine.state.run_id
+
+    @property
+    def position(self) -> int:
+        return len(self._times)
+
+    @property
+    def status(self) -> RunStatus:
+        return self.machine.state.status
+
+    def take(self, event: Event) -> None:
+        if isinstance(event, Started) and event.forked_from:
+            self._inherited = int(event.forked_from.rpartition("@")[2])
+        self.machine.apply(event)
+        self._times.append(event.at)
+        if self.status != "running" and self._ended_at is None:
+            self._ended_at = self.position
+        self._close_questions(event)
+        marks = self.machine.state.marks
+        mark = marks[-1] if marks and marks[-1].event == self.machine.state.events else None
+        if (self._wave_ended() and self.status != "cancelled") or mark is not None:
+            self.checkpoints.append(self._checkpoint())
+        if mark is not None:
+            self.checkpoints[-1].reason = mark.reason
+        self._open_questions(event.at)
+
+    def find(self, wanted: CheckpointId) -> Checkpoint | None:
+        """The checkpoint with this id; an automatic one exists at every position."""
+        for checkpoint in self.checkpoints:
+            if checkpoint.id == wanted:
+                return checkpoint
+        if wanted.type == "automatic" and 0 < wanted.position <= self.position:
+            return Checkpoint(wanted, self._times[wanted.position - 1], 0)
+        return None
+
+    def listed(self) -> list[Checkpoint]:
+        """Its own checkpoints, the latest first: what a fork has from another run is listed there."""
+        return [it for it in reversed(self.checkpoints) if not self._is_inherited(it)]
+
+    def open_questions(self) -> list[Checkpoint]:
+        """What the run waits for an answer to, the oldest first."""
+        return [checkpoint for _, checkpoint in self._open.values()]
+
+    def moved_on(self, checkpoint: Checkpoint) -> bool:
+        """Whether going on from there means to leave what has happened since: a new run."""
+        if checkpoint.id.type == "pause":
+            return checkpoint.closed_at is not None
+        return (self._ended_at or self.position) > checkpoint.id.position
+
+    def _checkpoint(self, number: int = AUTOMATIC) -> Checkpoint:
+        state = self.machine.state
+        return Checkpoint(CheckpointId(self.run_id, self.position, number), self._times[-1], state.done)
+
+    def _close_questions(self, event: Event) -> None:
+        frames = self.machine.state.frames
+        for address, (frame, checkpoint) in list(self._open.items()):
+            if frames.get(address) is frame:
+                continue
+            del self._open[address]
+            checkpoint.closed_at = self.position
+            if isinstance(event, Answered) and event.address == address:
+                checkpoint.answer = event
+
+    def _open_questions(self, at: float) -> None:
+        """Those that the event opened. Frames stand in the order in which they were opened, so that only the
+        last ones need a look, however many are under way."""
+        opened: list[tuple[str, Frame]] = []
+        for address, frame in reversed(self.machine.state.frames.items()):
+            if frame.since != at:
+                break
+            if frame.kind == "agent" and address not in self._open:
+                opened.append((address, frame))
+        for number, (address, frame) in enumerate(reversed(opened), start=1):
+            checkpoint = self._checkpoint(number)
+            checkpoint.address, checkpoint.prompt = address, self._prompt(address, frame)
+            self._open[address] = (frame, checkpoint)
+            self.checkpoints.append(checkpoint)
+
+    def _prompt(self, address: str, frame: Frame) -> str:
+        visited = block_at(self.machine, address)
+        prompt = visited.record.inputs.get("prompt") if visited is not None else None
+        if isinstance(prompt, str) and not frame.cut_off:
+            return prompt
+        actions = pending_actions(self.machine, self._registry)
+        return next(prompt_of(action) for action in actions if action["step_id"] == address)
+
+    def _is_inherited(self, checkpoint: Checkpoint) -> bool:
+        last = checkpoint.id.position if checkpoint.id.type == "automatic" else checkpoint.closed_at
+        return last is not None and last <= self._inherited
+
+    def _wave_ended(self) -> bool:
+        """Whether, since last time, a wave has ended together with all before it."""
+        records = self.machine.state.root.records
+        ended = False
+        while self._waves:
+            wave = self._waves[-1]
+            while wave and wave[-1] in records and records[wave[-1]].status in TERMINAL:
+                wave.pop()
+            if wave:
+                break
+            self._waves.pop()
+            ended = True
+        return ended
+
+
+def prompt_of(action: dict[str, Value]) -> str:
+    """A question as one text: the prompt that the author wrote, or what is to be done and with what."""
+    parameters = action["parameters"]
+    if action["type"] == "prompt":
+        prompt = parameters.get("prompt", parameters.get("message"))
+        if isinstance(prompt, str):
+            return "\n".join([prompt, *(f"- {option}" for option in parameters.get("choices", ()))])
+    given = f"\n{to_json(parameters)}" if parameters else ""
+    return f"{action['instructions']}{given}"

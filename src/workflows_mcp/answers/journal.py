@@ -1,0 +1,71 @@
+"""The events of a run as somebody reads them: what happened, when, and to which step; long values cut."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import msgspec
+
+from workflows_mcp.answers.previews import Cut, cut, within
+from workflows_mcp.answers.targets import Part
+from workflows_mcp.limits import Limits
+from workflows_mcp.machine.commands import address_of
+from workflows_mcp.machine.events import Event, PlanLoaded
+from workflows_mcp.machine.names import iso
+from workflows_mcp.values import Value
+
+EVENTS_SHOWN = 200
+
+
+def journal_view(
+    part: Part, events: Sequence[Event], limits: Limits, *, offset: int = 0, limit: int | None = None
+) -> dict[str, Any]:
+    """The events of a run, or of a task of it, from `offset` on; `position` is that in the journal of the
+    run."""
+    mine = [(position, event) for position, event in enumerate(events, 1) if part.covers(_address(event))]
+    most = EVENTS_SHOWN if limit is None else min(limit, EVENTS_SHOWN)
+    shown = mine[offset : offset + most]
+
+    def build(how: Cut) -> dict[str, Any]:
+        # Whoever asks for less than fits loses no event: what is cut are long values, never the list.
+        inside = Cut(how.characters, max(how.items, 3))
+        answer: dict[str, Any] = {
+            "workflow_id": part.id,
+            "total": len(mine),
+            "events": [
+                cut(_worded(position, event), (), inside, lambda *_: _how_to_read(part))
+                for position, event in shown
+            ],
+        }
+        if offset + len(shown) < len(mine):
+            answer["next_offset"] = offset + len(shown)
+        return answer
+
+    return within(limits, build)
+
+
+def _how_to_read(part: Part) -> str:
+    return f"get_workflow_state(workflow_id='{part.id}')"
+
+
+def _worded(position: int, event: Event) -> dict[str, Value]:
+    fields: dict[str, Any] = msgspec.to_builtins(event)
+    said: dict[str, Value] = {"position": position, "at": iso(fields.pop("at")), "event": fields.pop("type")}
+    if "key" in fields:
+        said["step"], said["try"] = address_of(fields.pop("key"))
+    elif "address" in fields:
+        said["step"] = fields.pop("address")
+    fields.pop("limits", None)  # what they are is no news
+    if isinstance(event, PlanLoaded):
+        fields.pop("sources", None)
+        if event.plans:
+            fields["plans"] = list(event.plans)
+    return said | fields
+
+
+def _address(event: Event) -> str:
+    """The step that an event is about; nothing where it is about the run."""
+    if (key := getattr(event, "key", None)) is not None:
+        return address_of(key)[0]
+    return str(getattr(event, "address", ""))

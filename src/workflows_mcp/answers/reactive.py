@@ -1,0 +1,342 @@
+"""The answers of the toolset `reactive`: the next atomic step, with every value in place, or null.
+
+    {"step": {"id": "deploy", "type": "agent_shell_command", "instructions": "Run definition.command …",
+              "definition": {"command": "./deploy.sh --env prod", "reason": "…", "timeout": 600000,
+                             "state_update": {"path": "raw.deploy_result"}},
+              "variable_replacements": {"{{ environment }}": "prod"}, "original_expression": "environment"},
+     "messages": ["Version 1.2.3"], "status": "pending_action"}
+
+What is said of a run is gathered while nothing else has a turn (`said_of`); it is cut to a size that an agent
+can read when all of it is there (`worded`). Only reads a run.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from workflows_mcp.answers.actions import ROLE, actions_of, context_of, role_in, task_title
+from workflows_mcp.answers.actions import SUB_AGENT_PROMPT as IN_CORE_WORDS
+from workflows_mcp.answers.answer import NOTHING_LEFT, FindPlace, error_view
+from workflows_mcp.answers.previews import Cut, Reader, cut, reader, shortened, within
+from workflows_mcp.answers.run_view import Situation
+from workflows_mcp.answers.state import FlatState
+from workflows_mcp.answers.targets import Part, Visited, block_at, part_of
+from workflows_mcp.answers.vocabulary import REACTIVE
+from workflows_mcp.answers.why import retry_call, why
+from workflows_mcp.errors import RequestError
+from workflows_mcp.limits import Limits
+from workflows_mcp.machine.changes import path_text
+from workflows_mcp.plan.model import Change, Do
+from workflows_mcp.plan.references import LANGUAGES
+from workflows_mcp.steps.registry import StepRegistry
+from workflows_mcp.values import Value, to_json
+
+DELEGATED = ("parallel_tasks", "foreach")
+_REPLACED = Cut(200, 20)
+"""How much is shown of the values that templates were replaced by: all of it stands in the definition."""
+_EXPRESSION_CHARS = 400
+_STATE_SHARE = 4
+"""Beside a step, the state is cut so many times earlier."""
+_CALLED = REACTIVE.renamed
+"""What the parameters of an `mcp_call` are called in the definition of a step."""
+_WORDED = ("agent_shell_command", "mcp_call", "user_input", "apply_hints")
+"""Types whose instructions say all about the result."""
+_WAIT = "Wait until ALL of them have ended"
+_GO_ON = (
+    "Do not wait for them: go on with more_steps, or make the call in `next`; only the end of the workflow "
+    "waits for all tasks"
+)
+
+SUB_AGENT_PROMPT = """\
+%(role)s
+
+<workflow-server-rules>
+Call workflow_get_next_step(workflow_id='{workflow_id}'), do what `step` says, then \
+workflow_step_complete(workflow_id='{workflow_id}', step_id=<step.id>, result=<what came of it>), whose \
+reply has the next step, and so on until `step` is null; reply with the status only. Submit what really \
+happened. You cannot ask the user: if a step cannot be done, or is for the user, complete it with \
+status='failed', error='<why, or the question>'.
+Task: %(task)s
+Context: {input}
+</workflow-server-rules>"""
+
+
+@dataclass(frozen=True, slots=True)
+class Said:
+    """What there is to say of a run or a task at a moment, whole."""
+
+    workflow_id: str
+    workflow: str
+    status: str
+    step: dict[str, Any] | None
+    messages: list[str]
+    why: str = ""
+    error: dict[str, Value] | None = None
+    next: str = ""
+    more: list[dict[str, Any]] = field(default_factory=list)
+    """Further steps that can be carried out at once: those behind tasks that nobody waits for."""
+
+
+def said_of(situation: Situation, registry: StepRegistry, place: FindPlace, *, at_work: bool = False) -> Said:
+    """`at_work`: also the tasks at which sub-agents are at work, for an agent that has lost them."""
+    actions = actions_of(situation, registry, at_work=at_work)
+    actions.sort(key=lambda action: action["type"] not in DELEGATED)  # so that sub-agents begin
+    steps = [_step(situation, action, at_work) for action in actions]
+    reason, error = "", None
+    if situation.has_ended:
+        error = error_view(situation.machine, place, situation.part)
+        task = situation.task
+        if task is not None and task.record.status == "skipped":
+            reason = f"skipped: {task.record.message}"
+    else:
+        reason = why(situation)
+    messages, status = situation.messages, situation.status
+    first, more = (steps[0] if steps else None), steps[1:]
+    call = _next(situation, first)
+    return Said(situation.part.id, situation.workflow, status, first, messages, reason, error, call, more)
+
+
+def _next(situation: Situation, step: dict[str, Any] | None) -> str:
+    """The call that moves it on."""
+    workflow_id = situation.part.id
+    ahead = f"workflow_get_next_step(workflow_id='{workflow_id}')"
+    if step is not None:  # what to do with the result of a step is said once, where a run or a task begins
+        handed_out = step["type"] == "parallel_tasks"
+        before = "when the sub-agents have ended: " * (_WAIT in step["instructions"])
+        return f"{before}{ahead}" if handed_out else ""
+    if not situation.has_ended:
+        return f"{ahead} waits for it"
+    if situation.task is not None:
+        return NOTHING_LEFT + (" and the error" * (situation.status == "failed"))
+    if situation.status == "completed":
+        return (
+            f"nothing; workflow_complete(workflow_id='{workflow_id}', status='success') has the final state"
+        )
+    return f"workflow_resume(workflow_id='{workflow_id}') continues, as a new run, where it ended"
+
+
+def over(workflow_id: str, message: str) -> Said:
+    """About a task whose step is being carried out anew: there is nothing left of it, and nothing to do."""
+    return Said(workflow_id, "", "completed", None, [], message, next=NOTHING_LEFT)
+
+
+def worded(
+    said: Said,
+    limits: Limits,
+    *,
+    state: FlatState | None = None,
+    first: dict[str, Any] | None = None,
+    brief: bool = False,
+) -> dict[str, Any]:
+    """The answer, `first` before all else, as large as it may be. `brief`: a step without what was replaced
+    in it, which stands in its definition."""
+    read = reader(said.workflow_id)
+
+    def build(how: Cut) -> dict[str, Any]:
+        answer: dict[str, Any] = dict(first or {})
+        if state is not None:
+            shown = Cut(max(how.characters // _STATE_SHARE, 40), how.items)
+            answer["state"] = state.shown(shown, said.workflow_id)
+        answer["step"] = None if said.step is None else _shortened(said.step, how, read)
+        if brief and said.step is not None:
+            for name in ("variable_replacements", "original_expression"):
+                answer["step"].pop(name, None)
+        if said.more:
+            answer["more_steps"] = [_shortened(step, how, read) for step in said.more]
+        answer["messages"] = cut(said.messages, ("messages",), how, read)
+        answer["status"] = said.status
+        if said.why and said.status != "pending_action":
+            answer["why"] = said.why
+        if said.error is not None:
+            answer["error"] = said.error
+        if said.next:
+            answer["next"] = said.next
+        return answer
+
+    return within(limits, build)
+
+
+def state_alone(state: FlatState, limits: Limits, workflow_id: str) -> dict[str, Value]:
+    """All fields by their bare names, as much of each as may be shown."""
+    return within(limits, lambda how: state.shown(how, workflow_id))
+
+
+def values_at(state: FlatState, paths: Sequence[str], limits: Limits, read: Reader) -> dict[str, Value]:
+    """The values at paths, by the paths. Raises RequestError where one leads nowhere."""
+    found = {path: (state.at(path), state.where(path)) for path in paths}
+    return within(
+        limits, lambda how: {path: cut(value, where, how, read) for path, (value, where) in found.items()}
+    )
+
+
+# A step
+
+
+def _step(situation: Situation, action: dict[str, Value], at_work: bool) -> dict[str, Any]:
+    part, kind = situation.part, action["type"]
+    visited = _visited(situation, part, action["step_id"])
+    if visited is not None and kind in DELEGATED:
+        return _tasks(situation, action, visited, at_work)
+    definition = {
+        _CALLED.get(name, name) if kind == "mcp_call" else name: value
+        for name, value in action["parameters"].items()
+    }
+    step: dict[str, Any] = {"id": action["step_id"], "type": kind}
+    if visited is not None and (updates := _state_updates(visited)):
+        definition["state_update"] = updates[0] if len(updates) == 1 else updates
+    step["instructions"] = REACTIVE.instructions(str(action["instructions"]))
+    step["definition"] = definition
+    if kind not in _WORDED:
+        step["result_schema"] = action["result_schema"]
+    if visited is not None and visited.record.replaced:
+        replaced = visited.record.replaced
+        step["variable_replacements"] = cut(replaced, (), _REPLACED, lambda *_: "the definition itself")
+        step["original_expression"] = _expressions(replaced)
+    return step
+
+
+def _visited(situation: Situation, part: Part, step_id: str) -> Visited | None:
+    found = (block_at(situation.machine, address) for address in part.meant(step_id))
+    return next((it for it in found if it is not None), None)
+
+
+def _state_updates(visited: Visited) -> list[dict[str, Value]]:
+    """Where the result of a step goes, as far as that is known before there is one."""
+    places = visited.record.places
+    updates: list[dict[str, Value]] = []
+    for number, change in enumerate(visited.node.changes):
+        known = places[number] if number < len(places) else None
+        update: dict[str, Value] = {"path": path_text(tuple(known)) if known else _written(change)}
+        if change.operation != "set":
+            update["operation"] = change.operation
+        if change.has_value:
+            update["value"] = change.value
+        if change.transform:
+            update["transform"] = change.transform
+        updates.append(update)
+    return updates
+
+
+def _written(change: Change) -> str:
+    """A path that only the result settles, as the author wrote it."""
+    return ".".join(map(str, change.path))
+
+
+def _expressions(replaced: dict[str, Value]) -> str:
+    """What was evaluated, without the braces around it."""
+    inner = [piece.strip().removeprefix("{{").removesuffix("}}").strip() for piece in replaced]
+    return shortened("; ".join(inner), _EXPRESSION_CHARS)
+
+
+def _shortened(step: dict[str, Any], how: Cut, read: Reader) -> dict[str, Any]:
+    """A step with long values cut; what the result is like and where it goes stays whole."""
+    path = ("actions", step["id"], "parameters")
+    names = {called: name for name, called in _CALLED.items()} if step["type"] == "mcp_call" else {}
+    short = dict(step)
+    short["instructions"] = cut(step["instructions"], (*path[:2], "instructions"), how, read)
+    short["definition"] = {
+        name: value
+        if name in ("state_update", "sub_agent_prompt")
+        else cut(value, (*path, names.get(name, name)), how, read)
+        for name, value in step["definition"].items()
+    }
+    return short
+
+
+# Tasks for sub-agents
+
+
+def _tasks(situation: Situation, action: dict[str, Value], visited: Visited, at_work: bool) -> dict[str, Any]:
+    machine, parameters = situation.machine, action["parameters"]
+    each = visited.node.for_each
+    waiting = {
+        task.part.id for it in situation.duties.delegations for task in it.tasks if task.standing != "at work"
+    }
+    listed: list[Value] = []
+    for task in parameters["tasks"]:
+        if not at_work and task["workflow_id"] not in waiting:
+            continue
+        called = task["workflow_id"]
+        if each is not None and each.wait:
+            called = _name_of_task(situation, task["task_id"], task["workflow_id"])
+        said: dict[str, Value] = {"task_id": called, "workflow_id": task["workflow_id"]}
+        said["context"] = task["context"]
+        if at_work and task["workflow_id"] not in waiting:
+            said |= {name: task[name] for name in ("status", "started_at", "last_contact")}
+        listed.append(said)
+    prompt = SUB_AGENT_PROMPT % {"role": role_in(visited), "task": parameters["task"]}
+    definition: dict[str, Value] = {"tasks": listed, "sub_agent_prompt": prompt}
+    for name in ("max_parallel", "to_come"):
+        if name in parameters:
+            definition[name] = parameters[name]
+    one_by_one = action["type"] == "foreach"
+    who = "the task in definition.tasks"
+    if not one_by_one:
+        who = "EVERY task in definition.tasks, all of them at once"
+    step: dict[str, Any] = {
+        "id": action["step_id"],
+        "type": "parallel_tasks",
+        "instructions": f"Start exactly one sub-agent for {who}: its prompt is definition.sub_agent_prompt "
+        "with its workflow_id and context in place of {workflow_id} and {input}"
+        + ". They submit their results themselves; submit nothing for this step. "
+        + (_WAIT if each is None or each.wait else _GO_ON)
+        + (", and further tasks come as others end" * ("to_come" in parameters))
+        + _at_work(listed)
+        + ". Without sub-agents, follow the prompt yourself, task by task.",
+        "definition": definition,
+    }
+    if each is not None and isinstance(each.items, str):
+        dialect = machine.plan_named(situation.workflow).dialect
+        if LANGUAGES[dialect].is_dynamic(each.items):
+            step["original_expression"] = _expressions({each.items: None})
+    return step
+
+
+def _at_work(listed: list[Value]) -> str:
+    """What to do about tasks that have an agent."""
+    ids = [task["workflow_id"] for task in listed if "status" in task]
+    if not ids:
+        return ""
+    return (
+        ". Those with a status have an agent, last heard of at last_contact: start none for them. If it is "
+        f"gone, {retry_call(ids[0])} hands out such a task again, and what is done in it stays done"
+    )
+
+
+def _name_of_task(situation: Situation, task_id: Value, workflow_id: str) -> str:
+    """What a sub-agent calls its task: as it is listed, where that tells which one it is and goes on doing
+    so; else its id. Beside a task of a task, another one of the same name may begin."""
+    name = str(task_id)
+    try:
+        meant = part_of(situation.machine, f"{situation.part.run_id}.{name}")
+    except RequestError:
+        return workflow_id
+    return name if meant.id == workflow_id and meant.address.count("/") == 1 else workflow_id
+
+
+def prompt_for_task(situation: Situation, *, in_core_words: bool) -> str:
+    """What the agent of a task is told, with the task in place; `in_core_words`: its tools are those."""
+    part, scope, machine = situation.part, situation.scope, situation.machine
+    around = block_at(machine, part.address.rpartition("/")[0])
+    role = role_in(around) if around is not None else ROLE
+    task = task_title(around.node.do) if around is not None else situation.workflow
+    prompt = IN_CORE_WORDS if in_core_words else SUB_AGENT_PROMPT
+    text = prompt % {"role": role, "task": task}
+    context: Value = dict(scope.inputs) if scope is not None else {}
+    if scope is not None and "context" in scope.variables:
+        context = context_of(scope.variables)
+    ids = {"{workflow_id}": part.id, "{task_id}": part.id, "{input}": to_json(context)}
+    for name, value in ids.items():
+        text = text.replace(name, value)
+    return text
+
+
+# Steps that the agent has carried out
+
+
+def failed_outputs(visited: Visited) -> dict[str, Value]:
+    """What a step gives that could not be done."""
+    do = visited.node.do
+    return dict(do.defaults) if isinstance(do, Do) else {}

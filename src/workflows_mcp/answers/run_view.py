@@ -1,0 +1,202 @@
+"""A run, or a task of it, as its agent sees it at a moment: what all answers about it are made from."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from workflows_mcp.answers.targets import Part, Visited, block_at, whole_run
+from workflows_mcp.answers.tasks import NOBODY, Duties, Framed, Heard, duties_of
+from workflows_mcp.expressions.language import MISSING
+from workflows_mcp.limits import DEFAULT_LIMITS, Limits
+from workflows_mcp.machine.core import LEFT_OPEN
+from workflows_mcp.machine.machine import Machine
+from workflows_mcp.machine.program import MisplacedError
+from workflows_mcp.machine.reactive import REACTIVE
+from workflows_mcp.machine.reactive_state import Around, ComputedFields
+from workflows_mcp.machine.rules import failed
+from workflows_mcp.machine.state import TERMINAL, Scope
+from workflows_mcp.plan.model import Plan, Steps
+from workflows_mcp.values import Value
+
+# ----------------------------------------------------------------------------------------------------
+# The state of a reactive workflow as it is read: flat, with the fields that follow from others.
+#
+# Computing those fields can take as long as an expression may, so it is done beside the event loop: a state
+# is never changed in place, and what is computed here is not seen by the run.
+#
+#     parts = parts_of_state(machine, "")        # None for workflows of other dialects
+#     fields = await asyncio.to_thread(parts.fields)
+
+
+@dataclass(frozen=True, slots=True)
+class Fields:
+    raw: dict[str, Value]
+    state: dict[str, Value]
+    computed: dict[str, Value]
+    errors: dict[str, str]
+    """Why computed fields have no value of their own, by field."""
+
+    @property
+    def flat(self) -> dict[str, Value]:
+        return {**self.state, **self.raw, **self.computed}
+
+    @property
+    def parts(self) -> dict[str, Value]:
+        return {"raw": self.raw, "state": self.state, "computed": self.computed}
+
+
+@dataclass(frozen=True, slots=True)
+class PartsOfState:
+    """What the fields are made of, at a moment."""
+
+    plan: Plan
+    around: Around
+    computed: ComputedFields
+
+    def fields(self) -> Fields:
+        values: dict[str, Value] = {}
+        errors: dict[str, str] = {}
+        for name in self.plan.computed:
+            try:
+                value = self.computed.value(name, self.around)
+            except MisplacedError as error:
+                values[name], errors[name] = None, error.cause.message
+                continue
+            if value is not MISSING:
+                values[name] = value
+            if (wrong := self.computed.error(name)) is not None:
+                errors[name] = wrong
+        state = self.around.state
+        return Fields(state.get("raw", {}), state.get("state", {}), values, errors)
+
+
+def parts_of_state(machine: Machine, address: str) -> PartsOfState | None:
+    """Of the run, or of the task at an address, which may share the state of the workflow around it."""
+    scope = _scope_with_state(machine, address)
+    if scope is None:
+        return None
+    plan = machine.plan_named(scope.workflow)
+    home = machine.home_at(address)
+    if home is not None and home.scope is scope:
+        return PartsOfState(plan, home.around(), home.fields.copy())
+    fields = ComputedFields(plan, machine.program_named(plan.name).language, machine.limits)
+    return PartsOfState(plan, Around(scope.state, scope.inputs, plan.config), fields.copy())
+
+
+def _scope_with_state(machine: Machine, address: str) -> Scope | None:
+    scope: Scope | None = machine.state.root
+    found: Scope | None = None
+    for name in [*(address.split("/") if address else ()), ""]:
+        if scope is None:
+            return found
+        if scope.each is None:
+            plan = machine.plan_named(scope.workflow)
+            if plan.dialect != REACTIVE:
+                found = None
+            elif not plan.shares_state:
+                found = scope
+        record = scope.records.get(name)
+        scope = record.scope if record is not None else None
+    return found
+
+
+@dataclass(frozen=True, slots=True)
+class Situation:
+    machine: Machine
+    part: Part
+    duties: Duties
+    now: float
+    task: Visited | None = None
+    """The item that a task is; nothing for a run."""
+    alone: bool = False
+    """Its agent has no sub-agents, and carries out their tasks as well."""
+    fields: Fields | None = None
+    """The state of a reactive workflow, with what follows from it, where somebody has computed that."""
+    abandoned: str = ""
+    """Why nobody is there to go on with it, as it should."""
+    heard: Heard = field(default_factory=dict)
+    """Who was heard of, and when: notes beside the run."""
+
+    @property
+    def messages(self) -> list[str]:
+        """What its agent is to tell the user."""
+        state = self.machine.state
+        everything = self.alone or state.status != "running"
+        told = [
+            it.text
+            for it in state.messages
+            if it.part == self.part.address or (everything and not self.part.address)
+        ]
+        if state.untold and told and self.task is None:
+            told.insert(0, f"({state.untold} earlier messages are left out)")
+        return told
+
+    @property
+    def scope(self) -> Scope | None:
+        """The workflow that is carried out; a task that is a single step has none."""
+        return self.machine.state.root if self.task is None else self.task.record.scope
+
+    @property
+    def is_sequence(self) -> bool:
+        scope = self.scope
+        return scope is not None and isinstance(self.machine.plan_named(scope.workflow).body, Steps)
+
+    @property
+    def workflow(self) -> str:
+        scope = self.scope
+        return scope.workflow if scope is not None else self.machine.state.workflow
+
+    @property
+    def has_ended(self) -> bool:
+        if self.machine.state.status != "running" or self.task is None:
+            return self.machine.state.status != "running"
+        return self.task.record.status in TERMINAL
+
+    @property
+    def status(self) -> str:
+        """pending_action whenever its agent is to do something, running while steps run, waiting when only
+        time has to pass or others have to do something, or how it ended."""
+        state = self.machine.state
+        if self.has_ended:
+            return state.status if self.task is None else self._how_it_ended(self.task)
+        if state.parked is not None:
+            return "waiting"
+        if self.duties.pending:
+            return "pending_action"
+        if self.under_way("step", "plan"):
+            return "running"
+        return "waiting" if self.under_way() or self.task is not None else "running"
+
+    def _how_it_ended(self, task: Visited) -> str:
+        if task.record.status in TERMINAL and not failed(task.record):
+            return "completed"
+        left = task.record.message == LEFT_OPEN
+        if left or self.machine.state.status == "cancelled" or task.record.status not in TERMINAL:
+            return "cancelled"
+        return "failed"
+
+    def under_way(self, *kinds: str) -> list[Framed]:
+        """Its operations of these kinds that are under way, or all of them, the oldest first."""
+        frames = [
+            (address, frame)
+            for address, frame in self.machine.state.frames.items()
+            if self.part.covers(address) and (not kinds or frame.kind in kinds)
+        ]
+        return sorted(frames, key=lambda item: item[1].since)
+
+
+def situation_of(
+    machine: Machine,
+    *,
+    now: float,
+    part: Part | None = None,
+    heard: Heard = NOBODY,
+    limits: Limits = DEFAULT_LIMITS,
+    alone: bool = False,
+) -> Situation:
+    """`alone`: what is asked inside of tasks is asked of this agent as well."""
+    part = part or whole_run(machine.state.run_id)
+    lease = limits.action_lease_seconds
+    duties = duties_of(machine.state, part, heard, now=now, lease=lease, alone=alone)
+    task = None if part.is_run else block_at(machine, part.address)
+    return Situation(machine, part, duties, now, task, alone, heard=heard)

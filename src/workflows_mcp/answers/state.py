@@ -1,0 +1,533 @@
+"""Looking into a run or a task: an overview of it, or the values at given paths, long ones in slices.
+
+state_of(…)                                             # status, inputs, state, outputs, how each block went
+state_of(…, paths=["outputs.log"], offset=4000)         # the next part of a long text
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple, cast, get_args
+
+from workflows_mcp.answers.actions import Clean, actions_of
+from workflows_mcp.answers.previews import (
+    Cut,
+    Path,
+    Reader,
+    cut,
+    format_path,
+    parse_path,
+    reader,
+    shortened,
+    within,
+)
+from workflows_mcp.answers.run_view import Fields, PartsOfState, Situation, parts_of_state, situation_of
+from workflows_mcp.answers.targets import Visited, blocks_in
+from workflows_mcp.errors import ExpressionError, NotExpected, RequestError
+from workflows_mcp.expressions.language import Reference, follow
+from workflows_mcp.limits import Limits
+from workflows_mcp.machine.changes import WRITABLE, WrongChange, path_text
+from workflows_mcp.machine.machine import Machine
+from workflows_mcp.machine.names import Blocks, iso, outputs_of
+from workflows_mcp.machine.program import MisplacedError
+from workflows_mcp.machine.reactive_state import Around
+from workflows_mcp.machine.rules import failed
+from workflows_mcp.machine.sequence import error_of
+from workflows_mcp.machine.state import Record, Scope
+from workflows_mcp.plan.model import ChangeOperation, Node, kind_of_operation
+from workflows_mcp.steps.registry import StepRegistry
+from workflows_mcp.values import Value, did_you_mean, kind_and_value, shown
+
+_MESSAGE_CHARS = 300
+
+
+class Slice(NamedTuple):
+    """A part of a long value, and how much there is."""
+
+    value: Value
+    offset: int = 0
+    length: int = 0
+    total: int = 0
+    unit: str = ""
+
+    @property
+    def is_whole(self) -> bool:
+        return self.length == self.total
+
+    def described(self) -> dict[str, Value]:
+        said: dict[str, Value] = {
+            "offset": self.offset,
+            "length": self.length,
+            "total": self.total,
+            "unit": self.unit,
+        }
+        if self.offset + self.length < self.total:
+            said["next_offset"] = self.offset + self.length
+        return said
+
+
+def run_state(
+    machine: Machine,
+    registry: StepRegistry,
+    limits: Limits,
+    *,
+    paths: Sequence[str] = (),
+    offset: int = 0,
+    limit: int | None = None,
+) -> dict[str, Any]:
+    """The run as a whole, with all that is asked anywhere in it."""
+    situation = situation_of(machine, now=machine.state.changed_at, limits=limits, alone=True)
+    return state_of(situation, registry, limits, paths=paths, offset=offset, limit=limit)
+
+
+def state_of(
+    situation: Situation,
+    registry: StepRegistry,
+    limits: Limits,
+    *,
+    paths: Sequence[str] = (),
+    offset: int = 0,
+    limit: int | None = None,
+) -> dict[str, Any]:
+    """Raises RequestError for a path that leads nowhere, with what exists there."""
+    if offset < 0 or (limit is not None and limit < 1):
+        raise RequestError("offset must be 0 or more, and limit 1 or more")
+    if not paths:
+        return within(limits, lambda how: _overview(situation, how))
+    names = _names(situation, registry)
+    found = [(text, path, _value_at(path, names)) for text in paths for path in [parse_path(text)]]
+    read = reader(situation.part.id)
+    room = max(limits.answer_chars // (2 * len(found)), 1)
+
+    def build(how: Cut) -> dict[str, Any]:
+        window = (limit or room) * how.characters // limits.preview_chars
+        values: dict[str, Value] = {}
+        slices: dict[str, Value] = {}
+        for text, path, value in found:
+            part = _sliced(value, path, offset, limit, max(window, 1), how, read)
+            values[text] = part.value
+            if not part.is_whole:
+                slices[text] = part.described()
+        answer = {"workflow_id": situation.part.id, "status": situation.status, "values": values}
+        return {**answer, "slices": slices} if slices else answer
+
+    return within(limits, build)
+
+
+def value_of(situation: Situation, registry: StepRegistry, path: str) -> Value:
+    """The value at a path, whole. Raises RequestError as `state_of` does."""
+    return _value_at(parse_path(path), _names(situation, registry))
+
+
+def _sliced(
+    value: Value, path: Path, offset: int, limit: int | None, window: int, how: Cut, read: Reader
+) -> Slice:
+    if isinstance(value, str):
+        text = value[offset : offset + window]
+        return Slice(text, offset, len(text), len(value), "characters")
+    count = how.items if limit is None else min(limit, how.items)
+    if isinstance(value, list):
+        items = [
+            cut(item, (*path, offset + index), how, read)
+            for index, item in enumerate(value[offset : offset + count])
+        ]
+        return Slice(items, offset, len(items), len(value), "items")
+    if isinstance(value, dict):
+        kept = list(value.items())[offset : offset + count]
+        entries = {key: cut(item, (*path, key), how, read) for key, item in kept}
+        return Slice(entries, offset, len(entries), len(value), "entries")
+    return Slice(value)
+
+
+def _value_at(path: Path, names: dict[str, Any]) -> Value:
+    try:
+        return follow(Reference(path, 0), names)
+    except ExpressionError as error:
+        raise RequestError(error.message.replace("${", "").replace("}", ""), hint=error.hint) from None
+
+
+def _names(situation: Situation, registry: StepRegistry) -> dict[str, Any]:
+    """What a path can start from."""
+    machine, scope, task = situation.machine, situation.scope, situation.task
+    state = machine.state
+    names: dict[str, Any] = {"inputs": _inputs(situation)}
+    if situation.fields is not None:
+        names = {**situation.fields.flat, **names, **situation.fields.parts}
+    elif situation.is_sequence and scope is not None:
+        names |= {"state": scope.state, "result": scope.result, "errors": _errors(machine, scope)}
+    else:
+        names["outputs"] = state.outputs if task is None else outputs_of(task.record)
+    names["blocks"] = Blocks(scope, machine.program_named) if scope is not None else {}
+    if scope is not None and scope.variables:
+        names |= scope.variables
+    names["actions"] = {it["step_id"]: it for it in actions_of(situation, registry, at_work=True)}
+    names["metadata"] = {
+        "workflow_id": situation.part.id,
+        "workflow": situation.workflow,
+        "status": situation.status,
+        "started_at": iso(state.started_at if task is None else task.record.started_at),
+        "changed_at": iso(state.changed_at),
+        "ended_at": iso(state.ended_at if task is None else task.record.completed_at),
+        "forked_from": state.forked_from.partition("@")[0] or None,
+    }
+    return names
+
+
+def _overview(situation: Situation, how: Cut) -> dict[str, Any]:
+    scope = situation.scope
+    read = reader(situation.part.id)
+    overview: dict[str, Any] = {
+        "workflow_id": situation.part.id,
+        "workflow": situation.workflow,
+        "status": situation.status,
+        "inputs": cut(_inputs(situation), ("inputs",), how, read),
+    }
+    if situation.is_sequence and scope is not None:
+        fields = scope.state if situation.fields is None else situation.fields.flat
+        overview["state"] = cut(fields, ("state",) if situation.fields is None else (), how, read)
+        if situation.fields is not None and situation.fields.errors:
+            overview["computed_errors"] = situation.fields.errors
+        if errors := _errors(situation.machine, scope):
+            overview["errors"] = cut(errors, ("errors",), how, read)
+        if situation.has_ended:
+            overview["result"] = cut(scope.result, ("result",), how, read)
+    elif situation.has_ended:
+        task, state = situation.task, situation.machine.state
+        outputs = state.outputs if task is None else outputs_of(task.record)
+        overview["outputs"] = cut(outputs, ("outputs",), how, read)
+    if scope is not None:
+        overview["blocks"] = cut(_blocks(situation.machine, scope), ("blocks",), how, read)
+    return overview
+
+
+def _errors(machine: Machine, scope: Scope) -> list[Value]:
+    """Why steps of a sequence have failed, also where the workflow went on: message, code and step."""
+    nodes = machine.program_named(scope.workflow).nodes
+    records = [(node, scope.records.get(node.id)) for node in nodes]
+    return [error_of(node, record) for node, record in records if record is not None and failed(record)]
+
+
+def _inputs(situation: Situation) -> dict[str, Value]:
+    scope, task = situation.scope, situation.task
+    if scope is not None:
+        return scope.inputs
+    return task.record.inputs if task is not None else {}
+
+
+def _blocks(machine: Machine, scope: Scope, around: Node | None = None) -> dict[str, Value]:
+    blocks = [_block(machine, node, record) for node, record in blocks_in(machine, scope, around)]
+    if scope.each is not None:
+        return {str(key): block for key, block in zip(scope.each, blocks, strict=True)}
+    nodes = machine.program_named(scope.workflow).nodes
+    return {node.id: block for node, block in zip(nodes, blocks, strict=True)}
+
+
+def _block(machine: Machine, node: Node, record: Record) -> dict[str, Value]:
+    """How a block went, in short; its outputs are named, and read by path."""
+    said: dict[str, Value] = {"type": kind_of_operation(node.do)}
+    said["status"] = record.status
+    if record.outcome != "n/a":
+        said["outcome"] = record.outcome
+    if record.started_at is not None and record.completed_at is not None:
+        said["seconds"] = round(record.completed_at - record.started_at, 3)
+    if record.attempts > 1:
+        said["attempts"] = record.attempts
+    if record.message:
+        said["message"] = shortened(record.message, _MESSAGE_CHARS)
+    if record.status in ("completed", "failed") and (outputs := outputs_of(record)):
+        said["outputs"] = list(outputs)
+    if record.scope is not None and record.scope.each is not None:
+        said["items"] = _blocks(machine, record.scope, node)
+    elif record.scope is not None:
+        said["calls"] = record.scope.workflow
+        said["blocks"] = _blocks(machine, record.scope)
+    return said
+
+
+# ----------------------------------------------------------------------------------------------------
+# The state of a run or a task by bare names, for workflows of every dialect.
+#
+# A reactive workflow has raw fields, fields of `state`, and fields that follow from them; a stateful one
+# has its state; a graph has outputs, once it has ended. What is read is gathered while nothing else has a
+# turn; fields that follow from others are computed afterwards, beside the event loop.
+#
+#     gathered = gather(situation)
+#     state = await asyncio.to_thread(gathered.read)
+#     state.at('file_results["a.ts"].status')
+
+
+@dataclass(frozen=True, slots=True)
+class FlatState:
+    flat: dict[str, Value]
+    names: dict[str, Value]
+    """What a path can begin with."""
+    unset: frozenset[str] = frozenset()
+    """Fields that are known and have no value yet."""
+    prefix: Path = ()
+    """What goes before a bare name in a path of `get_workflow_state`."""
+    included: bool = False
+    """It is that of a workflow that was included, which `get_workflow_state` does not lead into."""
+
+    def at(self, text: str) -> Value:
+        """The value at a path. Raises RequestError where it leads nowhere, with what there is."""
+        path = parse_path(text)
+        names = self.names
+        if len(path) == 1 and path[0] in self.unset and path[0] not in names:
+            return None
+        try:
+            return follow(Reference(path, 0), names)
+        except ExpressionError as error:
+            message = error.message.replace("${", "").replace("}", "")
+            hint = error.hint.replace("a reference starts with one of", "there is")
+            raise RequestError(message, hint=hint, code="invalid_path") from None
+
+    def where(self, text: str) -> Path:
+        """The same path as `get_workflow_state` takes it."""
+        path = parse_path(text)
+        return (*self.prefix, *path) if path[0] in self.flat else path
+
+    def shown(self, how: Cut, workflow_id: str) -> dict[str, Value]:
+        """All fields, as much of each as may be shown."""
+        read = self.reader(workflow_id)
+
+        def on(path: Path, offset: int) -> str:
+            needed = "workflow_state_read and the paths of those you need"
+            return read(path, offset) if path != self.prefix else needed
+
+        fields = cut(self.flat, self.prefix, how, on)
+        return dict(fields)
+
+    def reader(self, workflow_id: str) -> Reader:
+        """How what was cut is read on."""
+        if not self.included:
+            return reader(workflow_id)
+        return lambda path, _: f"workflow_state_read and paths that lead into {format_path(path)}"
+
+
+@dataclass(frozen=True, slots=True)
+class Gathered:
+    """What a state is read from, at a moment."""
+
+    parts: PartsOfState | None
+    others: dict[str, Value]
+    """The fields of a workflow that is not reactive."""
+    prefix: Path
+    inputs: dict[str, Value]
+    variables: dict[str, Value]
+    included: bool = False
+
+    def read(self) -> FlatState:
+        """Can take as long as expressions may."""
+        if self.parts is None:
+            names = {**self.variables, **self.others, "inputs": self.inputs}
+            return FlatState(self.others, names, prefix=self.prefix)
+        fields: Fields = self.parts.fields()
+        names = {**self.variables, **fields.flat, "inputs": self.inputs, **fields.parts}
+        return FlatState(fields.flat, names, frozenset(self.parts.plan.known), included=self.included)
+
+
+def state_meant(situation: Situation) -> str:
+    """Whose state an agent means, to read or to write: that of the step which is pending.
+
+    The step can be in a workflow that was included: a question, tasks that are handed out, a wait.
+    """
+    questions = situation.duties.questions
+    if questions:
+        return questions[0][0].rpartition("/")[0]
+    address = situation.part.address
+    while True:
+        called = _called_inside(situation.machine, address)
+        if len(called) != 1:
+            return address
+        address = called[0]
+
+
+def _called_inside(machine: Machine, address: str) -> list[str]:
+    """The workflows that the one at an address has called, and that are under way."""
+    prefix = f"{address}/" if address else ""
+    return [
+        inside
+        for inside, frame in machine.state.frames.items()
+        if frame.kind == "call" and inside.startswith(prefix) and "/" not in inside[len(prefix) :]
+    ]
+
+
+def gather(situation: Situation, address: str | None = None) -> Gathered:
+    """Of the run or task; or of the reactive workflow at an address inside of it, if there is one."""
+    if address is not None and address != situation.part.address:
+        inside = situation.machine.scope_inside(address)
+        if inside is not None and inside.home is not None:
+            parts = parts_of_state(situation.machine, address)
+            given, known = dict(inside.scope.inputs), dict(inside.scope.variables)
+            return Gathered(parts, {}, (), given, known, included=True)
+    scope, task = situation.scope, situation.task
+    parts = parts_of_state(situation.machine, situation.part.address)
+    others: dict[str, Value] = {}
+    prefix: Path = ()
+    if parts is None and situation.is_sequence and scope is not None:
+        others, prefix = dict(scope.state), ("state",)
+    elif parts is None:
+        others = dict(situation.machine.state.outputs if task is None else outputs_of(task.record))
+        prefix = ("outputs",)
+    inputs = dict(scope.inputs) if scope is not None else {}
+    variables = dict(scope.variables) if scope is not None else {}
+    return Gathered(parts, others, prefix, inputs, variables)
+
+
+# ----------------------------------------------------------------------------------------------------
+# Changes of a state that an agent asks for: whether they can be made, what follows from them, and what of a
+# step's result an agent has written itself.
+#
+#     changes = read_updates([{"path": "raw.count", "operation": "increment"}])
+#     trial = trial_of(machine, "", changes, clean)
+#     await asyncio.to_thread(trial.check)        # raises RequestError where they cannot be made
+
+
+Changes = list[tuple[list[str | int], ChangeOperation, Value]]
+
+OPERATIONS: tuple[str, ...] = get_args(ChangeOperation)
+
+REFUSED = "state_update"
+
+_KEYS = ("path", "operation", "value")
+
+
+def read_updates(updates: Sequence[dict[str, Any]]) -> Changes:
+    """Raises RequestError that says which of them is wrong, and how it is written."""
+    if not updates:
+        raise _refused("there are no updates", 'e.g. updates: [{"path": "raw.count", "value": 1}]')
+    return [_read(update, f"updates[{number}]") for number, update in enumerate(updates)]
+
+
+def _read(update: Any, at: str) -> tuple[list[str | int], ChangeOperation, Value]:
+    if not isinstance(update, dict):
+        hint = 'e.g. {"path": "raw.count", "operation": "set", "value": 1}'
+        raise _refused(f"{at} must be an object, not {kind_and_value(update)}", hint)
+    for key in update:
+        if key not in _KEYS:
+            raise _refused(f"{at} has an unknown key '{key}'", did_you_mean(key, _KEYS, what="it takes"))
+    text = update.get("path")
+    if not isinstance(text, str) or not text.strip():
+        raise _refused(f"{at} needs a path", "e.g. raw.count")
+    operation = update.get("operation", "set")
+    if operation not in OPERATIONS:
+        hint = did_you_mean(str(operation), OPERATIONS, what="operations are")
+        raise _refused(f"{at}: there is no operation {shown(operation)}", hint)
+    try:
+        path = list(parse_path(text))
+    except RequestError as error:
+        raise _refused(f"{at}: {error.message}", 'e.g. raw.count or raw.results["a.ts"].errors') from None
+    if path[0] not in (*WRITABLE, "computed"):
+        meant = text.removeprefix("inputs.")  # an input is in raw too, where it can be written
+        hint = f"a path that is written begins with raw. or state.: raw.{meant}"
+        raise _refused(f"{at}: '{text}' does not say which part of the state is written", hint)
+    if "value" not in update and operation != "increment":
+        raise _refused(f"{at} needs a value", "only increment can do without one: it adds 1")
+    return path, cast(ChangeOperation, operation), update.get("value", 1)
+
+
+def _refused(message: str, hint: str) -> RequestError:
+    return RequestError(message, hint=f"{hint}. Nothing has changed.", code=REFUSED)
+
+
+@dataclass(slots=True)
+class Trial:
+    """Changes that are about to be made to the state at an address."""
+
+    address: str
+    changes: Changes
+    parts: PartsOfState
+    """The state before."""
+    state: dict[str, Value]
+    """The state with the changes made."""
+    before: Fields | None = None
+
+    def check(self) -> None:
+        """Compute what follows, before and after. Raises RequestError where a field propagates its error. Can
+        take as long as expressions may."""
+        parts = self.parts
+        self.before = parts.fields()
+        try:
+            around = Around(self.state, parts.around.inputs, parts.around.config)
+            parts.computed.copy().check(around)
+        except MisplacedError as error:
+            raise _refused(error.cause.message, error.cause.hint or "write other values") from None
+
+    def refuse_wrong(self, machine: Machine) -> None:
+        """Raises RequestError that names the update that cannot be made to the state as it is now."""
+        _refuse_wrong(machine, self.address, self.changes)
+
+    def changed_in(self, machine: Machine) -> Callable[[], tuple[dict[str, Value], dict[str, str]]]:
+        """What gives the computed fields that have other values now, and the errors that are new."""
+        now = parts_of_state(machine, self.address) or self.parts
+        # what was computed for the state before need not be computed again
+        parts = PartsOfState(now.plan, now.around, self.parts.computed)
+
+        def compare() -> tuple[dict[str, Value], dict[str, str]]:
+            before, after = self.before or self.parts.fields(), parts.fields()
+            changed = {
+                name: after.computed.get(name)
+                for name in parts.plan.computed
+                if after.computed.get(name) != before.computed.get(name)
+            }
+            errors = {name: it for name, it in after.errors.items() if before.errors.get(name) != it}
+            return changed, errors
+
+        return compare
+
+
+def trial_of(machine: Machine, address: str, changes: Changes, clean: Clean) -> Trial:
+    """Raises RequestError where there is no state that can be changed, or a change cannot be made."""
+    cleaned: Changes = [(path, operation, clean(value)) for path, operation, value in changes]
+    state = _refuse_wrong(machine, address, cleaned)
+    parts = parts_of_state(machine, address)
+    assert parts is not None
+    return Trial(address, cleaned, parts, state)
+
+
+def _refuse_wrong(machine: Machine, address: str, changes: Changes) -> dict[str, Value]:
+    """The state with the changes made."""
+    if machine.state.status != "running":
+        raise NotExpected(f"the run {machine.state.run_id} has ended: it is {machine.state.status}")
+    home = machine.home_at(address)
+    if home is None:
+        raise NotExpected(
+            "there is no state here that can be changed from outside",
+            hint="only the state of a reactive workflow, or of a task of it that is under way, can be; other "
+            "workflows store the results that are submitted",
+        )
+    state: dict[str, Value] = {}
+    made: list[tuple[tuple[str | int, ...], ChangeOperation, Value]] = []
+    for number, (path, operation, value) in enumerate(changes):
+        made.append((tuple(path), operation, value))
+        try:
+            state, _ = home.tried(made)
+        except WrongChange as wrong:
+            raise _refused(f"updates[{number}]: {wrong}", wrong.hint) from None
+    return state
+
+
+@dataclass(frozen=True, slots=True)
+class WrittenState:
+    """Where agents have written since a step was handed out."""
+
+    paths: Sequence[Sequence[str | int]] = ()
+
+    def missing(self, visited: Visited) -> list[str]:
+        """The places of a step's result at which nothing was written."""
+        missing: list[str] = []
+        known = visited.record.places
+        for number, change in enumerate(visited.node.changes):
+            place = known[number] if number < len(known) else None
+            if place is None:
+                if not self.paths:
+                    missing.append(".".join(map(str, change.path)))
+            elif not any(_meet(place, path) for path in self.paths):
+                missing.append(path_text(tuple(place)))
+        return missing
+
+
+def _meet(one: Sequence[str | int], other: Sequence[str | int]) -> bool:
+    """Whether one path is the other, or leads through it."""
+    return all(str(a) == str(b) for a, b in zip(one, other, strict=False))

@@ -1,0 +1,73 @@
+"""The answers of the toolset `stateful`: a step with its parameters beside its id, until it is complete.
+
+    {"step_id": "read-file", "type": "shell", "command": "cat src/main.py", "timeout": 30, "status":
+     "pending_action", "workflow_id": "wf_1.analyze.0", "action": {…}}
+    {"status": "complete", "final_result": {…}, "workflow_id": "wf_1.analyze.0"}
+
+`action` has the rest: the instructions, and parameters that are called as a field of the answer. Only reads a
+run.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from workflows_mcp.answers.answer import FindPlace, Redo, answer_about
+from workflows_mcp.answers.run_view import Situation
+from workflows_mcp.answers.targets import block_at
+from workflows_mcp.answers.vocabulary import STATEFUL
+from workflows_mcp.limits import Limits
+from workflows_mcp.steps.registry import StepRegistry
+from workflows_mcp.values import Value
+
+
+def step_answer(
+    situation: Situation,
+    registry: StepRegistry,
+    limits: Limits,
+    *,
+    place: FindPlace,
+    redo: Redo | None = None,
+) -> dict[str, Any]:
+    answer = answer_about(
+        situation, registry, limits, place=place, at_work=True, detail="step", with_result=True, redo=redo,
+        words=STATEFUL,
+    )  # fmt: skip
+    return in_stateful_words({**_timer(situation), **answer})
+
+
+def in_stateful_words(answer: dict[str, Any]) -> dict[str, Any]:
+    """The usual answer, with what is asked beside the id of the step, or with the final result."""
+    if answer["status"] == "completed":
+        final = answer.pop("result", None) if "result" in answer else answer.pop("outputs", None)
+        return {**answer, "status": "complete", "final_result": final}
+    action = answer.get("action")
+    if action is None:
+        return answer
+    own = {"step_id": action["step_id"], "type": action["type"]}
+    taken = {*own, *answer}
+    flat = {name: it for name, it in action["parameters"].items() if name not in taken}
+    rest = {name: it for name, it in action["parameters"].items() if name in taken}
+    action = {name: it for name, it in action.items() if name != "parameters"} | (
+        {"parameters": rest} if rest else {}
+    )
+    action["instructions"] = STATEFUL.instructions(str(action["instructions"]), as_before=rest)
+    return {**own, **flat, **answer, "action": action}
+
+
+def _timer(situation: Situation) -> dict[str, Value]:
+    """A step that only waits for time to pass, for an agent that has nothing else to do."""
+    waits = situation.under_way("wait")
+    if situation.status != "waiting" or not waits:
+        return {}
+    address, frame = waits[0]
+    visited = block_at(situation.machine, address)
+    message = visited.record.inputs.get("message") if visited is not None else None
+    said: dict[str, Value] = {
+        "step_id": situation.part.step_id(address),
+        "type": "wait",
+        "duration": frame.timeout,
+        "seconds_left": round(max((frame.deadline or 0.0) - situation.now, 0.0), 3),
+        "requires_action": False,
+    }
+    return {**said, "message": message} if message else said

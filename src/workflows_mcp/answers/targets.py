@@ -1,0 +1,255 @@
+"""What one agent drives: a run, or a task of it; and the ids that they are known by.
+
+    wf_7f3a                      the run
+    wf_7f3a.analyze.0            the first task of its step `analyze`
+    wf_7f3a.analyze.0.check.2    a task of the step `check` of that task
+    wf_7f3a.review@2.0           a task of `review`, which the run has come to for the second time
+
+A task is no run of its own but a place inside of one: what is carried out for one item of a step. To its
+agent it looks like a run, and the ids of its steps are told as seen from it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from workflows_mcp.errors import RequestError
+from workflows_mcp.machine.machine import Machine
+from workflows_mcp.machine.state import TERMINAL, Frame, Record, RunState, Scope
+from workflows_mcp.plan.model import Node, item_node, names_of_items
+
+# ----------------------------------------------------------------------------------------------------
+# Walking over the blocks of a run, however deep: the block, what is known of it, and its address.
+
+
+PENDING = Record()
+
+
+class Visited(NamedTuple):
+    address: str
+    node: Node
+    record: Record
+
+
+def blocks_of(machine: Machine, scope: Scope | None = None, prefix: str = "") -> Iterator[Visited]:
+    """All blocks that a run has reached, and those next to them, in the order of the plan.
+
+    Works on a run that has ended too, when the machine itself has put its working notes away.
+    """
+    for node, record in blocks_in(machine, scope or machine.state.root, None):
+        yield from _with_inner(machine, Visited(prefix + node.id, node, record))
+
+
+def _with_inner(machine: Machine, visited: Visited) -> Iterator[Visited]:
+    yield visited
+    if visited.record.scope is not None:
+        for node, record in blocks_in(machine, visited.record.scope, visited.node):
+            yield from _with_inner(machine, Visited(f"{visited.address}/{node.id}", node, record))
+
+
+def blocks_in(machine: Machine, scope: Scope, around: Node | None) -> Iterator[tuple[Node, Record]]:
+    """The blocks of one scope: of a workflow, or the items of the block `around`."""
+    if scope.each is not None:
+        assert around is not None
+        for name in names_of_items(scope.each, scope.named):
+            yield item_node(around, name), scope.records.get(name, PENDING)
+        return
+    program = machine.program_named(scope.workflow)
+    for index, node in enumerate(program.nodes):
+        if index != program.context_full or node.id in scope.records:
+            yield node, scope.records.get(node.id, PENDING)
+
+
+def block_at(machine: Machine, address: str) -> Visited | None:
+    """The block at `address`, or None where the run has no such block (yet)."""
+    scope: Scope | None = machine.state.root
+    found: Visited | None = None
+    parts = address.split("/")
+    for depth, part in enumerate(parts):
+        if scope is None:
+            return None
+        node = _node_called(machine, scope, found.node if found is not None else None, part)
+        if node is None:
+            return None
+        record = scope.records.get(part, PENDING)
+        found = Visited("/".join(parts[: depth + 1]), node, record)
+        scope = record.scope
+    return found
+
+
+def _node_called(machine: Machine, scope: Scope, around: Node | None, name: str) -> Node | None:
+    if scope.each is not None and around is not None:
+        known = name in scope.records or name in names_of_items(scope.each, scope.named)
+        return item_node(around, name) if known else None
+    program = machine.program_named(scope.workflow)
+    index = program.ids.get(name)
+    return program.nodes[index] if index is not None else None
+
+
+def under_way(machine: Machine, *kinds: str) -> list[tuple[str, Frame]]:
+    """The operations of these kinds that are under way, the oldest first."""
+    frames = [(address, frame) for address, frame in machine.state.frames.items() if frame.kind in kinds]
+    return sorted(frames, key=lambda item: item[1].since)
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    id: str
+    run_id: str
+    address: str = ""
+    """Of a task: where it stands in the run."""
+
+    @property
+    def is_run(self) -> bool:
+        return not self.address
+
+    def covers(self, address: str) -> bool:
+        return not self.address or address == self.address or address.startswith(f"{self.address}/")
+
+    def step_id(self, address: str) -> str:
+        """What its agent calls the step at an address; a task that is one step is called as its block."""
+        if not self.address:
+            return address
+        return address[len(self.address) + 1 :] or self.address.split("/")[-2]
+
+    def meant(self, step_id: str) -> list[str]:
+        """The addresses that its agent can mean, in whichever round, the likeliest first. A step may also be
+        named as it is seen from the run, or from a task around this one."""
+        step_id = step_id.partition("@")[0]
+        if not self.address:
+            return [step_id]
+        meant = [f"{self.address}/{step_id}"]
+        names = self.address.split("/")
+        for length in reversed(range(len(names))):
+            seen_from_there = "/".join([*names[:length], step_id])
+            if self.covers(seen_from_there):
+                meant.append(seen_from_there)
+        if step_id == self.step_id(self.address):
+            meant.append(self.address)
+        return meant
+
+
+def whole_run(run_id: str) -> Part:
+    return Part(run_id, run_id)
+
+
+def run_of(workflow_id: str) -> str:
+    """The id of the run that this is, or that it is a task of."""
+    return workflow_id.partition(".")[0] or workflow_id
+
+
+def joined(workflow_id: str, task_id: str | None) -> str:
+    """The id of a task that is named by its own id, or as seen from what it is a task of."""
+    if not task_id or task_id == workflow_id:
+        return workflow_id
+    return task_id if task_id.startswith(f"{run_of(workflow_id)}.") else f"{workflow_id}.{task_id}"
+
+
+def part_of(machine: Machine, workflow_id: str) -> Part:
+    """Raises RequestError where there is no such task (any more)."""
+    run_id, _, rest = workflow_id.partition(".")
+    if not rest:
+        return whole_run(run_id)
+    names = [name.partition("@")[0] for name in rest.split(".")]
+    part = Part(workflow_id, run_id, "/".join(names))
+    known_as = task_of(machine.state, part.address).id
+    around = _scope_around(machine.state, part.address)
+    is_task = around is not None and around.each is not None and block_at(machine, part.address) is not None
+    if is_task and known_as == workflow_id:
+        return part
+    tasks = all_tasks(machine.state)
+    if (named := _named_by_key(machine.state, tasks, rest)) is not None:
+        return named
+    # No id is proposed: the nearest one is the task of another agent.
+    hint = "use the workflow_id of the task exactly as it was given" if tasks else "it has no tasks now"
+    if known_as != workflow_id and _before(workflow_id, known_as):
+        message = f"the task '{workflow_id}' is over: the run has come to its step again since"
+        raise RequestError(message, hint=hint, code="task_over")
+    raise RequestError(f"the run {run_id} has no task '{workflow_id}'", hint=hint, code="unknown_task")
+
+
+def _named_by_key(state: RunState, tasks: list[Part], key: str) -> Part | None:
+    """The only task that is called so, whatever step it belongs to: batch_0. Those that are over come last,
+    and before them those that are tasks of tasks: whoever has been told a name keeps it when others of the
+    same name begin."""
+    found = [task for task in tasks if key_of_task(state, task) == key]
+    if len(found) > 1:
+        found = [task for task in found if not _is_over(state, task)]
+        depth = min((task.address.count("/") for task in found), default=0)
+        found = [task for task in found if task.address.count("/") == depth]
+    return found[0] if len(found) == 1 else None
+
+
+def _is_over(state: RunState, task: Part) -> bool:
+    around = _scope_around(state, task.address)
+    record = around.records.get(task.address.rpartition("/")[2]) if around is not None else None
+    return record is not None and record.status in TERMINAL
+
+
+def key_of_task(state: RunState, task: Part) -> str:
+    """What a task is called among those of its step."""
+    around, name = _scope_around(state, task.address), task.address.rpartition("/")[2]
+    if around is None or around.each is None:
+        return name
+    return str(around.each[names_of_items(around.each, around.named).index(name)])
+
+
+def _before(workflow_id: str, known_as: str) -> bool:
+    """Whether an id is that of an earlier round: the same names, and no later rounds."""
+    pairs = zip(workflow_id.split("."), known_as.split("."), strict=True)
+    rounds = [(text.partition("@")[2] or "1", known.partition("@")[2] or "1") for text, known in pairs]
+    if not all(text.isdecimal() and int(text) <= int(known) for text, known in rounds):
+        return False
+    return any(int(text) < int(known) for text, known in rounds)
+
+
+def task_of(state: RunState, address: str) -> Part:
+    """The task at an address, with its id."""
+    scope: Scope | None = state.root
+    names = [state.run_id]
+    for name in address.split("/"):
+        rounds = scope.rounds.get(name, 1) if scope is not None else 1
+        names.append(f"{name}@{rounds}" if rounds > 1 else name)
+        record = scope.records.get(name) if scope is not None else None
+        scope = record.scope if record is not None else None
+    return Part(".".join(names), state.run_id, address)
+
+
+def question_id(state: RunState, part: Part, address: str) -> str:
+    """What the agent calls a question. A step that asks again, in a later round or another try, is another
+    question: an answer to the first one that comes late must not be taken for an answer to it."""
+    asking = asking_of(state, address)
+    return f"{part.step_id(address)}@{asking}" if asking else part.step_id(address)
+
+
+def asking_of(state: RunState, address: str) -> str:
+    """Which round and try of a step asks: nothing for the first ones, `2`, `try2` or `2.try2` for others."""
+    frame = state.frames.get(address)
+    parts = frame.attempt.split(".") if frame is not None else []
+    while parts and parts[-1] == "1":
+        del parts[-1]
+    return ".".join(part[1:] if part.startswith("r") else f"try{part}" for part in parts)
+
+
+def all_tasks(state: RunState) -> list[Part]:
+    """Every task of a run, those of tasks too."""
+    found: list[Part] = []
+    waiting: list[tuple[str, Scope]] = [("", state.root)]
+    while waiting:
+        prefix, scope = waiting.pop(0)
+        if scope.each is not None:
+            found += [task_of(state, prefix + name) for name in names_of_items(scope.each, scope.named)]
+        for name, record in scope.records.items():
+            if record.scope is not None:
+                waiting.append((f"{prefix}{name}/", record.scope))
+    return found
+
+
+def _scope_around(state: RunState, address: str) -> Scope | None:
+    scope: Scope | None = state.root
+    for name in address.split("/")[:-1]:
+        record = scope.records.get(name) if scope is not None else None
+        scope = record.scope if record is not None else None
+    return scope

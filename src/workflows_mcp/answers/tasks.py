@@ -1,0 +1,240 @@
+"""What is asked of whom: of the agent of a run, and of the agents that its tasks were handed to.
+
+A block with an `agent` hands each of its items to a sub-agent, as a task. What is asked inside of a task is
+asked of its own agent; whoever started that one only hears who is at work, who is to be started, and of
+whom nothing has been heard for so long (the lease) that another may take the task over. Whoever was heard
+of, and when, is told by `heard`: notes that are kept beside the run.
+
+    duties = duties_of(state, whole_run("wf_1"), heard, now=1000.0, lease=300.0)
+    duties.questions          # what this agent itself is asked
+    duties.delegations        # and the tasks that it has handed, or is to hand, to others
+
+Works on the state of a run alone: no plan, no clock.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Container, Mapping
+from dataclasses import dataclass
+from typing import Literal
+
+from workflows_mcp.answers.targets import Part, task_of, whole_run
+from workflows_mcp.machine.rules import failed
+from workflows_mcp.machine.state import TERMINAL, Frame, Record, RunState, Scope
+from workflows_mcp.plan.model import names_of_items
+
+Heard = Mapping[str, float]
+"""When the agent of a task was last heard of, by the id of the task; under `started_note` when this agent was
+first heard of, and under `retry_note` the last contact with the agent that was given up."""
+NOBODY: Heard = {}
+
+
+def started_note(task_id: str) -> str:
+    return f"{task_id} started"
+
+
+def retry_note(task_id: str) -> str:
+    return f"{task_id} retry"
+
+
+def given_up_at(state: RunState, part: Part, heard: Heard) -> float:
+    """Until when an agent of the task that was heard of is not the one that it has now: it was retried, or
+    its time was over and it is tried again."""
+    frame = state.frames.get(part.address)
+    later_try = frame is not None and frame.attempt.rpartition(".")[2] != "1"
+    begun = frame.since if frame is not None and later_try else -math.inf
+    return max(heard.get(retry_note(part.id), -math.inf), begun)
+
+
+def last_contact(state: RunState, part: Part, heard: Heard) -> float | None:
+    """When the agent that a task has now was last heard of; None where it has none yet."""
+    at = heard.get(part.id)
+    return None if at is None or at <= given_up_at(state, part, heard) else at
+
+
+Standing = Literal["to start", "at work", "silent", "on the server"]
+Framed = tuple[str, Frame]
+
+
+@dataclass(frozen=True, slots=True)
+class Task:
+    """A task that is under way."""
+
+    part: Part
+    standing: Standing
+    since: float
+    """When its agent started; of one that is to start, when it was first asked for."""
+    last_contact: float | None = None
+    """When its agent was last heard of."""
+    again: bool = False
+    """It is to start although an agent had started it before: that one was given up."""
+
+    @property
+    def needs_somebody(self) -> bool:
+        return self.standing in ("to start", "silent")
+
+
+@dataclass(frozen=True, slots=True)
+class Delegation:
+    """A block whose items are handed to agents of their own."""
+
+    address: str
+    frame: Frame
+    tasks: list[Task]
+
+    @property
+    def needs_somebody(self) -> bool:
+        return any(task.needs_somebody for task in self.tasks)
+
+
+@dataclass(frozen=True, slots=True)
+class Duties:
+    """All that the agent of one part is to do now."""
+
+    questions: list[Framed]
+    """The oldest first."""
+    delegations: list[Delegation]
+
+    @property
+    def pending(self) -> bool:
+        """Whether it is to do anything; tasks at which others are at work are none of its business."""
+        return bool(self.questions) or any(it.needs_somebody for it in self.delegations)
+
+    @property
+    def since(self) -> float | None:
+        """When the first thing was asked that has not been done."""
+        times = [frame.since for _, frame in self.questions]
+        tasks = [task for it in self.delegations for task in it.tasks if task.needs_somebody]
+        times += [task.since if task.last_contact is None else task.last_contact for task in tasks]
+        return min(times, default=None)
+
+
+def duties_of(
+    state: RunState,
+    part: Part,
+    heard: Heard = NOBODY,
+    *,
+    now: float,
+    lease: float,
+    alone: bool = False,
+) -> Duties:
+    """`alone`: there are no sub-agents, and all that is asked inside of tasks is asked of this agent."""
+    frames = [(address, frame) for address, frame in state.frames.items() if part.covers(address)]
+    return _duties(state, frames, part, heard, now, lease, alone)
+
+
+def _duties(
+    state: RunState,
+    frames: list[Framed],
+    part: Part,
+    heard: Heard,
+    now: float,
+    lease: float,
+    alone: bool = False,
+) -> Duties:
+    handed_out = {} if alone else {address: frame for address, frame in frames if frame.agent}
+    inside: dict[str, dict[str, list[Framed]]] = {}
+    """The frames of each delegation, by the item that they belong to."""
+    questions: list[Framed] = []
+    for address, frame in frames:
+        around = outermost(address, handed_out)
+        if around is None:
+            if address in handed_out:
+                inside.setdefault(address, {})
+            elif frame.kind == "agent":
+                questions.append((address, frame))
+            continue
+        item = address[len(around) + 1 :].partition("/")[0]
+        inside.setdefault(around, {}).setdefault(item, []).append((address, frame))
+    delegations = []
+    for around, items in inside.items():
+        tasks = []
+        for item, framed in items.items():
+            task = task_of(state, f"{around}/{item}")
+            asked = _duties(state, framed, task, heard, now, lease)
+            tasks.append(_task(state, task, asked, heard, now, _patience(state, asked, lease)))
+        delegations.append(Delegation(around, handed_out[around], tasks))
+    questions.sort(key=lambda item: item[1].since)
+    return Duties(questions, delegations)
+
+
+def _task(state: RunState, part: Part, asked: Duties, heard: Heard, now: float, patience: float) -> Task:
+    since, contact = asked.since, last_contact(state, part, heard)
+    if contact is None:
+        if since is None:
+            return Task(part, "on the server", now)
+        return Task(part, "to start", since, again=part.id in heard)
+    started = min(heard.get(started_note(part.id), contact), contact)
+    silent = since is not None and now - max(contact, since) > patience
+    return Task(part, "silent" if silent else "at work", started, contact)
+
+
+def _patience(state: RunState, asked: Duties, lease: float) -> float:
+    """How long an agent may be silent: a step that may take longer than the lease takes as long as it may."""
+    longest = lease
+    for address, frame in asked.questions:
+        record = record_at(state, address)
+        told = record.inputs.get("timeout") if record is not None else None
+        longest = max(longest, frame.timeout or 0.0, told if isinstance(told, int | float) else 0.0)
+    return longest
+
+
+def outermost(address: str, among: Container[str]) -> str | None:
+    """The outermost of these that an address is inside of."""
+    end = address.find("/")
+    while end >= 0:
+        if address[:end] in among:
+            return address[:end]
+        end = address.find("/", end + 1)
+    return None
+
+
+def starter_of(state: RunState, task: Part) -> Part:
+    """The part whose agent starts the agent of a task: the run, or the task that it is a task of."""
+    names = task.address.split("/")
+    for length in reversed(range(1, len(names) - 1)):
+        frame = state.frames.get("/".join(names[:length]))
+        if frame is not None and frame.agent:
+            return task_of(state, "/".join(names[: length + 1]))
+    return whole_run(state.run_id)
+
+
+# How a part went
+
+
+def record_at(state: RunState, address: str) -> Record | None:
+    """What is known of the block at an address; None where it has not been come to."""
+    scope: Scope | None = state.root
+    record: Record | None = None
+    for name in address.split("/"):
+        record = scope.records.get(name) if scope is not None else None
+        scope = record.scope if record is not None else None
+    return record
+
+
+def has_ended(state: RunState, part: Part) -> bool:
+    if state.status != "running" or part.is_run:
+        return state.status != "running"
+    record = record_at(state, part.address)
+    return record is not None and record.status in TERMINAL
+
+
+@dataclass(frozen=True, slots=True)
+class Count:
+    """How many tasks of a block there are, and how they stand."""
+
+    total: int
+    done: int
+    failed: int
+    to_come: int
+
+
+def count_tasks(state: RunState, address: str) -> Count:
+    record = record_at(state, address)
+    scope = record.scope if record is not None else None
+    names = names_of_items(scope.each or [], scope.named) if scope is not None else []
+    items = [scope.records.get(name) for name in names] if scope is not None else []
+    ended = [item for item in items if item is not None and item.status in TERMINAL]
+    wrong = sum(failed(item) for item in ended)
+    return Count(len(names), len(ended) - wrong, wrong, sum(item is None for item in items))

@@ -1,0 +1,372 @@
+"""A run carried out again from its journal, to see what it did: which steps ended when, and what was computed
+in its state, from what, and how long that took.
+
+Nothing is run and nothing is asked: events are facts. It takes as long as the expressions of the run do, so
+it belongs beside the event loop.
+
+    traced = replayed(bundle, events, every_field=True)
+    traced.computations[-1].trace.field, traced.history[-1].address
+"""
+
+from __future__ import annotations
+
+import time
+from collections import deque
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from typing import Any
+
+from workflows_mcp.answers.info import type_name
+from workflows_mcp.answers.previews import Cut, Reader, cut, within
+from workflows_mcp.answers.run_view import PartsOfState, Situation, parts_of_state
+from workflows_mcp.answers.targets import question_id
+from workflows_mcp.errors import RequestError
+from workflows_mcp.limits import Limits
+from workflows_mcp.machine.changes import size_of
+from workflows_mcp.machine.core import OpenScope
+from workflows_mcp.machine.events import Event
+from workflows_mcp.machine.machine import Machine
+from workflows_mcp.machine.names import iso
+from workflows_mcp.machine.program import MisplacedError
+from workflows_mcp.machine.reactive_state import Home, Trace
+from workflows_mcp.machine.rules import failed
+from workflows_mcp.machine.state import TERMINAL, Record
+from workflows_mcp.plan.model import Bundle, Node
+from workflows_mcp.steps.registry import StepRegistry
+from workflows_mcp.values import Value, did_you_mean
+
+KEPT = 500
+
+"""How many of the last computations and steps are kept."""
+
+SECONDS = 20.0
+
+"""How long fields are computed that the run itself has not looked at."""
+
+
+@dataclass(frozen=True, slots=True)
+class Cause:
+    """What a change comes from: the event that was applied, and the step that was carried out by it."""
+
+    event: int
+    step: str = ""
+    """Empty where no step did it: an agent has written into the state, or the run begins."""
+    item: str | int | None = None
+    """Of a step in a loop the position of the item, counted from 0; of a task the name of its item."""
+
+
+@dataclass(frozen=True, slots=True)
+class Computation:
+    """One computation of a field, or one change of a raw one."""
+
+    at: float
+    workflow: str
+    trace: Trace
+    cause: Cause
+
+
+@dataclass(slots=True)
+class EndedStep:
+    address: str
+    workflow: str
+    node: Node
+    started_at: float
+    ended_at: float
+    status: str
+    """success, failed or skipped."""
+    cause: Cause
+
+
+@dataclass(slots=True)
+class Times:
+    """How often a field was computed, and how long that took together."""
+
+    count: int = 0
+    seconds: float = 0.0
+
+
+@dataclass(slots=True)
+class Traced:
+    computations: deque[Computation] = field(default_factory=lambda: deque(maxlen=KEPT))
+    history: deque[EndedStep] = field(default_factory=lambda: deque(maxlen=KEPT))
+    computed: int = 0
+    """How many computations there were."""
+    ended: int = 0
+    """How many steps have ended."""
+    times: dict[str, Times] = field(default_factory=dict)
+    cut_short: bool = False
+    """Whether computing fields after each event took too long, and was given up."""
+
+
+def replayed(
+    bundle: Bundle, events: Iterable[Event], *, every_field: bool = False, only: str | None = None
+) -> Traced:
+    """`every_field`: after each event, fields are computed that the run itself has not looked at; `only` one
+    of them, and what it follows from."""
+    traced = Traced()
+    machine = _Watched(bundle, traced, only)
+    until = time.monotonic() + SECONDS
+    for event in events:
+        machine.at = event.at
+        machine.cause = Cause(machine.state.events + 1)
+        machine.apply(event)
+        if every_field and not traced.cut_short:
+            traced.cut_short = time.monotonic() > until
+            machine.compute(only)
+    return traced
+
+
+class _Watched(Machine):
+    """The interpreter, which tells what it does."""
+
+    def __init__(self, bundle: Bundle, traced: Traced, only: str | None) -> None:
+        super().__init__(bundle)
+        self.at = 0.0
+        self.cause = Cause(0)
+        self._changed_by: dict[int, Cause] = {}
+        """What has changed a state last, by the identity of the state."""
+        self._traced = traced
+        self._only = only
+        self._outermost: Home | None = None
+        self._scopes.on_home = self._watch
+
+    def _watch(self, home: Home) -> None:
+        self._outermost = self._outermost or home
+        home.fields.clock = time.perf_counter
+        home.fields.trace = lambda trace: self._note(home, trace)
+        home.on_change = lambda before: self._changed(home, before)
+
+    def _changed(self, home: Home, before: dict[str, Value]) -> None:
+        self._changed_by[id(home)] = self.cause
+        part, _, name = (self._only or "").partition(".")
+        if part not in ("raw", "state"):
+            return
+        old, new = (it.get(part, {}).get(name) for it in (before, home.scope.state))
+        if old is not new:
+            trace = Trace(f"{part}.{name}", self.cause.step or "outside of the steps", old, new)
+            self._traced.computed += 1
+            self._traced.computations.append(Computation(self.at, home.plan.name, trace, self.cause))
+
+    def _cause_of(self, scope: OpenScope, index: int) -> Cause:
+        node, state = scope.program.nodes[index], scope.scope
+        heads = [state.loops.get(scope.program.nodes[head].id) for head in node.loops]
+        item: str | int | None = None
+        around, _, last = scope.prefix[:-1].rpartition("/")
+        if heads and heads[-1] is not None:
+            item = max(heads[-1].count - 1, 0)
+        elif (frame := self.state.frames.get(around)) is not None and frame.kind == "each":
+            item = last
+        rounds = state.rounds.get(node.id, 1)
+        address = f"{scope.prefix}{node.id}@{rounds}" if rounds > 1 else f"{scope.prefix}{node.id}"
+        return Cause(self.state.events, address, item)
+
+    def _enter(self, scope: OpenScope, index: int) -> None:
+        self.cause = self._cause_of(scope, index)
+        super()._enter(scope, index)
+
+    def _note(self, home: Home, trace: Trace) -> None:
+        traced = self._traced
+        traced.computed += 1
+        times = traced.times.setdefault(trace.field, Times())
+        times.count += 1
+        times.seconds += trace.seconds or 0.0
+        if self._only in (None, trace.field):
+            cause = self._changed_by.get(id(home), self.cause)
+            traced.computations.append(Computation(self.at, home.plan.name, trace, cause))
+
+    def compute(self, only: str | None) -> None:
+        """The fields of every state that is open, and of that of the run, also when it has ended."""
+        homes = self._scopes.homes()
+        if self._outermost is not None and self._outermost not in homes:
+            homes.append(self._outermost)
+        for home in homes:
+            for name in home.plan.computed if only is None else (only,):
+                if name not in home.plan.computed:
+                    continue
+                try:
+                    home.fields.value(name, home.around())
+                except MisplacedError as error:
+                    if home.fields.error(name) is None:  # it was stopped: nobody has told of it yet
+                        self._note(home, Trace(name, "too long", None, None, error.cause.message))
+
+    def end(self, scope: OpenScope, index: int, at: float, status: Any, *more: Any, **named: Any) -> None:
+        node, history = scope.program.nodes[index], self._traced.history
+        before = scope.scope.records.get(node.id)
+        # noted before what follows from it, and settled after
+        self.cause = self._cause_of(scope, index)
+        step = EndedStep(
+            scope.prefix + node.id, scope.scope.workflow, node, at, at, _OUTCOMES[status], self.cause
+        )
+        history.append(step)
+        self._traced.ended += 1
+        super().end(scope, index, at, status, *more, **named)
+        record: Record | None = before or scope.scope.records.get(node.id)
+        if record is None:
+            return
+        if record.status not in TERMINAL:  # it is tried again
+            self._traced.ended -= 1
+            if step in history:
+                history.remove(step)
+            return
+        step.started_at = record.started_at if record.started_at is not None else at
+        if failed(record):
+            step.status = "failed"
+
+
+_OUTCOMES = {"completed": "success", "failed": "failed", "skipped": "skipped"}
+
+
+# ----------------------------------------------------------------------------------------------------
+# The answers of the toolset `debug` about a run: what was computed in it, how its steps went, how large its
+# state is. What is read of the run itself is read while nothing else has a turn (`look_at`).
+
+
+LISTED = 100
+
+"""How many traces, and how many steps, are shown at most: the last ones."""
+
+SLOWEST = 5
+
+_VALUE_SHARE = 8
+
+"""Values are cut so many times earlier than elsewhere: there are two in each trace."""
+
+
+def check_field(machine: Machine, field: str) -> str:
+    """The bare name of a computed field, or that of a raw one as in raw.count. Raises RequestError where no
+    workflow of the run has it."""
+    name = field.removeprefix("computed.")
+    known = {it for plan in machine.plans.values() for it in plan.computed}
+    if name in known:
+        return name
+    raw = {f"{part}.{it}" for part in ("raw", "state") for it in machine.state.root.state.get(part, {})}
+    raw |= {f"raw.{it}" for plan in machine.plans.values() for it in plan.raw_types}
+    for spelling in (field, f"raw.{field}", f"state.{field}"):
+        if spelling in raw:
+            return spelling
+    hint = did_you_mean(name, known | raw, what="fields") if known or raw else "the workflow has none"
+    raise RequestError(f"there is no field '{field}'", hint=hint, code="invalid_path")
+
+
+def traces_answer(traced: Traced, limits: Limits, *, main: str, include_timing: bool) -> dict[str, Any]:
+    shown = list(traced.computations)[-LISTED:]
+
+    def build(how: Cut) -> dict[str, Any]:
+        values = Cut(max(how.characters // _VALUE_SHARE, 40), how.items)
+        last = shown[-min(how.items, len(shown)) :] if shown else []
+        traces = [_trace(it, values, main, include_timing) for it in last]
+        answer: dict[str, Any] = {"traces": traces}
+        if len(traces) < traced.computed:
+            answer["total"] = traced.computed
+        if traced.cut_short:
+            answer["note"] = "computing took too long: later traces are only of what the run itself looked at"
+        return answer
+
+    return within(limits, build)
+
+
+def _trace(computation: Computation, how: Cut, main: str, include_timing: bool) -> dict[str, Value]:
+    trace = computation.trace
+    read: Reader = lambda *_: "workflow_state_read"  # noqa: E731
+    said: dict[str, Value] = {
+        "field": trace.field,
+        "timestamp": iso(computation.at),
+        "trigger": trace.trigger,
+        "input": cut(trace.input, (), how, read),
+        "output": cut(trace.output, (), how, read),
+        **_cause(computation.cause),
+    }
+    if computation.workflow != main:
+        said["workflow"] = computation.workflow
+    if include_timing:
+        said["duration_ms"] = _milliseconds(trace.seconds or 0.0)
+    if trace.error is not None:
+        said["error"] = trace.error
+    return said
+
+
+@dataclass(frozen=True, slots=True)
+class Looked:
+    """A run at a moment."""
+
+    current_step: str | None
+    status: str
+    events: int
+    dialects: dict[str, str]
+    """By workflow."""
+    state: dict[str, Value]
+    parts: PartsOfState | None
+
+
+def look_at(situation: Situation) -> Looked:
+    machine = situation.machine
+    dialects = {name: plan.dialect for name, plan in machine.plans.items()}
+    parts = parts_of_state(machine, situation.part.address)
+    state = dict(machine.state.root.state) if parts is None else parts.around.state.get("raw", {})
+    step, status = _current_step(situation), situation.status
+    return Looked(step, status, machine.state.events, dialects, state, parts)
+
+
+def debug_answer(looked: Looked, traced: Traced, registry: StepRegistry, limits: Limits) -> dict[str, Any]:
+    """Computing the fields, for their size, can take as long as expressions may."""
+    computed = looked.parts.fields().computed if looked.parts is not None else {}
+    total = sum(times.seconds for times in traced.times.values())
+    slowest = sorted(traced.times.items(), key=lambda it: it[1].seconds / it[1].count, reverse=True)
+    rest: dict[str, Any] = {
+        "state_size": {
+            "raw_bytes": size_of(looked.state),
+            "computed_bytes": size_of(computed),
+            "total_transformations": traced.computed,
+        },
+        "performance": {
+            "avg_transformation_time": _milliseconds(total / traced.computed) if traced.computed else 0,
+            "slowest_transformations": [
+                {"field": name, "avg_ms": _milliseconds(times.seconds / times.count), "count": times.count}
+                for name, times in slowest[:SLOWEST]
+            ],
+        },
+        "status": looked.status,
+        "events": looked.events,
+    }
+
+    def build(how: Cut) -> dict[str, Any]:
+        steps = list(traced.history)[-min(LISTED, how.items) :]
+        history = [_ended(step, looked.dialects, registry) for step in steps]
+        left_out = traced.ended - len(history)
+        more = {"earlier_steps": left_out} if left_out else {}
+        return {"current_step": looked.current_step, "step_history": history, **more, **rest}
+
+    return within(limits, build)
+
+
+def _current_step(situation: Situation) -> str | None:
+    """What is asked or under way, the oldest first."""
+    questions = [address for address, _ in situation.duties.questions]
+    addresses = questions or [address for address, _ in situation.under_way("step", "wait", "plan", "each")]
+    if not addresses:
+        return None
+    return question_id(situation.machine.state, situation.part, addresses[0])
+
+
+def _ended(step: EndedStep, dialects: dict[str, str], registry: StepRegistry) -> dict[str, Value]:
+    return {
+        "step_id": step.address,
+        "type": type_name(step.node.do, dialects.get(step.workflow, "graph"), registry),
+        "started_at": iso(step.started_at),
+        "completed_at": iso(step.ended_at),
+        "status": step.status,
+        **{key: value for key, value in _cause(step.cause).items() if key != "step"},
+    }
+
+
+def _cause(cause: Cause) -> dict[str, Value]:
+    said: dict[str, Value] = {"event": cause.event}
+    if cause.step:
+        said["step"] = cause.step
+    if cause.item is not None:
+        said["item"] = cause.item
+    return said
+
+
+def _milliseconds(seconds: float) -> float:
+    return round(seconds * 1000, 3)

@@ -1,0 +1,201 @@
+"""Why a run or a task waits, in one sentence: on whom, since when, and what would unblock it."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+
+from workflows_mcp.answers.run_view import Situation, situation_of
+from workflows_mcp.answers.targets import block_at
+from workflows_mcp.answers.tasks import Delegation, Framed, Standing, Task, count_tasks
+from workflows_mcp.machine.machine import Machine, how_to_resume
+from workflows_mcp.machine.rules import fails_the_workflow
+from workflows_mcp.machine.state import TERMINAL, Frame
+from workflows_mcp.plan.model import Steps
+
+_NAMED = 3
+_DAY = 86_400.0
+_MESSAGE_CHARS = 200
+_LAST_MOMENT = 253_402_300_799.0
+"""The end of the year 9999: later moments have no date."""
+
+
+def why_waiting(machine: Machine, now: float) -> str:
+    """Of a run that has not ended, with all that is asked inside of it."""
+    return why(situation_of(machine, now=now, alone=True))
+
+
+def why(situation: Situation, *, brief: bool = False) -> str:
+    """Of a run or a task that has not ended. `brief`: beside its actions, which say which tasks to start."""
+    now, part = situation.now, situation.part
+    if (parked := situation.machine.state.parked) is not None:
+        by = "parked by the user"
+        if situation.machine.state.context_full:
+            by = "parked because the context of its agent was nearly full,"
+        return f"{by} at {clock(parked, now)}; to continue: {how_to_resume(part.run_id)}"
+
+    def named(framed: list[Framed]) -> list[Framed]:
+        return [(part.step_id(address), frame) for address, frame in framed]
+
+    reasons: list[str] = []
+    if asked := named(situation.duties.questions):
+        reasons.append("waiting for your answer to " + _listed([_asked(*item, now) for item in asked]))
+    reasons += [
+        _delegated(situation, it)
+        for it in situation.duties.delegations
+        if not brief or any(task.standing != "to start" for task in it.tasks)
+    ]
+    if working := named(situation.under_way("step", "plan")):
+        reasons.append("running " + _listed([_working(*item, now) for item in working]))
+    if passing := situation.under_way("wait"):
+        reasons.append("waiting " + _listed([_passing(situation, *item) for item in passing]))
+    if paused := sorted(named(situation.under_way("retry")), key=lambda item: item[1].deadline or 0.0):
+        reasons.append("trying again " + _listed([_trying(*item, now) for item in paused]))
+    if not reasons:
+        timed = [item for item in named(situation.under_way("call")) if item[1].deadline is not None]
+        if timed:
+            step_id, frame = timed[0]
+            reasons.append(f"waiting for time to pass in '{step_id}'{_ends(frame, now)}")
+    if not reasons and situation.task is not None and situation.task.record.status == "pending":
+        reasons.append("waiting for its turn: it comes when other tasks have ended")
+    if doomed := failed_for_good(situation.machine):
+        reasons.append(f"block {doomed} has failed, so that the run will fail whatever else comes of it")
+    if situation.abandoned:
+        reasons.append(_abandoned(situation))
+    return "; ".join(reasons) or ("" if brief else "about to go on")
+
+
+def _abandoned(situation: Situation) -> str:
+    directory, run_id = situation.machine.state.workspace, situation.part.run_id
+    if not directory:  # it has not begun, and may begin anywhere
+        return situation.abandoned
+    return (
+        f"but no server continues it: {situation.abandoned}; start one in {directory} (workflows-mcp serve, "
+        f"without --read-only), or continue it here: {how_to_resume(run_id)}"
+    )
+
+
+def failed_for_good(machine: Machine) -> str:
+    """The first block by which a run that is still under way can only fail, with the reason; empty: none."""
+    scope = machine.state.root
+    plan = machine.plan_named(scope.workflow)
+    if isinstance(plan.body, Steps):
+        return ""
+    for node in plan.body.nodes:
+        record = scope.records.get(node.id)
+        if record is not None and record.status in TERMINAL and fails_the_workflow(plan, node, record):
+            return f"'{node.id}' ({(record.message or 'no reason was given')[:_MESSAGE_CHARS]})"
+    return ""
+
+
+def standing(task: Task, now: float) -> str:
+    """How a task stands, for whoever has started its agent."""
+    match task.standing:
+        case "to start":
+            return "waiting to start"
+        case "at work":
+            return "at work"
+        case "silent":
+            silence = duration(now - (task.last_contact or now))
+            return f"silent for {silence}: if its agent is gone, start another with the same prompt"
+    return "on the server: nothing is asked yet"
+
+
+def until(frame: Frame, now: float) -> str:
+    """When a durable timer ends, and how long that is."""
+    due = frame.deadline if frame.deadline is not None else now
+    return f"until {clock(due, now)} (another {duration(due - now)})"
+
+
+def _delegated(situation: Situation, delegation: Delegation) -> str:
+    count = count_tasks(situation.machine.state, delegation.address)
+    name = situation.part.step_id(delegation.address)
+    said = [f"waiting for the tasks of '{name}': {count.done} of {count.total} done"]
+    if count.failed:
+        said.append(f"{count.failed} failed")
+
+    def those(standing: Standing) -> list[Task]:
+        return [task for task in delegation.tasks if task.standing == standing]
+
+    def names(tasks: list[Task]) -> str:
+        return _listed([f"'{task_name(situation, task)}'" for task in tasks])
+
+    if starting := those("to start"):
+        said.append(f"to be started: {names(starting)}")
+    if working := those("at work"):
+        said.append(f"at work: {_listed([_contact(situation, task) for task in working])}")
+    if silent := those("silent"):
+        said.append(
+            f"silent: {_listed([_contact(situation, task) for task in silent])}; if its agent is gone, start "
+            "another with the same prompt, which is in the action"
+        )
+    if served := those("on the server"):
+        said.append(f"on the server: {names(served)}")
+    reason = ", ".join(said)
+    if working and not starting and not silent:
+        reason += f"; if its agent is gone, hand out a task again: {retry_call(working[0].part.id)}"
+    return reason
+
+
+def retry_call(task_id: str) -> str:
+    return f"control_workflow(workflow_id='{task_id}', action='retry')"
+
+
+def _contact(situation: Situation, task: Task) -> str:
+    """When the agent of a task started, and when it was last heard of."""
+    now, heard_at = situation.now, task.last_contact
+    said = f"'{task_name(situation, task)}' since {clock(task.since, now)}"
+    if heard_at is None or heard_at == task.since:
+        return said
+    return f"{said} (last heard of at {clock(heard_at, now)})"
+
+
+def task_name(situation: Situation, task: Task) -> str:
+    """The id of a task as seen from the part that has it: what may be given as task_id."""
+    return task.part.id[len(situation.part.id) + 1 :]
+
+
+def _asked(step_id: str, frame: Frame, now: float) -> str:
+    return f"'{step_id}' since {clock(frame.since, now)}{_ends(frame, now)}"
+
+
+def _working(step_id: str, frame: Frame, now: float) -> str:
+    return f"'{step_id}' for {duration(frame.seconds(now))}"
+
+
+def _trying(step_id: str, frame: Frame, now: float) -> str:
+    return f"'{step_id}' at {clock(frame.deadline or now, now)} (try {frame.attempt})"
+
+
+def _passing(situation: Situation, address: str, frame: Frame) -> str:
+    visited = block_at(situation.machine, address)
+    message = visited.record.inputs.get("message") if visited is not None else None
+    said = f"{until(frame, situation.now)} at '{situation.part.step_id(address)}'"
+    return f"{said}: {str(message)[:_MESSAGE_CHARS]}" if message else said
+
+
+def _ends(frame: Frame, now: float) -> str:
+    return f" (it times out at {clock(frame.deadline, now)})" if frame.deadline is not None else ""
+
+
+def _listed(items: list[str]) -> str:
+    more = len(items) - _NAMED
+    return ", ".join(items[:_NAMED]) + (f" and {more} more" if more > 0 else "")
+
+
+def clock(at: float, now: float) -> str:
+    """A time of today without its date, any other with it; always with its zone."""
+    if not 0 <= at <= _LAST_MOMENT:
+        return "after the year 9999"
+    moment = datetime.fromtimestamp(at, UTC)
+    return moment.strftime("%H:%M:%SZ" if abs(now - at) < _DAY else "%Y-%m-%dT%H:%M:%SZ")
+
+
+def duration(seconds: float) -> str:
+    seconds = max(seconds, 0.0)
+    if seconds < 60:
+        return f"{seconds:.0f} s"
+    minutes, rest = divmod(round(seconds), 60)
+    if minutes < 60:
+        return f"{minutes} min {rest} s"
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours} h {minutes} min"

@@ -1,0 +1,320 @@
+"""`runs`, `show` and `prune`: what has been run, and how; deleting what is old."""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import sys
+from dataclasses import replace
+from datetime import datetime
+from pathlib import Path
+from typing import Any
+
+from workflows_mcp.cli.run import (
+    LiveLines,
+    ProgressLines,
+    Session,
+    can_ask,
+    given,
+    interruptible,
+    meant_run,
+    print_end,
+    read_answer,
+    terminal_settings,
+)
+from workflows_mcp.cli.terminal import Paper, err, out, print_json, print_table, print_values, size_of, took
+from workflows_mcp.errors import RequestError
+from workflows_mcp.runs.progress import Watch
+from workflows_mcp.runs.service import Service
+from workflows_mcp.values import LEFT_OUT, Value, to_json
+
+_SHOWN_CHARS = 100
+
+_LOOK_AGAIN_SECONDS = 0.2
+
+
+def runs_command(options: argparse.Namespace) -> int:
+    async def read() -> list[dict[str, Value]]:
+        async with Service.open(terminal_settings(steps=False), adopt=False) as service:
+            return await service.recent(limit=options.limit)
+
+    found = asyncio.run(read())
+    if options.json:
+        print_json({"runs": found})
+        return 0
+    if not found:
+        err().line("nothing has been run yet")
+        return 0
+    paper = out()
+    rows = [
+        (run["workflow_id"], run["status"], _when(run["started_at"]), run["workflow"], _project(run))
+        for run in found
+    ]
+    print_table(paper, [("RUN", "STATUS", "STARTED", "WORKFLOW", "PROJECT"), *rows])
+    return 0
+
+
+def _project(run: dict[str, Value]) -> str:
+    """The directory that a run works in, from the home directory on where it is below that."""
+    directory, home = str(run.get("workspace", "")), str(Path.home())
+    return f"~{directory[len(home) :]}" if directory.startswith(f"{home}/") else directory
+
+
+async def _follow(service: Service, run_id: str) -> None:
+    """Show steps as they start and end, and what they print, until the run ends or waits for an answer."""
+    paper = err()
+    progress = ProgressLines(paper)
+    live = LiveLines(paper, progress)
+
+    async def lines() -> None:
+        seen = 0
+        while True:
+            for line in service.live.lines(run_id, after=seen):
+                seen = line.number
+                live.show(line, under_way=2)
+            await asyncio.sleep(_LOOK_AGAIN_SECONDS)
+
+    showing = asyncio.create_task(lines())
+    try:
+        async for step in service.observing.watch(run_id, Watch()):
+            progress.show(step)
+    finally:
+        showing.cancel()
+        progress.flush()
+
+
+def show_command(options: argparse.Namespace) -> int:
+    async def read() -> tuple[dict[str, Any], dict[str, Any]]:
+        async with Service.open(terminal_settings(steps=False), adopt=False) as service:
+            options.run = await meant_run(service, options.run)
+            if options.follow and not options.json:
+                await _follow(service, options.run)
+            answer = await service.status(options.run, alone=True)
+            state = await service.state(options.run, paths=["inputs", "blocks", "metadata"])
+            return answer, state["values"]
+
+    answer, state = asyncio.run(read())
+    if options.json:
+        about = ("started_at", "ended_at", "forked_from")
+        known = {key: state["metadata"][key] for key in about if state["metadata"][key]}
+        print_json({**answer, **known, "inputs": state["inputs"], "blocks": state["blocks"]})
+        return 0
+    paper = out()
+    paper.line(f"{paper.mark(answer['status'])} {paper.paint(answer['workflow'], 'bold')} {answer['status']}")
+    made_of = f", made of {origin}" if (origin := state["metadata"]["forked_from"]) else ""
+    started = _when(state["metadata"]["started_at"])
+    paper.line(paper.paint(f"{answer['workflow_id']}, started {started}{made_of}", "dim"))
+    if state["inputs"]:
+        paper.line("\ninputs")
+        print_values(paper, state["inputs"], "  ")
+    paper.line("\nblocks")
+    _print_blocks(paper, state["blocks"], "  ")
+    for part, values in given(answer).items():
+        paper.line(f"\n{part}")
+        print_values(paper, values, "  ")
+    if answer["status"] != "completed":
+        paper.line()
+        print_end(answer, paper, outputs=False)
+    return 0
+
+
+def _print_blocks(paper: Paper, blocks: dict[str, Any], indent: str) -> None:
+    for name, block in blocks.items():
+        metadata = block["metadata"]
+        status = metadata["status"]
+        milliseconds = metadata["execution_time_ms"]
+        how = took(milliseconds / 1000) if milliseconds is not None and status != "skipped" else status
+        if metadata["attempts"] > 1:
+            how += f", {metadata['attempts']} tries"
+        message = metadata["message"]
+        if message:
+            how += f"  {message.splitlines()[0]}"
+        mark = paper.mark(status, metadata["outcome"])
+        paper.line(f"{indent}{mark} {name}  {paper.paint(how, 'dim')}")
+        inside = indent + "    "
+        if "blocks" in block:
+            _print_blocks(paper, block["blocks"], inside)
+        elif "items" in block:
+            _print_blocks(paper, _with_outputs(block), inside)
+        elif status in ("completed", "failed"):
+            for key, value in block["outputs"].items():
+                if value not in (None, "", [], {}):
+                    paper.line(f"{inside}{paper.paint(f'{key}: {_short(value)}', 'dim')}")
+
+
+def _with_outputs(block: dict[str, Any]) -> dict[str, Any]:
+    """The items of a block that was carried out for each of them, with their outputs."""
+    results = block["outputs"]["results"]
+    outputs = results.values() if isinstance(results, dict) else results
+    return {
+        key: {**item, "outputs": given}
+        for (key, item), given in zip(block["items"].items(), outputs, strict=True)
+    }
+
+
+def prune_command(options: argparse.Namespace) -> int:
+    settings = terminal_settings(steps=False)
+    limits = settings.limits
+    if options.days is not None:
+        limits = replace(limits, run_days=options.days)
+    if options.keep is not None:
+        limits = replace(limits, kept_runs=options.keep)
+    if options.size is not None:
+        limits = replace(limits, store_bytes=options.size)
+
+    async def prune() -> dict[str, Any]:
+        async with Service.open(settings, adopt=False) as service:
+            return await service.prune(limits, dry_run=options.dry_run)
+
+    pruned = asyncio.run(prune())
+    if options.json:
+        print_json(pruned)
+        return 0
+    paper, count = out(), len(pruned["deleted"])
+    if options.dry_run and count:
+        rows = [
+            (it["workflow_id"], it["status"], _when(it["ended_at"]), size_of(it["bytes"]), it["workflow"])
+            for it in pruned["deleted"]
+        ]
+        print_table(paper, [("RUN", "STATUS", "ENDED", "SIZE", "WORKFLOW"), *rows])
+    verb = "would delete" if options.dry_run else "deleted"
+    said = f"{verb} {count} run{'' if count == 1 else 's'}, {size_of(pruned['bytes'])}"
+    if returned := pruned["file_bytes_returned"]:
+        said += f"; the store is {size_of(returned)} smaller"
+    paper.line(said)
+    return 0
+
+
+def _short(value: Value) -> str:
+    text = to_json(value)
+    return text if len(text) <= _SHOWN_CHARS else text[: _SHOWN_CHARS - 1] + "…"
+
+
+def _when(at: Any) -> str:
+    """A time of the journal in the local zone, to the second."""
+    from datetime import datetime
+
+    if not isinstance(at, str):
+        return ""
+    return datetime.fromisoformat(at).astimezone().strftime("%Y-%m-%d %H:%M:%S")
+
+
+# ----------------------------------------------------------------------------------------------------
+# `checkpoints` and `resume`: where runs can be gone on from, and going on from there.
+
+
+def checkpoints_command(options: argparse.Namespace) -> int:
+    one = _is_checkpoint(options.id or "")
+    if options.delete and not one:
+        raise RequestError("say which checkpoint to delete", hint="workflows-mcp checkpoints lists them")
+
+    async def read() -> dict[str, Any]:
+        async with Service.open(terminal_settings(steps=False), adopt=False) as service:
+            if options.delete:
+                return await service.delete_checkpoint(options.id)
+            if one:
+                return await service.checkpoint_info(options.id)
+            return await service.checkpoints(
+                workflow=options.workflow, run_id=options.id, limit=options.limit
+            )
+
+    found = asyncio.run(read())
+    if options.json:
+        print_json(found)
+    elif options.delete:
+        err().line(found["message"])
+    elif one:
+        _print_details(found)
+    else:
+        _print_list(found)
+    return 0
+
+
+def resume_command(options: argparse.Namespace) -> int:
+    session = Session(as_json=options.json, quiet=options.quiet)
+
+    async def resume() -> int:
+        async with session.service() as service:
+            value = options.value
+            if not _is_checkpoint(options.checkpoint):
+                options.checkpoint = await meant_run(service, options.checkpoint)
+            else:
+                info = await service.checkpoint_info(options.checkpoint)
+                session.watch = await service.observing.so_far(info["workflow_id"])
+                if value is None and info["type"] == "pause":
+                    value = await _asked_for(session.paper, info["prompt"])
+            response = LEFT_OUT if value is None else value
+            answer = await session.start(service.resume(options.checkpoint, response, wait_seconds=0))
+            forked = {"forked_from": answer["forked_from"]} if "forked_from" in answer else {}
+            if forked:
+                session.watch = await service.observing.so_far(session.run_id)
+                session.paper.line(f"{session.run_id} is a new run, from {options.checkpoint}")
+            return session.finish({**await session.follow(service), **forked})
+
+    return interruptible(resume(), session)
+
+
+def _is_checkpoint(text: str) -> bool:
+    return text.startswith(("chk_", "pause_"))
+
+
+async def _asked_for(paper: Paper, prompt: str) -> str | None:
+    """The response that was not given on the command line: typed by a person, or piped in."""
+    if not can_ask():
+        return sys.stdin.read().rstrip("\n") or None
+    paper.line(paper.clean(prompt.rstrip()))
+    return await read_answer(paper)
+
+
+def _print_list(found: dict[str, Any]) -> None:
+    checkpoints = found["checkpoints"]
+    if not checkpoints:
+        err().line("no checkpoints")
+        return
+    rows = [
+        (
+            it["checkpoint_id"],
+            _when_made(it["created_at"]),
+            "moved on" if it["moved_on"] else "waits" if it["type"] == "pause" else "now",
+            it["workflow"],
+            f"{it['paused_block']}: {it['prompt']}" if it["type"] == "pause" else _ended(it),
+        )
+        for it in checkpoints
+    ]
+    paper = out()
+    print_table(paper, [("CHECKPOINT", "CREATED", "RUN", "WORKFLOW", ""), *rows])
+    if "more" in found:
+        err().line("older ones are left out: --limit N shows more, and a run's id only those of that run")
+
+
+def _print_details(info: dict[str, Any]) -> None:
+    paper = out()
+    paper.line(
+        f"{paper.paint(info['checkpoint_id'], 'bold')} {info['type']}, {_when_made(info['created_at'])}"
+    )
+    paper.line(paper.paint(f"{info['workflow']} {info['workflow_id']}, {info['position']} events", "dim"))
+    if info["inputs"]:
+        paper.line("\ninputs")
+        print_values(paper, info["inputs"], "  ")
+    paper.line("\nwaves")
+    ended = set(info["completed_blocks"])
+    for number, wave in enumerate(info["execution_waves"]):
+        marks = [f"{paper.mark('completed' if name in ended else 'pending')} {name}" for name in wave]
+        paper.line(f"  {number}: {'  '.join(marks)}")
+    if "prompt" in info:
+        paper.line(f"\n{paper.mark('paused')} {paper.paint(info['paused_block'], 'bold')}")
+        paper.line(paper.clean(info["prompt"].rstrip()))
+    if "answered_with" in info:
+        paper.line(f"answered with {paper.clean(to_json(info['answered_with']))}")
+    what = "makes a new run from here" if info["moved_on"] else "goes on with the run"
+    response = " RESPONSE" if info["type"] == "pause" else ""
+    paper.line(f"\nworkflows-mcp resume {info['checkpoint_id']}{response}    {what}")
+
+
+def _ended(checkpoint: dict[str, Any]) -> str:
+    count = checkpoint["completed_blocks"]
+    return f"{count} block{'s' if count != 1 else ''} ended"
+
+
+def _when_made(at: str) -> str:
+    return datetime.fromisoformat(at).astimezone().strftime("%Y-%m-%d %H:%M:%S")

@@ -1,0 +1,57 @@
+"""`retry` and `fork`: doing some of a run again, in a new run that is followed until it ends."""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+from collections.abc import Callable, Coroutine
+from typing import Any
+
+from workflows_mcp.cli.run import interruptible, meant_run, session_of, terminal_settings
+from workflows_mcp.cli.terminal import err, print_json
+from workflows_mcp.runs.service import Service
+
+
+def retry_command(options: argparse.Namespace) -> int:
+    if "." in options.run:  # the id of a task
+        return _retry_task(options)
+    return _followed(options, lambda service: service.retry(options.run, wait_seconds=0))
+
+
+def _retry_task(options: argparse.Namespace) -> int:
+    """Hand out a task of a run again; its agent is started by whoever drives the run."""
+
+    async def retry() -> dict[str, Any]:
+        async with Service.open(terminal_settings(steps=False), adopt=False) as service:
+            options.run = await meant_run(service, options.run)
+            return await service.retry(options.run, wait_seconds=0)
+
+    answer = asyncio.run(retry())
+    if options.json:
+        print_json(answer)
+    else:
+        err().line(f"the task {options.run} is waiting to start again: {answer['workflow_id']} hands it out")
+    return 0
+
+
+def fork_command(options: argparse.Namespace) -> int:
+    return _followed(
+        options, lambda service: service.fork(options.run, options.step, keep=options.keep, wait_seconds=0)
+    )
+
+
+def _followed(
+    options: argparse.Namespace, make: Callable[[Service], Coroutine[Any, Any, dict[str, Any]]]
+) -> int:
+    session = session_of(options)
+
+    async def follow() -> int:
+        async with session.service() as service:
+            options.run = await meant_run(service, options.run)
+            forked_from = (await session.start(make(service)))["forked_from"]
+            session.watch = await service.observing.so_far(session.run_id)
+            if not session.quiet:
+                session.paper.line(f"{session.run_id} is a new run, made of {forked_from}")
+            return session.finish({**await session.follow(service), "forked_from": forked_from})
+
+    return interruptible(follow(), session)

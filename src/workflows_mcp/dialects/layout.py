@@ -1,0 +1,140 @@
+"""Nested lists of steps become one flat list of nodes that say where it goes on.
+
+    a                       0 a
+    b condition             1 b       branch: 2 if it holds, otherwise 4; 5 if it is skipped
+      then: c, d            2 c
+      else: e               3 d       goes to 5
+    f while                 4 e
+      body: g, h            5 f       6 as long as it holds, otherwise 8
+    i                       6 g
+                            7 h       goes to 5
+                            8 i
+
+The last step of a list goes on behind all the lists that end with it, or at the head of the loop that it is
+the body of. What else a node is made of is for each dialect to say.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import Any, Generic
+
+from workflows_mcp.dialects.steps import D, every
+from workflows_mcp.plan.model import Branch, Call, Each, Jump, Leave, Node, Operation, Return, While
+
+
+@dataclass(frozen=True, slots=True)
+class Loop:
+    """A loop around a step: the index of its head, and where it goes on behind it."""
+
+    head: int
+    behind: int
+
+
+@dataclass(frozen=True, slots=True)
+class Spot(Generic[D]):
+    """Where a step stands."""
+
+    index: int
+    follows: int
+    """The step behind it, and behind all that is inside of it."""
+    loops: tuple[Loop, ...]
+    """The outermost first."""
+    lists: tuple[list[D], ...]
+    """The lists that it is in, its own last."""
+
+    @property
+    def goes_to(self) -> int:
+        """As a node has it: -1 is the next one in the list."""
+        return -1 if self.follows == self.index + 1 else self.follows
+
+
+class FlatLayout(Generic[D]):
+    """Where each step of some lists stands, whose ids are unique together. Each list ends the sequence."""
+
+    def __init__(self, *sections: list[D]) -> None:
+        self.sections = sections
+        self.drafts = [step for section in sections for step in every(section)]
+        self.index = {draft.id: index for index, draft in enumerate(self.drafts)}
+        self.spots: list[Spot[D]] = []
+        for section in sections:
+            self._place(section, len(self.drafts), (), ())
+
+    def __iter__(self) -> Iterator[tuple[D, Spot[D]]]:
+        return iter(zip(self.drafts, self.spots, strict=True))
+
+    def node(self, step: D, spot: Spot[D], do: Operation, **more: Any) -> Node:
+        """What every node has of its step and of where that stands; `more` is what the dialect adds."""
+        return Node(
+            id=step.id,
+            do=do,
+            at=step.at,
+            condition=step.condition,
+            on_failure=step.on_failure,
+            order=spot.index,
+            retry=step.retry,
+            for_each=step.for_each,
+            on_interrupt=step.on_interrupt,
+            on_timeout=step.on_timeout,
+            timeout_answer=step.timeout_answer,
+            goes_to=spot.goes_to,
+            **more,
+        )
+
+    def _place(
+        self, steps: list[D], after: int, loops: tuple[Loop, ...], around: tuple[list[D], ...]
+    ) -> None:
+        """`after` is where it goes on behind the list; `around` are the lists that this one is in."""
+        lists = (*around, steps)
+        for position, step in enumerate(steps):
+            index = len(self.spots)
+            follows = self.index[steps[position + 1].id] if position + 1 < len(steps) else after
+            self.spots.append(Spot(index, follows, loops, lists))
+            if step.repeats:
+                self._place(step.then, index, (*loops, Loop(index, follows)), lists)
+            else:
+                self._place(step.then, follows, loops, lists)
+            self._place(step.otherwise, follows, loops, lists)
+
+    def never_reached(self, nodes: Sequence[Node]) -> Iterator[tuple[D, D]]:
+        """Steps that are never come to, each with the one before it, which is; the first of a list only."""
+        starts = [self.index[section[0].id] for section in self.sections if section]
+        reached = reachable(nodes, starts)
+        lists = [*self.sections, *(inside for it in self.drafts for inside in (it.then, it.otherwise))]
+        for siblings in lists:
+            for before, step in pairwise(siblings):
+                if reached[self.index[before.id]] and not reached[self.index[step.id]]:
+                    yield before, step
+
+
+def successors(nodes: Sequence[Node], index: int) -> list[int]:
+    """Where it can go on after a step; the number of nodes is the end."""
+    node = nodes[index]
+    usual = index + 1 if node.goes_to < 0 else node.goes_to
+    may_be_passed = node.condition is not None or node.on_failure == "continue"
+    match node.do:
+        case Return():
+            return [usual] if node.condition is not None else []
+        case Branch(otherwise=otherwise) | While(otherwise=otherwise) | Each(otherwise=otherwise):
+            return [index + 1, otherwise, *([usual] if may_be_passed else [])]
+        case Jump(target=target):
+            return [target, usual]
+        case Leave(target=target):
+            return [target, *([usual] if node.condition is not None else [])]
+        case Call(leads_on=True):
+            return [index + 1, usual]
+    return [usual]
+
+
+def reachable(nodes: Sequence[Node], starts: Iterable[int]) -> list[bool]:
+    """For each node, whether it can be come to when it goes on at one of `starts`."""
+    reached = [False] * len(nodes)
+    waiting = list(starts)
+    while waiting:
+        index = waiting.pop()
+        if index < len(nodes) and not reached[index]:
+            reached[index] = True
+            waiting += successors(nodes, index)
+    return reached

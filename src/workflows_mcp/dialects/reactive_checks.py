@@ -1,0 +1,332 @@
+"""What the expressions of a reactive document read: is there anybody who provides it?
+
+Names are looked up in an open world: an item brings its fields with it, an included workflow leaves its own,
+a result has fields that nobody declares. So a name that nothing provides is a warning, and only where all
+names are known.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, field
+
+from workflows_mcp.dialects.reactive_state import WRITABLE, Declared, Keys, field_of
+from workflows_mcp.dialects.reactive_steps import ABOUT, FAILING, ErrorHandling, ReactiveDraft
+from workflows_mcp.dialects.stateful_access import misplaced_secret
+from workflows_mcp.dialects.steps import every
+from workflows_mcp.errors import Problem
+from workflows_mcp.plan.graph import arrange, cycles
+from workflows_mcp.plan.model import InputSpec
+from workflows_mcp.plan.references import Use
+from workflows_mcp.values import Value, did_you_mean, nearest
+
+# ----------------------------------------------------------------------------------------------------
+# A workflow or a task of a reactive document as it was read, and the fields that a state can have.
+
+
+Path = tuple[str | int, ...]
+
+
+@dataclass(slots=True)
+class Body:
+    name: str
+    path: Path
+    """Where it stands; empty for the workflow itself."""
+    given: dict[str, Value]
+    steps: list[ReactiveDraft]
+    declared: Declared
+    errors: ErrorHandling
+    inputs: dict[str, InputSpec] = field(default_factory=dict)
+    values: dict[str, Value] = field(default_factory=dict)
+    """Of a task: what is known beside its item."""
+    in_values: list[Use] = field(default_factory=list)
+
+    @property
+    def every(self) -> list[ReactiveDraft]:
+        return [*every(self.steps), *every(self.errors.steps)]
+
+    @property
+    def is_task(self) -> bool:
+        return bool(self.path)
+
+    @property
+    def shares_state(self) -> bool:
+        return self.is_task and not self.declared.is_given
+
+
+@dataclass(slots=True)
+class Fields:
+    """The fields of a state: of `raw` and of `state`."""
+
+    raw: set[str] = field(default_factory=set)
+    state: set[str] = field(default_factory=set)
+    complete: bool = True
+    """Whether all that is ever written is known."""
+
+    @property
+    def names(self) -> set[str]:
+        return self.raw | self.state
+
+    def of(self, part: str) -> set[str]:
+        return self.raw if part == "raw" else self.state
+
+
+def fields_of(bodies: Iterable[Body]) -> Fields:
+    """What the bodies that share a state declare of it, or write."""
+    fields = Fields()
+    for body in bodies:
+        if not body.is_task:
+            fields.raw |= set(body.inputs)  # what was given is in raw as well
+        for part in WRITABLE:
+            fields.of(part).update(body.declared.fields(part))
+        for keys in _written(body):
+            name = field_of(keys)
+            if name is None:
+                fields.complete = False
+            else:
+                fields.of(str(keys[0])).add(name)
+        if any(not draft.kind for draft in body.every):
+            fields.complete = False
+    return fields
+
+
+def _written(body: Body) -> list[Keys]:
+    paths = [change.path for draft in body.every for change in draft.every_change]
+    paths += [draft.for_each.errors_to for draft in body.every if draft.for_each is not None]
+    return [path for path in (*paths, body.errors.errors_to) if path]
+
+
+Report = Callable[[Problem], None]
+
+
+OBJECTS = (
+    "raw", "state", "computed", "inputs", "config", "this", "global", "loop", "parent", "workflow_id",
+)  # fmt: skip
+
+"""Names that are objects everywhere."""
+
+GIVEN = ("state_update", "error_state_update")
+
+"""Parts of a step in which the fields of its result, or of its error, are names."""
+
+OWN = ("input", "output", "result")
+
+"""What a transform is made of."""
+
+_ONLY_IN = {
+    "item": "the steps of a foreach, and in tasks",
+    "index": "the steps of a foreach, and in tasks",
+    "context": "tasks",
+    "task_id": "tasks",
+    "total": "tasks",
+    "result": "the state_update of a step that is carried out",
+    "input": "transforms",
+    "output": "the validate of a computed field",
+    "error": "error_state_update, on_failure and cleanup_on_error",
+}
+
+
+def check_reads(body: Body, owner: Body, fields: Fields, report: Report) -> None:
+    """`owner` is whose state it is: the body itself, or the workflow around a task."""
+    reads = _Reads(body, owner, fields, report)
+    for use in body.declared.in_defaults:
+        reads.check(use, frozenset(), None)
+    for uses in body.declared.uses.values() if body is owner else ():
+        for use in uses:
+            reads.check(use, frozenset(OWN), None)
+    for use in (*body.in_values, *body.errors.uses):
+        reads.check(use, frozenset(), None)
+    for draft, names in _with_names(body.steps, frozenset()):
+        reads.check_step(draft, names)
+    for draft, names in _with_names(body.errors.steps, frozenset(["error"])):
+        reads.check_step(draft, names)
+
+
+def _with_names(
+    steps: list[ReactiveDraft], around: frozenset[str]
+) -> Iterator[tuple[ReactiveDraft, frozenset[str]]]:
+    """Each step with the names that the loops around it bring."""
+    for step in steps:
+        yield step, around
+        inside = around | {step.item, step.index} if step.kind == "foreach" else around
+        yield from _with_names(step.then, inside)
+        yield from _with_names(step.otherwise, around)
+
+
+class _Reads:
+    def __init__(self, body: Body, owner: Body, fields: Fields, report: Report) -> None:
+        self.computed = owner.declared.computed
+        self.fields = fields
+        self.report = report
+        config = owner.given.get("config")
+        self.inputs = {*body.inputs, *owner.inputs}
+        self.names = {*fields.names, *self.computed, *self.inputs}
+        self.names |= set(config) if isinstance(config, dict) else set()
+        included = any(draft.kind == "include_workflow" for draft in (*body.every, *owner.every))
+        self.open = body.is_task or included or not fields.complete
+        """Whether there can be names that nobody can know here."""
+        self.of_others = body.shares_state and not owner.steps
+        """Whether the state is that of a workflow in another file."""
+        self.told: set[tuple[str | int, ...]] = set()
+
+    def check_step(self, draft: ReactiveDraft, names: frozenset[str]) -> None:
+        for use in draft.uses:
+            part = use.path[len(draft.at)]
+            more = frozenset(OWN) if part in (*GIVEN, "transform", "updates") else frozenset()
+            self.check(use, names | more, draft, of_result=part in GIVEN)
+
+    def check(
+        self, use: Use, names: frozenset[str], draft: ReactiveDraft | None, *, of_result: bool = False
+    ) -> None:
+        """`names` are those that exist here beside what exists everywhere."""
+        root, *rest = map(str, use.reference.path)
+        if root == "secrets":
+            self._secret(use, draft)
+        elif root in ("raw", "state", "computed") and rest:
+            self._member(use, root, rest[0])
+        elif root == "inputs" and rest:
+            close = nearest(rest[0], self.inputs) if rest[0] not in self.inputs else None
+            if close:  # others may be given although nothing declares them
+                message = f"inputs.{rest[0]}: there is no input '{rest[0]}'"
+                self._warn(use, message, f"did you mean '{close}'?")
+        elif not (root in OBJECTS or root in names or root in self.names or self.open or of_result):
+            self._warn(use, f"nothing provides '{root}'", self._hint(root, {*self.names, *names}))
+
+    def _hint(self, name: str, known: set[str]) -> str:
+        if name in _ONLY_IN:
+            return f"'{name}' exists only in {_ONLY_IN[name]}"
+        if nearest(name, known):
+            return did_you_mean(name, known, what="there is")
+        return f"declare it under inputs, or give it a value: default_state: {{raw: {{{name}: 0}}}}"
+
+    def _member(self, use: Use, part: str, name: str) -> None:
+        known = set(self.computed) if part == "computed" else self.fields.of(part)
+        if self.of_others or name in known or (part != "computed" and not self.fields.complete):
+            return
+        hint = did_you_mean(name, known, what="fields") if known else "declare it under state_schema"
+        what = "there is no computed field" if part == "computed" else "nothing declares or writes the field"
+        self._warn(use, f"{part}.{name}: {what} '{name}'", hint)
+
+    def _warn(self, use: Use, message: str, hint: str) -> None:
+        if use.reference.optional or (*use.path, message) in self.told:
+            return
+        self.told.add((*use.path, message))
+        offset = use.reference.offset
+        self.report(Problem("undefined", message, hint, use.path, offset, warning=True))
+
+    def _secret(self, use: Use, draft: ReactiveDraft | None) -> None:
+        message, hint = (
+            "a secret cannot be part of the state",
+            "give it to a step that the server carries out",
+        )
+        if draft is not None:
+            part = use.path[len(draft.at)]
+            message, hint = misplaced_secret(draft.do, use.reference, part, part not in (*ABOUT, *FAILING))
+        if message:
+            offset = use.reference.offset
+            self.report(Problem("undefined", f"{use.reference}: {message}", hint, use.path, offset))
+
+
+# ----------------------------------------------------------------------------------------------------
+# Computed fields of a reactive document: does what each comes from exist, and does none come from itself?
+
+
+WHOLE = ("this", "global")
+
+"""What steps call the state as a whole."""
+
+
+def check_computed(body: Body, fields: Fields, report: Report) -> None:
+    """`fields` are all that the state can have beside the computed ones."""
+    for name, spec in body.declared.computed.items():
+        place = (*body.declared.places[name], "from")
+        for index, source in enumerate(spec.sources):
+            problem = _unknown(name, source, (*place, index) if spec.many else place, body, fields)
+            if problem is not None:
+                report(problem)
+        for use in body.declared.uses.get(name, ()):
+            if use.reference.path[0] in WHOLE and use.reference.path[0] not in fields.names:
+                report(_read_as_a_whole(use, body))
+    _check_cycles(body, report)
+    _check_collisions(body, fields, report)
+
+
+def _read_as_a_whole(use: Use, body: Body) -> Problem:
+    """A field is computed again when a field that it names has changed, so it names them."""
+    root, *rest = map(str, use.reference.path)
+    hint = f"write {rest[0]}" if rest else "name each field that it reads, e.g. raw.files"
+    if rest and root == "global" and body.is_task:
+        hint = f'hand it to the task: inputs: {{{rest[0]}: "{{{{ {rest[0]} }}}}"}}, and write {rest[0]}'
+    message = f"{use.reference}: there is no '{root}' in a computed field, which follows from what it names"
+    return Problem("undefined", message, hint, use.path, use.reference.offset)
+
+
+def _unknown(name: str, source: str, path: Path, body: Body, fields: Fields) -> Problem | None:
+    part, field = source.split(".")[:2]
+    computed = body.declared.computed
+    if part == "computed":
+        if field in computed:
+            return None
+        hint = did_you_mean(field, computed, what="computed fields")
+        if field in fields.names:
+            hint = f"write raw.{field}" if field in fields.raw else f"write state.{field}"
+        message = f"'{name}' comes from '{source}', and there is no computed field '{field}'"
+        return Problem("undefined", message, hint, path)
+    if part not in ("raw", "state") or field in fields.of(part) or not fields.complete:
+        return None
+    message = f"'{name}' comes from '{source}', which nothing declares or writes"
+    hint = f"declare it: state_schema: {{{part}: {{{field}: any}}}}"
+    if field in computed:
+        hint = f"write computed.{field}"
+    elif field in fields.names:
+        hint = f"write {'state' if part == 'raw' else 'raw'}.{field}"
+    elif close := nearest(field, fields.of(part)):
+        hint = f"did you mean '{part}.{close}'?"
+    return Problem("undefined", message, hint, path)
+
+
+def _check_cycles(body: Body, report: Report) -> None:
+    names = list(body.declared.computed)
+    position = {name: index for index, name in enumerate(names)}
+    needs = [sorted({position[it] for it in _needed(name, body) if it in position}) for name in names]
+    for cycle in cycles(needs, arrange(needs).waves):
+        path = [names[index] for index in cycle]
+        message = f"the computed fields come from each other for ever: {' → '.join([*path, path[0]])}"
+        if len(path) == 1:
+            message = f"the computed field '{path[0]}' comes from itself"
+        hint = "let one of them come from raw fields only; in a transform, raw.name is never the computed one"
+        report(Problem("cycle", message, hint, body.declared.places[path[0]], on_key=True))
+
+
+def _needed(name: str, body: Body) -> list[str]:
+    """The names of the fields that it comes from: those that it says, and those that its transform reads."""
+    spec = body.declared.computed[name]
+    needed = [it.split(".")[1] for it in spec.sources if it.startswith("computed.")]
+    for use in body.declared.uses.get(name, ()):
+        root, *rest = use.reference.path
+        if root == "computed":
+            needed += [str(it) for it in rest[:1]]
+        else:
+            needed.append(str(root))
+    return needed
+
+
+def _check_collisions(body: Body, fields: Fields, report: Report) -> None:
+    for name, place in body.declared.places.items():
+        parts = [part for part in ("raw", "state") if name in fields.of(part)]
+        if parts:
+            message = (
+                f"'{name}' is a computed field, and a field of {parts[0]} too: read by its name, it is the"
+            )
+            message += " computed one"
+            hint = f"give one of the two another name, or read {parts[0]}.{name}"
+            report(Problem("name_collision", message, hint, place, on_key=True, warning=True))
+    for name in sorted(fields.raw & fields.state - body.declared.computed.keys()):
+        message = f"'{name}' is a field of raw, and of state too: read by its name, it is that of raw"
+        hint = f"give one of the two another name, or read state.{name}"
+        path = body.path or ("steps",)
+        for section in ("default_state", "state_schema"):
+            given = body.given.get(section)
+            if isinstance(given, dict) and isinstance(given.get("state"), dict) and name in given["state"]:
+                path = (*body.path, section, "state", name)
+        report(Problem("name_collision", message, hint, path, on_key=True, warning=True))

@@ -1,0 +1,468 @@
+"""What a block or a step says of itself in every dialect: its id, how long it may take, one word of several.
+
+Each reader gives what it read, and reports what cannot be used.
+"""
+
+from __future__ import annotations
+
+import re
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from types import MappingProxyType
+from typing import Any, ClassVar, Protocol, Self, TypeVar
+
+from workflows_mcp.dialects.step_inputs import StepShape
+from workflows_mcp.dialects.yaml.source import Document
+from workflows_mcp.errors import Problem
+from workflows_mcp.limits import Limits
+from workflows_mcp.plan.calls import is_dynamic
+from workflows_mcp.plan.inputs import converted
+from workflows_mcp.plan.model import (
+    Do,
+    ForEach,
+    OnFailure,
+    OnInterrupt,
+    OnLimit,
+    OnTimeout,
+    Operation,
+    SetState,
+)
+from workflows_mcp.plan.references import ReferenceReader, Use
+from workflows_mcp.steps.base import Hands, Step
+from workflows_mcp.steps.registry import StepRegistry
+from workflows_mcp.values import Value, did_you_mean, kind_and_value, kind_of, nearest, shown
+
+Path = tuple[str | int, ...]
+
+Report = Callable[[Problem], None]
+
+
+ID = re.compile(r"[\w-]+")
+
+ON_FAILURE = ("fail", "continue")
+
+ON_INTERRUPT = ("repeat", "ask", "fail")
+
+ON_LIMIT = ("fail", "continue")
+
+ON_TIMEOUT = ("fail", "retry", "continue")
+
+
+class TimedDraft(Protocol):
+    """What the drafts of blocks and of steps have in common for this module."""
+
+    do: Any
+    retry: dict[str, Value] | None
+    uses: list[Use]
+    on_timeout: OnTimeout
+    timeout_answer: dict[str, Value] | None
+
+
+def read_id(given: Value, at: Path, document: Document, what: str, report: Report) -> str | None:
+    """The id of the block or step at `at`; None where there is none that can be used."""
+    if isinstance(given, int | float):
+        given = document.written((*at, "id"))
+    if isinstance(given, str) and ID.fullmatch(given):
+        return given
+    if given is None:
+        report(Problem("missing_key", f"a {what} needs an id", "add a line: id: a-name", at))
+    else:
+        hint = "an id holds letters, digits, '_' and '-', e.g. run-tests"
+        report(Problem("bad_id", f"{shown(given)} cannot be an id", hint, (*at, "id")))
+    return None
+
+
+def duplicate_id(name: str, at: Path, first: Path, document: Document, what: str) -> Problem:
+    """The id at `at` has been used before, at `first`."""
+    before = document.place((*first, "id")).line
+    line = document.place((*at, "id")).line
+    return Problem(
+        "duplicate_id",
+        f"the id '{name}' stands on line {before} and again on line {line}",
+        f"give one of the two {what}s another id",
+        (*at, "id"),
+    )
+
+
+def read_timeout(
+    given: Value, path: Path, references: ReferenceReader, report: Report
+) -> tuple[Value, list[Use]]:
+    """Seconds, a number or a template, and the references in it; None where it says nothing of use."""
+    if given is None:
+        return None, []
+    malformed = len(references.problems)
+    uses = references.in_value(given, path)
+    if isinstance(given, str) and (uses or len(references.problems) > malformed):
+        return given, uses
+    try:
+        seconds = converted(given, "number")
+    except ValueError:
+        seconds = 0
+    if seconds > 0:
+        return seconds, []
+    report(
+        Problem(
+            "wrong_type",
+            f"'timeout' must be a number of seconds above 0, not {kind_and_value(given)}",
+            "e.g. timeout: 90",
+            path,
+        )
+    )
+    return None, []
+
+
+def read_word(given: Value, words: Sequence[str], path: Path, report: Report) -> str | None:
+    """One of `words`; None if it is another."""
+    if given in words:
+        return str(given)
+    listed = f"{', '.join(words[:-1])} or {words[-1]}"
+    report(
+        Problem(
+            "wrong_value",
+            f"'{path[-1]}' must be {listed}, not {shown(given)}",
+            did_you_mean(str(given), words, what="values"),
+            path,
+        )
+    )
+    return None
+
+
+def read_on_failure(given: Value, path: Path, report: Report) -> OnFailure | None:
+    word = read_word(given, ON_FAILURE, path, report)
+    return None if word is None else "continue" if word == "continue" else "fail"
+
+
+def read_on_interrupt(given: Value, path: Path, report: Report) -> OnInterrupt:
+    word = read_word(given, ON_INTERRUPT, path, report)
+    return "ask" if word == "ask" else "fail" if word == "fail" else "repeat"
+
+
+def read_on_limit(step: Mapping[str, Value], at: Path, report: Report) -> OnLimit:
+    """What happens when the `max_iterations` of a step is reached."""
+    given, path = step.get("on_limit"), (*at, "on_limit")
+    if given is None:
+        return "fail"
+    if step.get("max_iterations") is None:
+        hint = "add a line: max_iterations: 10, or remove on_limit"
+        report(Problem("missing_key", "'on_limit' needs 'max_iterations'", hint, path, on_key=True))
+    return "continue" if read_word(given, ON_LIMIT, path, report) == "continue" else "fail"
+
+
+def read_on_timeout(
+    draft: TimedDraft,
+    given: Value,
+    path: Path,
+    references: ReferenceReader,
+    report: Report,
+    *,
+    step: Step | None = None,
+    inputs: Mapping[str, Value] = MappingProxyType({}),
+) -> None:
+    """What becomes of a step that has timed out: fail, retry or continue, or, of a question, its answer.
+
+    An answer that is one of these words is written `{answer: retry}`.
+    """
+    if given is None:
+        return
+    if getattr(draft.do, "timeout", None) is None and draft.do != Do(""):
+        message = "'on_timeout' needs a 'timeout': without one nothing times out"
+        report(Problem("missing_key", message, "add a line: timeout: 600", path, on_key=True))
+    if given == "retry":
+        draft.retry = _retried_on_timeout(draft.retry)
+    elif given == "continue":
+        draft.on_timeout = "continue"
+    elif given == "fail":
+        pass
+    elif step is not None and step.takes_default_answer:
+        is_mapping = isinstance(given, dict) and set(given) == {"answer"}
+        value = given["answer"] if is_mapping else given
+        path = (*path, "answer") if is_mapping else path
+        malformed = len(references.problems)
+        uses = references.in_value(value, path)
+        draft.uses += uses
+        dynamic = bool(uses) or len(references.problems) > malformed
+        try:
+            draft.timeout_answer = step.default_answer(inputs, value, dynamic=dynamic)
+        except ValueError as error:
+            hint = "an answer that could be given, or one of: fail, retry, continue"
+            report(Problem("wrong_value", f"'on_timeout' {error}", hint, path))
+    else:
+        read_word(given, ON_TIMEOUT, path, report)
+
+
+def _retried_on_timeout(retry: dict[str, Value] | None) -> dict[str, Value]:
+    """The rule of a step that is tried again after a timeout, whatever else it is tried again for."""
+    if retry is None:
+        return {"attempts": 3, "delay": 0, "on": ["timeout"]}
+    kinds = retry.get("on")
+    if kinds is None:
+        return retry
+    listed = kinds if isinstance(kinds, list) else [kinds]
+    return retry if "timeout" in listed or "any" in listed else {**retry, "on": [*listed, "timeout"]}
+
+
+def named_tasks(
+    document: Mapping[str, Value], key: str, problems: list[Problem], *, example: str, has: str
+) -> dict[str, dict[str, Value]]:
+    """The tasks of a document that can be read at all, by name. `has`: what a task is made of, for a hint."""
+    given = document.get(key)
+    if given is None:
+        return {}
+    if not isinstance(given, dict):
+        message = f"'{key}' must be a mapping of names, not {kind_and_value(given)}"
+        hint = f"e.g. {key}: {{{example}: {{steps: […]}}}}"
+        problems.append(Problem("wrong_type", message, hint, (key,)))
+        return {}
+    tasks: dict[str, dict[str, Value]] = {}
+    for name, task in given.items():
+        if not ID.fullmatch(name):
+            hint = f"a name holds letters, digits, '_' and '-', e.g. {example}"
+            message = f"{shown(name)} cannot be the name of a task"
+            problems.append(Problem("bad_id", message, hint, (key, name), on_key=True))
+        if isinstance(task, dict):
+            tasks[name] = task
+            continue
+        message = f"the task '{name}' must be a mapping, not {kind_and_value(task)}"
+        problems.append(Problem("wrong_type", message, has, (key, name), on_key=True))
+    return tasks
+
+
+# ----------------------------------------------------------------------------------------------------
+# A step as it was read, in any dialect that has steps: nested lists are still nested, nothing is laid out.
+#
+# A step that has problems still gives a draft, so that everything else can be checked around it.
+
+
+@dataclass(slots=True)
+class Draft:
+    id: str
+    at: Path
+    kind: str = ""
+    """The type as it is meant, also where it is misspelt; empty where nobody can say."""
+    do: Operation = field(default_factory=lambda: SetState({}))
+    """What it does; what goes on elsewhere gets its targets when the steps are laid out."""
+    condition: str | None = None
+    on_failure: OnFailure | None = None
+    on_interrupt: OnInterrupt = "repeat"
+    on_timeout: OnTimeout = "fail"
+    timeout_answer: dict[str, Value] | None = None
+    retry: dict[str, Value] | None = None
+    for_each: ForEach | None = None
+    uses: list[Use] = field(default_factory=list)
+    test: str | None = None
+    then: list[Self] = field(default_factory=list)
+    """The steps inside of it that come first: those if the test holds, or the body of a loop."""
+    otherwise: list[Self] = field(default_factory=list)
+    repeats: bool = False
+    """It is a loop: its body goes back to it."""
+    on_limit: OnLimit = "fail"
+    """What happens when its max_iterations is reached."""
+
+
+D = TypeVar("D", bound=Draft)
+
+
+def every(steps: Iterable[D]) -> Iterator[D]:
+    """The steps with those inside of them, in the order in which they are laid out."""
+    for step in steps:
+        yield step
+        yield from every(step.then)
+        yield from every(step.otherwise)
+
+
+# ----------------------------------------------------------------------------------------------------
+# What the readers of steps share in every dialect that has steps: conditions, numbers, flags.
+#
+# Each gives what it read, and reports what cannot be used; references go to the draft of the step.
+
+
+class StepValues:
+    condition_example: ClassVar[str] = "{{ ready }}"
+
+    def __init__(self, document: Document, references: ReferenceReader) -> None:
+        self.document = document
+        self.references = references
+        self.problems: list[Problem] = []
+        self.report: Callable[[Problem], None] = self.problems.append
+
+    def problem(self, code: str, message: str, hint: str, path: Path, *, on_key: bool = False) -> None:
+        self.report(Problem(code, message, hint, path, on_key=on_key))
+
+    def condition(self, draft: Draft, given: Value, path: Path) -> str | None:
+        if isinstance(given, bool):
+            return "{{ true }}" if given else "{{ false }}"
+        if isinstance(given, str):
+            draft.uses += self.references.in_condition(given, path)
+            return given
+        message = f"a condition is text, not {kind_and_value(given)}"
+        self.problem("wrong_type", message, f'e.g. {path[-1]}: "{self.condition_example}"', path)
+        return None
+
+    def number(
+        self,
+        draft: Draft,
+        step: Mapping[str, Value],
+        key: str,
+        least: int,
+        hint: str,
+        *,
+        whole: bool = False,
+    ) -> Value:
+        """A number that an operation needs, or a template of one."""
+        given, path = step.get(key), (*draft.at, key)
+        malformed = len(self.references.problems)
+        uses = self.references.in_value(given, path)
+        draft.uses += uses
+        is_template = bool(uses) or len(self.references.problems) > malformed
+        is_template = is_template or (isinstance(given, str) and self.references.language.is_dynamic(given))
+        if given is None or (isinstance(given, str) and is_template):
+            return given
+        try:
+            number: float = converted(given, "integer" if whole else "number")
+        except ValueError as error:
+            self.problem("wrong_type", f"'{key}' {error}", hint, path)
+            return least
+        if number < least:
+            self.problem("wrong_value", f"'{key}' must be {least} or more, not {shown(number)}", hint, path)
+        return number
+
+    def flag(self, given: Value, path: Path, hint: str) -> bool:
+        if isinstance(given, bool):
+            return given
+        message = f"'{path[-1]}' must be true or false, not {kind_and_value(given)}"
+        self.problem("wrong_type", message, hint, path)
+        return False
+
+
+# ----------------------------------------------------------------------------------------------------
+# Which type a step is of, and what a step of a type that is carried out is given, in every dialect of
+# steps.
+#
+# Types that control are the dialect's own; every other one is a step type, which the registry knows, and
+# its keys are the inputs of that type. A step of a misspelt type is reported and then read as the type that
+# was meant.
+
+
+HANDS: tuple[Hands, Hands] = ("agent", "server")
+
+LEFT_OUT = {"Shell": ("capture_output", "continue_on_error")}
+
+"""Inputs of step types that mean nothing in dialects of steps, which have `on_error`."""
+
+
+class StepTypes(StepValues, ABC):
+    dialect: ClassVar[str]
+    control: ClassVar[Collection[str]]
+    """The types that are operations of the plan."""
+    meant: ClassVar[Mapping[str, str]]
+    """What other dialects, and people, call the types of this one."""
+    renamed: ClassVar[Mapping[str, Mapping[str, str]]] = {}
+    """What inputs of step types are called here, by the type and the name that it has for them."""
+    step_example: ClassVar[str]
+    """How a list of steps is written, for hints."""
+
+    def __init__(
+        self,
+        document: Document,
+        registry: StepRegistry,
+        references: ReferenceReader,
+        limits: Limits,
+        workflow: str,
+        tasks: tuple[str, ...],
+    ) -> None:
+        super().__init__(document, references)
+        self.registry = registry
+        self.limits = limits
+        self.workflow = workflow
+        self.tasks = tasks
+        self._shapes: dict[str, StepShape] = {}
+
+    @staticmethod
+    @abstractmethod
+    def keys_beside(step: Step) -> tuple[str, ...]:
+        """What a step of a type that is carried out takes beside its inputs."""
+
+    def mappings(self, given: Value, path: Path, when_empty: str = "") -> list[tuple[dict[str, Value], Path]]:
+        """The steps of a list that can be read at all, each with its path."""
+        if not isinstance(given, list) or not given:
+            what = "is empty" if given is None or given == [] else f"must be a list, not {kind_of(given)}"
+            hint = when_empty or f"each step is an entry: {self.step_example}"
+            self.problem("wrong_type", f"'{path[-1]}' {what}", hint, path, on_key=True)
+            return []
+        found: list[tuple[dict[str, Value], Path]] = []
+        for index, step in enumerate(given):
+            if isinstance(step, dict):
+                found.append((step, (*path, index)))
+            else:
+                message = f"a step must be a mapping, not {kind_and_value(step)}"
+                self.problem("wrong_type", message, f"e.g. {self.step_example}", (*path, index))
+        return found
+
+    def types(self) -> list[str]:
+        return [*self.control, *self.registry.names(self.dialect)]
+
+    def kind(self, step: Mapping[str, Value], at: Path) -> str:
+        """The type that is meant; empty where nobody can say."""
+        given = step.get("type")
+        if given is None:
+            hint = f"add a line: type: …, one of: {', '.join(self.types())}"
+            self.problem("missing_key", "a step needs a type", hint, at)
+            return ""
+        if isinstance(given, str):
+            if given in self.control or self.shape(given) is not None:
+                return given
+            meant = self.meant.get(given) or nearest(given, self.types())
+            hint = did_you_mean(meant or given, self.types(), what="types", limit=30)
+            self.problem("unknown_type", f"there is no step type '{given}'", hint, (*at, "type"))
+            return meant or ""
+        hint = f"types: {', '.join(self.types())}"
+        self.problem("unknown_type", f"{shown(given)} is no step type", hint, (*at, "type"))
+        return ""
+
+    def shape(self, kind: str) -> StepShape | None:
+        shape = self._shapes.get(kind)
+        if shape is None:
+            step = self.registry.find(kind, self.dialect)
+            if step is None:
+                return None
+            without = LEFT_OUT.get(step.name, ())
+            beside, renamed = self.keys_beside(step), self.renamed.get(step.name, {})
+            shape = self._shapes[kind] = StepShape(step, kind, beside, without, renamed)
+        return shape
+
+    def inputs(
+        self, draft: Draft, shape: StepShape, given: Mapping[str, Value], at: Mapping[str, Path]
+    ) -> tuple[dict[str, Value], set[str]]:
+        """What the step is given, and which of it has expressions in it; `at` is where each part stands."""
+        inputs: dict[str, Value] = {}
+        dynamic: set[str] = set()
+        for name, value in given.items():
+            if name in shape.beside:
+                continue
+            if value is None and name in shape.names and not shape.names[name].is_required():
+                continue  # null is the same as nothing: agent: null
+            inputs[name] = value
+            if shape.own.get(name, name) in shape.step.literal_inputs:
+                continue
+            references = self.references
+            if name in shape.step.code_inputs:
+                refusals = partial(shape.step.refusals, name, inputs=given)
+                draft.uses += references.in_code(value, at[name], refusals)
+            else:
+                draft.uses += references.in_value(value, at[name])
+            if is_dynamic(value, references.language):
+                dynamic.add(name)
+        return inputs, dynamic
+
+    def hands(
+        self, shape: StepShape, step: Mapping[str, Value], inputs: Mapping[str, Value], at: Path
+    ) -> Hands:
+        """Who carries the step out; `inputs` by the names that the dialect has for them."""
+        sound = {name: it for name, it in inputs.items() if name not in shape.texts or isinstance(it, str)}
+        usual = shape.step.usually_by(shape.as_the_type_has_them(sound), self.dialect)
+        if "run_on" not in shape.beside or step.get("run_on") is None:
+            return usual
+        given = read_word(step["run_on"], HANDS, (*at, "run_on"), self.report)
+        return usual if given is None else "server" if given == "server" else "agent"

@@ -1,0 +1,500 @@
+"""Where JavaScript runs: one context for each thread, without a host, within limits.
+
+A context is frozen when it is made (`javascript_prelude`), so it serves one expression after the other; after
+one that was stopped, or that went out of memory, and after many thousands, it is thrown away. Functions are
+compiled once and kept. This is the only module that knows the engine, which is imported when it is first
+needed; it knows nothing of templates and scopes.
+
+The engine's own limit of time counts what the whole process works, and the clock what the whole machine does.
+Where one of them has stopped a function for which the processor has hardly worked, it gets another try.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import OrderedDict
+from collections.abc import Iterable, Mapping
+from math import isnan
+from typing import Any, NamedTuple, TypeAlias
+
+import msgspec
+
+from workflows_mcp.errors import TOO_LARGE, TOO_SLOW, ExpressionError
+from workflows_mcp.expressions.deadline import PerThread, processor_seconds
+from workflows_mcp.expressions.javascript.prelude import PRELUDE
+from workflows_mcp.expressions.javascript.syntax import Free, Written, unreadable
+from workflows_mcp.expressions.language import MISSING, UNSET, Scope
+from workflows_mcp.limits import Limits
+from workflows_mcp.values import Value, did_you_mean, from_json, to_json
+
+STACK_BYTES = 768 * 1024
+
+OWN_BYTES = 4 * 1024 * 1024
+
+"""What the context itself and the compiled functions may take, beside what a function takes that is run."""
+
+_MOST_RUNS = 50_000
+
+_MOST_FUNCTIONS = 1_000
+
+_MOST_CHARS = 200_000
+
+_COMPILING_SECONDS = 5.0
+
+_MOST_TRIES = 2
+
+_MORE_SECONDS = 4
+
+"""How many times as long it gets when others have used its time up."""
+
+_PLACE = re.compile(r"<input>:(\d+):(\d+)")
+
+
+class Function(NamedTuple):
+    """A JavaScript function as text."""
+
+    text: str
+    check: str = ""
+    """Another one, which is called with the result as well, and says whether it is valid."""
+    finds: bool = False
+    """Whether what is not found under a key is looked for under its other spelling."""
+
+
+class Given(NamedTuple):
+    """What a function is called with."""
+
+    values: str
+    """JSON: the arguments, the positions of those that are undefined, and `this`."""
+    now: float | None = None
+    seed: str = ""
+    """32 hexadecimal digits, or nothing."""
+
+
+class Stopped(Exception):
+    """It took too long."""
+
+
+class OutOfMemory(Exception):
+    pass
+
+
+class Failed(Exception):
+    """What JavaScript says that is wrong, and the line and column of the function where it is."""
+
+    def __init__(self, message: str, place: tuple[int, int] | None = None, in_check: bool = False) -> None:
+        super().__init__(message)
+        self.message = message
+        self.place = place
+        self.in_check = in_check
+
+
+class Invalid(Exception):
+    """The check was not content with the result."""
+
+    def __init__(self, result: str) -> None:
+        super().__init__(result)
+        self.result = result
+
+
+def compile_function(function: Function, most_bytes: int) -> None:
+    """Raises Failed if it cannot be read."""
+    try:
+        _of_thread(most_bytes).compiled(function)
+    except (Stopped, OutOfMemory):
+        _contexts.value = None
+        raise
+
+
+def run_function(function: Function, given: Given, seconds: float, most_bytes: int) -> str | None:
+    """The result as JSON text; None if it is undefined. Raises Stopped, OutOfMemory, Failed, Invalid."""
+    allowed = seconds
+    for tries in range(_MOST_TRIES):
+        last = tries == _MOST_TRIES - 1
+        context = _of_thread(most_bytes)
+        began = processor_seconds()
+        try:
+            return context.run(function, given, allowed)
+        except Stopped:
+            _contexts.value = None
+            if last or processor_seconds() - began > seconds / 2:
+                raise
+            allowed *= _MORE_SECONDS
+        except OutOfMemory:
+            _contexts.value = None
+            if last or context.runs == 1:  # what others have left behind can be to blame
+                raise
+    raise AssertionError("the last try returns or raises")
+
+
+_contexts: PerThread[_Context] = PerThread()
+
+
+def _of_thread(most_bytes: int) -> _Context:
+    context = _contexts.value
+    if context is None or context.runs >= _MOST_RUNS:
+        context = _contexts.value = _Context()
+    context.limit(most_bytes)
+    return context
+
+
+class _Context:
+    def __init__(self) -> None:
+        import _quickjs  # not `quickjs`, which starts a thread when it is imported
+
+        self.runs = 0
+        self._errors: Any = (_quickjs.JSException, _quickjs.StackOverflow)
+        self._engine: Any = _quickjs.Context()
+        self._engine.set_max_stack_size(STACK_BYTES)
+        self._evaluate: Any = self._engine.eval
+        self._runner: Any = self._evaluate(PRELUDE)
+        self._text_of: Any = self._evaluate("(function (made) { return made.toString(); })")
+        self._functions: OrderedDict[Function, Any] = OrderedDict()
+        self._chars = 0
+        self._bytes = 0
+        self._seconds = 0.0
+
+    def limit(self, most_bytes: int) -> None:
+        if most_bytes != self._bytes:
+            self._bytes = most_bytes
+            self._engine.set_memory_limit(most_bytes + OWN_BYTES)
+
+    def run(self, function: Function, given: Given, seconds: float) -> str | None:
+        self.runs += 1
+        made = self.compiled(function)
+        now = float("nan") if given.now is None else given.now * 1000.0
+        if seconds != self._seconds:
+            self._seconds = seconds
+            self._engine.set_time_limit(seconds)
+        try:
+            result: str | None = made(given.values, now, given.seed, seconds)
+        except self._errors as error:
+            raise _told(str(error)) from None
+        return result
+
+    def compiled(self, function: Function) -> Any:
+        made = self._functions.get(function)
+        if made is not None:
+            self._functions.move_to_end(function)
+            return made
+        compute = self._made(function.text)
+        check = self._made(function.check, is_check=True) if function.check else None
+        made = self._functions[function] = self._runner(compute, check, function.finds)
+        self._chars += len(function.text)
+        while len(self._functions) > 1 and (
+            len(self._functions) > _MOST_FUNCTIONS or self._chars > _MOST_CHARS
+        ):
+            oldest, _ = self._functions.popitem(last=False)
+            self._chars -= len(oldest.text)
+        return made
+
+    def _made(self, text: str, is_check: bool = False) -> Any:
+        self._seconds = _COMPILING_SECONDS
+        self._engine.set_time_limit(_COMPILING_SECONDS)
+        try:
+            made = self._evaluate(f"({text})")
+            if self._text_of(made) == text:
+                return made
+        except self._errors as error:
+            fault = _told(str(error))
+            if isinstance(fault, Failed):
+                fault.in_check = is_check
+            raise fault from None
+        _contexts.value = None  # something else was run than one function
+        raise Failed("SyntaxError: it is not one expression", in_check=is_check)
+
+
+def _told(message: str) -> Exception:
+    """What the runner of the prelude reports, or the engine itself."""
+    if message.startswith("["):
+        try:
+            kind, *rest = from_json(message.split("\n", 1)[0])
+        except ValueError:
+            return OutOfMemory(message)
+        match kind:
+            case "stopped":
+                return Stopped()
+            case "memory":
+                return OutOfMemory()
+            case "invalid":
+                return Invalid(rest[0] if rest and rest[0] is not None else "undefined")
+            case "thrown":
+                said, in_check = rest
+                return Failed(said, in_check=in_check)
+            case _:
+                name, said, stack, in_check = rest
+                return Failed(f"{name}: {said}", _place(stack), in_check)
+    if "interrupted" in message:
+        return Stopped()
+    if "Error:" not in message or "out of memory" in message:
+        return OutOfMemory(message)
+    said, _, stack = message.partition("\n")
+    return Failed(said, _place(stack))
+
+
+def _place(stack: str) -> tuple[int, int] | None:
+    """The innermost place in the expression: the prelude has all its code on its first line."""
+    for found in _PLACE.finditer(stack):
+        if (line := int(found[1])) > 1:
+            return line, int(found[2])
+    return None
+
+
+# ----------------------------------------------------------------------------------------------------
+# What of a scope an expression is given, and what its values are as text and as true or false.
+#
+# Only what the paths of an expression lead to is sent, not the whole of a large object of which it reads
+# one field. Values that are undefined have no form in JSON: their positions are told beside the others.
+
+
+Wanted: TypeAlias = "dict[str | int, Wanted] | None"
+
+"""The members of a value that are read, each with what is read of it; None is the whole value."""
+
+
+_NOT_OF_KEYS = re.compile(r"[^A-Za-z0-9_]")
+
+_HALF = re.compile(r"(?<!\\)((?:\\\\)*)\\ud[89a-f][0-9a-f]{2}")
+
+_GIANT = re.compile(r"\d{19}")
+
+_WHOLE_FLOAT = re.compile(r"\.0(?=[,\]}e])|\de")
+
+
+def wanted(free: Iterable[Free]) -> dict[str, Wanted]:
+    """By name, what of each value is read."""
+    names: dict[str | int, Wanted] = {}
+    for one in free:
+        members: Wanted = names
+        *before, last = one.path
+        for part in before:
+            if members is not None:
+                members = members.setdefault(part, {})
+        if members is not None:
+            members[last] = None
+    return {str(name): members for name, members in names.items()}
+
+
+def sent(value: Any, members: Wanted) -> Any:
+    """As much of a value as is read of it."""
+    if hasattr(value, "lookup"):
+        if members is None:
+            return value.plain()
+        parts = ((part, value.lookup(part)) for part in members)
+        return {
+            str(part): sent(found, members[part])
+            for part, found in parts
+            if found is not MISSING and found is not UNSET
+        }
+    if members is None or not isinstance(value, Mapping):
+        return value
+    read: dict[str, Any] = {}
+    for part, of_part in members.items():
+        key = str(part)
+        key = key if key in value else path_to_key(key)
+        if key in value:
+            read[key] = sent(value[key], of_part)
+    return read
+
+
+def path_to_key(text: str) -> str:
+    """A path as a key that can be written without quotes."""
+    return _NOT_OF_KEYS.sub("_", text)
+
+
+def encoded(value: Any) -> str:
+    """Raises TypeError, ValueError or RecursionError for what is not JSON data."""
+    return _encode(value).decode("utf-8")
+
+
+def decoded(text: str) -> Value:
+    """What the engine has written. Half a character, which it writes as an escape, becomes one that is
+    unknown. Raises ValueError or RecursionError."""
+    value = from_json(_HALF.sub(r"\1\\ufffd", text) if "\\ud" in text else text)
+    return _without_giants(value) if _GIANT.search(text) else value
+
+
+def _without_giants(value: Value) -> Value:
+    """Whole numbers that take more than 64 bits as what they are in JavaScript."""
+    if isinstance(value, dict):
+        return {key: _without_giants(item) for key, item in value.items()}
+    if isinstance(value, list):
+        return [_without_giants(item) for item in value]
+    return float(value) if type(value) is int and abs(value) >= 2**63 else value
+
+
+def _plain(value: Any) -> Any:
+    if hasattr(value, "plain"):
+        return value.plain()
+    if isinstance(value, Mapping):
+        return dict(value)
+    raise TypeError(f"a value of type {type(value).__name__} is not JSON data")
+
+
+_encode = msgspec.json.Encoder(enc_hook=_plain).encode
+
+
+def known_names(scope: Scope) -> list[str]:
+    """What expressions can name."""
+    return [name for name in scope if not name.startswith("_")]
+
+
+def truth(value: Any) -> bool:
+    """Whether JavaScript takes it for true."""
+    if value is None or value is UNSET:
+        return False
+    if isinstance(value, float):
+        return value != 0 and not isnan(value)
+    return bool(value) if isinstance(value, int | str) else True
+
+
+def as_text(value: Value) -> str:
+    """A value inside other text, as JavaScript spells it."""
+    if isinstance(value, str):
+        return value
+    if value is None:
+        return ""
+    if value is True:
+        return "true"
+    if value is False:
+        return "false"
+    if isinstance(value, int):
+        return str(value)
+    if isinstance(value, float):
+        return number_text(value)
+    written = to_json(value)
+    return to_json(_with_numbers(value)) if _WHOLE_FLOAT.search(written) else written
+
+
+def number_text(number: float) -> str:
+    """A number as JavaScript writes it: 2, not 2.0; 1e-7, not 1e-07; 0.00001, not 1e-05."""
+    if number.is_integer() and abs(number) < 1e21:
+        return str(int(number))
+    mantissa, _, exponent = repr(number).partition("e")
+    if not exponent:
+        return mantissa
+    power = int(exponent)
+    if -7 < power < 0:
+        sign = "-" if mantissa.startswith("-") else ""
+        return f"{sign}0.{'0' * (-power - 1)}{mantissa.lstrip('-').replace('.', '')}"
+    return f"{mantissa}e{'+' if power > 0 else '-'}{abs(power)}"
+
+
+def _with_numbers(value: Value) -> Value:
+    """The same with whole numbers where they are whole."""
+    if isinstance(value, float):
+        return (
+            int(value)
+            if value.is_integer() and abs(value) < 1e21
+            else msgspec.Raw(number_text(value).encode())
+        )
+    if isinstance(value, dict):
+        return {key: _with_numbers(item) for key, item in value.items()}
+    return [_with_numbers(item) for item in value] if isinstance(value, list | tuple) else value
+
+
+# ----------------------------------------------------------------------------------------------------
+# How what is wrong with JavaScript is told: what was run, where it stands, what to do.
+
+
+_SHOWN = 80
+
+_MIB = 1024 * 1024
+
+_OF_NOTHING = re.compile(r"cannot read property '(.+)' of (?:undefined|null)")
+
+_LAST_WORD = re.compile(r"\w+$")
+
+_WORD = re.compile(r"\w+")
+
+_WORDS_OF_OTHERS = {
+    "and": "write: &&",
+    "or": "write: ||",
+    "not": "write: !",
+    "is": "write: ===",
+    "if": "write: condition ? this : that",
+}
+
+_NAMES_OF_OTHERS = {"True": "true", "False": "false", "None": "null"}
+
+_OF_HOSTS = frozenset(
+    ["process", "require", "console", "fetch", "window", "globalThis", "setTimeout", "Promise"]
+)
+
+
+def malformed(error: Failed, source: str, written: Written) -> ExpressionError:
+    """What the engine cannot read."""
+    offset = written.offset(*error.place) if error.place else 0
+    words = [_WORD.match(source, offset), _LAST_WORD.search(source[:offset].rstrip())]
+    hints = [_WORDS_OF_OTHERS[word[0]] for word in words if word is not None and word[0] in _WORDS_OF_OTHERS]
+    return unreadable(error.message.removeprefix("SyntaxError: "), offset, hints[0] if hints else "")
+
+
+def told(error: Exception, source: str, written: Written, limits: Limits) -> ExpressionError:
+    """What went wrong while it was evaluated."""
+    what = f"`{excerpt(source)}`"
+    if isinstance(error, Stopped):
+        return ExpressionError(
+            f"{what} took longer than {limits.expression_seconds:g} seconds and was stopped",
+            hint=f"look for a loop over too much; {limits.setting('expression_seconds')} changes the limit",
+            code=TOO_SLOW,
+        )
+    if isinstance(error, OutOfMemory):
+        return ExpressionError(
+            f"{what} needs more than {limits.javascript_bytes / _MIB:g} MiB of memory",
+            hint=f"look for what grows and grows; {limits.setting('javascript_bytes')} changes the limit",
+            code=TOO_LARGE,
+        )
+    if isinstance(error, Invalid):
+        return ExpressionError(
+            f"{_cut(error.result)} is not valid: {what} is not true of it", code="javascript"
+        )
+    assert isinstance(error, Failed)
+    if error.place is None:
+        return ExpressionError(f"{error.message} in {what}", code="javascript")
+    offset = written.offset(*error.place)
+    message = f"{error.message} in `{excerpt(source, offset)}`"
+    return ExpressionError(message, hint=_hint(error.message), offset=offset, code="javascript")
+
+
+def too_large_to_send(source: str, size: int, limits: Limits) -> ExpressionError:
+    return ExpressionError(
+        f"the values that `{excerpt(source)}` reads are too large: {size / _MIB:.1f} MiB",
+        hint=f"{limits.setting('javascript_bytes')} changes the limit",
+        code=TOO_LARGE,
+    )
+
+
+def too_long(source: str, length: int, limits: Limits) -> ExpressionError:
+    return ExpressionError(
+        f"`{excerpt(source)}` gives a text of {length:,} characters, more than {limits.expression_chars:,}",
+        hint=f"{limits.setting('expression_chars')} changes the limit",
+        code=TOO_LARGE,
+    )
+
+
+def no_such_name(name: str, offset: int, scope: Scope) -> ExpressionError:
+    if name in _NAMES_OF_OTHERS:
+        hint = f"write: {_NAMES_OF_OTHERS[name]}"
+    elif name in _OF_HOSTS:
+        hint = "an expression reaches nothing outside itself; what does is a step"
+    else:
+        hint = did_you_mean(name, known_names(scope))
+    return ExpressionError(f"there is no '{name}'", hint=hint, offset=offset, code="undefined")
+
+
+def excerpt(source: str, offset: int = 0) -> str:
+    """The line at `offset` if there are several, else all of it; without much of it where it is long."""
+    if "\n" in source.strip():
+        offset = offset or len(source) - len(source.lstrip())
+        source = source[source.rfind("\n", 0, offset) + 1 :].split("\n", 1)[0]
+    return _cut(source.strip())
+
+
+def _cut(text: str) -> str:
+    return text if len(text) <= _SHOWN else text[: _SHOWN - 1] + "…"
+
+
+def _hint(message: str) -> str:
+    if found := _OF_NOTHING.search(message):
+        return f"there is nothing that could have '{found[1]}'; ?. instead of . gives undefined then"
+    return ""

@@ -1,0 +1,365 @@
+"""What expressions have beyond Jinja's own filters: the time, patterns, JSON, hashes.
+
+A filter gets its value from the left of the bar; the function of the same name takes the text last
+(`regex_search(pattern, text)`). Nothing here reads a clock: the time of the step comes with the scope. Must
+not know how expressions are compiled.
+"""
+
+from __future__ import annotations
+
+import inspect
+import operator
+import re
+from collections.abc import Callable, Mapping
+from datetime import UTC, date, datetime
+from functools import lru_cache
+from hashlib import sha256
+from itertools import islice
+from json import JSONDecoder
+from types import GeneratorType, NoneType, UnionType
+from typing import Any, Union, get_args, get_origin, get_type_hints
+
+from jinja2 import nodes, pass_context
+from jinja2.runtime import Context
+from jinja2.utils import _PassArg
+
+from workflows_mcp.errors import ExpressionError
+from workflows_mcp.expressions import patterns
+from workflows_mcp.expressions.jinja.sandbox import OUR_FILTERS, as_text, largest, measure
+from workflows_mcp.values import Value, from_json_in_run, kind_and_value, shown
+
+TIME_NAME = "__now__"
+
+"""The name in a scope under which the time stands, in seconds since 1970; expressions cannot reach it."""
+
+
+# The time
+
+
+class Day:
+    """A day, of which only what is listed in `METHODS_OF_TIME` can be asked."""
+
+    __slots__ = ("_day",)
+
+    def __init__(self, day: date) -> None:
+        self._day = day
+
+    def isoformat(self) -> str:
+        return self._day.isoformat()
+
+    def strftime(self, format: str) -> str:
+        measure(len(format))
+        return self._day.strftime(format)
+
+    def plain(self) -> Value:
+        return self.isoformat()
+
+
+class Moment:
+    """A time in UTC, of which only what is listed in `METHODS_OF_TIME` can be asked."""
+
+    __slots__ = ("_at",)
+
+    def __init__(self, at: datetime) -> None:
+        self._at = at
+
+    def isoformat(self, sep: str = "T", timespec: str = "auto") -> str:
+        return self._at.isoformat(sep, timespec)
+
+    def strftime(self, format: str) -> str:
+        measure(len(format))
+        return self._at.strftime(format)
+
+    def timestamp(self) -> float:
+        return self._at.timestamp()
+
+    def date(self) -> Day:
+        return Day(self._at.date())
+
+    def plain(self) -> Value:
+        return self.isoformat()
+
+
+METHODS_OF_TIME: tuple[tuple[type, frozenset[str]], ...] = (
+    (Moment, frozenset({"date", "isoformat", "strftime", "timestamp"})),
+    (Day, frozenset({"isoformat", "strftime"})),
+)
+
+
+@pass_context
+def _time_of_step(context: Context) -> Moment:
+    """`now()`: the time at which the step began, the same whenever the expression is evaluated again."""
+    at = context.parent.get(TIME_NAME)
+    if at is None:
+        raise ExpressionError("now() is not known here: it is the time of a step")
+    return Moment(datetime.fromtimestamp(at, UTC))
+
+
+# Patterns
+
+
+def _regex_search(value: Any, pattern: Any) -> list[str | None]:
+    match = patterns.search(as_text(pattern), as_text(value))
+    return [] if match is None else patterns.groups(match, largest.get())
+
+
+def _regex_findall(value: Any, pattern: Any) -> list[str | list[str]]:
+    return patterns.find_all(as_text(pattern), as_text(value), largest.get())
+
+
+def _regex_replace(value: Any, pattern: Any, replacement: Any = "") -> str:
+    return patterns.replaced(as_text(pattern), as_text(replacement), as_text(value), largest.get())
+
+
+# Data
+
+_FENCES = ("```", "~~~")
+
+
+def _unfenced(text: str) -> str | None:
+    """What stands in the first code fence of a text; None if there is no fence."""
+    lines = text.split("\n")
+    for first, line in enumerate(lines):
+        fence = line.strip()[:3]
+        if fence not in _FENCES:
+            continue
+        rest = line.strip()[3:]
+        if rest.endswith(fence):  # all of it on one line
+            return rest[:-3].strip().removeprefix("json")
+        last = next((at for at in range(first + 1, len(lines)) if lines[at].strip() == fence), len(lines))
+        return "\n".join(lines[first + 1 : last])
+    return None
+
+
+def _parse_json(value: Any) -> Value:
+    """The data that a text is JSON of, also if it stands in a code fence. What is data already stays."""
+    if not isinstance(value, str):
+        return value
+    text = value.strip()
+    try:
+        return from_json_in_run(text)
+    except ValueError as error:
+        wrong = error
+    fenced = _unfenced(text)
+    if fenced is not None:
+        try:
+            return from_json_in_run(fenced)
+        except ValueError as error:
+            wrong = error
+    found = _outermost(text)
+    if found is not _NOTHING:
+        return found
+    raise ExpressionError(
+        f"parse_json: {shown(value)} is not JSON: {wrong}",
+        hint="ask for nothing but JSON where the text comes from; a code fence or text around it is fine",
+    )
+
+
+_NOTHING = object()
+
+_MOST_STARTS = 1000
+
+
+def _outermost(text: str) -> Any:
+    """The first list or object that stands in prose; _NOTHING if there is none."""
+    decoder = JSONDecoder()
+    starts = islice(re.finditer(r"[\[{]", text), _MOST_STARTS)
+    for start in starts:
+        try:
+            _, end = decoder.raw_decode(text, start.start())
+            return from_json_in_run(text[start.start() : end])
+        except (ValueError, RecursionError):
+            continue
+    return _NOTHING
+
+
+def _flattened(value: Any, levels: int | None = None, depth: int = 0) -> list[Any]:
+    """The items of lists in a list, at all depths or down to so many levels."""
+    if not isinstance(value, list | tuple | GeneratorType):
+        raise ExpressionError(f"flatten: a list is wanted, not {kind_and_value(value)}")
+    found: list[Any] = []
+    for item in value:
+        inner = isinstance(item, list | tuple) and depth < 100 and (levels is None or depth < levels)
+        found += _flattened(item, levels, depth + 1) if inner else [item]
+        measure(len(found))
+    return found
+
+
+def _hash(value: Any) -> str:
+    return sha256(as_text(value).encode("utf-8", "surrogatepass")).hexdigest()
+
+
+def _split(value: Any, separator: str | None = None, most: int = -1) -> list[str]:
+    return as_text(value).split(separator, most)
+
+
+def _strip(value: Any, characters: str | None = None) -> str:
+    return as_text(value).strip(characters)
+
+
+_TRUTH = {
+    **dict.fromkeys(("true", "yes", "on", "1"), True),
+    **dict.fromkeys(("false", "no", "off", "0", ""), False),
+}
+
+
+def _bool(value: Any) -> bool:
+    """As people write it: yes and no, on and off, 1 and 0."""
+    if not isinstance(value, str):
+        return bool(value)
+    truth = _TRUTH.get(value.strip().lower())
+    if truth is None:
+        raise ExpressionError(f"bool: {kind_and_value(value)} is neither true nor false")
+    return truth
+
+
+FILTERS: dict[str, Callable[..., Any]] = {
+    "bool": _bool,
+    "equalto": operator.eq,
+    "greaterthan": operator.gt,
+    "hash": _hash,
+    "lessthan": operator.lt,
+    "basename": lambda value: as_text(value).rstrip("/").rpartition("/")[2],
+    "flatten": lambda value, levels=None: _flattened(value, levels),
+    "from_json": _parse_json,
+    "fromjson": _parse_json,
+    "lines": lambda value: [line for line in as_text(value).splitlines() if line.strip()],
+    "parse_json": _parse_json,
+    "regex_findall": _regex_findall,
+    "regex_replace": _regex_replace,
+    "regex_search": _regex_search,
+    "split": _split,
+    "strip": _strip,
+}
+
+FUNCTIONS: dict[str, Any] = {
+    "hash": _hash,
+    "now": _time_of_step,
+    "null": None,
+    "parse_json": _parse_json,
+    "regex_findall": lambda pattern, text: _regex_findall(text, pattern),
+    "regex_replace": lambda pattern, replacement, text: _regex_replace(text, pattern, replacement),
+    "regex_search": lambda pattern, text: _regex_search(text, pattern),
+    "tojson": OUR_FILTERS["tojson"],
+}
+
+"""`null` is how data spells what Jinja calls none."""
+
+GIVES: Mapping[str, str] = {
+    **dict.fromkeys(
+        """basename capitalize center hash indent join lower regex_replace replace string strip title tojson
+        trim upper wordwrap""".split(),  # noqa: SIM905
+        "string",
+    ),
+    **dict.fromkeys(
+        """batch dictsort flatten groupby items lines list map regex_findall regex_search reject rejectattr
+        select selectattr slice sort split unique""".split(),  # noqa: SIM905
+        "list",
+    ),
+    **dict.fromkeys(("bool", "equalto", "greaterthan", "lessthan"), "boolean"),
+    **dict.fromkeys(("count", "length", "wordcount"), "integer"),
+}
+
+"""The types of what filters give, where it is always the same."""
+
+PATTERN_WORDS = frozenset({"regex_findall", "regex_replace", "regex_search"})
+
+"""What takes a pattern."""
+
+
+# ----------------------------------------------------------------------------------------------------
+# Calls of filters, tests and functions that can never work, found by their signatures.
+#
+#     wrong_call(environment.filters["round"], [Const("two")], [], filters=True)
+#                                         # ("its argument 'precision' must be …", "it takes (precision=0, …)")
+#
+# How many arguments there are, what they are called, and what type a constant one may have: all of it
+# follows from the signature of the function. What is not written in it is found when the expression is
+# evaluated.
+
+
+_OURS = "workflows_mcp."
+
+_WORDS: dict[type, str] = {
+    int: "a whole number",
+    float: "a number",
+    str: "text",
+    list: "a list",
+    dict: "an object",
+}
+
+_UNKNOWN = object()
+
+
+def wrong_call(
+    function: Callable[..., Any],
+    given: list[nodes.Expr],
+    named: list[nodes.Keyword],
+    *,
+    filters: bool = False,
+) -> tuple[str, str] | None:
+    """Why the call can never work, and what it takes; None if it may work. `filters`: the value on the left
+    is one more argument."""
+    found = _signature(function)
+    if found is None:
+        return None
+    signature, types = found
+    arguments: list[Any] = [_UNKNOWN] if filters else []
+    arguments += [_constant(node) for node in given]
+    try:
+        bound = signature.bind(*arguments, **{it.key: _constant(it.value) for it in named})
+    except TypeError as error:
+        return str(error), _takes(signature, filters)
+    for name, value in bound.arguments.items():
+        allowed = types.get(name)
+        numbers = (int, float) if allowed is not None and not {int, float}.isdisjoint(allowed) else ()
+        if allowed is not None and value is not _UNKNOWN and not isinstance(value, (*allowed, *numbers)):
+            words = " or ".join(_WORDS[it] for it in allowed if it in _WORDS)
+            return f"its argument '{name}' must be {words}, not {kind_and_value(value)}", _takes(
+                signature, filters
+            )
+    return None
+
+
+def _constant(node: nodes.Node) -> Any:
+    try:
+        value = node.as_const()  # type: ignore[attr-defined]
+    except Exception:
+        return _UNKNOWN
+    return value
+
+
+def _takes(signature: inspect.Signature, filters: bool) -> str:
+    names = list(signature.parameters.values())[1 if filters else 0 :]
+    listed = ", ".join(str(it.replace(annotation=inspect.Parameter.empty)) for it in names)
+    return f"it takes ({listed})" if names else "it takes no arguments"
+
+
+@lru_cache(maxsize=512)
+def _signature(function: Callable[..., Any]) -> tuple[inspect.Signature, dict[str, tuple[type, ...]]] | None:
+    """What a template may pass, and the types of those arguments of which the signature says them."""
+    plain = inspect.unwrap(function)
+    try:
+        signature = inspect.signature(plain)
+    except (TypeError, ValueError):
+        return None
+    parameters = list(signature.parameters.values())
+    if _PassArg.from_obj(plain) is not None:
+        parameters = parameters[1:]
+    try:
+        hints = get_type_hints(plain)
+    except Exception:  # of another package, and not to be resolved here
+        hints = {}
+    if not getattr(plain, "__module__", "").startswith(_OURS):
+        hints = {}  # what others write there is not all that works
+    types = {it.name: allowed for it in parameters if (allowed := _types(hints.get(it.name)))}
+    return signature.replace(parameters=parameters), types
+
+
+def _types(hint: Any) -> tuple[type, ...] | None:
+    """The types that a constant may have; None where any may be right."""
+    parts = get_args(hint) if get_origin(hint) in (Union, UnionType) else (hint,)
+    kinds = [get_origin(part) or part for part in parts]
+    if bool in kinds or not all(kind in (*_WORDS, NoneType) for kind in kinds):
+        return None
+    return tuple(kinds)

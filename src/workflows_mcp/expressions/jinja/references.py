@@ -1,0 +1,540 @@
+"""What a template reads, and what is wrong with it, found in its syntax tree before it ever runs.
+
+Names that the template makes itself (`{% set %}`, loops, macros) are no references. A reference that the
+template asks about (`is defined`, `'x' in state`) or has something else for (`default`, `get`) may be absent
+and is marked as optional, and so is any other use of what it has asked about.
+
+Two things are put right in the tree on the way: `a if b` without else gives null, and what stands between a
+reference and its `default` (`state.urls | length | default(0)`) is left out when the reference is absent.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator, Mapping
+from functools import lru_cache
+from typing import Any, NamedTuple, NoReturn
+
+from jinja2 import TemplateSyntaxError, Undefined, nodes
+from jinja2.compiler import CodeGenerator, Frame
+from jinja2.filters import _GroupTuple
+from jinja2.lexer import TokenStream
+from jinja2.runtime import Context
+from jinja2.sandbox import ImmutableSandboxedEnvironment
+
+from workflows_mcp.errors import ExpressionError
+from workflows_mcp.expressions import patterns
+from workflows_mcp.expressions.jinja.functions import (
+    FILTERS,
+    FUNCTIONS,
+    GIVES,
+    METHODS_OF_TIME,
+    PATTERN_WORDS,
+    wrong_call,
+)
+from workflows_mcp.expressions.jinja.sandbox import (
+    METHODS,
+    OF_JINJA,
+    BoundedGenerator,
+    RawStringLexer,
+    Sandbox,
+)
+from workflows_mcp.expressions.language import BOOLEAN, KIND_NAMES, MISSING, STRING, Kinds, Reference
+from workflows_mcp.values import did_you_mean
+
+# ----------------------------------------------------------------------------------------------------
+# The Jinja environment of expressions: output stays in pieces, and every node knows its place.
+#
+# A compiled template yields its own text as text, and what `{{ }}` puts out as a tuple of one value. So one
+# compiled form serves whoever wants the value with its type, text, or code in which values stay data. What
+# a macro, a call block or a filter block makes is one value.
+#
+# The parser's line numbers are positions in the source here (the first character is 1): Jinja hands them on
+# to every node, to every syntax error, and to the table from which the place of an error is found at run
+# time.
+#
+# After a dot stands a part of data, never a method: `state.items` is the field. Before a call it is the
+# other way round. What is missing stays missing along a path and is an error when it is used. Must not know
+# scopes.
+
+
+Piece = str | tuple[Any]
+
+"""Text of the template itself, or a value that it puts out."""
+
+
+Token = tuple[int, str, str]
+
+
+class _PlacingLexer(RawStringLexer):
+    def tokenize(
+        self, source: str, name: str | None = None, filename: str | None = None, state: str | None = None
+    ) -> TokenStream:
+        tokens = _placed(source, self.tokeniter(source, name, filename, state))
+        return TokenStream(self.wrap(tokens, name, filename), name, filename)
+
+
+def _placed(source: str, tokens: Iterable[Token]) -> Iterator[Token]:
+    """Tokens with positions instead of lines. Between two of them there is nothing, or white space that a
+    `-` in a tag has taken away."""
+    position = 0
+    try:
+        for _, kind, text in tokens:
+            start = source.find(text, position)
+            if start >= 0:
+                position = start
+            yield position + 1, kind, text
+            position += len(text) if start >= 0 else 0
+    except TemplateSyntaxError as error:
+        error.lineno = min(position, max(len(source) - 1, 0)) + 1
+        raise
+
+
+class _PiecesGenerator(BoundedGenerator):
+    _called: nodes.Expr | None = None
+
+    def visit_Call(self, node: nodes.Call, frame: Frame, forward_caller: bool = False) -> None:
+        self._called = node.node
+        super().visit_Call(node, frame, forward_caller=forward_caller)
+
+    def visit_Getattr(self, node: nodes.Getattr, frame: Frame) -> None:
+        self.write("environment.getattr(" if node is self._called else "environment.part(")
+        self.visit(node.node, frame)
+        self.write(f", {node.attr!r})")
+
+    def _make_finalize(self) -> CodeGenerator._FinalizeInfo:
+        return self._FinalizeInfo(None, None)
+
+    def _output_child_pre(
+        self, node: nodes.Expr, frame: Frame, finalize: CodeGenerator._FinalizeInfo
+    ) -> None:
+        self.write("(" if frame.buffer is None else "environment.finalize(")
+
+    def _output_child_post(
+        self, node: nodes.Expr, frame: Frame, finalize: CodeGenerator._FinalizeInfo
+    ) -> None:
+        self.write(",)" if frame.buffer is None else ")")
+
+    def start_write(self, frame: Frame, node: nodes.Node | None = None) -> None:
+        super().start_write(frame, node)
+        self.write("(")
+
+    def end_write(self, frame: Frame) -> None:
+        self.write(",)" if frame.buffer is None else ")")
+        super().end_write(frame)
+
+
+class PiecesEnvironment(Sandbox):
+    code_generator_class = _PiecesGenerator
+    methods = (*METHODS, *METHODS_OF_TIME)
+
+    def __init__(self) -> None:
+        # Not optimized: nothing is evaluated before it is evaluated within limits.
+        super().__init__(strict=True, keep_trailing_newline=True, optimized=False)
+        self.filters.update(FILTERS)
+        self.filters["attr"] = self.part
+        self.globals.update(FUNCTIONS)
+        self._own_lexer = _PlacingLexer(self)
+
+    def part(self, owner: Any, name: str) -> Any:
+        """What `owner.name` is."""
+        if isinstance(owner, Mapping):
+            if name in owner:
+                return owner[name]
+        elif isinstance(owner, Undefined):
+            return owner
+        elif isinstance(owner, OF_JINJA):
+            return super().getattr(owner, name)
+        elif isinstance(owner, _GroupTuple) and name in _GroupTuple._fields:
+            return getattr(owner, name)
+        elif hasattr(type(owner), "lookup"):
+            found = owner.lookup(name)
+            if found is not MISSING:
+                return found
+        return self.undefined(obj=owner, name=name)
+
+    def getattr(self, obj: Any, attribute: str) -> Any:
+        """What is called in `obj.attribute()`."""
+        if isinstance(obj, Undefined):
+            return obj
+        return ImmutableSandboxedEnvironment.getattr(self, obj, attribute)
+
+    def getitem(self, obj: Any, argument: Any) -> Any:
+        """What `obj[argument]` is. Keys of data are texts: a number finds the text that it is written as."""
+        if isinstance(argument, int) and not isinstance(argument, bool):
+            if isinstance(obj, list | tuple | str):
+                if -len(obj) <= argument < len(obj):
+                    return obj[argument]
+                return self.undefined(obj=obj, name=argument)  # type: ignore[arg-type]
+            if isinstance(obj, Mapping) and argument in obj:
+                return obj[argument]
+            argument = str(argument)
+        if isinstance(argument, Undefined):
+            argument = str(argument)  # which says what is missing
+        if isinstance(argument, str):
+            return self.part(obj, argument)
+        return obj if isinstance(obj, Undefined) else self.undefined(obj=obj, name=argument)
+
+
+@lru_cache(maxsize=1)
+def environment() -> PiecesEnvironment:
+    return PiecesEnvironment()
+
+
+@lru_cache(maxsize=1)
+def functions() -> dict[str, Any]:
+    """The names that every template has."""
+    return dict(environment().globals)
+
+
+def context_of(names: Mapping[str, Any]) -> Context:
+    """What a template looks its names up in."""
+    return Context(environment(), {**functions(), **names}, None, {})
+
+
+Path = tuple[str | int, ...]
+
+
+_SURROGATE = re.compile("[\ud800-\udfff]")
+
+_DEFAULTS = ("default", "d")
+
+_OF_TEMPLATES = frozenset({"self", "super"})
+
+_METHODS_OF_JINJA = frozenset({"cycle", "changed", "next", "reset"})
+
+
+MOST_BLOCKS = 18
+
+MOST_DEPTH = 60
+
+"""How deep statements and expressions may be nested: less than what Python can compile."""
+
+
+class Found(NamedTuple):
+    references: tuple[Reference, ...]
+    takes_patterns: bool
+
+
+def read(tree: nodes.Template, environment: PiecesEnvironment) -> Found:
+    """The references of a template, in the order in which they stand there. Raises ExpressionError."""
+    reader = _Reader(environment)
+    reader.block(tree.body, set())
+    references = (
+        reference._replace(optional=True) if _starts_with(reference.path, reader.asked) else reference
+        for reference in reader.references
+    )
+    return Found(tuple(sorted(references, key=lambda reference: reference.offset)), reader.takes_patterns)
+
+
+def path_of(node: nodes.Node) -> tuple[Path, nodes.Name] | None:
+    """The path that an expression is, if it is nothing else, and the name that it starts from."""
+    whole = _Chain(node)
+    if not isinstance(whole.root, nodes.Name) or whole.computed:
+        return None
+    return (whole.root.name, *whole.parts), whole.root
+
+
+def kinds_of(node: nodes.Node) -> Kinds | None:
+    """The types that the value of an expression can have, whatever it reads; None where that decides."""
+    match node:
+        case nodes.Const(value=value):
+            return frozenset({KIND_NAMES[type(value)]})
+        case nodes.List() | nodes.Tuple():
+            return frozenset({"list"})
+        case nodes.Dict():
+            return frozenset({"object"})
+        case nodes.Not() | nodes.Test() | nodes.Compare():
+            return BOOLEAN
+        case nodes.Concat():
+            return STRING
+        case nodes.Filter(name=name) if name in GIVES:
+            return frozenset({GIVES[name]})
+    return None
+
+
+def _starts_with(path: Path, asked: Iterable[Path]) -> bool:
+    return any(path[: len(start)] == start for start in asked)
+
+
+_MEANT = {
+    **dict.fromkeys(("json", "loads"), "write parse_json to read JSON text, tojson to write it"),
+    **dict.fromkeys(("dumps", "to_json"), "write: tojson"),
+    "splitlines": "write: lines",
+    "flat": "write: flatten",
+}
+
+"""What other languages call filters."""
+
+_NOTES = {"sum": ("; sum starts with a number, or with start=[] to add lists", "texts: use join")}
+
+"""What to say, beside its signature, of one that cannot be used so."""
+
+
+def _check_call(
+    node: nodes.Filter | nodes.Test | nodes.Call, what: str, name: str, known: Mapping[str, Any]
+) -> None:
+    """Refuse arguments that can never be right."""
+    if node.dyn_args is None and node.dyn_kwargs is None and callable(known.get(name)):
+        named = [it for it in node.kwargs if isinstance(it, nodes.Keyword)]
+        wrong = wrong_call(known[name], node.args, named, filters=what != "function")
+        if wrong is not None:
+            message, hint = wrong
+            note, instead = _NOTES.get(name, ("", hint))
+            _refuse(node, f"the {what} '{name}' cannot be used so: {message}{note}", instead)
+
+
+def _refuse(node: nodes.Node, message: str, hint: str = "", code: str = "syntax") -> NoReturn:
+    raise ExpressionError(message, hint=hint, offset=(node.lineno or 1) - 1, code=code)
+
+
+class _Chain:
+    """`root.part['part'][0]…`: the parts up to the first one that is computed, and what computes others."""
+
+    __slots__ = ("computed", "parts", "root")
+
+    def __init__(self, node: nodes.Node) -> None:
+        self.computed: list[nodes.Node] = []
+        steps: list[str | int | None] = []
+        while True:
+            match node:
+                case nodes.Getattr():
+                    _refuse_private(node.attr, node)
+                    steps.append(node.attr)
+                case nodes.Getitem(arg=nodes.Const(value=str() as name)):
+                    _refuse_private(name, node)
+                    steps.append(name)
+                case nodes.Getitem(arg=nodes.Const(value=int() as index)) if _is_position(index):
+                    steps.append(index)
+                case nodes.Getitem():
+                    self.computed.append(node.arg)
+                    steps.append(None)
+                case _:
+                    break
+            node = node.node
+        self.root = node
+        steps.reverse()
+        known = steps.index(None) if None in steps else len(steps)
+        self.parts: Path = tuple(step for step in steps[:known] if step is not None)
+
+
+def _is_position(index: int) -> bool:
+    return index >= 0 and not isinstance(index, bool)
+
+
+def _refuse_private(name: str, node: nodes.Node) -> None:
+    if name.startswith("_"):
+        _refuse(node, f"'{name}' is private: names that start with '_' cannot be reached", code="private")
+
+
+class _Reader:
+    def __init__(self, environment: PiecesEnvironment) -> None:
+        self.environment = environment
+        self.references: list[Reference] = []
+        self.asked: set[Path] = set()
+        """What the template has asked whether it is there."""
+        self.takes_patterns = False
+        self._may_be_absent: set[int] = set()
+        self._blocks = self._depth = 0
+        self._methods = frozenset().union(*(names for _, names in environment.methods)) | _METHODS_OF_JINJA
+
+    # Statements. `bound` are the names that the template has made itself by then.
+
+    def block(self, body: Iterable[nodes.Node], bound: set[str]) -> None:
+        self._blocks += 1
+        for node in body:
+            if self._blocks > MOST_BLOCKS:
+                _refuse(node, f"statements are nested more than {MOST_BLOCKS} levels deep", "simplify it")
+            self.statement(node, bound)
+        self._blocks -= 1
+
+    def statement(self, node: nodes.Node, bound: set[str]) -> None:
+        match node:
+            case nodes.Output():
+                self.expressions(node.nodes, bound)
+            case nodes.Assign():
+                self.expression(node.node, bound)
+                self.bind(node.target, bound)
+            case nodes.AssignBlock():
+                self.block(node.body, set(bound))
+                if node.filter is not None:
+                    self.expression(node.filter, bound)
+                self.bind(node.target, bound)
+            case nodes.If():
+                self.expression(node.test, bound)
+                for branch in (node.body, node.elif_, node.else_):
+                    self.block(branch, bound)
+            case nodes.For():
+                self.expression(node.iter, bound)
+                inside = self.bind(node.target, {*bound, "loop"})
+                if node.test is not None:
+                    self.expression(node.test, inside)
+                self.block(node.body, inside)
+                self.block(node.else_, set(bound))
+            case nodes.With():
+                inside = set(bound)
+                for target, value in zip(node.targets, node.values, strict=True):
+                    self.expression(value, bound)
+                    self.bind(target, inside)
+                self.block(node.body, inside)
+            case nodes.Macro():
+                bound.add(node.name)
+                self.body_with_arguments(node, {*bound, "varargs", "kwargs", "caller"})
+            case nodes.CallBlock():
+                self.expression(node.call, bound)
+                self.body_with_arguments(node, set(bound))
+            case nodes.FilterBlock():
+                self.block(node.body, set(bound))
+                self.expression(node.filter, bound)
+            case _:
+                name = "autoescape" if isinstance(node, nodes.Scope) else type(node).__name__.lower()
+                _refuse(node, f"{{% {name} %}} has no meaning here: a template stands alone")
+
+    def body_with_arguments(self, node: nodes.Macro | nodes.CallBlock, bound: set[str]) -> None:
+        self.expressions(node.defaults, bound)
+        for argument in node.args:
+            self.bind(argument, bound)
+        self.block(node.body, bound)
+
+    def bind(self, target: nodes.Node, bound: set[str]) -> set[str]:
+        bound.update(name.name for name in target.find_all(nodes.Name))
+        if isinstance(target, nodes.Name):
+            bound.add(target.name)
+        return bound
+
+    # Expressions
+
+    def expressions(self, found: Iterable[nodes.Node], bound: set[str]) -> None:
+        self._depth += 1
+        for node in found:
+            if self._depth > MOST_DEPTH:
+                _refuse(node, f"the expression is nested more than {MOST_DEPTH} levels deep", "simplify it")
+            self.expression(node, bound)
+        self._depth -= 1
+
+    def expression(self, node: nodes.Node, bound: set[str]) -> None:
+        match node:
+            case nodes.Name() | nodes.Getattr() | nodes.Getitem():
+                self.path(node, bound)
+                return
+            case nodes.Call():
+                self.call(node, bound)
+                return
+            case nodes.Filter():
+                self.known(node, "filter", self.environment.filters)
+                _check_call(node, "filter", node.name, self.environment.filters)
+                self.pattern(node.name, node.args)
+                if node.name in _DEFAULTS:
+                    self.with_default(node, bound)
+                    return
+            case nodes.Test():
+                self.known(node, "test", self.environment.tests)
+                _check_call(node, "test", node.name, self.environment.tests)
+                if node.name in ("defined", "undefined"):
+                    self.asks_about(node.node, bound)
+            case nodes.Compare(expr=nodes.Const(value=str() as name), ops=[nodes.Operand() as operand]) if (
+                operand.op in ("in", "notin") and self.asks_for_key(name, operand.expr, node, bound)
+            ):
+                return
+            case nodes.CondExpr() if node.expr2 is None:
+                node.expr2 = nodes.Const(None, lineno=node.lineno)
+            case nodes.Const(value=str() as text) if _SURROGATE.search(text):
+                _refuse(node, "half a character: an escape such as \\ud83d stands for no text of its own")
+        self.expressions(node.iter_child_nodes(), bound)
+
+    def path(self, node: nodes.Node, bound: set[str]) -> None:
+        whole = _Chain(node)
+        if isinstance(whole.root, nodes.Name):
+            self.name(whole.root, whole.parts, bound, optional=id(node) in self._may_be_absent)
+        else:
+            self.expression(whole.root, bound)
+        self.expressions(whole.computed, bound)
+
+    def name(self, node: nodes.Name, parts: Path, bound: set[str], *, optional: bool = False) -> None:
+        if node.name in bound or (not parts and node.name in self.environment.globals):
+            return
+        if node.name in _OF_TEMPLATES:
+            _refuse(node, f"'{node.name}' has no meaning here: a template stands alone", code="private")
+        _refuse_private(node.name, node)
+        self.references.append(Reference((node.name, *parts), node.lineno - 1, optional))
+
+    def call(self, node: nodes.Call, bound: set[str]) -> None:
+        match node.node:
+            case nodes.Getattr(attr=method) as called:
+                _refuse_private(method, called)
+                if method not in self._methods:
+                    known = [f"{name}()" for name in self._methods]
+                    hint = did_you_mean(f"{method}()", known, what="there are")
+                    _refuse(called, f"there is no '{method}()'", hint)
+                match node.args:
+                    case [nodes.Const(value=str() as key), *_] if method == "get" and self.asks_for_key(
+                        key, called.node, node, bound
+                    ):
+                        pass
+                    case _:
+                        self.expression(called.node, bound)
+            case nodes.Name(name=name) if name not in bound:
+                _refuse_private(name, node.node)
+                if name not in self.environment.globals:
+                    hint = did_you_mean(name, self.environment.globals, what="there are")
+                    _refuse(node.node, f"there is no function '{name}'", hint)
+                _check_call(node, "function", name, self.environment.globals)
+                self.pattern(name, node.args)
+            case called:
+                self.expression(called, bound)
+        self.expressions((part for part in node.iter_child_nodes(exclude=("node",))), bound)
+
+    def pattern(self, word: str, arguments: list[nodes.Expr]) -> None:
+        if word not in PATTERN_WORDS:
+            return
+        self.takes_patterns = True
+        match arguments:
+            case [nodes.Const(value=str() as pattern) as node, *_]:
+                try:
+                    patterns.compiled(pattern)
+                except ExpressionError as error:
+                    error.offset = node.lineno - 1
+                    raise
+
+    def known(self, node: nodes.Filter | nodes.Test, what: str, names: dict[str, Any]) -> None:
+        if node.name not in names:
+            words = [name for name in names if name.isidentifier()]
+            hint = _MEANT.get(node.name) or did_you_mean(node.name, words, what="there are", limit=len(words))
+            _refuse(node, f"there is no {what} '{node.name}'", hint)
+
+    # What may be absent
+
+    def asks_about(self, node: nodes.Expr, bound: set[str]) -> None:
+        self._may_be_absent.add(id(node))
+        found = path_of(node)
+        if found is not None and found[1].name not in bound:
+            self.asked.add(found[0])
+
+    def asks_for_key(self, name: str, owner: nodes.Expr, asking: nodes.Expr, bound: set[str]) -> bool:
+        """`'x' in state` and `state.get('x')`: whether these ask about `state.x`."""
+        found = path_of(owner)
+        if found is None or len(found[0]) > 1 or found[1].name in bound or name.startswith("_"):
+            return False
+        path, root = found
+        if isinstance(asking, nodes.Compare):
+            self.asked.add((*path, name))
+        self.references.append(Reference((*path, name), root.lineno - 1, optional=True))
+        return True
+
+    def with_default(self, node: nodes.Filter, bound: set[str]) -> None:
+        """The reference that a default is for is where the filters and calls before it begin."""
+        before = start = node.node
+        while start is not None and not isinstance(_Chain(start).root, nodes.Name):
+            match start:
+                case nodes.Call(node=nodes.Getattr(node=inside)):
+                    start = inside
+                case nodes.Filter(node=inside) | nodes.Getattr(node=inside) | nodes.Getitem(node=inside):
+                    start = inside
+                case _:
+                    start = None
+        self._may_be_absent.add(id(start))
+        self.expressions(node.iter_child_nodes(), bound)
+        if start is not None and before is not None and start is not before:
+            there = nodes.Test(start, "defined", [], [], None, None, lineno=node.lineno)
+            node.node = nodes.CondExpr(there, before, start, lineno=node.lineno)
+            node.node.set_environment(self.environment)

@@ -1,0 +1,161 @@
+"""Jinja templates: text with `{{ }}` and `{% %}` over given variables, rendered within limits.
+
+A template is compiled once and kept. Whatever goes wrong in one is an ExpressionError that says the line; a
+name that does not exist comes with the nearest spelling. What a template can reach is in `jinja_sandbox`.
+
+    render("Hello {{ name }}", {"name": "Ada"}, seconds=5, max_chars=2_000_000)
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Mapping
+from contextlib import suppress
+from functools import lru_cache
+from types import TracebackType
+from typing import Any
+
+from jinja2 import Environment, Template, TemplateSyntaxError
+from jinja2.exceptions import SecurityError, TemplateError
+from jinja2.runtime import Context, new_context
+from jinja2.utils import missing
+
+from workflows_mcp.errors import ExpressionError
+from workflows_mcp.expressions.deadline import TookTooLong, call_within
+from workflows_mcp.expressions.jinja.sandbox import MissingName, Sandbox, joined, largest
+from workflows_mcp.limits import DEFAULT_LIMITS
+from workflows_mcp.values import Value, did_you_mean, kind_of
+
+
+def render(
+    source: str,
+    variables: Mapping[str, Value],
+    *,
+    strict: bool = True,
+    seconds: float = DEFAULT_LIMITS.expression_seconds,
+    max_chars: int = DEFAULT_LIMITS.expression_chars,
+) -> str:
+    """The text that a template makes. Not `strict`: what does not exist is empty instead of an error."""
+    try:
+        return call_within(seconds, _render, source, variables, strict, max_chars)
+    except TookTooLong:
+        setting = DEFAULT_LIMITS.setting("expression_seconds")
+        raise ExpressionError(
+            f"the template took longer than {seconds:g} seconds and was stopped",
+            hint=f"look for a loop over too much; {setting} changes the limit",
+        ) from None
+    except TemplateSyntaxError as error:
+        raise _at_line(source, error.lineno, f"the template cannot be read: {error.message}") from None
+    except MissingName as error:
+        raise _at_line(
+            source, _line_of(error), f"'{error.name}' does not exist", _what_exists(error, variables)
+        ) from None
+    except SecurityError as error:
+        raise _at_line(source, _line_of(error), str(error)) from None
+    except RecursionError:
+        raise ExpressionError("the template is nested too deeply, or a macro calls itself") from None
+    except TemplateError as error:
+        raise _at_line(source, _line_of(error), str(error)) from None
+    except Exception as error:
+        raise _at_line(source, _line_of(error), f"{type(error).__name__}: {error}") from None
+
+
+@lru_cache(maxsize=1024)
+def syntax_error(source: str) -> ExpressionError | None:
+    """What is malformed in a template, before anybody renders it."""
+    try:
+        _sandbox(True).parse(source)
+    except TemplateSyntaxError as error:
+        return _at_line(source, error.lineno, f"the template cannot be read: {error.message}")
+    return None
+
+
+def _render(source: str, variables: Mapping[str, Value], strict: bool, max_chars: int) -> str:
+    largest.set(max_chars)
+    template = _compiled.get(source, strict)
+    return joined(template.root_render_func(_context(template, variables)))
+
+
+def _context(template: Template, variables: Mapping[str, Value]) -> Context:
+    """What `template.new_context` makes, from one plain mapping: asking its chain of global names one by
+    one, for every render, takes longer than rendering a small template."""
+    shared = _globals_of(template.environment)
+    names = {**shared, **variables}
+    return new_context(
+        template.environment, template.name, template.blocks, names, shared=True, globals=shared
+    )
+
+
+@lru_cache(maxsize=2)
+def _globals_of(environment: Environment) -> dict[str, Any]:
+    return dict(environment.globals)
+
+
+@lru_cache(maxsize=2)
+def _sandbox(strict: bool) -> Sandbox:
+    return Sandbox(strict=strict)
+
+
+class _Compiled:
+    """The templates used last, at most so many and of so much text together.
+
+    No lock: rendering can be stopped at any point, and would leave it locked.
+    """
+
+    MOST = 512
+    MOST_CHARS = 4_000_000
+
+    def __init__(self) -> None:
+        self._templates: OrderedDict[tuple[str, bool], Template] = OrderedDict()
+
+    def get(self, source: str, strict: bool) -> Template:
+        key = (source, strict)
+        template = self._templates.get(key)
+        if template is None:
+            template = _sandbox(strict).from_string(source)
+            self._templates[key] = template
+            self._forget_oldest()
+        else:
+            with suppress(KeyError):  # another thread has just forgotten it
+                self._templates.move_to_end(key)
+        return template
+
+    def _forget_oldest(self) -> None:
+        with suppress(KeyError):
+            while len(self._templates) > self.MOST or (
+                len(self._templates) > 1
+                and sum(len(source) for source, _ in list(self._templates)) > self.MOST_CHARS
+            ):
+                self._templates.popitem(last=False)
+
+
+_compiled = _Compiled()
+
+
+def _line_of(error: BaseException) -> int:
+    """The line of the template in which an error arose; 1 if that is not known."""
+    line = 1
+    traceback: TracebackType | None = error.__traceback__
+    while traceback is not None:
+        template = traceback.tb_frame.f_globals.get("__jinja_template__")
+        if isinstance(template, Template):
+            line = template.get_corresponding_lineno(traceback.tb_lineno)
+        traceback = traceback.tb_next
+    return line
+
+
+def _at_line(source: str, line: int, message: str, hint: str = "") -> ExpressionError:
+    lines = source.splitlines(keepends=True)
+    offset = sum(len(text) for text in lines[: line - 1])
+    shown = lines[line - 1].strip() if 0 < line <= len(lines) else ""
+    where = f"line {line} of the template"
+    return ExpressionError(
+        f"{where}, `{shown[:100]}`: {message}" if shown else f"{where}: {message}", hint=hint, offset=offset
+    )
+
+
+def _what_exists(error: MissingName, variables: Mapping[str, Any]) -> str:
+    owner = variables if error.owner is missing else error.owner
+    if isinstance(owner, Mapping):
+        return did_you_mean(str(error.name), [str(name) for name in owner], what="there is")
+    return f"what it was looked for in is not an object but of type {kind_of(owner)}"

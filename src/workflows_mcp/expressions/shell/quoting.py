@@ -1,0 +1,669 @@
+r"""Values in shell commands: they become words, never syntax, whatever quotes are around them.
+
+No value is put into the text of a script. Each goes into a variable of its own, and where it stood comes a
+reference to that variable, written so that it is right for the quotes around it:
+
+    echo ${inputs.x}        ->  echo ${_wf_0}             split into words, as with any variable
+    echo "${inputs.x}"      ->  echo "${_wf_0}"
+    echo '${inputs.x}'      ->  echo ''"${_wf_0}"''
+
+A value inside code of another program (`sh -c '…'`, awk, a here-document for python) is refused. That is
+known from the text alone: `problems` says it when a workflow is loaded. A command that is nothing but one
+reference is the author's own code. An agent runs a command as text, so there the values are put in, quoted:
+see `shell_text`. Pure: how a large value gets into a file is the caller's business.
+"""
+
+from __future__ import annotations
+
+import re
+import shlex
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field
+from functools import lru_cache
+
+from workflows_mcp.errors import ExpressionError, StepError
+from workflows_mcp.expressions.language import Code, Refusal
+from workflows_mcp.expressions.shell.interpreters import CODE_VARIABLE, read_words
+from workflows_mcp.expressions.shell.interpreters import Code as CodeWords
+from workflows_mcp.expressions.shell.syntax import HOLE, Document, Place, Quoting, Script, Word, read
+from workflows_mcp.values import shown, to_text
+
+VARIABLE_BYTES = 32 * 1024
+
+"""A larger value goes into a file: the system allows 128 KiB for one variable, and 2 MiB for all."""
+
+VARIABLES_BYTES = 256 * 1024
+
+
+_CONTROL = re.compile(r"[\x00-\x06]")
+
+_NUMBERS = re.compile(r"(?:\s|[-+*/%()<>=!&|^~?:,]|[0-9][0-9A-Za-z#@_]*+|\.[0-9]++)*+")
+
+_PLAIN_HINT = 'write it in plain double quotes, or pass it in `env:` and write "$NAME"'
+
+
+KeepInFile = Callable[[int, str], str]
+
+"""Puts the value of a number into a file and gives the path of it."""
+
+
+@dataclass(frozen=True, slots=True)
+class QuotedScript:
+    """What the shell is to run, and the variables that it refers to."""
+
+    text: str
+    variables: dict[str, str] = field(default_factory=dict)
+
+
+def spliced(code: Code) -> str:
+    """The text with the values simply put in: for showing, and for `unsafe: raw`."""
+    parts = [code.texts[0]]
+    for value, text in zip(code.values, code.texts[1:], strict=True):
+        parts += (to_text(value), text)
+    return "".join(parts)
+
+
+def is_own_code(texts: Sequence[str]) -> bool:
+    """No reference, or nothing but one reference: all of it is the author's own code."""
+    return len(texts) == 1 or (len(texts) == 2 and not "".join(texts).strip())
+
+
+def problems(texts: tuple[str, ...], shell: str = "sh") -> tuple[Refusal, ...]:
+    """Every value that cannot stand in a command with these texts around its values.
+
+    `shell` is sh, bash, zsh or any (whichever an agent has); "" for none; else a program that is given the
+    command as its code.
+    """
+    if is_own_code(texts):
+        return ()
+    if shell not in ("sh", "bash", "zsh", "any", ""):
+        return tuple(
+            Refusal(
+                number,
+                f"{shell} would read the value as part of its code",
+                _FOREIGN_HINTS.get(shell, _FOREIGN),
+            )
+            for number in range(len(texts) - 1)
+        )
+    try:
+        return _words_of(texts).refusals if not shell else _template(texts, shell).refusals
+    except ExpressionError as error:
+        return (Refusal(0, error.message, error.hint),)
+
+
+_FOREIGN = "pass the value in `env:` and let the script read it from its environment"
+
+_FOREIGN_HINTS = {
+    "python": 'pass the value in `env:`, and read it with os.environ["NAME"]',
+    "node": "pass the value in `env:`, and read it with process.env.NAME",
+}
+
+
+def quoted_script(
+    code: Code, *, shell: str = "sh", names: Iterable[str] = (), keep_in_file: KeepInFile
+) -> QuotedScript:
+    """A script for `shell`. `names` are variables that ours must not be called like."""
+    if is_own_code(code.texts):
+        return QuotedScript(spliced(code))
+    try:
+        template = checked(code, shell)
+    except ExpressionError as error:
+        raise StepError(error.message, hint=error.hint) from None
+    values = _Values(code, names, keep_in_file)
+    return QuotedScript(template.written(values, shell), values.variables)
+
+
+def quoted_words(code: Code) -> list[str]:
+    """The words of a command that is run without a shell: its text is split, a value never is."""
+    if is_own_code(code.texts):
+        return _split(spliced(code))
+    try:
+        template = _words_of(code.texts)
+    except ExpressionError as error:
+        raise StepError(error.message, hint=error.hint) from None
+    for refusal in template.refusals:
+        raise StepError(refusal.message, hint=refusal.hint)
+    texts = iter(texts_of(code))
+    return [re.sub(HOLE, lambda _: next(texts), word) for word in template.words]
+
+
+def _split(text: str) -> list[str]:
+    try:
+        words = shlex.split(text)
+    except ValueError as error:
+        raise StepError(f"the command cannot be split into words: {error}") from None
+    if not words:
+        raise StepError("the command is empty")
+    return words
+
+
+def _source_of(texts: Sequence[str]) -> str:
+    if any(_CONTROL.search(text) for text in texts):
+        raise ExpressionError("the command holds control characters, so that no values can be put into it")
+    return HOLE.join(texts)
+
+
+def texts_of(code: Code) -> list[str]:
+    texts = [to_text(value) for value in code.values]
+    for text in texts:
+        if "\0" in text:
+            raise StepError(
+                f"the value {_shown(text)} holds a NUL character, which no command can take",
+                hint="write it to a file and give the command the path",
+            )
+        try:
+            text.encode()
+        except UnicodeEncodeError:
+            raise StepError(f"the value {_shown(text)} is not valid text") from None
+    return texts
+
+
+def _shown(text: str) -> str:
+    try:
+        return shown(text)
+    except ValueError:  # characters that cannot be encoded
+        return ascii(text)[:60]
+
+
+# Commands without values, read once
+
+
+@dataclass(frozen=True, slots=True)
+class _Words:
+    words: list[str]
+    refusals: tuple[Refusal, ...]
+
+
+@lru_cache(maxsize=256)
+def _words_of(texts: tuple[str, ...]) -> _Words:
+    try:
+        words = _split(_source_of(texts))
+    except StepError as error:
+        raise ExpressionError(error.message, hint=error.hint) from None
+    refusals: list[Refusal] = []
+    for use in read_words(words).code:
+        first = sum(word.count(HOLE) for word in words[: use.first])
+        last = first + sum(word.count(HOLE) for word in words[use.first : use.last])
+        refusals += [_refusal(number, use) for number in range(first, last)]
+    return _Words(words, tuple(refusals))
+
+
+def _refusal(number: int, use: CodeWords) -> Refusal:
+    return Refusal(number, f"`{use.name}` would read the value as part of its code", use.hint)
+
+
+def _template(texts: tuple[str, ...], shell: str) -> _Template:
+    cached = sum(map(len, texts)) < 10_000
+    return _read_template(texts, shell) if cached else _read_template.__wrapped__(texts, shell)
+
+
+@lru_cache(maxsize=512)
+def _read_template(texts: tuple[str, ...], shell: str) -> _Template:
+    return _Template(_source_of(texts), shell)
+
+
+def checked(code: Code, shell: str) -> _Template:
+    """The template of a command, into which these values can go. Raises ExpressionError."""
+    template = _template(code.texts, shell)
+    for refusal in template.refusals:
+        raise ExpressionError(refusal.message, hint=refusal.hint)
+    for place, value in zip(template.places, code.values, strict=True):
+        template.check(place, to_text(value))
+    return template
+
+
+class _Template:
+    """A command that has been read: how references to values are written, and which are refused."""
+
+    def __init__(self, source: str, shell: str) -> None:
+        self.source = source
+        self.script: Script = read(source)
+        self.places = sorted(self.script.places, key=lambda place: place.number)
+        self.first_words: set[int] = set()
+        """Values in what may be the name of a command, an assignment or a reserved word."""
+        self._code: dict[int, CodeWords] = {}
+        self._named: set[int] = set()
+        self._expanded: set[int] = set()
+        for command in self.script.commands:
+            words = command.words
+            for word in (*command.assignments, *words[:1]):
+                self.first_words.update(place.number for place in word.places)
+            for word in command.assignments:
+                if found := CODE_VARIABLE.match(word.text):
+                    self._refuse([word], CodeWords(0, 1, found[1], "set it in `env:` if you trust the value"))
+            reading = read_words([word.text for word in words])
+            for use in reading.code:
+                self._refuse(words[use.first : use.last], use)
+            if reading.input is not None:
+                self._refuse_input(command.statement, command.fed, command.start, reading.input)
+            computed = reading.computed + (reading.computed_in_zsh if shell in ("zsh", "any") else [])
+            for index in computed:
+                for place in _places(words, index):
+                    place.computed = True
+            for index in reading.whole:
+                for place in _places(words, index):
+                    place.whole = True
+            for index in reading.named_if_bare:
+                bare = (
+                    it.number for it in _places(words, index) if it.quoting is Quoting.BARE and not it.whole
+                )
+                self._named.update(bare)
+            for index in reading.expanded:
+                self._expanded.update(place.number for place in _places(words, index))
+        self._refuse_integers()
+        self.refusals = tuple(self._refusals())
+
+    def _refuse(self, words: Iterable[Word], use: CodeWords) -> None:
+        for word in words:
+            for place in word.places:
+                self._code.setdefault(place.number, use)
+
+    def _refuse_input(
+        self, statement: int, fed: Iterable[tuple[int, int]], start: int, use: CodeWords
+    ) -> None:
+        """Values in what is piped, or given as a here-document, to a program that reads its code there."""
+        anywhere = self.script.defines_functions
+        spans = [(0, len(self.source))] if anywhere else fed
+        redirected = {it.number for it in self.places if it.whole and it.quoting is Quoting.BARE}
+        for place in self.places:
+            if place.number not in redirected and any(first <= place.start < last for first, last in spans):
+                self._code.setdefault(place.number, use)
+        same = [it for it in self.script.documents if it.statement == statement]
+        strings = [word for it in self.script.commands if it.statement == statement for word in it.strings]
+        self._refuse([*(document.body for document in same), *strings], use)
+
+    def _refuse_integers(self) -> None:
+        """A variable that was declared as an integer is computed with whenever it is assigned."""
+        declared: dict[str, str] = {}
+        for command in self.script.commands:
+            texts = [word.text for word in command.words]
+            if texts[:1] and texts[0] in (
+                "declare",
+                "typeset",
+                "local",
+                "readonly",
+                "export",
+                "integer",
+                "float",
+            ):
+                options = "".join(text for text in texts[1:] if text.startswith("-"))
+                if texts[0] in ("integer", "float") or set(options) & set("iFE"):
+                    declared |= {
+                        text.partition("=")[0]: f"{texts[0]} {options}".strip() for text in texts[1:]
+                    }
+        for command in self.script.commands:
+            for word in command.assignments:
+                name = word.text.partition("=")[0].rstrip("+")
+                if name in declared:
+                    hint = "leave the variable undeclared, and use it as text"
+                    self._refuse([word], CodeWords(0, 1, declared[name], hint))
+
+    def _refusals(self) -> Iterable[Refusal]:
+        for place in self.places:
+            if place.quoting is Quoting.COMMENT:
+                continue
+            if place.refused:
+                message = f"a value cannot stand {place.refused}: {self._around(place)}"
+                yield Refusal(place.number, message, _PLAIN_HINT)
+            elif use := self._code.get(place.number):
+                yield _refusal(place.number, use)
+
+    def _around(self, place: Place) -> str:
+        text = self.source[max(0, place.start - 20) : place.end + 20].replace("\n", " ")
+        return f"`{text.replace(HOLE, '${…}')}`"
+
+    def check(self, place: Place, text: str) -> None:
+        """What can only be said of the value itself."""
+        if place.computed and not _NUMBERS.fullmatch(text):
+            raise ExpressionError(
+                f"the value {_shown(text)} stands where the shell computes: only numbers and operators "
+                "can stand there",
+                hint="check it in a condition first, or use it as text",
+            )
+        if place.number in self._named and "[" in text:
+            raise ExpressionError(
+                f"the value {_shown(text)} could be read as an item of an array by `test`",
+                hint="put it in double quotes, or compare it with `case`",
+            )
+        if place.number in self._expanded and "$" in text:
+            raise ExpressionError(
+                f"make would expand `$` in the value {_shown(text)}",
+                hint="pass it in `env:`, and write $$NAME in the recipe",
+            )
+
+    # Writing
+
+    def written(self, values: _Values, shell: str) -> str:
+        edits = [(it.start, it.end, self._reference(it, values, shell)) for it in self.places]
+        for document in self.script.documents:
+            if document.literal and document.body.places:
+                edits = [it for it in edits if not document.body.start <= it[0] < document.body.end]
+                edits += self._opened(document, values)
+        text = values.preamble()
+        at = 0
+        for start, end, written in sorted(edits):
+            text += self.source[at:start] + written
+            at = end
+        return text + self.source[at:]
+
+    def _reference(self, place: Place, values: _Values, shell: str) -> str:
+        if place.quoting is Quoting.COMMENT:
+            return ""
+        name = values.name(place.number)
+        if place.quoting is Quoting.SINGLE:
+            return f"'\"${{{name}}}\"'"
+        if place.quoting is Quoting.BARE and place.whole:
+            return f'{place.before}"${{{name}}}"'
+        split = shell == "zsh" and place.quoting is Quoting.BARE and not place.computed
+        return f"{place.before}${{{'=' if split else ''}{name}}}"
+
+    def _opened(self, document: Document, values: _Values) -> list[tuple[int, int, str]]:
+        """Makes a literal here-document one with references in it, by protecting everything else."""
+        body = document.body
+        text = escaped(self.source[body.start : body.end], "\\$`")
+        for place in body.places:
+            text = text.replace(HOLE, f"${{{values.name(place.number)}}}", 1)
+        delimiter = f"{values.prefix}end"
+        edits = [(document.start, document.end, delimiter), (body.start, body.end, text)]
+        if document.close is not None:
+            edits.append((document.close, document.close + len(document.delimiter), delimiter))
+        return edits
+
+
+def _places(words: Sequence[Word], index: int) -> list[Place]:
+    return words[index].places if index < len(words) else []
+
+
+def escaped(text: str, special: str) -> str:
+    return re.sub(f"[{re.escape(special)}]", r"\\\g<0>", text)
+
+
+class _Values:
+    """The variables or files that the values of one command travel in."""
+
+    def __init__(self, code: Code, names: Iterable[str], keep_in_file: KeepInFile) -> None:
+        self.prefix = "_wf_"
+        taken = "\n".join((*code.texts, *names))
+        while self.prefix in taken:
+            self.prefix = f"_{self.prefix}"
+        self.variables: dict[str, str] = {}
+        self._files: dict[int, str] = {}
+        room = VARIABLES_BYTES
+        for number, text in enumerate(texts_of(code)):
+            size = len(text.encode())
+            if size > VARIABLE_BYTES or size > room:
+                self._files[number] = keep_in_file(number, text)
+            else:
+                room -= size
+                self.variables[self.name(number)] = text
+
+    def name(self, number: int) -> str:
+        return f"{self.prefix}{number}"
+
+    def preamble(self) -> str:
+        """Commands that read those of the values that are in files. The x keeps newlines at their ends."""
+        return "".join(
+            f"{name}=$(command -p cat {shlex.quote(path)} && printf x) && {name}=${{{name}%x}} || exit 1; "
+            for number, path in self._files.items()
+            for name in [self.name(number)]
+        )
+
+
+# ----------------------------------------------------------------------------------------------------
+# A command as one text for somebody else to run; values in it are data, whatever quotes are around them.
+#
+# An agent runs a command as text, so there is no environment to hand values over in. A value is put into
+# the text, quoted for the place where it stands; one that needs no quotes is put in as it is, so that an
+# ordinary command reads as it was written:
+#
+#     npm test {{ inputs.suite }}         ->  npm test unit
+#     git commit -m "{{ state.title }}"   ->  git commit -m "Costs \$5"
+#     grep '{{ state.who }}' log          ->  grep 'O'\''Hara' log
+#
+# Like a variable of the shell, a value without quotes around it becomes words, and nothing but words. Where
+# quoting would take knowing more of the shell than is certain (backquotes, `case`, …), the value is put
+# into a variable before the command, and a reference stands in its place: see `shell_command`, which also
+# decides what is refused.
+
+
+MOST_BYTES = 100 * 1024
+
+"""How long a command may be: systems allow 128 KiB for one argument."""
+
+
+ANY_SHELL = "any"
+
+_WORD = re.compile(r"[A-Za-z0-9@%+=:,./_-]+")
+
+"""What no shell reads as anything but part of a word."""
+
+_ANYWHERE = re.compile(r"[A-Za-z0-9_]+(?:[.-][A-Za-z0-9_]+)*")
+
+"""What is nothing but itself wherever it stands in a script."""
+
+_NUMBER = re.compile(r"-?[0-9]+")
+
+_REMARK = re.compile(r"[A-Za-z0-9@%+=:,./_ -]*")
+
+_BLANKS = re.compile(r"[ \t\n]+")
+
+_BOUNDARY = frozenset(" \t\n;&|<>()")
+
+_APART = _BOUNDARY | {HOLE}
+
+_BEGINS_SYNTAX = ("<", ">", "(", HOLE)
+
+"""What must not follow a word without quotes: `2` before `>` is not a word, `f` before `(` a function."""
+
+_ENDS_IN_NAME = re.compile(r"\$(?:[A-Za-z_][A-Za-z_0-9]*|[0-9@*#?$!-])\Z")
+
+_RESERVED = frozenset(
+    "if then else elif fi do done case esac while until for in function select time coproc".split()  # noqa: SIM905
+    + "foreach end repeat nocorrect noglob".split()  # noqa: SIM905
+)
+
+_UNCERTAIN = re.compile(
+    rf"\\\n{HOLE}|{HOLE}\\\n"
+    r"|`|\$['\"\[]|\(\(|\[\[|[<>=+@!?*]\(|\(\s*\)|\r|\$\{(?![A-Za-z_][A-Za-z_0-9]*\})"
+    r"|\b(?:case|esac|function|select|coproc|alias|shopt|setopt|emulate)\b"
+)
+
+"""What shells read differently from each other, or we perhaps differently from them."""
+
+
+def quoted_text(code: Code) -> str:
+    """The command as one text. Raises ExpressionError where a value cannot be put in and stay data."""
+    if is_own_code(code.texts):
+        return spliced(code)
+    try:
+        text = _Text(code).written()
+    except StepError as error:
+        raise ExpressionError(error.message, hint=error.hint) from None
+    size = len(text.encode())
+    if size > MOST_BYTES:
+        raise ExpressionError(
+            f"the command has {size} bytes, at most {MOST_BYTES} can be handed to an agent",
+            hint="write large values to a file first, and give the command the path",
+        )
+    return text
+
+
+def _in_quotes(text: str) -> str:
+    return "'" + text.replace("'", "'\\''") + "'"
+
+
+def _too_large(_: int, text: str) -> str:
+    raise StepError(
+        f"a value of {len(text)} characters is too large to be put into a command",
+        hint="write it to a file first, and give the command the path",
+    )
+
+
+class _Text:
+    def __init__(self, code: Code) -> None:
+        self._code = code
+        # Whatever must not be put in at all is refused here.
+        template = checked(code, ANY_SHELL)
+        self._texts = texts_of(code)
+        for text in self._texts:
+            if len(text) > MOST_BYTES:
+                raise ExpressionError(
+                    f"a value of {len(text)} characters is too large to be put into a command",
+                    hint="write it to a file first, and give the command the path",
+                )
+        self._source = template.source
+        self._places = template.places
+        self._documents = template.script.documents
+        self._first_words = template.first_words
+        self._at = [place.end - 1 for place in self._places]
+        commented = "$(" in self._source and "#" in self._source
+        self._certain = not commented and _UNCERTAIN.search(self._source) is None
+
+    def written(self) -> str:
+        numbers = range(len(self._texts))
+        found = {number: piece for number in numbers if (piece := self._piece(number)) is not None}
+        if len(found) == len(self._texts):
+            text = self._put_together(found)
+            if self._documents_end_where_they_did(found):
+                return text
+        return self._with_variables()
+
+    # What is put in
+
+    def _piece(self, number: int) -> str | None:
+        """What stands in the text where the hole is; None if only a reference to a variable can."""
+        text, hole = self._texts[number], self._places[number]
+        if self._is_itself(number):
+            return hole.before + text
+        if not self._certain or hole.computed:
+            return None
+        match hole.quoting:
+            case Quoting.BARE:
+                return hole.before + self._bare(number, hole)
+            case Quoting.DOUBLE:
+                apart = '""' if self._follows_name(hole) and text else ""
+                return hole.before + apart + escaped(text, '\\$`"').replace("!", "\"'!'\"")
+            case Quoting.SINGLE:
+                return text.replace("'", "'\\''")
+            case Quoting.BODY | Quoting.LITERAL:
+                return self._in_document(hole, text)
+            case Quoting.COMMENT:
+                return text if _REMARK.fullmatch(text) else ""
+        return None
+
+    def _is_itself(self, number: int) -> bool:
+        """Whether the text of the value is the value, read as whatever it may be read as there."""
+        text, hole, at = self._texts[number], self._places[number], self._at[number]
+        if hole.computed:
+            return _NUMBER.fullmatch(text) is not None and self._source[at - 1 : at] not in "+-"
+        if _ANYWHERE.fullmatch(text) is None or text in _RESERVED:
+            return False
+        before = self._source[:at]
+        if before[-1:] in ("\\", "$", "~", "!", HOLE) or _ENDS_IN_NAME.search(before):
+            return False
+        if before.endswith("\\\n") or self._source.startswith("\\\n", at + 1):
+            return False  # it is a part of what the line goes on with
+        if self._source[at + 1 : at + 2] in _BEGINS_SYNTAX:
+            return False
+        return self._is_alone(at) or number not in self._first_words
+
+    def _is_alone(self, first: int, last: int | None = None) -> bool:
+        """Whether what stands there is a whole word."""
+        last = first + 1 if last is None else last
+        before, after = self._source[max(first - 1, 0) : first], self._source[last : last + 1]
+        return (not before or before in _BOUNDARY) and (not after or after in _BOUNDARY)
+
+    def _follows_name(self, hole: Place) -> bool:
+        """Whether what comes would make the name of a variable before it longer."""
+        return _ENDS_IN_NAME.search(self._source[: hole.start]) is not None
+
+    def _bare(self, number: int, hole: Place) -> str:
+        text = self._texts[number]
+        ends_openly = self._source[hole.end : hole.end + 1] not in _BEGINS_SYNTAX
+        if hole.whole:
+            plain = self._is_plain_word(text) and self._can_follow(hole) and ends_openly
+            return text if plain else _in_quotes(text)
+        words = _BLANKS.split(text)
+        inside = [word for word in words if word]
+        first, last = self._source[max(hole.start - 1, 0) : hole.start], self._source[hole.end : hole.end + 1]
+        # What the blank of a value sets apart is still part of a word, and nothing that the shell knows.
+        before = "" if words[0] else " " if not first or first in _APART else "'' "
+        after = "" if words[-1] else " " if not last or last in _APART else " ''"
+        if not inside:
+            return before + after if text else "" if self._is_all_of_nothing(number) else "''"
+        written = [word if self._is_plain_word(word) else _in_quotes(word) for word in inside]
+        if words[0] and not self._may_begin(hole, words[0], number):
+            written[0] = _in_quotes(inside[0])
+        if words[-1] and not ends_openly:
+            written[-1] = _in_quotes(inside[-1])
+        return before + " ".join(written) + after
+
+    def _can_follow(self, hole: Place) -> bool:
+        """Whether a plain word stays one after what stands directly before it."""
+        if hole.before or hole.start != self._at[hole.number] or self._follows_name(hole):
+            return False
+        return self._source[max(hole.start - 1, 0) : hole.start] not in ("~", "!", HOLE)
+
+    @staticmethod
+    def _is_plain_word(word: str) -> bool:
+        return _WORD.fullmatch(word) is not None and not word.startswith("=")
+
+    def _may_begin(self, hole: Place, word: str, number: int) -> bool:
+        """Whether the first word of a value can stand without quotes after what stands before it."""
+        if not self._can_follow(hole):
+            return False
+        if number not in self._first_words:
+            return True
+        return self._is_alone(hole.start) and "=" not in word and word not in _RESERVED
+
+    def _is_all_of_nothing(self, number: int) -> bool:
+        """Whether a word consists of nothing but values that are empty: then there is no such word."""
+        first, last = self._at[number], self._at[number] + 1
+        while first and self._source[first - 1] == HOLE and not self._texts[self._at.index(first - 1)]:
+            first -= 1
+        while self._source[last : last + 1] == HOLE and not self._texts[self._at.index(last)]:
+            last += 1
+        return self._is_alone(first, last)
+
+    def _in_document(self, hole: Place, text: str) -> str | None:
+        document = next(it for it in self._documents if hole in it.body.places)
+        body = self._source[document.body.start : document.body.end]
+        if "$(" in self._source or "\\\n" in body or (document.strip_tabs and "\t" in text):
+            return None
+        if document.literal:
+            return text
+        return None if self._follows_name(hole) else hole.before + escaped(text, "\\$`")
+
+    # All of it
+
+    def _put_together(self, found: dict[int, str], start: int = 0, end: int | None = None) -> str:
+        parts: list[str] = []
+        at, end = start, len(self._source) if end is None else end
+        for number, position in enumerate(self._at):
+            if not start <= position < end:
+                continue
+            parts += (self._source[at : self._places[number].start], found[number])
+            at = position + 1
+        return "".join((*parts, self._source[at:end]))
+
+    def _documents_end_where_they_did(self, found: dict[int, str]) -> bool:
+        return not any(self._ends_early(document, found) for document in self._documents)
+
+    def _ends_early(self, document: Document, found: dict[int, str]) -> bool:
+        if not document.body.places:
+            return False
+        body = self._put_together(found, document.body.start, document.body.end)
+        return any(line.lstrip("\t") == document.delimiter for line in body.split("\n"))
+
+    def _with_variables(self) -> str:
+        """What is nothing but itself in its place, all other values in variables before the command."""
+        texts, values = [self._code.texts[0]], []
+        for number, (value, text) in enumerate(zip(self._code.values, self._code.texts[1:], strict=True)):
+            if self._is_itself(number):
+                texts[-1] += self._texts[number] + text
+            else:
+                values.append(value)
+                texts.append(text)
+        script = quoted_script(Code(tuple(texts), tuple(values)), keep_in_file=_too_large)
+        lines = [f"export {name}={_in_quotes(value)}\n" for name, value in script.variables.items()]
+        return "".join((*lines, script.text))

@@ -1,0 +1,314 @@
+"""Toolset `reactive`: one atomic step after the other, a flat state to read and to write, and going on in
+another conversation; workflows of every dialect."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Literal, NotRequired
+
+from mcp.server.mcpserver.tools import Tool
+from mcp.types import CallToolResult, ToolAnnotations
+from pydantic import BeforeValidator, Field
+from typing_extensions import TypedDict
+
+from workflows_mcp.mcp_server.tooling import (
+    NOT_GIVEN,
+    AnyOrNull,
+    Ctx,
+    Status,
+    Structure,
+    Texts,
+    answer,
+    as_structure,
+    make_tool,
+)
+from workflows_mcp.mcp_server.tooling import service_of as _service
+
+RunId = Annotated[str, Field(description="Id of the run")]
+Name = Annotated[str, Field(description="Its name, e.g. team:fix")]
+TaskId = Annotated[str | None, Field(description="Of a sub-agent: its task")]
+Wait = Annotated[float, Field(description="Seconds to wait for a step; at most 45")]
+
+
+def _updates(value: Any) -> Any:
+    value = as_structure(value)
+    return [value] if isinstance(value, dict) else value
+
+
+Updates = Annotated[
+    list[dict[str, Any]],
+    BeforeValidator(_updates),
+    Field(description="{path: raw.… or state.…, operation?: set|append|increment|merge, value} each"),
+]
+
+
+class AtomicStep(TypedDict):
+    """A step that can be carried out at once. Its definition says with what, by type."""
+
+    id: str
+    type: str
+    instructions: str
+    definition: dict[str, Any]
+    result_schema: NotRequired[dict[str, Any]]
+    variable_replacements: NotRequired[dict[str, Any]]
+    original_expression: NotRequired[str]
+
+
+class NextStep(TypedDict):
+    step: AtomicStep | None
+    more_steps: NotRequired[list[Any]]
+    messages: list[str]
+    status: Status
+    why: NotRequired[str]
+    error: NotRequired[dict[str, Any]]
+    next: NotRequired[str]
+
+
+class Completed(TypedDict):
+    """As NextStep; what that says of `step` and `status` holds here and below, too: to say so again in every
+    schema would cost more than it tells."""
+
+    success: bool
+    step: dict[str, Any] | None
+    more_steps: NotRequired[list[Any]]
+    messages: list[Any]
+    status: str
+    why: NotRequired[str]
+    error: NotRequired[dict[str, Any]]
+    next: NotRequired[str]
+
+
+class Started(TypedDict):
+    workflow_id: str
+    state: dict[str, Any]
+    step: dict[str, Any] | None
+    more_steps: NotRequired[list[Any]]
+    messages: list[Any]
+    status: str
+    why: NotRequired[str]
+    error: NotRequired[dict[str, Any]]
+    next: NotRequired[str]
+
+
+class Resumed(TypedDict):
+    workflow_id: str
+    workflow: str
+    resumed_from: NotRequired[str]
+    last_checkpoint: dict[str, Any]
+    workflow_metadata: NotRequired[dict[str, Any]]
+    computed_field_definitions: NotRequired[dict[str, Any]]
+    historical_data: NotRequired[list[Any]]
+    completed_task_details: NotRequired[list[Any]]
+    state: NotRequired[dict[str, Any]]
+    step: dict[str, Any] | None
+    more_steps: NotRequired[list[Any]]
+    messages: list[Any]
+    status: str
+    why: NotRequired[str]
+    error: NotRequired[dict[str, Any]]
+    next: NotRequired[str]
+
+
+class Workflows(TypedDict):
+    workflows: list[dict[str, Any]]
+    more: NotRequired[int]
+
+
+class Info(TypedDict):
+    name: str
+    description: str
+    version: str
+    inputs: dict[str, Any]
+    found_at: str
+
+
+class Definition(TypedDict):
+    name: str
+    steps: list[Any]
+    state_schema: dict[str, Any]
+    sub_agent_tasks: dict[str, Any]
+    loaded_from: str
+    source: str
+    resolved_imports: list[Any]
+
+
+class Checkpoint(TypedDict):
+    checkpoint_id: str
+    state_path: str
+    message: str
+    messages: NotRequired[list[Any]]
+
+
+class Finished(TypedDict):
+    success: bool
+    status: Status
+    why: NotRequired[str]
+    final_state: dict[str, Any]
+
+
+class FlatState(TypedDict):
+    """Every field by its bare name; the names are those of the workflow."""
+
+
+class Updated(TypedDict):
+    success: bool
+    computed: dict[str, Any]
+    errors: NotRequired[dict[str, str]]
+
+
+class DependenciesOfField(TypedDict):
+    """Lists of names: to say so costs tokens."""
+
+    direct_deps: list[Any]
+    all_deps: list[Any]
+    dependents: list[Any]
+
+
+async def workflow_list(
+    ctx: Ctx,
+    include_global: Annotated[bool, Field(description="false: the project's only")] = True,
+) -> Annotated[CallToolResult, Workflows]:
+    """What can be run: name, path, description, source."""
+    return answer(_service(ctx).describing.listed(include_global=include_global))
+
+
+async def workflow_get_info(ctx: Ctx, workflow: Name) -> Annotated[CallToolResult, Info]:
+    """What a workflow is for, and its inputs."""
+    return answer(_service(ctx).describing.info(workflow))
+
+
+async def workflow_start(
+    ctx: Ctx,
+    workflow: Name,
+    inputs: Annotated[Structure, Field(description="Its inputs, by name")] = None,
+    wait_seconds: Wait = 30,
+) -> Annotated[CallToolResult, Started]:
+    """Start a workflow. Returns its id, its state, and the first step: do what step.instructions say, then
+    workflow_step_complete. Show `messages` to the user."""
+    return answer(await _service(ctx).stepping.start(workflow, inputs, wait_seconds))
+
+
+async def workflow_get_next_step(
+    ctx: Ctx,
+    workflow_id: RunId,
+    task_id: TaskId = None,
+    sub_agent_context: Annotated[Structure, Field(description="Instead of task_id: {task_id: …}")] = None,
+    wait_seconds: Wait = 30,
+) -> Annotated[CallToolResult, NextStep]:
+    """The next atomic step, all values in place. null: it has ended (status completed, failed, cancelled), or
+    nothing is to be done yet (running, waiting: call again). Harmless to repeat."""
+    task = task_id or _task_in(sub_agent_context)
+    return answer(await _service(ctx).stepping.next_step(workflow_id, task, wait_seconds))
+
+
+async def workflow_step_complete(
+    ctx: Ctx,
+    workflow_id: RunId,
+    step_id: Annotated[str, Field(description="step.id")],
+    status: Annotated[
+        Literal["success", "failed"], Field(description="failed: say why in error")
+    ] = "success",
+    result: Annotated[AnyOrNull, Field(description="What came of it, as step.instructions say")] = NOT_GIVEN,
+    error: Annotated[str, Field(description="Why it failed")] = "",
+    task_id: TaskId = None,
+    wait_seconds: Wait = 30,
+) -> Annotated[CallToolResult, Completed]:
+    """A step is done. The server stores `result` as its state_update says; leave it out only if you have
+    written it yourself with workflow_state_update. The reply carries the next step. Repeating is harmless."""
+    return answer(
+        await _service(ctx).stepping.complete_step(
+            workflow_id,
+            step_id,
+            status=status,
+            result=result,
+            error=error,
+            task_id=task_id,
+            wait_seconds=wait_seconds,
+        )
+    )
+
+
+async def workflow_resume(
+    ctx: Ctx,
+    workflow_id: Annotated[str, Field(description="Id of a run or checkpoint (chk_…)")],
+    wait_seconds: Wait = 30,
+) -> Annotated[CallToolResult, Resumed]:
+    """Go on with a run in a new conversation: where it is, its state, the step to do. A failed run goes on
+    from the step that failed, as a new run (another workflow_id)."""
+    return answer(await _service(ctx).stepping.resume(workflow_id, wait_seconds))
+
+
+async def workflow_load_definition(ctx: Ctx, workflow: Name) -> Annotated[CallToolResult, Definition]:
+    """A definition as it is written. Not needed to run it."""
+    return answer(_service(ctx).describing.definition(workflow))
+
+
+async def workflow_checkpoint(
+    ctx: Ctx,
+    workflow_id: RunId,
+    reason: Annotated[str, Field(description="e.g. context nearly full")],
+    step_id: Annotated[str | None, Field(description="Else the pending one")] = None,
+) -> Annotated[CallToolResult, Checkpoint]:
+    """Mark where a run is, before a conversation ends. `message` says how to go on."""
+    return answer(await _service(ctx).stepping.checkpoint(workflow_id, reason, step_id))
+
+
+async def workflow_complete(
+    ctx: Ctx,
+    workflow_id: RunId,
+    status: Annotated[Literal["success", "failed", "cancelled"], Field(description="cancelled: end it")],
+) -> Annotated[CallToolResult, Finished]:
+    """The final state of a run that has ended. success false: it ended otherwise, or has not (`why`)."""
+    return answer(await _service(ctx).stepping.complete(workflow_id, status))
+
+
+async def workflow_state_read(
+    ctx: Ctx,
+    workflow_id: Annotated[str, Field(description="Id of a run or checkpoint")],
+    paths: Annotated[Texts, Field(description='Only these, e.g. summary.total or files["a.ts"]')] = None,
+    task_id: TaskId = None,
+) -> Annotated[CallToolResult, FlatState]:
+    """The state: every field by its bare name, computed ones too; or the values at paths."""
+    return answer(await _service(ctx).stepping.read(workflow_id, paths or (), task_id))
+
+
+async def workflow_state_update(
+    ctx: Ctx, workflow_id: RunId, updates: Updates, task_id: TaskId = None
+) -> Annotated[CallToolResult, Updated]:
+    """Write the state, all updates or none. `computed`: fields that changed because of it."""
+    return answer(await _service(ctx).stepping.update(workflow_id, updates, task_id))
+
+
+async def workflow_state_dependencies(
+    ctx: Ctx,
+    workflow_id: Annotated[str, Field(description="Id of a run, or name of a workflow")],
+    field: Annotated[str, Field(description="e.g. valid_files or raw.git_files")],
+) -> Annotated[CallToolResult, DependenciesOfField]:
+    """What a field follows from, and what follows from it."""
+    return answer(await _service(ctx).stepping.dependencies(workflow_id, field))
+
+
+def reactive_tools() -> list[Tool]:
+    reads = ToolAnnotations(read_only_hint=True, open_world_hint=False)
+    hands_out = ToolAnnotations(destructive_hint=False, idempotent_hint=True, open_world_hint=False)
+    works = ToolAnnotations(destructive_hint=True)  # and whatever steps do in the world, as is assumed
+    keeps = ToolAnnotations(destructive_hint=False, open_world_hint=False)
+    ends = ToolAnnotations(destructive_hint=True, idempotent_hint=True, open_world_hint=False)
+    return [
+        make_tool(workflow_list, title="List workflows", hints=reads),
+        make_tool(workflow_get_info, title="Describe a workflow", hints=reads),
+        make_tool(workflow_start, title="Start a workflow", hints=works),
+        make_tool(workflow_get_next_step, title="Next step", hints=hands_out),
+        make_tool(workflow_step_complete, title="Complete a step", hints=works),
+        make_tool(workflow_resume, title="Resume a run", hints=works),
+        make_tool(workflow_load_definition, title="Definition", hints=reads),
+        make_tool(workflow_checkpoint, title="Checkpoint a run", hints=keeps),
+        make_tool(workflow_complete, title="Finish a run", hints=ends),
+        make_tool(workflow_state_read, title="Read the state", hints=reads),
+        make_tool(workflow_state_update, title="Write the state", hints=works),
+        make_tool(workflow_state_dependencies, title="Dependencies of a field", hints=reads),
+    ]
+
+
+def _task_in(context: dict[str, Any] | None) -> str | None:
+    named = (context or {}).get("task_id") or (context or {}).get("batch_id")
+    return str(named) if named is not None else None

@@ -1,0 +1,348 @@
+"""Runs and tasks under way, for the agents that drive them: the part of the service that hands out what is
+asked, takes in results, and remembers which sub-agents it has heard of.
+
+Whatever takes the id of a run takes that of a task as well: `wf_7f3a.analyze.0`. Of a sub-agent something is
+heard when it asks for its next step or submits a result; whoever only looks at a task is not its agent.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import math
+import time
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import replace
+from typing import Any
+
+import msgspec
+
+from workflows_mcp.answers.actions import Clean, actions_of, already_answered, check_result
+from workflows_mcp.answers.answer import Detail, FindPlace, Redo, answer_about, over_answer, shortened_action
+from workflows_mcp.answers.previews import Cut, reader
+from workflows_mcp.answers.results import is_harmless
+from workflows_mcp.answers.run_view import Situation, parts_of_state, situation_of
+from workflows_mcp.answers.state import state_of, value_of
+from workflows_mcp.answers.stateful import in_stateful_words, step_answer
+from workflows_mcp.answers.targets import Part, all_tasks, block_at, part_of, run_of, task_of, whole_run
+from workflows_mcp.answers.tasks import (
+    Heard,
+    duties_of,
+    given_up_at,
+    has_ended,
+    last_contact,
+    retry_note,
+    started_note,
+    starter_of,
+)
+from workflows_mcp.engines.base import Engine
+from workflows_mcp.errors import NotExpected, Place, RequestError
+from workflows_mcp.limits import Limits
+from workflows_mcp.machine.events import Answered, Event
+from workflows_mcp.machine.machine import Machine
+from workflows_mcp.machine.state import Fault, RunState
+from workflows_mcp.runs.progress import wait_telling
+from workflows_mcp.steps.registry import StepRegistry
+from workflows_mcp.values import Value, to_json
+
+Answer = dict[str, Any]
+Refused = Callable[[NotExpected, Machine, Part], NotExpected]
+"""A refusal with what is asked now, in the words of whoever is to read it."""
+
+
+class Driving:
+    def __init__(
+        self,
+        engine: Engine,
+        registry: StepRegistry,
+        limits: Limits,
+        *,
+        cleaned: Callable[[Machine], Clean],
+        place: Callable[[Machine, Fault], Place | None],
+        redo: Callable[[str], Awaitable[Redo]],
+        now: Callable[[], float] = time.time,
+    ) -> None:
+        """`redo`: tells what of a run that has failed can be done again."""
+        self._engine = engine
+        self._redo = redo
+        self._registry = registry
+        self._limits = limits
+        self._cleaned = cleaned
+        self._place = place
+        self._now = now
+
+    async def answer(
+        self,
+        workflow_id: str,
+        wait_seconds: float = 0.0,
+        *,
+        at_work: bool = False,
+        alone: bool = False,
+        detail: Detail = "all",
+    ) -> Answer:
+        """How it stands, as soon as its agent is to do something or it has ended. `at_work`: also the action
+        of tasks at which sub-agents are at work; `alone`: there are no sub-agents."""
+        try:
+            situation = await self.situation(workflow_id, wait_seconds, alone=alone)
+        except RequestError as error:
+            return _over(workflow_id, error)
+        if situation.has_ended and situation.task is None and detail == "all":
+            situation = await self.with_fields(situation)
+        return answer_about(
+            situation,
+            self._registry,
+            self._limits,
+            place=self.place_in(situation.machine),
+            at_work=at_work,
+            detail=detail,
+            redo=await self.redo_of(situation),
+        )
+
+    async def redo_of(self, situation: Situation) -> Redo | None:
+        failed = situation.task is None and situation.status == "failed"
+        return await self._redo(situation.part.run_id) if failed else None
+
+    async def hand_out(self, workflow_id: str, detail: Detail = "all") -> Answer:
+        """What its agent is to do, again; of a sub-agent something has been heard now."""
+        try:
+            await self.hear(workflow_id)
+        except RequestError as error:
+            return _over(workflow_id, error)
+        return await self.answer(workflow_id, at_work=True, detail=detail)
+
+    async def step(self, workflow_id: str, wait_seconds: float = 0.0) -> Answer:
+        """The same in the words of the toolset `stateful`."""
+        try:
+            await self.hear(workflow_id)
+            situation = await self.situation(workflow_id, wait_seconds)
+        except RequestError as error:
+            return in_stateful_words(_over(workflow_id, error))
+        place, redo = self.place_in(situation.machine), await self.redo_of(situation)
+        return step_answer(situation, self._registry, self._limits, place=place, redo=redo)
+
+    async def submit(
+        self, workflow_id: str, result: Any, step_id: str | None, refused: Refused | None = None
+    ) -> None:
+        """Raises NotExpected with what is asked now, where this is not what is asked for. The same result
+        twice is harmless, and so is the acknowledgement of a step that takes no result."""
+
+        def answered(machine: Machine, part: Part, now: float) -> Event:
+            clean = self._cleaned(machine)
+            address, taken = check_result(machine, self._registry, step_id, result, clean, part, self._now())
+            return Answered(now, address, taken.outputs, taken.ok, taken.message)
+
+        def harmless(machine: Machine, part: Part) -> bool:
+            clean = self._cleaned(machine)
+            if already_answered(machine, self._registry, step_id, result, clean, part):
+                return True
+            return is_harmless(machine, part, step_id, result)
+
+        await self.hand_in(workflow_id, answered, harmless, refused, said=(step_id, result))
+
+    async def hand_in(
+        self,
+        workflow_id: str,
+        answered: Callable[[Machine, Part, float], Event],
+        harmless: Callable[[Machine, Part], bool],
+        refused: Refused | None = None,
+        *,
+        said: tuple[str | None, Value],
+    ) -> None:
+        """Send what the agent has done; `harmless` tells whether one that is not expected does no harm, and
+        `refused` words what else becomes of it. `said`: the step that the agent names, and its result."""
+        run_id = run_of(workflow_id)
+        try:
+            await self.hear(workflow_id)
+        except RequestError as error:
+            _over(workflow_id, error)  # a task of an earlier round: its agent is told so by the answer
+            return
+        try:
+            await self._engine.send(
+                run_id,
+                lambda machine, now: _of_this_try(
+                    answered, machine, workflow_id, now, self._token(machine, workflow_id, said)
+                ),
+            )
+        except NotExpected as refusal:
+            machine = await self._engine.view(run_id)
+            part = part_of(machine, workflow_id)
+            if harmless(machine, part) or self._token(machine, workflow_id, said) in machine.state.answers:
+                return
+            raise (refused or self._with_current_action)(refusal, machine, part) from None
+
+    def _token(self, machine: Machine, workflow_id: str, said: tuple[str | None, Value]) -> str:
+        """The same for two calls that submit the same for the same step. Secrets are no part of it: a hash
+        would let somebody try them out. Empty where the call names no step: it could be the next one."""
+        step_id, result = said
+        if step_id is None:
+            return ""
+        submitted = to_json([workflow_id, step_id, self._cleaned(machine)(result)])
+        return hashlib.blake2b(submitted.encode(), digest_size=9).hexdigest()
+
+    async def whose_agent(self, workflow_id: str) -> str:
+        """What the agent that hands in a result is to hear of: its task, where that was given to an agent of
+        its own; else the run, whose agent carries out the tasks as well and needs the next thing to do."""
+        run_id = run_of(workflow_id)
+        if run_id == workflow_id:
+            return run_id
+        machine = await self._engine.view(run_id)
+        names = [name.partition("@")[0] for name in workflow_id.split(".")[1:]]
+        around = [block_at(machine, "/".join(names[:length])) for length in range(1, len(names))]
+        handed_out = any(
+            it is not None and it.node.for_each is not None and it.node.for_each.agent for it in around
+        )
+        return workflow_id if handed_out else run_id
+
+    async def state(
+        self, workflow_id: str, *, paths: Sequence[str] = (), offset: int = 0, limit: int | None = None
+    ) -> dict[str, Any]:
+        situation = await self.with_fields(await self.situation(workflow_id))
+        return state_of(situation, self._registry, self._limits, paths=paths, offset=offset, limit=limit)
+
+    async def value(self, workflow_id: str, path: str) -> Value:
+        situation = await self.with_fields(await self.situation(workflow_id))
+        return value_of(situation, self._registry, path)
+
+    async def with_fields(self, situation: Situation) -> Situation:
+        """With the state of a reactive workflow as it can be read. Computing fields can take long: the run is
+        looked at again afterwards, because it may not be while it goes on."""
+        parts = parts_of_state(situation.machine, situation.part.address)
+        if parts is None:
+            return situation
+        fields = await asyncio.to_thread(parts.fields)
+        if situation.machine.state.status == "running":
+            situation = await self.situation(situation.part.id, alone=situation.alone)
+        return replace(situation, fields=fields)
+
+    async def known_as(self, workflow_id: str) -> str:
+        """The id of a task that may be called by less than that: wf_1.batch_0"""
+        if run_of(workflow_id) == workflow_id:
+            return workflow_id
+        try:
+            return part_of(await self._engine.view(run_of(workflow_id)), workflow_id).id
+        except RequestError:
+            return workflow_id
+
+    async def situation(
+        self, workflow_id: str, wait_seconds: float = 0.0, *, alone: bool = False
+    ) -> Situation:
+        run_id = run_of(workflow_id)
+        part = whole_run(run_id)
+        if workflow_id != run_id:
+            part = part_of(await self._engine.view(run_id), workflow_id)
+        heard = await self._engine.heard(run_id)
+        seconds = min(max(wait_seconds, 0.0), self._limits.wait_seconds)
+        ready = self._ready(part, heard, alone)
+        machine = await wait_telling(self._engine, run_id, ready, seconds, part=part, now=self._now)
+        if any(frame.agent for frame in machine.state.frames.values()):
+            heard = await self._engine.heard(run_id)  # meanwhile somebody may have been heard of
+            machine = await self._engine.view(run_id)
+        part = part_of(machine, workflow_id)
+        limits = self._limits
+        found = situation_of(machine, now=self._now(), part=part, heard=heard, limits=limits, alone=alone)
+        if found.status in ("running", "waiting") and machine.state.parked is None:
+            return replace(found, abandoned=await self._engine.abandoned(run_id))
+        return found
+
+    def _ready(self, part: Part, heard: Heard, alone: bool) -> Callable[[RunState], bool]:
+        """Whether its agent is to do something, or it has ended, or is over."""
+        lease = self._limits.action_lease_seconds
+
+        def ready(state: RunState) -> bool:
+            if (
+                has_ended(state, part)
+                or state.parked is not None
+                or (not part.is_run and task_of(state, part.address).id != part.id)
+            ):
+                return True
+            return duties_of(state, part, heard, now=self._now(), lease=lease, alone=alone).pending
+
+        return ready
+
+    async def hear(self, workflow_id: str) -> None:
+        """Remember that the agent of a task is at work. Of the agent of a run nothing needs to be known."""
+        run_id = run_of(workflow_id)
+        if workflow_id == run_id:
+            return
+        machine = await self._engine.view(run_id)
+        part = part_of(machine, workflow_id)
+        if has_ended(machine.state, part):
+            return
+        heard, now = await self._engine.heard(run_id), self._now()
+        if last_contact(machine.state, part, heard) is None:
+            now = max(now, math.nextafter(given_up_at(machine.state, part, heard), math.inf))
+            await self._engine.hear(run_id, started_note(part.id), now)
+        await self._engine.hear(run_id, part.id, now)
+
+    async def retry_task(self, workflow_id: str, detail: Detail = "all") -> Answer:
+        """Hand out a task again whose agent is gone; what is done in it stays done. The answer is that of
+        whoever starts its agents, with their prompt. Doing it twice is harmless."""
+        run_id = run_of(workflow_id)
+        machine = await self._engine.view(run_id)
+        part = part_of(machine, await self.known_as(workflow_id))
+        _refuse_retry(machine.state, part)
+        heard = await self._engine.heard(run_id)
+        for task in all_tasks(machine.state):
+            if part.covers(task.address) and last_contact(machine.state, task, heard) is not None:
+                await self._engine.hear(run_id, retry_note(task.id), heard[task.id])
+        around = starter_of(machine.state, part)
+        return await self.answer(around.id, detail=detail)
+
+    def place_in(self, machine: Machine) -> FindPlace:
+        return lambda fault: self._place(machine, fault)
+
+    def _with_current_action(self, refusal: NotExpected, machine: Machine, part: Part) -> NotExpected:
+        situation = situation_of(machine, now=self._now(), part=part)
+        actions = actions_of(situation, self._registry) if situation.duties.questions else []
+        actions = [it for it in actions if "sub_agent_prompt" not in it]  # it may be a sub-agent who asks
+        if not actions:
+            return refusal
+        shown = shortened_action(actions[0], Cut(self._limits.preview_chars), reader(part.id))
+        asked = f"what is asked now: {to_json(shown)}"
+        return NotExpected(refusal.message, hint=f"{refusal.hint}\n{asked}" if refusal.hint else asked)
+
+
+def _of_this_try(
+    answered: Callable[[Machine, Part, float], Event],
+    machine: Machine,
+    workflow_id: str,
+    now: float,
+    token: str,
+) -> Event:
+    """What the agent has done, for the question as it is asked now: on its way to the process that drives the
+    run it must not be taken for an answer to the next one."""
+    event = answered(machine, part_of(machine, workflow_id), now)
+    if isinstance(event, Answered) and (frame := machine.state.frames.get(event.address)) is not None:
+        return msgspec.structs.replace(event, attempt=frame.attempt, token=token)
+    return event
+
+
+def _refuse_retry(state: RunState, task: Part) -> None:
+    """Raises RequestError where a task has no agent that another one could replace."""
+    if state.status != "running":
+        raise RequestError(
+            f"the run of the task '{task.id}' has ended: it is {state.status}",
+            hint=f"retry the run: control_workflow(workflow_id='{task.run_id}', action='retry')",
+            code="nothing_to_retry",
+        )
+    if has_ended(state, task):
+        raise RequestError(
+            f"the task '{task.id}' has ended, so no agent is needed for it",
+            hint="to do a step of it again, in a new run: "
+            f"control_workflow(workflow_id='{task.id}', action='fork', step_id=…)",
+            code="nothing_to_retry",
+        )
+    block = state.frames.get(task.address.rpartition("/")[0])
+    if block is None or not block.agent:
+        raise RequestError(
+            f"the task '{task.id}' has no agent of its own: its steps are asked of '{task.run_id}'",
+            hint=f"get_next_step(workflow_id='{task.run_id}') has what is asked now",
+            code="nothing_to_retry",
+        )
+
+
+def _over(workflow_id: str, error: RequestError) -> Answer:
+    """About a task that is over: its agent has nothing to do any more. Any other error is raised again."""
+    if error.code != "task_over":
+        raise error
+    return over_answer(workflow_id, error.message)

@@ -1,0 +1,379 @@
+"""Looking at workflows and runs from outside, without driving them: the part of the service behind resources
+and notices. Nothing here changes a run, and nobody is counted as its agent."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import AsyncIterator, Callable
+from typing import Any
+
+from workflows_mcp.answers.actions import actions_of
+from workflows_mcp.answers.answer import next_call
+from workflows_mcp.answers.diagram import drawn_plan, drawn_run
+from workflows_mcp.answers.explain import explained
+from workflows_mcp.answers.journal import journal_view
+from workflows_mcp.answers.previews import Cut, cut, shortened, within
+from workflows_mcp.answers.targets import all_tasks, part_of, run_of
+from workflows_mcp.answers.trace import check_field, debug_answer, look_at, replayed, traces_answer
+from workflows_mcp.answers.why import why
+from workflows_mcp.engines.base import Engine, RunSummary
+from workflows_mcp.errors import ExpressionError, InvalidInputs, RequestError, WorkflowsError
+from workflows_mcp.library.catalog import Catalog, Entry
+from workflows_mcp.limits import Limits
+from workflows_mcp.machine.events import Event
+from workflows_mcp.machine.names import iso
+from workflows_mcp.machine.reactive_state import transform_of
+from workflows_mcp.machine.state import RunState
+from workflows_mcp.plan.inputs import check_inputs
+from workflows_mcp.plan.model import Bundle, Computed
+from workflows_mcp.plan.references import LANGUAGES
+from workflows_mcp.runs.driving import Driving
+from workflows_mcp.runs.progress import Progress, Watch
+from workflows_mcp.steps.registry import StepRegistry
+from workflows_mcp.values import Value
+
+__all__ = ["Observing", "Progress", "Watch", "asks", "needs_attention"]
+
+
+_LOOK_SECONDS = 30.0
+
+"""How long one wait for a change lasts; another one follows."""
+
+_LOOK_AT_FILES_SECONDS = 1.0
+
+
+class Observing:
+    def __init__(self, engine: Engine, driving: Driving, catalog: Catalog, limits: Limits) -> None:
+        self._engine = engine
+        self._driving = driving
+        self._catalog = catalog
+        self._limits = limits
+        self._looked_at = float("-inf")
+        self._entries: dict[str, Entry] = {}
+
+    # Workflows
+
+    def names(self) -> list[str]:
+        """Of all workflows that can be found, whether they can be run or not."""
+        return sorted(self._catalog.entries())
+
+    def text_of(self, workflow: str) -> str:
+        """The definition as it is written, also where it is wrong."""
+        return self._catalog.text_of(workflow)
+
+    def file_of(self, workflow: str) -> str:
+        """Where a workflow that is known by name stands. Raises UnknownWorkflow."""
+        return str(self._catalog.find(workflow).path)
+
+    def stamp_of(self, workflow: str) -> str:
+        """Something that is another when the definition is rewritten. Raises UnknownWorkflow."""
+        self._catalog.find(workflow)
+        return self._stamp(workflow)
+
+    async def rewritten(self, workflow: str, stamp: str) -> str:
+        """Its stamp as soon as that is not this one any more; empty where there is no such workflow."""
+        while True:
+            found = self._stamp(workflow)
+            if found != stamp:
+                return found
+            await asyncio.sleep(_LOOK_AT_FILES_SECONDS)
+
+    def _stamp(self, workflow: str) -> str:
+        now = time.monotonic()
+        if now - self._looked_at > _LOOK_AT_FILES_SECONDS / 2:  # once for all that are being watched
+            self._looked_at, self._entries = now, self._catalog.entries()
+        entry = self._entries.get(workflow)
+        try:
+            status = entry.path.stat() if entry is not None else None
+        except OSError:
+            status = None
+        if entry is None or status is None:
+            return ""
+        parts = (status.st_ino, status.st_mtime_ns, status.st_ctime_ns, status.st_size)
+        return f"{entry.path} {parts}"
+
+    def drawing_of(self, workflow: str) -> str:
+        return drawn_plan(self._catalog.definition(workflow).plan)
+
+    # Runs, and tasks of runs
+
+    def run_of(self, workflow_id: str) -> str:
+        """The run that this is, or that it is a task of."""
+        return run_of(workflow_id)
+
+    async def tasks(self, workflow_id: str) -> list[str]:
+        """The ids of its tasks, as far as there are any now."""
+        run_id = run_of(workflow_id)
+        known = [part.id for part in all_tasks((await self._engine.view(run_id)).state)]
+        return [it for it in known if workflow_id == run_id or it.startswith(f"{workflow_id}.")]
+
+    async def graph(self, workflow_id: str) -> str:
+        situation = await self._driving.situation(workflow_id)
+        return drawn_run(situation.machine, situation.scope, situation.task)
+
+    async def journal(self, workflow_id: str, *, offset: int = 0, limit: int | None = None) -> dict[str, Any]:
+        _check_slice(offset, limit)
+        part = part_of(await self._engine.view(run_of(workflow_id)), workflow_id)
+        _, events = await self._engine.journal(part.run_id)
+        return journal_view(part, events, self._limits, offset=offset, limit=limit)
+
+    async def value(self, workflow_id: str, path: str, *, offset: int = 0, limit: int | None = None) -> Value:
+        """The value at a path, whole; of a text, a list or an object as much as is asked for."""
+        _check_slice(offset, limit)
+        value = await self._driving.value(workflow_id, path)
+        end = None if limit is None else offset + limit
+        if isinstance(value, dict):
+            return dict(list(value.items())[offset:end])
+        return value[offset:end] if isinstance(value, str | list) else value
+
+    async def made_of(self, run_id: str) -> str:
+        """The run that this one was made of; empty where it was not."""
+        return (await self._engine.view(run_id)).state.forked_from.partition("@")[0]
+
+    async def position(self, workflow_id: str) -> int:
+        """How many events the run has behind it, so that `moved` can tell what has happened since."""
+        return (await self._engine.view(run_of(workflow_id))).state.events
+
+    async def moved(self, workflow_id: str, position: int) -> int | None:
+        """Where the run is as soon as it has gone beyond a position, whichever process drives it. None: it
+        has ended there, and will not change any more."""
+        while True:
+            machine = await self._engine.wait(
+                run_of(workflow_id),
+                lambda state: state.events > position or state.status != "running",
+                _LOOK_SECONDS,
+            )
+            state = machine.state
+            if state.events > position:
+                return state.events
+            if state.status != "running":
+                return None
+
+    async def times(self, run_id: str) -> tuple[str, str]:
+        """When a run was begun, and when something happened in it last."""
+        state = (await self._engine.view(run_of(run_id))).state
+        return iso(state.started_at) or "", iso(state.changed_at) or ""
+
+    async def so_far(self, run_id: str) -> Watch:
+        """A watch that has seen all that has happened by now."""
+        watch = Watch()
+        watch.look(await self._engine.view(run_id))
+        for _ in watch.news():
+            pass
+        return watch
+
+    async def watch(
+        self, run_id: str, watch: Watch | None = None, *, until: Callable[[RunState], bool] | None = None
+    ) -> AsyncIterator[Progress]:
+        """Every step as it starts and ends, until the run has ended or needs an answer, or as `until` says;
+        from what the watch has seen on, if there is one."""
+        watch, is_over = watch or Watch(), until or needs_attention
+        while True:
+            before = watch.position
+            machine = await self._engine.wait(run_id, _moved_beyond(before, is_over), 1.0)
+            over = is_over(machine.state)
+            events: list[Event] = []
+            if watch.look(machine):
+                _, events = await self._engine.journal(run_id, before)
+            for step in watch.news(events[: watch.position - before]):
+                yield step
+            if over:
+                return
+
+
+def _check_slice(offset: int, limit: int | None) -> None:
+    if offset < 0 or (limit is not None and limit < 1):
+        raise RequestError("offset must be 0 or more, and limit 1 or more")
+
+
+def needs_attention(state: RunState) -> bool:
+    """Whether the run has ended, is parked, or asks something of the agent."""
+    return has_stopped(state) or asks(state)
+
+
+def asks(state: RunState) -> bool:
+    return any(frame.kind == "agent" for frame in state.frames.values())
+
+
+def has_stopped(state: RunState) -> bool:
+    """Whether the run has ended, or is parked."""
+    return state.status != "running" or state.parked is not None
+
+
+def _moved_beyond(position: int, is_over: Callable[[RunState], bool]) -> Callable[[RunState], bool]:
+    return lambda state: state.events > position or is_over(state)
+
+
+# ----------------------------------------------------------------------------------------------------
+# Looking into runs and workflows to find out why they do what they do: the part of the service behind the
+# toolset `debug`. Nothing here changes a run; whatever evaluates expressions does so beside the event loop.
+
+
+Answer = dict[str, Any]
+
+_PARTS = ("state", "raw", "computed")
+
+"""Parts of a state whose fields are known by their bare names too, the strongest last."""
+
+
+class Debugging:
+    def __init__(
+        self,
+        engine: Engine,
+        driving: Driving,
+        registry: StepRegistry,
+        limits: Limits,
+        *,
+        bundle_of: Callable[[str], Bundle],
+    ) -> None:
+        self._engine = engine
+        self._driving = driving
+        self._registry = registry
+        self._limits = limits
+        self._bundle_of = bundle_of
+
+    async def trace_transformations(
+        self, workflow_id: str, field: str | None, *, include_timing: bool = False
+    ) -> Answer:
+        """What was computed in a run, the last of it: when, because of what, from what, and what came out."""
+        run_id = run_of(workflow_id)
+        only = check_field(await self._engine.view(run_id), field) if field else None
+        bundle, events = await self._engine.journal(run_id)
+        traced = await asyncio.to_thread(replayed, bundle, events, every_field=True, only=only)
+        return traces_answer(traced, self._limits, main=bundle.main, include_timing=include_timing)
+
+    async def debug_info(self, workflow_id: str) -> Answer:
+        """Where a run is, how its steps went, how large its state is, and what computing it takes."""
+        run_id = run_of(workflow_id)
+        bundle, events = await self._engine.journal(run_id)
+        traced = await asyncio.to_thread(replayed, bundle, events)
+        looked = look_at(await self._driving.situation(run_id))
+        return await asyncio.to_thread(debug_answer, looked, traced, self._registry, self._limits)
+
+    async def test_transformation(
+        self, transform: str, given: Value, context: dict[str, Value] | None, validate: str
+    ) -> Answer:
+        """What a transform makes of an input; nothing else happens."""
+        return await asyncio.to_thread(self._tested, transform, given, context or {}, validate)
+
+    def _tested(self, transform: str, given: Value, context: dict[str, Value], validate: str) -> Answer:
+        names: dict[str, Any] = {}
+        for part in _PARTS:
+            fields = context.get(part)
+            names |= fields if isinstance(fields, dict) else {}
+        names |= {**context, "input": given, "__limits__": self._limits}
+        spec = Computed(transform=transform, validate=validate)
+        begun = time.perf_counter()
+        answer: Answer = {"success": True}
+        try:
+            output = transform_of(spec, LANGUAGES["reactive"]).evaluate(names)
+            answer["output"] = output
+        except ExpressionError as error:
+            answer = {"success": False, "error": str(error)}
+        answer["execution_time_ms"] = round((time.perf_counter() - begun) * 1000, 3)
+        return within(self._limits, lambda how: _cut(answer, how))
+
+    async def explain_plan(self, workflow: str, inputs: dict[str, Value] | None) -> Answer:
+        """What a workflow will do with these inputs. Raises InvalidInputs where they do not fit."""
+        bundle = self._bundle_of(workflow)
+        complete: dict[str, Value] | None
+        try:
+            complete = check_inputs(bundle.plans[bundle.main], inputs or {})
+        except InvalidInputs:
+            if inputs:
+                raise
+            complete = None
+        return await asyncio.to_thread(explained, bundle, self._registry, self._limits, complete)
+
+
+def _cut(answer: Answer, how: Cut) -> Answer:
+    return {name: cut(it, (), how, lambda *_: "nothing: it was not kept") for name, it in answer.items()}
+
+
+# ----------------------------------------------------------------------------------------------------
+# The list of runs: all that have not ended, each with what it waits for, then those that ended last.
+#
+#     {"runs": [{"workflow_id": "wf_2", "workflow": "deploy", "status": "pending_action",
+#                "question": "Release 1.4?", "why": "waiting for your answer to 'approve' since 12:04:31Z",
+#                "next": "submit_result(workflow_id='wf_2', step_id='approve', result=…)",
+#                "started_at": …, "changed_at": …, "forked_from": "wf_1"},
+#               {"workflow_id": "wf_1", "workflow": "deploy", "status": "failed", "continued_as": "wf_2", …}],
+#      "more": true}
+#
+# `more` says that runs which ended earlier are left out. A run that has not ended is never left out.
+
+
+_WITH_DETAILS = 50
+
+"""Of how many runs that have not ended the list says what they wait for."""
+
+_QUESTION_CHARS = 200
+
+_WHY_CHARS = 300
+
+_FATAL = ("no_temporal", "no_worker")
+
+
+class Listing:
+    def __init__(self, engine: Engine, driving: Driving, registry: StepRegistry) -> None:
+        self._engine = engine
+        self._driving = driving
+        self._registry = registry
+
+    async def runs(self, limit: int) -> dict[str, Value]:
+        """Every run that has not ended, and at most `limit` that have."""
+        unfinished = await self._engine.unfinished()
+        known = {run.run_id for run in unfinished}
+        recent = await self._engine.recent(len(known) + limit + 1)
+        ended = [run for run in recent if run.run_id not in known and run.status not in ("running", "idle")]
+        continued = {
+            run.forked_from: run.run_id for run in reversed([*unfinished, *ended]) if run.forked_from
+        }
+        listed: list[Value] = [
+            await self._unfinished(run, details=number < _WITH_DETAILS)
+            for number, run in enumerate(unfinished)
+        ]
+        for run in ended[:limit]:
+            entry = _entry(run, run.status)
+            if run.status != "completed" and run.run_id in continued:
+                entry["continued_as"] = continued[run.run_id]
+            listed.append(entry)
+        return {"runs": listed, **({"more": True} if len(ended) > limit else {})}
+
+    async def _unfinished(self, run: RunSummary, *, details: bool) -> dict[str, Value]:
+        try:
+            situation = await self._driving.situation(run.run_id)
+        except WorkflowsError as error:
+            if error.code in _FATAL:
+                raise
+            return _entry(run, "waiting") | {"why": f"it cannot be read: {error.message}"}
+        entry = _entry(run, situation.status)
+        if situation.has_ended or not details:
+            return entry
+        actions = actions_of(situation, self._registry)
+        if actions:
+            given = actions[0]["parameters"]
+            text = next(
+                (given[it] for it in ("prompt", "message") if it in given), actions[0]["instructions"]
+            )
+            entry["question"] = shortened(" ".join(str(text).split()), _QUESTION_CHARS)
+        return entry | {
+            "why": shortened(why(situation), _WHY_CHARS),
+            "next": next_call(situation, actions),
+        }
+
+
+def _entry(run: RunSummary, status: str) -> dict[str, Value]:
+    entry: dict[str, Value] = {
+        "workflow_id": run.run_id,
+        "workflow": run.workflow,
+        "status": status,
+        "started_at": iso(run.started_at),
+        "changed_at": iso(run.changed_at),
+    }
+    if run.forked_from:
+        entry["forked_from"] = run.forked_from
+    if run.workspace:
+        entry["workspace"] = run.workspace
+    return entry

@@ -1,0 +1,347 @@
+"""Doing some of a run again: the part of the service behind `retry` and `fork`.
+
+| what is asked for             | what goes on                                                              |
+| ----------------------------- | ------------------------------------------------------------------------- |
+| retry, the run has failed     | a new run, in which the steps that it failed by are under way again       |
+| retry, it was cancelled       | a new run, from where it was cancelled                                    |
+| retry, it was retried before  | the run that was made then; where that one has failed too, one made of it |
+| fork from a step              | a new run, in which this step is under way again                          |
+
+What does not depend on these steps stays done, and is not done again. The old run is left as it is.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+from collections import OrderedDict
+from collections.abc import Awaitable, Callable, Sequence
+from contextlib import suppress
+from typing import Any
+
+from workflows_mcp.answers.actions import Clean, check_result
+from workflows_mcp.answers.answer import Redo
+from workflows_mcp.answers.history import Checkpoint, CheckpointId, History
+from workflows_mcp.answers.rerun import Changes, Journal, carried_out, culprits, kept
+from workflows_mcp.answers.targets import blocks_of, part_of, question_id, run_of, whole_run
+from workflows_mcp.answers.tasks import record_at
+from workflows_mcp.engines.base import Engine
+from workflows_mcp.engines.forks import replayed
+from workflows_mcp.errors import NotExpected, RequestError, UnknownRun
+from workflows_mcp.machine.changes import Path, value_at
+from workflows_mcp.machine.events import CancelRequested, Event, Resumed, StateUpdated
+from workflows_mcp.machine.machine import Machine
+from workflows_mcp.plan.model import Bundle, Plan
+from workflows_mcp.runs.checkpoints import Histories
+from workflows_mcp.steps.registry import StepRegistry
+from workflows_mcp.values import LEFT_OUT, did_you_mean, to_json
+
+# ----------------------------------------------------------------------------------------------------
+# Going on from a checkpoint: the part of the service that decides whether the run itself goes on, or a
+# fork.
+#
+# | the checkpoint                       | what goes on                                                  |
+# | ------------------------------------ | ------------------------------------------------------------- |
+# | a question that is open              | the run, with the response                                    |
+# | a question that had this response    | the run, wherever it is                                       |
+# | a question that was closed otherwise | a fork with the response; the same one if it was made before  |
+# | automatic, the run has moved on      | a fork                                                        |
+# | automatic, it has not                | the run                                                       |
+#
+# Knows runs and their checkpoints; how an answer is worded is not known here.
+
+
+Submit = Callable[[str, Any, str], Awaitable[None]]
+
+"""Answers the question of a run at an address."""
+
+
+async def unpark(engine: Engine, run_id: str) -> None:
+    """Let a run continue that is parked, or that nobody drives any more; harmless where neither is so."""
+    with suppress(NotExpected):
+        await engine.send(run_id, lambda machine, now: Resumed(now))
+    await engine.carry_on(run_id)
+
+
+class Resuming:
+    def __init__(
+        self,
+        engine: Engine,
+        histories: Histories,
+        registry: StepRegistry,
+        *,
+        submit: Submit,
+        cleaned: Callable[[Machine], Clean],
+    ) -> None:
+        self._engine = engine
+        self._histories = histories
+        self._registry = registry
+        self._submit = submit
+        self._cleaned = cleaned
+
+    async def go_on(self, checkpoint_id: str, response: Any = LEFT_OUT) -> tuple[str, CheckpointId | None]:
+        """The run that goes on, and the checkpoint that it is a fork from, if it is one. With the id of a run
+        instead of a checkpoint: that run, whose only question is answered if there is a response. Null is a
+        response to a question, and none where nothing is asked."""
+        if await self._is_run(checkpoint_id):
+            await unpark(self._engine, checkpoint_id)
+            if response is LEFT_OUT or (response is None and not await self._asks(checkpoint_id)):
+                return checkpoint_id, None
+            checkpoint_id = await self._histories.only_question(checkpoint_id)
+        history, checkpoint = await self._histories.find(checkpoint_id)
+        if checkpoint.id.type == "automatic":
+            run_id = await self._from_position(history, checkpoint, response)
+        else:
+            run_id = await self._from_question(history, checkpoint, response)
+        return run_id, checkpoint.id if run_id != checkpoint.id.run_id else None
+
+    async def _from_position(self, history: History, checkpoint: Checkpoint, response: Any) -> str:
+        if response is not LEFT_OUT and response is not None:
+            raise RequestError(
+                f"'{checkpoint.id}' asks nothing, so it takes no response",
+                hint="leave the response out; where the run asks, it gives a checkpoint to answer",
+            )
+        if not history.moved_on(checkpoint):
+            await unpark(self._engine, checkpoint.id.run_id)
+            return checkpoint.id.run_id
+        return await self._engine.fork(checkpoint.id.run_id, checkpoint.id.position)
+
+    async def _from_question(self, history: History, checkpoint: Checkpoint, response: Any) -> str:
+        run_id, address = checkpoint.id.run_id, checkpoint.address
+        if response is LEFT_OUT:
+            hint = f"it asks: {checkpoint.prompt}"
+            raise RequestError(f"'{checkpoint.id}' is a question, so it needs a response", hint=hint)
+        then = await self._histories.state_at(checkpoint.id)
+        question = question_id(then.state, whole_run(run_id), address)
+        if not history.moved_on(checkpoint):
+            await unpark(self._engine, run_id)
+            await self._submit(run_id, response, question)
+            return run_id
+        _, taken = check_result(then, self._registry, question, response, self._cleaned(then))
+        if checkpoint.answer is not None and checkpoint.answer.outputs == taken.outputs:
+            return run_id
+        request = hashlib.blake2b(to_json([str(checkpoint.id), taken.outputs]).encode(), digest_size=12)
+        made = await self._engine.fork(
+            run_id, checkpoint.id.position, request_id=f"fork {request.hexdigest()}"
+        )
+        await self._submit(made, response, question)  # harmless where the same call has made it before
+        return made
+
+    async def _asks(self, run_id: str) -> bool:
+        _, questions = await self._histories.questions(run_id)
+        return bool(questions.open)
+
+    async def _is_run(self, run_id: str) -> bool:
+        try:
+            await self._engine.view(run_id)
+        except UnknownRun:
+            return False
+        return True
+
+
+# ----------------------------------------------------------------------------------------------------
+# Going on with a run in another conversation: the part of the service that decides what goes on.
+#
+# | the run                                   | what goes on                                             |
+# | ----------------------------------------- | -------------------------------------------------------- |
+# | is under way                              | it; nothing that is done is done again                   |
+# | has failed                                | a new run, in which what it failed by is done again      |
+# | … and says `skip_completed_steps: false`  | a new run, from the start, with the same inputs          |
+# | … and says `retry_failed_steps: false`    | nothing                                                  |
+# | has completed, or was cancelled           | nothing                                                  |
+#
+# Going on twice gives the same new run; where that one has failed as well, it is gone on from there. Knows
+# runs and their journals; how an answer is worded is not known here.
+
+
+class Continuing:
+    def __init__(self, engine: Engine) -> None:
+        self._engine = engine
+
+    async def go_on(self, run_id: str) -> str:
+        """The run that goes on: the run itself, or one that was made of it."""
+        while True:
+            machine = await self._engine.view(run_id)
+            plan = machine.plan_named(machine.state.workflow)
+            if machine.state.status == "running":
+                await unpark(self._engine, run_id)
+                return run_id
+            if machine.state.status != "failed" or not plan.on_resume.get("retry_failed_steps", True):
+                return run_id
+            bundle, events = await self._engine.journal(run_id)
+            known = await continued_as(self._engine, run_id, len(events))
+            if known is None:
+                return await self._made_of(run_id, plan, bundle, events, retry_request(run_id, len(events)))
+            run_id = known
+
+    async def _made_of(
+        self, run_id: str, plan: Plan, bundle: Bundle, events: Sequence[Event], request: str
+    ) -> str:
+        changes: Changes = {}
+        then: list[Event] = []
+        if plan.on_resume.get("skip_completed_steps", True):
+            changes = await asyncio.to_thread(_resume_for_another_try, bundle, events)
+            then = kept(events, changes)
+        if not then:
+            view = await self._engine.view(run_id)
+            return await self._engine.start(bundle, view.state.root.inputs, request_id=request)
+        if plan.on_resume.get("reset_error_counts") and plan.errors_to:
+            changes = await asyncio.to_thread(_without_errors, tuple(plan.errors_to), bundle, events, changes)
+        return await self._engine.fork(run_id, len(events), instead=changes, request_id=request)
+
+
+def retry_request(run_id: str, position: int) -> str:
+    """The request that makes a new run of one that has failed. It is the same for `retry` and for a resume in
+    another conversation, so that both give the same run."""
+    return f"retry {run_id}@{position}"
+
+
+async def continued_as(engine: Engine, run_id: str, position: int) -> str | None:
+    """The run that was made of this one before, by a retry or a resume, if any was."""
+    made = await engine.made_by(retry_request(run_id, position))
+    return made or await engine.made_by(f"resume {run_id}@{position}")  # as earlier versions called it
+
+
+def _without_errors(where: Path, bundle: Bundle, events: Sequence[Event], changes: Changes) -> Changes:
+    """With a last event that takes out of the new run the errors that it has from the old one."""
+    then = replayed(bundle, kept(events, changes))
+    errors = value_at(then.state.root.state, where)
+    if not isinstance(errors, list) or not errors:
+        return changes
+    last = len(events)
+    emptied = StateUpdated(events[-1].at, [(list(where), "set", [])])
+    return {**changes, last: (*changes.get(last, (events[-1],)), emptied)}
+
+
+def _resume_for_another_try(bundle: Bundle, events: Sequence[Event]) -> Changes:
+    """What the new run has in place of events, so that what the old one failed by is done again: nothing at
+    all where nothing comes before. Where a step failed by the values that it had, what came before it is
+    done again, which may give others."""
+    journal = Journal(bundle, events, culprits(replayed(bundle, events)))
+    return journal.changes(journal.ends(of_others=True) or {len(events)})
+
+
+_NAMED = 12
+
+_REMEMBERED = 256
+
+
+class Redoing:
+    def __init__(self, engine: Engine) -> None:
+        self._engine = engine
+        self._ways: OrderedDict[str, Redo] = OrderedDict()
+        """Of runs that have failed: nothing changes these any more."""
+
+    async def ways(self, run_id: str) -> Redo:
+        """What of a run that has failed can be done again."""
+        if run_id not in self._ways:
+            bundle, events = await self._engine.journal(run_id)
+            self._ways[run_id] = await asyncio.to_thread(_ways, run_id, bundle, events)
+            while len(self._ways) > _REMEMBERED:
+                self._ways.popitem(last=False)
+        return self._ways[run_id]
+
+    async def retry(self, run_id: str) -> tuple[str, bool]:
+        """The run that goes on, which is made of this one, and whether it was made when that was asked for
+        before."""
+        while True:
+            bundle, events = await self._engine.journal(run_id)
+            request = retry_request(run_id, len(events))
+            made = await continued_as(self._engine, run_id, len(events))
+            if made is None:
+                changes = await asyncio.to_thread(_for_another_try, run_id, bundle, events)
+                new = await self._engine.fork(run_id, len(events), instead=changes, request_id=request)
+                return new, False
+            if (await self._engine.view(made)).state.status not in ("failed", "cancelled"):
+                return made, True
+            run_id = made
+
+    async def fork(self, workflow_id: str, step_id: str, *, request_id: str | None = None) -> str:
+        """A new run, in which a step of this one is under way again; another one each time, unless the
+        request_id is known."""
+        run_id = run_of(workflow_id)
+        bundle, events = await self._engine.journal(run_id)
+        changes = await asyncio.to_thread(_from_step, workflow_id, step_id, bundle, events)
+        return await self._engine.fork(run_id, len(events), instead=changes, request_id=request_id)
+
+
+def _ways(run_id: str, bundle: Bundle, events: Sequence[Event]) -> Redo:
+    try:
+        _for_another_try(run_id, bundle, events)
+    except RequestError:
+        return Redo(False, tuple(carried_out(events)))
+    return Redo(True, tuple(carried_out(events)))
+
+
+def _for_another_try(run_id: str, bundle: Bundle, events: Sequence[Event]) -> Changes:
+    machine = replayed(bundle, events)
+    status, fault = machine.state.status, machine.state.fault
+    if status == "cancelled":
+        return Journal(bundle, events, []).changes(_cancels(events))
+    if status != "failed" or fault is None:
+        how = "is under way: nothing has failed by which it ends" if status == "running" else "has completed"
+        raise RequestError(
+            f"the run {run_id} {how}, so there is nothing to try again",
+            hint=f"to do a step of it again, in a new run: {_forking(events)}",
+            code="nothing_to_retry",
+        )
+    journal = Journal(bundle, events, culprits(machine))
+    ends = journal.ends()
+    if not ends:
+        raise RequestError(
+            f"the run {run_id} did not fail by what a step did, but by its definition and the values that it "
+            f"had, so it would fail again: {fault.message}",
+            hint="mend the workflow and start it again; or, to do an earlier step again, in a new run: "
+            f"{_forking(events)}",
+            code="nothing_to_retry",
+        )
+    return journal.changes(ends)
+
+
+def _from_step(workflow_id: str, step_id: str, bundle: Bundle, events: Sequence[Event]) -> Changes:
+    machine = replayed(bundle, events)
+    part = part_of(machine, workflow_id)
+    reached = [it.address for it in blocks_of(machine) if it.record.started_at is not None]
+    address = next((it for it in part.meant(step_id.strip()) if it in reached), None)
+    if address is None:
+        done = [part.step_id(it) for it in carried_out(events) if part.covers(it)]
+        raise RequestError(
+            f"the run {workflow_id} has not come to a step '{step_id}'",
+            hint=did_you_mean(step_id, done, what="it has carried out", limit=_NAMED),
+            code="unknown_step",
+        )
+    _refuse_an_earlier_round(machine, step_id.strip(), address)
+    journal = Journal(bundle, events, [address])
+    changes = journal.changes(journal.all_of(address) | _cancels(events))
+    if address not in replayed(bundle, kept(events, changes)).state.frames:
+        raise RequestError(
+            f"the step '{step_id}' follows from what came before it, and cannot be done again alone",
+            hint=_forking(events),
+            code="unknown_step",
+        )
+    return changes
+
+
+def _refuse_an_earlier_round(machine: Machine, step_id: str, address: str) -> None:
+    """`ask@2` names the second round of a step; only the last one can be done again."""
+    wanted = step_id.partition("@")[2].partition(".")[0]
+    around, _, name = address.rpartition("/")
+    record = record_at(machine.state, around) if around else None
+    scope = machine.state.root if not around else record.scope if record is not None else None
+    rounds = scope.rounds.get(name, 1) if scope is not None else 1
+    if wanted.isdecimal() and int(wanted) != rounds:
+        raise RequestError(
+            f"the run has come to '{name}' {rounds} times, and only the last time can be done again",
+            hint=f"leave out '@{wanted}', or do a step again that comes before the {name!r} that you mean",
+            code="unknown_step",
+        )
+
+
+def _cancels(events: Sequence[Event]) -> set[int]:
+    return {number for number, event in enumerate(events, start=1) if isinstance(event, CancelRequested)}
+
+
+def _forking(events: Sequence[Event]) -> str:
+    """How to do a step again, in words."""
+    steps = ", ".join(f"'{it}'" for it in carried_out(events)[-_NAMED:])
+    return f"fork from one of {steps}" if steps else "start the workflow again: it has carried out nothing"

@@ -1,0 +1,641 @@
+"""The one API: what MCP, the terminal and a page in a browser can do, they all do through this.
+
+The main path of the product: `start` finds the definition and has it read (`dialects`) into a plan with
+all that it calls (`library`), checks the inputs (`plan`), hands both to an engine (`engines`), which feeds
+the interpreter (`machine`), and words the answer (`agent`).
+
+    async with Service.open(load_settings()) as service:
+        answer = await service.start(workflow="deploy", inputs={"environment": "staging"})
+        while "action" in answer:
+            answer = await service.submit(answer["workflow_id"], {"response": "yes"})
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import time
+import uuid
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack, suppress
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
+
+from workflows_mcp.answers.actions import Clean
+from workflows_mcp.answers.answer import Detail
+from workflows_mcp.answers.graph import (
+    NOTHING_ASKED,
+    ResponseFormat,
+    checkpoint_details,
+    deleted_checkpoint,
+    graph_answer,
+    listed_checkpoint,
+)
+from workflows_mcp.answers.history import CheckpointId
+from workflows_mcp.answers.info import workflow_info
+from workflows_mcp.answers.previews import note
+from workflows_mcp.answers.targets import joined, run_of
+from workflows_mcp.answers.tasks import NOBODY
+from workflows_mcp.dialects.yaml.source import locate, read_document
+from workflows_mcp.engines.base import Engine
+from workflows_mcp.engines.live_output import Line, LiveOutput
+from workflows_mcp.engines.permissions import PermittedSteps, check_bundle, forbidden_blocks
+from workflows_mcp.errors import DefinitionError, InvalidInputs, NotExpected, Place, Problem, RequestError
+from workflows_mcp.library.catalog import Catalog, WorkflowSummary
+from workflows_mcp.limits import DEFAULT_WAIT, Limits
+from workflows_mcp.machine.events import CancelRequested, Parked
+from workflows_mcp.machine.machine import Machine
+from workflows_mcp.machine.names import iso
+from workflows_mcp.machine.state import Fault
+from workflows_mcp.plan.inputs import check_inputs
+from workflows_mcp.plan.model import Bundle
+from workflows_mcp.policy.mcp_client import ToolServers
+from workflows_mcp.policy.mcp_servers import servers_of
+from workflows_mcp.policy.processes import Killed, run_process
+from workflows_mcp.policy.rules import policy_of
+from workflows_mcp.policy.secrets import Secrets, hidden_in_logs, secrets_of
+from workflows_mcp.runs.checkpoints import Histories
+from workflows_mcp.runs.definitions import Describing
+from workflows_mcp.runs.driving import Driving
+from workflows_mcp.runs.inspection import (
+    Debugging,
+    Listing,
+    Observing,
+    Progress,
+    asks,
+    has_stopped,
+    needs_attention,
+)
+from workflows_mcp.runs.progress import HowFar, told, wait_telling
+from workflows_mcp.runs.redo import Redoing, Resuming, unpark
+from workflows_mcp.runs.step_protocol import Stepping
+from workflows_mcp.runs.user_questions import Asking, ForTheUser, UserQuestion
+from workflows_mcp.settings.model import Settings
+from workflows_mcp.steps.registry import StepRegistry, default_registry
+from workflows_mcp.values import LEFT_OUT, Value, beginning, to_json, unfit
+
+# ----------------------------------------------------------------------------------------------------
+# Carrying out what an agent is handed, for whoever plays the agent here: commands, as processes like those
+# of the server's own steps. Knows nothing of runs: what came of a command is for the caller to hand in.
+
+
+SHELL = "/bin/sh"
+
+TIMED_OUT = 124
+
+"""The exit code of a command that was ended because it took too long, as `timeout` has it."""
+
+
+class Acting:
+    def __init__(self, settings: Settings) -> None:
+        self._workspace = settings.workspace
+        self._limits = settings.limits
+
+    async def run_command(
+        self, command: str, *, seconds: float | None, directory: str, variables: Mapping[str, str]
+    ) -> dict[str, Value]:
+        """What an agent hands in for a command: what it printed, its exit code, and how long it took. When it
+        takes too long, or whoever waits for it is told to go, all that it has started is ended first."""
+        running = asyncio.create_task(
+            run_process(
+                [SHELL, "-c", command],
+                directory=self._workspace / directory,
+                environment={**os.environ, **variables},
+                key=f"acting:{uuid.uuid4().hex}",
+                capture=True,
+                keep_bytes=self._limits.captured_bytes,
+                setting=self._limits.setting("captured_bytes"),
+            )
+        )
+        try:
+            await asyncio.wait([running], timeout=seconds)
+        except asyncio.CancelledError:
+            running.cancel()
+            await asyncio.wait([running])
+            raise
+        running.cancel()
+        try:
+            finished = await running
+            code, stderr = finished.exit_code, finished.stderr
+        except Killed as killed:
+            finished, code = killed.finished, TIMED_OUT
+            note = f"[it was ended after {seconds:g} s, which is its timeout]"
+            stderr = f"{finished.stderr}\n{note}" if finished.stderr else note
+        return {
+            "stdout": finished.stdout,
+            "stderr": stderr,
+            "exit_code": code,
+            "duration": round(finished.seconds, 3),
+        }
+
+
+__all__ = [
+    "ForTheUser",
+    "HowFar",
+    "Line",
+    "Progress",
+    "Service",
+    "UserQuestion",
+    "WorkflowSummary",
+    "has_stopped",
+    "read_yaml",
+    "told",
+]
+
+
+Answer = dict[str, Any]
+
+
+CHECKPOINTS_LISTED = 50
+
+_SEARCHED = 1000
+
+"""Among how many recent runs one is found by the first characters of its id."""
+
+RUNS_LISTED = 20
+
+
+class Service:
+    def __init__(
+        self,
+        settings: Settings,
+        engine: Engine,
+        catalog: Catalog,
+        registry: StepRegistry,
+        secrets: Secrets | None = None,
+        now: Callable[[], float] = time.time,
+        tools: ToolServers | None = None,
+    ) -> None:
+        self.settings = settings
+        self._now = now
+        self._engine = engine
+        self._catalog = catalog
+        self._registry = registry
+        self._policy = policy_of(settings)
+        self._secrets = secrets or secrets_of(settings)
+        self._tools = tools
+        self._askable = PermittedSteps(registry, self._policy)
+        self._histories = Histories(engine, self._askable, settings.limits)
+        self._redoing = Redoing(engine)
+        self._driving = Driving(
+            engine, self._askable, settings.limits, cleaned=self._cleaned, place=_place, now=now,
+            redo=self._redoing.ways,
+        )  # fmt: skip
+        self._resuming = Resuming(
+            engine, self._histories, self._askable, submit=self._driving.submit, cleaned=self._cleaned
+        )
+        self._listing = Listing(engine, self._driving, self._askable)
+        self.acting = Acting(settings)
+        self.asking = Asking(engine, self._driving, self._askable, settings.elicitation, now)
+        self.describing = Describing(catalog, settings.workspace, settings.limits)
+        self.stepping = Stepping(
+            engine, self._driving, self._histories, self._resuming, self._askable, settings.limits,
+            begin=lambda workflow, inputs: self._begin(workflow, None, None, inputs),
+            plan_of=self.describing.plan_of, cancel=self.cancel, cleaned=self._cleaned, now=now,
+        )  # fmt: skip
+        """Runs in the words of the toolset `reactive`."""
+        self.debugging = Debugging(engine, self._driving, registry, settings.limits, bundle_of=catalog.bundle)
+        self.observing = Observing(engine, self._driving, catalog, settings.limits)
+        self._open = ExitStack()
+
+    @classmethod
+    def open(
+        cls,
+        settings: Settings,
+        *,
+        registry: StepRegistry | None = None,
+        adopt: bool = True,
+        now: Callable[[], float] = time.time,
+    ) -> Service:
+        """Over the engine of the settings. One that adopts goes on with what dead processes left."""
+        from workflows_mcp.engines.choosing import engine_of
+        from workflows_mcp.engines.clock import SystemClock
+        from workflows_mcp.engines.executor import Executor
+
+        registry = registry or default_registry()
+        catalog = Catalog.of(settings, registry)
+        clock = SystemClock()
+        secrets = secrets_of(settings)
+        tools = ToolServers(servers_of(settings.mcp_servers), trusts=settings.trusts)
+        executor = Executor(registry, policy_of(settings), settings.scratch, clock, secrets, tools)
+        engine = engine_of(settings, executor, catalog.bundle, clock, adopt=adopt)
+        return cls(settings, engine, catalog, registry, secrets, now, tools)
+
+    async def __aenter__(self) -> Self:
+        self._open.enter_context(hidden_in_logs(self._secrets))
+        await self._engine.open()
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        try:
+            await self._engine.close()
+        finally:
+            try:
+                if self._tools is not None:
+                    await self._tools.close()
+            finally:
+                self._open.close()
+
+    @property
+    def live(self) -> LiveOutput:
+        """What running steps print, as it comes."""
+        return self._engine.live
+
+    # Definitions
+
+    def list_workflows(self, *, tags: Sequence[str] = (), query: str = "") -> list[WorkflowSummary]:
+        return self._catalog.list(tags=tags, query=query)
+
+    def workflow_info(self, workflow: str) -> dict[str, Any]:
+        return self._info(self._catalog.bundle(workflow), self._catalog.source_of(workflow))
+
+    def definition(self, workflow: str) -> dict[str, Any]:
+        """The text of a definition, also where it is wrong, and where it stands."""
+        text, file = self._catalog.text_of(workflow), str(self._catalog.find(workflow).path)
+        about = {"workflow": workflow, "source": file}
+        end = note(len(text), "characters", f"read the file {file}")
+        room = self.settings.limits.answer_chars - len(to_json({**about, "definition": end}))
+        if len(to_json(text)) > room:
+            text = beginning(text, room) + end
+        return {**about, "definition": text}
+
+    def file_info(self, file: str) -> dict[str, Any]:
+        return self._info(self._catalog.bundle_of_file(Path(file)), file)
+
+    def _info(self, bundle: Bundle, source: str) -> dict[str, Any]:
+        forbidden = forbidden_blocks(bundle, self._registry, self._policy)
+        return workflow_info(
+            bundle,
+            self._registry,
+            source=source,
+            missing_secrets=self._secrets.missing(bundle.secrets),
+            forbidden=[str(block) for block in forbidden],
+        )
+
+    def validate(self, text: str, *, file: str = "<yaml>") -> list[Problem]:
+        """All problems and warnings of a definition, with those of its calls; nothing when it is fine."""
+        try:
+            return self._catalog.check_text(text, file=file, missing_secrets=self._secrets.missing)
+        except DefinitionError as error:
+            return error.problems
+
+    def workflow_schema(self) -> dict[str, Any]:
+        """The JSON Schema that definitions fit."""
+        from workflows_mcp.dialects.schema import workflow_schema
+
+        return workflow_schema(self._registry)
+
+    def schema_part(self, dialect: str | None = None, step_type: str | None = None) -> dict[str, Any]:
+        """The part of it for a dialect, or for a step type; without either, what parts there are."""
+        from workflows_mcp.dialects.schema import schema_overview, schema_part
+
+        if dialect is None and step_type is None:
+            return schema_overview(self._registry)
+        return schema_part(self._registry, dialect, step_type)
+
+    # Runs, and the tasks of runs, which are known by ids of their own
+
+    async def start(
+        self,
+        *,
+        workflow: str | None = None,
+        text: str | None = None,
+        file: str | None = None,
+        inputs: dict[str, Value] | None = None,
+        request_id: str | None = None,
+        wait_seconds: float = DEFAULT_WAIT,
+        detail: Detail = "all",
+    ) -> Answer:
+        run_id = await self._begin(workflow, text, file, inputs, request_id)
+        return await self._driving.answer(run_id, wait_seconds, detail=detail)
+
+    async def submit(
+        self,
+        workflow_id: str,
+        result: Any,
+        *,
+        step_id: str | None = None,
+        wait_seconds: float = DEFAULT_WAIT,
+        detail: Detail = "all",
+    ) -> Answer:
+        """Answer what the run or the task asks. The same answer twice is harmless; another one is refused
+        with what is asked now."""
+        self._refuse_unfit(result)
+        workflow_id = await self._driving.known_as(workflow_id)
+        await self._driving.submit(workflow_id, result, step_id)
+        whose = await self._driving.whose_agent(workflow_id)
+        return await self._driving.answer(whose, wait_seconds, detail=detail)
+
+    async def next_step(
+        self, workflow_id: str, *, task_id: str | None = None, detail: Detail = "all"
+    ) -> Answer:
+        """What is asked now, again; harmless to repeat. A task is driven by its own id."""
+        meant = await self._driving.known_as(joined(workflow_id, task_id))
+        return await self._driving.hand_out(meant, detail)
+
+    async def status(
+        self, workflow_id: str, *, wait_seconds: float = 0.0, alone: bool = False, detail: Detail = "all"
+    ) -> Answer:
+        """`alone`: for somebody without sub-agents, of whom all is asked that is asked inside of tasks."""
+        return await self._driving.answer(workflow_id, wait_seconds, alone=alone, detail=detail)
+
+    async def submit_step(
+        self, workflow_id: str, result: Any, *, step_id: str | None = None, wait_seconds: float = DEFAULT_WAIT
+    ) -> Answer:
+        """As `submit`, in the words of the toolset `stateful`."""
+        self._refuse_unfit(result)
+        await self._driving.submit(workflow_id, result, step_id)
+        return await self._driving.step(workflow_id, wait_seconds)
+
+    async def step(self, workflow_id: str, *, task_id: str | None = None) -> Answer:
+        """As `next_step`, in the words of the toolset `stateful`."""
+        return await self._driving.step(await self._driving.known_as(joined(workflow_id, task_id)))
+
+    async def cancel(self, run_id: str, *, reason: str = "", detail: Detail = "all") -> Answer:
+        """End a run and all that is under way in it. Cancelling twice is harmless."""
+        if run_of(run_id) != run_id:
+            raise RequestError(
+                f"'{run_id}' is a task, and a task cannot be cancelled alone",
+                hint=f"to end the whole run, cancel '{run_of(run_id)}'",
+            )
+        try:
+            await self._engine.send(
+                run_id, lambda machine, now: CancelRequested(now, self._cleaned(machine)(reason))
+            )
+        except NotExpected:
+            machine = await self._engine.view(run_id)
+            if machine.state.status != "cancelled":
+                raise
+        return await self._driving.answer(run_id, detail=detail)
+
+    async def park(self, run_id: str, *, if_driven_here: bool = False) -> bool:
+        """Interrupt a run for the user: nothing of it continues until it is resumed. False where it has ended
+        or, with `if_driven_here`, where another process drives it."""
+        if if_driven_here and not await self._engine.is_driven_here(run_id):
+            return False
+        try:
+            await self._engine.send(run_id, lambda machine, now: Parked(now))
+        except NotExpected:
+            return False
+        return True
+
+    async def context_full(self, run_id: str, *, reason: str = "", detail: Detail = "all") -> Answer:
+        """The context of its agent is nearly full: run the steps for that case, then park the run."""
+        await self.stepping.checkpoint(run_id, reason or "context nearly full", None, park=True)
+        return await self._driving.answer(run_of(run_id), detail=detail)
+
+    async def is_parked(self, run_id: str) -> bool:
+        return (await self._engine.view(run_id)).state.parked is not None
+
+    async def resume_run(
+        self, run_id: str, *, wait_seconds: float = DEFAULT_WAIT, detail: Detail = "all"
+    ) -> Answer:
+        """Continue a run that was parked, or that the end of its server has cut off."""
+        await unpark(self._engine, run_of(run_id))
+        return await self._driving.answer(run_id, wait_seconds, detail=detail)
+
+    async def retry(
+        self, run_id: str, *, wait_seconds: float = DEFAULT_WAIT, detail: Detail = "all"
+    ) -> Answer:
+        """Try again, in a new run, what a run has failed by; of one that was cancelled, go on where it was.
+        Asking twice gives the same new run. A task under way is handed to another agent, in the same run."""
+        if run_of(run_id) != run_id:
+            return await self._driving.retry_task(run_id, detail)
+        made, before = await self._redoing.retry(run_id)
+        answer = await self._made_of_another(made, wait_seconds, detail)
+        if before:
+            said = f"The run {run_id} was continued before, as {made}: this is that run."
+            answer["messages"] = [said, *answer.get("messages", ())]
+        return answer
+
+    async def fork(
+        self,
+        workflow_id: str,
+        step_id: str,
+        *,
+        request_id: str | None = None,
+        keep: bool = False,
+        wait_seconds: float = DEFAULT_WAIT,
+        detail: Detail = "all",
+    ) -> Answer:
+        """Do a step again, in a new run that keeps all that does not depend on it. A run that waits for an
+        agent, or is parked, is superseded by the new one and cancelled, unless it is to be kept."""
+        run_id = run_of(workflow_id)
+        old = (await self._engine.view(run_id)).state
+        waits = old.status == "running" and (asks(old) or old.parked is not None)
+        made = await self._redoing.fork(workflow_id, step_id, request_id=request_id)
+        if waits and not keep:
+            with suppress(NotExpected):  # it has ended meanwhile
+                await self._engine.send(
+                    run_id, lambda machine, now: CancelRequested(now, f"superseded by {made}", made)
+                )
+        answer = await self._made_of_another(made, wait_seconds, detail)
+        if waits and keep:
+            end = f"control_workflow(workflow_id='{run_id}', action='cancel')"
+            said = f"The run {run_id} waits as before; to end it: {end}."
+            answer["messages"] = [said, *answer.get("messages", ())]
+        return answer
+
+    async def _made_of_another(self, run_id: str, wait_seconds: float, detail: Detail) -> Answer:
+        await self._engine.carry_on(run_id)
+        answer = await self._driving.answer(run_id, wait_seconds, detail=detail)
+        return {**answer, "forked_from": await self.observing.made_of(run_id)}
+
+    async def note(self, run_id: str, note: str) -> None:
+        """Keep something beside a run that its clients want to know later."""
+        await self._engine.hear(run_id, note, self._now())
+
+    async def noted(self, run_id: str, note: str) -> bool:
+        return note in await self._engine.heard(run_id)
+
+    async def prune(self, limits: Limits | None = None, *, dry_run: bool = False) -> dict[str, Any]:
+        """Delete ended runs beyond the limits: those of the settings, or those given here."""
+        limits = limits or self.settings.limits
+        pruned = await self._engine.prune(limits, dry_run=dry_run)
+        return {
+            "dry_run": dry_run,
+            "deleted": [
+                {
+                    "workflow_id": run.run_id,
+                    "workflow": run.workflow,
+                    "status": run.status,
+                    "ended_at": iso(run.changed_at),
+                    "bytes": run.size,
+                }
+                for run in pruned.runs
+            ],
+            "bytes": sum(run.size for run in pruned.runs),
+            "file_bytes_returned": pruned.returned,
+        }
+
+    async def runs(self, *, limit: int = RUNS_LISTED) -> dict[str, Any]:
+        """Every run that has not ended, with what it waits for, and at most `limit` that have ended."""
+        return await self._listing.runs(limit)
+
+    async def recent(self, *, limit: int = RUNS_LISTED) -> list[dict[str, Value]]:
+        found: list[dict[str, Value]] = (await self.runs(limit=limit))["runs"]
+        return found
+
+    async def run_ids(self, prefix: str) -> list[str]:
+        """The recent runs whose ids begin so; `wf_` need not be said."""
+        prefix = prefix.removeprefix("wf_")
+        recent = await self._engine.recent(_SEARCHED)
+        return [run.run_id for run in recent if run.run_id.removeprefix("wf_").startswith(prefix)]
+
+    async def state(
+        self, workflow_id: str, *, paths: Sequence[str] = (), offset: int = 0, limit: int | None = None
+    ) -> dict[str, Any]:
+        return await self._driving.state(workflow_id, paths=paths, offset=offset, limit=limit)
+
+    # Checkpoints, and runs in the words of the toolset `graph`
+
+    async def execute(
+        self,
+        *,
+        workflow: str | None = None,
+        text: str | None = None,
+        inputs: dict[str, Value] | None = None,
+        wait_seconds: float = DEFAULT_WAIT,
+        response_format: ResponseFormat = "minimal",
+    ) -> Answer:
+        run_id = await self._begin(workflow, text, None, inputs)
+        return await self._graph_answer(run_id, wait_seconds, response_format)
+
+    async def resume(
+        self,
+        checkpoint_id: str,
+        response: Any = LEFT_OUT,
+        *,
+        wait_seconds: float = DEFAULT_WAIT,
+        response_format: ResponseFormat = "minimal",
+    ) -> Answer:
+        """Go on from a checkpoint: answer its question, or, where the run has moved on since, make a new run
+        from there. With the id of a run, that run as it is now."""
+        run_id, fork_of = await self._resuming.go_on(checkpoint_id, response)
+        await self._engine.carry_on(run_id)
+        return await self._graph_answer(run_id, wait_seconds, response_format, fork_of)
+
+    async def checkpoints(
+        self, *, workflow: str | None = None, run_id: str | None = None, limit: int = CHECKPOINTS_LISTED
+    ) -> dict[str, Any]:
+        """Those that can be gone on from, the latest first."""
+        found, more = await self._histories.latest(workflow=workflow, run_id=run_id, limit=max(limit, 1))
+        if not found and workflow is not None and not await self._engine.recent(1, workflow):
+            self._catalog.bundle(workflow)
+        listed = [listed_checkpoint(history, checkpoint) for history, checkpoint in found]
+        return {"checkpoints": listed, **({"more": True} if more else {})}
+
+    async def checkpoint_info(self, checkpoint_id: str) -> dict[str, Any]:
+        history, checkpoint = await self._histories.find(checkpoint_id)
+        then = await self._histories.state_at(checkpoint.id)
+        heard = await self._engine.heard(checkpoint.id.run_id)
+        return checkpoint_details(history, checkpoint, then, self.settings.limits, heard)
+
+    async def delete_checkpoint(self, checkpoint_id: str) -> dict[str, Any]:
+        """Hide a checkpoint for good; the run is left as it is. Deleting twice is harmless."""
+        history, checkpoint = await self._histories.find(checkpoint_id, gone_too=True)
+        await self._engine.forget_checkpoint(checkpoint.id.run_id, checkpoint.id.mark)
+        return deleted_checkpoint(history, checkpoint)
+
+    async def _graph_answer(
+        self,
+        run_id: str,
+        wait_seconds: float,
+        response_format: ResponseFormat,
+        fork_of: CheckpointId | None = None,
+    ) -> Answer:
+        machine = await self._wait(run_id, wait_seconds)
+        questions, heard = NOTHING_ASKED, NOBODY
+        if asks(machine.state):
+            machine, questions = await self._histories.questions(run_id)
+            heard = await self._engine.heard(run_id)
+        return graph_answer(
+            machine,
+            self._askable,
+            self.settings.limits,
+            place=lambda fault: _place(machine, fault),
+            now=time.time(),
+            questions=questions,
+            heard=heard,
+            response_format=response_format,
+            fork_of=fork_of,
+        )
+
+    # What is remembered beyond runs
+
+    async def save_memory(self, key: str, value: Value) -> None:
+        """Keep a value, without its secrets, under a key; null forgets the key."""
+        await self._engine.remember(self._secrets.take_out(key), self._secrets.take_out(value))
+
+    async def load_memory(self, key: str) -> Value:
+        """What is kept under a key; null if nothing is."""
+        return self._secrets.take_out(await self._engine.recall(self._secrets.take_out(key)))
+
+    async def list_memory(self, prefix: str = "") -> list[str]:
+        """The keys that there are, those that begin so."""
+        return await self._engine.remembered(prefix)
+
+    # Inside
+
+    async def _begin(
+        self,
+        workflow: str | None,
+        text: str | None,
+        file: str | None,
+        inputs: dict[str, Value] | None,
+        request_id: str | None = None,
+    ) -> str:
+        for name, value in (inputs or {}).items():
+            if (found := unfit(value, depth=self.settings.limits.value_depth)) is not None:
+                raise InvalidInputs(f"the input '{name}{found.place}' cannot be taken: {found.why}")
+        bundle = self._bundle(workflow, text, file)
+        check_bundle(bundle, self._registry, self._policy)
+        if bundle.plans[bundle.main].secrets_required:
+            self._secrets.check(bundle.secrets)
+        complete = self._secrets.take_out(check_inputs(bundle.plans[bundle.main], inputs or {}))
+        return await self._engine.start(bundle, complete, request_id=request_id)
+
+    def _refuse_unfit(self, result: Any) -> None:
+        """Raises RequestError where a result could not be written down as it is, or not be read again."""
+        if (found := unfit(result, depth=self.settings.limits.value_depth)) is not None:
+            raise RequestError(f"the result{found.place} cannot be taken: {found.why}")
+
+    def _cleaned(self, machine: Machine) -> Clean:
+        """What comes from outside, in the form in which a run may keep it."""
+        plans = machine.state.plans.values()
+        self._secrets.learn((*machine.bundle.secrets, *(name for plan in plans for name in plan.secrets)))
+        return self._secrets.take_out
+
+    def _bundle(self, workflow: str | None, text: str | None, file: str | None) -> Bundle:
+        if workflow is not None and text is None and file is None:
+            return self._catalog.bundle(workflow)
+        if text is not None and workflow is None and file is None:
+            return self._catalog.bundle_of_text(text)
+        if file is not None and workflow is None and text is None:
+            return self._catalog.bundle_of_file(Path(file))
+        raise RequestError(
+            "say which workflow to start, by exactly one of `workflow` (its name), `yaml` or its file",
+            hint="list_workflows has the names that there are",
+        )
+
+    async def _wait(self, run_id: str, wait_seconds: float) -> Machine:
+        seconds = min(max(wait_seconds, 0.0), self.settings.limits.wait_seconds)
+        return await wait_telling(self._engine, run_id, needs_attention, seconds)
+
+
+def read_yaml(text: str, file: str) -> Value:
+    """Values that a user has written, read as definitions are. Raises DefinitionError."""
+    document = read_document(text, file)
+    if document.problems:
+        raise DefinitionError(document.problems)
+    return document.value
+
+
+def _place(machine: Machine, fault: Fault) -> Place | None:
+    source = machine.source_of(fault.workflow) if fault.workflow and fault.path else ""
+    if not source:
+        return None
+    return locate(source, machine.plan_named(fault.workflow).file, fault.path, fault.offset)

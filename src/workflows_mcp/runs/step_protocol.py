@@ -1,0 +1,487 @@
+"""Runs in the words of the toolset `reactive`: the part of the service that hands out one atomic step after
+the other, takes in that they are complete, and lets agents read and write the state.
+
+Whatever takes the id of a run takes that of a task too, and a task may be named by what its step calls it.
+The results of steps are stored by the run itself; an agent that has written one with `update` completes the
+step without a result.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import time
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import replace
+from typing import Any, Literal
+
+from workflows_mcp.answers.actions import Clean, check_result, question_meant
+from workflows_mcp.answers.explain import Dependencies
+from workflows_mcp.answers.history import CheckpointId, parse_checkpoint_id
+from workflows_mcp.answers.reactive import (
+    DELEGATED,
+    Said,
+    failed_outputs,
+    over,
+    prompt_for_task,
+    said_of,
+    state_alone,
+    values_at,
+    worded,
+)
+from workflows_mcp.answers.results import is_harmless
+from workflows_mcp.answers.run_view import Situation, situation_of
+from workflows_mcp.answers.state import FlatState, WrittenState, gather, read_updates, state_meant, trial_of
+from workflows_mcp.answers.targets import (
+    Part,
+    Visited,
+    block_at,
+    blocks_of,
+    joined,
+    part_of,
+    question_id,
+    run_of,
+)
+from workflows_mcp.answers.vocabulary import REACTIVE
+from workflows_mcp.engines.base import Engine
+from workflows_mcp.errors import InvalidResult, NotExpected, RequestError, UnknownRun
+from workflows_mcp.limits import Limits
+from workflows_mcp.machine.events import Answered, ContextFull, Event, Marked, StateUpdated
+from workflows_mcp.machine.machine import Machine
+from workflows_mcp.machine.names import iso
+from workflows_mcp.machine.state import TERMINAL, Mark
+from workflows_mcp.plan.model import CONTEXT_FULL, Plan
+from workflows_mcp.runs.checkpoints import Histories
+from workflows_mcp.runs.driving import Driving
+from workflows_mcp.runs.redo import Continuing, Resuming
+from workflows_mcp.steps.registry import StepRegistry
+from workflows_mcp.values import LEFT_OUT, Value, to_json
+
+Answer = dict[str, Any]
+FAILED = "the agent reports that it failed"
+_ENDED_AS = {"success": "completed", "failed": "failed", "cancelled": "cancelled"}
+
+
+class Stepping:
+    def __init__(
+        self,
+        engine: Engine,
+        driving: Driving,
+        histories: Histories,
+        resuming: Resuming,
+        registry: StepRegistry,
+        limits: Limits,
+        *,
+        begin: Callable[[str, dict[str, Value] | None], Awaitable[str]],
+        plan_of: Callable[[str], Plan],
+        cancel: Callable[[str], Awaitable[Answer]],
+        cleaned: Callable[[Machine], Clean],
+        now: Callable[[], float] = time.time,
+    ) -> None:
+        self._engine = engine
+        self._driving = driving
+        self._histories = histories
+        self._resuming = resuming
+        self._continuing = Continuing(engine)
+        self._registry = registry
+        self._limits = limits
+        self._begin = begin
+        self._plan_of = plan_of
+        self._cancel = cancel
+        self._cleaned = cleaned
+        self._now = now
+
+    # One step after the other
+
+    async def start(self, workflow: str, inputs: dict[str, Value] | None, wait_seconds: float) -> Answer:
+        run_id = await self._begin(workflow, inputs)
+        return await self._answer(run_id, wait_seconds, first={"workflow_id": run_id}, with_state=True)
+
+    async def next_step(self, workflow_id: str, task_id: str | None, wait_seconds: float) -> Answer:
+        """What its agent is to do, as soon as there is something; harmless to repeat."""
+        meant = await self._driving.known_as(joined(workflow_id, task_id))
+        try:
+            await self._driving.hear(meant)
+        except RequestError as error:
+            return worded(_over(meant, error), self._limits)
+        return await self._answer(meant, wait_seconds)
+
+    async def complete_step(
+        self,
+        workflow_id: str,
+        step_id: str,
+        *,
+        status: Literal["success", "failed"] = "success",
+        result: Any = LEFT_OUT,
+        error: str = "",
+        task_id: str | None = None,
+        wait_seconds: float = 0.0,
+    ) -> Answer:
+        """A step was carried out. Raises NotExpected with what is asked now where it is not asked, and
+        InvalidResult where its result is needed and is not there, or is not what it must be."""
+        meant = await self._driving.known_as(joined(workflow_id, task_id))
+        done = True
+        if status == "failed":
+            await self._fail_step(meant, step_id, error)
+        elif result is not LEFT_OUT:
+            await self._driving.submit(meant, result, step_id, self._refused)
+        else:
+            done = await self._complete_without_result(meant, step_id)
+        whose = await self._driving.whose_agent(meant)
+        return await self._answer(whose, wait_seconds, first={"success": done}, brief=True)
+
+    async def _fail_step(self, workflow_id: str, step_id: str, error: str) -> None:
+        def answered(machine: Machine, part: Part, now: float) -> Event:
+            address = question_meant(machine, part, step_id, self._now())
+            visited = block_at(machine, address)
+            assert visited is not None
+            message = self._cleaned(machine)(error) or FAILED
+            if machine.state.frames[address].cut_off:
+                return Answered(now, address, {"decision": "fail"})
+            return Answered(now, address, failed_outputs(visited), ok=False, message=message)
+
+        def harmless(machine: Machine, part: Part) -> bool:
+            visited = _step_meant(machine, part, step_id)
+            message = self._cleaned(machine)(error) or FAILED
+            return visited is not None and visited.record.message == message
+
+        said = (step_id, ["failed", error])
+        await self._driving.hand_in(workflow_id, answered, harmless, self._refused, said=said)
+
+    async def _complete_without_result(self, workflow_id: str, step_id: str) -> bool:
+        """Whether the step is done: one whose tasks are handed out is done when they are."""
+        written = await self._written(workflow_id, step_id)
+
+        def answered(machine: Machine, part: Part, now: float) -> Event:
+            address = question_meant(machine, part, step_id, self._now())
+            visited = block_at(machine, address)
+            assert visited is not None
+            scope, _ = machine.locate(address)
+            if scope.home is None or machine.state.frames[address].cut_off:
+                clean = self._cleaned(machine)
+                _, taken = check_result(machine, self._registry, step_id, {}, clean, part, self._now())
+                return Answered(now, address, taken.outputs, taken.ok, taken.message)
+            if missing := written.missing(visited):
+                raise _result_needed(step_id, missing)
+            return Answered(now, address, failed_outputs(visited), settled=True)
+
+        def harmless(machine: Machine, part: Part) -> bool:
+            visited = _step_meant(machine, part, step_id)
+            if visited is not None and visited.record.settled:
+                return True
+            return is_harmless(machine, part, step_id, {})
+
+        await self._driving.hand_in(
+            workflow_id, answered, harmless, self._refused, said=(step_id, ["completed"])
+        )
+        machine = await self._engine.view(run_of(workflow_id))
+        try:
+            visited = _step_meant(machine, part_of(machine, workflow_id), step_id)
+        except RequestError:  # the task is over: the run has come to its step again
+            return True
+        frame = machine.state.frames.get(visited.address) if visited is not None else None
+        return frame is None or not frame.agent
+
+    async def _written(self, workflow_id: str, step_id: str) -> WrittenState:
+        """What agents have written since a step was handed out."""
+        run_id = run_of(workflow_id)
+        machine = await self._engine.view(run_id)
+        try:
+            address = question_meant(machine, part_of(machine, workflow_id), step_id, self._now())
+        except RequestError:
+            return WrittenState()
+        frame, home = machine.state.frames[address], machine.locate(address)[0].home
+        shared = {it for it in ("", *_around(address)) if machine.home_at(it) is home}
+        _, events = await self._engine.journal(run_id, frame.event)
+        return WrittenState(
+            [
+                path
+                for it in events
+                if isinstance(it, StateUpdated) and it.address in shared
+                for path, *_ in it.changes
+            ]
+        )
+
+    # In another conversation
+
+    async def resume(self, workflow_id: str, wait_seconds: float) -> Answer:
+        """What whoever goes on with it needs to know, and no more."""
+        if parse_checkpoint_id(workflow_id) is not None:
+            run_id, _ = await self._resuming.go_on(workflow_id)
+            await self._engine.carry_on(run_id)
+        else:
+            run_id = await self._continuing.go_on(run_of(workflow_id))
+        first: Answer = {"workflow_id": run_id, "workflow": ""}
+        if run_id != run_of(workflow_id):
+            first["resumed_from"] = workflow_id
+        return await self._answer(run_id, wait_seconds, first=first, with_state=True, at_work=True)
+
+    async def checkpoint(
+        self, workflow_id: str, reason: str, step_id: str | None, *, park: bool = False
+    ) -> Answer:
+        """Mark the place to which somebody means to come back. Raises NotExpected where the run has ended.
+        Where the workflow has steps for a full context and that is the reason, they run, and the run is
+        parked; with `park`, it is parked in any case."""
+        run_id = run_of(workflow_id)
+        made: list[Mark] = []
+
+        def marked(machine: Machine, now: float) -> Event:
+            clean, step = self._cleaned(machine), step_id or _asked_first(machine, self._now())
+            plan = machine.plan_named(machine.state.workflow)
+            full = park or (bool(plan.on_context_full) and "context" in reason.lower())
+            made[:] = [Mark(machine.state.events, now, clean(reason), clean(step))]
+            return (ContextFull if full else Marked)(now, made[0].reason, made[0].step)
+
+        await self._engine.send(run_id, marked)
+        machine = await self._engine.view(run_id)
+        mark = next(it for it in machine.state.marks if _follows(it, made[0]))
+        checkpoint_id = str(CheckpointId(run_id, mark.event))
+        own = f"{CONTEXT_FULL}/"
+        told = [it.text for it in machine.state.messages if it.address.startswith(own)]
+        return {
+            **({"messages": told} if told else {}),
+            "checkpoint_id": checkpoint_id,
+            "state_path": f"workflow_state_read(workflow_id='{checkpoint_id}')",
+            "message": "All progress is kept, up to the last completed step. To go on in a new conversation: "
+            f"workflow_resume(workflow_id='{run_id}'), or /workflow resume {run_id}. To go back to this very "
+            f"place later: workflow_resume(workflow_id='{checkpoint_id}').",
+        }
+
+    async def complete(self, workflow_id: str, status: Literal["success", "failed", "cancelled"]) -> Answer:
+        """The final state of a run that has ended, or that is cancelled by this."""
+        run_id = run_of(workflow_id)
+        machine = await self._engine.view(run_id)
+        if status == "cancelled" and machine.state.status in ("running", "cancelled"):
+            await self._cancel(workflow_id)
+        situation = await self._driving.situation(workflow_id)
+        said = self._said(situation)
+        state = await asyncio.to_thread(gather(situation).read)
+        answer: Answer = {"success": said.status == _ENDED_AS[status], "status": said.status}
+        if not answer["success"]:
+            answer["why"] = _why_not(said, status)
+        return {**answer, "final_state": state_alone(state, self._limits, said.workflow_id)}
+
+    async def sub_agent_prompt(
+        self, workflow_id: str, task_id: str | None, way: Literal["core", "reactive", "graph"]
+    ) -> str:
+        """What the agent of a task is told, in the words of the tools that it has."""
+        if way == "graph":
+            hint = "switch on the toolset core or reactive beside it"
+            raise RequestError("the toolset graph alone has no tools to carry out a task with", hint=hint)
+        meant = await self._driving.known_as(joined(workflow_id, task_id))
+        situation = await self._driving.situation(meant)
+        if situation.task is None:
+            raise RequestError(
+                f"'{meant}' is a run, and no task", hint="say which task of it is meant", code="unknown_task"
+            )
+        return prompt_for_task(situation, in_core_words=way == "core")
+
+    # The state
+
+    async def read(self, workflow_id: str, paths: Sequence[str], task_id: str | None) -> dict[str, Value]:
+        """By bare names, or by the paths that are asked for. Also of a checkpoint."""
+        if (checkpoint := parse_checkpoint_id(workflow_id)) is not None:
+            await self._histories.find(workflow_id)
+            machine = await self._histories.state_at(checkpoint)
+            meant = checkpoint.run_id
+            situation = situation_of(machine, now=self._now(), limits=self._limits)
+        else:
+            meant = await self._driving.known_as(joined(workflow_id, task_id))
+            situation = await self._driving.situation(meant)
+        state = await asyncio.to_thread(gather(situation, state_meant(situation)).read)
+        if not paths:
+            return state_alone(state, self._limits, meant)
+        return values_at(state, paths, self._limits, state.reader(meant))
+
+    async def update(
+        self, workflow_id: str, updates: Sequence[dict[str, Any]], task_id: str | None
+    ) -> Answer:
+        """All of the updates, or none. Raises RequestError that says which one cannot be made, and why."""
+        meant = await self._driving.known_as(joined(workflow_id, task_id))
+        changes = read_updates(updates)
+        machine = await self._engine.view(run_of(meant))
+        target = state_meant(situation_of(machine, now=self._now(), part=part_of(machine, meant)))
+        trial = trial_of(machine, target, changes, self._cleaned(machine))
+        await asyncio.to_thread(trial.check)
+        token = os.urandom(8).hex()
+
+        def updated(machine: Machine, now: float) -> Event:
+            trial.refuse_wrong(machine)
+            return StateUpdated(now, trial.changes, target, token)
+
+        await self._engine.send(run_of(meant), updated)
+        machine = await self._engine.view(run_of(meant))
+        changed, errors = await asyncio.to_thread(trial.changed_in(machine))
+        fields = FlatState(changed, changed)
+        answer: Answer = {"success": True, "computed": state_alone(fields, self._limits, meant)}
+        return {**answer, "errors": errors} if errors else answer
+
+    async def dependencies(self, workflow_id: str, field: str) -> dict[str, Value]:
+        """Of a run, of a task, or of a workflow by its name."""
+        try:
+            machine = await self._engine.view(run_of(workflow_id))
+        except UnknownRun:
+            return Dependencies(self._plan_of(workflow_id)).of(field)
+        situation = situation_of(machine, now=self._now(), part=part_of(machine, workflow_id))
+        return Dependencies(machine.plan_named(situation.workflow)).of(field)
+
+    # Inside
+
+    async def _answer(
+        self,
+        workflow_id: str,
+        wait_seconds: float,
+        *,
+        first: Answer | None = None,
+        with_state: bool = False,
+        at_work: bool = False,
+        brief: bool = False,
+    ) -> Answer:
+        try:
+            situation = await self._driving.situation(workflow_id, 0.0 if at_work else wait_seconds)
+            if at_work and not situation.duties.delegations and wait_seconds:
+                situation = await self._driving.situation(workflow_id, wait_seconds)
+        except RequestError as error:
+            return worded(_over(workflow_id, error), self._limits, first=first)
+        said = self._said(situation, at_work=at_work)
+        if first is not None and "workflow" in first:
+            first = {**first, "workflow": said.workflow, "last_checkpoint": _last_checkpoint(situation, said)}
+        if not with_state:
+            return worded(said, self._limits, first=first, brief=brief)
+        gathered = gather(situation, state_meant(situation))
+        parts = _parts_of_resume(situation) if at_work else None
+        if parts is None:
+            return worded(said, self._limits, first=first, state=await asyncio.to_thread(gathered.read))
+        first = {**(first or {}), **_about(situation, parts)}
+        state = await asyncio.to_thread(gathered.read) if parts & _STATES else None
+        if state is not None and not parts >= _STATES:
+            computed = situation.machine.plan_named(situation.workflow).computed
+            wanted = "computed_state" in parts
+            state = replace(state, flat={k: v for k, v in state.flat.items() if (k in computed) == wanted})
+        return worded(said, self._limits, first=first, state=state)
+
+    def _refused(self, refusal: NotExpected, machine: Machine, part: Part) -> NotExpected:
+        situation = situation_of(machine, now=self._now(), part=part, limits=self._limits)
+        said = self._said(situation)
+        if said.step is None or said.step["type"] in DELEGATED:  # it may be a sub-agent who asks
+            hint = f"workflow_get_next_step(workflow_id='{part.id}') says how it stands"
+        else:
+            asked = worded(said, self._limits, brief=True)["step"]
+            call = f"{REACTIVE.submit}(step_id='{asked['id']}', result=…)"
+            hint = f"what is asked now, with {call}: {to_json(asked)}"
+        return NotExpected(refusal.message, hint=f"{hint}. Nothing has changed.")
+
+    def _said(self, situation: Situation, *, at_work: bool = False) -> Said:
+        place = self._driving.place_in(situation.machine)
+        return said_of(situation, self._registry, place, at_work=at_work)
+
+
+def _over(workflow_id: str, error: RequestError) -> Said:
+    """About a task that is over: its agent has nothing to do any more. Any other error is raised again."""
+    if error.code != "task_over":
+        raise error
+    return over(workflow_id, error.message)
+
+
+def _step_meant(machine: Machine, part: Part, step_id: str) -> Visited | None:
+    found = (block_at(machine, address) for address in part.meant(step_id))
+    return next((it for it in found if it is not None), None)
+
+
+def _around(address: str) -> list[str]:
+    names = address.split("/")
+    return ["/".join(names[:length]) for length in range(1, len(names))]
+
+
+def _result_needed(step_id: str, missing: list[str]) -> InvalidResult:
+    return InvalidResult(
+        f"'{step_id}' needs a result: nothing has been written at {' and '.join(missing)} since it was asked",
+        hint=f"call {REACTIVE.submit}(step_id='{step_id}', result=…) with what came of it, as its "
+        "instructions say, and the server stores it; or write it yourself with workflow_state_update before. "
+        "If it could not be done, say status='failed' and error. Nothing has changed.",
+    )
+
+
+def _asked_first(machine: Machine, now: float) -> str:
+    situation = situation_of(machine, now=now)
+    asked = [address for address, _ in situation.duties.questions]
+    asked += [it.address for it in situation.duties.delegations]
+    return question_id(machine.state, situation.part, asked[0]) if asked else ""
+
+
+def _follows(mark: Mark, asked: Mark) -> bool:
+    """Whether a mark is the one that was asked for. The engine decides the time at which it is made."""
+    return (mark.reason, mark.step) == (asked.reason, asked.step) and mark.event > asked.event
+
+
+def _last_checkpoint(situation: Situation, said: Said) -> dict[str, Value]:
+    """The last place that somebody has marked; without one, where the run is."""
+    state = situation.machine.state
+    if state.marks:
+        mark = state.marks[-1]
+        return {
+            "checkpoint_id": str(CheckpointId(state.run_id, mark.event)),
+            "step_id": mark.step,
+            "timestamp": iso(mark.at),
+            "reason": mark.reason,
+        }
+    return {
+        "step_id": said.step["id"] if said.step is not None else "",
+        "timestamp": iso(state.changed_at),
+        "reason": "automatic: every completed step is kept",
+    }
+
+
+_STATES = frozenset({"current_raw_state", "computed_state"})
+
+
+def _parts_of_resume(situation: Situation) -> set[str] | None:
+    """What the workflow says that the answer to a resume contains; None where it says nothing."""
+    says = situation.machine.plan_named(situation.machine.state.workflow).on_resume
+    if not {"load_from_checkpoint", "exclude"} & says.keys():
+        return None
+    return set(says.get("load_from_checkpoint", _STATES)) - set(says.get("exclude", ()))
+
+
+def _about(situation: Situation, parts: set[str]) -> Answer:
+    """The parts that are not the state, nor the step to do, which is always there."""
+    machine = situation.machine
+    plan = machine.plan_named(machine.state.workflow)
+    about: Answer = {}
+    if "workflow_metadata" in parts:
+        about["workflow_metadata"] = {
+            "name": plan.name,
+            "description": plan.description,
+            "version": plan.version,
+            "started_at": iso(machine.state.started_at),
+        }
+    if "computed_field_definitions" in parts:
+        about["computed_field_definitions"] = {
+            name: {"from": list(it.sources), "transform": it.transform} for name, it in plan.computed.items()
+        }
+    ended = [it for it in blocks_of(machine) if it.record.status in TERMINAL]
+    tasks = [it for it in ended if it.address.count("/") == 1 and _is_task(machine, it.address)]
+    if "historical_data" in parts:
+        about["historical_data"] = [_brief(it) for it in ended if "/" not in it.address]
+    if "completed_task_details" in parts:
+        about["completed_task_details"] = [_brief(it) for it in tasks]
+    return about
+
+
+def _is_task(machine: Machine, address: str) -> bool:
+    around = block_at(machine, address.rpartition("/")[0])
+    return around is not None and around.node.for_each is not None
+
+
+def _brief(visited: Visited) -> Answer:
+    record = visited.record
+    return {"step": visited.address, "status": record.status, "completed_at": iso(record.completed_at)}
+
+
+def _why_not(said: Said, status: str) -> str:
+    if said.error is not None:
+        return f"the run is {said.status}: {said.error['message']}"
+    if said.status in _ENDED_AS.values():
+        return f"the run is {said.status}"
+    hint = "" if status == "cancelled" else "; status='cancelled' ends it"
+    return f"the run has not ended: it is {said.status}, {said.why}{hint}"
