@@ -17,7 +17,7 @@ from bench.workflows import Tick, chain
 from workflows_mcp.expressions.language import Language
 from workflows_mcp.limits import Limits
 from workflows_mcp.machine.program import program_of
-from workflows_mcp.machine.reactive_state import Home
+from workflows_mcp.machine.reactive_state import ReactiveState
 from workflows_mcp.machine.state import Scope
 from workflows_mcp.plan.model import Computed, Plan, Steps
 from workflows_mcp.plan.references import LANGUAGES
@@ -83,10 +83,10 @@ def _microseconds(language: Language, text: str, scope: Mapping[str, object]) ->
 # Changes of the state
 
 
-def _home(computed: Mapping[str, Computed], more: Mapping[str, Value] | None = None) -> Home:
+def _home(computed: Mapping[str, Computed], more: Mapping[str, Value] | None = None) -> ReactiveState:
     plan = Plan("measured", "reactive", Steps(()), computed=dict(computed))
     raw = {f"r{n}": n for n in range(FIELDS)} | {"other": 0} | dict(more or {})
-    return Home(Scope("measured", state={"raw": raw, "state": {}}), program_of(plan), Limits())
+    return ReactiveState(Scope("measured", state={"raw": raw, "state": {}}), program_of(plan), Limits())
 
 
 def _updates_a_second(computed: Mapping[str, Computed], field: str) -> float:
@@ -95,7 +95,7 @@ def _updates_a_second(computed: Mapping[str, Computed], field: str) -> float:
     return UPDATES / best(lambda: _update(home, field), REPEATED)
 
 
-def _update(home: Home, field: str) -> None:
+def _update(home: ReactiveState, field: str) -> None:
     for _ in range(UPDATES):
         home.change([(("raw", field), "increment", 1)])
         home.flat()
@@ -119,7 +119,7 @@ def _updates() -> None:
 
 def _state_size() -> None:
     title(f"An update beside what it does not touch, best of {REPEATED} rounds of {UPDATES}")
-    homes: dict[int, Home] = {}
+    homes: dict[int, ReactiveState] = {}
     for kilobytes in (1, 500):
         lines: Value = [{"line": n, "text": "x" * 80} for n in range(kilobytes * 10)]
         homes[kilobytes] = _home(_APART, {"lines": lines})

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from support.plans import block, bundle, plan
 from support.random_graphs import bundles, report
-from workflows_mcp.answers.rerun import Journal, carried_out, culprits, kept
+from workflows_mcp.answers.rerun import Journal, carried_out, failed_steps, replayed_events
 from workflows_mcp.answers.tasks import record_at
 from workflows_mcp.engines.forks import replayed
 from workflows_mcp.errors import NotExpected
@@ -103,9 +103,11 @@ def test_what_a_run_failed_by_is_under_way_again_and_all_else_is_as_it_was(
 ) -> None:
     run = driven(pinned, first, seed)
     assume(run.machine.state.status == "failed")
-    steps = culprits(run.machine)
+    steps = failed_steps(run.machine)
     journal = Journal(pinned, run.journal, steps)
-    again = Driven(replayed(pinned, kept(run.journal, journal.changes(journal.ends()))), second, None)
+    again = Driven(
+        replayed(pinned, replayed_events(run.journal, journal.changes(journal.ends()))), second, None
+    )
 
     assert again.machine.state.ended_at is None
     assert any(step in again.machine.state.frames for step in steps)
@@ -136,7 +138,7 @@ def test_a_step_of_any_run_can_be_done_again_with_all_that_comes_after_it(
     step = "/".join(chosen.split("/")[: chance.randint(1, chosen.count("/") + 1)])
     journal = Journal(pinned, run.journal, [step])
     changes = journal.changes(journal.all_of(step))
-    again = Driven(replayed(pinned, kept(run.journal, changes)), order, seed)
+    again = Driven(replayed(pinned, replayed_events(run.journal, changes)), order, seed)
 
     assert step in again.machine.state.frames
     record = record_at(again.machine.state, step)
@@ -158,9 +160,9 @@ def test_a_step_that_was_cut_off_and_given_up_is_carried_out_again_and_not_asked
         Answered(2.0, "a", {"decision": "fail"}),
     ]
     failed = replayed(pinned, events)
-    assert (failed.state.status, culprits(failed)) == ("failed", ["a"])
+    assert (failed.state.status, failed_steps(failed)) == ("failed", ["a"])
     journal = Journal(pinned, events, ["a"])
-    again = replayed(pinned, kept(events, journal.changes(journal.ends())))
+    again = replayed(pinned, replayed_events(events, journal.changes(journal.ends())))
     assert [
         command.key for command in again.outstanding(3.0, cut_off=False) if isinstance(command, RunStep)
     ] == ["a#1"]

@@ -12,10 +12,10 @@ from support.steps import registry_of
 from workflows_mcp.answers.actions import actions_of, already_answered, check_result
 from workflows_mcp.answers.answer import answer_about
 from workflows_mcp.answers.results import is_harmless
-from workflows_mcp.answers.run_view import Situation, situation_of
+from workflows_mcp.answers.run_view import RunView, run_view_of
 from workflows_mcp.answers.state import state_of
 from workflows_mcp.answers.stateful import step_answer
-from workflows_mcp.answers.targets import joined, part_of, run_of
+from workflows_mcp.answers.targets import joined, run_of, target_of
 from workflows_mcp.errors import InvalidResult, NotExpected, RequestError
 from workflows_mcp.limits import Limits
 from workflows_mcp.machine.events import Answered, CancelRequested, Started, TimerFired
@@ -44,10 +44,10 @@ def look(
     workflow_id: str = "wf_1",
     *,
     at: float = START + 10,
-    heard: dict[str, float] | None = None,
-) -> Situation:
-    part = part_of(machine, workflow_id)
-    return situation_of(machine, now=at, part=part, heard=heard or {}, limits=LIMITS)
+    last_seen: dict[str, float] | None = None,
+) -> RunView:
+    part = target_of(machine, workflow_id)
+    return run_view_of(machine, now=at, part=part, last_seen=last_seen or {}, limits=LIMITS)
 
 
 def answer(machine: Machine, workflow_id: str = "wf_1", **how: Any) -> dict[str, Any]:
@@ -60,7 +60,7 @@ def submit(
     machine: Machine, workflow_id: str, result: Any, step_id: str | None = None, at: float = 1002.0
 ) -> str:
     """The address of the step that was answered."""
-    part = part_of(machine, workflow_id)
+    part = target_of(machine, workflow_id)
     address, taken = check_result(machine, REGISTRY, step_id, result, part=part, now=at)
     machine.apply(Answered(at, address, taken.outputs))
     return address
@@ -71,10 +71,10 @@ def submit(
 
 def test_a_task_is_known_by_its_run_its_step_and_its_item() -> None:
     machine = run_of_plan(research())
-    task = part_of(machine, "wf_1.each.1")
+    task = target_of(machine, "wf_1.each.1")
     assert (task.run_id, task.address) == ("wf_1", "each/1")
     assert run_of("wf_1.each.1") == run_of("wf_1") == "wf_1"
-    assert part_of(machine, "wf_1").is_run
+    assert target_of(machine, "wf_1").is_run
 
 
 def test_a_task_can_be_named_as_seen_from_its_run() -> None:
@@ -89,7 +89,7 @@ def test_a_task_can_be_named_as_seen_from_its_run() -> None:
 def test_an_unknown_task_is_refused_without_naming_the_tasks_of_other_agents(wrong: str) -> None:
     machine = run_of_plan(research())
     with pytest.raises(RequestError, match="no task") as refused:
-        part_of(machine, wrong)
+        target_of(machine, wrong)
     assert refused.value.code == "unknown_task"
     assert refused.value.hint == "use the workflow_id of the task exactly as it was given"
 
@@ -97,7 +97,7 @@ def test_an_unknown_task_is_refused_without_naming_the_tasks_of_other_agents(wro
 def test_a_run_without_tasks_says_so() -> None:
     machine = run_of_plan(sequence("plain", ask("one")))
     with pytest.raises(RequestError) as refused:
-        part_of(machine, "wf_1.each.0")
+        target_of(machine, "wf_1.each.0")
     assert refused.value.hint == "it has no tasks now"
 
 
@@ -188,7 +188,7 @@ def test_nothing_is_submitted_for_the_tasks_by_whoever_starts_their_agents() -> 
         with pytest.raises(NotExpected, match="sub-agents of its tasks submit theirs") as refused:
             submit(machine, "wf_1", {"results": []}, step_id)
         assert "get_workflow_status(workflow_id='wf_1')" in refused.value.hint
-        run = part_of(machine, "wf_1")
+        run = target_of(machine, "wf_1")
         assert is_harmless(machine, run, step_id, {})
         assert is_harmless(machine, run, step_id, {"acknowledged": True})
         assert not is_harmless(machine, run, step_id, {"results": []})
@@ -196,7 +196,7 @@ def test_nothing_is_submitted_for_the_tasks_by_whoever_starts_their_agents() -> 
 
 def test_a_client_without_sub_agents_is_asked_all_of_it() -> None:
     machine = run_of_plan(research())
-    alone = situation_of(machine, now=1001.0, alone=True)
+    alone = run_view_of(machine, now=1001.0, alone=True)
     said = answer_about(alone, REGISTRY, LIMITS, place=lambda fault: None)
     assert [it["step_id"] for it in (said["action"], *said["more_actions"])] == ["each/0/read", "each/1/read"]
     assert submit(machine, "wf_1", "mine", "each/0/read") == "each/0/read"
@@ -249,7 +249,7 @@ def test_the_agent_of_a_task_cannot_answer_for_another_one() -> None:
 def test_an_answer_that_comes_twice_is_harmless_and_another_one_is_refused_with_what_is_asked() -> None:
     machine = run_of_plan(research())
     submit(machine, "wf_1.each.0", "first", "read")
-    task = part_of(machine, "wf_1.each.0")
+    task = target_of(machine, "wf_1.each.0")
     assert already_answered(machine, REGISTRY, "read", "first", part=task)
     assert not already_answered(machine, REGISTRY, "read", "second", part=task)
     assert not already_answered(machine, REGISTRY, None, "first", part=task)  # something else is asked now
@@ -262,7 +262,7 @@ def test_the_last_answer_of_the_main_agent_is_its_own_also_while_sub_agents_answ
     task = research().tasks[0]
     steps = (ask("start"), foreach("each", "research#look_up", ["ants"]))
     machine = run_of_plan(sequence("research", *steps, tasks=(task,)))
-    run = part_of(machine, "wf_1")
+    run = target_of(machine, "wf_1")
     submit(machine, "wf_1", "go", at=1001.0)
     assert already_answered(machine, REGISTRY, None, "go", part=run)
     submit(machine, "wf_1.each.0", "sub", at=1002.0)
@@ -274,7 +274,7 @@ def test_after_the_end_of_a_task_its_last_answer_may_come_again() -> None:
     machine = run_of_plan(research())
     submit(machine, "wf_1.each.0", "a", "read")
     submit(machine, "wf_1.each.0", "b", "judge")
-    task = part_of(machine, "wf_1.each.0")
+    task = target_of(machine, "wf_1.each.0")
     assert already_answered(machine, REGISTRY, None, "b", part=task)
     assert not already_answered(machine, REGISTRY, None, "a", part=task)
     with pytest.raises(NotExpected, match=r"the task wf_1\.each\.0 has ended: it is completed"):
@@ -284,7 +284,7 @@ def test_after_the_end_of_a_task_its_last_answer_may_come_again() -> None:
 @pytest.mark.parametrize("step_id", ["keep", "back"])
 def test_acknowledging_a_step_that_the_server_has_carried_out_is_harmless(step_id: str) -> None:
     machine = run_of_plan(research())
-    task = part_of(machine, "wf_1.each.0")
+    task = target_of(machine, "wf_1.each.0")
     assert not is_harmless(machine, task, step_id, {"acknowledged": True})  # it has not been come to
     submit(machine, "wf_1.each.0", "a", "read")
     submit(machine, "wf_1.each.0", "b", "judge")
@@ -345,7 +345,7 @@ def test_a_question_that_was_open_when_its_run_was_cancelled_is_not_done() -> No
 
 def test_a_task_is_at_work_once_its_agent_was_heard_of() -> None:
     machine = run_of_plan(research())
-    said = answer(machine, heard={"wf_1.each.0": 1005.0})
+    said = answer(machine, last_seen={"wf_1.each.0": 1005.0})
     first, second = said["action"]["parameters"]["tasks"]
     assert (first["status"], second["status"]) == ("at work", "waiting to start")
     assert first["started_at"] == first["last_contact"] == "1970-01-01T00:16:45.000Z"
@@ -356,21 +356,21 @@ def test_a_task_is_at_work_once_its_agent_was_heard_of() -> None:
 
 def test_while_all_are_at_work_nothing_is_asked_of_whoever_started_them() -> None:
     machine = run_of_plan(research())
-    heard = {"wf_1.each.0": 1005.0, "wf_1.each.1": 1006.0}
-    said = answer(machine, heard=heard)
+    last_seen = {"wf_1.each.0": 1005.0, "wf_1.each.1": 1006.0}
+    said = answer(machine, last_seen=last_seen)
     assert said["status"] == "waiting"
     assert "action" not in said
     assert "0 of 2 done, at work: 'each.0' since 00:16:45Z, 'each.1' since 00:16:46Z" in said["why"]
-    again = answer(machine, heard=heard, at_work=True)["action"]
+    again = answer(machine, last_seen=last_seen, at_work=True)["action"]
     assert again["step_id"] == "each"
     assert len(again["parameters"]["tasks"]) == 2
 
 
 def test_an_agent_that_is_silent_beyond_its_lease_may_be_replaced() -> None:
     machine = run_of_plan(research())
-    heard = {"wf_1.each.0": 1005.0, "wf_1.each.1": 1306.0}
-    assert "action" not in answer(machine, heard=heard, at=1305.0)
-    said = answer(machine, heard=heard, at=1306.0)
+    last_seen = {"wf_1.each.0": 1005.0, "wf_1.each.1": 1306.0}
+    assert "action" not in answer(machine, last_seen=last_seen, at=1305.0)
+    said = answer(machine, last_seen=last_seen, at=1306.0)
     assert said["status"] == "pending_action"
     assert said["action"]["parameters"]["tasks"][0]["status"] == (
         "silent for 5 min 1 s: if its agent is gone, start another with the same prompt"
@@ -391,17 +391,17 @@ def test_a_lease_runs_from_the_question_and_not_from_what_was_done_before_it() -
     waits = sequence("w#t", step("pause", Wait(600)), ask("one"))
     machine = run_of_plan(sequence("w", foreach("each", "w#t", [1]), tasks=(waits,)))
     machine.apply(TimerFired(1600.0, "each/0/pause#1"))
-    heard = {"wf_1.each.0": 1001.0}
-    assert answer(machine, heard=heard, at=1899.0)["status"] == "waiting"
-    assert answer(machine, heard=heard, at=1901.0)["status"] == "pending_action"
+    last_seen = {"wf_1.each.0": 1001.0}
+    assert answer(machine, last_seen=last_seen, at=1899.0)["status"] == "waiting"
+    assert answer(machine, last_seen=last_seen, at=1901.0)["status"] == "pending_action"
 
 
 def test_a_step_that_may_take_longer_than_a_lease_may_take_as_long() -> None:
     slow = ask("one")
     slow = msgspec.structs.replace(slow, do=msgspec.structs.replace(slow.do, inputs={"timeout": 1000}))
     machine = run_of_plan(sequence("w", foreach("each", "w#t", [1]), tasks=(sequence("w#t", slow),)))
-    heard = {"wf_1.each.0": 1001.0}
-    assert answer(machine, heard=heard, at=1900.0)["status"] == "waiting"
+    last_seen = {"wf_1.each.0": 1001.0}
+    assert answer(machine, last_seen=last_seen, at=1900.0)["status"] == "waiting"
 
 
 def test_a_task_of_which_nothing_is_asked_needs_nobody_yet() -> None:
@@ -437,14 +437,16 @@ def test_the_tasks_of_a_task_are_started_by_its_own_agent() -> None:
     ]
     assert [it["task_id"] for it in said["action"]["parameters"]["tasks"]] == ["inner.0", "inner.1"]
     assert answer(machine, "wf_1.outer.1.inner.0")["action"]["step_id"] == "ask"
-    heard = {"wf_1.outer.1": 1001.0, "wf_1.outer.0": 1001.0, "wf_1.outer.1.inner.0": 1002.0}
-    assert answer(machine, "wf_1.outer.1", heard=heard)["status"] == "pending_action"  # inner.1 is to start
-    heard["wf_1.outer.1.inner.1"] = 1003.0
-    assert answer(machine, "wf_1.outer.1", heard=heard)["status"] == "waiting"
-    assert answer(machine, heard=heard)["status"] == "waiting"
+    last_seen = {"wf_1.outer.1": 1001.0, "wf_1.outer.0": 1001.0, "wf_1.outer.1.inner.0": 1002.0}
+    assert (
+        answer(machine, "wf_1.outer.1", last_seen=last_seen)["status"] == "pending_action"
+    )  # inner.1 is to start
+    last_seen["wf_1.outer.1.inner.1"] = 1003.0
+    assert answer(machine, "wf_1.outer.1", last_seen=last_seen)["status"] == "waiting"
+    assert answer(machine, last_seen=last_seen)["status"] == "waiting"
     submit(machine, "wf_1.outer.1.inner.1", "b")
     submit(machine, "wf_1.outer.1.inner.0", "a")
-    said = answer(machine, "wf_1.outer.1", heard=heard)
+    said = answer(machine, "wf_1.outer.1", last_seen=last_seen)
     assert said["action"]["step_id"] == "sum"
 
 
@@ -511,7 +513,7 @@ def test_a_task_of_a_later_round_has_another_id_and_the_earlier_one_is_over() ->
     submit(machine, "wf_1.each.0", "first")
     assert answer(machine)["action"]["parameters"]["tasks"][0]["workflow_id"] == "wf_1.each@2.0"
     with pytest.raises(RequestError, match="is over") as refused:
-        part_of(machine, "wf_1.each.0")
+        target_of(machine, "wf_1.each.0")
     assert refused.value.code == "task_over"
     assert "wf_1.each@2.0" not in refused.value.hint, "that is for whoever begins that round"
     assert answer(machine)["progress"] == {
@@ -561,7 +563,7 @@ def test_a_wait_needs_no_result_and_says_how_long() -> None:
     assert said["why"] == "waiting until 00:17:10Z (another 20 s) at 'pause': for DNS"
     with pytest.raises(NotExpected, match=r"waits until 00:17:10Z \(another 20 s\)"):
         submit(machine, "wf_1", {"value": 1}, "pause", at=1010.0)
-    run = part_of(machine, "wf_1")
+    run = target_of(machine, "wf_1")
     assert is_harmless(machine, run, "pause", {})
     assert is_harmless(machine, run, None, {})
     machine.apply(TimerFired(1030.0, "pause#1"))
@@ -575,8 +577,8 @@ def test_an_acknowledgement_that_could_be_meant_for_a_question_is_none() -> None
     task = sequence("w#t", *steps)
     machine = run_of_plan(sequence("w", foreach("each", "w#t", [1, 2], agent=""), tasks=(task,)))
     assert answer(machine)["action"]["step_id"] == "each/1/one"
-    assert not is_harmless(machine, part_of(machine, "wf_1"), None, {})
-    assert is_harmless(machine, part_of(machine, "wf_1.each.0"), None, {})
+    assert not is_harmless(machine, target_of(machine, "wf_1"), None, {})
+    assert is_harmless(machine, target_of(machine, "wf_1.each.0"), None, {})
 
 
 def test_progress_of_a_sequence_knows_the_longest_way_left_and_is_exact_at_the_end() -> None:

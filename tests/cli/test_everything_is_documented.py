@@ -82,7 +82,7 @@ def test_every_step_type_with_its_inputs_and_outputs_is_in_the_page_of_a_dialect
         prose = re.sub(r"^```.*?^```$", "", text, flags=re.M | re.S)
         code = " ".join(re.findall(r"`([^`]+)`", prose))
         shown = [field.alias or key for key, field in step.Inputs.model_fields.items()]
-        given = [key for key in step.Outputs.model_fields if key != step.gives]
+        given = [key for key in step.Outputs.model_fields if key != step.result_output]
         missing += [
             f"{name}: {key}" for key in [*shown, *given] if not re.search(rf"(?<![\w-]){key}(?![\w-])", code)
         ]

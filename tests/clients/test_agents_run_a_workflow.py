@@ -40,7 +40,7 @@ class Session:
     """What became of one."""
 
     announcer: Announcer
-    heard: list[dict[str, Any]]
+    last_seen: list[dict[str, Any]]
     told: list[dict[str, Any]]
     """What the agent printed."""
     store: Path
@@ -54,14 +54,14 @@ class Session:
     @property
     def first_words(self) -> str:
         """All that stands in the first request, outside of the descriptions of single tools."""
-        first = self.heard[0]
+        first = self.last_seen[0]
         spaces = "\n".join(first.get("namespaces", {}).values())
         return f"{first['system']}\n{texts(first['messages'])}\n{spaces}"
 
     @property
     def tools(self) -> dict[str, dict[str, Any]]:
         """Ours, as the model has them in its first turn."""
-        named = {tool["name"]: tool for tool in self.heard[0]["tools"]}
+        named = {tool["name"]: tool for tool in self.last_seen[0]["tools"]}
         return {name.removeprefix(PREFIX): it for name, it in named.items() if name.startswith(PREFIX)}
 
 
@@ -88,7 +88,7 @@ def with_claude_code(directory: Path) -> Session:
     server = {"command": SERVER[0], "args": SERVER[1:], "env": desk.environment}
     settings = directory / "mcp.json"
     settings.write_text(json.dumps({"mcpServers": {"workflows": server}}), encoding="utf-8")
-    with scripted_model(announcer.turns) as (address, heard):
+    with scripted_model(announcer.turns) as (address, last_seen):
         said = claude(
             *("-p", "Announce Ada", "--mcp-config", settings, "--strict-mcp-config"),
             *("--allowedTools", "mcp__workflows", "--output-format", "stream-json", "--verbose"),
@@ -96,15 +96,15 @@ def with_claude_code(directory: Path) -> Session:
             environment={"ANTHROPIC_BASE_URL": address, "ANTHROPIC_API_KEY": "none"},
         )
     told = [json.loads(line) for line in said.stdout.splitlines()]
-    return Session(announcer, heard, told, desk.store, desk.project)
+    return Session(announcer, last_seen, told, desk.store, desk.project)
 
 
 def with_codex(directory: Path) -> Session:
     desk, announcer = Desk(directory), Announcer(PREFIX)
     codex = codex_cli(desk.home)
-    with scripted_model(announcer.turns, RESPONSES) as (address, heard):
+    with scripted_model(announcer.turns, RESPONSES) as (address, last_seen):
         told = codex("Announce Ada", address, SERVER, cwd=desk.project, environment=desk.environment)
-    return Session(announcer, heard, told, desk.store, desk.project)
+    return Session(announcer, last_seen, told, desk.store, desk.project)
 
 
 WAYS: dict[str, Callable[[Path], Session]] = {"Claude Code": with_claude_code, "Codex": with_codex}
@@ -128,7 +128,7 @@ pytestmark = pytest.mark.slow
 
 def test_the_run_is_completed_in_the_store(session: Session) -> None:
     assert session.told_at_last == "completed: Ada 2 is out"
-    assert len(session.heard) == len(session.announcer.turns), "no turn was lost, and none came twice"
+    assert len(session.last_seen) == len(session.announcer.turns), "no turn was lost, and none came twice"
     [run], found = asyncio.run(in_the_store(session))
     assert (run["workflow"], run["status"]) == ("announce", "completed")
     assert found["state"] == {

@@ -212,7 +212,7 @@ def test_claude_code_installs_the_plugin_and_runs_a_workflow_with_its_command(
         answered,
         lambda messages: last_result(messages)["outputs"]["said"],
     ]
-    with scripted_model(turns) as (address, heard):
+    with scripted_model(turns) as (address, last_seen):
         said = claude(
             *("-p", "/workflow greet start --input who=Ada", "--output-format", "stream-json", "--verbose"),
             cwd=project,
@@ -227,7 +227,7 @@ def test_claude_code_installs_the_plugin_and_runs_a_workflow_with_its_command(
     [begun] = [it for it in told if it["type"] == "system" and it.get("subtype") == "init"]
     assert "workflows:workflow-task" in begun["agents"]
     assert {f"{TOOL}{name}" for name in TOOLS} <= set(begun["tools"])
-    assert "The user typed: `/workflow greet start --input who=Ada`" in texts(heard[0]["messages"])
+    assert "The user typed: `/workflow greet start --input who=Ada`" in texts(last_seen[0]["messages"])
     assert told[-1]["result"] == "Hello Ada: yes"
     assert told[-1]["permission_denials"] == []
     assert (tmp_path / "runs").is_dir(), "settings reach the server through the environment"

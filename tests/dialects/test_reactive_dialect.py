@@ -437,7 +437,7 @@ def test_the_result_and_the_failure_of_any_step_change_the_state() -> None:
 @pytest.mark.rows("R9")
 def test_a_shell_command_is_run_by_the_server() -> None:
     do = work('{type: shell_command, command: "echo {{ n }}", output_format: lines, timeout: 1500}')
-    assert (do.step, do.by, do.code, do.gives) == ("Shell", "server", ("command",), "result")
+    assert (do.step, do.by, do.code, do.result_output) == ("Shell", "server", ("command",), "result")
     assert (do.inputs, do.timeout) == ({"command": "echo {{ n }}", "timeout": 1.5}, 1.5)
     assert do.config["output_format"] == "lines"
     assert work("{type: shell_command, command: x}").config["output_format"] == "text"
@@ -462,7 +462,7 @@ def test_what_only_an_agent_can_do_is_handed_to_it() -> None:
 )
 def test_a_tool_is_named_below_mcp_or_in_the_step(step: str) -> None:
     do = work(f"{{type: mcp_call, {step}, timeout: 2000}}")
-    assert (do.step, do.by, do.gives) == ("MCPCall", "agent", "result")
+    assert (do.step, do.by, do.result_output) == ("MCPCall", "agent", "result")
     assert do.inputs == {"tool": "lint", "parameters": {"files": "{{ files }}"}, "timeout": 2}
 
 
@@ -535,7 +535,7 @@ def test_an_included_workflow_is_a_call_and_what_follows_its_success_is_behind_i
   - {id: plain, type: include_workflow, workflow: "{{ n }}"}
 """
     made = nodes(steps)
-    assert made["check"].do == Call("shared:check", {"files": "{{ files }}"}, 60, leads_on=True)
+    assert made["check"].do == Call("shared:check", {"files": "{{ files }}"}, 60, on_complete=True)
     assert [(it.id, it.goes_to) for it in made.values()] == [
         ("check", 3),
         ("note", -1),
@@ -576,7 +576,7 @@ def test_a_parallel_foreach_hands_out_a_task_for_each_item() -> None:
 
 @pytest.mark.rows("R16")
 @pytest.mark.parametrize(
-    ("said_of_it", "retry", "puts_up", "fail_fast", "errors_to"),
+    ("said_of_it", "retry", "tolerate_failures", "fail_fast", "errors_to"),
     [
         ("{strategy: continue}", None, True, False, ()),
         ("continue", None, True, False, ()),
@@ -595,12 +595,12 @@ def test_a_parallel_foreach_hands_out_a_task_for_each_item() -> None:
     ],
 )
 def test_what_becomes_of_tasks_that_fail(
-    said_of_it: str, retry: Value, puts_up: bool, fail_fast: bool, errors_to: tuple[Value, ...]
+    said_of_it: str, retry: Value, tolerate_failures: bool, fail_fast: bool, errors_to: tuple[Value, ...]
 ) -> None:
     step = f"{{type: parallel_foreach, items: [], sub_agent_task: process, on_sub_agent_error: {said_of_it}}}"
     made = node(step, STATE + TASKS)
     assert made.for_each is not None
-    assert (made.retry, made.on_failure, made.for_each.puts_up) == (retry, None, puts_up)
+    assert (made.retry, made.on_failure, made.for_each.tolerate_failures) == (retry, None, tolerate_failures)
     assert (made.for_each.fail_fast, made.for_each.errors_to) == (fail_fast, errors_to)
 
 

@@ -72,7 +72,7 @@ class Tool(Step):
     name = "MCPCall"
     offered: ClassVar[dict[str, str]] = {"stateful": "mcp_call"}
     by = "agent"
-    gives = "result"
+    result_output = "result"
 
     class Inputs(StepInputs):
         tool: str
@@ -410,7 +410,7 @@ def test_a_command_is_for_the_agent_unless_the_step_says_otherwise() -> None:
 def test_tools_questions_and_tasks_in_words_are_for_the_agent() -> None:
     tool = node("{id: a, type: mcp_call, needs_state: [], tool: git.pr, parameters: {pr: 1}}").do
     assert isinstance(tool, Do)
-    assert (tool.step, tool.inputs, tool.by, tool.gives) == (
+    assert (tool.step, tool.inputs, tool.by, tool.result_output) == (
         "MCPCall",
         {"tool": "git.pr", "parameters": {"pr": 1}},
         "agent",

@@ -203,7 +203,7 @@ def test_a_value_that_is_gone_is_an_error_that_names_the_run_and_others_go_on(
                 with pytest.raises(StoreError, match=bad):
                     await ask(bad)
             assert isinstance(second, SqliteEngine)
-            await second._adopt()
+            await second._recover()
         assert sum(bad in record.getMessage() for record in caplog.records) == 1, "it is said once"
 
     asyncio.run(asyncio.wait_for(go(), 30))

@@ -374,14 +374,14 @@ def test_a_letter_is_not_refused_by_a_process_that_only_believes_that_it_drives_
             now = other._clock.now()
             await other.store.write(other._renew)
             await other.store.write(lambda it: leases.claim(it, run_id, other._owner, now))
-            letter = await other.letters.post(run_id, Answered(now, "ask", {"response": "posted"}))
-            delivering = asyncio.create_task(one.letters.hand_out(one._live))
+            letter = await other.mailbox.send(run_id, Answered(now, "ask", {"response": "posted"}))
+            delivering = asyncio.create_task(one.mailbox.deliver(one._live))
             await settle()
             opened.set()
             await delivering
             late.cancel()
             await asyncio.gather(late, return_exceptions=True)
-            assert not other.letters.answered(letter), "it waits for the one that drives the run"
+            assert not other.mailbox.answered(letter), "it waits for the one that drives the run"
 
     asyncio.run(asyncio.wait_for(go(), 20))
 
@@ -406,7 +406,7 @@ def test_a_run_that_is_taken_over_keeps_its_heartbeat_when_another_one_comes_to_
                 assert engine.store._heartbeat is None
 
             monkeypatch.setattr(engine._executor, "end_leftovers", while_another_rests)
-            await engine.carry_on(run_id)
+            await engine.ensure_driven(run_id)
             assert engine._live(run_id) is not None
             assert engine.store._heartbeat is not None
 
@@ -438,11 +438,11 @@ def test_answers_to_letters_that_nobody_comes_for_do_not_pile_up(
         async with World(tmp_path).engine("sqlite") as engine:
             assert isinstance(engine, SqliteEngine)
             for _ in range(20):
-                await engine.letters.post("wf_1", CancelRequested(0.0))
+                await engine.mailbox.send("wf_1", CancelRequested(0.0))
                 await engine.store.write(answer_all)
-            unanswered = await engine.letters.post("wf_1", CancelRequested(0.0))
+            unanswered = await engine.mailbox.send("wf_1", CancelRequested(0.0))
             for _ in range(20):
-                await engine.letters.post("wf_1", CancelRequested(0.0))
+                await engine.mailbox.send("wf_1", CancelRequested(0.0))
             kept = [number for (number,) in engine.store.read("SELECT id FROM inbox WHERE answer = ''")]
             assert kept == []
             assert engine.store.read("SELECT 1 FROM inbox WHERE id = ?", (unanswered,)) == [(1,)]

@@ -22,7 +22,7 @@ from support.temporal_histories import all_bytes, runs_of
 from workflows_mcp.engines.base import Engine
 from workflows_mcp.engines.temporal.activities import Activities
 from workflows_mcp.engines.temporal.blobs import BlobStore
-from workflows_mcp.engines.temporal.cache import Together
+from workflows_mcp.engines.temporal.cache import SingleFlight
 from workflows_mcp.engines.temporal.connection import Address, connect
 from workflows_mcp.engines.temporal.engine import TemporalEngine
 from workflows_mcp.engines.temporal.wire import Sent
@@ -53,9 +53,9 @@ async def agent_of(engine: Engine, run_id: str, number: int, text: str) -> None:
     """As the service does for a sub-agent: it is heard of, it waits until it is asked, it answers."""
     for name in ("read", "judge"):
         address = f"each/{number}/{name}"
-        await engine.hear(run_id, f"{run_id}.each.{number}", 1.0)
+        await engine.heartbeat(run_id, f"{run_id}.each.{number}", 1.0)
         await engine.wait(run_id, lambda state, address=address: address in state.frames, 40)  # type: ignore[misc]
-        assert await engine.heard(run_id)
+        assert await engine.last_seen(run_id)
         await engine.send(run_id, answer(address, f"{number} {text}"))
 
 
@@ -156,7 +156,7 @@ def test_a_history_does_not_begin_with_what_was_written_in_all_before_it(
 
 def test_those_who_come_while_a_question_is_under_way_share_the_next_and_never_get_an_older_answer() -> None:
     async def work() -> None:
-        together: Together[int] = Together()
+        together: SingleFlight[int] = SingleFlight()
         begun: list[asyncio.Future[int]] = []
 
         async def ask_server() -> int:
@@ -189,7 +189,7 @@ def test_those_who_come_while_a_question_is_under_way_share_the_next_and_never_g
 
 def test_that_nobody_answers_is_told_to_all_who_wait_and_another_error_only_to_those_who_asked() -> None:
     async def work() -> None:
-        together: Together[str] = Together()
+        together: SingleFlight[str] = SingleFlight()
         codes = ["no_worker", "unknown_run", ""]
         errors: list[str] = []
 
@@ -220,7 +220,7 @@ def test_that_nobody_answers_is_told_to_all_who_wait_and_another_error_only_to_t
 
 def test_closing_ends_what_is_being_asked() -> None:
     async def work() -> None:
-        together: Together[None] = Together()
+        together: SingleFlight[None] = SingleFlight()
         asking = [asyncio.create_task(together.ask("run", asyncio.Event().wait)) for _ in range(3)]  # type: ignore[arg-type]
         await asyncio.sleep(0.01)
         await together.close()

@@ -141,7 +141,7 @@ def test_a_long_history_goes_on_as_a_new_one_and_nobody_notices(
             engine._updates_a_history = 4
             run_id = await engine.start(rounds(12), {})
             await engine.wait(run_id, asks, 20)
-            await engine.hear(run_id, "somebody", 5.0)
+            await engine.heartbeat(run_id, "somebody", 5.0)
             position = 0
             for it in range(12):
                 state = (await engine.wait(run_id, lambda s, name=f"q{it}": name in s.frames, 20)).state  # type: ignore[misc]
@@ -152,7 +152,7 @@ def test_a_long_history_goes_on_as_a_new_one_and_nobody_notices(
             assert (state.status, state.result) == (expected.status, expected.result) == ("completed", 66)
             assert state.events == expected.events
             assert world.note.lines == memory.note.lines
-            assert await engine.heard(run_id) == {"somebody": 5.0}
+            assert await engine.last_seen(run_id) == {"somebody": 5.0}
             pinned, events = await engine.journal(run_id)
             again = Machine(pinned)
             for event in events:
@@ -331,9 +331,9 @@ def test_what_this_process_has_done_is_seen_however_new_the_last_look_is(
         world = World(tmp_path, address=temporal_address)
         async with world.engine("temporal") as engine:
             run_id = await engine.start(bundle_of(sequence("two", ask("one"), ask("other"))), {})
-            assert await engine.heard(run_id) == {}
-            await engine.hear(run_id, "task", 5.0)
-            assert await engine.heard(run_id) == {"task": 5.0}
+            assert await engine.last_seen(run_id) == {}
+            await engine.heartbeat(run_id, "task", 5.0)
+            assert await engine.last_seen(run_id) == {"task": 5.0}
             await engine.send(run_id, answer("one"))
             assert list((await engine.view(run_id)).state.frames) == ["other"]
             await engine.send(run_id, answer("other"))

@@ -105,7 +105,7 @@ def test_a_letter_to_a_run_that_ends_first_is_refused_not_left_unanswered(tmp_pa
             async def deaf(_: object) -> None:
                 return None
 
-            first.letters.hand_out = deaf  # type: ignore[method-assign,assignment]
+            first.mailbox.deliver = deaf  # type: ignore[method-assign,assignment]
             late = asyncio.create_task(
                 second.send(run_id, lambda _, now: Answered(now, "q", {"response": "late"}))
             )
@@ -132,7 +132,7 @@ def test_a_letter_that_comes_when_its_owner_goes_to_rest_is_taken_in_at_once(tmp
             async def deaf(_: object) -> None:
                 return None
 
-            first.letters.hand_out = deaf  # type: ignore[method-assign,assignment]
+            first.mailbox.deliver = deaf  # type: ignore[method-assign,assignment]
             late = asyncio.create_task(
                 second.send(run_id, lambda _, now: Answered(now, "q", {"response": "yes"}))
             )

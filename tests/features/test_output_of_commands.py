@@ -120,7 +120,7 @@ def test_what_a_running_step_prints_is_heard_here_told_as_progress_and_seen_by_a
     settings: Settings, workspace: Path
 ) -> None:
     async def go() -> None:
-        heard: list[str] = []
+        last_seen: list[str] = []
         told_of: list[str] = []
 
         async def tell(how_far: HowFar) -> None:
@@ -130,13 +130,13 @@ def test_what_a_running_step_prints_is_heard_here_told_as_progress_and_seen_by_a
 
         async with Service.open(settings) as service, Service.open(settings, adopt=False) as other:
             run = (await service.start(text=WAITS, wait_seconds=0))["workflow_id"]
-            with service.live.heard_by(run, lambda line: heard.append(f"{line.step}: {line.text}")):
+            with service.live.heard_by(run, lambda line: last_seen.append(f"{line.step}: {line.text}")):
                 while not [line for line in other.live.lines(run) if line.text == "compiling"]:
                     await asyncio.sleep(0.01)
                 with told(tell):
                     answer = await service.status(run, wait_seconds=60)
             assert answer["status"] == "pending_action"
-            assert heard[-1] == "build: done"
+            assert last_seen[-1] == "build: done"
             assert any(doing.endswith("compiling") for doing in told_of)
             assert service.live.lines(run) == other.live.lines(run) == [], (
                 "what was printed is in the journal"
@@ -158,13 +158,13 @@ def test_no_part_of_a_secret_that_comes_in_two_pieces_is_shown_live(
         secrets = Secrets(environ={"WORKFLOWS_SECRET_TOKEN": SECRET})
         secrets.learn(["TOKEN"])
         live = LiveOutput(secrets, tmp_path)
-        heard: list[str] = []
-        with live.heard_by("wf_1", lambda line: heard.append(line.text)):
+        last_seen: list[str] = []
+        with live.heard_by("wf_1", lambda line: last_seen.append(line.text)):
             output = live.begin("wf_1", Execution("a", "1", 1))
             output.hear("stdout", f"first\nit is {SECRET[:at]}".encode())
-            assert heard == ["first"]
+            assert last_seen == ["first"]
             output.hear("stdout", f"{SECRET[at:]} yes{end}".encode())
             live.end("wf_1", output)
-        return heard
+        return last_seen
 
     assert asyncio.run(go()) == ["first", "it is ⟦secret:TOKEN⟧ yes"]

@@ -37,7 +37,7 @@ steps:
     needs_state: []
     output_to: got
 """
-LETTER = '"Dear {{ name }}{% for it in names %}, {{ it | upper }}{% endfor %}"'
+MESSAGE = '"Dear {{ name }}{% for it in names %}, {{ it | upper }}{% endfor %}"'
 
 
 def answered(settings: Settings, text: str, **inputs: Any) -> dict[str, Any]:
@@ -54,7 +54,7 @@ def answered(settings: Settings, text: str, **inputs: Any) -> dict[str, Any]:
 def test_a_template_is_rendered_once_and_a_value_in_it_is_text(
     dialect: str, who: str, settings: Settings
 ) -> None:
-    answer = answered(settings, dialect % LETTER, who=who)
+    answer = answered(settings, dialect % MESSAGE, who=who)
     assert answer["status"] == "completed", answer
     got = answer["state"]["got"]
     assert (got if dialect is REACTIVE else got["rendered"]) == f"Dear {who}, ANN, BOB"

@@ -26,7 +26,7 @@ def name_of(file: Path) -> str:
 NAMES = [name_of(file) for file in FILES]
 
 
-def gives(plan: Plan) -> list[str]:
+def result_output(plan: Plan) -> list[str]:
     """The names of what a workflow gives: its outputs, the parts of the value that it returns at its end, or the
     fields of its state that follow from others."""
     if isinstance(plan.body, Graph):
@@ -68,7 +68,7 @@ def test_a_workflow_says_what_it_is_for_and_what_it_takes_and_gives(file: Path, 
     assert len(plan.description) > 50 or plan.name == "example-hello"
     assert [name for name, spec in plan.inputs.items() if not spec.description] == []
     assert [name for name, spec in plan.inputs.items() if spec.type == "any"] == []
-    assert gives(plan)
+    assert result_output(plan)
     asks = any(getattr(node.do, "step", "") in ("Prompt", "UserPrompt") for node in plan.body.nodes)
     assert not asks or "interactive" in plan.tags
 
@@ -106,7 +106,7 @@ def test_a_workflow_is_in_the_table_of_the_library_with_its_inputs_and_outputs(
     optional = [name for name, spec in plan.inputs.items() if not spec.required]
     assert re.findall(r"\*\*`(\w+)`\*\*", inputs) == required
     assert re.findall(r"(?<!\*)`(\w+)`", inputs) == optional
-    assert re.findall(r"`(\w+)`", outputs) == gives(plan)
+    assert re.findall(r"`(\w+)`", outputs) == result_output(plan)
 
 
 def test_the_table_has_nothing_that_is_not_in_the_library() -> None:

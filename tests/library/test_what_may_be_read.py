@@ -29,7 +29,7 @@ def settings_of(place: Path, **more: str) -> Settings:
     return load_settings(environ, workspace=place / "project")
 
 
-def said_of(settings: Settings, text: str) -> str:
+def step_view_of(settings: Settings, text: str) -> str:
     """Everything that validating a text says."""
     return "\n".join(str(it) for it in Service.open(settings).validate(text) if not it.warning)
 
@@ -51,11 +51,11 @@ def test_an_import_of_a_file_that_no_step_may_read_is_refused_without_a_line_of_
     place: Path, name: str, more: dict[str, str]
 ) -> None:
     (place / "project" / ".workflows" / "link").symlink_to(place / "outside" / "shadow")
-    said = said_of(settings_of(place, **more), IMPORTS.format(name.format(p=place)))
+    said = step_view_of(settings_of(place, **more), IMPORTS.format(name.format(p=place)))
     assert "may not be imported" in said or "there is no file" in said
     assert "do-not-show" not in said
     assert "PATH=" not in said
-    missing = said_of(settings_of(place, **more), IMPORTS.format(f"{place}/outside/nothing"))
+    missing = step_view_of(settings_of(place, **more), IMPORTS.format(f"{place}/outside/nothing"))
     assert "may not be imported" in missing, "whether there is a file is not told either"
 
 
@@ -66,9 +66,9 @@ def test_what_may_be_read_is_imported_and_no_more_where_reading_is_denied(place:
     allowed = {"ALLOWED_PATHS": str(place / "allowed")}
     denied = {**allowed, "DENIED_CAPABILITIES": "read_files"}
     for folder in ("project/.workflows", "project/flows", "user/.workflows", "allowed"):
-        said = said_of(settings_of(place, **allowed), IMPORTS.format(place / folder / "good.yaml"))
+        said = step_view_of(settings_of(place, **allowed), IMPORTS.format(place / folder / "good.yaml"))
         assert said == "", folder
-        said = said_of(settings_of(place, **denied), IMPORTS.format(place / folder / "good.yaml"))
+        said = step_view_of(settings_of(place, **denied), IMPORTS.format(place / folder / "good.yaml"))
         assert ("may not be imported" in said) == (not folder.endswith(".workflows")), folder
 
 

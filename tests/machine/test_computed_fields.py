@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from support.reactive import documents, run, survives
 from support.reactive_state import State, field
 from workflows_mcp.expressions.language import MISSING
-from workflows_mcp.machine.program import MisplacedError
+from workflows_mcp.machine.program import EvaluationError
 from workflows_mcp.plan.model import Computed
 from workflows_mcp.values import Value
 
@@ -228,8 +228,8 @@ def test_what_was_kept_is_what_would_be_computed_anew(
 # Errors
 
 
-def stopped(state: State, name: str) -> MisplacedError:
-    with pytest.raises(MisplacedError) as caught:
+def stopped(state: State, name: str) -> EvaluationError:
+    with pytest.raises(EvaluationError) as caught:
         state[name]
     return caught.value
 
@@ -274,7 +274,7 @@ def test_a_field_that_is_absent_is_undefined_for_others_and_hides_nothing() -> N
 def test_a_field_that_propagates_its_error_keeps_the_change_from_being_made() -> None:
     state = State({"strict": field("raw.n", "input.toFixed(1)", on_error="propagate")}, {"n": 1, "m": 1})
     assert state["strict"] == "1.0"
-    with pytest.raises(MisplacedError, match="the computed field 'strict' cannot be computed") as caught:
+    with pytest.raises(EvaluationError, match="the computed field 'strict' cannot be computed") as caught:
         state.home.change([(("raw", "m"), "set", 2), (("raw", "n"), "set", "text")])
     assert caught.value.path == ("state_schema", "computed", "strict", "transform")
     assert caught.value.workflow == "main"
@@ -312,7 +312,7 @@ def test_what_is_not_valid_is_an_error(on_error: str, expected: Value) -> None:
     state = State({"ratio": spec}, {"a": 1, "b": 4})
     assert state["ratio"] == 0.25
     if on_error == "propagate":
-        with pytest.raises(MisplacedError, match="'ratio'"):
+        with pytest.raises(EvaluationError, match="'ratio'"):
             state.set("b", "x")
         return
     state.set("b", "x")

@@ -204,8 +204,8 @@ def test_tasks_that_failed_while_nobody_waited_are_the_failure_of_the_workflow_a
     assert sorted(story.raw["seen"]) == ["bad", "good"]
     story = survives(again, crashing({"bad": 9}), seed=order)
     assert (story.state.status, [at for at, _ in story.asked]) == ("failed", asked * 3)
-    cleaned = documents(LOOSE % 'on_failure: [{id: clean, type: Ask, prompt: "{{ error.message }}"}]')
-    story = survives(cleaned, crashing({"bad": 9}), seed=order)
+    redacted = documents(LOOSE % 'on_failure: [{id: clean, type: Ask, prompt: "{{ error.message }}"}]')
+    story = survives(redacted, crashing({"bad": 9}), seed=order)
     assert (story.state.status, [at for at, _ in story.asked]) == ("failed", [*asked, "clean"])
     assert "bad crashed" in story.asked[-1][1]["prompt"]
     assert story.state.frames == {}

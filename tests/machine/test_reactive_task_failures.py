@@ -126,9 +126,9 @@ def said(commands: list[Command]) -> list[Value]:
 def test_a_task_that_times_out_cleans_up_before_the_workflow_hears_of_it(order: int | None) -> None:
     story = survives(documents(ENDED % (AT_ONCE + "continue", "")), seed=order)
     assert story.state.status == "completed"
-    cleaned = [f"{name} timeout timed out after 0.5 s undefined" for name in "abc"]
-    assert sorted(story.raw["log"]) == cleaned
-    assert sorted(story.said[0].split(",")) == cleaned
+    redacted = [f"{name} timeout timed out after 0.5 s undefined" for name in "abc"]
+    assert sorted(story.raw["log"]) == redacted
+    assert sorted(story.said[0].split(",")) == redacted
     assert {(it["status"], it["type"]) for it in story.raw["out"]} == {("failed", "timeout")}
 
 

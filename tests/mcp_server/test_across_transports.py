@@ -16,7 +16,7 @@ import uvicorn
 from mcp import Client
 
 from support.in_memory import ERAS, Desk, called
-from support.subscriptions import Heard, subscribed
+from support.subscriptions import LastSeen, subscribed
 from workflows_mcp.mcp_server.server import build_server
 
 pytestmark = [
@@ -76,13 +76,13 @@ def desk(tmp_path: Path) -> Desk:
     return desk
 
 
-async def notified(one: Client, other: Client, mode: str, heard: Heard) -> None:
+async def notified(one: Client, other: Client, mode: str, last_seen: LastSeen) -> None:
     """`one` hears of what `other` does, and reads it."""
     run_id = (await called(other, "start_workflow", workflow="asks"))["workflow_id"]
     uri = f"run://{run_id}"
     async with subscribed(one, mode, uri):
         await called(other, "submit_result", workflow_id=run_id, result="yes")
-        assert await heard.uris.get() == uri
+        assert await last_seen.uris.get() == uri
         [content] = (await one.read_resource(uri)).contents
         assert json.loads(str(getattr(content, "text", "")))["action"]["step_id"] == "two"
 
@@ -90,25 +90,25 @@ async def notified(one: Client, other: Client, mode: str, heard: Heard) -> None:
 @pytest.mark.parametrize("mode", ERAS)
 def test_one_process_hears_over_its_pipes_of_a_run_in_another(place: Any, mode: str) -> None:
     place.define("asks", ASKS)
-    heard = Heard()
+    last_seen = LastSeen()
 
     async def session() -> None:
         async with (
-            Client(place.parameters, mode=mode, message_handler=heard) as one,
+            Client(place.parameters, mode=mode, message_handler=last_seen) as one,
             Client(place.parameters) as other,
         ):
-            await notified(one, other, mode, heard)
+            await notified(one, other, mode, last_seen)
 
     asyncio.run(asyncio.wait_for(session(), 60))
 
 
 @pytest.mark.parametrize("mode", ERAS)
 def test_one_client_hears_over_http_of_what_another_does(desk: Desk, mode: str) -> None:
-    heard = Heard()
+    last_seen = LastSeen()
 
     async def work(address: str) -> None:
-        async with Client(address, mode=mode, message_handler=heard) as one, Client(address) as other:
-            await notified(one, other, mode, heard)
+        async with Client(address, mode=mode, message_handler=last_seen) as one, Client(address) as other:
+            await notified(one, other, mode, last_seen)
 
     with_http(desk, work)
 

@@ -109,7 +109,7 @@ def test_the_service_is_opened_also_when_nobody_says_anything(
     monkeypatch.setattr(lazy, "_WITHOUT_A_MESSAGE", 0.0)
 
     async def silence() -> None:
-        waiting = lazy.LateService(load_settings({"WORKFLOWS_HOME": str(place.home)}))
+        waiting = lazy.LazyService(load_settings({"WORKFLOWS_HOME": str(place.home)}))
         waiting.open_in()
         while not opening.times:
             await asyncio.sleep(0)

@@ -13,7 +13,7 @@ from mcp.shared.exceptions import MCPError
 from mcp.types import INVALID_PARAMS
 
 from support.in_memory import ERAS, Desk, called
-from support.subscriptions import Heard, subscribed
+from support.subscriptions import LastSeen, subscribed
 from workflows_mcp.mcp_server.notices import Notices
 from workflows_mcp.runs import inspection
 from workflows_mcp.runs.service import Service
@@ -41,7 +41,7 @@ def desk(tmp_path: Path) -> Desk:
 
 @pytest.mark.parametrize("mode", ERAS)
 def test_a_subscriber_hears_of_every_part_that_it_has_subscribed_to(desk: Desk, mode: str) -> None:
-    heard = Heard()
+    last_seen = LastSeen()
 
     async def work(client: Client) -> None:
         run_id = (await called(client, "start_workflow", workflow="asks"))["workflow_id"]
@@ -50,24 +50,24 @@ def test_a_subscriber_hears_of_every_part_that_it_has_subscribed_to(desk: Desk, 
         async with subscribed(client, mode, *uris):
             await called(client, "submit_result", workflow_id=other, result="no")
             await called(client, "submit_result", workflow_id=run_id, result="yes")
-            assert {await heard.uris.get(), await heard.uris.get()} == set(uris)
+            assert {await last_seen.uris.get(), await last_seen.uris.get()} == set(uris)
 
-    desk.serve(work, mode=mode, message_handler=heard)
+    desk.serve(work, mode=mode, message_handler=last_seen)
 
 
 @pytest.mark.parametrize("mode", ERAS)
 def test_a_subscriber_hears_of_a_run_that_another_process_drives(desk: Desk, mode: str) -> None:
     """Another engine over the same store is another process to this one."""
-    heard = Heard()
+    last_seen = LastSeen()
 
     async def work(client: Client) -> None:
         async with Service.open(desk.settings(), adopt=False) as other:
             run_id = (await other.start(workflow="asks"))["workflow_id"]
             async with subscribed(client, mode, f"run://{run_id}"):
                 await other.submit(run_id, "yes")
-                assert await heard.uris.get() == f"run://{run_id}"
+                assert await last_seen.uris.get() == f"run://{run_id}"
 
-    desk.serve(work, mode=mode, message_handler=heard)
+    desk.serve(work, mode=mode, message_handler=last_seen)
 
 
 @pytest.mark.parametrize("mode", ERAS)
@@ -75,21 +75,21 @@ def test_a_subscriber_hears_that_a_definition_was_rewritten_or_is_gone(
     desk: Desk, mode: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(inspection, "_LOOK_AT_FILES_SECONDS", 0.01)
-    heard = Heard()
+    last_seen = LastSeen()
 
     async def work(client: Client) -> None:
         uris = ("workflow://asks", "workflow://asks/graph")
         async with subscribed(client, mode, *uris):
             desk.define("other", ASKS.replace("asks", "other"))
             path = desk.define("asks", ASKS.replace("first?", "first of all?"))
-            assert {await heard.uris.get(), await heard.uris.get()} == set(uris)
+            assert {await last_seen.uris.get(), await last_seen.uris.get()} == set(uris)
             read = await client.read_resource("workflow://asks")
             assert "first of all?" in str(read.contents[0])
             path.unlink()
-            assert {await heard.uris.get(), await heard.uris.get()} == set(uris)
-            assert heard.uris.empty()
+            assert {await last_seen.uris.get(), await last_seen.uris.get()} == set(uris)
+            assert last_seen.uris.empty()
 
-    desk.serve(work, mode=mode, message_handler=heard)
+    desk.serve(work, mode=mode, message_handler=last_seen)
 
 
 @pytest.mark.parametrize("mode", ERAS)
@@ -222,7 +222,7 @@ def test_subscriptions_end_with_the_session(desk: Desk) -> None:
 
 
 def test_an_old_client_that_asks_for_a_level_is_sent_the_log_from_there_on(desk: Desk) -> None:
-    heard = Heard()
+    last_seen = LastSeen()
 
     async def work(client: Client) -> None:
         await client.set_logging_level("warning")
@@ -230,12 +230,12 @@ def test_an_old_client_that_asks_for_a_level_is_sent_the_log_from_there_on(desk:
         logger.setLevel(logging.INFO)
         logger.info("too little")
         await asyncio.to_thread(logger.error, "the %s is full", "disk")
-        while not heard.logged:
+        while not last_seen.logged:
             await asyncio.sleep(0)
-        [said] = heard.logged
+        [said] = last_seen.logged
         assert (said.level, said.data, said.logger) == ("error", "the disk is full", "workflows_mcp.anything")
 
-    desk.serve(work, mode="legacy", message_handler=heard)
+    desk.serve(work, mode="legacy", message_handler=last_seen)
 
 
 def test_the_log_that_a_client_is_sent_has_no_secrets(desk: Desk, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -243,15 +243,15 @@ def test_the_log_that_a_client_is_sent_has_no_secrets(desk: Desk, monkeypatch: p
     desk.define(
         "uses", "name: uses\nblocks: [{id: a, type: Shell, inputs: {command: 'echo ${secrets.TOKEN}'}}]\n"
     )
-    heard = Heard()
+    last_seen = LastSeen()
 
     async def work(client: Client) -> None:
         await client.set_logging_level("error")
         await called(client, "start_workflow", workflow="uses")
         logging.getLogger("workflows_mcp.anything").error("it said hunter2hunter2")
-        while not heard.logged:
+        while not last_seen.logged:
             await asyncio.sleep(0)
-        assert heard.logged[0].data.startswith("it said ")
-        assert "hunter2" not in heard.logged[0].data
+        assert last_seen.logged[0].data.startswith("it said ")
+        assert "hunter2" not in last_seen.logged[0].data
 
-    desk.serve(work, mode="legacy", message_handler=heard)
+    desk.serve(work, mode="legacy", message_handler=last_seen)

@@ -34,11 +34,11 @@ async def open_gate(place: Any) -> None:
 def test_whoever_waits_is_told_how_far_the_run_is(place: Any, mode: str, toolset: str, tool: str) -> None:
     place.define("gated", GATED)
     (place.workspace / "workflows.toml").write_text(f'toolsets = ["{toolset}"]\n')
-    heard: list[tuple[float, float | None, str | None]] = []
+    last_seen: list[tuple[float, float | None, str | None]] = []
 
     async def work(agent: Any) -> None:
         async def tell(progress: float, total: float | None, message: str | None) -> None:
-            heard.append((progress, total, message))
+            last_seen.append((progress, total, message))
             if progress >= 1:
                 await open_gate(place)
 
@@ -48,9 +48,9 @@ def test_whoever_waits_is_told_how_far_the_run_is(place: Any, mode: str, toolset
         assert result.structured_content["status"] in ("completed", "success")
 
     place.serve(work, mode=mode)
-    assert [progress for progress, _, _ in heard] == sorted({progress for progress, _, _ in heard})
-    assert all(0 <= progress < 3 and total == 3 for progress, total, _ in heard)
-    assert any(message and message.startswith("running 'gate' for") for _, _, message in heard)
+    assert [progress for progress, _, _ in last_seen] == sorted({progress for progress, _, _ in last_seen})
+    assert all(0 <= progress < 3 and total == 3 for progress, total, _ in last_seen)
+    assert any(message and message.startswith("running 'gate' for") for _, _, message in last_seen)
 
 
 @pytest.mark.parametrize("mode", ERAS)

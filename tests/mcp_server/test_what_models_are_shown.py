@@ -14,7 +14,7 @@ from mcp.shared.exceptions import MCPError
 
 from support.in_memory import ERAS, Desk, called
 from workflows_mcp.errors import WorkflowsError
-from workflows_mcp.mcp_server.tooling import ERROR_CHARS, compact, worded
+from workflows_mcp.mcp_server.tooling import ERROR_CHARS, compact, rendered
 from workflows_mcp.mcp_server.toolsets import tools_of
 from workflows_mcp.mcp_server.workflow_tools import workflow_tools
 from workflows_mcp.runs.service import Service
@@ -197,13 +197,13 @@ def test_a_definition_that_is_used_once_stands_where_it_is_used() -> None:
 
 def test_a_long_error_is_cut_between_lines_and_says_how_much_is_left() -> None:
     lines = [f"line {number} is wrong" for number in range(1000)]
-    *shown, note = worded(WorkflowsError("\n".join(lines))).split("\n")
+    *shown, note = rendered(WorkflowsError("\n".join(lines))).split("\n")
     assert shown == lines[: len(shown)]
     assert len("\n".join(shown)) <= ERROR_CHARS
     assert note == f"… (cut: {1000 - len(shown)} more lines; mend these first, and the rest is told then)"
 
 
 def test_an_error_of_one_long_line_is_cut_inside_of_it() -> None:
-    text = worded(WorkflowsError("wrong:\n" + "xy " * 3000))
+    text = rendered(WorkflowsError("wrong:\n" + "xy " * 3000))
     assert text.endswith("… (cut: 9007 characters in all)")
     assert len(text) < ERROR_CHARS + 50

@@ -48,7 +48,7 @@ def test_all_that_are_missing_are_named_with_the_ways_to_give_them() -> None:
 def test_to_ask_whether_secrets_are_there_makes_nothing_known() -> None:
     secrets = Secrets(environ={"THERE": "a-value"})
     assert secrets.missing(["TOKEN", "THERE", "KEY"]) == ["KEY", "TOKEN"]
-    assert secrets.take_out("a-value") == "a-value"
+    assert secrets.redact("a-value") == "a-value"
 
 
 @pytest.mark.parametrize("value", ["abc", "  a  ", "a⟦b-c", "\udc80abcd"])
@@ -64,7 +64,7 @@ def test_only_names_that_the_settings_allow_may_be_used_but_all_are_taken_out(fi
     assert secrets.put_in(secret_mark("OTHER")) == "other-value"
     with pytest.raises(MissingSecret, match="WORKFLOWS_SECRETS"):
         secrets.put_in(MARK)
-    assert secrets.take_out("from-the-file") == MARK
+    assert secrets.redact("from-the-file") == MARK
 
 
 def test_a_value_that_was_changed_is_used_at_once_and_the_old_one_stays_hidden(file: Path) -> None:
@@ -72,25 +72,25 @@ def test_a_value_that_was_changed_is_used_at_once_and_the_old_one_stays_hidden(f
     assert secrets.put_in(MARK) == "from-the-file"
     file.write_text("TOKEN=rotated-value\n")
     assert secrets.put_in(MARK) == "rotated-value"
-    assert secrets.take_out("from-the-file rotated-value") == f"{MARK} {MARK}"
-    assert secrets.take_out("other-value") == secret_mark("OTHER")
+    assert secrets.redact("from-the-file rotated-value") == f"{MARK} {MARK}"
+    assert secrets.redact("other-value") == secret_mark("OTHER")
 
 
 def test_all_of_the_file_and_all_own_variables_are_hidden_without_being_used(file: Path) -> None:
     secrets = Secrets(file=file, environ={"WORKFLOWS_SECRET_MINE": "my-own-value", "PLAIN": "plain-value"})
     text = "other-value my-own-value plain-value"
-    assert secrets.take_out(text) == f"{secret_mark('OTHER')} {secret_mark('MINE')} plain-value"
+    assert secrets.redact(text) == f"{secret_mark('OTHER')} {secret_mark('MINE')} plain-value"
     secrets.learn(["PLAIN", "NOT_THERE"])
-    assert "plain-value" not in secrets.take_out(text)
+    assert "plain-value" not in secrets.redact(text)
 
 
 def test_of_two_names_of_one_value_the_mark_has_the_one_that_is_used() -> None:
     environ = {"WORKFLOWS_SECRET_A": "same-value", "WORKFLOWS_SECRET_B": "same-value"}
     secrets = Secrets(environ=environ, allowed=["B"])
     secrets.learn(["A", "B"])
-    assert secrets.take_out("same-value") == secret_mark("B")
+    assert secrets.redact("same-value") == secret_mark("B")
     secrets.learn(["A"])
-    assert secrets.take_out("same-value") == secret_mark("B")
+    assert secrets.redact("same-value") == secret_mark("B")
 
 
 def test_a_file_that_cannot_be_used_stops_only_those_who_need_a_secret(
@@ -98,8 +98,8 @@ def test_a_file_that_cannot_be_used_stops_only_those_who_need_a_secret(
 ) -> None:
     file.chmod(0o644)
     secrets = Secrets(file=file, environ={"WORKFLOWS_SECRET_MINE": "my-own-value"})
-    assert secrets.take_out("text") == "text"
-    assert secrets.take_out("text") == "text"
+    assert secrets.redact("text") == "text"
+    assert secrets.redact("text") == "text"
     assert len([record for record in caplog.records if "chmod 600" in record.getMessage()]) == 1
     assert secrets.put_in(secret_mark("MINE")) == "my-own-value"
     with pytest.raises(MissingSecret, match="chmod 600"):
@@ -110,7 +110,7 @@ def test_a_line_that_a_changed_value_does_not_have_any_more_is_refused() -> None
     environ = {"TOKEN": "first line\nsecond line"}
     secrets = Secrets(environ=environ)
     secrets.learn(["TOKEN"])
-    hidden = secrets.take_out("second line")
+    hidden = secrets.redact("second line")
     assert secrets.put_in(hidden) == "second line"
     environ["TOKEN"] = "only one line"
     with pytest.raises(MissingSecret, match="has changed"):
@@ -121,7 +121,7 @@ def test_endless_nesting_is_refused() -> None:
     deep: list[object] = []
     for _ in range(5000):
         deep = [deep]
-    for take in (Secrets(environ={}).take_out, Secrets(environ={}).put_in):
+    for take in (Secrets(environ={}).redact, Secrets(environ={}).put_in):
         with pytest.raises(RequestError, match="nested") as caught:
             take(deep)
         assert caught.value.code == "unencodable"

@@ -170,7 +170,7 @@ def test_an_answer_cannot_spell_a_secret() -> None:
         ('{"a": "s3cr3t-value"}', {"a": secret_mark("TOKEN")}),
         ('{"a": "\\u27e6secret:TOKEN\\u27e7"}', {"a": "[secret:TOKEN⟧"}),
     ]:
-        taken = run.submit({"stdout": stdout, "exit_code": 0}, secrets.take_out)
+        taken = run.submit({"stdout": stdout, "exit_code": 0}, secrets.redact)
         assert taken.outputs["result"] == value
 
 

@@ -159,7 +159,7 @@ def test_in_the_reactive_dialect_method_and_params_are_tool_and_parameters(resul
     assert run.action["type"] == "mcp_call"
     assert run.action["parameters"] == {"tool": inputs["tool"], "args": inputs["parameters"]}
     assert run.submit(result).outputs == {"result": result}
-    assert CALL.gives_in("reactive") == CALL.gives == "result"
+    assert CALL.result_output_in("reactive") == CALL.result_output == "result"
     failed = run.submit({"is_error": True, "error": "no compiler"})
     assert (failed.ok, failed.message) == (False, "the tool 'check_typescript' failed: no compiler")
 

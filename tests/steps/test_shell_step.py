@@ -291,7 +291,11 @@ def test_what_was_not_kept_whole_is_not_taken_for_data(
 @pytest.mark.rows("R9")
 def test_only_the_reactive_dialect_has_formats() -> None:
     assert SHELL.told["reactive"] == {"output_format": "text"}
-    assert [SHELL.gives_in(dialect) for dialect in ("graph", "stateful", "reactive")] == ["", "", "result"]
+    assert [SHELL.result_output_in(dialect) for dialect in ("graph", "stateful", "reactive")] == [
+        "",
+        "",
+        "result",
+    ]
     assert SHELL.usually_by({}, "reactive") == "server"
     assert "output_format" not in SHELL.Inputs.model_fields
     assert "result" not in SHELL.output_defaults({})
@@ -324,10 +328,10 @@ def test_a_secret_is_taken_out_of_the_data_too(workspace: Path, tmp_path: Path) 
     config: dict[str, Value] = {"output_format": "json"}
 
     async def scenario() -> StepDone | StepFailed:
-        heard: asyncio.Future[StepDone | StepFailed] = asyncio.get_running_loop().create_future()
+        last_seen: asyncio.Future[StepDone | StepFailed] = asyncio.get_running_loop().create_future()
         command = commands.RunStep("go#1", "go", "Shell", {"command": "x"}, {"command": code}, config)
-        executor.hands("run-1", "").perform(command, heard.set_result)
-        return await heard
+        executor.runner_for("run-1", "").perform(command, last_seen.set_result)
+        return await last_seen
 
     event = asyncio.run(scenario())
     assert isinstance(event, StepDone)

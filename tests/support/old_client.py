@@ -70,7 +70,7 @@ def old_client(
     with process:
         assert process.stdin is not None
         assert process.stdout is not None
-        sent, heard = process.stdin, process.stdout
+        sent, last_seen = process.stdin, process.stdout
 
         def say(value: Any) -> None:
             sent.write(json.dumps(value) + "\n")
@@ -78,7 +78,7 @@ def old_client(
 
         def ask(method: str, **given: Any) -> dict[str, Any]:
             say([method, given])
-            line = heard.readline()
+            line = last_seen.readline()
             assert line, f"the client is gone: {method}"
             found: dict[str, Any] = json.loads(line)
             return found

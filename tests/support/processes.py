@@ -37,11 +37,11 @@ class Background:
     def says(self, words: str) -> str:
         """All that it has said, when it has said these words."""
 
-        def heard() -> str:
+        def last_seen() -> str:
             assert self.process.poll() is None or words in self.said, self.said
             return self.said if words in self.said else ""
 
-        return str(eventually(heard))
+        return str(eventually(last_seen))
 
     def told(self, number: int) -> int:
         """Its exit code, when it has been sent a signal."""

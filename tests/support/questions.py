@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from workflows_mcp.answers.actions import Clean, check_result, pending_actions
+from workflows_mcp.answers.actions import Redact, check_result, pending_actions
 from workflows_mcp.machine.events import Started
 from workflows_mcp.machine.machine import Machine
 from workflows_mcp.plan.model import Bundle, Do, Graph, InputSpec, Node, Plan
@@ -24,7 +24,7 @@ class AskedRun:
             code=tuple(name for name in inputs if name in step.code_inputs),
             defaults=step.output_defaults({}),
             may_fail=step.may_fail,
-            gives=step.gives,
+            result_output=step.result_output,
         )
         self._registry = StepRegistry(steps=[step])
         plan = Plan("asks", "graph", Graph((Node("ask", do),)), {name: InputSpec() for name in given})
@@ -36,7 +36,7 @@ class AskedRun:
         (action,) = pending_actions(self.machine, self._registry)
         return action
 
-    def submit(self, result: Any, clean: Clean | None = None) -> StepResult:
+    def submit(self, result: Any, clean: Redact | None = None) -> StepResult:
         """What the result amounts to; raises InvalidResult where it does not fit."""
         address, taken = check_result(self.machine, self._registry, None, result, clean)
         assert address == "ask"

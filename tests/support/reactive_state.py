@@ -8,7 +8,7 @@ from typing import Any
 from workflows_mcp.limits import Limits
 from workflows_mcp.machine.changes import Path
 from workflows_mcp.machine.program import program_of
-from workflows_mcp.machine.reactive_state import ComputedFields, Home, Trace
+from workflows_mcp.machine.reactive_state import ComputedFields, ReactiveState, Trace
 from workflows_mcp.machine.state import Scope
 from workflows_mcp.plan.model import ChangeOperation, Computed, Plan, Steps
 from workflows_mcp.values import Value
@@ -37,7 +37,7 @@ class State:
             known=("later",),
         )
         scope = Scope("main", dict(inputs or {}), state={"raw": dict(raw), "state": {}})
-        self.home = Home(scope, program_of(plan), limits or Limits())
+        self.home = ReactiveState(scope, program_of(plan), limits or Limits())
         self.home.fields.trace = self._note
         self.traces: list[Trace] = []
 

@@ -142,7 +142,7 @@ async def tasks(world: Somewhere, engine: TemporalEngine) -> str:
     run_id = await engine.start(bundle_of(main), {})
     for number in (1, 0, 2):
         await until(engine, run_id, lambda state, at=f"each/{number}/read": at in state.frames)  # type: ignore[misc]
-        await engine.hear(run_id, f"{run_id}.each.{number}", 5.0)
+        await engine.heartbeat(run_id, f"{run_id}.each.{number}", 5.0)
         await answered(engine, run_id, f"each/{number}/read", f"it {number}")
     await answered(engine, run_id, "review", "yes")
     await until(engine, run_id, ended)

@@ -55,20 +55,20 @@ def texts(messages: list[dict[str, Any]]) -> str:
 def scripted_model(
     turns: Sequence[Turn], api: ModelApi = MESSAGES
 ) -> Iterator[tuple[str, list[dict[str, Any]]]]:
-    heard: list[dict[str, Any]] = []
+    last_seen: list[dict[str, Any]] = []
 
     class Endpoint(BaseHTTPRequestHandler):
         def do_POST(self) -> None:
             request = json.loads(self.rfile.read(int(self.headers["content-length"])))
             if not api.wants_a_turn(self.path, request):
-                self._send(*api.answer(request, "ok", len(heard)))
+                self._send(*api.answer(request, "ok", len(last_seen)))
                 return
-            heard.append(api.read(request))
+            last_seen.append(api.read(request))
             try:
-                said = turns[min(len(heard), len(turns)) - 1](heard[-1]["messages"])
+                said = turns[min(len(last_seen), len(turns)) - 1](last_seen[-1]["messages"])
             except Exception as error:  # the agent would ask again and again
                 said = f"the test does not know what to say: {error!r}"
-            self._send(*api.answer(request, said, len(heard)))
+            self._send(*api.answer(request, said, len(last_seen)))
 
         def do_GET(self) -> None:
             self._send("application/json", "{}")
@@ -91,7 +91,7 @@ def scripted_model(
     thread = threading.Thread(target=server.serve_forever, daemon=True)
     thread.start()
     try:
-        yield f"http://127.0.0.1:{server.server_address[1]}", heard
+        yield f"http://127.0.0.1:{server.server_address[1]}", last_seen
     finally:
         server.shutdown()
         server.server_close()

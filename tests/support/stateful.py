@@ -21,7 +21,7 @@ from workflows_mcp.plan.model import (
 
 def ask(name: str, prompt: str = "go on?", **parts: Any) -> Node:
     """A question to the agent; its answer goes to the state under its name."""
-    do = Do("Ask", {"prompt": prompt}, by="agent", defaults={"response": ""}, gives="response")
+    do = Do("Ask", {"prompt": prompt}, by="agent", defaults={"response": ""}, result_output="response")
     return Node(name, do, output_to=name, **parts)
 
 

@@ -11,7 +11,7 @@ from mcp import Client
 from mcp.types import LoggingMessageNotification, ResourceUpdatedNotification
 
 
-class Heard:
+class LastSeen:
     """What a client was told without having asked."""
 
     def __init__(self) -> None:

@@ -101,14 +101,14 @@ class EngineInVirtualTime(TemporalEngine):
                 await asyncio.sleep(_TURN_SECONDS)
 
     async def _is_settled(self) -> bool:
-        states = [(await self._looks.now(run_id, again=True)).machine.state for run_id in self._runs]
+        states = [(await self._cache.now(run_id, again=True)).machine.state for run_id in self._runs]
         frames = [frame for state in states if state.status == "running" for frame in state.frames.values()]
         if any(frame.stopping or frame.kind == "plan" for frame in frames):
             return False
         return sum(frame.kind == "step" for frame in frames) == self._gate.waiting
 
     async def next_due(self) -> float | None:
-        dues = [await self._looks.asked(run_id, "dues", list[float]) for run_id in self._runs]
+        dues = [await self._cache.asked(run_id, "dues", list[float]) for run_id in self._runs]
         return min((due for of_run in dues for due in of_run), default=None)
 
     async def move(self, time: float) -> None:

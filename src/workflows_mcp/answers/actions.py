@@ -14,11 +14,11 @@ from typing import Any
 
 from pydantic import ValidationError
 
-from workflows_mcp.answers.elicitation_log import for_the_agent
+from workflows_mcp.answers.elicitation_log import instructions_after_forms
 from workflows_mcp.answers.results import example, fits, violations
-from workflows_mcp.answers.run_view import Situation, situation_of
+from workflows_mcp.answers.run_view import RunView, run_view_of
 from workflows_mcp.answers.targets import (
-    Part,
+    Target,
     Visited,
     asking_of,
     block_at,
@@ -150,16 +150,14 @@ Input: {input}
 </workflow-server-rules>"""
 
 
-def delegated_action(
-    situation: Situation, delegation: Delegation, *, brief: bool = False
-) -> dict[str, Value]:
+def delegated_action(view: RunView, delegation: Delegation, *, brief: bool = False) -> dict[str, Value]:
     """`brief`: without the prompt, where the agent has had it with earlier tasks of the step."""
-    block = block_at(situation.machine, delegation.address)
+    block = block_at(view.machine, delegation.address)
     assert block is not None
     each, do = block.node.for_each, block.node.do
     assert each is not None
     task = task_title(do)
-    count = count_tasks(situation.machine.state, delegation.address)
+    count = count_tasks(view.machine.state, delegation.address)
     one_by_one = each.max_parallel == 1
     parameters: dict[str, Value] = {"task": task}
     if each.agent != GENERAL or not brief:
@@ -168,11 +166,11 @@ def delegated_action(
         parameters["max_parallel"] = each.max_parallel
     if count.to_come and not one_by_one:
         parameters["to_come"] = count.to_come
-    parameters["tasks"] = _tasks(situation, delegation, block, brief)
+    parameters["tasks"] = _tasks(view, delegation, block, brief)
     begun = count.done + count.failed > 0 or any(it.standing == "at work" for it in delegation.tasks)
     known = brief and begun and not any(it.standing == "silent" or it.again for it in delegation.tasks)
     action: dict[str, Value] = {
-        "step_id": situation.part.step_id(delegation.address),
+        "step_id": view.part.step_id(delegation.address),
         "type": "foreach" if one_by_one else "parallel_tasks",
         "instructions": _ONCE_MORE if known else _instructions(each, delegation),
         "parameters": parameters,
@@ -223,7 +221,7 @@ def _instructions(each: ForEach, delegation: Delegation) -> str:
     )
 
 
-def _tasks(situation: Situation, delegation: Delegation, block: Visited, brief: bool) -> list[Value]:
+def _tasks(view: RunView, delegation: Delegation, block: Visited, brief: bool) -> list[Value]:
     """Those that may be worked at now."""
     scope = block.record.scope
     assert scope is not None
@@ -236,14 +234,14 @@ def _tasks(situation: Situation, delegation: Delegation, block: Visited, brief: 
         record = scope.records[name]
         given = record.inputs
         context = items[name] if items is not None else given.get("inputs") or given or name
-        task_id: Value = task_name(situation, task)
+        task_id: Value = task_name(view, task)
         if record.scope is not None and "context" in record.scope.variables:  # a task that has a name
             context, task_id = context_of(record.scope.variables), keys[name]
         said: dict[str, Value] = {"workflow_id": task.part.id, "context": context}
         if not brief or not task.part.id.endswith(f".{task_id}"):
             said = {"task_id": task_id, **said}
         if not brief or task.standing != "to start":
-            said["status"] = standing(task, situation.now)
+            said["status"] = standing(task, view.now)
         if task.last_contact is not None:
             said |= {"started_at": iso(task.since), "last_contact": iso(task.last_contact)}
         listed.append(said)
@@ -326,7 +324,7 @@ _SHORTER = "That answer is too long to be kept. Please give a shorter one."
 
 _FAILURE_KEYS = frozenset({"is_error", "isError", "error", "message"})
 
-Clean = Callable[[Value], Value]
+Redact = Callable[[Value], Value]
 
 """Makes a value from outside fit to be kept; see `policy.secrets`."""
 
@@ -340,30 +338,30 @@ def pending_actions(machine: Machine, registry: StepRegistry) -> list[dict[str, 
 
 
 def actions_of(
-    situation: Situation, registry: StepRegistry, *, at_work: bool = False, brief: bool = False
+    view: RunView, registry: StepRegistry, *, at_work: bool = False, brief: bool = False
 ) -> list[dict[str, Value]]:
     """What its agent is to do now, the oldest first; with `at_work`, also the tasks at which its sub-agents
     are at work; `brief`: without schemas of results that the instructions describe."""
-    machine, part = situation.machine, situation.part
+    machine, part = view.machine, view.part
     found: list[tuple[float, dict[str, Value]]] = []
     if machine.state.parked is not None:
         return []
     doomed = failed_for_good(machine)
-    for address, frame in situation.duties.questions:
+    for address, frame in view.pending.questions:
         name = question_id(machine.state, part, address)
         action = _as_action(name, _asked(machine, registry, address).question, brief)
         asked = question_id(machine.state, whole_run(part.run_id), address)
-        action["instructions"] = for_the_agent(
-            situation.heard, asked, str(action["instructions"]), decided=_DECIDED
+        action["instructions"] = instructions_after_forms(
+            view.last_seen, asked, str(action["instructions"]), decided=_DECIDED
         )
         if doomed:
             action["instructions"] += (
                 f" Note: block {doomed} has failed, so that the run will fail in any case."
             )
         found.append((frame.since, _of_task(machine, part, address) | action))
-    for delegation in situation.duties.delegations:
+    for delegation in view.pending.delegations:
         if at_work or delegation.needs_somebody:
-            handed = delegated_action(situation, delegation, brief=brief and not at_work)
+            handed = delegated_action(view, delegation, brief=brief and not at_work)
             found.append((delegation.frame.since, handed))
     return [action for _, action in sorted(found, key=lambda item: item[0])]
 
@@ -373,8 +371,8 @@ def check_result(
     registry: StepRegistry,
     step_id: str | None,
     result: Any,
-    clean: Clean | None = None,
-    part: Part | None = None,
+    clean: Redact | None = None,
+    part: Target | None = None,
     now: float | None = None,
 ) -> tuple[str, StepResult]:
     """The address of the step that `result` answers, and what the result amounts to.
@@ -446,8 +444,8 @@ def already_answered(
     registry: StepRegistry,
     step_id: str | None,
     result: Any,
-    clean: Clean | None = None,
-    part: Part | None = None,
+    clean: Redact | None = None,
+    part: Target | None = None,
 ) -> bool:
     """Whether this very answer was taken before: then submitting it again is harmless.
 
@@ -469,7 +467,7 @@ def already_answered(
 # Which question
 
 
-def question_meant(machine: Machine, part: Part, step_id: str | None, now: float) -> str:
+def question_meant(machine: Machine, part: Target, step_id: str | None, now: float) -> str:
     """The address of the open question that is meant; raises NotExpected where there is none."""
     open_questions = {address for address, _ in under_way(machine, "agent") if part.covers(address)}
     if step_id is not None:
@@ -477,10 +475,10 @@ def question_meant(machine: Machine, part: Part, step_id: str | None, now: float
         for address in part.meant(step_id):
             if address in open_questions and asking_of(machine.state, address) == said:
                 return address
-    situation = situation_of(machine, part=part, now=now)
-    pending = [address for address, _ in situation.duties.questions]
+    view = run_view_of(machine, part=part, now=now)
+    pending = [address for address, _ in view.pending.questions]
     if not pending:
-        raise _nothing_asked(situation, step_id)
+        raise _nothing_asked(view, step_id)
     names = ", ".join(repr(question_id(machine.state, part, address)) for address in pending)
     if step_id is None:
         if len(pending) == 1:
@@ -490,31 +488,31 @@ def question_meant(machine: Machine, part: Part, step_id: str | None, now: float
             hint=f"pending now: {names}",
         )
     known = [question_id(machine.state, part, address) for address in pending]
-    message = f"'{step_id}' does not wait for an answer: {_standing(situation, step_id, known)}"
+    message = f"'{step_id}' does not wait for an answer: {_standing(view, step_id, known)}"
     raise NotExpected(message, hint=f"pending now: {names}")
 
 
-def _nothing_asked(situation: Situation, step_id: str | None) -> NotExpected:
-    what = f"the {'run' if situation.task is None else 'task'} {situation.part.id}"
-    status = f"get_workflow_status(workflow_id='{situation.part.id}'"
-    if situation.has_ended:
-        message = f"{what} has ended: it is {situation.status}"
-        if by := situation.machine.state.superseded_by:
+def _nothing_asked(view: RunView, step_id: str | None) -> NotExpected:
+    what = f"the {'run' if view.task is None else 'task'} {view.part.id}"
+    status = f"get_workflow_status(workflow_id='{view.part.id}'"
+    if view.has_ended:
+        message = f"{what} has ended: it is {view.status}"
+        if by := view.machine.state.superseded_by:
             return NotExpected(f"{message}, superseded by {by}", hint=f"continue with workflow_id='{by}'")
         return NotExpected(message, hint=f"read how it went with {status})")
-    if situation.duties.delegations:
-        names = ", ".join(repr(situation.part.step_id(it.address)) for it in situation.duties.delegations)
+    if view.pending.delegations:
+        names = ", ".join(repr(view.part.step_id(it.address)) for it in view.pending.delegations)
         return NotExpected(
             f"{what} takes no result for {names}: the sub-agents of its tasks submit theirs, each for its "
             "own task, and it goes on by itself when all tasks are done",
             hint="whoever carries out a task submits with the workflow_id of that task, as its prompt says; "
             f"see how the tasks stand with {status})",
         )
-    meant = situation.part.meant(step_id) if step_id is not None else None
-    for address, frame in situation.under_way("wait"):
+    meant = view.part.meant(step_id) if step_id is not None else None
+    for address, frame in view.under_way("wait"):
         if meant is None or address in meant:
-            name = situation.part.step_id(address)
-            message = f"'{name}' takes no result: {_waits(frame, situation.now)}"
+            name = view.part.step_id(address)
+            message = f"'{name}' takes no result: {_waits(frame, view.now)}"
             return NotExpected(message, hint=f"wait with {status}, wait_seconds=30)")
     message = f"{what} asks nothing of you now: it is still working"
     return NotExpected(message, hint=f"wait for it with {status}, wait_seconds=30)")
@@ -524,8 +522,8 @@ def _waits(frame: Frame, now: float) -> str:
     return f"the server itself waits {until(frame, now)}, and then goes on by itself"
 
 
-def _standing(situation: Situation, step_id: str, pending: list[str]) -> str:
-    machine, part = situation.machine, situation.part
+def _standing(view: RunView, step_id: str, pending: list[str]) -> str:
+    machine, part = view.machine, view.part
     visited = _step_meant(machine, part, step_id)
     if visited is None:
         close = nearest(step_id, pending)
@@ -533,7 +531,7 @@ def _standing(situation: Situation, step_id: str, pending: list[str]) -> str:
         return f"the {what} has no such step" + (f"; did you mean '{close}'?" if close else "")
     frame = machine.state.frames.get(visited.address)
     if frame is not None and frame.kind == "wait":
-        return _waits(frame, situation.now)
+        return _waits(frame, view.now)
     if frame is not None and frame.kind == "agent":
         return f"it is asked again, as '{question_id(machine.state, part, visited.address)}'"
     if _was_answered(visited.node, visited.record):
@@ -543,7 +541,7 @@ def _standing(situation: Situation, step_id: str, pending: list[str]) -> str:
     return f"it is {visited.record.status}"
 
 
-def _step_meant(machine: Machine, part: Part, step_id: str) -> Visited | None:
+def _step_meant(machine: Machine, part: Target, step_id: str) -> Visited | None:
     for address in part.meant(step_id):
         visited = block_at(machine, address)
         if visited is not None:
@@ -551,9 +549,9 @@ def _step_meant(machine: Machine, part: Part, step_id: str) -> Visited | None:
     return None
 
 
-def _last_answered(machine: Machine, part: Part) -> Visited | None:
+def _last_answered(machine: Machine, part: Target) -> Visited | None:
     """The step that the agent of the part answered last, where nothing is asked of it now."""
-    if situation_of(machine, part=part, now=machine.state.changed_at).duties.questions:
+    if run_view_of(machine, part=part, now=machine.state.changed_at).pending.questions:
         return None
     inside = [it for it in blocks_of(machine) if it.address != part.address and part.covers(it.address)]
     others = {it.address for it in inside if it.node.for_each is not None and it.node.for_each.agent}
@@ -655,7 +653,7 @@ def _as_action(address: str, question: Question, brief: bool = False) -> dict[st
     return action if brief and question.says_result else {**action, "result_schema": question.result_schema}
 
 
-def _of_task(machine: Machine, part: Part, address: str) -> dict[str, Value]:
+def _of_task(machine: Machine, part: Target, address: str) -> dict[str, Value]:
     """Which task of the part a question belongs to, where nobody else drives that task."""
     names = address.split("/")
     for end in reversed(range(2, len(names))):

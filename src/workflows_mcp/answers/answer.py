@@ -16,9 +16,9 @@ from typing import Any, Literal
 
 from workflows_mcp.answers.actions import actions_of
 from workflows_mcp.answers.previews import Cut, Reader, cut, reader, shortened, within
-from workflows_mcp.answers.run_view import Situation, situation_of
+from workflows_mcp.answers.run_view import RunView, run_view_of
 from workflows_mcp.answers.state import run_state
-from workflows_mcp.answers.targets import Part, block_at, whole_run
+from workflows_mcp.answers.targets import Target, block_at, whole_run
 from workflows_mcp.answers.vocabulary import CORE, Vocabulary
 from workflows_mcp.answers.why import why
 from workflows_mcp.errors import Place
@@ -63,7 +63,7 @@ def progress_of(machine: Machine, scope: Scope, *, ended: bool, address: str = "
 def _is_done(scope: Scope, name: str) -> bool:
     """Whether a step has ended, in this round or an earlier one."""
     record = scope.records[name]
-    return (record.status in TERMINAL and not failed(record)) or scope.rounds.get(name, 1) > 1
+    return (record.status in TERMINAL and not failed(record)) or scope.visits.get(name, 1) > 1
 
 
 def _was_stopped(record: Record) -> bool:
@@ -178,18 +178,18 @@ class Redo:
 
 
 def next_call(
-    situation: Situation,
+    view: RunView,
     actions: list[dict[str, Value]],
     redo: Redo | None = None,
     words: Vocabulary = CORE,
 ) -> str:
     """The exact call that moves a run or a task on."""
-    workflow_id = situation.part.id
+    workflow_id = view.part.id
     status = f"get_workflow_status(workflow_id='{workflow_id}')"
-    if situation.has_ended:
-        return _after_the_end(situation, redo)
-    if situation.machine.state.parked is not None:
-        return f"control_workflow(workflow_id='{situation.part.run_id}', action='resume')"
+    if view.has_ended:
+        return _after_the_end(view, redo)
+    if view.machine.state.parked is not None:
+        return f"control_workflow(workflow_id='{view.part.run_id}', action='resume')"
     if not actions:
         return f"{status} waits for it"
     if actions[0]["type"] in HANDED_OUT:
@@ -198,15 +198,15 @@ def next_call(
     return f"{call}, and so for each of more_actions" if len(actions) > 1 else call
 
 
-def _after_the_end(situation: Situation, redo: Redo | None) -> str:
-    if situation.task is not None:
-        return NOTHING_LEFT + (" and the error" * (situation.status == "failed"))
-    run_id = situation.part.id
+def _after_the_end(view: RunView, redo: Redo | None) -> str:
+    if view.task is not None:
+        return NOTHING_LEFT + (" and the error" * (view.status == "failed"))
+    run_id = view.part.id
     control = f"control_workflow(workflow_id='{run_id}', action="
-    if situation.status == "completed":
+    if view.status == "completed":
         details = f"get_workflow_state(workflow_id='{run_id}') has the details"
         return f"nothing; {details}; {control}'fork', step_id=…) redoes a step"
-    if situation.status == "cancelled":
+    if view.status == "cancelled":
         return f"{control}'retry') continues where it was cancelled"
     ways = [f"{control}'retry') re-runs only what failed"] if redo is None or redo.can_retry else []
     if redo is not None and redo.steps:
@@ -215,12 +215,12 @@ def _after_the_end(situation: Situation, redo: Redo | None) -> str:
     return "; ".join(ways) or "fix the workflow or its inputs, and start it again"
 
 
-def steps_that_follow(situation: Situation) -> str:
+def steps_that_follow(view: RunView) -> str:
     """Those behind what is under way, with what decides whether they are reached; empty where none are."""
-    scope = situation.scope
-    if scope is None or situation.has_ended:
+    scope = view.scope
+    if scope is None or view.has_ended:
         return ""
-    body = situation.machine.plan_named(scope.workflow).body
+    body = view.machine.plan_named(scope.workflow).body
     found = _in_graph(body, scope) if isinstance(body, Graph) else _in_sequence(body, scope)
     more = len(found) - _NAMED
     return ", ".join(found[:_NAMED]) + (f" and {more} more" if more > 0 else "")
@@ -296,12 +296,12 @@ def run_answer(
     place: FindPlace,
     now: float | None = None,
 ) -> dict[str, Any]:
-    situation = situation_of(machine, now=time.time() if now is None else now, limits=limits)
-    return answer_about(situation, registry, limits, place=place)
+    view = run_view_of(machine, now=time.time() if now is None else now, limits=limits)
+    return answer_about(view, registry, limits, place=place)
 
 
 def answer_about(
-    situation: Situation,
+    view: RunView,
     registry: StepRegistry,
     limits: Limits,
     *,
@@ -314,12 +314,10 @@ def answer_about(
 ) -> dict[str, Any]:
     """`at_work`: also the action of tasks at which sub-agents are at work, for an agent that has lost it.
     `with_result`: what came of it, if it has ended; not for the agent of a task, which has it."""
-    actions = actions_of(situation, registry, at_work=at_work, brief=detail != "all")
+    actions = actions_of(view, registry, at_work=at_work, brief=detail != "all")
     if with_result is None:
-        with_result = situation.task is None or detail == "all"
-    return within(
-        limits, lambda how: _answer(situation, actions, how, place, detail, with_result, redo, words)
-    )
+        with_result = view.task is None or detail == "all"
+    return within(limits, lambda how: _answer(view, actions, how, place, detail, with_result, redo, words))
 
 
 def over_answer(workflow_id: str, message: str) -> dict[str, Any]:
@@ -328,7 +326,7 @@ def over_answer(workflow_id: str, message: str) -> dict[str, Any]:
 
 
 def _answer(
-    situation: Situation,
+    view: RunView,
     actions: list[dict[str, Value]],
     how: Cut,
     place: FindPlace,
@@ -337,12 +335,12 @@ def _answer(
     redo: Redo | None,
     words: Vocabulary,
 ) -> dict[str, Any]:
-    read = reader(situation.part.id)
-    answer: dict[str, Any] = {"workflow_id": situation.part.id}
+    read = reader(view.part.id)
+    answer: dict[str, Any] = {"workflow_id": view.part.id}
     if detail != "step":
-        answer["workflow"] = situation.workflow
-    answer["status"] = situation.status
-    if messages := situation.messages:
+        answer["workflow"] = view.workflow
+    answer["status"] = view.status
+    if messages := view.messages:
         answer["messages"] = cut(messages, ("messages",), how, read)
     left_out = 0
     if actions:
@@ -351,67 +349,65 @@ def _answer(
         if more:
             answer["more_actions"] = more
         left_out = len(actions) - 1 - len(more)
-    scope = situation.scope
-    if scope is not None and (detail != "step" or not (actions or situation.task)):
-        answer["progress"] = progress_of(
-            situation.machine, scope, ended=situation.has_ended, address=_under_way(situation)
-        )
-    if not situation.has_ended:
+    scope = view.scope
+    if scope is not None and (detail != "step" or not (actions or view.task)):
+        answer["progress"] = progress_of(view.machine, scope, ended=view.has_ended, address=_under_way(view))
+    if not view.has_ended:
         reasons = []
         if detail == "all" or not actions:
-            reasons.append(why(situation))
-        elif detail == "status" and (beside := why(situation, brief=True)):
+            reasons.append(why(view))
+        elif detail == "status" and (beside := why(view, brief=True)):
             reasons.append(beside)
         if left_out:
             reasons.append(f"{left_out} more actions are shown when these have been answered")
         if reasons:
             answer["why"] = "; ".join(reasons)
-    elif situation.task is not None and situation.task.record.status == "skipped":
-        answer["why"] = f"skipped: {situation.task.record.message}"
-    if situation.has_ended:
+    elif view.task is not None and view.task.record.status == "skipped":
+        answer["why"] = f"skipped: {view.task.record.message}"
+    if view.has_ended:
         if with_result:
-            answer |= _given(situation, how, read, with_state=detail == "all")
+            answer |= _given(view, how, read, with_state=detail == "all")
         if (
             scope is not None
-            and situation.status == "completed"
-            and (tolerated := failed_blocks(situation.machine, scope))
+            and view.status == "completed"
+            and (tolerated := failed_blocks(view.machine, scope))
         ):
             answer["failed_blocks"] = cut(tolerated, ("failed_blocks",), how, read)
-        error = error_view(situation.machine, place, situation.part)
+        error = error_view(view.machine, place, view.part)
         if error is not None:
             answer["error"] = error
-    answer["next"] = next_call(situation, actions, redo, words)
+    answer["next"] = next_call(view, actions, redo, words)
     handed_out = bool(actions) and actions[0]["type"] in HANDED_OUT
-    if detail != "step" and not handed_out and (following := steps_that_follow(situation)):
+    if detail != "step" and not handed_out and (following := steps_that_follow(view)):
         answer["next"] += f"; then {following}"
     return answer
 
 
-def _under_way(situation: Situation) -> str:
+def _under_way(view: RunView) -> str:
     """The step that its agent, or else the server, is at, as seen from the part."""
-    duties = situation.duties
-    addresses = [address for address, _ in duties.questions] + [it.address for it in duties.delegations]
-    addresses += [address for address, _ in situation.under_way()]
-    prefix = f"{situation.part.address}/" if situation.part.address else ""
+    pending = view.pending
+    addresses = [address for address, _ in pending.questions] + [it.address for it in pending.delegations]
+    addresses += [address for address, _ in view.under_way()]
+    prefix = f"{view.part.address}/" if view.part.address else ""
     return next((it[len(prefix) :] for it in addresses if it.startswith(prefix)), "")
 
 
-def _given(situation: Situation, how: Cut, read: Reader, *, with_state: bool) -> dict[str, Value]:
+def _given(view: RunView, how: Cut, read: Reader, *, with_state: bool) -> dict[str, Value]:
     """What came of it: the value that a sequence returned and the state that it left, or outputs."""
-    completed = situation.status == "completed"
-    scope, state = situation.scope, situation.machine.state
-    if situation.is_sequence and scope is not None:
+    completed = view.status == "completed"
+    scope, state = view.scope, view.machine.state
+    if view.is_sequence and scope is not None:
         if not completed:
             return {}
         given: dict[str, Value] = {}
         if scope.result is not None or with_state:
             given["result"] = cut(scope.result, ("result",), how, read)
-        if situation.task is None and with_state:
+        if view.task is None and with_state:
             shown = how if scope.result is None else Cut(how.characters // STATE_SHARE, how.items)
-            fields = scope.state if situation.fields is None else situation.fields.flat
-            given["state"] = cut(fields, ("state",) if situation.fields is None else (), shown, read)
+            fields = scope.state if view.fields is None else view.fields.flat
+            given["state"] = cut(fields, ("state",) if view.fields is None else (), shown, read)
         return given
-    outputs = state.outputs if situation.task is None else outputs_of(situation.task.record)
+    outputs = state.outputs if view.task is None else outputs_of(view.task.record)
     return {"outputs": cut(outputs, ("outputs",), how, read)} if outputs or completed else {}
 
 
@@ -433,7 +429,7 @@ def failed_blocks(machine: Machine, scope: Scope) -> list[Value]:
     return found
 
 
-def error_view(machine: Machine, place: FindPlace, part: Part | None = None) -> dict[str, Value] | None:
+def error_view(machine: Machine, place: FindPlace, part: Target | None = None) -> dict[str, Value] | None:
     """Why the run or the task failed: what happened, in which block, where that stands, and what it printed
     last."""
     part = part or whole_run(machine.state.run_id)
@@ -456,7 +452,7 @@ def error_view(machine: Machine, place: FindPlace, part: Part | None = None) -> 
     return error
 
 
-def _fault_of(machine: Machine, part: Part) -> Fault | None:
+def _fault_of(machine: Machine, part: Target) -> Fault | None:
     visited = None if part.is_run else block_at(machine, part.address)
     if visited is None:
         return machine.state.fault

@@ -100,8 +100,8 @@ class _Drawing:
         for index in shown:
             node = nodes[index]
             record = None if scope is None else scope.records.get(node.id, Record())
-            rounds = scope.rounds.get(node.id, 1) if scope is not None else 1
-            self.node(f"{prefix}{index}", node, record, indent, rounds=rounds)
+            visits = scope.visits.get(node.id, 1) if scope is not None else 1
+            self.node(f"{prefix}{index}", node, record, indent, visits=visits)
         if len(nodes) > len(shown):
             self._lines.append(f'{indent}{prefix}more["… {len(nodes) - len(shown)} more"]')
         names = {index: f"{prefix}{index}" for index in shown}
@@ -123,14 +123,14 @@ class _Drawing:
         indent: str,
         *,
         label: str = "",
-        rounds: int = 1,
+        visits: int = 1,
     ) -> None:
         """A step, and what is inside of it as far as there is any."""
         if record is None or record.scope is None or self._drawn >= MOST_NODES:
-            self.box(name, node, record, indent, label=label, rounds=rounds)
+            self.box(name, node, record, indent, label=label, visits=visits)
             return
         self._drawn += 1
-        self._lines.append(f'{indent}subgraph {name}["{_label(node, label, rounds)}"]')
+        self._lines.append(f'{indent}subgraph {name}["{_label(node, label, visits)}"]')
         self.scope(record.scope, node, f"{name}_", f"{indent}  ")
         self._lines.append(f"{indent}end")
         self._classes.setdefault(_class_of(record), []).append(name)
@@ -143,11 +143,11 @@ class _Drawing:
         indent: str,
         *,
         label: str = "",
-        rounds: int = 1,
+        visits: int = 1,
     ) -> None:
         self._drawn += 1
         left, right = _shape(node)
-        self._lines.append(f'{indent}{name}{left}"{_label(node, label, rounds)}"{right}')
+        self._lines.append(f'{indent}{name}{left}"{_label(node, label, visits)}"{right}')
         if record is not None:
             self._classes.setdefault(_class_of(record), []).append(name)
 
@@ -187,7 +187,7 @@ def _ways_on(node: Node, index: int, end: int) -> Iterator[Way]:
             yield target, ""
         case Return():
             yield end, ""
-        case Call(leads_on=True):
+        case Call(on_complete=True):
             yield index + 1, "success"
             yield usual, "failed or skipped"
             return
@@ -212,7 +212,7 @@ def _shape(node: Node) -> tuple[str, str]:
     return "[", "]"
 
 
-def _label(node: Node, label: str, rounds: int) -> str:
+def _label(node: Node, label: str, visits: int) -> str:
     kind = kind_of_operation(node.do)
     if isinstance(node.do, Call):
         kind = f"calls {node.do.workflow}"
@@ -221,8 +221,8 @@ def _label(node: Node, label: str, rounds: int) -> str:
     parts = [node.id, kind]
     if node.for_each is not None:
         parts.append("for each")
-    if rounds > 1:
-        parts.append(f"round {rounds}")
+    if visits > 1:
+        parts.append(f"round {visits}")
     return _escaped(" · ".join(parts))
 
 

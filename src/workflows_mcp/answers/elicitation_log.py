@@ -1,7 +1,7 @@
 """What has been heard of the user to whom a question was put directly, in a form: how often, and what came
 of it.
 
-It is kept as when agents of tasks were last heard of (`Heard`): in notes beside the run, so that every
+It is kept as when agents of tasks were last heard of (`LastSeen`): in notes beside the run, so that every
 process knows it, also after a restart. A note is a name, and begins as no id of a task does:
 
     ?deploy#2            the second form of the question `deploy` was put up by a call
@@ -17,14 +17,14 @@ from __future__ import annotations
 
 from typing import Literal, NamedTuple
 
-from workflows_mcp.answers.tasks import Heard
+from workflows_mcp.answers.tasks import LastSeen
 
 MOST_FORMS = 3
 
 Outcome = Literal["declined", "unshown"]
 
 
-class OfTheUser(NamedTuple):
+class FormOutcome(NamedTuple):
     question: str
     calls: int = 0
     """How many forms were put up by calls."""
@@ -55,24 +55,24 @@ class OfTheUser(NamedTuple):
         return f"?{self.question}={outcome}"
 
 
-def of_the_user(heard: Heard, question: str) -> OfTheUser:
-    nothing = OfTheUser(question)
-    if not heard:
+def form_outcome(last_seen: LastSeen, question: str) -> FormOutcome:
+    nothing = FormOutcome(question)
+    if not last_seen:
         return nothing
     calls = tasks = 0
-    while f"?{question}#{calls + 1}" in heard:
+    while f"?{question}#{calls + 1}" in last_seen:
         calls += 1
-    while f"?{question}/{tasks + 1}" in heard:
+    while f"?{question}/{tasks + 1}" in last_seen:
         tasks += 1
     outcomes: tuple[Outcome, ...] = ("declined", "unshown")
-    outcome = next((it for it in outcomes if nothing.ended(it) in heard), None)
-    return OfTheUser(question, calls, tasks, outcome)
+    outcome = next((it for it in outcomes if nothing.ended(it) in last_seen), None)
+    return FormOutcome(question, calls, tasks, outcome)
 
 
-def for_the_agent(heard: Heard, question: str, instructions: str, *, decided: str) -> str:
+def instructions_after_forms(last_seen: LastSeen, question: str, instructions: str, *, decided: str) -> str:
     """What an agent is to do about a question, where the user has been asked it directly before. `decided`:
     how to hand in what the user decides after having declined."""
-    known = of_the_user(heard, question)
+    known = form_outcome(last_seen, question)
     if known.outcome == "declined":
         return (
             "The user was shown this question and declined to answer it. Do not answer it for the user: ask "

@@ -15,9 +15,9 @@ from workflows_mcp.answers.previews import Cut, cut, shortened, within
 from workflows_mcp.errors import RequestError
 from workflows_mcp.limits import Limits
 from workflows_mcp.machine.names import Names
-from workflows_mcp.machine.program import MisplacedError, compile_value, program_of
+from workflows_mcp.machine.program import EvaluationError, compile_value, program_of
 from workflows_mcp.machine.reactive import initial_state
-from workflows_mcp.machine.reactive_state import Home, mentioned
+from workflows_mcp.machine.reactive_state import ReactiveState, mentioned
 from workflows_mcp.machine.state import Scope
 from workflows_mcp.plan.calls import fixed_name
 from workflows_mcp.plan.layout import LAYOUTS
@@ -228,7 +228,7 @@ def _conditions(plan: Plan, node: Node) -> list[Value]:
                 found.append(f"while {_short(test)}")
             case Each(items=items):
                 found.append(f"for each item of {_short(items)}")
-            case Call(leads_on=True):
+            case Call(on_complete=True):
                 found.append(f"'{other.id}' has completed")
     if plan.on_failure >= 0 and node in plan.body.nodes[plan.on_failure :]:
         found.append("the workflow has failed")
@@ -281,7 +281,7 @@ def _sub_agents(plan: Plan, node: Node, limits: Limits, inputs: dict[str, Value]
         return f"unknown: {expression} depends on what {steps} will have written by then"
     try:
         found = _evaluated(plan, items, limits, inputs)
-    except MisplacedError as error:
+    except EvaluationError as error:
         return f"unknown: {expression} cannot be computed from the inputs: {error.cause.message}"
     return len(found) if isinstance(found, list | dict) else f"unknown: {expression} is no list"
 
@@ -326,7 +326,7 @@ def _evaluated(plan: Plan, value: Value, limits: Limits, inputs: dict[str, Value
     program = program_of(plan)
     scope = Scope(plan.name, inputs, state=initial_state(program, inputs, 0.0, "", limits))
     hidden = {"__now__": 0.0, "__seed__": "", "__limits__": limits}
-    names = Names(Home(scope, program, limits), inputs, {}, hidden, list, plan.known)
+    names = Names(ReactiveState(scope, program, limits), inputs, {}, hidden, list, plan.known)
     return compile_value(value, program.language, ("items",))(names)
 
 

@@ -17,12 +17,12 @@ from typing import Any, Literal
 
 from workflows_mcp.answers.actions import pending_actions
 from workflows_mcp.answers.answer import FindPlace, error_view, failed_blocks
-from workflows_mcp.answers.elicitation_log import for_the_agent
+from workflows_mcp.answers.elicitation_log import instructions_after_forms
 from workflows_mcp.answers.history import Checkpoint, CheckpointId, History
 from workflows_mcp.answers.previews import Cut, cut, reader, shortened, within
-from workflows_mcp.answers.run_view import situation_of
+from workflows_mcp.answers.run_view import run_view_of
 from workflows_mcp.answers.targets import question_id, whole_run
-from workflows_mcp.answers.tasks import NOBODY, Heard
+from workflows_mcp.answers.tasks import NEVER_SEEN, LastSeen
 from workflows_mcp.answers.why import failed_for_good, why_waiting
 from workflows_mcp.limits import Limits
 from workflows_mcp.machine.machine import Machine
@@ -58,7 +58,7 @@ def graph_answer(
     place: FindPlace,
     now: float,
     questions: Questions = NOTHING_ASKED,
-    heard: Heard = NOBODY,
+    last_seen: LastSeen = NEVER_SEEN,
     response_format: ResponseFormat = "minimal",
     fork_of: CheckpointId | None = None,
 ) -> dict[str, Any]:
@@ -81,10 +81,12 @@ def graph_answer(
             first, *more = [_question(it, machine, schemas, how) for it in questions.open]
             answer |= first
             if more:
-                declined = [{"message": it} if it else {} for it in _declined(machine, questions, heard)[1:]]
+                declined = [
+                    {"message": it} if it else {} for it in _declined(machine, questions, last_seen)[1:]
+                ]
                 listed = [{**entry, **said} for entry, said in zip(more, declined, strict=True)]
                 answer["more_prompts"] = listed[: how.items]
-        message = _message(machine, questions, heard, fork_of, now)
+        message = _message(machine, questions, last_seen, fork_of, now)
         if message:
             answer["message"] = message
         if response_format == "detailed":
@@ -156,7 +158,7 @@ def listed_checkpoint(history: History, checkpoint: Checkpoint) -> dict[str, Val
 
 
 def checkpoint_details(
-    history: History, checkpoint: Checkpoint, then: Machine, limits: Limits, heard: Heard = NOBODY
+    history: History, checkpoint: Checkpoint, then: Machine, limits: Limits, last_seen: LastSeen = NEVER_SEEN
 ) -> dict[str, Any]:
     """All that is known of a checkpoint; `then` is the run as it was at its position."""
     ended = {name: it.status for name, it in then.state.root.records.items() if it.status in TERMINAL}
@@ -184,7 +186,7 @@ def checkpoint_details(
         resume = _how_to_resume(history, checkpoint)
         if checkpoint.id.type == "pause" and checkpoint.closed_at is None:
             asked = question_id(then.state, whole_run(history.run_id), checkpoint.address)
-            resume = for_the_agent(heard, asked, resume, decided=resume)
+            resume = instructions_after_forms(last_seen, asked, resume, decided=resume)
         details["how_to_resume"] = resume
         return details
 
@@ -217,7 +219,7 @@ _STATUSES = {
 
 
 def _status(machine: Machine, now: float) -> str:
-    return _STATUSES[situation_of(machine, now=now, alone=True).status]
+    return _STATUSES[run_view_of(machine, now=now, alone=True).status]
 
 
 def _question(
@@ -234,11 +236,11 @@ def _question(
     return said
 
 
-def _declined(machine: Machine, questions: Questions, heard: Heard) -> list[str]:
+def _declined(machine: Machine, questions: Questions, last_seen: LastSeen) -> list[str]:
     """What is to be said of each question that the user has been asked in vain."""
     state = machine.state
     names = [question_id(state, whole_run(state.run_id), it.address) for it in questions.open]
-    return [for_the_agent(heard, name, "", decided="").strip() for name in names]
+    return [instructions_after_forms(last_seen, name, "", decided="").strip() for name in names]
 
 
 def _response_schemas(machine: Machine, registry: StepRegistry) -> dict[str, dict[str, Value]]:
@@ -256,7 +258,7 @@ def _is_plain_text(schema: dict[str, Value]) -> bool:
 
 
 def _message(
-    machine: Machine, questions: Questions, heard: Heard, fork_of: CheckpointId | None, now: float
+    machine: Machine, questions: Questions, last_seen: LastSeen, fork_of: CheckpointId | None, now: float
 ) -> str:
     run_id = machine.state.run_id
     said: list[str] = []
@@ -269,7 +271,7 @@ def _message(
         first = questions.open[0]
         asked = question_id(machine.state, whole_run(run_id), first.address)
         how = f"answer with resume_workflow(checkpoint_id='{first.id}', response='…')"
-        said.append(for_the_agent(heard, asked, how, decided=how))
+        said.append(instructions_after_forms(last_seen, asked, how, decided=how))
         if len(questions.open) > 1:
             said.append(f"{len(questions.open)} prompts are open, each is answered by its own checkpoint_id")
         if failed := failed_for_good(machine):

@@ -8,7 +8,7 @@ from typing import Any
 import msgspec
 
 from workflows_mcp.answers.previews import Cut, cut, within
-from workflows_mcp.answers.targets import Part
+from workflows_mcp.answers.targets import Target
 from workflows_mcp.limits import Limits
 from workflows_mcp.machine.commands import address_of
 from workflows_mcp.machine.events import Event, PlanLoaded
@@ -19,7 +19,7 @@ EVENTS_SHOWN = 200
 
 
 def journal_view(
-    part: Part, events: Sequence[Event], limits: Limits, *, offset: int = 0, limit: int | None = None
+    part: Target, events: Sequence[Event], limits: Limits, *, offset: int = 0, limit: int | None = None
 ) -> dict[str, Any]:
     """The events of a run, or of a task of it, from `offset` on; `position` is that in the journal of the
     run."""
@@ -45,7 +45,7 @@ def journal_view(
     return within(limits, build)
 
 
-def _how_to_read(part: Part) -> str:
+def _how_to_read(part: Target) -> str:
     return f"get_workflow_state(workflow_id='{part.id}')"
 
 

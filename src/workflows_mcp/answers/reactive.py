@@ -6,8 +6,8 @@
               "variable_replacements": {"{{ environment }}": "prod"}, "original_expression": "environment"},
      "messages": ["Version 1.2.3"], "status": "pending_action"}
 
-What is said of a run is gathered while nothing else has a turn (`said_of`); it is cut to a size that an agent
-can read when all of it is there (`worded`). Only reads a run.
+What is said of a run is gathered while nothing else has a turn (`step_view_of`); it is cut to a size that an agent
+can read when all of it is there (`rendered`). Only reads a run.
 """
 
 from __future__ import annotations
@@ -20,9 +20,9 @@ from workflows_mcp.answers.actions import ROLE, actions_of, context_of, role_in,
 from workflows_mcp.answers.actions import SUB_AGENT_PROMPT as IN_CORE_WORDS
 from workflows_mcp.answers.answer import NOTHING_LEFT, FindPlace, error_view
 from workflows_mcp.answers.previews import Cut, Reader, cut, reader, shortened, within
-from workflows_mcp.answers.run_view import Situation
+from workflows_mcp.answers.run_view import RunView
 from workflows_mcp.answers.state import FlatState
-from workflows_mcp.answers.targets import Part, Visited, block_at, part_of
+from workflows_mcp.answers.targets import Target, Visited, block_at, target_of
 from workflows_mcp.answers.vocabulary import REACTIVE
 from workflows_mcp.answers.why import retry_call, why
 from workflows_mcp.errors import RequestError
@@ -64,7 +64,7 @@ Context: {input}
 
 
 @dataclass(frozen=True, slots=True)
-class Said:
+class StepView:
     """What there is to say of a run or a task at a moment, whole."""
 
     workflow_id: str
@@ -79,51 +79,53 @@ class Said:
     """Further steps that can be carried out at once: those behind tasks that nobody waits for."""
 
 
-def said_of(situation: Situation, registry: StepRegistry, place: FindPlace, *, at_work: bool = False) -> Said:
+def step_view_of(
+    view: RunView, registry: StepRegistry, place: FindPlace, *, at_work: bool = False
+) -> StepView:
     """`at_work`: also the tasks at which sub-agents are at work, for an agent that has lost them."""
-    actions = actions_of(situation, registry, at_work=at_work)
+    actions = actions_of(view, registry, at_work=at_work)
     actions.sort(key=lambda action: action["type"] not in DELEGATED)  # so that sub-agents begin
-    steps = [_step(situation, action, at_work) for action in actions]
+    steps = [_step(view, action, at_work) for action in actions]
     reason, error = "", None
-    if situation.has_ended:
-        error = error_view(situation.machine, place, situation.part)
-        task = situation.task
+    if view.has_ended:
+        error = error_view(view.machine, place, view.part)
+        task = view.task
         if task is not None and task.record.status == "skipped":
             reason = f"skipped: {task.record.message}"
     else:
-        reason = why(situation)
-    messages, status = situation.messages, situation.status
+        reason = why(view)
+    messages, status = view.messages, view.status
     first, more = (steps[0] if steps else None), steps[1:]
-    call = _next(situation, first)
-    return Said(situation.part.id, situation.workflow, status, first, messages, reason, error, call, more)
+    call = _next(view, first)
+    return StepView(view.part.id, view.workflow, status, first, messages, reason, error, call, more)
 
 
-def _next(situation: Situation, step: dict[str, Any] | None) -> str:
+def _next(view: RunView, step: dict[str, Any] | None) -> str:
     """The call that moves it on."""
-    workflow_id = situation.part.id
+    workflow_id = view.part.id
     ahead = f"workflow_get_next_step(workflow_id='{workflow_id}')"
     if step is not None:  # what to do with the result of a step is said once, where a run or a task begins
         handed_out = step["type"] == "parallel_tasks"
         before = "when the sub-agents have ended: " * (_WAIT in step["instructions"])
         return f"{before}{ahead}" if handed_out else ""
-    if not situation.has_ended:
+    if not view.has_ended:
         return f"{ahead} waits for it"
-    if situation.task is not None:
-        return NOTHING_LEFT + (" and the error" * (situation.status == "failed"))
-    if situation.status == "completed":
+    if view.task is not None:
+        return NOTHING_LEFT + (" and the error" * (view.status == "failed"))
+    if view.status == "completed":
         return (
             f"nothing; workflow_complete(workflow_id='{workflow_id}', status='success') has the final state"
         )
     return f"workflow_resume(workflow_id='{workflow_id}') continues, as a new run, where it ended"
 
 
-def over(workflow_id: str, message: str) -> Said:
+def over(workflow_id: str, message: str) -> StepView:
     """About a task whose step is being carried out anew: there is nothing left of it, and nothing to do."""
-    return Said(workflow_id, "", "completed", None, [], message, next=NOTHING_LEFT)
+    return StepView(workflow_id, "", "completed", None, [], message, next=NOTHING_LEFT)
 
 
-def worded(
-    said: Said,
+def rendered(
+    said: StepView,
     limits: Limits,
     *,
     state: FlatState | None = None,
@@ -174,11 +176,11 @@ def values_at(state: FlatState, paths: Sequence[str], limits: Limits, read: Read
 # A step
 
 
-def _step(situation: Situation, action: dict[str, Value], at_work: bool) -> dict[str, Any]:
-    part, kind = situation.part, action["type"]
-    visited = _visited(situation, part, action["step_id"])
+def _step(view: RunView, action: dict[str, Value], at_work: bool) -> dict[str, Any]:
+    part, kind = view.part, action["type"]
+    visited = _visited(view, part, action["step_id"])
     if visited is not None and kind in DELEGATED:
-        return _tasks(situation, action, visited, at_work)
+        return _tasks(view, action, visited, at_work)
     definition = {
         _CALLED.get(name, name) if kind == "mcp_call" else name: value
         for name, value in action["parameters"].items()
@@ -197,8 +199,8 @@ def _step(situation: Situation, action: dict[str, Value], at_work: bool) -> dict
     return step
 
 
-def _visited(situation: Situation, part: Part, step_id: str) -> Visited | None:
-    found = (block_at(situation.machine, address) for address in part.meant(step_id))
+def _visited(view: RunView, part: Target, step_id: str) -> Visited | None:
+    found = (block_at(view.machine, address) for address in part.meant(step_id))
     return next((it for it in found if it is not None), None)
 
 
@@ -248,11 +250,11 @@ def _shortened(step: dict[str, Any], how: Cut, read: Reader) -> dict[str, Any]:
 # Tasks for sub-agents
 
 
-def _tasks(situation: Situation, action: dict[str, Value], visited: Visited, at_work: bool) -> dict[str, Any]:
-    machine, parameters = situation.machine, action["parameters"]
+def _tasks(view: RunView, action: dict[str, Value], visited: Visited, at_work: bool) -> dict[str, Any]:
+    machine, parameters = view.machine, action["parameters"]
     each = visited.node.for_each
     waiting = {
-        task.part.id for it in situation.duties.delegations for task in it.tasks if task.standing != "at work"
+        task.part.id for it in view.pending.delegations for task in it.tasks if task.standing != "at work"
     }
     listed: list[Value] = []
     for task in parameters["tasks"]:
@@ -260,7 +262,7 @@ def _tasks(situation: Situation, action: dict[str, Value], visited: Visited, at_
             continue
         called = task["workflow_id"]
         if each is not None and each.wait:
-            called = _name_of_task(situation, task["task_id"], task["workflow_id"])
+            called = _name_of_task(view, task["task_id"], task["workflow_id"])
         said: dict[str, Value] = {"task_id": called, "workflow_id": task["workflow_id"]}
         said["context"] = task["context"]
         if at_work and task["workflow_id"] not in waiting:
@@ -288,7 +290,7 @@ def _tasks(situation: Situation, action: dict[str, Value], visited: Visited, at_
         "definition": definition,
     }
     if each is not None and isinstance(each.items, str):
-        dialect = machine.plan_named(situation.workflow).dialect
+        dialect = machine.plan_named(view.workflow).dialect
         if LANGUAGES[dialect].is_dynamic(each.items):
             step["original_expression"] = _expressions({each.items: None})
     return step
@@ -305,23 +307,23 @@ def _at_work(listed: list[Value]) -> str:
     )
 
 
-def _name_of_task(situation: Situation, task_id: Value, workflow_id: str) -> str:
+def _name_of_task(view: RunView, task_id: Value, workflow_id: str) -> str:
     """What a sub-agent calls its task: as it is listed, where that tells which one it is and goes on doing
     so; else its id. Beside a task of a task, another one of the same name may begin."""
     name = str(task_id)
     try:
-        meant = part_of(situation.machine, f"{situation.part.run_id}.{name}")
+        meant = target_of(view.machine, f"{view.part.run_id}.{name}")
     except RequestError:
         return workflow_id
     return name if meant.id == workflow_id and meant.address.count("/") == 1 else workflow_id
 
 
-def prompt_for_task(situation: Situation, *, in_core_words: bool) -> str:
+def prompt_for_task(view: RunView, *, in_core_words: bool) -> str:
     """What the agent of a task is told, with the task in place; `in_core_words`: its tools are those."""
-    part, scope, machine = situation.part, situation.scope, situation.machine
+    part, scope, machine = view.part, view.scope, view.machine
     around = block_at(machine, part.address.rpartition("/")[0])
     role = role_in(around) if around is not None else ROLE
-    task = task_title(around.node.do) if around is not None else situation.workflow
+    task = task_title(around.node.do) if around is not None else view.workflow
     prompt = IN_CORE_WORDS if in_core_words else SUB_AGENT_PROMPT
     text = prompt % {"role": role, "task": task}
     context: Value = dict(scope.inputs) if scope is not None else {}

@@ -9,7 +9,7 @@ whatever was done beside them stays done. Knows no engine, no clock and no proto
     b again        started · a done ·            c done              b is under way
 
 Of items that are carried out some at a time, the end of one makes room for the next. Where an item is done
-again, `MadeRoom` stands for its end, so that those behind it are begun, and stay done.
+again, `SlotFreed` stands for its end, so that those behind it are begun, and stay done.
 """
 
 from __future__ import annotations
@@ -29,9 +29,9 @@ from workflows_mcp.machine.events import (
     Event,
     Forked,
     Interrupted,
-    MadeRoom,
     Marked,
     PlanLoaded,
+    SlotFreed,
     StateUpdated,
     Stopped,
 )
@@ -45,17 +45,19 @@ Changes = Mapping[int, tuple[Event, ...]]
 """By the numbers of events, counted from 1: what the new run has in their place."""
 
 
-def culprits(machine: Machine) -> list[str]:
+def failed_steps(machine: Machine) -> list[str]:
     """The steps by whose failure a run has failed, as deep inside as they are."""
-    return list(_culprits(machine, machine.state.root, None, ""))
+    return list(_failed_steps(machine, machine.state.root, None, ""))
 
 
-def _culprits(machine: Machine, scope: Scope, around: Node | None, prefix: str) -> Iterator[str]:
+def _failed_steps(machine: Machine, scope: Scope, around: Node | None, prefix: str) -> Iterator[str]:
     for node, record in blocks_in(machine, scope, around):
         if not _fails(machine, scope, prefix, node, record):
             continue
         address = prefix + node.id
-        inside = [] if record.scope is None else list(_culprits(machine, record.scope, node, f"{address}/"))
+        inside = (
+            [] if record.scope is None else list(_failed_steps(machine, record.scope, node, f"{address}/"))
+        )
         yield from inside or [address]
 
 
@@ -76,7 +78,7 @@ def carried_out(events: Sequence[Event]) -> list[str]:
     return list(dict.fromkeys(it for event in events if (it := _address(event)) is not None))
 
 
-def kept(events: Sequence[Event], changes: Changes) -> list[Event]:
+def replayed_events(events: Sequence[Event], changes: Changes) -> list[Event]:
     """The events that a new run begins with."""
     return [it for number, event in enumerate(events, start=1) for it in changes.get(number, (event,))]
 
@@ -188,7 +190,7 @@ class Journal:
                 so_far += [one for _, one in held]
             else:
                 changes |= {it: () for it, _ in held}
-            for room in self._room_made(machine, event.at, number) if changes else ():
+            for room in self._slots_freed(machine, event.at, number) if changes else ():
                 machine.apply(room)
                 so_far.append(room)
                 changes[number] = (*changes.get(number, (event,)), room)
@@ -203,11 +205,11 @@ class Journal:
         what it is in: that has not come yet."""
         return number > self._histories[step].begun_at and not _is_of(event, step)
 
-    def _room_made(self, machine: Machine, at: float, number: int) -> list[MadeRoom]:
+    def _slots_freed(self, machine: Machine, at: float, number: int) -> list[SlotFreed]:
         """For items that had ended with this event, and are under way here."""
         items = dict.fromkeys(item for step in self._steps for item in self._items.get(step, ()))
         frames = machine.state.frames
-        return [MadeRoom(at, it) for it in items if self._histories[it].ended_at == number and it in frames]
+        return [SlotFreed(at, it) for it in items if self._histories[it].ended_at == number and it in frames]
 
     def _still_comes(self, machine: Machine, event: Event, number: int, again: Iterable[int]) -> bool:
         """Whether an event is to be expected although others have been left out."""
@@ -303,7 +305,7 @@ def _are_related(one: str, other: str) -> bool:
 
 def _address(event: Event) -> str | None:
     """The step that an event is about, if it is about one."""
-    if isinstance(event, Answered | MadeRoom):
+    if isinstance(event, Answered | SlotFreed):
         return event.address
     key = getattr(event, "key", None)
     return address_of(key)[0] if isinstance(key, str) else None

@@ -10,8 +10,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from workflows_mcp.answers.run_view import situation_of
-from workflows_mcp.answers.targets import Part, Visited, block_at
+from workflows_mcp.answers.run_view import run_view_of
+from workflows_mcp.answers.targets import Target, Visited, block_at
 from workflows_mcp.errors import ExpressionError
 from workflows_mcp.expressions.patterns import search
 from workflows_mcp.machine.machine import Machine
@@ -226,15 +226,15 @@ _ACKNOWLEDGEMENTS = ("", "{}", "ok", "done", "true", "acknowledged")
 _FIELDS = {"acknowledged", "resumed", "duration", "success", "status"}
 
 
-def is_harmless(machine: Machine, part: Part, step_id: str | None, result: Any) -> bool:
+def is_harmless(machine: Machine, part: Target, step_id: str | None, result: Any) -> bool:
     """Whether a result acknowledges something that takes no result: a step that was passed, one that waits
     for time to pass, or one whose tasks are handed to sub-agents."""
     if not _acknowledges(result):
         return False
     if step_id is None:
-        situation = situation_of(machine, part=part, now=machine.state.changed_at)
-        waits = situation.under_way("wait") or situation.duties.delegations
-        return bool(waits) and not situation.duties.questions
+        view = run_view_of(machine, part=part, now=machine.state.changed_at)
+        waits = view.under_way("wait") or view.pending.delegations
+        return bool(waits) and not view.pending.questions
     for address in part.meant(step_id):
         visited = block_at(machine, address)
         if visited is not None:

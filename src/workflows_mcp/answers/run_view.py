@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from workflows_mcp.answers.targets import Part, Visited, block_at, whole_run
-from workflows_mcp.answers.tasks import NOBODY, Duties, Framed, Heard, duties_of
+from workflows_mcp.answers.targets import Target, Visited, block_at, whole_run
+from workflows_mcp.answers.tasks import NEVER_SEEN, Framed, LastSeen, Pending, pending_for
 from workflows_mcp.expressions.language import MISSING
 from workflows_mcp.limits import DEFAULT_LIMITS, Limits
 from workflows_mcp.machine.core import LEFT_OPEN
 from workflows_mcp.machine.machine import Machine
-from workflows_mcp.machine.program import MisplacedError
+from workflows_mcp.machine.program import EvaluationError
 from workflows_mcp.machine.reactive import REACTIVE
 from workflows_mcp.machine.reactive_state import Around, ComputedFields
 from workflows_mcp.machine.rules import failed
@@ -59,7 +59,7 @@ class PartsOfState:
         for name in self.plan.computed:
             try:
                 value = self.computed.value(name, self.around)
-            except MisplacedError as error:
+            except EvaluationError as error:
                 values[name], errors[name] = None, error.cause.message
                 continue
             if value is not MISSING:
@@ -76,7 +76,7 @@ def parts_of_state(machine: Machine, address: str) -> PartsOfState | None:
     if scope is None:
         return None
     plan = machine.plan_named(scope.workflow)
-    home = machine.home_at(address)
+    home = machine.reactive_state_at(address)
     if home is not None and home.scope is scope:
         return PartsOfState(plan, home.around(), home.fields.copy())
     fields = ComputedFields(plan, machine.program_named(plan.name).language, machine.limits)
@@ -101,10 +101,10 @@ def _scope_with_state(machine: Machine, address: str) -> Scope | None:
 
 
 @dataclass(frozen=True, slots=True)
-class Situation:
+class RunView:
     machine: Machine
-    part: Part
-    duties: Duties
+    part: Target
+    pending: Pending
     now: float
     task: Visited | None = None
     """The item that a task is; nothing for a run."""
@@ -114,7 +114,7 @@ class Situation:
     """The state of a reactive workflow, with what follows from it, where somebody has computed that."""
     abandoned: str = ""
     """Why nobody is there to go on with it, as it should."""
-    heard: Heard = field(default_factory=dict)
+    last_seen: LastSeen = field(default_factory=dict)
     """Who was heard of, and when: notes beside the run."""
 
     @property
@@ -161,7 +161,7 @@ class Situation:
             return state.status if self.task is None else self._how_it_ended(self.task)
         if state.parked is not None:
             return "waiting"
-        if self.duties.pending:
+        if self.pending.pending:
             return "pending_action"
         if self.under_way("step", "plan"):
             return "running"
@@ -185,18 +185,18 @@ class Situation:
         return sorted(frames, key=lambda item: item[1].since)
 
 
-def situation_of(
+def run_view_of(
     machine: Machine,
     *,
     now: float,
-    part: Part | None = None,
-    heard: Heard = NOBODY,
+    part: Target | None = None,
+    last_seen: LastSeen = NEVER_SEEN,
     limits: Limits = DEFAULT_LIMITS,
     alone: bool = False,
-) -> Situation:
+) -> RunView:
     """`alone`: what is asked inside of tasks is asked of this agent as well."""
     part = part or whole_run(machine.state.run_id)
     lease = limits.action_lease_seconds
-    duties = duties_of(machine.state, part, heard, now=now, lease=lease, alone=alone)
+    pending = pending_for(machine.state, part, last_seen, now=now, lease=lease, alone=alone)
     task = None if part.is_run else block_at(machine, part.address)
-    return Situation(machine, part, duties, now, task, alone, heard=heard)
+    return RunView(machine, part, pending, now, task, alone, last_seen=last_seen)

@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple, cast, get_args
 
-from workflows_mcp.answers.actions import Clean, actions_of
+from workflows_mcp.answers.actions import Redact, actions_of
 from workflows_mcp.answers.previews import (
     Cut,
     Path,
@@ -22,7 +22,7 @@ from workflows_mcp.answers.previews import (
     shortened,
     within,
 )
-from workflows_mcp.answers.run_view import Fields, PartsOfState, Situation, parts_of_state, situation_of
+from workflows_mcp.answers.run_view import Fields, PartsOfState, RunView, parts_of_state, run_view_of
 from workflows_mcp.answers.targets import Visited, blocks_in
 from workflows_mcp.errors import ExpressionError, NotExpected, RequestError
 from workflows_mcp.expressions.language import Reference, follow
@@ -30,7 +30,7 @@ from workflows_mcp.limits import Limits
 from workflows_mcp.machine.changes import WRITABLE, WrongChange, path_text
 from workflows_mcp.machine.machine import Machine
 from workflows_mcp.machine.names import Blocks, iso, outputs_of
-from workflows_mcp.machine.program import MisplacedError
+from workflows_mcp.machine.program import EvaluationError
 from workflows_mcp.machine.reactive_state import Around
 from workflows_mcp.machine.rules import failed
 from workflows_mcp.machine.sequence import error_of
@@ -77,12 +77,12 @@ def run_state(
     limit: int | None = None,
 ) -> dict[str, Any]:
     """The run as a whole, with all that is asked anywhere in it."""
-    situation = situation_of(machine, now=machine.state.changed_at, limits=limits, alone=True)
-    return state_of(situation, registry, limits, paths=paths, offset=offset, limit=limit)
+    view = run_view_of(machine, now=machine.state.changed_at, limits=limits, alone=True)
+    return state_of(view, registry, limits, paths=paths, offset=offset, limit=limit)
 
 
 def state_of(
-    situation: Situation,
+    view: RunView,
     registry: StepRegistry,
     limits: Limits,
     *,
@@ -94,10 +94,10 @@ def state_of(
     if offset < 0 or (limit is not None and limit < 1):
         raise RequestError("offset must be 0 or more, and limit 1 or more")
     if not paths:
-        return within(limits, lambda how: _overview(situation, how))
-    names = _names(situation, registry)
+        return within(limits, lambda how: _overview(view, how))
+    names = _names(view, registry)
     found = [(text, path, _value_at(path, names)) for text in paths for path in [parse_path(text)]]
-    read = reader(situation.part.id)
+    read = reader(view.part.id)
     room = max(limits.answer_chars // (2 * len(found)), 1)
 
     def build(how: Cut) -> dict[str, Any]:
@@ -109,15 +109,15 @@ def state_of(
             values[text] = part.value
             if not part.is_whole:
                 slices[text] = part.described()
-        answer = {"workflow_id": situation.part.id, "status": situation.status, "values": values}
+        answer = {"workflow_id": view.part.id, "status": view.status, "values": values}
         return {**answer, "slices": slices} if slices else answer
 
     return within(limits, build)
 
 
-def value_of(situation: Situation, registry: StepRegistry, path: str) -> Value:
+def value_of(view: RunView, registry: StepRegistry, path: str) -> Value:
     """The value at a path, whole. Raises RequestError as `state_of` does."""
-    return _value_at(parse_path(path), _names(situation, registry))
+    return _value_at(parse_path(path), _names(view, registry))
 
 
 def _sliced(
@@ -147,25 +147,25 @@ def _value_at(path: Path, names: dict[str, Any]) -> Value:
         raise RequestError(error.message.replace("${", "").replace("}", ""), hint=error.hint) from None
 
 
-def _names(situation: Situation, registry: StepRegistry) -> dict[str, Any]:
+def _names(view: RunView, registry: StepRegistry) -> dict[str, Any]:
     """What a path can start from."""
-    machine, scope, task = situation.machine, situation.scope, situation.task
+    machine, scope, task = view.machine, view.scope, view.task
     state = machine.state
-    names: dict[str, Any] = {"inputs": _inputs(situation)}
-    if situation.fields is not None:
-        names = {**situation.fields.flat, **names, **situation.fields.parts}
-    elif situation.is_sequence and scope is not None:
+    names: dict[str, Any] = {"inputs": _inputs(view)}
+    if view.fields is not None:
+        names = {**view.fields.flat, **names, **view.fields.parts}
+    elif view.is_sequence and scope is not None:
         names |= {"state": scope.state, "result": scope.result, "errors": _errors(machine, scope)}
     else:
         names["outputs"] = state.outputs if task is None else outputs_of(task.record)
     names["blocks"] = Blocks(scope, machine.program_named) if scope is not None else {}
     if scope is not None and scope.variables:
         names |= scope.variables
-    names["actions"] = {it["step_id"]: it for it in actions_of(situation, registry, at_work=True)}
+    names["actions"] = {it["step_id"]: it for it in actions_of(view, registry, at_work=True)}
     names["metadata"] = {
-        "workflow_id": situation.part.id,
-        "workflow": situation.workflow,
-        "status": situation.status,
+        "workflow_id": view.part.id,
+        "workflow": view.workflow,
+        "status": view.status,
         "started_at": iso(state.started_at if task is None else task.record.started_at),
         "changed_at": iso(state.changed_at),
         "ended_at": iso(state.ended_at if task is None else task.record.completed_at),
@@ -174,30 +174,30 @@ def _names(situation: Situation, registry: StepRegistry) -> dict[str, Any]:
     return names
 
 
-def _overview(situation: Situation, how: Cut) -> dict[str, Any]:
-    scope = situation.scope
-    read = reader(situation.part.id)
+def _overview(view: RunView, how: Cut) -> dict[str, Any]:
+    scope = view.scope
+    read = reader(view.part.id)
     overview: dict[str, Any] = {
-        "workflow_id": situation.part.id,
-        "workflow": situation.workflow,
-        "status": situation.status,
-        "inputs": cut(_inputs(situation), ("inputs",), how, read),
+        "workflow_id": view.part.id,
+        "workflow": view.workflow,
+        "status": view.status,
+        "inputs": cut(_inputs(view), ("inputs",), how, read),
     }
-    if situation.is_sequence and scope is not None:
-        fields = scope.state if situation.fields is None else situation.fields.flat
-        overview["state"] = cut(fields, ("state",) if situation.fields is None else (), how, read)
-        if situation.fields is not None and situation.fields.errors:
-            overview["computed_errors"] = situation.fields.errors
-        if errors := _errors(situation.machine, scope):
+    if view.is_sequence and scope is not None:
+        fields = scope.state if view.fields is None else view.fields.flat
+        overview["state"] = cut(fields, ("state",) if view.fields is None else (), how, read)
+        if view.fields is not None and view.fields.errors:
+            overview["computed_errors"] = view.fields.errors
+        if errors := _errors(view.machine, scope):
             overview["errors"] = cut(errors, ("errors",), how, read)
-        if situation.has_ended:
+        if view.has_ended:
             overview["result"] = cut(scope.result, ("result",), how, read)
-    elif situation.has_ended:
-        task, state = situation.task, situation.machine.state
+    elif view.has_ended:
+        task, state = view.task, view.machine.state
         outputs = state.outputs if task is None else outputs_of(task.record)
         overview["outputs"] = cut(outputs, ("outputs",), how, read)
     if scope is not None:
-        overview["blocks"] = cut(_blocks(situation.machine, scope), ("blocks",), how, read)
+        overview["blocks"] = cut(_blocks(view.machine, scope), ("blocks",), how, read)
     return overview
 
 
@@ -208,8 +208,8 @@ def _errors(machine: Machine, scope: Scope) -> list[Value]:
     return [error_of(node, record) for node, record in records if record is not None and failed(record)]
 
 
-def _inputs(situation: Situation) -> dict[str, Value]:
-    scope, task = situation.scope, situation.task
+def _inputs(view: RunView) -> dict[str, Value]:
+    scope, task = view.scope, view.task
     if scope is not None:
         return scope.inputs
     return task.record.inputs if task is not None else {}
@@ -306,7 +306,7 @@ class FlatState:
 
 
 @dataclass(frozen=True, slots=True)
-class Gathered:
+class StateValues:
     """What a state is read from, at a moment."""
 
     parts: PartsOfState | None
@@ -327,17 +327,17 @@ class Gathered:
         return FlatState(fields.flat, names, frozenset(self.parts.plan.known), included=self.included)
 
 
-def state_meant(situation: Situation) -> str:
+def state_meant(view: RunView) -> str:
     """Whose state an agent means, to read or to write: that of the step which is pending.
 
     The step can be in a workflow that was included: a question, tasks that are handed out, a wait.
     """
-    questions = situation.duties.questions
+    questions = view.pending.questions
     if questions:
         return questions[0][0].rpartition("/")[0]
-    address = situation.part.address
+    address = view.part.address
     while True:
-        called = _called_inside(situation.machine, address)
+        called = _called_inside(view.machine, address)
         if len(called) != 1:
             return address
         address = called[0]
@@ -353,26 +353,26 @@ def _called_inside(machine: Machine, address: str) -> list[str]:
     ]
 
 
-def gather(situation: Situation, address: str | None = None) -> Gathered:
+def gather(view: RunView, address: str | None = None) -> StateValues:
     """Of the run or task; or of the reactive workflow at an address inside of it, if there is one."""
-    if address is not None and address != situation.part.address:
-        inside = situation.machine.scope_inside(address)
-        if inside is not None and inside.home is not None:
-            parts = parts_of_state(situation.machine, address)
+    if address is not None and address != view.part.address:
+        inside = view.machine.scope_inside(address)
+        if inside is not None and inside.reactive is not None:
+            parts = parts_of_state(view.machine, address)
             given, known = dict(inside.scope.inputs), dict(inside.scope.variables)
-            return Gathered(parts, {}, (), given, known, included=True)
-    scope, task = situation.scope, situation.task
-    parts = parts_of_state(situation.machine, situation.part.address)
+            return StateValues(parts, {}, (), given, known, included=True)
+    scope, task = view.scope, view.task
+    parts = parts_of_state(view.machine, view.part.address)
     others: dict[str, Value] = {}
     prefix: Path = ()
-    if parts is None and situation.is_sequence and scope is not None:
+    if parts is None and view.is_sequence and scope is not None:
         others, prefix = dict(scope.state), ("state",)
     elif parts is None:
-        others = dict(situation.machine.state.outputs if task is None else outputs_of(task.record))
+        others = dict(view.machine.state.outputs if task is None else outputs_of(task.record))
         prefix = ("outputs",)
     inputs = dict(scope.inputs) if scope is not None else {}
     variables = dict(scope.variables) if scope is not None else {}
-    return Gathered(parts, others, prefix, inputs, variables)
+    return StateValues(parts, others, prefix, inputs, variables)
 
 
 # ----------------------------------------------------------------------------------------------------
@@ -451,7 +451,7 @@ class Trial:
         try:
             around = Around(self.state, parts.around.inputs, parts.around.config)
             parts.computed.copy().check(around)
-        except MisplacedError as error:
+        except EvaluationError as error:
             raise _refused(error.cause.message, error.cause.hint or "write other values") from None
 
     def refuse_wrong(self, machine: Machine) -> None:
@@ -477,20 +477,20 @@ class Trial:
         return compare
 
 
-def trial_of(machine: Machine, address: str, changes: Changes, clean: Clean) -> Trial:
+def trial_of(machine: Machine, address: str, changes: Changes, clean: Redact) -> Trial:
     """Raises RequestError where there is no state that can be changed, or a change cannot be made."""
-    cleaned: Changes = [(path, operation, clean(value)) for path, operation, value in changes]
-    state = _refuse_wrong(machine, address, cleaned)
+    redacted: Changes = [(path, operation, clean(value)) for path, operation, value in changes]
+    state = _refuse_wrong(machine, address, redacted)
     parts = parts_of_state(machine, address)
     assert parts is not None
-    return Trial(address, cleaned, parts, state)
+    return Trial(address, redacted, parts, state)
 
 
 def _refuse_wrong(machine: Machine, address: str, changes: Changes) -> dict[str, Value]:
     """The state with the changes made."""
     if machine.state.status != "running":
         raise NotExpected(f"the run {machine.state.run_id} has ended: it is {machine.state.status}")
-    home = machine.home_at(address)
+    home = machine.reactive_state_at(address)
     if home is None:
         raise NotExpected(
             "there is no state here that can be changed from outside",

@@ -13,7 +13,7 @@ from __future__ import annotations
 from typing import Any
 
 from workflows_mcp.answers.answer import FindPlace, Redo, answer_about
-from workflows_mcp.answers.run_view import Situation
+from workflows_mcp.answers.run_view import RunView
 from workflows_mcp.answers.targets import block_at
 from workflows_mcp.answers.vocabulary import STATEFUL
 from workflows_mcp.limits import Limits
@@ -22,7 +22,7 @@ from workflows_mcp.values import Value
 
 
 def step_answer(
-    situation: Situation,
+    view: RunView,
     registry: StepRegistry,
     limits: Limits,
     *,
@@ -30,10 +30,10 @@ def step_answer(
     redo: Redo | None = None,
 ) -> dict[str, Any]:
     answer = answer_about(
-        situation, registry, limits, place=place, at_work=True, detail="step", with_result=True, redo=redo,
+        view, registry, limits, place=place, at_work=True, detail="step", with_result=True, redo=redo,
         words=STATEFUL,
     )  # fmt: skip
-    return in_stateful_words({**_timer(situation), **answer})
+    return in_stateful_words({**_timer(view), **answer})
 
 
 def in_stateful_words(answer: dict[str, Any]) -> dict[str, Any]:
@@ -55,19 +55,19 @@ def in_stateful_words(answer: dict[str, Any]) -> dict[str, Any]:
     return {**own, **flat, **answer, "action": action}
 
 
-def _timer(situation: Situation) -> dict[str, Value]:
+def _timer(view: RunView) -> dict[str, Value]:
     """A step that only waits for time to pass, for an agent that has nothing else to do."""
-    waits = situation.under_way("wait")
-    if situation.status != "waiting" or not waits:
+    waits = view.under_way("wait")
+    if view.status != "waiting" or not waits:
         return {}
     address, frame = waits[0]
-    visited = block_at(situation.machine, address)
+    visited = block_at(view.machine, address)
     message = visited.record.inputs.get("message") if visited is not None else None
     said: dict[str, Value] = {
-        "step_id": situation.part.step_id(address),
+        "step_id": view.part.step_id(address),
         "type": "wait",
         "duration": frame.timeout,
-        "seconds_left": round(max((frame.deadline or 0.0) - situation.now, 0.0), 3),
+        "seconds_left": round(max((frame.deadline or 0.0) - view.now, 0.0), 3),
         "requires_action": False,
     }
     return {**said, "message": message} if message else said

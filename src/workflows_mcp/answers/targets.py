@@ -95,7 +95,7 @@ def under_way(machine: Machine, *kinds: str) -> list[tuple[str, Frame]]:
 
 
 @dataclass(frozen=True, slots=True)
-class Part:
+class Target:
     id: str
     run_id: str
     address: str = ""
@@ -131,8 +131,8 @@ class Part:
         return meant
 
 
-def whole_run(run_id: str) -> Part:
-    return Part(run_id, run_id)
+def whole_run(run_id: str) -> Target:
+    return Target(run_id, run_id)
 
 
 def run_of(workflow_id: str) -> str:
@@ -147,13 +147,13 @@ def joined(workflow_id: str, task_id: str | None) -> str:
     return task_id if task_id.startswith(f"{run_of(workflow_id)}.") else f"{workflow_id}.{task_id}"
 
 
-def part_of(machine: Machine, workflow_id: str) -> Part:
+def target_of(machine: Machine, workflow_id: str) -> Target:
     """Raises RequestError where there is no such task (any more)."""
     run_id, _, rest = workflow_id.partition(".")
     if not rest:
         return whole_run(run_id)
     names = [name.partition("@")[0] for name in rest.split(".")]
-    part = Part(workflow_id, run_id, "/".join(names))
+    part = Target(workflow_id, run_id, "/".join(names))
     known_as = task_of(machine.state, part.address).id
     around = _scope_around(machine.state, part.address)
     is_task = around is not None and around.each is not None and block_at(machine, part.address) is not None
@@ -170,7 +170,7 @@ def part_of(machine: Machine, workflow_id: str) -> Part:
     raise RequestError(f"the run {run_id} has no task '{workflow_id}'", hint=hint, code="unknown_task")
 
 
-def _named_by_key(state: RunState, tasks: list[Part], key: str) -> Part | None:
+def _named_by_key(state: RunState, tasks: list[Target], key: str) -> Target | None:
     """The only task that is called so, whatever step it belongs to: batch_0. Those that are over come last,
     and before them those that are tasks of tasks: whoever has been told a name keeps it when others of the
     same name begin."""
@@ -182,13 +182,13 @@ def _named_by_key(state: RunState, tasks: list[Part], key: str) -> Part | None:
     return found[0] if len(found) == 1 else None
 
 
-def _is_over(state: RunState, task: Part) -> bool:
+def _is_over(state: RunState, task: Target) -> bool:
     around = _scope_around(state, task.address)
     record = around.records.get(task.address.rpartition("/")[2]) if around is not None else None
     return record is not None and record.status in TERMINAL
 
 
-def key_of_task(state: RunState, task: Part) -> str:
+def key_of_task(state: RunState, task: Target) -> str:
     """What a task is called among those of its step."""
     around, name = _scope_around(state, task.address), task.address.rpartition("/")[2]
     if around is None or around.each is None:
@@ -199,25 +199,25 @@ def key_of_task(state: RunState, task: Part) -> str:
 def _before(workflow_id: str, known_as: str) -> bool:
     """Whether an id is that of an earlier round: the same names, and no later rounds."""
     pairs = zip(workflow_id.split("."), known_as.split("."), strict=True)
-    rounds = [(text.partition("@")[2] or "1", known.partition("@")[2] or "1") for text, known in pairs]
-    if not all(text.isdecimal() and int(text) <= int(known) for text, known in rounds):
+    visits = [(text.partition("@")[2] or "1", known.partition("@")[2] or "1") for text, known in pairs]
+    if not all(text.isdecimal() and int(text) <= int(known) for text, known in visits):
         return False
-    return any(int(text) < int(known) for text, known in rounds)
+    return any(int(text) < int(known) for text, known in visits)
 
 
-def task_of(state: RunState, address: str) -> Part:
+def task_of(state: RunState, address: str) -> Target:
     """The task at an address, with its id."""
     scope: Scope | None = state.root
     names = [state.run_id]
     for name in address.split("/"):
-        rounds = scope.rounds.get(name, 1) if scope is not None else 1
-        names.append(f"{name}@{rounds}" if rounds > 1 else name)
+        visits = scope.visits.get(name, 1) if scope is not None else 1
+        names.append(f"{name}@{visits}" if visits > 1 else name)
         record = scope.records.get(name) if scope is not None else None
         scope = record.scope if record is not None else None
-    return Part(".".join(names), state.run_id, address)
+    return Target(".".join(names), state.run_id, address)
 
 
-def question_id(state: RunState, part: Part, address: str) -> str:
+def question_id(state: RunState, part: Target, address: str) -> str:
     """What the agent calls a question. A step that asks again, in a later round or another try, is another
     question: an answer to the first one that comes late must not be taken for an answer to it."""
     asking = asking_of(state, address)
@@ -233,9 +233,9 @@ def asking_of(state: RunState, address: str) -> str:
     return ".".join(part[1:] if part.startswith("r") else f"try{part}" for part in parts)
 
 
-def all_tasks(state: RunState) -> list[Part]:
+def all_tasks(state: RunState) -> list[Target]:
     """Every task of a run, those of tasks too."""
-    found: list[Part] = []
+    found: list[Target] = []
     waiting: list[tuple[str, Scope]] = [("", state.root)]
     while waiting:
         prefix, scope = waiting.pop(0)

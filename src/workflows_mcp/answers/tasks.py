@@ -3,7 +3,7 @@
 A block with an `agent` hands each of its items to a sub-agent, as a task. What is asked inside of a task is
 asked of its own agent; whoever started that one only hears who is at work, who is to be started, and of
 whom nothing has been heard for so long (the lease) that another may take the task over. Whoever was heard
-of, and when, is told by `heard`: notes that are kept beside the run.
+of, and when, is told by `last_seen`: notes that are kept beside the run.
 
     duties = duties_of(state, whole_run("wf_1"), heard, now=1000.0, lease=300.0)
     duties.questions          # what this agent itself is asked
@@ -19,15 +19,15 @@ from collections.abc import Container, Mapping
 from dataclasses import dataclass
 from typing import Literal
 
-from workflows_mcp.answers.targets import Part, task_of, whole_run
+from workflows_mcp.answers.targets import Target, task_of, whole_run
 from workflows_mcp.machine.rules import failed
 from workflows_mcp.machine.state import TERMINAL, Frame, Record, RunState, Scope
 from workflows_mcp.plan.model import names_of_items
 
-Heard = Mapping[str, float]
+LastSeen = Mapping[str, float]
 """When the agent of a task was last heard of, by the id of the task; under `started_note` when this agent was
 first heard of, and under `retry_note` the last contact with the agent that was given up."""
-NOBODY: Heard = {}
+NEVER_SEEN: LastSeen = {}
 
 
 def started_note(task_id: str) -> str:
@@ -38,19 +38,19 @@ def retry_note(task_id: str) -> str:
     return f"{task_id} retry"
 
 
-def given_up_at(state: RunState, part: Part, heard: Heard) -> float:
+def given_up_at(state: RunState, part: Target, last_seen: LastSeen) -> float:
     """Until when an agent of the task that was heard of is not the one that it has now: it was retried, or
     its time was over and it is tried again."""
     frame = state.frames.get(part.address)
     later_try = frame is not None and frame.attempt.rpartition(".")[2] != "1"
     begun = frame.since if frame is not None and later_try else -math.inf
-    return max(heard.get(retry_note(part.id), -math.inf), begun)
+    return max(last_seen.get(retry_note(part.id), -math.inf), begun)
 
 
-def last_contact(state: RunState, part: Part, heard: Heard) -> float | None:
+def last_contact(state: RunState, part: Target, last_seen: LastSeen) -> float | None:
     """When the agent that a task has now was last heard of; None where it has none yet."""
-    at = heard.get(part.id)
-    return None if at is None or at <= given_up_at(state, part, heard) else at
+    at = last_seen.get(part.id)
+    return None if at is None or at <= given_up_at(state, part, last_seen) else at
 
 
 Standing = Literal["to start", "at work", "silent", "on the server"]
@@ -61,7 +61,7 @@ Framed = tuple[str, Frame]
 class Task:
     """A task that is under way."""
 
-    part: Part
+    part: Target
     standing: Standing
     since: float
     """When its agent started; of one that is to start, when it was first asked for."""
@@ -89,7 +89,7 @@ class Delegation:
 
 
 @dataclass(frozen=True, slots=True)
-class Duties:
+class Pending:
     """All that the agent of one part is to do now."""
 
     questions: list[Framed]
@@ -110,29 +110,29 @@ class Duties:
         return min(times, default=None)
 
 
-def duties_of(
+def pending_for(
     state: RunState,
-    part: Part,
-    heard: Heard = NOBODY,
+    part: Target,
+    last_seen: LastSeen = NEVER_SEEN,
     *,
     now: float,
     lease: float,
     alone: bool = False,
-) -> Duties:
+) -> Pending:
     """`alone`: there are no sub-agents, and all that is asked inside of tasks is asked of this agent."""
     frames = [(address, frame) for address, frame in state.frames.items() if part.covers(address)]
-    return _duties(state, frames, part, heard, now, lease, alone)
+    return _pending(state, frames, part, last_seen, now, lease, alone)
 
 
-def _duties(
+def _pending(
     state: RunState,
     frames: list[Framed],
-    part: Part,
-    heard: Heard,
+    part: Target,
+    last_seen: LastSeen,
     now: float,
     lease: float,
     alone: bool = False,
-) -> Duties:
+) -> Pending:
     handed_out = {} if alone else {address: frame for address, frame in frames if frame.agent}
     inside: dict[str, dict[str, list[Framed]]] = {}
     """The frames of each delegation, by the item that they belong to."""
@@ -152,25 +152,27 @@ def _duties(
         tasks = []
         for item, framed in items.items():
             task = task_of(state, f"{around}/{item}")
-            asked = _duties(state, framed, task, heard, now, lease)
-            tasks.append(_task(state, task, asked, heard, now, _patience(state, asked, lease)))
+            asked = _pending(state, framed, task, last_seen, now, lease)
+            tasks.append(_task(state, task, asked, last_seen, now, _patience(state, asked, lease)))
         delegations.append(Delegation(around, handed_out[around], tasks))
     questions.sort(key=lambda item: item[1].since)
-    return Duties(questions, delegations)
+    return Pending(questions, delegations)
 
 
-def _task(state: RunState, part: Part, asked: Duties, heard: Heard, now: float, patience: float) -> Task:
-    since, contact = asked.since, last_contact(state, part, heard)
+def _task(
+    state: RunState, part: Target, asked: Pending, last_seen: LastSeen, now: float, patience: float
+) -> Task:
+    since, contact = asked.since, last_contact(state, part, last_seen)
     if contact is None:
         if since is None:
             return Task(part, "on the server", now)
-        return Task(part, "to start", since, again=part.id in heard)
-    started = min(heard.get(started_note(part.id), contact), contact)
+        return Task(part, "to start", since, again=part.id in last_seen)
+    started = min(last_seen.get(started_note(part.id), contact), contact)
     silent = since is not None and now - max(contact, since) > patience
     return Task(part, "silent" if silent else "at work", started, contact)
 
 
-def _patience(state: RunState, asked: Duties, lease: float) -> float:
+def _patience(state: RunState, asked: Pending, lease: float) -> float:
     """How long an agent may be silent: a step that may take longer than the lease takes as long as it may."""
     longest = lease
     for address, frame in asked.questions:
@@ -190,7 +192,7 @@ def outermost(address: str, among: Container[str]) -> str | None:
     return None
 
 
-def starter_of(state: RunState, task: Part) -> Part:
+def starter_of(state: RunState, task: Target) -> Target:
     """The part whose agent starts the agent of a task: the run, or the task that it is a task of."""
     names = task.address.split("/")
     for length in reversed(range(1, len(names) - 1)):
@@ -213,7 +215,7 @@ def record_at(state: RunState, address: str) -> Record | None:
     return record
 
 
-def has_ended(state: RunState, part: Part) -> bool:
+def has_ended(state: RunState, part: Target) -> bool:
     if state.status != "running" or part.is_run:
         return state.status != "running"
     record = record_at(state, part.address)

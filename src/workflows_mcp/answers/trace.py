@@ -18,7 +18,7 @@ from typing import Any
 
 from workflows_mcp.answers.info import type_name
 from workflows_mcp.answers.previews import Cut, Reader, cut, within
-from workflows_mcp.answers.run_view import PartsOfState, Situation, parts_of_state
+from workflows_mcp.answers.run_view import PartsOfState, RunView, parts_of_state
 from workflows_mcp.answers.targets import question_id
 from workflows_mcp.errors import RequestError
 from workflows_mcp.limits import Limits
@@ -27,8 +27,8 @@ from workflows_mcp.machine.core import OpenScope
 from workflows_mcp.machine.events import Event
 from workflows_mcp.machine.machine import Machine
 from workflows_mcp.machine.names import iso
-from workflows_mcp.machine.program import MisplacedError
-from workflows_mcp.machine.reactive_state import Home, Trace
+from workflows_mcp.machine.program import EvaluationError
+from workflows_mcp.machine.reactive_state import ReactiveState, Trace
 from workflows_mcp.machine.rules import failed
 from workflows_mcp.machine.state import TERMINAL, Record
 from workflows_mcp.plan.model import Bundle, Node
@@ -127,16 +127,16 @@ class _Watched(Machine):
         """What has changed a state last, by the identity of the state."""
         self._traced = traced
         self._only = only
-        self._outermost: Home | None = None
+        self._outermost: ReactiveState | None = None
         self._scopes.on_home = self._watch
 
-    def _watch(self, home: Home) -> None:
+    def _watch(self, home: ReactiveState) -> None:
         self._outermost = self._outermost or home
         home.fields.clock = time.perf_counter
         home.fields.trace = lambda trace: self._note(home, trace)
         home.on_change = lambda before: self._changed(home, before)
 
-    def _changed(self, home: Home, before: dict[str, Value]) -> None:
+    def _changed(self, home: ReactiveState, before: dict[str, Value]) -> None:
         self._changed_by[id(home)] = self.cause
         part, _, name = (self._only or "").partition(".")
         if part not in ("raw", "state"):
@@ -156,15 +156,15 @@ class _Watched(Machine):
             item = max(heads[-1].count - 1, 0)
         elif (frame := self.state.frames.get(around)) is not None and frame.kind == "each":
             item = last
-        rounds = state.rounds.get(node.id, 1)
-        address = f"{scope.prefix}{node.id}@{rounds}" if rounds > 1 else f"{scope.prefix}{node.id}"
+        visits = state.visits.get(node.id, 1)
+        address = f"{scope.prefix}{node.id}@{visits}" if visits > 1 else f"{scope.prefix}{node.id}"
         return Cause(self.state.events, address, item)
 
     def _enter(self, scope: OpenScope, index: int) -> None:
         self.cause = self._cause_of(scope, index)
         super()._enter(scope, index)
 
-    def _note(self, home: Home, trace: Trace) -> None:
+    def _note(self, home: ReactiveState, trace: Trace) -> None:
         traced = self._traced
         traced.computed += 1
         times = traced.times.setdefault(trace.field, Times())
@@ -185,7 +185,7 @@ class _Watched(Machine):
                     continue
                 try:
                     home.fields.value(name, home.around())
-                except MisplacedError as error:
+                except EvaluationError as error:
                     if home.fields.error(name) is None:  # it was stopped: nobody has told of it yet
                         self._note(home, Trace(name, "too long", None, None, error.cause.message))
 
@@ -298,12 +298,12 @@ class Looked:
     parts: PartsOfState | None
 
 
-def look_at(situation: Situation) -> Looked:
-    machine = situation.machine
+def look_at(view: RunView) -> Looked:
+    machine = view.machine
     dialects = {name: plan.dialect for name, plan in machine.plans.items()}
-    parts = parts_of_state(machine, situation.part.address)
+    parts = parts_of_state(machine, view.part.address)
     state = dict(machine.state.root.state) if parts is None else parts.around.state.get("raw", {})
-    step, status = _current_step(situation), situation.status
+    step, status = _current_step(view), view.status
     return Looked(step, status, machine.state.events, dialects, state, parts)
 
 
@@ -339,13 +339,13 @@ def debug_answer(looked: Looked, traced: Traced, registry: StepRegistry, limits:
     return within(limits, build)
 
 
-def _current_step(situation: Situation) -> str | None:
+def _current_step(view: RunView) -> str | None:
     """What is asked or under way, the oldest first."""
-    questions = [address for address, _ in situation.duties.questions]
-    addresses = questions or [address for address, _ in situation.under_way("step", "wait", "plan", "each")]
+    questions = [address for address, _ in view.pending.questions]
+    addresses = questions or [address for address, _ in view.under_way("step", "wait", "plan", "each")]
     if not addresses:
         return None
-    return question_id(situation.machine.state, situation.part, addresses[0])
+    return question_id(view.machine.state, view.part, addresses[0])
 
 
 def _ended(step: EndedStep, dialects: dict[str, str], registry: StepRegistry) -> dict[str, Value]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from datetime import UTC, datetime
 
-from workflows_mcp.answers.run_view import Situation, situation_of
+from workflows_mcp.answers.run_view import RunView, run_view_of
 from workflows_mcp.answers.targets import block_at
 from workflows_mcp.answers.tasks import Delegation, Framed, Standing, Task, count_tasks
 from workflows_mcp.machine.machine import Machine, how_to_resume
@@ -21,15 +21,15 @@ _LAST_MOMENT = 253_402_300_799.0
 
 def why_waiting(machine: Machine, now: float) -> str:
     """Of a run that has not ended, with all that is asked inside of it."""
-    return why(situation_of(machine, now=now, alone=True))
+    return why(run_view_of(machine, now=now, alone=True))
 
 
-def why(situation: Situation, *, brief: bool = False) -> str:
+def why(view: RunView, *, brief: bool = False) -> str:
     """Of a run or a task that has not ended. `brief`: beside its actions, which say which tasks to start."""
-    now, part = situation.now, situation.part
-    if (parked := situation.machine.state.parked) is not None:
+    now, part = view.now, view.part
+    if (parked := view.machine.state.parked) is not None:
         by = "parked by the user"
-        if situation.machine.state.context_full:
+        if view.machine.state.context_full:
             by = "parked because the context of its agent was nearly full,"
         return f"{by} at {clock(parked, now)}; to continue: {how_to_resume(part.run_id)}"
 
@@ -37,39 +37,39 @@ def why(situation: Situation, *, brief: bool = False) -> str:
         return [(part.step_id(address), frame) for address, frame in framed]
 
     reasons: list[str] = []
-    if asked := named(situation.duties.questions):
+    if asked := named(view.pending.questions):
         reasons.append("waiting for your answer to " + _listed([_asked(*item, now) for item in asked]))
     reasons += [
-        _delegated(situation, it)
-        for it in situation.duties.delegations
+        _delegated(view, it)
+        for it in view.pending.delegations
         if not brief or any(task.standing != "to start" for task in it.tasks)
     ]
-    if working := named(situation.under_way("step", "plan")):
+    if working := named(view.under_way("step", "plan")):
         reasons.append("running " + _listed([_working(*item, now) for item in working]))
-    if passing := situation.under_way("wait"):
-        reasons.append("waiting " + _listed([_passing(situation, *item) for item in passing]))
-    if paused := sorted(named(situation.under_way("retry")), key=lambda item: item[1].deadline or 0.0):
+    if passing := view.under_way("wait"):
+        reasons.append("waiting " + _listed([_passing(view, *item) for item in passing]))
+    if paused := sorted(named(view.under_way("retry")), key=lambda item: item[1].deadline or 0.0):
         reasons.append("trying again " + _listed([_trying(*item, now) for item in paused]))
     if not reasons:
-        timed = [item for item in named(situation.under_way("call")) if item[1].deadline is not None]
+        timed = [item for item in named(view.under_way("call")) if item[1].deadline is not None]
         if timed:
             step_id, frame = timed[0]
             reasons.append(f"waiting for time to pass in '{step_id}'{_ends(frame, now)}")
-    if not reasons and situation.task is not None and situation.task.record.status == "pending":
+    if not reasons and view.task is not None and view.task.record.status == "pending":
         reasons.append("waiting for its turn: it comes when other tasks have ended")
-    if doomed := failed_for_good(situation.machine):
+    if doomed := failed_for_good(view.machine):
         reasons.append(f"block {doomed} has failed, so that the run will fail whatever else comes of it")
-    if situation.abandoned:
-        reasons.append(_abandoned(situation))
+    if view.abandoned:
+        reasons.append(_abandoned(view))
     return "; ".join(reasons) or ("" if brief else "about to go on")
 
 
-def _abandoned(situation: Situation) -> str:
-    directory, run_id = situation.machine.state.workspace, situation.part.run_id
+def _abandoned(view: RunView) -> str:
+    directory, run_id = view.machine.state.workspace, view.part.run_id
     if not directory:  # it has not begun, and may begin anywhere
-        return situation.abandoned
+        return view.abandoned
     return (
-        f"but no server continues it: {situation.abandoned}; start one in {directory} (workflows-mcp serve, "
+        f"but no server continues it: {view.abandoned}; start one in {directory} (workflows-mcp serve, "
         f"without --read-only), or continue it here: {how_to_resume(run_id)}"
     )
 
@@ -106,9 +106,9 @@ def until(frame: Frame, now: float) -> str:
     return f"until {clock(due, now)} (another {duration(due - now)})"
 
 
-def _delegated(situation: Situation, delegation: Delegation) -> str:
-    count = count_tasks(situation.machine.state, delegation.address)
-    name = situation.part.step_id(delegation.address)
+def _delegated(view: RunView, delegation: Delegation) -> str:
+    count = count_tasks(view.machine.state, delegation.address)
+    name = view.part.step_id(delegation.address)
     said = [f"waiting for the tasks of '{name}': {count.done} of {count.total} done"]
     if count.failed:
         said.append(f"{count.failed} failed")
@@ -117,15 +117,15 @@ def _delegated(situation: Situation, delegation: Delegation) -> str:
         return [task for task in delegation.tasks if task.standing == standing]
 
     def names(tasks: list[Task]) -> str:
-        return _listed([f"'{task_name(situation, task)}'" for task in tasks])
+        return _listed([f"'{task_name(view, task)}'" for task in tasks])
 
     if starting := those("to start"):
         said.append(f"to be started: {names(starting)}")
     if working := those("at work"):
-        said.append(f"at work: {_listed([_contact(situation, task) for task in working])}")
+        said.append(f"at work: {_listed([_contact(view, task) for task in working])}")
     if silent := those("silent"):
         said.append(
-            f"silent: {_listed([_contact(situation, task) for task in silent])}; if its agent is gone, start "
+            f"silent: {_listed([_contact(view, task) for task in silent])}; if its agent is gone, start "
             "another with the same prompt, which is in the action"
         )
     if served := those("on the server"):
@@ -140,18 +140,18 @@ def retry_call(task_id: str) -> str:
     return f"control_workflow(workflow_id='{task_id}', action='retry')"
 
 
-def _contact(situation: Situation, task: Task) -> str:
+def _contact(view: RunView, task: Task) -> str:
     """When the agent of a task started, and when it was last heard of."""
-    now, heard_at = situation.now, task.last_contact
-    said = f"'{task_name(situation, task)}' since {clock(task.since, now)}"
+    now, heard_at = view.now, task.last_contact
+    said = f"'{task_name(view, task)}' since {clock(task.since, now)}"
     if heard_at is None or heard_at == task.since:
         return said
     return f"{said} (last heard of at {clock(heard_at, now)})"
 
 
-def task_name(situation: Situation, task: Task) -> str:
+def task_name(view: RunView, task: Task) -> str:
     """The id of a task as seen from the part that has it: what may be given as task_id."""
-    return task.part.id[len(situation.part.id) + 1 :]
+    return task.part.id[len(view.part.id) + 1 :]
 
 
 def _asked(step_id: str, frame: Frame, now: float) -> str:
@@ -166,10 +166,10 @@ def _trying(step_id: str, frame: Frame, now: float) -> str:
     return f"'{step_id}' at {clock(frame.deadline or now, now)} (try {frame.attempt})"
 
 
-def _passing(situation: Situation, address: str, frame: Frame) -> str:
-    visited = block_at(situation.machine, address)
+def _passing(view: RunView, address: str, frame: Frame) -> str:
+    visited = block_at(view.machine, address)
     message = visited.record.inputs.get("message") if visited is not None else None
-    said = f"{until(frame, situation.now)} at '{situation.part.step_id(address)}'"
+    said = f"{until(frame, view.now)} at '{view.part.step_id(address)}'"
     return f"{said}: {str(message)[:_MESSAGE_CHARS]}" if message else said
 
 

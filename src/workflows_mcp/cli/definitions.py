@@ -93,12 +93,12 @@ def validate_command(options: argparse.Namespace) -> int:
         ]
         print_json({"valid": not wrong, "files": files})
         return code
-    paper = out()
+    terminal = out()
     for file, problems in results:
         if not problems:
-            paper.line(f"{paper.mark('completed')} {file}")
+            terminal.line(f"{terminal.mark('completed')} {file}")
         for problem in problems:
-            paper.line(str(problem))
+            terminal.line(str(problem))
     if wrong:
         err().line(f"{wrong} problem{'s' if wrong != 1 else ''}")
     return code
@@ -138,18 +138,20 @@ def _listed(summary: Any) -> dict[str, Any]:
 
 
 def _print_info(info: dict[str, Any]) -> None:
-    paper = out()
-    paper.line(paper.paint(info["workflow"], "bold") + (f" {info['version']}" if "version" in info else ""))
+    terminal = out()
+    terminal.line(
+        terminal.paint(info["workflow"], "bold") + (f" {info['version']}" if "version" in info else "")
+    )
     if info.get("description"):
-        paper.line(info["description"].rstrip())
+        terminal.line(info["description"].rstrip())
     built_in = "built-in, " if info["source"] == "built-in" else ""
     file = info.get("file", info["source"])
-    paper.line(paper.paint(f"{info['dialect']} dialect, {built_in}from {file}", "dim"))
+    terminal.line(terminal.paint(f"{info['dialect']} dialect, {built_in}from {file}", "dim"))
     schema = info["inputs"]
     if schema["properties"]:
-        paper.line("\ninputs")
-        print_table(paper, [_input(name, spec, schema) for name, spec in schema["properties"].items()])
-    paper.line("\nsteps")
+        terminal.line("\ninputs")
+        print_table(terminal, [_input(name, spec, schema) for name, spec in schema["properties"].items()])
+    terminal.line("\nsteps")
     rows = []
     for step in info["steps"]:
         after = f"after {', '.join(step['depends_on'])}" if "depends_on" in step else ""
@@ -157,22 +159,22 @@ def _print_info(info: dict[str, Any]) -> None:
         kind = f"calls {step['calls']}" if "calls" in step else step["type"]
         kind += ", by the agent" if step.get("by") == "agent" else ""
         rows.append(("  " + step["id"], kind, "  ".join(part for part in (after, condition) if part)))
-    print_table(paper, rows)
+    print_table(terminal, rows)
     if info["outputs"]:
-        paper.line("\noutputs")
-        print_table(paper, [(f"  {name}", _text(value)) for name, value in info["outputs"].items()])
+        terminal.line("\noutputs")
+        print_table(terminal, [(f"  {name}", _text(value)) for name, value in info["outputs"].items()])
     if "asks" in info:
-        paper.line("\nasks for an answer at: " + ", ".join(question["step"] for question in info["asks"]))
+        terminal.line("\nasks for an answer at: " + ", ".join(question["step"] for question in info["asks"]))
     if "agent_tools" in info:
-        paper.line("\nthe agent needs the tools: " + ", ".join(info["agent_tools"]))
+        terminal.line("\nthe agent needs the tools: " + ", ".join(info["agent_tools"]))
     if "needs" in info:
-        paper.line("\nneeds: " + ", ".join(need.replace("_", " ") for need in info["needs"]))
+        terminal.line("\nneeds: " + ", ".join(need.replace("_", " ") for need in info["needs"]))
     if "secrets" in info:
         missing = info.get("missing_secrets", ())
         named = (f"{name} (missing)" if name in missing else name for name in info["secrets"])
-        paper.line("\nsecrets: " + ", ".join(named))
+        terminal.line("\nsecrets: " + ", ".join(named))
     for block in info.get("forbidden", ()):
-        paper.line(f"\nmay not run here: {block}")
+        terminal.line(f"\nmay not run here: {block}")
 
 
 def _input(name: str, spec: dict[str, Any], schema: dict[str, Any]) -> tuple[str, str, str]:

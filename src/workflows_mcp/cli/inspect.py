@@ -22,7 +22,16 @@ from workflows_mcp.cli.run import (
     read_answer,
     terminal_settings,
 )
-from workflows_mcp.cli.terminal import Paper, err, out, print_json, print_table, print_values, size_of, took
+from workflows_mcp.cli.terminal import (
+    Terminal,
+    err,
+    out,
+    print_json,
+    print_table,
+    print_values,
+    size_of,
+    took,
+)
 from workflows_mcp.errors import RequestError
 from workflows_mcp.runs.progress import Watch
 from workflows_mcp.runs.service import Service
@@ -45,12 +54,12 @@ def runs_command(options: argparse.Namespace) -> int:
     if not found:
         err().line("nothing has been run yet")
         return 0
-    paper = out()
+    terminal = out()
     rows = [
         (run["workflow_id"], run["status"], _when(run["started_at"]), run["workflow"], _project(run))
         for run in found
     ]
-    print_table(paper, [("RUN", "STATUS", "STARTED", "WORKFLOW", "PROJECT"), *rows])
+    print_table(terminal, [("RUN", "STATUS", "STARTED", "WORKFLOW", "PROJECT"), *rows])
     return 0
 
 
@@ -62,9 +71,9 @@ def _project(run: dict[str, Value]) -> str:
 
 async def _follow(service: Service, run_id: str) -> None:
     """Show steps as they start and end, and what they print, until the run ends or waits for an answer."""
-    paper = err()
-    progress = ProgressLines(paper)
-    live = LiveLines(paper, progress)
+    terminal = err()
+    progress = ProgressLines(terminal)
+    live = LiveLines(terminal, progress)
 
     async def lines() -> None:
         seen = 0
@@ -99,26 +108,28 @@ def show_command(options: argparse.Namespace) -> int:
         known = {key: state["metadata"][key] for key in about if state["metadata"][key]}
         print_json({**answer, **known, "inputs": state["inputs"], "blocks": state["blocks"]})
         return 0
-    paper = out()
-    paper.line(f"{paper.mark(answer['status'])} {paper.paint(answer['workflow'], 'bold')} {answer['status']}")
+    terminal = out()
+    terminal.line(
+        f"{terminal.mark(answer['status'])} {terminal.paint(answer['workflow'], 'bold')} {answer['status']}"
+    )
     made_of = f", made of {origin}" if (origin := state["metadata"]["forked_from"]) else ""
     started = _when(state["metadata"]["started_at"])
-    paper.line(paper.paint(f"{answer['workflow_id']}, started {started}{made_of}", "dim"))
+    terminal.line(terminal.paint(f"{answer['workflow_id']}, started {started}{made_of}", "dim"))
     if state["inputs"]:
-        paper.line("\ninputs")
-        print_values(paper, state["inputs"], "  ")
-    paper.line("\nblocks")
-    _print_blocks(paper, state["blocks"], "  ")
+        terminal.line("\ninputs")
+        print_values(terminal, state["inputs"], "  ")
+    terminal.line("\nblocks")
+    _print_blocks(terminal, state["blocks"], "  ")
     for part, values in given(answer).items():
-        paper.line(f"\n{part}")
-        print_values(paper, values, "  ")
+        terminal.line(f"\n{part}")
+        print_values(terminal, values, "  ")
     if answer["status"] != "completed":
-        paper.line()
-        print_end(answer, paper, outputs=False)
+        terminal.line()
+        print_end(answer, terminal, outputs=False)
     return 0
 
 
-def _print_blocks(paper: Paper, blocks: dict[str, Any], indent: str) -> None:
+def _print_blocks(terminal: Terminal, blocks: dict[str, Any], indent: str) -> None:
     for name, block in blocks.items():
         metadata = block["metadata"]
         status = metadata["status"]
@@ -129,17 +140,17 @@ def _print_blocks(paper: Paper, blocks: dict[str, Any], indent: str) -> None:
         message = metadata["message"]
         if message:
             how += f"  {message.splitlines()[0]}"
-        mark = paper.mark(status, metadata["outcome"])
-        paper.line(f"{indent}{mark} {name}  {paper.paint(how, 'dim')}")
+        mark = terminal.mark(status, metadata["outcome"])
+        terminal.line(f"{indent}{mark} {name}  {terminal.paint(how, 'dim')}")
         inside = indent + "    "
         if "blocks" in block:
-            _print_blocks(paper, block["blocks"], inside)
+            _print_blocks(terminal, block["blocks"], inside)
         elif "items" in block:
-            _print_blocks(paper, _with_outputs(block), inside)
+            _print_blocks(terminal, _with_outputs(block), inside)
         elif status in ("completed", "failed"):
             for key, value in block["outputs"].items():
                 if value not in (None, "", [], {}):
-                    paper.line(f"{inside}{paper.paint(f'{key}: {_short(value)}', 'dim')}")
+                    terminal.line(f"{inside}{terminal.paint(f'{key}: {_short(value)}', 'dim')}")
 
 
 def _with_outputs(block: dict[str, Any]) -> dict[str, Any]:
@@ -170,18 +181,18 @@ def prune_command(options: argparse.Namespace) -> int:
     if options.json:
         print_json(pruned)
         return 0
-    paper, count = out(), len(pruned["deleted"])
+    terminal, count = out(), len(pruned["deleted"])
     if options.dry_run and count:
         rows = [
             (it["workflow_id"], it["status"], _when(it["ended_at"]), size_of(it["bytes"]), it["workflow"])
             for it in pruned["deleted"]
         ]
-        print_table(paper, [("RUN", "STATUS", "ENDED", "SIZE", "WORKFLOW"), *rows])
+        print_table(terminal, [("RUN", "STATUS", "ENDED", "SIZE", "WORKFLOW"), *rows])
     verb = "would delete" if options.dry_run else "deleted"
     said = f"{verb} {count} run{'' if count == 1 else 's'}, {size_of(pruned['bytes'])}"
     if returned := pruned["file_bytes_returned"]:
         said += f"; the store is {size_of(returned)} smaller"
-    paper.line(said)
+    terminal.line(said)
     return 0
 
 
@@ -242,13 +253,13 @@ def resume_command(options: argparse.Namespace) -> int:
                 info = await service.checkpoint_info(options.checkpoint)
                 session.watch = await service.observing.so_far(info["workflow_id"])
                 if value is None and info["type"] == "pause":
-                    value = await _asked_for(session.paper, info["prompt"])
+                    value = await _asked_for(session.terminal, info["prompt"])
             response = LEFT_OUT if value is None else value
             answer = await session.start(service.resume(options.checkpoint, response, wait_seconds=0))
             forked = {"forked_from": answer["forked_from"]} if "forked_from" in answer else {}
             if forked:
                 session.watch = await service.observing.so_far(session.run_id)
-                session.paper.line(f"{session.run_id} is a new run, from {options.checkpoint}")
+                session.terminal.line(f"{session.run_id} is a new run, from {options.checkpoint}")
             return session.finish({**await session.follow(service), **forked})
 
     return interruptible(resume(), session)
@@ -258,12 +269,12 @@ def _is_checkpoint(text: str) -> bool:
     return text.startswith(("chk_", "pause_"))
 
 
-async def _asked_for(paper: Paper, prompt: str) -> str | None:
+async def _asked_for(terminal: Terminal, prompt: str) -> str | None:
     """The response that was not given on the command line: typed by a person, or piped in."""
     if not can_ask():
         return sys.stdin.read().rstrip("\n") or None
-    paper.line(paper.clean(prompt.rstrip()))
-    return await read_answer(paper)
+    terminal.line(terminal.clean(prompt.rstrip()))
+    return await read_answer(terminal)
 
 
 def _print_list(found: dict[str, Any]) -> None:
@@ -281,34 +292,36 @@ def _print_list(found: dict[str, Any]) -> None:
         )
         for it in checkpoints
     ]
-    paper = out()
-    print_table(paper, [("CHECKPOINT", "CREATED", "RUN", "WORKFLOW", ""), *rows])
+    terminal = out()
+    print_table(terminal, [("CHECKPOINT", "CREATED", "RUN", "WORKFLOW", ""), *rows])
     if "more" in found:
         err().line("older ones are left out: --limit N shows more, and a run's id only those of that run")
 
 
 def _print_details(info: dict[str, Any]) -> None:
-    paper = out()
-    paper.line(
-        f"{paper.paint(info['checkpoint_id'], 'bold')} {info['type']}, {_when_made(info['created_at'])}"
+    terminal = out()
+    terminal.line(
+        f"{terminal.paint(info['checkpoint_id'], 'bold')} {info['type']}, {_when_made(info['created_at'])}"
     )
-    paper.line(paper.paint(f"{info['workflow']} {info['workflow_id']}, {info['position']} events", "dim"))
+    terminal.line(
+        terminal.paint(f"{info['workflow']} {info['workflow_id']}, {info['position']} events", "dim")
+    )
     if info["inputs"]:
-        paper.line("\ninputs")
-        print_values(paper, info["inputs"], "  ")
-    paper.line("\nwaves")
+        terminal.line("\ninputs")
+        print_values(terminal, info["inputs"], "  ")
+    terminal.line("\nwaves")
     ended = set(info["completed_blocks"])
     for number, wave in enumerate(info["execution_waves"]):
-        marks = [f"{paper.mark('completed' if name in ended else 'pending')} {name}" for name in wave]
-        paper.line(f"  {number}: {'  '.join(marks)}")
+        marks = [f"{terminal.mark('completed' if name in ended else 'pending')} {name}" for name in wave]
+        terminal.line(f"  {number}: {'  '.join(marks)}")
     if "prompt" in info:
-        paper.line(f"\n{paper.mark('paused')} {paper.paint(info['paused_block'], 'bold')}")
-        paper.line(paper.clean(info["prompt"].rstrip()))
+        terminal.line(f"\n{terminal.mark('paused')} {terminal.paint(info['paused_block'], 'bold')}")
+        terminal.line(terminal.clean(info["prompt"].rstrip()))
     if "answered_with" in info:
-        paper.line(f"answered with {paper.clean(to_json(info['answered_with']))}")
+        terminal.line(f"answered with {terminal.clean(to_json(info['answered_with']))}")
     what = "makes a new run from here" if info["moved_on"] else "goes on with the run"
     response = " RESPONSE" if info["type"] == "pause" else ""
-    paper.line(f"\nworkflows-mcp resume {info['checkpoint_id']}{response}    {what}")
+    terminal.line(f"\nworkflows-mcp resume {info['checkpoint_id']}{response}    {what}")
 
 
 def _ended(checkpoint: dict[str, Any]) -> str:

@@ -51,7 +51,7 @@ def _followed(
             forked_from = (await session.start(make(service)))["forked_from"]
             session.watch = await service.observing.so_far(session.run_id)
             if not session.quiet:
-                session.paper.line(f"{session.run_id} is a new run, made of {forked_from}")
+                session.terminal.line(f"{session.run_id} is a new run, made of {forked_from}")
             return session.finish({**await session.follow(service), "forked_from": forked_from})
 
     return interruptible(follow(), session)

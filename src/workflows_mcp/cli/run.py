@@ -18,7 +18,7 @@ from typing import Any
 
 from workflows_mcp.cli.terminal import (
     INTERRUPTED,
-    Paper,
+    Terminal,
     Unreadable,
     err,
     exit_code,
@@ -47,22 +47,22 @@ def can_ask() -> bool:
     return sys.stdin.isatty()
 
 
-def show_question(paper: Paper, action: dict[str, Any]) -> None:
-    paper.line()
-    paper.line(f"{paper.mark('paused')} {paper.paint(action['step_id'], 'bold')}")
+def show_question(terminal: Terminal, action: dict[str, Any]) -> None:
+    terminal.line()
+    terminal.line(f"{terminal.mark('paused')} {terminal.paint(action['step_id'], 'bold')}")
     parameters: dict[str, Value] = dict(action["parameters"])
     shown = next((key for key in _WORDS.get(action["type"], ("prompt",)) if key in parameters), None)
     words = parameters.pop(shown) if shown is not None else None
-    paper.line(paper.clean(words.rstrip() if isinstance(words, str) else action["instructions"]))
+    terminal.line(terminal.clean(words.rstrip() if isinstance(words, str) else action["instructions"]))
     for key in _SAID_OTHERWISE.get(action["type"], ()):
         parameters.pop(key, None)
-    print_values(paper, parameters)
+    print_values(terminal, parameters)
     options = _options(action)
     if options and action["parameters"].get("choices"):
         for number, option in enumerate(options, start=1):
-            paper.line(f"  {number}  {paper.clean(option)}")
+            terminal.line(f"  {number}  {terminal.clean(option)}")
     elif options:
-        paper.line(f"({' / '.join(options)})")
+        terminal.line(f"({' / '.join(options)})")
 
 
 _WORDS = {
@@ -79,20 +79,20 @@ _SAID_OTHERWISE = {"prompt": ("type", "choices")}
 """Parameters that are shown in another way, or are meant for an agent."""
 
 
-def show_message(paper: Paper, action: dict[str, Any]) -> None:
+def show_message(terminal: Terminal, action: dict[str, Any]) -> None:
     """A message that needs no answer."""
-    paper.line()
-    paper.line(paper.clean(str(action["parameters"].get("message", "")).rstrip()))
+    terminal.line()
+    terminal.line(terminal.clean(str(action["parameters"].get("message", "")).rstrip()))
 
 
 def needs_no_answer(action: dict[str, Any]) -> bool:
     return bool(action["type"] == "prompt" and action["parameters"].get("type") == "info")
 
 
-async def read_answer(paper: Paper, question: str = "") -> str | None:
+async def read_answer(terminal: Terminal, question: str = "") -> str | None:
     """The line that a person types; None when they would rather not say (Ctrl-D)."""
-    paper.stream.write(f"{question}> ")
-    paper.stream.flush()
+    terminal.stream.write(f"{question}> ")
+    terminal.stream.flush()
     # A thread that reads could not be stopped by Ctrl-C; the terminal hands out whole lines anyway.
     loop = asyncio.get_running_loop()
     line: asyncio.Future[bytes] = loop.create_future()
@@ -108,14 +108,14 @@ async def read_answer(paper: Paper, question: str = "") -> str | None:
     finally:
         loop.remove_reader(descriptor)
     if not typed:
-        paper.line()
+        terminal.line()
         return None
     return typed.decode(sys.stdin.encoding or "utf-8", "replace").rstrip("\r\n")
 
 
-async def agrees(paper: Paper, question: str) -> bool:
+async def agrees(terminal: Terminal, question: str) -> bool:
     """Whether a person says yes; anything else is no."""
-    typed = await read_answer(paper, f"{question} (y / n) ")
+    typed = await read_answer(terminal, f"{question} (y / n) ")
     return typed is not None and typed.strip().lower() in _YES
 
 
@@ -166,8 +166,8 @@ class ProgressLines:
     News that come together are put in order: a block that calls a workflow ends after those inside of it.
     """
 
-    def __init__(self, paper: Paper, *, quiet: bool = False) -> None:
-        self._paper = paper
+    def __init__(self, terminal: Terminal, *, quiet: bool = False) -> None:
+        self._paper = terminal
         self._quiet = quiet
         self._news: list[Progress] = []
         self.failed: list[str] = []
@@ -195,22 +195,22 @@ class ProgressLines:
     def _print(self, step: Progress) -> None:
         if self._quiet and step.status != "failed" and step.outcome != "failure":
             return
-        paper = self._paper
+        terminal = self._paper
         at = datetime.fromtimestamp(step.at).strftime("%H:%M:%S")
         depth = "  " * step.address.count("/")
         parts = [
-            paper.paint(at, "dim"),
-            f"{depth}{paper.mark(step.status, step.outcome)} {step.address}",
-            paper.paint(paper.clean(_how(step)), "dim"),
+            terminal.paint(at, "dim"),
+            f"{depth}{terminal.mark(step.status, step.outcome)} {step.address}",
+            terminal.paint(terminal.clean(_how(step)), "dim"),
         ]
-        paper.line("  ".join(part for part in parts if part))
+        terminal.line("  ".join(part for part in parts if part))
 
 
 class LiveLines:
     """What running steps print, as it comes; with the name of the step where several are under way."""
 
-    def __init__(self, paper: Paper, progress: ProgressLines) -> None:
-        self._paper = paper
+    def __init__(self, terminal: Terminal, progress: ProgressLines) -> None:
+        self._paper = terminal
         self._progress = progress
         self._several = False
 
@@ -242,29 +242,34 @@ def _how(step: Progress) -> str:
 
 
 def print_end(
-    answer: dict[str, Any], paper: Paper, *, outputs: bool, seconds: float | None = None, quiet: bool = False
+    answer: dict[str, Any],
+    terminal: Terminal,
+    *,
+    outputs: bool,
+    seconds: float | None = None,
+    quiet: bool = False,
 ) -> None:
     """How a run ended, or what it waits for: outputs on stdout, the rest on stderr. `quiet`: success goes
     without saying."""
     status = answer["status"]
-    mark = paper.mark(status)
-    name = f"{answer['workflow']} {paper.paint(answer['workflow_id'], 'dim')}"
+    mark = terminal.mark(status)
+    name = f"{answer['workflow']} {terminal.paint(answer['workflow_id'], 'dim')}"
     if status in ("completed", "failed", "cancelled"):
         within = f" in {took(seconds)}" if seconds is not None else ""
         tolerated = answer.get("failed_blocks", [])
         if not quiet or status != "completed" or tolerated:
-            paper.line(f"{mark} {name} {status}{within}{_tolerated(tolerated)}")
+            terminal.line(f"{mark} {name} {status}{within}{_tolerated(tolerated)}")
         if "error" in answer:
-            _print_fault(answer, paper)
+            _print_fault(answer, terminal)
         for values in given(answer).values() if outputs else ():
             print_values(out(), values)
         return
     for action in [answer["action"], *answer.get("more_actions", ())] if "action" in answer else []:
-        show_question(paper, action)
-    paper.line()
-    paper.line(f"{mark} {name} is {answer.get('why', status)}")
+        show_question(terminal, action)
+    terminal.line()
+    terminal.line(f"{mark} {name} is {answer.get('why', status)}")
     if "action" in answer:
-        paper.line(f"  to go on: {how_to_answer(answer)}")
+        terminal.line(f"  to go on: {how_to_answer(answer)}")
 
 
 def _tolerated(blocks: list[dict[str, Any]]) -> str:
@@ -292,21 +297,21 @@ def how_to_answer(answer: dict[str, Any]) -> str:
     return f"workflows-mcp answer {answer['workflow_id']} VALUE{step}"
 
 
-def _print_fault(answer: dict[str, Any], paper: Paper) -> None:
+def _print_fault(answer: dict[str, Any], terminal: Terminal) -> None:
     error, run_id = answer["error"], answer["workflow_id"]
-    paper.line(f"  {paper.paint(paper.clean(error['message']), 'red')}")
+    terminal.line(f"  {terminal.paint(terminal.clean(error['message']), 'red')}")
     if "place" in error:
-        paper.line(f"  at {error['place']}" + (f": {error['line']}" if "line" in error else ""))
+        terminal.line(f"  at {error['place']}" + (f": {error['line']}" if "line" in error else ""))
     if "printed" in error:
-        paper.line("  it printed last:")
+        terminal.line("  it printed last:")
         for line in error["printed"].splitlines():
-            paper.line(f"    {paper.clean(line)}")
+            terminal.line(f"    {terminal.clean(line)}")
     if "hint" in error:
-        paper.line(f"  {error['hint']}")
-    paper.line(paper.paint(f"  more: workflows-mcp show {run_id}", "dim"))
+        terminal.line(f"  {error['hint']}")
+    terminal.line(terminal.paint(f"  more: workflows-mcp show {run_id}", "dim"))
     for command, what in _RETRIES.findall(answer.get("next", "")):
         step = " STEP" if command == "fork" else ""
-        paper.line(paper.paint(f"  workflows-mcp {command} {run_id}{step} {what}", "dim"))
+        terminal.line(terminal.paint(f"  workflows-mcp {command} {run_id}{step} {what}", "dim"))
 
 
 # ----------------------------------------------------------------------------------------------------
@@ -385,9 +390,9 @@ _NOT_YES = "commands are not run here (allow_commands is off): give the result i
 
 
 class Player:
-    def __init__(self, paper: Paper, answers: Answers, *, yes: bool) -> None:
+    def __init__(self, terminal: Terminal, answers: Answers, *, yes: bool) -> None:
         self.answers = answers
-        self._paper = paper
+        self._paper = terminal
         self._yes = yes
         self.failed: list[str] = []
         """The blocks of the run that have failed so far: whoever is asked should know."""
@@ -566,10 +571,10 @@ class Session:
         self.quiet = quiet
         """Whether only questions, failures and outputs are shown."""
         self.run_id = ""
-        self.paper = err()
-        self.player = Player(self.paper, answers or Answers(), yes=yes)
-        self.progress = ProgressLines(self.paper, quiet=quiet)
-        self.live = LiveLines(self.paper, self.progress)
+        self.terminal = err()
+        self.player = Player(self.terminal, answers or Answers(), yes=yes)
+        self.progress = ProgressLines(self.terminal, quiet=quiet)
+        self.live = LiveLines(self.terminal, self.progress)
         self.watch = Watch()
         """What of the run has been shown, or need not be."""
         self.parked = False
@@ -584,9 +589,9 @@ class Session:
             if self.as_json:
                 print_json(answer)
             seconds = time.monotonic() - self._started
-            print_end(answer, self.paper, outputs=not self.as_json, seconds=seconds, quiet=self.quiet)
+            print_end(answer, self.terminal, outputs=not self.as_json, seconds=seconds, quiet=self.quiet)
             for step_id in self.player.answers.unused() if answer["status"] in _ENDED else ():
-                self.paper.line(f"nobody asked for the answer to '{step_id}'")
+                self.terminal.line(f"nobody asked for the answer to '{step_id}'")
         return exit_code(answer["status"])
 
     def _tell(self, messages: list[str]) -> None:
@@ -594,8 +599,8 @@ class Session:
         before, self._told = self._told, messages
         known = max(n for n in range(len(messages) + 1) if before[len(before) - n :] == messages[:n])
         for message in messages[known:]:
-            self.paper.line()
-            self.paper.line(self.paper.clean(message.rstrip()))
+            self.terminal.line()
+            self.terminal.line(self.terminal.clean(message.rstrip()))
 
     async def start(self, starting: Coroutine[Any, Any, dict[str, Any]]) -> dict[str, Any]:
         """Start a run, or make one of another; an interruption meanwhile comes when its id is known."""
@@ -769,17 +774,17 @@ def interruptible(running: Any, session: Session) -> int:
             return int(asyncio.run(_until_asked_to_go(running)))
     except (KeyboardInterrupt, asyncio.CancelledError):
         if session.run_id:
-            session.paper.line()
+            session.terminal.line()
             if session.parked:
-                session.paper.line(
+                session.terminal.line(
                     f"interrupted: the run {session.run_id} is parked. Its steps are stopped, and nothing "
                     "continues it until you resume it; then they are repeated."
                 )
-                session.paper.line(f"to continue: workflows-mcp resume {session.run_id}")
+                session.terminal.line(f"to continue: workflows-mcp resume {session.run_id}")
             else:
-                session.paper.line(f"interrupted: the run {session.run_id} goes on without this terminal")
-                session.paper.line(f"to see it: workflows-mcp show {session.run_id}")
-            session.paper.line(f"to end it: workflows-mcp cancel {session.run_id}")
+                session.terminal.line(f"interrupted: the run {session.run_id} goes on without this terminal")
+                session.terminal.line(f"to see it: workflows-mcp show {session.run_id}")
+            session.terminal.line(f"to end it: workflows-mcp cancel {session.run_id}")
         return INTERRUPTED
 
 

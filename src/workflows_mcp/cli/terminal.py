@@ -36,7 +36,7 @@ _PLAIN_MARKS = str.maketrans({"✓": "+", "✗": "x", "–": "-", "▸": ">", "�
 _LEAST_ROOM = 20
 
 
-class Paper:
+class Terminal:
     """A stream with colours if it is a terminal that wants them, and with marks that it can show."""
 
     def __init__(self, stream: TextIO) -> None:
@@ -67,12 +67,12 @@ class Paper:
         print(text.encode(encoding, "replace").decode(encoding), file=self.stream, flush=True)
 
 
-def out() -> Paper:
-    return Paper(sys.stdout)
+def out() -> Terminal:
+    return Terminal(sys.stdout)
 
 
-def err() -> Paper:
-    return Paper(sys.stderr)
+def err() -> Terminal:
+    return Terminal(sys.stderr)
 
 
 def print_json(value: Mapping[str, Any]) -> None:
@@ -82,19 +82,19 @@ def print_json(value: Mapping[str, Any]) -> None:
     sys.stdout.flush()
 
 
-def print_values(paper: Paper, values: Mapping[str, Value], indent: str = "") -> None:
+def print_values(terminal: Terminal, values: Mapping[str, Value], indent: str = "") -> None:
     """Values by name, as a person reads them: long texts as blocks, the rest on one line."""
     for name, value in values.items():
         if isinstance(value, str) and "\n" in value.strip():
-            paper.line(f"{indent}{paper.paint(name, 'bold')}:")
+            terminal.line(f"{indent}{terminal.paint(name, 'bold')}:")
             for line in value.rstrip().split("\n"):
-                paper.line(f"{indent}  {paper.clean(line)}")
+                terminal.line(f"{indent}  {terminal.clean(line)}")
         else:
             shown = value.strip() if isinstance(value, str) else to_json(value)
-            paper.line(f"{indent}{paper.paint(name, 'bold')}: {paper.clean(shown)}")
+            terminal.line(f"{indent}{terminal.paint(name, 'bold')}: {terminal.clean(shown)}")
 
 
-def print_table(paper: Paper, rows: Iterable[Sequence[str]], colours: Sequence[str] = ()) -> None:
+def print_table(terminal: Terminal, rows: Iterable[Sequence[str]], colours: Sequence[str] = ()) -> None:
     """Rows in columns. On a terminal the last column is cut at its edge; elsewhere nothing is."""
     lines = [[str(cell) for cell in row] for row in rows]
     widths = [max(len(row[column]) for row in lines) for column in range(len(lines[0]))] if lines else []
@@ -102,20 +102,22 @@ def print_table(paper: Paper, rows: Iterable[Sequence[str]], colours: Sequence[s
         cells = []
         for column, cell in enumerate(row):
             if column == len(row) - 1:
-                padded = paper.cut(cell, sum(widths[:-1]) + 2 * column)
+                padded = terminal.cut(cell, sum(widths[:-1]) + 2 * column)
             else:
                 padded = cell.ljust(widths[column])
             cells.append(
-                paper.paint(padded, colours[column]) if column < len(colours) and colours[column] else padded
+                terminal.paint(padded, colours[column])
+                if column < len(colours) and colours[column]
+                else padded
             )
-        paper.line("  ".join(cells).rstrip())
+        terminal.line("  ".join(cells).rstrip())
 
 
 def print_error(error: WorkflowsError, *, as_json: bool) -> None:
     if as_json:
         print_json({"error": error_as_json(error)})
-    paper = err()
-    paper.line(f"{paper.paint('error', 'red')}: {error}")
+    terminal = err()
+    terminal.line(f"{terminal.paint('error', 'red')}: {error}")
 
 
 def error_as_json(error: WorkflowsError) -> dict[str, Value]:

@@ -123,7 +123,7 @@ def successors(nodes: Sequence[Node], index: int) -> list[int]:
             return [target, usual]
         case Leave(target=target):
             return [target, *([usual] if node.condition is not None else [])]
-        case Call(leads_on=True):
+        case Call(on_complete=True):
             return [index + 1, usual]
     return [usual]
 

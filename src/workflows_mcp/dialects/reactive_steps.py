@@ -43,7 +43,7 @@ from workflows_mcp.plan.model import (
 )
 from workflows_mcp.plan.references import Use
 from workflows_mcp.plan.retry import MOST_ATTEMPTS
-from workflows_mcp.steps.base import Hands, Step
+from workflows_mcp.steps.base import Performer, Step
 from workflows_mcp.values import Value, did_you_mean, kind_and_value, nearest, shown
 
 # ----------------------------------------------------------------------------------------------------
@@ -289,7 +289,7 @@ def _read_parallel(reader: StepReader, draft: ReactiveDraft, step: dict[str, Val
         prompt=prompt,
         wait=wait,
         fail_fast=strategy == "fail_all",
-        puts_up=strategy == "continue",
+        tolerate_failures=strategy == "continue",
         errors_to=errors_to,
     )
     timeout = reader.seconds(draft, step, "timeout", least=1)
@@ -370,7 +370,7 @@ def _read_include(reader: StepReader, draft: ReactiveDraft, step: dict[str, Valu
     reader.failing(draft, step)
     if step.get("on_complete") not in (None, []):
         draft.then = reader.read_list(step["on_complete"], (*at, "on_complete"))
-    draft.do = Call(called, {} if inputs is None else inputs, timeout, leads_on=bool(draft.then))
+    draft.do = Call(called, {} if inputs is None else inputs, timeout, on_complete=bool(draft.then))
 
 
 def _read_state_update(reader: StepReader, draft: ReactiveDraft, step: dict[str, Value]) -> None:
@@ -873,7 +873,7 @@ class StepReader(StepTypes, ReactiveValues):
             config[OUTPUT_FORMAT] = step[OUTPUT_FORMAT]
             for path, message, hint in kind.check_config(config):
                 self.problem("wrong_value", message, hint, (*at, *path))
-        by = self.hands(shape, step, known, at)
+        by = self.performer_of(shape, step, known, at)
         outputs = kind.output_defaults(config)
         draft.do = Do(
             step=kind.name,
@@ -886,7 +886,7 @@ class StepReader(StepTypes, ReactiveValues):
             defaults=outputs,
             may_fail=kind.may_fail,
             documented=kind.result_fields if "result" in outputs else tuple(outputs),
-            gives=kind.gives_in(DIALECT),
+            result_output=kind.result_output_in(DIALECT),
         )
         if kind.name == "MCPCall" and inputs.get("tool") in CHECKPOINT_TOOLS and "run_on" not in step:
             draft.do = Checkpoint(inputs.get("parameters", inputs.get("args", {})))
@@ -943,7 +943,7 @@ class StepReader(StepTypes, ReactiveValues):
         shape: StepShape,
         step: Mapping[str, Value],
         inputs: Mapping[str, Value],
-        by: Hands,
+        by: Performer,
     ) -> Value:
         """When the server ends the step. An agent has as long as the step says; what the type itself says of
         time is for the agent to keep to."""

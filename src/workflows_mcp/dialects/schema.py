@@ -26,8 +26,8 @@ from workflows_mcp.dialects.schema_parts import (
 )
 from workflows_mcp.dialects.yaml.source import WRAPPER
 from workflows_mcp.errors import RequestError
-from workflows_mcp.plan import retry
 from workflows_mcp.plan.inputs import TYPE_NAMES
+from workflows_mcp.plan.retry import MOST_ATTEMPTS, RETRY_KEYS, RETRY_ON
 from workflows_mcp.steps.base import Step
 from workflows_mcp.steps.registry import StepRegistry
 from workflows_mcp.steps.shell import KEYS as OUTPUT_KEYS
@@ -429,13 +429,13 @@ def _dependency() -> Schema:
 
 def _retry() -> Schema:
     seconds = number_or_expression({"type": "number", "minimum": 0})
-    kinds: Schema = {"anyOf": [{"type": "integer"}, {"enum": list(retry.RETRY_ON)}, EXPRESSION]}
-    attempts: Schema = {"type": "integer", "minimum": 1, "maximum": retry.MOST_ATTEMPTS}
+    kinds: Schema = {"anyOf": [{"type": "integer"}, {"enum": list(RETRY_ON)}, EXPRESSION]}
+    attempts: Schema = {"type": "integer", "minimum": 1, "maximum": MOST_ATTEMPTS}
     properties: dict[str, Schema] = {
         "attempts": {"description": "Tries in all, the first included.", **number_or_expression(attempts)},
         "retries": {
             "description": "Tries after the first, in place of attempts.",
-            **number_or_expression({"type": "integer", "minimum": 0, "maximum": retry.MOST_ATTEMPTS - 1}),
+            **number_or_expression({"type": "integer", "minimum": 0, "maximum": MOST_ATTEMPTS - 1}),
         },
         "delay": {"description": "Seconds before the second try.", **seconds},
         "backoff": {
@@ -462,8 +462,8 @@ def _retry() -> Schema:
             {
                 "type": ["integer", "object", "null"],
                 "minimum": 1,
-                "maximum": retry.MOST_ATTEMPTS,
-                "properties": {key: properties.get(key, {}) for key in retry.RETRY_KEYS},
+                "maximum": MOST_ATTEMPTS,
+                "properties": {key: properties.get(key, {}) for key in RETRY_KEYS},
                 "additionalProperties": False,
             }
         ),

@@ -18,7 +18,7 @@ from workflows_mcp.dialects import reactive_state, stateful
 from workflows_mcp.dialects.document_keys import EXTENSION
 from workflows_mcp.dialects.reactive_steps import CHANGE_KEYS, OPERATIONS
 from workflows_mcp.dialects.stateful_steps import CONTROL, DEFAULTS, DIALECT, REQUIRED, keys_beside, own_keys
-from workflows_mcp.dialects.steps import HANDS, LEFT_OUT, ON_FAILURE, ON_INTERRUPT, ON_LIMIT
+from workflows_mcp.dialects.steps import LEFT_OUT, ON_FAILURE, ON_INTERRUPT, ON_LIMIT, PERFORMERS
 from workflows_mcp.settings.model import STATE_ACCESS
 from workflows_mcp.steps.base import Step, StepInputs
 
@@ -384,7 +384,7 @@ def _step_keys() -> dict[str, Schema]:
             "description": "Whether it goes on after this step has failed.",
             "enum": list(ON_FAILURE),
         },
-        "run_on": {"description": "Who carries it out.", "enum": [*HANDS, None]},
+        "run_on": {"description": "Who carries it out.", "enum": [*PERFORMERS, None]},
         "on_interrupt": {
             "description": "What becomes of it if a crash cuts it off.",
             "enum": list(ON_INTERRUPT),

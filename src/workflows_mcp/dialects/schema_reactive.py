@@ -48,7 +48,7 @@ from workflows_mcp.dialects.schema_parts import (
     state_schema,
     step_of,
 )
-from workflows_mcp.dialects.steps import HANDS, ON_FAILURE, ON_INTERRUPT
+from workflows_mcp.dialects.steps import ON_FAILURE, ON_INTERRUPT, PERFORMERS
 from workflows_mcp.steps.base import Step
 from workflows_mcp.steps.output_formats import FORMATS
 
@@ -272,7 +272,7 @@ def _step_keys() -> dict[str, Schema]:
             "description": "What becomes of it if a crash cuts it off.",
             "enum": [*ON_INTERRUPT, None],
         },
-        "run_on": {"description": "Who carries it out.", "enum": [*HANDS, None]},
+        "run_on": {"description": "Who carries it out.", "enum": [*PERFORMERS, None]},
         OUTPUT_FORMAT: {"description": "What its output is read as.", "enum": [*FORMATS, None]},
         "condition": {"description": "The test, e.g. `{{ has_errors && retries < 5 }}`.", **condition},
         "then": {"description": "The steps if the condition holds.", **_STEPS},

@@ -33,7 +33,7 @@ from workflows_mcp.dialects.steps import (
     read_timeout,
 )
 from workflows_mcp.plan.model import Call, Do, ForEach, Return, SetState, Wait
-from workflows_mcp.steps.base import Hands, Step
+from workflows_mcp.steps.base import Performer, Step
 from workflows_mcp.steps.shell import ANY_EXIT
 from workflows_mcp.values import Value, did_you_mean, kind_and_value, kind_of, nearest, shown
 
@@ -421,7 +421,7 @@ class StepReader(StepTypes, StatefulValues):
         inputs = {name: value for name, value in inputs.items() if name in shape.names}
         for name, value in DEFAULTS.get(kind.name, {}).items():
             inputs.setdefault(name, value)
-        by = self.hands(shape, step, inputs, at)
+        by = self.performer_of(shape, step, inputs, at)
         config = dict(kind.told.get(DIALECT, {}))
         if ANY_EXIT in config and (by == "server" or draft.on_failure == "fail"):
             config[ANY_EXIT] = False
@@ -435,7 +435,7 @@ class StepReader(StepTypes, StatefulValues):
             config=config,
             defaults=shape.output_defaults,
             may_fail=kind.may_fail,
-            gives=kind.gives,
+            result_output=kind.result_output,
         )
         if "on_interrupt" in step:
             path = (*at, "on_interrupt")
@@ -451,7 +451,7 @@ class StepReader(StepTypes, StatefulValues):
         shape: StepShape,
         step: dict[str, Value],
         inputs: dict[str, Value],
-        by: Hands,
+        by: Performer,
     ) -> Value:
         """When the server ends the step. An agent has as long as the step says; what the type itself says of
         time is for the agent to keep to: a command that it must first ask its user for has not begun when it

@@ -30,7 +30,7 @@ from workflows_mcp.plan.model import (
     SetState,
 )
 from workflows_mcp.plan.references import ReferenceReader, Use
-from workflows_mcp.steps.base import Hands, Step
+from workflows_mcp.steps.base import Performer, Step
 from workflows_mcp.steps.registry import StepRegistry
 from workflows_mcp.values import Value, did_you_mean, kind_and_value, kind_of, nearest, shown
 
@@ -345,7 +345,7 @@ class StepValues:
 # was meant.
 
 
-HANDS: tuple[Hands, Hands] = ("agent", "server")
+PERFORMERS: tuple[Performer, Performer] = ("agent", "server")
 
 LEFT_OUT = {"Shell": ("capture_output", "continue_on_error")}
 
@@ -456,13 +456,13 @@ class StepTypes(StepValues, ABC):
                 dynamic.add(name)
         return inputs, dynamic
 
-    def hands(
+    def performer_of(
         self, shape: StepShape, step: Mapping[str, Value], inputs: Mapping[str, Value], at: Path
-    ) -> Hands:
+    ) -> Performer:
         """Who carries the step out; `inputs` by the names that the dialect has for them."""
         sound = {name: it for name, it in inputs.items() if name not in shape.texts or isinstance(it, str)}
         usual = shape.step.usually_by(shape.as_the_type_has_them(sound), self.dialect)
         if "run_on" not in shape.beside or step.get("run_on") is None:
             return usual
-        given = read_word(step["run_on"], HANDS, (*at, "run_on"), self.report)
+        given = read_word(step["run_on"], PERFORMERS, (*at, "run_on"), self.report)
         return usual if given is None else "server" if given == "server" else "agent"

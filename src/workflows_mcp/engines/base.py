@@ -73,7 +73,7 @@ class Engine(Protocol):
     async def send(self, run_id: str, make_event: MakeEvent) -> None:
         """Hand an event to a run. When this returns, the event is safe on disk."""
 
-    async def carry_on(self, run_id: str) -> None:
+    async def ensure_driven(self, run_id: str) -> None:
         """Go on with a run that nobody alive drives, also in a process that does not look for such runs, and
         whichever process started it: from now on it belongs to this one."""
 
@@ -116,10 +116,10 @@ class Engine(Protocol):
     async def forgotten_checkpoints(self, run_id: str) -> set[int]:
         """The positions of a run that were forgotten."""
 
-    async def hear(self, run_id: str, task: str, at: float) -> None:
+    async def heartbeat(self, run_id: str, task: str, at: float) -> None:
         """Remember that somebody was at work on a task of a run at this time."""
 
-    async def heard(self, run_id: str) -> dict[str, float]:
+    async def last_seen(self, run_id: str) -> dict[str, float]:
         """When somebody was last at work on each task of a run, as far as anybody was."""
 
     async def abandoned(self, run_id: str) -> str:

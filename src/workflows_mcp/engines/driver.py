@@ -1,7 +1,7 @@
 """Drives one run: feeds events to its machine, has them written down, and performs what it wishes.
 
 The disk is waited for in two places only: before a step that changes the world starts, and before
-anybody outside is told (`synced`). Everything else goes on meanwhile; what was not yet on disk when the
+anybody outside is told (`flushed`). Everything else goes on meanwhile; what was not yet on disk when the
 process died can be repeated unnoticed.
 """
 
@@ -155,7 +155,7 @@ class Driver:
         self._journal = journal
         self._executor = executor
         itself = weakref.ref(self)  # without a cycle, so that a run that has ended is freed at once
-        self._hands = executor.hands(run_id, machine.state.workspace, lambda: _may_start(itself))
+        self._runner = executor.runner_for(run_id, machine.state.workspace, lambda: _may_start(itself))
         executor.learn_secrets((*machine.bundle.plans.values(), *machine.state.plans.values()))
         self._clock = clock
         self._find_bundle = find_bundle
@@ -188,7 +188,7 @@ class Driver:
         """Why this process may not drive the run any more."""
         self.on_rest: Callable[[str], None] | None = None
         """Told when all is on disk and there is nothing to do here: idle, or how the run ended."""
-        self.rested = ""
+        self.released = ""
         """What was told. From then on the run, and its machine too, may be in the hands of another driver."""
 
     @property
@@ -213,7 +213,7 @@ class Driver:
         """Take in an event from outside; once this returns, it is safe on disk. Raises NotExpected if the run
         does not wait for it (any more) when its turn comes, LeaseLost if it is not driven here (any more)."""
         encode(event)
-        if self.rested:
+        if self.released:
             raise LeaseLost(f"the run {self.run_id} has come to rest")
         accepted: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._sent[id(event)] = accepted
@@ -221,7 +221,7 @@ class Driver:
         if self.failure is not None and not accepted.done():
             raise self.failure
         await accepted
-        await self.synced()
+        await self.flushed()
 
     def under_way(self) -> list[str]:
         """The steps that were started and have not ended, as far as the state knows."""
@@ -235,7 +235,7 @@ class Driver:
         commands = self.machine.outstanding(self._clock.now(), cut_off=cut_off)
         if event is not None:
             self.feed(event)
-            await self.still()
+            await self.idle_apply()
         frames = self.machine.state.frames.items()
         wanted = {key_of(address, frame.attempt) for address, frame in frames}
         for command in commands:
@@ -246,11 +246,11 @@ class Driver:
         self._pump()
         self._tell_rest()
 
-    async def synced(self) -> None:
+    async def flushed(self) -> None:
         """Wait until all that has happened up to now is safe on disk."""
         await self._safe(self._taken + len(self._inbox))
 
-    async def still(self) -> None:
+    async def idle_apply(self) -> None:
         """Wait until nothing is being applied: then the run may be looked at, before anything else gets a
         turn."""
         while self._applying and self.failure is None:
@@ -262,13 +262,13 @@ class Driver:
         if self.failure is not None and self._safe_position < position:
             raise self.failure
 
-    async def settled(self) -> Machine:
+    async def committed(self) -> Machine:
         """The run as it is on disk: nothing that it shows can still be lost. To be read before anything
         else gets a turn."""
         try:
             while self._applying or self._safe_position < self._taken:
                 self._on_hold = True  # nothing more is taken in until the disk has caught up
-                await self.still()
+                await self.idle_apply()
                 await self._safe(self._taken)
         finally:
             self._on_hold = False
@@ -281,19 +281,19 @@ class Driver:
         """Wait until something happens, at most so many seconds."""
         await self._waiters.change(seconds)
 
-    async def quiet(self) -> None:
+    async def drained(self) -> None:
         """Wait until nothing that was stopped is still ending."""
-        await self._hands.quiet()
+        await self._runner.drained()
 
     async def abandon(self, failure: Exception | None = None) -> None:
         """Stop driving: end what is under way here; the run itself stays as it is on disk."""
         self._die(failure or LeaseLost(f"the run {self.run_id} is not driven here any more"))
-        await self._hands.stop_all()
+        await self._runner.stop_all()
 
-    def rest(self, status: str) -> None:
+    def release(self, status: str) -> None:
         """Let go of the run; whoever waits for it here has to look elsewhere."""
         self._timers.clear_all()
-        self.rested = status
+        self.released = status
         on_rest, self.on_rest = self.on_rest, None
         if on_rest is not None:
             on_rest(status)
@@ -400,7 +400,7 @@ class Driver:
                 if cut_off or self._executor.changes_world(command):
                     self._held[command.key] = command
                 else:
-                    self._hands.perform(command, self.feed)
+                    self._runner.perform(command, self.feed)
             case SetTimer(key=key, due=due):
                 self._timers.set(key, due, lambda: self.feed(TimerFired(self._clock.now(), key)))
             case ClearTimer(key=key):
@@ -408,7 +408,7 @@ class Driver:
             case StopStep(key=key, reason=reason):
                 self._held.pop(key, None)
                 self._ready.pop(key, None)
-                if not self._hands.stop(key, reason) and reason:
+                if not self._runner.stop(key, reason) and reason:
                     self._inbox.append(StepFailed(self._clock.now(), key, TIMEOUT, reason))
             case TellInterrupted(key=key):
                 logger.warning("the step %s of the run %s was cut off", key, self.run_id)
@@ -433,13 +433,13 @@ class Driver:
             self._journal.confirm(self._confirmed)
         else:
             step = next(iter(self._ready.values()))
-            if self._hands.when_ended(step.address, self._unblock):
+            if self._runner.when_ended(step.address, self._unblock):
                 self._blocked = True  # what is left of an earlier try goes first
                 return
             del self._ready[step.key]
             frame = self.machine.state.frames.get(step.address)
             if frame is not None and key_of(step.address, frame.attempt) == step.key:
-                self._hands.perform(step, self.feed)
+                self._runner.perform(step, self.feed)
 
     async def confirm_ownership(self) -> None:
         """LeaseLost where the run is not ours any more: asked right before a command is started, because this
@@ -502,7 +502,7 @@ class Driver:
         if self.on_rest is None or self.failure is not None:
             return
         if not self._applying and self._safe_position == self._taken and (status := self.status) != "running":
-            self.rest(status)
+            self.release(status)
 
     # Ending
 
@@ -512,7 +512,7 @@ class Driver:
             log = logger.debug if lost and self._safe_position == self._begun_at else logger.warning
             log("the run %s is not driven here any more: %s", self.run_id, error)
             self._die(error)
-            asyncio.get_running_loop().create_task(self._hands.stop_all())
+            asyncio.get_running_loop().create_task(self._runner.stop_all())
 
     def _die(self, failure: Exception) -> None:
         """From here on nothing is started, written or taken in."""
@@ -552,13 +552,13 @@ async def wait_until(driver: Driver, ready: Callable[[RunState], bool], seconds:
     until = loop.time() + seconds
     state = driver.machine.state
     await asyncio.sleep(0)  # whoever looks again and again must not keep the run from going on
-    await driver.still()
-    while not (driver.rested or driver.failure or ready(state)) and (left := until - loop.time()) > 0:
+    await driver.idle_apply()
+    while not (driver.released or driver.failure or ready(state)) and (left := until - loop.time()) > 0:
         await driver.changed(left)
-        await driver.still()
+        await driver.idle_apply()
     if state.status != "running":
-        await driver.quiet()
-    return await driver.settled()
+        await driver.drained()
+    return await driver.committed()
 
 
 # ----------------------------------------------------------------------------------------------------
@@ -574,5 +574,5 @@ async def send_to(driver: Driver, make_event: MakeEvent, now: float) -> None:
     except LeaseLost:
         raise
     except WorkflowsError:
-        await driver.synced()
+        await driver.flushed()
         raise

@@ -1,6 +1,6 @@
 """Performs steps: the same for every engine.
 
-`Hands` carry out the steps of one driver of one run: what they have begun they can end, and nothing that
+`StepRunner` carry out the steps of one driver of one run: what they have begun they can end, and nothing that
 another driver of the same run has begun. Whatever happens becomes an event; how a run is kept is not
 known here.
 """
@@ -25,7 +25,7 @@ from pydantic import ValidationError
 from workflows_mcp.engines.clock import Clock
 from workflows_mcp.engines.live_output import LiveOutput, StepOutput
 from workflows_mcp.engines.permissions import check_step
-from workflows_mcp.engines.remembering import Discreet
+from workflows_mcp.engines.remembering import RedactingMemory
 from workflows_mcp.errors import RequestError, WorkflowsError
 from workflows_mcp.limits import Limits
 from workflows_mcp.machine.commands import Command, RunStep
@@ -84,16 +84,16 @@ class Executor:
     def limits(self) -> Limits:
         return self.policy.limits
 
-    def hands(self, run_id: str, workspace: str, may_start: MayStart | None = None) -> Hands:
+    def runner_for(self, run_id: str, workspace: str, may_start: MayStart | None = None) -> StepRunner:
         """For a run that works in `workspace`; empty is the workspace of this process."""
         policy = replace(self.policy, workspace=Path(workspace)) if workspace else self.policy
         scratch, tools, memory = self.scratch / run_id, self._tools, self._memory
         world = World(policy, run_id, scratch, may_start, self.secrets, tools=tools, memory=memory)
-        return Hands(self, run_id, world)
+        return StepRunner(self, run_id, world)
 
     def remember_in(self, memory: Memory) -> None:
         """Where steps find what is remembered beyond runs: with the engine that they belong to."""
-        self._memory = Discreet(memory, self.secrets)
+        self._memory = RedactingMemory(memory, self.secrets)
 
     def learn_secrets(self, plans: Iterable[Plan]) -> None:
         """What steps give may hold the secrets of these plans, whichever process has put them there."""
@@ -182,7 +182,7 @@ class Executor:
             self._waiting.popleft()()
 
 
-class Hands:
+class StepRunner:
     def __init__(self, executor: Executor, run_id: str, world: World) -> None:
         self._executor = executor
         self._run_id = run_id
@@ -243,9 +243,9 @@ class Hands:
     async def stop_all(self) -> None:
         for key in list(self._tasks):
             self.stop(key)
-        await self.quiet()
+        await self.drained()
 
-    async def quiet(self, seconds: float = 5.0) -> None:
+    async def drained(self, seconds: float = 5.0) -> None:
         """Wait until nothing is under way any more."""
         if self._tasks:
             await asyncio.wait(self._tasks.values(), timeout=seconds)
@@ -264,7 +264,7 @@ class Hands:
                 result = await running
             finally:
                 self._executor.live.end(self._run_id, output)
-            event = await self._cleaned(self._done(command, result))
+            event = await self._redacted(self._done(command, result))
         except asyncio.CancelledError as error:
             reason = self._stopped.get(command.key)
             if reason is None:
@@ -273,14 +273,14 @@ class Hands:
             elif reason:
                 outputs = error.outputs if isinstance(error, StepStopped) else {}
                 now = self._executor.clock.now()
-                event = await self._cleaned(StepFailed(now, command.key, TIMEOUT, reason, outputs))
+                event = await self._redacted(StepFailed(now, command.key, TIMEOUT, reason, outputs))
             else:
                 raise
         except (Exception, SystemExit) as error:
             event = self._without_secrets(self._failed(command, error))
         report(event)
 
-    async def _cleaned(self, event: StepDone | StepFailed) -> StepDone | StepFailed:
+    async def _redacted(self, event: StepDone | StepFailed) -> StepDone | StepFailed:
         """Without secrets; much output is searched for them in a thread, so that nobody else waits for it."""
         if sum(len(value) for value in event.outputs.values() if isinstance(value, str)) > LARGE_BYTES:
             return await asyncio.to_thread(self._without_secrets, event)
@@ -294,10 +294,10 @@ class Hands:
         secrets = self._executor.secrets
         try:
             if isinstance(event, StepFailed):
-                message, hint = (secrets.take_out(_writable(text)) for text in (event.message, event.hint))
-                outputs = secrets.take_out(event.outputs)
+                message, hint = (secrets.redact(_writable(text)) for text in (event.message, event.hint))
+                outputs = secrets.redact(event.outputs)
                 return msgspec.structs.replace(event, outputs=outputs, message=message, hint=hint)
-            outputs, said = secrets.take_out(event.outputs), secrets.take_out(event.message)
+            outputs, said = secrets.redact(event.outputs), secrets.redact(event.message)
         except RequestError as error:
             return StepFailed(event.at, event.key, error.code, f"its outputs are refused: {error}")
         if outputs is event.outputs and said is event.message:

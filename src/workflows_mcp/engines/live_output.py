@@ -165,7 +165,7 @@ class StepOutput:
                 self._show(stream, "\n")
 
     def _show(self, stream: str, text: str) -> None:
-        *lines, rest = (self._line[stream] + str(self._secrets.take_out(text))).split("\n")
+        *lines, rest = (self._line[stream] + str(self._secrets.redact(text))).split("\n")
         while len(rest) > LINE_CHARS:
             lines.append(rest[:LINE_CHARS])
             rest = rest[LINE_CHARS:]

@@ -59,7 +59,7 @@ class MemoryEngine:
         self._requests: dict[str, str] = {}
         self._forked_at: dict[str, float] = {}
         self._forgotten: dict[str, set[int]] = {}
-        self._heard: dict[str, dict[str, float]] = {}
+        self._last_seen: dict[str, dict[str, float]] = {}
         self._blobs: dict[bytes, bytes] = {}
         self._memory: dict[str, bytes] = {}
         self.journals: dict[str, MemoryJournal] = {}
@@ -106,10 +106,10 @@ class MemoryEngine:
 
     async def send(self, run_id: str, make_event: MakeEvent) -> None:
         driver = self._driver(run_id)
-        await driver.still()
+        await driver.idle_apply()
         await send_to(driver, make_event, self._clock.now())
 
-    async def carry_on(self, run_id: str) -> None:
+    async def ensure_driven(self, run_id: str) -> None:
         self._driver(run_id)
 
     async def is_driven_here(self, run_id: str) -> bool:
@@ -117,7 +117,7 @@ class MemoryEngine:
         return True
 
     async def view(self, run_id: str) -> Machine:
-        return await self._driver(run_id).settled()
+        return await self._driver(run_id).committed()
 
     async def wait(self, run_id: str, ready: Callable[[RunState], bool], seconds: float) -> Machine:
         return await wait_until(self._driver(run_id), ready, seconds)
@@ -146,7 +146,7 @@ class MemoryEngine:
         )
 
     async def journal(self, run_id: str, after: int = 0) -> tuple[Bundle, list[Event]]:
-        machine = await self._driver(run_id).settled()
+        machine = await self._driver(run_id).committed()
         return machine.bundle, self.journals[run_id].events()[after:]
 
     async def fork(
@@ -177,12 +177,12 @@ class MemoryEngine:
         self._driver(run_id)
         return set(self._forgotten.get(run_id, ()))
 
-    async def hear(self, run_id: str, task: str, at: float) -> None:
+    async def heartbeat(self, run_id: str, task: str, at: float) -> None:
         self._driver(run_id)
-        self._heard.setdefault(run_id, {})[task] = at
+        self._last_seen.setdefault(run_id, {})[task] = at
 
-    async def heard(self, run_id: str) -> dict[str, float]:
-        return dict(self._heard.get(run_id, {}))
+    async def last_seen(self, run_id: str) -> dict[str, float]:
+        return dict(self._last_seen.get(run_id, {}))
 
     async def abandoned(self, run_id: str) -> str:
         return ""

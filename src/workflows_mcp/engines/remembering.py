@@ -1,6 +1,6 @@
 """What is remembered beyond runs: a value under a key. Which keys and values there can be, for every engine.
 
-Steps and agents of all runs share it, so it holds no secrets: `Discreet` takes them out.
+Steps and agents of all runs share it, so it holds no secrets: `RedactingMemory` takes them out.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ def full(limits: Limits) -> RequestError:
     )
 
 
-class Discreet:
+class RedactingMemory:
     """The memory as steps get it: what they hand over may hold secrets, what is kept does not."""
 
     def __init__(self, memory: Memory, secrets: Secrets) -> None:
@@ -64,10 +64,10 @@ class Discreet:
         self._secrets = secrets
 
     async def remember(self, key: str, value: Value) -> None:
-        await self._memory.remember(self._secrets.take_out(key), self._secrets.take_out(value))
+        await self._memory.remember(self._secrets.redact(key), self._secrets.redact(value))
 
     async def recall(self, key: str) -> Value:
-        return self._secrets.take_out(await self._memory.recall(self._secrets.take_out(key)))
+        return self._secrets.redact(await self._memory.recall(self._secrets.redact(key)))
 
     async def remembered(self, prefix: str = "") -> list[str]:
         return await self._memory.remembered(prefix)

@@ -23,11 +23,11 @@ class OpenScope:
     __slots__ = (
         "depth",
         "finished",
-        "home",
         "missing",
         "names",
         "prefix",
         "program",
+        "reactive",
         "scope",
         "time",
         "tries",
@@ -51,7 +51,7 @@ class OpenScope:
         """How many calls lead here."""
         self.tries = tries
         """Which tries of the calls around it this is, so that what belongs to an earlier one is known."""
-        self.home: Any = None
+        self.reactive: Any = None
         """Where the state is that its steps share, in a reactive workflow."""
         self.finished = not program.nodes
         self.time = scope.started_at
@@ -119,9 +119,9 @@ def park(machine: Machine, at: float) -> None:
     for address, frame in state.frames.items():
         key = key_of(address, frame.attempt)
         if frame.kind == "step":
-            machine.wish(StopStep(key))
+            machine.emit(StopStep(key))
         if frame.deadline is not None:
-            machine.wish(ClearTimer(key))
+            machine.emit(ClearTimer(key))
 
 
 def stop(machine: Machine, address: str, frame: Frame, at: float, reason: str) -> None:
@@ -138,7 +138,7 @@ def stop(machine: Machine, address: str, frame: Frame, at: float, reason: str) -
         machine.close_inside(inside)
     machine.close_frame(address, frame)
     if frame.kind == "step":
-        machine.wish(StopStep(key_of(address, frame.attempt)))
+        machine.emit(StopStep(key_of(address, frame.attempt)))
 
 
 def stop_the_rest(machine: Machine, scope: OpenScope, failed: str, at: float) -> None:
@@ -194,7 +194,7 @@ def part_around(machine: Machine, address: str) -> str:
     return ""
 
 
-def passed_on(machine: Machine, address: str, frame: Frame) -> None:
+def messages_delivered(machine: Machine, address: str, frame: Frame) -> None:
     """The question at an address was answered: its agent has seen what was told until it was asked."""
     state = machine.state
     if state.messages:
@@ -206,7 +206,7 @@ def passed_on(machine: Machine, address: str, frame: Frame) -> None:
             part = part_around(machine, around)
 
 
-def hand_up(machine: Machine, address: str, frame: Frame) -> None:
+def hand_to_caller(machine: Machine, address: str, frame: Frame) -> None:
     """The items at an address are done: what their agents have not passed on is left to the one around."""
     if machine.state.messages:
         part = part_around(machine, address)

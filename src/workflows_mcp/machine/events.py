@@ -104,7 +104,7 @@ class Forked(msgspec.Struct, frozen=True, tag="forked", omit_defaults=True):
     done that are done again now, and others come behind them."""
 
 
-class MadeRoom(msgspec.Struct, frozen=True, tag="made_room"):
+class SlotFreed(msgspec.Struct, frozen=True, tag="made_room"):
     """In the run that this one is made of, an item had ended here and left its place to the next one; here it
     is being done again."""
 
@@ -170,7 +170,7 @@ class CancelRequested(msgspec.Struct, frozen=True, tag="cancel", omit_defaults=T
 Event: TypeAlias = (
     Started
     | Forked
-    | MadeRoom
+    | SlotFreed
     | StepDone
     | StepFailed
     | Answered

@@ -55,7 +55,7 @@ class OpenItems(OpenScope):
         program = ItemsProgram(around.program, index, keys, scope.named)
         tries = around.tries_inside(around.program.nodes[index].id)
         super().__init__(prefix, scope, program, around.names_for(index), around.depth, tries)
-        self.home = around.home
+        self.reactive = around.reactive
         self._values = list(items.values()) if isinstance(items, dict) else items
         self.limit = limit
         each = around.program.nodes[index].for_each

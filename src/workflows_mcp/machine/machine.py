@@ -38,7 +38,15 @@ from workflows_mcp.machine.commands import (
     address_of,
     key_of,
 )
-from workflows_mcp.machine.core import OpenScope, hand_up, mark_stopped, park, passed_on, stop, stop_the_rest
+from workflows_mcp.machine.core import (
+    OpenScope,
+    hand_to_caller,
+    mark_stopped,
+    messages_delivered,
+    park,
+    stop,
+    stop_the_rest,
+)
 from workflows_mcp.machine.events import (
     Answered,
     CancelRequested,
@@ -46,11 +54,11 @@ from workflows_mcp.machine.events import (
     Event,
     Forked,
     Interrupted,
-    MadeRoom,
     Marked,
     Parked,
     PlanLoaded,
     Resumed,
+    SlotFreed,
     Started,
     StateUpdated,
     StepDone,
@@ -67,10 +75,10 @@ from workflows_mcp.machine.operations import (
     interrupted,
     keep_to_limits,
     repeated,
-    tried_again,
+    schedule_retry,
     wait_afresh,
 )
-from workflows_mcp.machine.program import MisplacedError, Program, program_of
+from workflows_mcp.machine.program import EvaluationError, Program, program_of
 from workflows_mcp.machine.reactive import (
     REACTIVE,
     OpenReactive,
@@ -80,7 +88,7 @@ from workflows_mcp.machine.reactive import (
     stop_items,
     stop_leftovers,
 )
-from workflows_mcp.machine.reactive_state import Changes, Home
+from workflows_mcp.machine.reactive_state import Changes, ReactiveState
 from workflows_mcp.machine.rules import (
     failed,
     fails_the_workflow,
@@ -114,7 +122,7 @@ class OpenScopes:
         self._open: dict[str, OpenScope] = {}
         self._limits = limits
         self._seed = seed
-        self.on_home: Callable[[Home], None] | None = None
+        self.on_home: Callable[[ReactiveState], None] | None = None
         """Told of every state that is opened, for whoever wants to know what is computed in it."""
 
     def open_workflow(
@@ -137,24 +145,24 @@ class OpenScopes:
             names = {**names, "__limits__": self._limits()}
         opened: OpenScope
         if program.plan.dialect == "reactive":
-            home = self._home(scope, program, around)
-            opened = OpenReactive(prefix, scope, program, names, depth, tries, home, run_id, self._seed)
+            reactive = self._home(scope, program, around)
+            opened = OpenReactive(prefix, scope, program, names, depth, tries, reactive, run_id, self._seed)
         else:
             opened = kind(prefix, scope, program, names, depth, tries)
         self._open[prefix] = opened
         return opened
 
-    def _home(self, scope: Scope, program: Program, around: OpenScope | None) -> Home:
+    def _home(self, scope: Scope, program: Program, around: OpenScope | None) -> ReactiveState:
         """Where its state is: a task may share that of the workflow around it."""
-        outside = around.home if around is not None else None
+        outside = around.reactive if around is not None else None
         if program.plan.shares_state and outside is not None:
-            shared: Home = outside
+            shared: ReactiveState = outside
             return shared
         is_task = "#" in program.plan.name
-        home = Home(scope, program, self._limits(), outside if is_task else None)
+        reactive = ReactiveState(scope, program, self._limits(), outside if is_task else None)
         if self.on_home is not None:
-            self.on_home(home)
-        return home
+            self.on_home(reactive)
+        return reactive
 
     def open_items(
         self, scope: Scope, around: OpenScope, index: int, items: Value, limit: int | None
@@ -197,9 +205,11 @@ class OpenScopes:
         """The items that are open, those inside of others last."""
         return [it for it in self._open.values() if isinstance(it, OpenItems)]
 
-    def homes(self) -> list[Home]:
+    def homes(self) -> list[ReactiveState]:
         """Every state that is open, each once."""
-        return list({id(it.home): it.home for it in self._open.values() if it.home is not None}.values())
+        return list(
+            {id(it.reactive): it.reactive for it in self._open.values() if it.reactive is not None}.values()
+        )
 
     def close(self, prefix: str) -> None:
         del self._open[prefix]
@@ -242,7 +252,7 @@ def refuse_unexpected(machine: Machine, event: Event) -> None:
     if isinstance(event, StateUpdated):
         _refuse_update(machine, event)
         return
-    if isinstance(event, MadeRoom):
+    if isinstance(event, SlotFreed):
         if event.address not in state.frames:
             raise NotExpected(f"'{event.address}' is not under way")
         return
@@ -278,12 +288,12 @@ def changes_of(event: StateUpdated) -> Changes:
 
 
 def _refuse_update(machine: Machine, event: StateUpdated) -> None:
-    home = machine.home_at(event.address)
-    if home is None:
+    reactive = machine.reactive_state_at(event.address)
+    if reactive is None:
         hint = "only the state of a reactive workflow, or of a task of it that is under way, can be"
         raise NotExpected("there is no state here that can be changed from outside", hint=hint)
     try:
-        home.tried(changes_of(event))
+        reactive.tried(changes_of(event))
     except WrongChange as wrong:
         raise NotExpected(str(wrong), hint=wrong.hint) from None
 
@@ -316,7 +326,7 @@ def started(machine: Machine, event: Started) -> None:
     if fault is None:
         try:
             state.root = machine.new_scope(machine.bundle.main, event.inputs, event.at)
-        except MisplacedError as error:
+        except EvaluationError as error:
             cause, main = error.cause, machine.bundle.main
             fault = Fault(cause.code, cause.message, cause.hint, "", main, error.path, cause.offset)
             if cause.code in (TOO_SLOW, TOO_LARGE):
@@ -355,7 +365,7 @@ def step_ended(machine: Machine, event: StepDone | StepFailed | Answered) -> Non
         return
     scope, index = machine.locate(address)
     if frame.kind == "agent":
-        passed_on(machine, address, frame)
+        messages_delivered(machine, address, frame)
     machine.close_frame(address, frame)
     if frame.cut_off:
         decided(machine, scope, index, event)
@@ -395,7 +405,7 @@ def timer_fired(machine: Machine, event: TimerFired) -> None:
         return
     if frame.kind == "step":
         frame.stopping = message
-        machine.wish(StopStep(event.key, message))
+        machine.emit(StopStep(event.key, message))
         return
     scope, index = machine.locate(address)
     fault = machine.fault(scope, index, "timeout", message, path=("timeout",))
@@ -415,7 +425,7 @@ def answered_by_definition(machine: Machine, address: str, at: float) -> bool:
     if fault is None:
         try:
             outputs = scope.program.prepared(index).timeout_answer(scope.names_for(index))
-        except MisplacedError as error:
+        except EvaluationError as error:
             fault = machine.fault_of(scope, index, error)
             if error.cause.code in (TOO_SLOW, TOO_LARGE):
                 machine.note_stop(scope, index, fault, ANSWERING)
@@ -449,21 +459,21 @@ def plan_loaded(machine: Machine, event: PlanLoaded) -> None:
 
 
 def state_updated(machine: Machine, event: StateUpdated) -> None:
-    home = machine.home_at(event.address)
+    reactive = machine.reactive_state_at(event.address)
     state = machine.state
-    if home is None or (event.token and event.token in state.tokens):
+    if reactive is None or (event.token and event.token in state.tokens):
         return
     state.tokens = [*state.tokens[1 - MARKS :], event.token] if event.token else state.tokens
     with suppress(WrongChange):
         # a field that propagates its error fails the step that reads it, not the update
-        home.reset(home.tried(changes_of(event))[0])
+        reactive.reset(reactive.tried(changes_of(event))[0])
 
 
 def marked(machine: Machine, event: Marked | ContextFull) -> None:
     machine.state.mark(event.at, event.reason, event.step)
 
 
-def made_room(machine: Machine, event: MadeRoom) -> None:
+def slot_freed(machine: Machine, event: SlotFreed) -> None:
     if event.address not in machine.state.frames:
         return
     scope, _ = machine.locate(event.address)
@@ -507,7 +517,7 @@ def resumed(machine: Machine, event: Resumed) -> None:
         if frame.deadline is not None:
             frame.deadline += later
     for command in machine.outstanding(event.at, by_user=True):
-        machine.wish(command)
+        machine.emit(command)
 
 
 def cancel_requested(machine: Machine, event: CancelRequested) -> None:
@@ -530,7 +540,7 @@ APPLY: dict[type[Any], Callable[[Machine, Any], None]] = {
     PlanLoaded: plan_loaded,
     Interrupted: interrupted,
     Forked: forked,
-    MadeRoom: made_room,
+    SlotFreed: slot_freed,
     StateUpdated: state_updated,
     Marked: marked,
     ContextFull: context_full,
@@ -670,7 +680,7 @@ class Machine:
             self._limits = Limits(**self.state.limits)  # type: ignore[arg-type]
         return self._limits
 
-    def wish(self, command: Command) -> None:
+    def emit(self, command: Command) -> None:
         self._commands.append(command)
 
     def know(self, plan: Plan) -> None:
@@ -719,11 +729,11 @@ class Machine:
         """What the block at an address has opened; without an address, the run's own scope."""
         return self._scopes.at(f"{address}/" if address else "")
 
-    def home_at(self, address: str) -> Home | None:
+    def reactive_state_at(self, address: str) -> ReactiveState | None:
         """Where the state of a reactive workflow is: of the run, or of the task at an address."""
         scope = self.scope_inside(address)
-        home: Home | None = scope.home if scope is not None else None
-        return home
+        reactive: ReactiveState | None = scope.reactive if scope is not None else None
+        return reactive
 
     def enter_again(self, scope: OpenScope, index: int) -> None:
         self._work.append((scope, index))
@@ -764,7 +774,7 @@ class Machine:
                 self.end(scope, index, at, "skipped", message=reason)
             else:
                 enter(self, scope, index, at)
-        except MisplacedError as error:
+        except EvaluationError as error:
             self._broken(scope, index, at, error)
         except (ArithmeticError, LookupError, TypeError, ValueError, RecursionError) as error:
             # A value that nobody thought of must not stop the run for ever: it is this block's failure.
@@ -792,7 +802,7 @@ class Machine:
         elif (
             (status == "failed" or outcome == "failure")
             and program.nodes[index].retry is not None
-            and tried_again(self, scope, index, at, record, outputs or {}, message, fault)
+            and schedule_retry(self, scope, index, at, record, outputs or {}, message, fault)
         ):
             return
         record.status = status
@@ -824,7 +834,7 @@ class Machine:
         """A block could not be carried out."""
         self.end(scope, index, at, "failed", message=fault.message, fault=fault)
 
-    def _broken(self, scope: OpenScope, index: int, at: float, error: MisplacedError) -> None:
+    def _broken(self, scope: OpenScope, index: int, at: float, error: EvaluationError) -> None:
         fault = self.fault_of(scope, index, error)
         if error.cause.code in (TOO_SLOW, TOO_LARGE):
             self.note_stop(scope, index, fault)
@@ -840,7 +850,7 @@ class Machine:
             record.inputs, record.code, record.places, record.replaced = {}, {}, [], {}
         self.fail(scope, index, at, fault)
 
-    def fault_of(self, scope: OpenScope, index: int, error: MisplacedError) -> Fault:
+    def fault_of(self, scope: OpenScope, index: int, error: EvaluationError) -> Fault:
         cause = error.cause
         fault = self.fault(scope, index, cause.code, cause.message, cause.hint, error.path, cause.offset)
         if not error.workflow:
@@ -904,7 +914,7 @@ class Machine:
             return
         address = scope.prefix[:-1]
         if isinstance(scope, OpenItems):
-            hand_up(self, address, self.state.frames[address])
+            hand_to_caller(self, address, self.state.frames[address])
         self.close_frame(address, self.state.frames[address])
         caller, index = self.locate(address)
         outcome: Outcome = "success" if fault is None else "failure"

@@ -13,7 +13,7 @@ from typing import Any
 
 from workflows_mcp.expressions.language import MISSING, UNSET
 from workflows_mcp.machine.program import Program
-from workflows_mcp.machine.reactive_state import Home, Members
+from workflows_mcp.machine.reactive_state import Members, ReactiveState
 from workflows_mcp.machine.rules import failed
 from workflows_mcp.machine.state import TERMINAL, Record, Scope
 from workflows_mcp.plan.model import NO_ITEMS, Call, Node, Steps, item_node, name_of_item, names_of_items
@@ -337,14 +337,14 @@ class Names(Mapping[str, Any]):
 
     def __init__(
         self,
-        home: Home,
+        reactive: ReactiveState,
         inputs: Mapping[str, Value],
         variables: dict[str, Value],
         hidden: dict[str, Any],
         included: Included,
         known: tuple[str, ...] = (),
     ) -> None:
-        self._home = home
+        self._home = reactive
         self._inputs = inputs
         self._variables = variables
         self._hidden = hidden
@@ -415,25 +415,25 @@ class Names(Mapping[str, Any]):
         return f"{self._hidden['__seed__']}/{self._seeds[0]}"
 
     def _object(self, name: str) -> Any:
-        home = self._home
+        reactive = self._home
         match name:
             case "raw" | "state":
-                return home.scope.state.get(name, {})
+                return reactive.scope.state.get(name, {})
             case "computed":
-                return Members(home)
+                return Members(reactive)
             case "inputs":
                 return self._inputs
             case "this":
-                return home
+                return reactive
             case "global":
-                return home.outermost
+                return reactive.outermost
         return Secrets()
 
     def __iter__(self) -> Iterator[str]:
-        home = self._home
-        every = [*self._variables, *self._given, *home.names(), *self._inputs]
-        every += [*home.plan.config, *self._fields]
-        return iter(dict.fromkeys([*every, *home.plan.known, *OBJECTS, "config"]))
+        reactive = self._home
+        every = [*self._variables, *self._given, *reactive.names(), *self._inputs]
+        every += [*reactive.plan.config, *self._fields]
+        return iter(dict.fromkeys([*every, *reactive.plan.known, *OBJECTS, "config"]))
 
     def __len__(self) -> int:
         return sum(1 for _ in self)

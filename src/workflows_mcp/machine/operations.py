@@ -16,7 +16,7 @@ from workflows_mcp.machine.commands import Command, LoadPlan, RunStep, SetTimer,
 from workflows_mcp.machine.core import OpenScope, enter_tell
 from workflows_mcp.machine.events import Answered, Forked, Interrupted, StepDone, StepFailed
 from workflows_mcp.machine.items import OpenItems
-from workflows_mcp.machine.program import MisplacedError
+from workflows_mcp.machine.program import EvaluationError
 from workflows_mcp.machine.reactive import REACTIVE, OpenReactive, task_ids, task_variables
 from workflows_mcp.machine.sequence import (
     OpenSequence,
@@ -85,7 +85,7 @@ def enter_do(machine: Machine, scope: OpenScope, index: int, at: float) -> None:
     record.inputs = command.inputs
     scope.scope.records[node.id] = record
     if not by_agent:
-        machine.wish(command)
+        machine.emit(command)
 
 
 def _handed_out(machine: Machine, prefix: str) -> str:
@@ -153,7 +153,7 @@ def enter_call(machine: Machine, scope: OpenScope, index: int, at: float) -> Non
     if name not in machine.plans:
         frame = Frame("plan", at, scope.attempt(node.id, record))
         machine.open_frame(address, frame, None, at)
-        machine.wish(LoadPlan(key_of(address, frame.attempt), name, scope.program.plan.file))
+        machine.emit(LoadPlan(key_of(address, frame.attempt), name, scope.program.plan.file))
         return
     depth = scope.depth + 1
     if name.find("#") > 0 and depth > machine.limits.task_depth:
@@ -259,13 +259,13 @@ def enter_update(machine: Machine, scope: OpenScope, index: int, at: float) -> N
     for change in prepared:
         made.append((change.place(names), change.operation, change.value(names, None, False)))
         try:
-            scope.home.tried(made)
+            scope.reactive.tried(made)
         except WrongChange as wrong:
             path = change.change.at
             fault = machine.fault(scope, index, "state_update", str(wrong), wrong.hint, (*path, "path"))
             machine.fail(scope, index, at, fault)
             return
-    scope.home.change(made)
+    scope.reactive.change(made)
     updates: list[Value] = [
         {"path": path_text(path), "operation": operation, "value": value} for path, operation, value in made
     ]
@@ -348,7 +348,7 @@ AGAIN = "~again"
 """What the key of a step ends with of which could not be said in time whether it is tried again."""
 
 
-def tried_again(
+def schedule_retry(
     machine: Machine,
     scope: OpenScope,
     index: int,
@@ -364,7 +364,7 @@ def tried_again(
         return False
     try:
         seconds = _seconds_to_next_try(scope, index, at, state.run_id, record, outputs, fault)
-    except MisplacedError as error:  # what it is made of has changed since the first try
+    except EvaluationError as error:  # what it is made of has changed since the first try
         if error.cause.code in (TOO_SLOW, TOO_LARGE):
             machine.note_stop(scope, index, machine.fault_of(scope, index, error), AGAIN)
         return False
@@ -443,7 +443,7 @@ def interrupted(machine: Machine, event: Interrupted) -> None:
     frame.interruptions += 1
     if rule == "repeat" and frame.interruptions < machine.limits.step_interruptions:
         for command in repeated(scope, index, frame, event.key, event.at):
-            machine.wish(command)
+            machine.emit(command)
         return
     machine.close_frame(address, frame)
     if rule == "fail":

@@ -43,7 +43,7 @@ from workflows_mcp.values import Value, kind_and_value, shown, to_text
 Evaluate = Callable[[Scope], Value]
 
 
-class MisplacedError(Exception):
+class EvaluationError(Exception):
     """An expression failed; `path` leads to it in the document, from the operation on, or, where it is not
     part of one, from the beginning of the document of `workflow`."""
 
@@ -155,14 +155,14 @@ class PreparedNode:
             return read_rule(self._retry(scope))
         except WrongRetry as wrong:
             path = self._layout.retry if wrong.key is None else (*self._layout.retry, wrong.key)
-            raise MisplacedError(ExpressionError(str(wrong), hint=wrong.hint), path) from None
+            raise EvaluationError(ExpressionError(str(wrong), hint=wrong.hint), path) from None
 
     def items(self, scope: Scope) -> list[Value] | dict[str, Value]:
         assert self._items is not None
         items = self._items(scope)
         if isinstance(items, list | dict):
             return items
-        raise MisplacedError(
+        raise EvaluationError(
             ExpressionError(
                 f"{self._layout.items[-1]} takes a list or an object, not {kind_and_value(items)}",
                 hint="a command gives data through its outputs: {name: {type: json, path: …}}",
@@ -179,7 +179,7 @@ class PreparedNode:
             return at_once(value)
         except ValueError as error:
             problem = ExpressionError(f"'max_parallel' {error}")
-            raise MisplacedError(problem, self._layout.max_parallel) from None
+            raise EvaluationError(problem, self._layout.max_parallel) from None
 
     def prompt(self, scope: Scope) -> str:
         """What sub-agents are told in place of the standard prompt."""
@@ -201,7 +201,7 @@ class PreparedNode:
             problem = ExpressionError(
                 f"a timeout is a number of seconds above 0, at most {MOST_SECONDS}, not {to_text(value)!r}"
             )
-            raise MisplacedError(problem, self._layout.timeout)
+            raise EvaluationError(problem, self._layout.timeout)
         return seconds
 
     def test(self, scope: Scope) -> bool:
@@ -274,7 +274,7 @@ class PreparedNode:
             if number >= least:
                 return number
             problem = ExpressionError(f"{what} must be {least:g} or more, not {number:g}")
-        raise MisplacedError(problem, self._layout.most if whole else self._layout.seconds)
+        raise EvaluationError(problem, self._layout.most if whole else self._layout.seconds)
 
     def workflow(self, scope: Scope) -> str:
         return to_text(self._workflow(scope))
@@ -288,7 +288,7 @@ class PreparedNode:
         try:
             return quoted_text(code)
         except ExpressionError as error:
-            raise MisplacedError(error, (*self._layout.inputs, name)) from None
+            raise EvaluationError(error, (*self._layout.inputs, name)) from None
 
     def inputs(self, scope: Scope) -> tuple[dict[str, Value], dict[str, Code]]:
         """The resolved inputs, and those of them that are code with their values kept apart."""
@@ -301,7 +301,7 @@ class PreparedNode:
             try:
                 code = template.evaluate(scope)
             except ExpressionError as error:
-                raise MisplacedError(error, (*self._layout.inputs, name)) from None
+                raise EvaluationError(error, (*self._layout.inputs, name)) from None
             codes[name] = code
             as_text = not self._by_agent or inputs.get("unsafe") == "raw"
             inputs[name] = _spliced(code) if as_text else self._for_agent(name, code)
@@ -420,7 +420,7 @@ def _with_keys(pairs: list[tuple[str, Evaluate | None, Value]], language: Langua
                     f"the key {shown(name)} stands twice in the mapping",
                     hint="two templates give the same key",
                 )
-                raise MisplacedError(problem, (*path, key))
+                raise EvaluationError(problem, (*path, key))
             found[name] = part(scope) if part else item
         return found
 
@@ -438,7 +438,7 @@ def _expression(
         try:
             return expression.evaluate(scope)
         except ExpressionError as error:
-            raise MisplacedError(error, path) from None
+            raise EvaluationError(error, path) from None
 
     return evaluate
 
@@ -492,7 +492,7 @@ class PreparedChange:
             f"a key of the state must be a text or a number, not {kind_and_value(value)}",
             hint=f"look at what the path is made of: {_written(self.change.path)}",
         )
-        raise MisplacedError(problem, (*self.change.at, "path"))
+        raise EvaluationError(problem, (*self.change.at, "path"))
 
     def value(self, names: Any, result: Value, has_result: bool) -> Value:
         """The value; `names` have what a step has just given."""
@@ -511,7 +511,7 @@ class PreparedChange:
                 return self._language.template(change.transform).evaluate(more)
             return self._language.transform(change.transform).evaluate(more)
         except ExpressionError as error:
-            raise MisplacedError(error, (*change.at, "transform")) from None
+            raise EvaluationError(error, (*change.at, "transform")) from None
 
 
 def prepared_changes(changes: Iterable[Change], language: Any) -> list[PreparedChange]:

@@ -19,8 +19,8 @@ from workflows_mcp.machine.commands import ClearTimer, SetTimer, key_of
 from workflows_mcp.machine.core import LEFT_OPEN, mark_stopped, park, stop
 from workflows_mcp.machine.items import OpenItems
 from workflows_mcp.machine.names import Names, iso
-from workflows_mcp.machine.program import MisplacedError, PreparedChange, Program, compile_value, given_by
-from workflows_mcp.machine.reactive_state import Changes, Home
+from workflows_mcp.machine.program import EvaluationError, PreparedChange, Program, compile_value, given_by
+from workflows_mcp.machine.reactive_state import Changes, ReactiveState
 from workflows_mcp.machine.rules import failed, handler_of
 from workflows_mcp.machine.sequence import OpenSequence, ends_with, result_of
 from workflows_mcp.machine.state import TERMINAL, Fault, Record, Scope
@@ -51,7 +51,7 @@ BEGINNING = "~anew"
 class OpenReactive(OpenSequence):
     __slots__ = ("fresh", "limits", "run_id", "seed")
 
-    home: Home
+    reactive: ReactiveState
 
     def __init__(
         self,
@@ -61,16 +61,16 @@ class OpenReactive(OpenSequence):
         names: dict[str, Any],
         depth: int,
         tries: str,
-        home: Home,
+        reactive: ReactiveState,
         run_id: str,
         seed: Callable[[], str],
     ) -> None:
         super().__init__(prefix, scope, program, names, depth, tries)
-        self.home = home
+        self.reactive = reactive
         self.run_id = run_id
         self.seed = seed
         """What chance is made of, now."""
-        self.limits: Limits = home.limits
+        self.limits: Limits = reactive.limits
         self.fresh: dict[str, Value] | None = None
         """What the workflow begins anew with, once a step has failed."""
 
@@ -88,7 +88,7 @@ class OpenReactive(OpenSequence):
             "__run__": self.run_id,
         }
         known, variables = self.program.plan.known, self._variables(node)
-        return Names(self.home, self.scope.inputs, variables, hidden, self._included, known)
+        return Names(self.reactive, self.scope.inputs, variables, hidden, self._included, known)
 
     def _variables(self, node: Node) -> dict[str, Value]:
         variables = dict(self.scope.variables)
@@ -221,13 +221,13 @@ class OpenReactive(OpenSequence):
             self._come_to(name)
         scope.records.clear()
         scope.loops.clear()
-        if self.home.scope is scope:
+        if self.reactive.scope is scope:
             where: Path = tuple(plan.errors_to)
             errors = value_at(scope.state, where) if where else MISSING
-            self.home.reset(fresh)
+            self.reactive.reset(fresh)
             if errors is not MISSING:
                 with suppress(WrongChange):  # there may be no place for them in the first state
-                    self.home.reset(self.home.tried([(where, "set", errors)])[0])
+                    self.reactive.reset(self.reactive.tried([(where, "set", errors)])[0])
 
     # What the result of a step changes
 
@@ -271,7 +271,7 @@ class OpenReactive(OpenSequence):
             except WrongChange as wrong:
                 path = node.changes[0].at if node.changes else ()
                 fault = machine.fault(self, index, "state_update", str(wrong), wrong.hint, path)
-            except MisplacedError as error:
+            except EvaluationError as error:
                 fault = machine.fault_of(self, index, error)
                 if error.cause.code in (TOO_SLOW, TOO_LARGE):
                     machine.note_stop(self, index, fault, what)
@@ -288,7 +288,7 @@ class OpenReactive(OpenSequence):
         if not node.changes or record.settled:
             return
         result = self._result(node, record, machine.plans)
-        self.home.change(self._changes_by(index, record, result))
+        self.reactive.change(self._changes_by(index, record, result))
 
     def _changes_by(self, index: int, record: Record, result: Value) -> Changes:
         """What the result of a step changes, and where."""
@@ -313,7 +313,7 @@ class OpenReactive(OpenSequence):
     def _known_place(self, change: PreparedChange, names: Names) -> list[str | int] | None:
         try:
             return list(change.place(names))
-        except MisplacedError as error:
+        except EvaluationError as error:
             if error.cause.code in (TOO_SLOW, TOO_LARGE):
                 raise
             return None  # only the result tells
@@ -330,13 +330,13 @@ class OpenReactive(OpenSequence):
         if node.error_changes:
             names = self.names_for(index).with_variables({"error": about})
             prepared = self.program.prepared(index).error_changes
-            self.home.change(
+            self.reactive.change(
                 [(it.place(names), it.operation, it.value(names, about, True)) for it in prepared]
             )
-        where: Path = tuple(self.program.plan.errors_to or self.home.plan.errors_to)
+        where: Path = tuple(self.program.plan.errors_to or self.reactive.plan.errors_to)
         if where:
             noted = {**about, "timestamp": iso(record.completed_at), "attempts": record.attempts}
-            self.home.change([(where, "append", noted)])
+            self.reactive.change([(where, "append", noted)])
 
     def _collect_errors(self, index: int, node: Node, record: Record) -> None:
         assert node.for_each is not None
@@ -346,7 +346,7 @@ class OpenReactive(OpenSequence):
         where: Path = tuple(key(names) for key in keys)
         errors = [it for it in self._result(node, record, {}) if "error" in it]
         if errors:
-            self.home.change([(where, "append", error) for error in errors])
+            self.reactive.change([(where, "append", error) for error in errors])
 
     def _result(self, node: Node, record: Record, plans: Any) -> Value:
         items = record.scope
@@ -373,10 +373,10 @@ class OpenReactive(OpenSequence):
         if record is None or any(it.has_value or it.transform for it in node.changes):
             return None  # what is made of it by expressions is found when it is made: they may take long
         try:
-            self.home.tried(self._changes_by(index, record, outputs.get("result", outputs)))
+            self.reactive.tried(self._changes_by(index, record, outputs.get("result", outputs)))
         except WrongChange as wrong:
             return wrong
-        except MisplacedError:
+        except EvaluationError:
             return None  # of that the author must hear, not the agent: the step fails
         return None
 
@@ -384,7 +384,7 @@ class OpenReactive(OpenSequence):
 def _puts_up(node: Node) -> bool:
     """Whether some of its items may fail: what came of all of them is its result then."""
     each = node.for_each
-    return each is not None and (each.puts_up or node.on_failure == "continue")
+    return each is not None and (each.tolerate_failures or node.on_failure == "continue")
 
 
 def _is_loose(node: Node, record: Record) -> bool:
@@ -425,14 +425,14 @@ def initial_state(
     plan: Plan = program.plan
     scope = Scope(plan.name, inputs, at, state={"raw": {}, "state": {}})
     hidden = {"__now__": at, "__seed__": f"{seed}default_state", "__limits__": limits, "__run__": run_id}
-    names = Names(Home(scope, program, limits), inputs, variables or {}, hidden, list, plan.known)
+    names = Names(ReactiveState(scope, program, limits), inputs, variables or {}, hidden, list, plan.known)
     state: dict[str, Value] = {"raw": {}, "state": {}}
     for part, fields in plan.initial_state.items():
         for name, value in fields.items():
             try:
                 given = compile_value(value, program.language, ("default_state", part, name))(names)
-            except MisplacedError as error:
-                raise MisplacedError(error.cause, error.path, plan.name) from None
+            except EvaluationError as error:
+                raise EvaluationError(error.cause, error.path, plan.name) from None
             state[part] = {**state[part], name: given}
             scope.state = state
     given_inputs = {name: value for name, value in inputs.items() if value is not None}
@@ -551,8 +551,8 @@ def cleaned_up_first(machine: Machine, address: str, at: float, fault: Fault) ->
     if frame.timeout is not None:
         frame.since, frame.parked, frame.deadline = at, 0.0, at + frame.timeout
         key = key_of(address, frame.attempt)
-        machine.wish(ClearTimer(key))
-        machine.wish(SetTimer(key, frame.deadline))
+        machine.emit(ClearTimer(key))
+        machine.emit(SetTimer(key, frame.deadline))
     machine.enter_next(scope, scope.clean_up(fault))
     return True
 
@@ -580,8 +580,8 @@ def left_behind(
     if known is not None:
         return {"result": None}, fault or known
     try:
-        return {"result": scope.home.flat()}, fault
-    except MisplacedError as error:
+        return {"result": scope.reactive.flat()}, fault
+    except EvaluationError as error:
         wrong = machine.fault_of(scope, 0, error)
         if error.cause.code in (TOO_SLOW, TOO_LARGE):
             machine.note_stop(caller, index, wrong, LEAVING)

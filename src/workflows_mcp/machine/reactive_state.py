@@ -17,7 +17,7 @@ from workflows_mcp.errors import TOO_LARGE, TOO_SLOW, ExpressionError
 from workflows_mcp.expressions.language import MISSING, UNSET, Reference
 from workflows_mcp.limits import Limits
 from workflows_mcp.machine.changes import Path, TooLarge, changed, check_type, size_of, too_deep
-from workflows_mcp.machine.program import MisplacedError, Program
+from workflows_mcp.machine.program import EvaluationError, Program
 from workflows_mcp.machine.state import Scope
 from workflows_mcp.plan.model import ChangeOperation, Computed, Plan
 from workflows_mcp.values import Value
@@ -174,11 +174,11 @@ class ComputedFields:
                 value = MISSING
             return value, error.message
 
-    def _propagated(self, name: str, error: ExpressionError) -> MisplacedError:
+    def _propagated(self, name: str, error: ExpressionError) -> EvaluationError:
         message = f"the computed field '{name}' cannot be computed: {error.message}"
         hint = error.hint or "on_error: use_fallback, with a fallback, lets it go on"
         cause = ExpressionError(message, hint=hint, offset=error.offset, code=error.code)
-        return MisplacedError(cause, ("state_schema", "computed", name, "transform"), self.plan.name)
+        return EvaluationError(cause, ("state_schema", "computed", name, "transform"), self.plan.name)
 
     # What a field comes from
 
@@ -287,10 +287,12 @@ def mentioned(spec: Computed, language: Any) -> Iterator[Path]:
 Changes = Sequence[tuple[Path, ChangeOperation, Value]]
 
 
-class Home:
+class ReactiveState:
     __slots__ = ("_size", "fields", "limits", "on_change", "outer", "plan", "scope")
 
-    def __init__(self, scope: Scope, program: Program, limits: Limits, outer: Home | None = None) -> None:
+    def __init__(
+        self, scope: Scope, program: Program, limits: Limits, outer: ReactiveState | None = None
+    ) -> None:
         self.scope = scope
         self.plan: Plan = program.plan
         self.limits = limits
@@ -302,7 +304,7 @@ class Home:
         """Given the state as it was before a change, for whoever wants to know what is changed when."""
 
     @property
-    def outermost(self) -> Home:
+    def outermost(self) -> ReactiveState:
         return self if self.outer is None else self.outer.outermost
 
     def around(self) -> Around:
@@ -361,7 +363,7 @@ class Home:
         self.scope.state, self._size = self.tried(changes)
         try:
             self.fields.check(self.around())
-        except MisplacedError:
+        except EvaluationError:
             self.scope.state, self._size = before, size
             raise
         if self.on_change is not None:
@@ -383,12 +385,14 @@ class Members:
 
     __slots__ = ("_home",)
 
-    def __init__(self, home: Home) -> None:
-        self._home = home
+    def __init__(self, reactive: ReactiveState) -> None:
+        self._home = reactive
 
     def lookup(self, name: str | int) -> Any:
-        home = self._home
-        return home.fields.value(str(name), home.around()) if name in home.plan.computed else MISSING
+        reactive = self._home
+        return (
+            reactive.fields.value(str(name), reactive.around()) if name in reactive.plan.computed else MISSING
+        )
 
     def names(self) -> list[str]:
         return self._home.fields.names()

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from workflows_mcp.machine.program import MisplacedError, Program
+from workflows_mcp.machine.program import EvaluationError, Program
 from workflows_mcp.machine.state import Fault, Record, Scope
 from workflows_mcp.plan.layout import LAYOUTS
 from workflows_mcp.plan.model import Call, Node, Plan, fails_on_purpose
@@ -70,7 +70,7 @@ def handler_of(plan: Plan, node: Node, record: Record) -> str | None:
     if kind == "timeout" and node.on_timeout == "continue":
         return "on_timeout: continue"
     each = node.for_each
-    if kind != "error" and each is not None and each.puts_up:
+    if kind != "error" and each is not None and each.tolerate_failures:
         return "on_sub_agent_error"
     operation = kind == "failure" or (kind == "timeout" and plan.semantics >= 3)
     if operation and node.tolerated:
@@ -139,7 +139,7 @@ def finished_scope(prefix: str, scope: Scope, program: Program, names: dict[str,
     for name, evaluate in program.outputs.items():
         try:
             outputs[name] = evaluate(names)
-        except MisplacedError as error:
+        except EvaluationError as error:
             if fault is None:
                 cause = error.cause
                 message = f"the output '{name}' cannot be given: {cause.message}{_also(scope, program)}"

@@ -16,7 +16,7 @@ from workflows_mcp.errors import ExpressionError
 from workflows_mcp.limits import Limits
 from workflows_mcp.machine.changes import TooLarge, WrongChange, too_deep
 from workflows_mcp.machine.core import OpenScope
-from workflows_mcp.machine.program import MisplacedError, Program
+from workflows_mcp.machine.program import EvaluationError, Program
 from workflows_mcp.machine.rules import failed, handler_of
 from workflows_mcp.machine.state import TERMINAL, Fault, Loop, Record, Scope
 from workflows_mcp.plan.model import (
@@ -46,8 +46,8 @@ class OpenSequence(OpenScope):
 
     def attempt(self, name: str, record: Record) -> str:
         """Which try of a step this is; in a later round, the round goes before it."""
-        rounds = self.scope.rounds.get(name, 1)
-        return f"{self.tries}r{rounds}.{record.attempts}" if rounds > 1 else super().attempt(name, record)
+        visits = self.scope.visits.get(name, 1)
+        return f"{self.tries}r{visits}.{record.attempts}" if visits > 1 else super().attempt(name, record)
 
     def names_for(self, index: int) -> Any:
         node = self.program.nodes[index]
@@ -65,8 +65,8 @@ class OpenSequence(OpenScope):
         node = self.program.nodes[index]
         if not node.output_to:
             return None
-        gives = node.do.gives if isinstance(node.do, Do) else ""
-        value = outputs.get(gives) if gives else outputs
+        result_output = node.do.result_output if isinstance(node.do, Do) else ""
+        value = outputs.get(result_output) if result_output else outputs
         too_large = state_too_large({**self.scope.state, node.output_to: value}, limits, self.program.plan)
         return None if too_large is None else TooLarge(too_large)
 
@@ -92,9 +92,9 @@ class OpenSequence(OpenScope):
         if node.error_to and record.status != "skipped":
             written[node.error_to] = error_of(node, record) if told else None
         if node.output_to and told and node.for_each is None:
-            gives = node.do.gives if isinstance(node.do, Do) else ""
+            result_output = node.do.result_output if isinstance(node.do, Do) else ""
             about = error_of(node, record)
-            outputs = {} if gives else dict(record.outputs)
+            outputs = {} if result_output else dict(record.outputs)
             if record.status == "failed" and outputs.get("exit_code") == 0:
                 outputs["exit_code"] = None  # it did not come to its end
             written[node.output_to] = {**outputs, "error": about["message"], "error_code": about["code"]}
@@ -126,7 +126,7 @@ class OpenSequence(OpenScope):
                     return target
                 case Return():
                     return len(self.program.nodes)
-                case Call(leads_on=True) if not failed(record):
+                case Call(on_complete=True) if not failed(record):
                     return index + 1
         return index + 1 if node.goes_to < 0 else node.goes_to
 
@@ -135,7 +135,7 @@ class OpenSequence(OpenScope):
         before = self.scope.records.get(name)
         if before is not None and before.status in TERMINAL:
             del self.scope.records[name]
-            self.scope.rounds[name] = self.scope.rounds.get(name, 1) + 1
+            self.scope.visits[name] = self.scope.visits.get(name, 1) + 1
 
 
 def result_of(node: Node, record: Record, plans: Mapping[str, Plan]) -> Value:
@@ -143,10 +143,10 @@ def result_of(node: Node, record: Record, plans: Mapping[str, Plan]) -> Value:
     what it may have called: a workflow of blocks gives its outputs, one of steps the value it returned."""
     items = record.scope
     if items is None or items.each is None:
-        gives = node.do.gives if isinstance(node.do, Do) else ""
+        result_output = node.do.result_output if isinstance(node.do, Do) else ""
         if isinstance(node.do, Call) and items is not None and isinstance(plans[items.workflow].body, Steps):
-            gives = "result"
-        return record.outputs.get(gives) if gives else record.outputs
+            result_output = "result"
+        return record.outputs.get(result_output) if result_output else record.outputs
     results: list[Value] = []
     for name in names_of_items(items.each, items.named):
         item = items.records[name]
@@ -252,7 +252,7 @@ def enter_each(machine: Machine, scope: OpenScope, index: int, at: float) -> Non
                 f"items takes a list, not {kind_and_value(items)}",
                 hint="e.g. {{ files }}; of an object {{ Object.entries(results) }}",
             )
-            raise MisplacedError(problem, ("items",))
+            raise EvaluationError(problem, ("items",))
         if len(items) > machine.limits.for_each_items:
             limit = machine.limits.for_each_items
             message = f"there are {len(items)} items; the limit is {limit}"
@@ -274,8 +274,8 @@ def enter_jump(machine: Machine, scope: OpenScope, index: int, at: float) -> Non
     most = scope.program.prepared(index).number(scope.names_for(index), "max_iterations", 0, whole=True)
     before = counts.get(node.id, 0)
     if scope.program.plan.semantics < 3:  # older runs count how often the step was reached
-        before = scope.scope.rounds.get(node.id, 1) - 1
-    reached, all_rounds = scope.scope.rounds.get(node.id, 1), machine.limits.loop_iterations
+        before = scope.scope.visits.get(node.id, 1) - 1
+    reached, all_rounds = scope.scope.visits.get(node.id, 1), machine.limits.loop_iterations
     if reached > all_rounds and scope.program.plan.semantics >= 3:
         message = f"the goto was reached {reached} times in all; the limit is {all_rounds}"
         hint = f"nest fewer loops, or raise {machine.limits.setting('loop_iterations')}"

@@ -158,7 +158,7 @@ class Scope(msgspec.Struct, omit_defaults=True):
     state: dict[str, Value] = {}
     variables: dict[str, Value] = {}
     """What is known beside inputs and state: the item that a task is carried out for."""
-    rounds: dict[str, int] = {}
+    visits: dict[str, int] = msgspec.field(default_factory=dict, name="rounds")
     """How often a step has been come to, where that is more than once."""
     jumps: dict[str, int] = {}
     """How often each goto has jumped since the loop around it began its round."""

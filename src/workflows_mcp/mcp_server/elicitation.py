@@ -44,7 +44,7 @@ from workflows_mcp.errors import InvalidResult, RequestError
 from workflows_mcp.mcp_server.tooling import Ctx, answer, service_of
 
 if TYPE_CHECKING:
-    from workflows_mcp.runs.service import ForTheUser, UserQuestion
+    from workflows_mcp.runs.service import UserQuestion, UserQuestions
 
 
 logger = logging.getLogger(__name__)
@@ -52,7 +52,7 @@ logger = logging.getLogger(__name__)
 
 Result = CallToolResult | InputRequiredResult
 
-Look = Callable[[str], Awaitable[CallToolResult]]
+FollowUp = Callable[[str], Awaitable[CallToolResult]]
 
 """The answer of the tool anew, for this run."""
 
@@ -110,17 +110,17 @@ class Elicitation:
         given = (context.input_responses or {}).get(_KEY)
         return _Answer(asked, given if isinstance(given, ElicitResult) else None)
 
-    async def go_on(self, given: _Answer, context: Ctx, look: Look) -> Result:
+    async def go_on(self, given: _Answer, context: Ctx, look: FollowUp) -> Result:
         """Take in what the user has said, and ask on."""
         taken = await _take(given, context)
         return await self._ask(given.asked, await look(given.asked.run_id), context, look, taken)
 
-    async def ask(self, run_id: str, result: CallToolResult, context: Ctx, look: Look) -> Result:
+    async def ask(self, run_id: str, result: CallToolResult, context: Ctx, look: FollowUp) -> Result:
         """The answer of a tool, as soon as the user has been asked whatever its run asks of the user."""
         return await self._ask(_Asked(run_id, "", 0), result, context, look, _Taken())
 
     async def _ask(
-        self, asked: _Asked, result: CallToolResult, context: Ctx, look: Look, taken: _Taken
+        self, asked: _Asked, result: CallToolResult, context: Ctx, look: FollowUp, taken: _Taken
     ) -> Result:
         asking = service_of(context).asking if _can_ask(context) else None
         by_calling_again = context.protocol_version in MODERN_PROTOCOL_VERSIONS
@@ -156,18 +156,18 @@ class Elicitation:
             return result, {}
         if (own := _own_work(result, of_the_run)) is not None:
             return own, {}
-        refusal = self._refused.get((run_id, question.step_id), "") if question.heard.tasks else ""
+        refusal = self._refused.get((run_id, question.step_id), "") if question.last_seen.tasks else ""
         form = _form(question, result, _Taken(refusal))
-        return result, {question.heard.form_of_task: ElicitRequest(params=form)}
+        return result, {question.last_seen.form_of_task: ElicitRequest(params=form)}
 
     async def fill_in(self, run_id: str, given: Mapping[str, Any], context: Ctx) -> None:
         """Take in what the user has said to an open form of a task. What is said to no open one is old."""
         asking = service_of(context).asking
         question = (await asking.questions(run_id)).next if _can_ask(context) else None
-        if question is None or question.heard.form_of_task not in given:
+        if question is None or question.last_seen.form_of_task not in given:
             return
         try:
-            said = ElicitResult.model_validate(given[question.heard.form_of_task])
+            said = ElicitResult.model_validate(given[question.last_seen.form_of_task])
         except ValidationError:
             said = None
         await asking.answered_as_task(run_id, question)
@@ -212,17 +212,17 @@ def _can_ask(context: Ctx) -> bool:
     return declared is not None and (declared.form is not None or declared.url is None)
 
 
-def _own_work(result: CallToolResult, of_the_run: ForTheUser) -> CallToolResult | None:
+def _own_work(result: CallToolResult, of_the_run: UserQuestions) -> CallToolResult | None:
     """The answer with what the agent has to do itself, where it has: that need not wait for the user, who is
     asked when it is done. Only where actions are listed one by one."""
     said = result.structured_content or {}
     if not of_the_run.agent_is_busy or "action" not in said:
         return None
-    of_the_user = [question.step_id for question in of_the_run.questions]
-    own = [it for it in (said["action"], *said.get("more_actions", ())) if it["step_id"] not in of_the_user]
+    form_outcome = [question.step_id for question in of_the_run.questions]
+    own = [it for it in (said["action"], *said.get("more_actions", ())) if it["step_id"] not in form_outcome]
     if not own:
         return None
-    put_off = f"the user is asked {', '.join(map(repr, of_the_user))} directly, when you have done this"
+    put_off = f"the user is asked {', '.join(map(repr, form_outcome))} directly, when you have done this"
     rest = {key: value for key, value in said.items() if key not in ("action", "more_actions")}
     more = {"more_actions": own[1:]} if own[1:] else {}
     return answer({**rest, "action": own[0], **more, "why": f"{said.get('why', '')}; {put_off}".lstrip("; ")})

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from workflows_mcp.runs.service import HowFar
 
 
-class Look(NamedTuple):
+class FollowUp(NamedTuple):
     tool: str
     run: str
     """What its argument for the run is called."""
@@ -43,24 +43,24 @@ class Look(NamedTuple):
         return str(arguments.get(self.style) or "") if self.style else ""
 
 
-STATUS = Look("get_workflow_status", "workflow_id")
+STATUS = FollowUp("get_workflow_status", "workflow_id")
 
 WORKFLOW = STATUS._replace(inputs=True)
 
 """How the run of a tool is looked at that is a workflow."""
 
-_STEP = Look("workflow_get_next_step", "workflow_id")
+_STEP = FollowUp("workflow_get_next_step", "workflow_id")
 
-_RESUME = Look("resume_workflow", "checkpoint_id", style="response_format")
+_RESUME = FollowUp("resume_workflow", "checkpoint_id", style="response_format")
 
 
-LOOKS: dict[str, Look] = {
+FOLLOW_UPS: dict[str, FollowUp] = {
     "start_workflow": STATUS,
     "submit_result": STATUS,
     "get_workflow_status": STATUS,
     "get_next_step": STATUS,
     "control_workflow": STATUS._replace(adds=("forked_from",)),
-    "submit_step_result": Look("get_next_step", "workflow_id", waits=False),
+    "submit_step_result": FollowUp("get_next_step", "workflow_id", waits=False),
     "execute_workflow": _RESUME,
     "execute_inline_workflow": _RESUME,
     "resume_workflow": _RESUME,
@@ -70,7 +70,7 @@ LOOKS: dict[str, Look] = {
 }
 
 
-def run_meant(look: Look, arguments: Mapping[str, Any], result: object) -> str | None:
+def run_meant(look: FollowUp, arguments: Mapping[str, Any], result: object) -> str | None:
     """The run that an answer is about, if it is about one as a whole: tasks have agents of their own."""
     if not isinstance(result, CallToolResult) or result.is_error:
         return None
@@ -81,7 +81,7 @@ def run_meant(look: Look, arguments: Mapping[str, Any], result: object) -> str |
     return found if isinstance(found, str) else None
 
 
-def only_glances(tool: Tool, arguments: Mapping[str, Any]) -> bool:
+def is_peek(tool: Tool, arguments: Mapping[str, Any]) -> bool:
     """Whether a call only wants to know how a run stands at this moment: it asks nobody anything."""
     reads = tool.annotations is not None and tool.annotations.read_only_hint
     return bool(reads) and arguments.get("wait_seconds") == 0

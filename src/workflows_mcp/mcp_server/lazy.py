@@ -53,7 +53,7 @@ _AFTER_AN_ANSWER = 0.02
 _WITHOUT_A_MESSAGE = 1.0
 
 
-class LateService:
+class LazyService:
     """Stands for the service from the start: what is asked of it is asked of the service, once that is open.
 
     late = LateService(settings)
@@ -120,7 +120,7 @@ class LateService:
 
 async def wait_for_service(ctx: ServerRequestContext[Any, Any], call_next: CallNext) -> HandlerResult:
     """The middleware that lets requests in when there is what they need."""
-    late: LateService = ctx.lifespan_context
+    late: LazyService = ctx.lifespan_context
     if ctx.method not in _WITHOUT_SERVICE and not ctx.method.startswith("notifications/"):
         try:
             await late.ready_for_request()
@@ -143,7 +143,7 @@ def _told(opening: asyncio.Task[Service]) -> None:
         logger.error("%s", error, exc_info=None if isinstance(error, WorkflowsError) else error)
 
 
-class LateTools(ToolManager):
+class LazyTools(ToolManager):
     """Tools that are made when they are first looked at."""
 
     def __init__(self, make: Callable[[], Sequence[Tool]]) -> None:
@@ -155,7 +155,7 @@ class LateTools(ToolManager):
         return {tool.name: tool for tool in self._make()}
 
 
-class LatePrompts(PromptManager):
+class LazyPrompts(PromptManager):
     """Prompts that are made when they are first looked at."""
 
     def __init__(self, make: Callable[[], Sequence[Prompt]]) -> None:
@@ -167,9 +167,9 @@ class LatePrompts(PromptManager):
         return {prompt.name: prompt for prompt in self._make()}
 
 
-def keep_late(
+def install_lazy(
     server: MCPServer[Any], *, tools: Callable[[], Sequence[Tool]], prompts: Callable[[], Sequence[Prompt]]
 ) -> None:
     """Let a server have these tools and prompts, in place of those that it was made with."""
-    server._tool_manager = LateTools(tools)
-    server._prompt_manager = LatePrompts(prompts)
+    server._tool_manager = LazyTools(tools)
+    server._prompt_manager = LazyPrompts(prompts)

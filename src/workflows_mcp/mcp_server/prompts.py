@@ -15,7 +15,7 @@ from mcp.types import Prompt as OfferedPrompt
 from pydantic import Field
 
 from workflows_mcp.errors import WorkflowsError
-from workflows_mcp.mcp_server.tooling import Ctx, brief, service_of, worded
+from workflows_mcp.mcp_server.tooling import Ctx, brief, rendered, service_of
 from workflows_mcp.mcp_server.toolsets import Way, ways_of
 from workflows_mcp.values import to_json
 
@@ -288,7 +288,7 @@ def prompts_of(toolsets: Sequence[str], *, read_only: bool = False) -> list[Prom
         try:
             return await stepping.sub_agent_prompt(workflow_id, task_id or None, way)
         except WorkflowsError as error:
-            raise MCPError(INVALID_PARAMS, worded(error)) from None
+            raise MCPError(INVALID_PARAMS, rendered(error)) from None
 
     if read_only:
         looking = Prompt.from_function(

@@ -24,7 +24,7 @@ from mcp.server.mcpserver.exceptions import ResourceNotFoundError
 from mcp.types import Annotations, CallToolResult, Resource, ResourceLink, ResourceTemplate
 
 from workflows_mcp.errors import RequestError, UnknownRun, WorkflowsError
-from workflows_mcp.mcp_server.tooling import brief, in_short, worded
+from workflows_mcp.mcp_server.tooling import brief, in_short, rendered
 from workflows_mcp.values import did_you_mean, from_json, to_json
 
 if TYPE_CHECKING:
@@ -162,7 +162,7 @@ async def read(service: Service, uri: str) -> ReadResourceContents:
         hint = did_you_mean(run_in(uri) or "", known, what="the recent runs are")
         raise ResourceNotFoundError(f"{error.message}\n{hint}") from None
     except WorkflowsError as error:
-        raise ResourceNotFoundError(worded(error)) from None
+        raise ResourceNotFoundError(rendered(error)) from None
 
 
 def unknown(uri: str) -> ResourceNotFoundError:

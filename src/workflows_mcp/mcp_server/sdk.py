@@ -60,7 +60,7 @@ from pydantic import ValidationError
 from workflows_mcp.errors import RequestError, WorkflowsError
 from workflows_mcp.mcp_server.notices import Notices
 from workflows_mcp.mcp_server.resources import is_ours, unknown
-from workflows_mcp.mcp_server.tooling import worded
+from workflows_mcp.mcp_server.tooling import rendered
 from workflows_mcp.values import is_whole
 
 # ----------------------------------------------------------------------------------------------------
@@ -296,7 +296,7 @@ def serve_changes(server: MCPServer[Service], notices: Notices, log: ClientLog) 
             uri = str(params.uri)
             await _told(ctx, notices, log).subscribe(uri, partial(follow, ctx, uri))
         except WorkflowsError as error:
-            raise MCPError(INVALID_PARAMS, worded(error), {"uri": str(params.uri)}) from None
+            raise MCPError(INVALID_PARAMS, rendered(error), {"uri": str(params.uri)}) from None
         return EmptyResult()
 
     async def unsubscribe(ctx: Request, params: UnsubscribeRequestParams) -> EmptyResult:

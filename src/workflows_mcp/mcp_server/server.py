@@ -37,16 +37,16 @@ from workflows_mcp.mcp_server import resources
 from workflows_mcp.mcp_server.completion import complete
 from workflows_mcp.mcp_server.elicitation import Elicitation, sealing_of
 from workflows_mcp.mcp_server.follow_up import (
-    LOOKS,
+    FOLLOW_UPS,
     WORKFLOW,
-    Look,
-    only_glances,
+    FollowUp,
+    is_peek,
     progress_told,
     run_meant,
     seconds_to_wait,
     waiting_at_most,
 )
-from workflows_mcp.mcp_server.lazy import LateService, keep_late, wait_for_service
+from workflows_mcp.mcp_server.lazy import LazyService, install_lazy, wait_for_service
 from workflows_mcp.mcp_server.notices import Notices
 from workflows_mcp.mcp_server.prompts import carrying_out, prompts_of
 from workflows_mcp.mcp_server.prompts import offered as prompts_of_workflows
@@ -85,7 +85,7 @@ class WorkflowsServer(ServerOfTheLibrary):
     ) -> None:
         self._limits = limits
         self._read_only = read_only
-        self._looks = {**LOOKS, **dict.fromkeys(workflow_tools, WORKFLOW)}
+        self._looks = {**FOLLOW_UPS, **dict.fromkeys(workflow_tools, WORKFLOW)}
         self._elicitation = None if read_only else Elicitation()
         tasks = Tasks(
             self._looks,
@@ -119,7 +119,7 @@ class WorkflowsServer(ServerOfTheLibrary):
             return with_links(result) if isinstance(result, CallToolResult) else result
 
     async def _move_on(
-        self, tool: Tool, look: Look, given: dict[str, Any], context: Context[Service, Any]
+        self, tool: Tool, look: FollowUp, given: dict[str, Any], context: Context[Service, Any]
     ) -> CallToolResult | InputRequiredResult:
         async def again(run_id: str) -> CallToolResult:
             return await self.look_again(context, look, run_id, seconds_to_wait(), look.style_in(given))
@@ -134,7 +134,7 @@ class WorkflowsServer(ServerOfTheLibrary):
         run_id = run_meant(look, given, result)
         if elicitation is None or run_id is None or not isinstance(result, CallToolResult):
             return result
-        if only_glances(tool, given):
+        if is_peek(tool, given):
             return result
         return await elicitation.ask(run_id, result, context, again)
 
@@ -144,7 +144,7 @@ class WorkflowsServer(ServerOfTheLibrary):
     async def look_again(
         self,
         context: Context[Service, Any],
-        look: Look,
+        look: FollowUp,
         run_id: str,
         wait_seconds: float = 0,
         style: str = "",
@@ -212,7 +212,7 @@ def build_server(settings: Settings, *, ends_on_signals: bool = True) -> Workflo
         # Standard output belongs to the protocol, which has taken its descriptor by now: whatever is
         # still printed by accident goes to the log.
         printed_to, sys.stdout = sys.stdout, sys.stderr
-        late = LateService(settings)
+        late = LazyService(settings)
         try:
             # The service hides secrets from whoever writes the log by the time that it is opened.
             with started(settings), log.listening():
@@ -253,7 +253,7 @@ def build_server(settings: Settings, *, ends_on_signals: bool = True) -> Workflo
     serve_changes(server, notices, log)
     serve_lists(server, resources=resources.listed, prompts=prompts_of_workflows, complete=complete)
     read_only = settings.read_only
-    keep_late(
+    install_lazy(
         server,
         tools=lambda: [
             *tools_of(settings.toolsets, read_only=read_only, workflow_tools=bool(own)),
@@ -264,7 +264,7 @@ def build_server(settings: Settings, *, ends_on_signals: bool = True) -> Workflo
     return server
 
 
-def _end_when_asked(late: LateService) -> None:
+def _end_when_asked(late: LazyService) -> None:
     """On a signal, end what is under way and go. Waiting for the protocol to end would be waiting for the
     client, because its next message is being read by a thread that cannot be interrupted."""
     loop = asyncio.get_running_loop()

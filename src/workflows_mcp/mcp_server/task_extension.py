@@ -32,9 +32,9 @@ from pydantic import Field
 
 from workflows_mcp.errors import NotExpected, WorkflowsError
 from workflows_mcp.mcp_server.elicitation import Elicitation
-from workflows_mcp.mcp_server.follow_up import Look, run_meant, status_in
+from workflows_mcp.mcp_server.follow_up import FollowUp, run_meant, status_in
 from workflows_mcp.mcp_server.resources import with_links
-from workflows_mcp.mcp_server.tooling import Ctx, in_short, worded
+from workflows_mcp.mcp_server.tooling import Ctx, in_short, rendered
 
 if TYPE_CHECKING:
     from mcp.server.mcpserver.tools import Tool
@@ -52,7 +52,7 @@ _MODERN = frozenset(MODERN_PROTOCOL_VERSIONS)
 
 class LookAgain(Protocol):
     async def __call__(
-        self, context: Ctx, look: Look, run_id: str, /, *, style: str = ...
+        self, context: Ctx, look: FollowUp, run_id: str, /, *, style: str = ...
     ) -> CallToolResult: ...
 
 
@@ -95,7 +95,7 @@ class Tasks(Extension):
 
     def __init__(
         self,
-        looks: Mapping[str, Look],
+        looks: Mapping[str, FollowUp],
         look_again: LookAgain,
         *,
         served: Callable[[str], Tool | None],
@@ -155,7 +155,7 @@ class Tasks(Extension):
             except NotExpected:
                 pass  # it has just ended by itself
             except WorkflowsError as error:
-                raise MCPError(INVALID_PARAMS, worded(error)) from None
+                raise MCPError(INVALID_PARAMS, rendered(error)) from None
         return {"resultType": "complete"}
 
     async def _stands(
@@ -196,7 +196,7 @@ class Tasks(Extension):
         return task, tool
 
 
-def _does_not_wait(look: Look, arguments: Mapping[str, Any]) -> bool:
+def _does_not_wait(look: FollowUp, arguments: Mapping[str, Any]) -> bool:
     """Whether the caller wants an answer sooner than a call becomes a task."""
     wanted = None if look.inputs else arguments.get("wait_seconds")
     return isinstance(wanted, int | float) and wanted < WAIT_SECONDS

@@ -146,7 +146,7 @@ def answer(value: Mapping[str, Any]) -> CallToolResult:
     return CallToolResult(content=[TextContent(type="text", text=to_json(said))], structured_content=said)
 
 
-def worded(error: WorkflowsError) -> str:
+def rendered(error: WorkflowsError) -> str:
     return in_short(str(error))
 
 
@@ -302,7 +302,7 @@ def _with_worded_errors(function: ToolFunction) -> ToolFunction:
         try:
             return await function(*positional, **named)
         except WorkflowsError as error:
-            raise ToolError(worded(error)) from error
+            raise ToolError(rendered(error)) from error
         except (ToolError, MCPError):
             raise
         except RecursionError:

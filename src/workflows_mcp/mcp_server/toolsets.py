@@ -146,7 +146,10 @@ def why_not_served(name: str, *, read_only: bool) -> str | None:
 
 def _made(toolset: str) -> dict[str, Tool]:
     """The tools of one, by name. Its module is loaded for that, and no other."""
-    make = getattr(import_module(f"workflows_mcp.mcp_server.{_PACKAGE.get(toolset, 'tools')}.{toolset}"), f"{toolset}_tools")
+    make = getattr(
+        import_module(f"workflows_mcp.mcp_server.{_PACKAGE.get(toolset, 'tools')}.{toolset}"),
+        f"{toolset}_tools",
+    )
     return {tool.name: tool for tool in make()}
 
 

@@ -97,7 +97,7 @@ class Do(msgspec.Struct, frozen=True, tag="do", omit_defaults=True):
     """Whether the step can have been carried out and still have failed."""
     documented: tuple[str, ...] = ()
     """Fields of its result that its type documents: in a state_update, they go before the state."""
-    gives: str = ""
+    result_output: str = msgspec.field(default="", name="gives")
     """The output that is the result as a whole; all outputs together where it is empty."""
     literal: tuple[str, ...] = ()
     """Inputs that are taken as they are written: what looks like an expression is the step's own language."""
@@ -112,7 +112,7 @@ class Call(msgspec.Struct, frozen=True, tag="call", omit_defaults=True):
     timeout: Value = None
     of_item: bool = False
     """The inputs are the item that it is called for: the only input of the workflow, or by its keys."""
-    leads_on: bool = False
+    on_complete: bool = msgspec.field(default=False, name="leads_on")
     """The steps right behind it are for its success: where it is skipped or fails, it goes to `goes_to`."""
 
 
@@ -281,7 +281,7 @@ class ForEach(msgspec.Struct, frozen=True, omit_defaults=True):
     """Whether the steps behind it wait until all items are done; the end of the workflow does in any case."""
     fail_fast: bool = False
     """The first item that fails ends the others."""
-    puts_up: bool = False
+    tolerate_failures: bool = msgspec.field(default=False, name="puts_up")
     """Items may fail, and the workflow goes on with what came of all of them; that the items cannot be begun
     is a failure of the step all the same."""
     errors_to: tuple[Value, ...] = ()

@@ -163,7 +163,7 @@ class Types:
             yield node.error_to, _OBJECT | _NULL
         if not node.output_to:
             return
-        whole = isinstance(node.do, Do) and not node.do.gives
+        whole = isinstance(node.do, Do) and not node.do.result_output
         yield node.output_to, _LIST if node.for_each is not None else _OBJECT if whole else None
 
     # Steps with a state that has declared types

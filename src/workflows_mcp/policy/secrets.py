@@ -1,7 +1,7 @@
 """Secrets: where their values come from, and the one door through which they go in and out.
 
 A run only ever holds marks (`values.secret_mark`). Just before a step runs, `put_in` replaces the marks in
-its inputs by values; `take_out` replaces values by marks in whatever comes from outside: what a step gives,
+its inputs by values; `redact` replaces values by marks in whatever comes from outside: what a step gives,
 what an agent answers, the inputs of a run. `hide` does the same for a log. It must not know steps or runs.
 
 The value of NAME is looked for in the variable WORKFLOWS_SECRET_NAME (which commands do not get), in the file
@@ -223,7 +223,7 @@ class Secrets:
         """The text around its marks, and the secrets that they stand for: one text more than secrets."""
         return split_at_marks(text, self._form)
 
-    def take_out(self, value: Value) -> Value:
+    def redact(self, value: Value) -> Value:
         """A value from outside, in which nothing is a mark but what stands for a known secret."""
         try:
             return redacted(value, self._current())

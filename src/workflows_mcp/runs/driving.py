@@ -17,20 +17,20 @@ from typing import Any
 
 import msgspec
 
-from workflows_mcp.answers.actions import Clean, actions_of, already_answered, check_result
+from workflows_mcp.answers.actions import Redact, actions_of, already_answered, check_result
 from workflows_mcp.answers.answer import Detail, FindPlace, Redo, answer_about, over_answer, shortened_action
 from workflows_mcp.answers.previews import Cut, reader
 from workflows_mcp.answers.results import is_harmless
-from workflows_mcp.answers.run_view import Situation, parts_of_state, situation_of
+from workflows_mcp.answers.run_view import RunView, parts_of_state, run_view_of
 from workflows_mcp.answers.state import state_of, value_of
 from workflows_mcp.answers.stateful import in_stateful_words, step_answer
-from workflows_mcp.answers.targets import Part, all_tasks, block_at, part_of, run_of, task_of, whole_run
+from workflows_mcp.answers.targets import Target, all_tasks, block_at, run_of, target_of, task_of, whole_run
 from workflows_mcp.answers.tasks import (
-    Heard,
-    duties_of,
+    LastSeen,
     given_up_at,
     has_ended,
     last_contact,
+    pending_for,
     retry_note,
     started_note,
     starter_of,
@@ -46,7 +46,7 @@ from workflows_mcp.steps.registry import StepRegistry
 from workflows_mcp.values import Value, to_json
 
 Answer = dict[str, Any]
-Refused = Callable[[NotExpected, Machine, Part], NotExpected]
+Refused = Callable[[NotExpected, Machine, Target], NotExpected]
 """A refusal with what is asked now, in the words of whoever is to read it."""
 
 
@@ -57,7 +57,7 @@ class Driving:
         registry: StepRegistry,
         limits: Limits,
         *,
-        cleaned: Callable[[Machine], Clean],
+        redacted: Callable[[Machine], Redact],
         place: Callable[[Machine, Fault], Place | None],
         redo: Callable[[str], Awaitable[Redo]],
         now: Callable[[], float] = time.time,
@@ -67,7 +67,7 @@ class Driving:
         self._redo = redo
         self._registry = registry
         self._limits = limits
-        self._cleaned = cleaned
+        self._redacted = redacted
         self._place = place
         self._now = now
 
@@ -83,29 +83,29 @@ class Driving:
         """How it stands, as soon as its agent is to do something or it has ended. `at_work`: also the action
         of tasks at which sub-agents are at work; `alone`: there are no sub-agents."""
         try:
-            situation = await self.situation(workflow_id, wait_seconds, alone=alone)
+            view = await self.view(workflow_id, wait_seconds, alone=alone)
         except RequestError as error:
             return _over(workflow_id, error)
-        if situation.has_ended and situation.task is None and detail == "all":
-            situation = await self.with_fields(situation)
+        if view.has_ended and view.task is None and detail == "all":
+            view = await self.with_fields(view)
         return answer_about(
-            situation,
+            view,
             self._registry,
             self._limits,
-            place=self.place_in(situation.machine),
+            place=self.place_in(view.machine),
             at_work=at_work,
             detail=detail,
-            redo=await self.redo_of(situation),
+            redo=await self.redo_of(view),
         )
 
-    async def redo_of(self, situation: Situation) -> Redo | None:
-        failed = situation.task is None and situation.status == "failed"
-        return await self._redo(situation.part.run_id) if failed else None
+    async def redo_of(self, view: RunView) -> Redo | None:
+        failed = view.task is None and view.status == "failed"
+        return await self._redo(view.part.run_id) if failed else None
 
     async def hand_out(self, workflow_id: str, detail: Detail = "all") -> Answer:
         """What its agent is to do, again; of a sub-agent something has been heard now."""
         try:
-            await self.hear(workflow_id)
+            await self.heartbeat(workflow_id)
         except RequestError as error:
             return _over(workflow_id, error)
         return await self.answer(workflow_id, at_work=True, detail=detail)
@@ -113,12 +113,12 @@ class Driving:
     async def step(self, workflow_id: str, wait_seconds: float = 0.0) -> Answer:
         """The same in the words of the toolset `stateful`."""
         try:
-            await self.hear(workflow_id)
-            situation = await self.situation(workflow_id, wait_seconds)
+            await self.heartbeat(workflow_id)
+            view = await self.view(workflow_id, wait_seconds)
         except RequestError as error:
             return in_stateful_words(_over(workflow_id, error))
-        place, redo = self.place_in(situation.machine), await self.redo_of(situation)
-        return step_answer(situation, self._registry, self._limits, place=place, redo=redo)
+        place, redo = self.place_in(view.machine), await self.redo_of(view)
+        return step_answer(view, self._registry, self._limits, place=place, redo=redo)
 
     async def submit(
         self, workflow_id: str, result: Any, step_id: str | None, refused: Refused | None = None
@@ -126,13 +126,13 @@ class Driving:
         """Raises NotExpected with what is asked now, where this is not what is asked for. The same result
         twice is harmless, and so is the acknowledgement of a step that takes no result."""
 
-        def answered(machine: Machine, part: Part, now: float) -> Event:
-            clean = self._cleaned(machine)
+        def answered(machine: Machine, part: Target, now: float) -> Event:
+            clean = self._redacted(machine)
             address, taken = check_result(machine, self._registry, step_id, result, clean, part, self._now())
             return Answered(now, address, taken.outputs, taken.ok, taken.message)
 
-        def harmless(machine: Machine, part: Part) -> bool:
-            clean = self._cleaned(machine)
+        def harmless(machine: Machine, part: Target) -> bool:
+            clean = self._redacted(machine)
             if already_answered(machine, self._registry, step_id, result, clean, part):
                 return True
             return is_harmless(machine, part, step_id, result)
@@ -142,8 +142,8 @@ class Driving:
     async def hand_in(
         self,
         workflow_id: str,
-        answered: Callable[[Machine, Part, float], Event],
-        harmless: Callable[[Machine, Part], bool],
+        answered: Callable[[Machine, Target, float], Event],
+        harmless: Callable[[Machine, Target], bool],
         refused: Refused | None = None,
         *,
         said: tuple[str | None, Value],
@@ -152,7 +152,7 @@ class Driving:
         `refused` words what else becomes of it. `said`: the step that the agent names, and its result."""
         run_id = run_of(workflow_id)
         try:
-            await self.hear(workflow_id)
+            await self.heartbeat(workflow_id)
         except RequestError as error:
             _over(workflow_id, error)  # a task of an earlier round: its agent is told so by the answer
             return
@@ -165,7 +165,7 @@ class Driving:
             )
         except NotExpected as refusal:
             machine = await self._engine.view(run_id)
-            part = part_of(machine, workflow_id)
+            part = target_of(machine, workflow_id)
             if harmless(machine, part) or self._token(machine, workflow_id, said) in machine.state.answers:
                 return
             raise (refused or self._with_current_action)(refusal, machine, part) from None
@@ -176,7 +176,7 @@ class Driving:
         step_id, result = said
         if step_id is None:
             return ""
-        submitted = to_json([workflow_id, step_id, self._cleaned(machine)(result)])
+        submitted = to_json([workflow_id, step_id, self._redacted(machine)(result)])
         return hashlib.blake2b(submitted.encode(), digest_size=9).hexdigest()
 
     async def whose_agent(self, workflow_id: str) -> str:
@@ -196,55 +196,55 @@ class Driving:
     async def state(
         self, workflow_id: str, *, paths: Sequence[str] = (), offset: int = 0, limit: int | None = None
     ) -> dict[str, Any]:
-        situation = await self.with_fields(await self.situation(workflow_id))
-        return state_of(situation, self._registry, self._limits, paths=paths, offset=offset, limit=limit)
+        view = await self.with_fields(await self.view(workflow_id))
+        return state_of(view, self._registry, self._limits, paths=paths, offset=offset, limit=limit)
 
     async def value(self, workflow_id: str, path: str) -> Value:
-        situation = await self.with_fields(await self.situation(workflow_id))
-        return value_of(situation, self._registry, path)
+        view = await self.with_fields(await self.view(workflow_id))
+        return value_of(view, self._registry, path)
 
-    async def with_fields(self, situation: Situation) -> Situation:
+    async def with_fields(self, view: RunView) -> RunView:
         """With the state of a reactive workflow as it can be read. Computing fields can take long: the run is
         looked at again afterwards, because it may not be while it goes on."""
-        parts = parts_of_state(situation.machine, situation.part.address)
+        parts = parts_of_state(view.machine, view.part.address)
         if parts is None:
-            return situation
+            return view
         fields = await asyncio.to_thread(parts.fields)
-        if situation.machine.state.status == "running":
-            situation = await self.situation(situation.part.id, alone=situation.alone)
-        return replace(situation, fields=fields)
+        if view.machine.state.status == "running":
+            view = await self.view(view.part.id, alone=view.alone)
+        return replace(view, fields=fields)
 
     async def known_as(self, workflow_id: str) -> str:
         """The id of a task that may be called by less than that: wf_1.batch_0"""
         if run_of(workflow_id) == workflow_id:
             return workflow_id
         try:
-            return part_of(await self._engine.view(run_of(workflow_id)), workflow_id).id
+            return target_of(await self._engine.view(run_of(workflow_id)), workflow_id).id
         except RequestError:
             return workflow_id
 
-    async def situation(
-        self, workflow_id: str, wait_seconds: float = 0.0, *, alone: bool = False
-    ) -> Situation:
+    async def view(self, workflow_id: str, wait_seconds: float = 0.0, *, alone: bool = False) -> RunView:
         run_id = run_of(workflow_id)
         part = whole_run(run_id)
         if workflow_id != run_id:
-            part = part_of(await self._engine.view(run_id), workflow_id)
-        heard = await self._engine.heard(run_id)
+            part = target_of(await self._engine.view(run_id), workflow_id)
+        last_seen = await self._engine.last_seen(run_id)
         seconds = min(max(wait_seconds, 0.0), self._limits.wait_seconds)
-        ready = self._ready(part, heard, alone)
+        ready = self._ready(part, last_seen, alone)
         machine = await wait_telling(self._engine, run_id, ready, seconds, part=part, now=self._now)
         if any(frame.agent for frame in machine.state.frames.values()):
-            heard = await self._engine.heard(run_id)  # meanwhile somebody may have been heard of
+            last_seen = await self._engine.last_seen(run_id)  # meanwhile somebody may have been heard of
             machine = await self._engine.view(run_id)
-        part = part_of(machine, workflow_id)
+        part = target_of(machine, workflow_id)
         limits = self._limits
-        found = situation_of(machine, now=self._now(), part=part, heard=heard, limits=limits, alone=alone)
+        found = run_view_of(
+            machine, now=self._now(), part=part, last_seen=last_seen, limits=limits, alone=alone
+        )
         if found.status in ("running", "waiting") and machine.state.parked is None:
             return replace(found, abandoned=await self._engine.abandoned(run_id))
         return found
 
-    def _ready(self, part: Part, heard: Heard, alone: bool) -> Callable[[RunState], bool]:
+    def _ready(self, part: Target, last_seen: LastSeen, alone: bool) -> Callable[[RunState], bool]:
         """Whether its agent is to do something, or it has ended, or is over."""
         lease = self._limits.action_lease_seconds
 
@@ -255,45 +255,45 @@ class Driving:
                 or (not part.is_run and task_of(state, part.address).id != part.id)
             ):
                 return True
-            return duties_of(state, part, heard, now=self._now(), lease=lease, alone=alone).pending
+            return pending_for(state, part, last_seen, now=self._now(), lease=lease, alone=alone).pending
 
         return ready
 
-    async def hear(self, workflow_id: str) -> None:
+    async def heartbeat(self, workflow_id: str) -> None:
         """Remember that the agent of a task is at work. Of the agent of a run nothing needs to be known."""
         run_id = run_of(workflow_id)
         if workflow_id == run_id:
             return
         machine = await self._engine.view(run_id)
-        part = part_of(machine, workflow_id)
+        part = target_of(machine, workflow_id)
         if has_ended(machine.state, part):
             return
-        heard, now = await self._engine.heard(run_id), self._now()
-        if last_contact(machine.state, part, heard) is None:
-            now = max(now, math.nextafter(given_up_at(machine.state, part, heard), math.inf))
-            await self._engine.hear(run_id, started_note(part.id), now)
-        await self._engine.hear(run_id, part.id, now)
+        last_seen, now = await self._engine.last_seen(run_id), self._now()
+        if last_contact(machine.state, part, last_seen) is None:
+            now = max(now, math.nextafter(given_up_at(machine.state, part, last_seen), math.inf))
+            await self._engine.heartbeat(run_id, started_note(part.id), now)
+        await self._engine.heartbeat(run_id, part.id, now)
 
     async def retry_task(self, workflow_id: str, detail: Detail = "all") -> Answer:
         """Hand out a task again whose agent is gone; what is done in it stays done. The answer is that of
         whoever starts its agents, with their prompt. Doing it twice is harmless."""
         run_id = run_of(workflow_id)
         machine = await self._engine.view(run_id)
-        part = part_of(machine, await self.known_as(workflow_id))
+        part = target_of(machine, await self.known_as(workflow_id))
         _refuse_retry(machine.state, part)
-        heard = await self._engine.heard(run_id)
+        last_seen = await self._engine.last_seen(run_id)
         for task in all_tasks(machine.state):
-            if part.covers(task.address) and last_contact(machine.state, task, heard) is not None:
-                await self._engine.hear(run_id, retry_note(task.id), heard[task.id])
+            if part.covers(task.address) and last_contact(machine.state, task, last_seen) is not None:
+                await self._engine.heartbeat(run_id, retry_note(task.id), last_seen[task.id])
         around = starter_of(machine.state, part)
         return await self.answer(around.id, detail=detail)
 
     def place_in(self, machine: Machine) -> FindPlace:
         return lambda fault: self._place(machine, fault)
 
-    def _with_current_action(self, refusal: NotExpected, machine: Machine, part: Part) -> NotExpected:
-        situation = situation_of(machine, now=self._now(), part=part)
-        actions = actions_of(situation, self._registry) if situation.duties.questions else []
+    def _with_current_action(self, refusal: NotExpected, machine: Machine, part: Target) -> NotExpected:
+        view = run_view_of(machine, now=self._now(), part=part)
+        actions = actions_of(view, self._registry) if view.pending.questions else []
         actions = [it for it in actions if "sub_agent_prompt" not in it]  # it may be a sub-agent who asks
         if not actions:
             return refusal
@@ -303,7 +303,7 @@ class Driving:
 
 
 def _of_this_try(
-    answered: Callable[[Machine, Part, float], Event],
+    answered: Callable[[Machine, Target, float], Event],
     machine: Machine,
     workflow_id: str,
     now: float,
@@ -311,13 +311,13 @@ def _of_this_try(
 ) -> Event:
     """What the agent has done, for the question as it is asked now: on its way to the process that drives the
     run it must not be taken for an answer to the next one."""
-    event = answered(machine, part_of(machine, workflow_id), now)
+    event = answered(machine, target_of(machine, workflow_id), now)
     if isinstance(event, Answered) and (frame := machine.state.frames.get(event.address)) is not None:
         return msgspec.structs.replace(event, attempt=frame.attempt, token=token)
     return event
 
 
-def _refuse_retry(state: RunState, task: Part) -> None:
+def _refuse_retry(state: RunState, task: Target) -> None:
     """Raises RequestError where a task has no agent that another one could replace."""
     if state.status != "running":
         raise RequestError(

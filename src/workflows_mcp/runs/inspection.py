@@ -14,7 +14,7 @@ from workflows_mcp.answers.diagram import drawn_plan, drawn_run
 from workflows_mcp.answers.explain import explained
 from workflows_mcp.answers.journal import journal_view
 from workflows_mcp.answers.previews import Cut, cut, shortened, within
-from workflows_mcp.answers.targets import all_tasks, part_of, run_of
+from workflows_mcp.answers.targets import all_tasks, run_of, target_of
 from workflows_mcp.answers.trace import check_field, debug_answer, look_at, replayed, traces_answer
 from workflows_mcp.answers.why import why
 from workflows_mcp.engines.base import Engine, RunSummary
@@ -109,12 +109,12 @@ class Observing:
         return [it for it in known if workflow_id == run_id or it.startswith(f"{workflow_id}.")]
 
     async def graph(self, workflow_id: str) -> str:
-        situation = await self._driving.situation(workflow_id)
-        return drawn_run(situation.machine, situation.scope, situation.task)
+        view = await self._driving.view(workflow_id)
+        return drawn_run(view.machine, view.scope, view.task)
 
     async def journal(self, workflow_id: str, *, offset: int = 0, limit: int | None = None) -> dict[str, Any]:
         _check_slice(offset, limit)
-        part = part_of(await self._engine.view(run_of(workflow_id)), workflow_id)
+        part = target_of(await self._engine.view(run_of(workflow_id)), workflow_id)
         _, events = await self._engine.journal(part.run_id)
         return journal_view(part, events, self._limits, offset=offset, limit=limit)
 
@@ -248,7 +248,7 @@ class Debugging:
         run_id = run_of(workflow_id)
         bundle, events = await self._engine.journal(run_id)
         traced = await asyncio.to_thread(replayed, bundle, events)
-        looked = look_at(await self._driving.situation(run_id))
+        looked = look_at(await self._driving.view(run_id))
         return await asyncio.to_thread(debug_answer, looked, traced, self._registry, self._limits)
 
     async def test_transformation(
@@ -343,15 +343,15 @@ class Listing:
 
     async def _unfinished(self, run: RunSummary, *, details: bool) -> dict[str, Value]:
         try:
-            situation = await self._driving.situation(run.run_id)
+            view = await self._driving.view(run.run_id)
         except WorkflowsError as error:
             if error.code in _FATAL:
                 raise
             return _entry(run, "waiting") | {"why": f"it cannot be read: {error.message}"}
-        entry = _entry(run, situation.status)
-        if situation.has_ended or not details:
+        entry = _entry(run, view.status)
+        if view.has_ended or not details:
             return entry
-        actions = actions_of(situation, self._registry)
+        actions = actions_of(view, self._registry)
         if actions:
             given = actions[0]["parameters"]
             text = next(
@@ -359,8 +359,8 @@ class Listing:
             )
             entry["question"] = shortened(" ".join(str(text).split()), _QUESTION_CHARS)
         return entry | {
-            "why": shortened(why(situation), _WHY_CHARS),
-            "next": next_call(situation, actions),
+            "why": shortened(why(view), _WHY_CHARS),
+            "next": next_call(view, actions),
         }
 
 

@@ -20,8 +20,8 @@ from contextvars import ContextVar
 from dataclasses import dataclass
 
 from workflows_mcp.answers.answer import progress_of
-from workflows_mcp.answers.run_view import situation_of
-from workflows_mcp.answers.targets import Part, blocks_in
+from workflows_mcp.answers.run_view import run_view_of
+from workflows_mcp.answers.targets import Target, blocks_in
 from workflows_mcp.answers.why import why
 from workflows_mcp.engines.base import Engine
 from workflows_mcp.machine.commands import address_of
@@ -129,20 +129,20 @@ def _steps(
 ) -> Iterator[tuple[str, tuple[int, ...], Record]]:
     """Every step that a run has reached, and those next to them, with its address and its place."""
     for index, (node, record) in enumerate(blocks_in(machine, scope, around)):
-        rounds = scope.rounds.get(node.id, 1)
-        address = f"{prefix}{node.id}@{rounds}" if rounds > 1 else f"{prefix}{node.id}"
+        visits = scope.visits.get(node.id, 1)
+        address = f"{prefix}{node.id}@{visits}" if visits > 1 else f"{prefix}{node.id}"
         # A loop is told as a whole, and in it one round after the other.
         loop = node.loops[0] if node.loops else index
-        yield address, (loop, rounds, index), record
+        yield address, (loop, visits, index), record
         if record.scope is not None:
             yield from _steps(machine, record.scope, node, f"{address}/")
 
 
 def _in_rounds(address: str, attempt: str) -> str:
     """The address with the rounds that the attempt is one of; what an attempt leaves out are first ones."""
-    names, rounds = address.split("/"), _TRIES.findall(attempt)
-    rounds = [""] * (len(names) - len(rounds)) + rounds
-    return "/".join(f"{name}@{at}" if at else name for name, at in zip(names, rounds, strict=True))
+    names, visits = address.split("/"), _TRIES.findall(attempt)
+    visits = [""] * (len(names) - len(visits)) + visits
+    return "/".join(f"{name}@{at}" if at else name for name, at in zip(names, visits, strict=True))
 
 
 def _end(address: str, event: Event, seen: _Seen | None) -> Progress:
@@ -208,7 +208,7 @@ async def wait_telling(
     ready: Callable[[RunState], bool],
     seconds: float,
     *,
-    part: Part | None = None,
+    part: Target | None = None,
     now: Callable[[], float] = time.time,
 ) -> Machine:
     """As `Engine.wait`. `part`: the task that is waited for, where it is no run."""
@@ -232,11 +232,11 @@ def _beyond(position: int, ready: Callable[[RunState], bool]) -> Callable[[RunSt
     return lambda state: ready(state) or state.events > position
 
 
-def _how_far(machine: Machine, part: Part | None, now: float, printed: str) -> HowFar:
-    situation = situation_of(machine, now=now, part=part)
-    scope = situation.scope
+def _how_far(machine: Machine, part: Target | None, now: float, printed: str) -> HowFar:
+    view = run_view_of(machine, now=now, part=part)
+    scope = view.scope
     count = progress_of(machine, scope, ended=False) if scope is not None else {"done": 0, "total": 1}
-    doing = why(situation)
+    doing = why(view)
     if printed:
         doing = f"{doing}: {printed[:PRINTED_CHARS]}"
     return HowFar(int(str(count["done"])), int(str(count["total"])), doing)

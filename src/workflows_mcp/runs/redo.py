@@ -19,11 +19,11 @@ from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
 from typing import Any
 
-from workflows_mcp.answers.actions import Clean, check_result
+from workflows_mcp.answers.actions import Redact, check_result
 from workflows_mcp.answers.answer import Redo
 from workflows_mcp.answers.history import Checkpoint, CheckpointId, History
-from workflows_mcp.answers.rerun import Changes, Journal, carried_out, culprits, kept
-from workflows_mcp.answers.targets import blocks_of, part_of, question_id, run_of, whole_run
+from workflows_mcp.answers.rerun import Changes, Journal, carried_out, failed_steps, replayed_events
+from workflows_mcp.answers.targets import blocks_of, question_id, run_of, target_of, whole_run
 from workflows_mcp.answers.tasks import record_at
 from workflows_mcp.engines.base import Engine
 from workflows_mcp.engines.forks import replayed
@@ -60,7 +60,7 @@ async def unpark(engine: Engine, run_id: str) -> None:
     """Let a run continue that is parked, or that nobody drives any more; harmless where neither is so."""
     with suppress(NotExpected):
         await engine.send(run_id, lambda machine, now: Resumed(now))
-    await engine.carry_on(run_id)
+    await engine.ensure_driven(run_id)
 
 
 class Resuming:
@@ -71,13 +71,13 @@ class Resuming:
         registry: StepRegistry,
         *,
         submit: Submit,
-        cleaned: Callable[[Machine], Clean],
+        redacted: Callable[[Machine], Redact],
     ) -> None:
         self._engine = engine
         self._histories = histories
         self._registry = registry
         self._submit = submit
-        self._cleaned = cleaned
+        self._redacted = redacted
 
     async def go_on(self, checkpoint_id: str, response: Any = LEFT_OUT) -> tuple[str, CheckpointId | None]:
         """The run that goes on, and the checkpoint that it is a fork from, if it is one. With the id of a run
@@ -117,7 +117,7 @@ class Resuming:
             await unpark(self._engine, run_id)
             await self._submit(run_id, response, question)
             return run_id
-        _, taken = check_result(then, self._registry, question, response, self._cleaned(then))
+        _, taken = check_result(then, self._registry, question, response, self._redacted(then))
         if checkpoint.answer is not None and checkpoint.answer.outputs == taken.outputs:
             return run_id
         request = hashlib.blake2b(to_json([str(checkpoint.id), taken.outputs]).encode(), digest_size=12)
@@ -181,7 +181,7 @@ class Continuing:
         then: list[Event] = []
         if plan.on_resume.get("skip_completed_steps", True):
             changes = await asyncio.to_thread(_resume_for_another_try, bundle, events)
-            then = kept(events, changes)
+            then = replayed_events(events, changes)
         if not then:
             view = await self._engine.view(run_id)
             return await self._engine.start(bundle, view.state.root.inputs, request_id=request)
@@ -204,7 +204,7 @@ async def continued_as(engine: Engine, run_id: str, position: int) -> str | None
 
 def _without_errors(where: Path, bundle: Bundle, events: Sequence[Event], changes: Changes) -> Changes:
     """With a last event that takes out of the new run the errors that it has from the old one."""
-    then = replayed(bundle, kept(events, changes))
+    then = replayed(bundle, replayed_events(events, changes))
     errors = value_at(then.state.root.state, where)
     if not isinstance(errors, list) or not errors:
         return changes
@@ -217,7 +217,7 @@ def _resume_for_another_try(bundle: Bundle, events: Sequence[Event]) -> Changes:
     """What the new run has in place of events, so that what the old one failed by is done again: nothing at
     all where nothing comes before. Where a step failed by the values that it had, what came before it is
     done again, which may give others."""
-    journal = Journal(bundle, events, culprits(replayed(bundle, events)))
+    journal = Journal(bundle, events, failed_steps(replayed(bundle, events)))
     return journal.changes(journal.ends(of_others=True) or {len(events)})
 
 
@@ -285,7 +285,7 @@ def _for_another_try(run_id: str, bundle: Bundle, events: Sequence[Event]) -> Ch
             hint=f"to do a step of it again, in a new run: {_forking(events)}",
             code="nothing_to_retry",
         )
-    journal = Journal(bundle, events, culprits(machine))
+    journal = Journal(bundle, events, failed_steps(machine))
     ends = journal.ends()
     if not ends:
         raise RequestError(
@@ -300,7 +300,7 @@ def _for_another_try(run_id: str, bundle: Bundle, events: Sequence[Event]) -> Ch
 
 def _from_step(workflow_id: str, step_id: str, bundle: Bundle, events: Sequence[Event]) -> Changes:
     machine = replayed(bundle, events)
-    part = part_of(machine, workflow_id)
+    part = target_of(machine, workflow_id)
     reached = [it.address for it in blocks_of(machine) if it.record.started_at is not None]
     address = next((it for it in part.meant(step_id.strip()) if it in reached), None)
     if address is None:
@@ -313,7 +313,7 @@ def _from_step(workflow_id: str, step_id: str, bundle: Bundle, events: Sequence[
     _refuse_an_earlier_round(machine, step_id.strip(), address)
     journal = Journal(bundle, events, [address])
     changes = journal.changes(journal.all_of(address) | _cancels(events))
-    if address not in replayed(bundle, kept(events, changes)).state.frames:
+    if address not in replayed(bundle, replayed_events(events, changes)).state.frames:
         raise RequestError(
             f"the step '{step_id}' follows from what came before it, and cannot be done again alone",
             hint=_forking(events),
@@ -328,10 +328,10 @@ def _refuse_an_earlier_round(machine: Machine, step_id: str, address: str) -> No
     around, _, name = address.rpartition("/")
     record = record_at(machine.state, around) if around else None
     scope = machine.state.root if not around else record.scope if record is not None else None
-    rounds = scope.rounds.get(name, 1) if scope is not None else 1
-    if wanted.isdecimal() and int(wanted) != rounds:
+    visits = scope.visits.get(name, 1) if scope is not None else 1
+    if wanted.isdecimal() and int(wanted) != visits:
         raise RequestError(
-            f"the run has come to '{name}' {rounds} times, and only the last time can be done again",
+            f"the run has come to '{name}' {visits} times, and only the last time can be done again",
             hint=f"leave out '@{wanted}', or do a step again that comes before the {name!r} that you mean",
             code="unknown_step",
         )

@@ -22,7 +22,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
-from workflows_mcp.answers.actions import Clean
+from workflows_mcp.answers.actions import Redact
 from workflows_mcp.answers.answer import Detail
 from workflows_mcp.answers.graph import (
     NOTHING_ASKED,
@@ -36,7 +36,7 @@ from workflows_mcp.answers.history import CheckpointId
 from workflows_mcp.answers.info import workflow_info
 from workflows_mcp.answers.previews import note
 from workflows_mcp.answers.targets import joined, run_of
-from workflows_mcp.answers.tasks import NOBODY
+from workflows_mcp.answers.tasks import NEVER_SEEN
 from workflows_mcp.dialects.yaml.source import locate, read_document
 from workflows_mcp.engines.base import Engine
 from workflows_mcp.engines.live_output import Line, LiveOutput
@@ -70,7 +70,7 @@ from workflows_mcp.runs.inspection import (
 from workflows_mcp.runs.progress import HowFar, told, wait_telling
 from workflows_mcp.runs.redo import Redoing, Resuming, unpark
 from workflows_mcp.runs.step_protocol import Stepping
-from workflows_mcp.runs.user_questions import Asking, ForTheUser, UserQuestion
+from workflows_mcp.runs.user_questions import Asking, UserQuestion, UserQuestions
 from workflows_mcp.settings.model import Settings
 from workflows_mcp.steps.registry import StepRegistry, default_registry
 from workflows_mcp.values import LEFT_OUT, Value, beginning, to_json, unfit
@@ -131,12 +131,12 @@ class Acting:
 
 
 __all__ = [
-    "ForTheUser",
     "HowFar",
     "Line",
     "Progress",
     "Service",
     "UserQuestion",
+    "UserQuestions",
     "WorkflowSummary",
     "has_stopped",
     "read_yaml",
@@ -179,11 +179,11 @@ class Service:
         self._histories = Histories(engine, self._askable, settings.limits)
         self._redoing = Redoing(engine)
         self._driving = Driving(
-            engine, self._askable, settings.limits, cleaned=self._cleaned, place=_place, now=now,
+            engine, self._askable, settings.limits, redacted=self._redacted, place=_place, now=now,
             redo=self._redoing.ways,
         )  # fmt: skip
         self._resuming = Resuming(
-            engine, self._histories, self._askable, submit=self._driving.submit, cleaned=self._cleaned
+            engine, self._histories, self._askable, submit=self._driving.submit, redacted=self._redacted
         )
         self._listing = Listing(engine, self._driving, self._askable)
         self.acting = Acting(settings)
@@ -192,7 +192,7 @@ class Service:
         self.stepping = Stepping(
             engine, self._driving, self._histories, self._resuming, self._askable, settings.limits,
             begin=lambda workflow, inputs: self._begin(workflow, None, None, inputs),
-            plan_of=self.describing.plan_of, cancel=self.cancel, cleaned=self._cleaned, now=now,
+            plan_of=self.describing.plan_of, cancel=self.cancel, redacted=self._redacted, now=now,
         )  # fmt: skip
         """Runs in the words of the toolset `reactive`."""
         self.debugging = Debugging(engine, self._driving, registry, settings.limits, bundle_of=catalog.bundle)
@@ -363,7 +363,7 @@ class Service:
             )
         try:
             await self._engine.send(
-                run_id, lambda machine, now: CancelRequested(now, self._cleaned(machine)(reason))
+                run_id, lambda machine, now: CancelRequested(now, self._redacted(machine)(reason))
             )
         except NotExpected:
             machine = await self._engine.view(run_id)
@@ -440,16 +440,16 @@ class Service:
         return answer
 
     async def _made_of_another(self, run_id: str, wait_seconds: float, detail: Detail) -> Answer:
-        await self._engine.carry_on(run_id)
+        await self._engine.ensure_driven(run_id)
         answer = await self._driving.answer(run_id, wait_seconds, detail=detail)
         return {**answer, "forked_from": await self.observing.made_of(run_id)}
 
     async def note(self, run_id: str, note: str) -> None:
         """Keep something beside a run that its clients want to know later."""
-        await self._engine.hear(run_id, note, self._now())
+        await self._engine.heartbeat(run_id, note, self._now())
 
     async def noted(self, run_id: str, note: str) -> bool:
-        return note in await self._engine.heard(run_id)
+        return note in await self._engine.last_seen(run_id)
 
     async def prune(self, limits: Limits | None = None, *, dry_run: bool = False) -> dict[str, Any]:
         """Delete ended runs beyond the limits: those of the settings, or those given here."""
@@ -515,7 +515,7 @@ class Service:
         """Go on from a checkpoint: answer its question, or, where the run has moved on since, make a new run
         from there. With the id of a run, that run as it is now."""
         run_id, fork_of = await self._resuming.go_on(checkpoint_id, response)
-        await self._engine.carry_on(run_id)
+        await self._engine.ensure_driven(run_id)
         return await self._graph_answer(run_id, wait_seconds, response_format, fork_of)
 
     async def checkpoints(
@@ -531,8 +531,8 @@ class Service:
     async def checkpoint_info(self, checkpoint_id: str) -> dict[str, Any]:
         history, checkpoint = await self._histories.find(checkpoint_id)
         then = await self._histories.state_at(checkpoint.id)
-        heard = await self._engine.heard(checkpoint.id.run_id)
-        return checkpoint_details(history, checkpoint, then, self.settings.limits, heard)
+        last_seen = await self._engine.last_seen(checkpoint.id.run_id)
+        return checkpoint_details(history, checkpoint, then, self.settings.limits, last_seen)
 
     async def delete_checkpoint(self, checkpoint_id: str) -> dict[str, Any]:
         """Hide a checkpoint for good; the run is left as it is. Deleting twice is harmless."""
@@ -548,10 +548,10 @@ class Service:
         fork_of: CheckpointId | None = None,
     ) -> Answer:
         machine = await self._wait(run_id, wait_seconds)
-        questions, heard = NOTHING_ASKED, NOBODY
+        questions, last_seen = NOTHING_ASKED, NEVER_SEEN
         if asks(machine.state):
             machine, questions = await self._histories.questions(run_id)
-            heard = await self._engine.heard(run_id)
+            last_seen = await self._engine.last_seen(run_id)
         return graph_answer(
             machine,
             self._askable,
@@ -559,7 +559,7 @@ class Service:
             place=lambda fault: _place(machine, fault),
             now=time.time(),
             questions=questions,
-            heard=heard,
+            last_seen=last_seen,
             response_format=response_format,
             fork_of=fork_of,
         )
@@ -568,11 +568,11 @@ class Service:
 
     async def save_memory(self, key: str, value: Value) -> None:
         """Keep a value, without its secrets, under a key; null forgets the key."""
-        await self._engine.remember(self._secrets.take_out(key), self._secrets.take_out(value))
+        await self._engine.remember(self._secrets.redact(key), self._secrets.redact(value))
 
     async def load_memory(self, key: str) -> Value:
         """What is kept under a key; null if nothing is."""
-        return self._secrets.take_out(await self._engine.recall(self._secrets.take_out(key)))
+        return self._secrets.redact(await self._engine.recall(self._secrets.redact(key)))
 
     async def list_memory(self, prefix: str = "") -> list[str]:
         """The keys that there are, those that begin so."""
@@ -595,7 +595,7 @@ class Service:
         check_bundle(bundle, self._registry, self._policy)
         if bundle.plans[bundle.main].secrets_required:
             self._secrets.check(bundle.secrets)
-        complete = self._secrets.take_out(check_inputs(bundle.plans[bundle.main], inputs or {}))
+        complete = self._secrets.redact(check_inputs(bundle.plans[bundle.main], inputs or {}))
         return await self._engine.start(bundle, complete, request_id=request_id)
 
     def _refuse_unfit(self, result: Any) -> None:
@@ -603,11 +603,11 @@ class Service:
         if (found := unfit(result, depth=self.settings.limits.value_depth)) is not None:
             raise RequestError(f"the result{found.place} cannot be taken: {found.why}")
 
-    def _cleaned(self, machine: Machine) -> Clean:
+    def _redacted(self, machine: Machine) -> Redact:
         """What comes from outside, in the form in which a run may keep it."""
         plans = machine.state.plans.values()
         self._secrets.learn((*machine.bundle.secrets, *(name for plan in plans for name in plan.secrets)))
-        return self._secrets.take_out
+        return self._secrets.redact
 
     def _bundle(self, workflow: str | None, text: str | None, file: str | None) -> Bundle:
         if workflow is not None and text is None and file is None:

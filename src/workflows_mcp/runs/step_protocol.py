@@ -15,32 +15,32 @@ from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import replace
 from typing import Any, Literal
 
-from workflows_mcp.answers.actions import Clean, check_result, question_meant
+from workflows_mcp.answers.actions import Redact, check_result, question_meant
 from workflows_mcp.answers.explain import Dependencies
 from workflows_mcp.answers.history import CheckpointId, parse_checkpoint_id
 from workflows_mcp.answers.reactive import (
     DELEGATED,
-    Said,
+    StepView,
     failed_outputs,
     over,
     prompt_for_task,
-    said_of,
+    rendered,
     state_alone,
+    step_view_of,
     values_at,
-    worded,
 )
 from workflows_mcp.answers.results import is_harmless
-from workflows_mcp.answers.run_view import Situation, situation_of
+from workflows_mcp.answers.run_view import RunView, run_view_of
 from workflows_mcp.answers.state import FlatState, WrittenState, gather, read_updates, state_meant, trial_of
 from workflows_mcp.answers.targets import (
-    Part,
+    Target,
     Visited,
     block_at,
     blocks_of,
     joined,
-    part_of,
     question_id,
     run_of,
+    target_of,
 )
 from workflows_mcp.answers.vocabulary import REACTIVE
 from workflows_mcp.engines.base import Engine
@@ -75,7 +75,7 @@ class Stepping:
         begin: Callable[[str, dict[str, Value] | None], Awaitable[str]],
         plan_of: Callable[[str], Plan],
         cancel: Callable[[str], Awaitable[Answer]],
-        cleaned: Callable[[Machine], Clean],
+        redacted: Callable[[Machine], Redact],
         now: Callable[[], float] = time.time,
     ) -> None:
         self._engine = engine
@@ -88,7 +88,7 @@ class Stepping:
         self._begin = begin
         self._plan_of = plan_of
         self._cancel = cancel
-        self._cleaned = cleaned
+        self._redacted = redacted
         self._now = now
 
     # One step after the other
@@ -101,9 +101,9 @@ class Stepping:
         """What its agent is to do, as soon as there is something; harmless to repeat."""
         meant = await self._driving.known_as(joined(workflow_id, task_id))
         try:
-            await self._driving.hear(meant)
+            await self._driving.heartbeat(meant)
         except RequestError as error:
-            return worded(_over(meant, error), self._limits)
+            return rendered(_over(meant, error), self._limits)
         return await self._answer(meant, wait_seconds)
 
     async def complete_step(
@@ -131,18 +131,18 @@ class Stepping:
         return await self._answer(whose, wait_seconds, first={"success": done}, brief=True)
 
     async def _fail_step(self, workflow_id: str, step_id: str, error: str) -> None:
-        def answered(machine: Machine, part: Part, now: float) -> Event:
+        def answered(machine: Machine, part: Target, now: float) -> Event:
             address = question_meant(machine, part, step_id, self._now())
             visited = block_at(machine, address)
             assert visited is not None
-            message = self._cleaned(machine)(error) or FAILED
+            message = self._redacted(machine)(error) or FAILED
             if machine.state.frames[address].cut_off:
                 return Answered(now, address, {"decision": "fail"})
             return Answered(now, address, failed_outputs(visited), ok=False, message=message)
 
-        def harmless(machine: Machine, part: Part) -> bool:
+        def harmless(machine: Machine, part: Target) -> bool:
             visited = _step_meant(machine, part, step_id)
-            message = self._cleaned(machine)(error) or FAILED
+            message = self._redacted(machine)(error) or FAILED
             return visited is not None and visited.record.message == message
 
         said = (step_id, ["failed", error])
@@ -152,20 +152,20 @@ class Stepping:
         """Whether the step is done: one whose tasks are handed out is done when they are."""
         written = await self._written(workflow_id, step_id)
 
-        def answered(machine: Machine, part: Part, now: float) -> Event:
+        def answered(machine: Machine, part: Target, now: float) -> Event:
             address = question_meant(machine, part, step_id, self._now())
             visited = block_at(machine, address)
             assert visited is not None
             scope, _ = machine.locate(address)
-            if scope.home is None or machine.state.frames[address].cut_off:
-                clean = self._cleaned(machine)
+            if scope.reactive is None or machine.state.frames[address].cut_off:
+                clean = self._redacted(machine)
                 _, taken = check_result(machine, self._registry, step_id, {}, clean, part, self._now())
                 return Answered(now, address, taken.outputs, taken.ok, taken.message)
             if missing := written.missing(visited):
                 raise _result_needed(step_id, missing)
             return Answered(now, address, failed_outputs(visited), settled=True)
 
-        def harmless(machine: Machine, part: Part) -> bool:
+        def harmless(machine: Machine, part: Target) -> bool:
             visited = _step_meant(machine, part, step_id)
             if visited is not None and visited.record.settled:
                 return True
@@ -176,7 +176,7 @@ class Stepping:
         )
         machine = await self._engine.view(run_of(workflow_id))
         try:
-            visited = _step_meant(machine, part_of(machine, workflow_id), step_id)
+            visited = _step_meant(machine, target_of(machine, workflow_id), step_id)
         except RequestError:  # the task is over: the run has come to its step again
             return True
         frame = machine.state.frames.get(visited.address) if visited is not None else None
@@ -187,11 +187,11 @@ class Stepping:
         run_id = run_of(workflow_id)
         machine = await self._engine.view(run_id)
         try:
-            address = question_meant(machine, part_of(machine, workflow_id), step_id, self._now())
+            address = question_meant(machine, target_of(machine, workflow_id), step_id, self._now())
         except RequestError:
             return WrittenState()
-        frame, home = machine.state.frames[address], machine.locate(address)[0].home
-        shared = {it for it in ("", *_around(address)) if machine.home_at(it) is home}
+        frame, home = machine.state.frames[address], machine.locate(address)[0].reactive
+        shared = {it for it in ("", *_around(address)) if machine.reactive_state_at(it) is home}
         _, events = await self._engine.journal(run_id, frame.event)
         return WrittenState(
             [
@@ -208,7 +208,7 @@ class Stepping:
         """What whoever goes on with it needs to know, and no more."""
         if parse_checkpoint_id(workflow_id) is not None:
             run_id, _ = await self._resuming.go_on(workflow_id)
-            await self._engine.carry_on(run_id)
+            await self._engine.ensure_driven(run_id)
         else:
             run_id = await self._continuing.go_on(run_of(workflow_id))
         first: Answer = {"workflow_id": run_id, "workflow": ""}
@@ -226,7 +226,7 @@ class Stepping:
         made: list[Mark] = []
 
         def marked(machine: Machine, now: float) -> Event:
-            clean, step = self._cleaned(machine), step_id or _asked_first(machine, self._now())
+            clean, step = self._redacted(machine), step_id or _asked_first(machine, self._now())
             plan = machine.plan_named(machine.state.workflow)
             full = park or (bool(plan.on_context_full) and "context" in reason.lower())
             made[:] = [Mark(machine.state.events, now, clean(reason), clean(step))]
@@ -253,9 +253,9 @@ class Stepping:
         machine = await self._engine.view(run_id)
         if status == "cancelled" and machine.state.status in ("running", "cancelled"):
             await self._cancel(workflow_id)
-        situation = await self._driving.situation(workflow_id)
-        said = self._said(situation)
-        state = await asyncio.to_thread(gather(situation).read)
+        view = await self._driving.view(workflow_id)
+        said = self._said(view)
+        state = await asyncio.to_thread(gather(view).read)
         answer: Answer = {"success": said.status == _ENDED_AS[status], "status": said.status}
         if not answer["success"]:
             answer["why"] = _why_not(said, status)
@@ -269,12 +269,12 @@ class Stepping:
             hint = "switch on the toolset core or reactive beside it"
             raise RequestError("the toolset graph alone has no tools to carry out a task with", hint=hint)
         meant = await self._driving.known_as(joined(workflow_id, task_id))
-        situation = await self._driving.situation(meant)
-        if situation.task is None:
+        view = await self._driving.view(meant)
+        if view.task is None:
             raise RequestError(
                 f"'{meant}' is a run, and no task", hint="say which task of it is meant", code="unknown_task"
             )
-        return prompt_for_task(situation, in_core_words=way == "core")
+        return prompt_for_task(view, in_core_words=way == "core")
 
     # The state
 
@@ -284,11 +284,11 @@ class Stepping:
             await self._histories.find(workflow_id)
             machine = await self._histories.state_at(checkpoint)
             meant = checkpoint.run_id
-            situation = situation_of(machine, now=self._now(), limits=self._limits)
+            view = run_view_of(machine, now=self._now(), limits=self._limits)
         else:
             meant = await self._driving.known_as(joined(workflow_id, task_id))
-            situation = await self._driving.situation(meant)
-        state = await asyncio.to_thread(gather(situation, state_meant(situation)).read)
+            view = await self._driving.view(meant)
+        state = await asyncio.to_thread(gather(view, state_meant(view)).read)
         if not paths:
             return state_alone(state, self._limits, meant)
         return values_at(state, paths, self._limits, state.reader(meant))
@@ -300,8 +300,8 @@ class Stepping:
         meant = await self._driving.known_as(joined(workflow_id, task_id))
         changes = read_updates(updates)
         machine = await self._engine.view(run_of(meant))
-        target = state_meant(situation_of(machine, now=self._now(), part=part_of(machine, meant)))
-        trial = trial_of(machine, target, changes, self._cleaned(machine))
+        target = state_meant(run_view_of(machine, now=self._now(), part=target_of(machine, meant)))
+        trial = trial_of(machine, target, changes, self._redacted(machine))
         await asyncio.to_thread(trial.check)
         token = os.urandom(8).hex()
 
@@ -322,8 +322,8 @@ class Stepping:
             machine = await self._engine.view(run_of(workflow_id))
         except UnknownRun:
             return Dependencies(self._plan_of(workflow_id)).of(field)
-        situation = situation_of(machine, now=self._now(), part=part_of(machine, workflow_id))
-        return Dependencies(machine.plan_named(situation.workflow)).of(field)
+        view = run_view_of(machine, now=self._now(), part=target_of(machine, workflow_id))
+        return Dependencies(machine.plan_named(view.workflow)).of(field)
 
     # Inside
 
@@ -338,52 +338,52 @@ class Stepping:
         brief: bool = False,
     ) -> Answer:
         try:
-            situation = await self._driving.situation(workflow_id, 0.0 if at_work else wait_seconds)
-            if at_work and not situation.duties.delegations and wait_seconds:
-                situation = await self._driving.situation(workflow_id, wait_seconds)
+            view = await self._driving.view(workflow_id, 0.0 if at_work else wait_seconds)
+            if at_work and not view.pending.delegations and wait_seconds:
+                view = await self._driving.view(workflow_id, wait_seconds)
         except RequestError as error:
-            return worded(_over(workflow_id, error), self._limits, first=first)
-        said = self._said(situation, at_work=at_work)
+            return rendered(_over(workflow_id, error), self._limits, first=first)
+        said = self._said(view, at_work=at_work)
         if first is not None and "workflow" in first:
-            first = {**first, "workflow": said.workflow, "last_checkpoint": _last_checkpoint(situation, said)}
+            first = {**first, "workflow": said.workflow, "last_checkpoint": _last_checkpoint(view, said)}
         if not with_state:
-            return worded(said, self._limits, first=first, brief=brief)
-        gathered = gather(situation, state_meant(situation))
-        parts = _parts_of_resume(situation) if at_work else None
+            return rendered(said, self._limits, first=first, brief=brief)
+        gathered = gather(view, state_meant(view))
+        parts = _parts_of_resume(view) if at_work else None
         if parts is None:
-            return worded(said, self._limits, first=first, state=await asyncio.to_thread(gathered.read))
-        first = {**(first or {}), **_about(situation, parts)}
+            return rendered(said, self._limits, first=first, state=await asyncio.to_thread(gathered.read))
+        first = {**(first or {}), **_about(view, parts)}
         state = await asyncio.to_thread(gathered.read) if parts & _STATES else None
         if state is not None and not parts >= _STATES:
-            computed = situation.machine.plan_named(situation.workflow).computed
+            computed = view.machine.plan_named(view.workflow).computed
             wanted = "computed_state" in parts
             state = replace(state, flat={k: v for k, v in state.flat.items() if (k in computed) == wanted})
-        return worded(said, self._limits, first=first, state=state)
+        return rendered(said, self._limits, first=first, state=state)
 
-    def _refused(self, refusal: NotExpected, machine: Machine, part: Part) -> NotExpected:
-        situation = situation_of(machine, now=self._now(), part=part, limits=self._limits)
-        said = self._said(situation)
+    def _refused(self, refusal: NotExpected, machine: Machine, part: Target) -> NotExpected:
+        view = run_view_of(machine, now=self._now(), part=part, limits=self._limits)
+        said = self._said(view)
         if said.step is None or said.step["type"] in DELEGATED:  # it may be a sub-agent who asks
             hint = f"workflow_get_next_step(workflow_id='{part.id}') says how it stands"
         else:
-            asked = worded(said, self._limits, brief=True)["step"]
+            asked = rendered(said, self._limits, brief=True)["step"]
             call = f"{REACTIVE.submit}(step_id='{asked['id']}', result=…)"
             hint = f"what is asked now, with {call}: {to_json(asked)}"
         return NotExpected(refusal.message, hint=f"{hint}. Nothing has changed.")
 
-    def _said(self, situation: Situation, *, at_work: bool = False) -> Said:
-        place = self._driving.place_in(situation.machine)
-        return said_of(situation, self._registry, place, at_work=at_work)
+    def _said(self, view: RunView, *, at_work: bool = False) -> StepView:
+        place = self._driving.place_in(view.machine)
+        return step_view_of(view, self._registry, place, at_work=at_work)
 
 
-def _over(workflow_id: str, error: RequestError) -> Said:
+def _over(workflow_id: str, error: RequestError) -> StepView:
     """About a task that is over: its agent has nothing to do any more. Any other error is raised again."""
     if error.code != "task_over":
         raise error
     return over(workflow_id, error.message)
 
 
-def _step_meant(machine: Machine, part: Part, step_id: str) -> Visited | None:
+def _step_meant(machine: Machine, part: Target, step_id: str) -> Visited | None:
     found = (block_at(machine, address) for address in part.meant(step_id))
     return next((it for it in found if it is not None), None)
 
@@ -403,10 +403,10 @@ def _result_needed(step_id: str, missing: list[str]) -> InvalidResult:
 
 
 def _asked_first(machine: Machine, now: float) -> str:
-    situation = situation_of(machine, now=now)
-    asked = [address for address, _ in situation.duties.questions]
-    asked += [it.address for it in situation.duties.delegations]
-    return question_id(machine.state, situation.part, asked[0]) if asked else ""
+    view = run_view_of(machine, now=now)
+    asked = [address for address, _ in view.pending.questions]
+    asked += [it.address for it in view.pending.delegations]
+    return question_id(machine.state, view.part, asked[0]) if asked else ""
 
 
 def _follows(mark: Mark, asked: Mark) -> bool:
@@ -414,9 +414,9 @@ def _follows(mark: Mark, asked: Mark) -> bool:
     return (mark.reason, mark.step) == (asked.reason, asked.step) and mark.event > asked.event
 
 
-def _last_checkpoint(situation: Situation, said: Said) -> dict[str, Value]:
+def _last_checkpoint(view: RunView, said: StepView) -> dict[str, Value]:
     """The last place that somebody has marked; without one, where the run is."""
-    state = situation.machine.state
+    state = view.machine.state
     if state.marks:
         mark = state.marks[-1]
         return {
@@ -435,17 +435,17 @@ def _last_checkpoint(situation: Situation, said: Said) -> dict[str, Value]:
 _STATES = frozenset({"current_raw_state", "computed_state"})
 
 
-def _parts_of_resume(situation: Situation) -> set[str] | None:
+def _parts_of_resume(view: RunView) -> set[str] | None:
     """What the workflow says that the answer to a resume contains; None where it says nothing."""
-    says = situation.machine.plan_named(situation.machine.state.workflow).on_resume
+    says = view.machine.plan_named(view.machine.state.workflow).on_resume
     if not {"load_from_checkpoint", "exclude"} & says.keys():
         return None
     return set(says.get("load_from_checkpoint", _STATES)) - set(says.get("exclude", ()))
 
 
-def _about(situation: Situation, parts: set[str]) -> Answer:
+def _about(view: RunView, parts: set[str]) -> Answer:
     """The parts that are not the state, nor the step to do, which is always there."""
-    machine = situation.machine
+    machine = view.machine
     plan = machine.plan_named(machine.state.workflow)
     about: Answer = {}
     if "workflow_metadata" in parts:
@@ -478,7 +478,7 @@ def _brief(visited: Visited) -> Answer:
     return {"step": visited.address, "status": record.status, "completed_at": iso(record.completed_at)}
 
 
-def _why_not(said: Said, status: str) -> str:
+def _why_not(said: StepView, status: str) -> str:
     if said.error is not None:
         return f"the run is {said.status}: {said.error['message']}"
     if said.status in _ENDED_AS.values():

@@ -10,8 +10,8 @@ from dataclasses import dataclass
 from typing import Any, TypeVar
 
 from workflows_mcp.answers.actions import question_at
-from workflows_mcp.answers.elicitation_log import OfTheUser, Outcome, of_the_user
-from workflows_mcp.answers.run_view import Situation
+from workflows_mcp.answers.elicitation_log import FormOutcome, Outcome, form_outcome
+from workflows_mcp.answers.run_view import RunView
 from workflows_mcp.answers.targets import question_id, run_of, whole_run
 from workflows_mcp.engines.base import Engine
 from workflows_mcp.machine.machine import Machine
@@ -39,7 +39,7 @@ class UserQuestion:
     step_id: str
     message: str
     form: dict[str, Any]
-    heard: OfTheUser
+    last_seen: FormOutcome
     """What has come of asking it until now."""
 
     def is_open(self, state: RunState) -> bool:
@@ -50,7 +50,7 @@ class UserQuestion:
 
 
 @dataclass(frozen=True, slots=True)
-class ForTheUser:
+class UserQuestions:
     """What a run asks that is to be put to the user directly."""
 
     questions: list[UserQuestion]
@@ -63,28 +63,28 @@ class ForTheUser:
         return self.questions[0] if self.questions else None
 
 
-NOTHING = ForTheUser([], agent_is_busy=False)
+NOTHING = UserQuestions([], agent_is_busy=False)
 
 
-def for_the_user(situation: Situation, registry: StepRegistry, setting: str) -> ForTheUser:
+def user_questions(view: RunView, registry: StepRegistry, setting: str) -> UserQuestions:
     """The questions of a run that are for the user, where workflow and `setting` want the user to be asked
     directly. One that a crash has cut off is for the agent to decide, and so is one that has been put to the
     user in vain."""
-    if setting == "never" or situation.task is not None:
+    if setting == "never" or view.task is not None:
         return NOTHING
-    machine, found = situation.machine, []
-    busy = any(delegation.needs_somebody for delegation in situation.duties.delegations)
-    for address, frame in situation.duties.questions:
+    machine, found = view.machine, []
+    busy = any(delegation.needs_somebody for delegation in view.pending.delegations)
+    for address, frame in view.pending.questions:
         question = question_at(machine, registry, address)
         form = _form(question.result_schema)
         if frame.cut_off or not question.for_user:
             busy = True
             continue
-        step_id = question_id(machine.state, situation.part, address)
-        heard = of_the_user(situation.heard, step_id)
-        if form is not None and not heard.is_over and _is_wanted(machine, address, setting):
-            found.append(UserQuestion(address, step_id, question.for_user, form, heard))
-    return ForTheUser(found, busy)
+        step_id = question_id(machine.state, view.part, address)
+        last_seen = form_outcome(view.last_seen, step_id)
+        if form is not None and not last_seen.is_over and _is_wanted(machine, address, setting):
+            found.append(UserQuestion(address, step_id, question.for_user, form, last_seen))
+    return UserQuestions(found, busy)
 
 
 def _is_wanted(machine: Machine, address: str, setting: str) -> bool:
@@ -130,25 +130,25 @@ class Asking:
         self._setting = setting
         self._now = now
 
-    async def questions(self, run_id: str) -> ForTheUser:
+    async def questions(self, run_id: str) -> UserQuestions:
         """What the run asks that is to be put to the user directly, if anything is."""
         if run_of(run_id) != run_id or self._setting == "never":
             return NOTHING
-        return for_the_user(await self._driving.situation(run_id), self._registry, self._setting)
+        return user_questions(await self._driving.view(run_id), self._registry, self._setting)
 
     # What comes of asking, for whoever asks next
 
     async def put_up(self, run_id: str, question: UserQuestion) -> None:
-        await self._note(run_id, question.heard.put_up)
+        await self._note(run_id, question.last_seen.put_up)
 
     async def answered_as_task(self, run_id: str, question: UserQuestion) -> None:
-        await self._note(run_id, question.heard.answered)
+        await self._note(run_id, question.last_seen.answered)
 
     async def in_vain(self, run_id: str, step_id: str, outcome: Outcome) -> None:
-        await self._note(run_id, OfTheUser(step_id).ended(outcome))
+        await self._note(run_id, FormOutcome(step_id).ended(outcome))
 
     async def _note(self, run_id: str, note: str) -> None:
-        await self._engine.hear(run_id, note, self._now())
+        await self._engine.heartbeat(run_id, note, self._now())
 
     async def while_open(
         self, run_id: str, question: UserQuestion, shown: Coroutine[Any, Any, T]

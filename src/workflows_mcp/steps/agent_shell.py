@@ -15,7 +15,7 @@ from pydantic import Field, field_validator
 from workflows_mcp.errors import StepError
 from workflows_mcp.expressions.language import Refusal
 from workflows_mcp.policy.mcp_client import unpacked
-from workflows_mcp.steps.base import Hands, Question, Step, StepInputs, StepOutputs, StepResult
+from workflows_mcp.steps.base import Performer, Question, Step, StepInputs, StepOutputs, StepResult
 from workflows_mcp.steps.output_formats import OutputFormat, formatted, formatted_or_nothing
 from workflows_mcp.steps.shell import command_refusals, exit_message, variables_as_text
 from workflows_mcp.values import Value
@@ -77,7 +77,7 @@ class AgentShell(Step):
 
     name = "AgentShell"
     offered: ClassVar[Mapping[str, str]] = {"reactive": "agent_shell_command"}
-    by: ClassVar[Hands] = "agent"
+    by: ClassVar[Performer] = "agent"
     Inputs = AgentShellInputs
     Outputs = AgentShellOutputs
     level = "privileged"
@@ -85,7 +85,7 @@ class AgentShell(Step):
     code_inputs = frozenset({"command"})
     timeout_input = "timeout"
     may_fail = True
-    gives = "result"
+    result_output = "result"
 
     def refusals(self, name: str, texts: tuple[str, ...], inputs: Mapping[str, Value]) -> Iterable[Refusal]:
         return command_refusals(texts, inputs)

@@ -11,7 +11,7 @@ from typing import Any, ClassVar
 from pydantic import Field, field_validator
 
 from workflows_mcp.policy.mcp_client import unpacked
-from workflows_mcp.steps.base import Hands, Question, Step, StepInputs, StepOutputs, StepResult
+from workflows_mcp.steps.base import Performer, Question, Step, StepInputs, StepOutputs, StepResult
 from workflows_mcp.values import Value, from_json_in_run
 
 _FIELD = "applied_count"
@@ -55,13 +55,13 @@ class ApplyHints(Step):
 
     name = "ApplyHints"
     offered: ClassVar[Mapping[str, str]] = {"reactive": "apply_hints"}
-    by: ClassVar[Hands] = "agent"
+    by: ClassVar[Performer] = "agent"
     Inputs = ApplyHintsInputs
     Outputs = ApplyHintsOutputs
     level = "trusted"
     capabilities = frozenset({"read_files", "write_files"})
     may_fail = True
-    gives = "result"
+    result_output = "result"
     result_fields = (_FIELD,)
 
     def ask(self, inputs: ApplyHintsInputs) -> Question:

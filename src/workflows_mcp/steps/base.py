@@ -36,7 +36,7 @@ from workflows_mcp.values import Value
 if TYPE_CHECKING:
     from workflows_mcp.policy.handles import World
 
-Hands = Literal["server", "agent"]
+Performer = Literal["server", "agent"]
 SecurityLevel = Literal["safe", "trusted", "privileged"]
 Capability = Literal["run_commands", "read_files", "write_files", "network", "modify_state"]
 
@@ -125,7 +125,7 @@ class Step:
     aliases: ClassVar[tuple[str, ...]] = ()
     offered: ClassVar[Mapping[str, str]] = {}
     """What the type is called in each dialect that has it; empty: its own name, in every dialect."""
-    by: ClassVar[Hands] = "server"
+    by: ClassVar[Performer] = "server"
     """Who carries it out where neither the definition nor the dialect says."""
     Inputs: ClassVar[type[StepInputs]] = StepInputs
     Outputs: ClassVar[type[StepOutputs]] = StepOutputs
@@ -148,7 +148,7 @@ class Step:
     """Whether a block of this type may declare `outputs` of its own (Shell)."""
     result_fields: ClassVar[tuple[str, ...]] = ()
     """The fields that its `result` always has, if that is an object."""
-    gives: ClassVar[str] = ""
+    result_output: ClassVar[str] = ""
     """The output that is the result as a whole (Do.gives); empty: all outputs together are."""
     told: ClassVar[Mapping[str, dict[str, Value]]] = {}
     """What steps of a dialect are told beside their inputs (Do.config), by dialect."""
@@ -163,7 +163,7 @@ class Step:
         """Whether an agent can carry it out."""
         return type(self).ask is not Step.ask
 
-    def usually_by(self, inputs: Mapping[str, Value], dialect: str) -> Hands:
+    def usually_by(self, inputs: Mapping[str, Value], dialect: str) -> Performer:
         """Who carries it out where the definition does not say; `inputs` as they stand in it."""
         return self.by
 
@@ -171,9 +171,9 @@ class Step:
         """The values that cannot stand in an input that holds code: `texts` are what is around them."""
         return ()
 
-    def gives_in(self, dialect: str) -> str:
-        """The output that is the result as a whole where the dialect has it otherwise than `gives` says."""
-        return self.gives
+    def result_output_in(self, dialect: str) -> str:
+        """The output that is the result as a whole where the dialect has it otherwise than `result_output` says."""
+        return self.result_output
 
     def changes_world(self, inputs: dict[str, Value]) -> bool:
         """Whether repeating the step could be noticed: then the disk is waited for before it starts."""

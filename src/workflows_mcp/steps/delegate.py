@@ -12,7 +12,7 @@ from typing import Any, ClassVar
 
 from pydantic import Field, field_validator
 
-from workflows_mcp.steps.base import Hands, Question, Step, StepInputs, StepOutputs, StepResult
+from workflows_mcp.steps.base import Performer, Question, Step, StepInputs, StepOutputs, StepResult
 from workflows_mcp.values import Value, shown, to_text
 
 AGENT = re.compile(r"@[a-z0-9-]+")
@@ -52,7 +52,7 @@ class Delegate(Step):
 
     name = "Delegate"
     offered: ClassVar[Mapping[str, str]] = {"stateful": "delegate"}
-    by: ClassVar[Hands] = "agent"
+    by: ClassVar[Performer] = "agent"
     Inputs = DelegateInputs
     Outputs = DelegateOutputs
     level = "trusted"

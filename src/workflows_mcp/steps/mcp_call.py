@@ -15,7 +15,15 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_valida
 from workflows_mcp.errors import StepError
 from workflows_mcp.policy.handles import World
 from workflows_mcp.policy.mcp_client import ToolResult, unpacked
-from workflows_mcp.steps.base import Hands, Question, Step, StepContext, StepInputs, StepOutputs, StepResult
+from workflows_mcp.steps.base import (
+    Performer,
+    Question,
+    Step,
+    StepContext,
+    StepInputs,
+    StepOutputs,
+    StepResult,
+)
 from workflows_mcp.values import Value, from_json, to_json
 
 SAVE, LOAD, LIST = "save_to_memory", "load_from_memory", "list_memory_keys"
@@ -59,16 +67,16 @@ class MCPCall(Step):
 
     name = "MCPCall"
     offered: ClassVar[Mapping[str, str]] = {"stateful": "mcp_call", "reactive": "mcp_call"}
-    by: ClassVar[Hands] = "agent"
+    by: ClassVar[Performer] = "agent"
     Inputs = MCPCallInputs
     Outputs = MCPCallOutputs
     level = "privileged"
     capabilities = frozenset({"network", "run_commands"})
     timeout_input = "timeout"
     may_fail = True
-    gives = "result"
+    result_output = "result"
 
-    def usually_by(self, inputs: Mapping[str, Value], dialect: str) -> Hands:
+    def usually_by(self, inputs: Mapping[str, Value], dialect: str) -> Performer:
         """The tools of the memory are here, and nowhere else."""
         return "server" if inputs.get("tool") in MEMORY_TOOLS else self.by
 

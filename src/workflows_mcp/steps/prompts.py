@@ -13,7 +13,15 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_valida
 
 from workflows_mcp.errors import ExpressionError, StepError, WorkflowsError
 from workflows_mcp.expressions.patterns import compiled, search
-from workflows_mcp.steps.base import Hands, Question, Step, StepInputs, StepOutputs, StepResult, by_one_name
+from workflows_mcp.steps.base import (
+    Performer,
+    Question,
+    Step,
+    StepInputs,
+    StepOutputs,
+    StepResult,
+    by_one_name,
+)
 from workflows_mcp.values import Value, kind_and_value, shown, to_text
 
 # ----------------------------------------------------------------------------------------------------
@@ -164,7 +172,7 @@ class UserPrompt(Step):
 
     name = "UserPrompt"
     offered: ClassVar[Mapping[str, str]] = {"stateful": "prompt"}
-    by: ClassVar[Hands] = "agent"
+    by: ClassVar[Performer] = "agent"
     Inputs = UserPromptInputs
     Outputs = UserPromptOutputs
 
@@ -359,7 +367,7 @@ class Prompt(Step):
 
     name = "Prompt"
     offered: ClassVar[Mapping[str, str]] = {"graph": "Prompt"}
-    by: ClassVar[Hands] = "agent"
+    by: ClassVar[Performer] = "agent"
     Inputs = PromptInputs
     Outputs = PromptOutputs
 
@@ -546,10 +554,10 @@ class UserInput(Step):
 
     name = "UserInput"
     offered: ClassVar[Mapping[str, str]] = {"reactive": "user_input"}
-    by: ClassVar[Hands] = "agent"
+    by: ClassVar[Performer] = "agent"
     Inputs = UserInputInputs
     Outputs = UserInputOutputs
-    gives = "result"
+    result_output = "result"
 
     def changes_world(self, inputs: dict[str, Value]) -> bool:
         return False

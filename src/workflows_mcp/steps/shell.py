@@ -26,7 +26,7 @@ from workflows_mcp.expressions.shell.quoting import problems, quoted_script, quo
 from workflows_mcp.policy.handles import World
 from workflows_mcp.policy.processes import Finished, Killed
 from workflows_mcp.steps.base import (
-    Hands,
+    Performer,
     Question,
     Step,
     StepContext,
@@ -346,12 +346,12 @@ class Shell(Step):
     def refusals(self, name: str, texts: tuple[str, ...], inputs: Mapping[str, Value]) -> Iterable[Refusal]:
         return command_refusals(texts, inputs)
 
-    def usually_by(self, inputs: Mapping[str, Value], dialect: str) -> Hands:
+    def usually_by(self, inputs: Mapping[str, Value], dialect: str) -> Performer:
         return "agent" if dialect == "stateful" else self.by
 
-    def gives_in(self, dialect: str) -> str:
+    def result_output_in(self, dialect: str) -> str:
         """A step that is told the format of its output gives it as `result`."""
-        return "result" if OUTPUT_FORMAT in self.told.get(dialect, {}) else self.gives
+        return "result" if OUTPUT_FORMAT in self.told.get(dialect, {}) else self.result_output
 
     async def run(self, inputs: ShellInputs, context: StepContext) -> StepResult:
         world = context.world

@@ -13,9 +13,8 @@ import re
 from bisect import bisect_right
 from collections.abc import Iterator, Sequence
 
-from yaml.nodes import MappingNode, Node, ScalarNode, SequenceNode
-
 from workflows_mcp.errors import Place
+from yaml.nodes import MappingNode, Node, ScalarNode, SequenceNode
 
 Path = Sequence[str | int]
 

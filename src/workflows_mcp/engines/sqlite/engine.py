@@ -1,7 +1,7 @@
 """The embedded engine: drives runs in this process, keeps them in one file, shares it with others.
 
 A run that waits for an agent only has no owner: whichever process the answer reaches takes it over and
-goes on. A run with work under way is owned; another process reaches it by a letter (`letters`), and takes
+goes on. A run with work under way is owned; another process reaches it by a letter (`mailbox`), and takes
 it over when its owner is gone. A process that adopts (a server does, a short command does not) looks
 every second for runs that nobody drives, and recovers those that were started in its own workspace with the
 same settings; any other is continued only by whoever names it. A run works in the directory that it was
@@ -38,7 +38,7 @@ from workflows_mcp.engines.forks import (
 from workflows_mcp.engines.live_output import LiveOutput
 from workflows_mcp.engines.sqlite import leases, retention, runs
 from workflows_mcp.engines.sqlite.leases import this_process
-from workflows_mcp.engines.sqlite.mailbox import UNSEEN_TURNS, Letters
+from workflows_mcp.engines.sqlite.mailbox import UNSEEN_TURNS, Mailbox
 from workflows_mcp.engines.sqlite.retention import PRUNE_SECONDS, Retention
 from workflows_mcp.engines.sqlite.runs import KeepsNotes, RunJournal
 from workflows_mcp.engines.sqlite.store import Store
@@ -254,7 +254,7 @@ class SqliteEngine(KeepsNotes):
         self._seen_version = -1
         self._forks: Forks
         self.store: Store
-        self.letters: Letters
+        self.mailbox: Mailbox
 
     @property
     def live(self) -> LiveOutput:
@@ -263,7 +263,7 @@ class SqliteEngine(KeepsNotes):
     async def open(self) -> None:
         collect_rarely()
         self.store = Store(self._path, synchronous=self._synchronous)
-        self.letters = Letters(self.store)
+        self.mailbox = Mailbox(self.store)
         self._retention = Retention(self.store, self._executor.clear_scratch)
         self._forks = Forks(
             self.store, self._lease, self._bundles, self._executor, self._clock, self._home,
@@ -271,7 +271,7 @@ class SqliteEngine(KeepsNotes):
         )  # fmt: skip
         if self._adopts:
             sweep_scratch(self.store, self._executor)
-        await self._adopt()
+        await self._recover()
         self._keeping = asyncio.create_task(self._keep())
 
     async def close(self) -> None:
@@ -286,7 +286,7 @@ class SqliteEngine(KeepsNotes):
         self._drivers.clear()
         self.store.beat(0, None)
         try:
-            await self.store.write(lambda connection: leases.retire(connection, self._owner))
+            await self.store.write(lambda connection: leases.leave(connection, self._owner))
         finally:
             await self.store.close()
             self._executor.close()
@@ -309,7 +309,7 @@ class SqliteEngine(KeepsNotes):
         driver.feed(started)
         if request is not None:
             try:
-                await driver.synced()
+                await driver.flushed()
             except apsw.ConstraintError:
                 if (known := runs.started_by(self.store, request)) is None:
                     raise
@@ -325,7 +325,7 @@ class SqliteEngine(KeepsNotes):
                     if await self._send_at_rest(run_id, make_event):
                         return
                     continue
-                await driver.still()
+                await driver.idle_apply()
                 if self._live(run_id) is driver:  # meanwhile it may have come to rest
                     await send_to(driver, make_event, self._clock.now())
                     return
@@ -349,26 +349,26 @@ class SqliteEngine(KeepsNotes):
             machine.refuse_unexpected(event)
             driver: Driver | None
             if resting is not None:
-                driver = self._wake_up(run_id, resting)
-            elif (driver := await self._take(run_id)) is not None:
+                driver = self._reacquire(run_id, resting)
+            elif (driver := await self._acquire(run_id)) is not None:
                 try:
                     event = make_event(driver.machine, self._clock.now())
                     driver.machine.refuse_unexpected(event)
                 except WorkflowsError:
-                    await self._go_on([driver])
+                    await self.start_driving([driver])
                     raise
             if driver is not None:
-                await self._go_on([driver], event)
-                await driver.synced()
+                await self.start_driving([driver], event)
+                await driver.flushed()
                 return True
         await self._send_elsewhere(run_id, event)
         return True
 
-    async def carry_on(self, run_id: str) -> None:
+    async def ensure_driven(self, run_id: str) -> None:
         if self._live(run_id) is None and self._read(run_id).state.status == "running":
             if runs.home_of(self.store, run_id) != self._home:
                 await self.store.write(lambda connection: runs.move(connection, run_id, self._home))
-            await self._take_over(run_id)
+            await self._acquire_and_drive(run_id)
 
     async def is_driven_here(self, run_id: str) -> bool:
         return self._live(run_id) is not None
@@ -389,7 +389,7 @@ class SqliteEngine(KeepsNotes):
                     if self._live(run_id) is driver:
                         raise
                     continue  # another process drives it now: watch it there
-                if driver.rested != "idle":
+                if driver.released != "idle":
                     return machine
                 continue  # whoever brought an answer meanwhile has made another driver of it
             if (ending := self._ending.get(run_id)) is not None:
@@ -419,7 +419,7 @@ class SqliteEngine(KeepsNotes):
         driver = self._live(run_id)
         if driver is not None:
             with suppress(LeaseLost):  # another process drives it now: what that one has written counts
-                await driver.settled()
+                await driver.committed()
         return runs.journal(self.store, self._bundles, run_id, self._executor.limits, after)
 
     async def fork(
@@ -434,7 +434,7 @@ class SqliteEngine(KeepsNotes):
         async with self._taking.setdefault(fork.run_id, asyncio.Lock()):
             await written
             driver, _ = self._new_driver(fork.run_id, fork.machine, large, epoch=1)
-            await self._go_on([driver], cut_off=False)
+            await self.start_driving([driver], cut_off=False)
 
     def _read(self, run_id: str) -> Machine:
         return runs.read(self.store, self._bundles, run_id, self._executor.limits)[0]
@@ -478,7 +478,7 @@ class SqliteEngine(KeepsNotes):
 
     async def _clean_up(self, driver: Driver) -> None:
         try:
-            await driver.quiet()
+            await driver.drained()
             self._executor.leave_scratch(driver.run_id, keep=needs_its_files(driver.machine))
         finally:
             self._ending.pop(driver.run_id, None)
@@ -486,11 +486,11 @@ class SqliteEngine(KeepsNotes):
     async def _stop_steps(self, driver: Driver) -> None:
         """Of a run that was parked."""
         try:
-            await driver.quiet()
+            await driver.drained()
         finally:
             self._ending.pop(driver.run_id, None)
 
-    def _wake_up(self, run_id: str, resting: Resting) -> Driver:
+    def _reacquire(self, run_id: str, resting: Resting) -> Driver:
         """Go on with a run that came to rest here, and that nobody has touched since: it is claimed with the
         first batch that is written, so that an answer costs one commit. If another process is quicker after
         all, that batch is refused as any other that comes too late. Only under the lock of the run."""
@@ -500,9 +500,9 @@ class SqliteEngine(KeepsNotes):
         journal.wakes_up = True
         return driver
 
-    async def _take(self, run_id: str) -> Driver | None:
+    async def _acquire(self, run_id: str) -> Driver | None:
         """Become the owner of a run that nobody alive drives; None when it cannot be had. It does not go on
-        before `_go_on`. Only under the lock of the run."""
+        before `start_driving`. Only under the lock of the run."""
         await self._bury()
         before = self._drivers.pop(run_id, None)
         if before is not None:
@@ -521,11 +521,11 @@ class SqliteEngine(KeepsNotes):
         else:
             machine, large = runs.read(self.store, self._bundles, run_id, self._executor.limits)
         if (status := machine.state.status) != "running":
-            await self.store.write(lambda it: leases.settle(it, run_id, self._owner, status))
+            await self.store.write(lambda it: leases.mark_ended(it, run_id, self._owner, status))
             return None
         return self._new_driver(run_id, machine, large, epoch)[0]
 
-    async def _go_on(
+    async def start_driving(
         self, drivers: list[Driver], event: Event | None = None, *, cut_off: bool = True
     ) -> None:
         """End what is left of steps that were cut off, then let the runs go on."""
@@ -541,36 +541,38 @@ class SqliteEngine(KeepsNotes):
     async def _release(self, driver: Driver) -> None:
         """A run that was taken over, and in which there is nothing to do but what letters say."""
         run_id, events = driver.run_id, driver.machine.state.events
-        await self.letters.hand_out(self._live)
+        await self.mailbox.deliver(self._live)
         if driver.status != "idle" or driver.machine.state.events != events:
             return  # it goes on, and comes to rest by itself
         self._drivers.pop(run_id, None)  # nobody hands it anything from here on
         await self.store.write(lambda connection: leases.release(connection, run_id, self._owner))
-        driver.rest("idle")
+        driver.release("idle")
 
     # Other processes
 
     async def _send_elsewhere(self, run_id: str, event: Event) -> None:
         """Post an event to the process that drives the run, and wait until it has been taken in."""
-        letter = await self.letters.post(run_id, event)
+        message = await self.mailbox.send(run_id, event)
         try:
             turn = free = 0
-            while not self.letters.answered(letter):
+            while not self.mailbox.answered(message):
                 turn, free = turn + 1, (free + 1) * leases.is_free(self.store, run_id)
                 if turn % _TURNS_A_SECOND == 0 or free == UNSEEN_TURNS:
-                    await self._take_over(run_id)  # its owner may have gone meanwhile, or be done with it
-                    if not self.letters.answered(letter):
+                    await self._acquire_and_drive(
+                        run_id
+                    )  # its owner may have gone meanwhile, or be done with it
+                    if not self.mailbox.answered(message):
                         self._read(run_id).refuse_unexpected(event)
                 await asyncio.sleep(POLL_SECONDS)
         finally:
-            await self.letters.forget(letter)
+            await self.mailbox.forget(message)
 
-    async def _take_over(self, run_id: str) -> None:
+    async def _acquire_and_drive(self, run_id: str) -> None:
         async with self._taking.setdefault(run_id, asyncio.Lock()):
-            driver = await self._take(run_id) if self._live(run_id) is None else None
+            driver = await self._acquire(run_id) if self._live(run_id) is None else None
             if driver is not None:
-                await self._go_on([driver])
-        await self.letters.hand_out(self._live)
+                await self.start_driving([driver])
+        await self.mailbox.deliver(self._live)
 
     async def _keep(self) -> None:
         """Look for letters from other processes, and for runs that they have left."""
@@ -581,10 +583,10 @@ class SqliteEngine(KeepsNotes):
             try:
                 if self._drivers and (version := self.store.data_version()) != self._seen_version:
                     self._seen_version = version
-                    await self.letters.hand_out(self._live)
+                    await self.mailbox.deliver(self._live)
                 if turn % _TURNS_A_SECOND == 0:
                     self._drop_lost()
-                    await self._adopt()
+                    await self._recover()
                     self._prune_if_due()
             except Exception:
                 logger.exception("the store of runs cannot be looked after")
@@ -612,7 +614,7 @@ class SqliteEngine(KeepsNotes):
         if not self._drivers:
             self.store.beat(0, None)
 
-    async def _adopt(self) -> None:
+    async def _recover(self) -> None:
         """Take over every run that somebody should drive and nobody alive does."""
         if not self._adopts:
             return
@@ -624,7 +626,7 @@ class SqliteEngine(KeepsNotes):
             if stranger := runs.stranger_to(self.store, run_id, self._home):
                 self._leave_alone(run_id, stranger)
             else:
-                await self._adopt_one(run_id)
+                await self._recover_one(run_id)
 
     def _leave_alone(self, run_id: str, stranger: str) -> None:
         """Say once that a run is not recovered here."""
@@ -635,17 +637,17 @@ class SqliteEngine(KeepsNotes):
                 " workflows-mcp resume %s", run_id, stranger, run_id,
             )  # fmt: skip
 
-    async def _adopt_one(self, run_id: str) -> None:
+    async def _recover_one(self, run_id: str) -> None:
         failed = self._drivers.get(run_id)
         if failed is not None and not isinstance(failed.failure, WorkflowsError | apsw.Error):
             self._broken.add(run_id)  # it broke here before: going on would break it again
             return
         try:
             async with self._taking.setdefault(run_id, asyncio.Lock()):
-                driver = await self._take(run_id) if self._live(run_id) is None else None
+                driver = await self._acquire(run_id) if self._live(run_id) is None else None
                 if driver is not None:
                     logger.info("the run %s goes on here", run_id)
-                    await self._go_on([driver])
+                    await self.start_driving([driver])
         except Damaged as error:
             self._broken.add(run_id)
             logger.error("nobody goes on with a run that is damaged: %s", error)
@@ -657,9 +659,9 @@ class SqliteEngine(KeepsNotes):
 
     async def _bury(self) -> None:
         """Processes that have died need not keep their runs until their leases end."""
-        gone = leases.gone(self.store, self._lease.owner, self._clock.now())
+        gone = leases.dead_owners(self.store, self._lease.owner, self._clock.now())
         if gone:
-            await self.store.write(lambda connection: leases.bury(connection, gone))
+            await self.store.write(lambda connection: leases.evict(connection, gone))
 
     def _renew(self, connection: apsw.Connection) -> None:
         self._lease.renew(connection, self._clock.now())

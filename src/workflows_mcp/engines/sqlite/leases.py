@@ -132,7 +132,7 @@ class Lease:
         return self.lapses == lapses and time.monotonic() < self._ends
 
 
-def gone(store: Store, owner: Owner, now: float) -> list[str]:
+def dead_owners(store: Store, owner: Owner, now: float) -> list[str]:
     """Processes whose lease still runs and that are known not to exist any more."""
     others = store.read(
         "SELECT id, machine, pid, born FROM owners WHERE expires_at > ? AND id != ?", (now, owner.id)
@@ -140,11 +140,11 @@ def gone(store: Store, owner: Owner, now: float) -> list[str]:
     return [str(name) for name, machine, pid, born in others if is_gone(machine, pid, born)]
 
 
-def bury(connection: apsw.Connection, owner_ids: list[str]) -> None:
+def evict(connection: apsw.Connection, owner_ids: list[str]) -> None:
     connection.executemany("DELETE FROM owners WHERE id = ?", [(owner_id,) for owner_id in owner_ids])
 
 
-def retire(connection: apsw.Connection, owner: str) -> None:
+def leave(connection: apsw.Connection, owner: str) -> None:
     """The process goes: its runs are free at once."""
     connection.execute("UPDATE runs SET owner = NULL WHERE owner = ?", (owner,))
     connection.execute("DELETE FROM owners WHERE id = ?", (owner,))
@@ -182,7 +182,7 @@ def release(connection: apsw.Connection, run_id: str, owner: str) -> None:
         raise lost(run_id)
 
 
-def settle(connection: apsw.Connection, run_id: str, owner: str, status: str) -> None:
+def mark_ended(connection: apsw.Connection, run_id: str, owner: str, status: str) -> None:
     """What is said of a run that was claimed is not true: by its journal it has ended."""
     connection.execute(
         "UPDATE runs SET owner = NULL, status = ? WHERE id = ? AND owner = ?", (status, run_id, owner)

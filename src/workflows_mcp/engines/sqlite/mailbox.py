@@ -27,50 +27,52 @@ _KEPT = 1000
 """How many letters later an answer is thrown away that nobody has come for."""
 
 
-class Letters:
+class Mailbox:
     def __init__(self, store: Store) -> None:
         self._store = store
         self._in_hand: set[int] = set()
 
-    async def post(self, run_id: str, event: Event) -> int:
+    async def send(self, run_id: str, event: Event) -> int:
         body = encode(event)
 
         def write(connection: apsw.Connection) -> int:
             connection.execute("INSERT INTO inbox(run, event) VALUES(?, ?)", (run_id, body))
-            letter = connection.last_insert_rowid()
+            message = connection.last_insert_rowid()
             old = "DELETE FROM inbox WHERE answer IS NOT NULL AND id < ?"
-            connection.execute(old, (letter - _KEPT,))
-            return letter
+            connection.execute(old, (message - _KEPT,))
+            return message
 
         return await self._store.write(write)
 
-    def answered(self, letter: int) -> bool:
+    def answered(self, message: int) -> bool:
         """Whether the owner has taken it in; raises NotExpected where it has refused it."""
-        rows = self._store.read("SELECT answer FROM inbox WHERE id = ?", (letter,))
+        rows = self._store.read("SELECT answer FROM inbox WHERE id = ?", (message,))
         if not rows or rows[0][0] is None:
             return False
         if rows[0][0]:
             raise NotExpected(str(rows[0][0]))
         return True
 
-    async def forget(self, letter: int) -> None:
+    async def forget(self, message: int) -> None:
         await self._store.write(
-            lambda connection: connection.execute("DELETE FROM inbox WHERE id = ?", (letter,)).fetchall()
+            lambda connection: connection.execute("DELETE FROM inbox WHERE id = ?", (message,)).fetchall()
         )
 
-    async def hand_out(self, driver_of: Callable[[str], Driver | None]) -> None:
+    async def deliver(self, driver_of: Callable[[str], Driver | None]) -> None:
         """Hand letters to the runs that are driven here."""
-        for letter, run_id, body in self._store.read("SELECT id, run, event FROM inbox WHERE answer IS NULL"):
+        for message, run_id, body in self._store.read(
+            "SELECT id, run, event FROM inbox WHERE answer IS NULL"
+        ):
             driver = driver_of(run_id)
-            if driver is None or letter in self._in_hand:
+            if driver is None or message in self._in_hand:
                 continue
-            self._in_hand.add(letter)
+            self._in_hand.add(message)
             try:
-                await self._deliver(letter, driver, body)
+                await self._deliver(message, driver, body)
             finally:
-                self._in_hand.discard(letter)
+                self._in_hand.discard(message)
 
-    async def _deliver(self, letter: int, driver: Driver, body: bytes) -> None:
+    async def _deliver(self, message: int, driver: Driver, body: bytes) -> None:
         answer = ""
         try:
             await send_to(driver, lambda *_: decode_event(body), 0.0)
@@ -83,6 +85,6 @@ class Letters:
             answer = f"the letter cannot be read: {error}"
         await self._store.write(
             lambda connection: connection.execute(
-                "UPDATE inbox SET answer = ? WHERE id = ?", (answer, letter)
+                "UPDATE inbox SET answer = ? WHERE id = ?", (answer, message)
             ).fetchall()
         )

@@ -389,10 +389,10 @@ class KeepsNotes:
     async def forgotten_checkpoints(self, run_id: str) -> set[int]:
         return forgotten(self.store, run_id)
 
-    async def hear(self, run_id: str, task: str, at: float) -> None:
+    async def heartbeat(self, run_id: str, task: str, at: float) -> None:
         await note(self.store, run_id, task, at)
 
-    async def heard(self, run_id: str) -> dict[str, float]:
+    async def last_seen(self, run_id: str) -> dict[str, float]:
         return notes(self.store, run_id)
 
     async def abandoned(self, run_id: str) -> str:

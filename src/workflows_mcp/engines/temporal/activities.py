@@ -80,7 +80,7 @@ class Activities:
     async def _carried_out(
         self, run_id: str, workspace: str, command: RunStep, alive: _Alive
     ) -> StepDone | StepFailed:
-        hands = self._executor.hands(run_id, workspace, alive.confirm)
+        hands = self._executor.runner_for(run_id, workspace, alive.confirm)
         ended: asyncio.Future[StepDone | StepFailed] = asyncio.get_running_loop().create_future()
         hands.perform(command, lambda event: None if ended.done() else ended.set_result(event))
         try:

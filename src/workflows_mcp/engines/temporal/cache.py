@@ -51,7 +51,7 @@ from workflows_mcp.plan.model import Bundle
 T = TypeVar("T")
 
 
-class Together(Generic[T]):
+class SingleFlight(Generic[T]):
     def __init__(self) -> None:
         self._asking: dict[str, asyncio.Task[T]] = {}
         self._next: dict[str, asyncio.Task[T]] = {}
@@ -124,7 +124,7 @@ class Seen:
     before anything else gets a turn."""
 
     machine: Machine
-    heard: dict[str, float]
+    last_seen: dict[str, float]
     ending: bool
     at: float
     ended_by: Event | None = None
@@ -135,7 +135,7 @@ class Seen:
         return self.machine.state.status != "running" and not self.ending
 
 
-class Looks:
+class RunCache:
     def __init__(self, client: Client, store: BlobStore, executor: Executor) -> None:
         self._client = client
         self._store = store
@@ -146,8 +146,8 @@ class Looks:
         """Held while something is added to what was seen of a run: then nobody may read it."""
         self._unknown: OrderedDict[str, int] = OrderedDict()
         """Runs of which this process is too slow to follow the events."""
-        self._looking: Together[Seen] = Together()
-        self._finding: Together[Bundle] = Together()
+        self._looking: SingleFlight[Seen] = SingleFlight()
+        self._finding: SingleFlight[Bundle] = SingleFlight()
 
     async def close(self) -> None:
         await self._looking.close()
@@ -266,10 +266,10 @@ class Looks:
                     _kept(self._unknown, run_id, _WHOLE)
                     self._last.pop(run_id, None)
                     return None
-            at, heard = time.monotonic(), given.heard
-            if heard is None:
-                heard, at = (last.heard, at if last.at else 0.0) if last is not None else ({}, 0.0)
-            return _kept(self._last, run_id, Seen(machine, heard, given.ending, at))
+            at, last_seen = time.monotonic(), given.last_seen
+            if last_seen is None:
+                last_seen, at = (last.last_seen, at if last.at else 0.0) if last is not None else ({}, 0.0)
+            return _kept(self._last, run_id, Seen(machine, last_seen, given.ending, at))
 
     async def _applied(self, machine: Machine, events: list[Event]) -> bool:
         """False where an expression took longer here than it did there: then this is not how the run is."""
@@ -365,10 +365,10 @@ _ENDED_OUTSIDE = {
 
 
 class Listing:
-    def __init__(self, client: Client, task_queue: str, looks: Looks) -> None:
+    def __init__(self, client: Client, task_queue: str, looks: RunCache) -> None:
         self._client = client
         self._task_queue = task_queue
-        self._looks = looks
+        self._cache = looks
         self._begun: OrderedDict[str, float] = OrderedDict()
         """Runs that were begun here a moment ago."""
 
@@ -431,7 +431,7 @@ class Listing:
     async def _asked(self, run_id: str, room: asyncio.Semaphore) -> RunSummary | None:
         async with room:
             try:
-                state = (await self._looks.now(run_id)).machine.state
+                state = (await self._cache.now(run_id)).machine.state
             except WorkflowsError as error:
                 if error.code in ("no_temporal", "no_worker"):
                     raise

@@ -32,10 +32,10 @@ from workflows_mcp.engines.live_output import LiveOutput
 from workflows_mcp.engines.temporal import workflow
 from workflows_mcp.engines.temporal.activities import Activities
 from workflows_mcp.engines.temporal.blobs import BlobStore, use
-from workflows_mcp.engines.temporal.cache import Listing, Looks
+from workflows_mcp.engines.temporal.cache import Listing, RunCache
 from workflows_mcp.engines.temporal.connection import Address, connect, worker_of
-from workflows_mcp.engines.temporal.local import Ears
-from workflows_mcp.engines.temporal.notes import Beside
+from workflows_mcp.engines.temporal.local import LocalListeners
+from workflows_mcp.engines.temporal.notes import NotesClient
 from workflows_mcp.engines.temporal.wire import NOT_EXPECTED, RULES, RUN, UPDATES_A_HISTORY, RunStart, Sent
 from workflows_mcp.engines.values import LargeValues, encode, join_events
 from workflows_mcp.errors import NotExpected, RequestError
@@ -122,7 +122,7 @@ class Scratch:
 _LONGEST_PAUSE_SECONDS = 60.0
 
 
-class LentWorker:
+class WorkerSupervisor:
     def __init__(self, make: Callable[[], Worker]) -> None:
         self._make = make
         self._worker = make()
@@ -185,12 +185,12 @@ class TemporalEngine:
         self._updates_a_history = updates_a_history
         self._now = executor.clock.now
         self._client: Client
-        self._ears: Ears
-        self._looks: Looks
+        self._ears: LocalListeners
+        self._cache: RunCache
         self._listing: Listing
-        self._beside: Beside
+        self._beside: NotesClient
         self._scratch: Scratch
-        self._worker: LentWorker | None = None
+        self._worker: WorkerSupervisor | None = None
         self._room: WeakValueDictionary[str, asyncio.Semaphore] = WeakValueDictionary()
         self._is_open = False
         self._is_indexed: bool | None = None
@@ -204,17 +204,19 @@ class TemporalEngine:
         use(self._store)
         address, limits = self._address, self._executor.limits
         client = self._client = await connect(address)
-        self._looks = Looks(client, self._store, self._executor)
-        self._listing = Listing(client, address.task_queue, self._looks)
-        self._beside = Beside(client, address.task_queue, self._store, limits)
+        self._cache = RunCache(client, self._store, self._executor)
+        self._listing = Listing(client, address.task_queue, self._cache)
+        self._beside = NotesClient(client, address.task_queue, self._store, limits)
         self._scratch = Scratch(client, self._executor)
-        self._ears = Ears(self._scratch.leave)
+        self._ears = LocalListeners(self._scratch.leave)
         self._executor.remember_in(self)
         self._is_open = True
         if not self._lend_worker:
             return
         activities = Activities(self._executor, self._store, self._find_bundle) if self._carry_out else None
-        self._worker = LentWorker(lambda: worker_of(client, address, activities, steps=limits.parallel_steps))
+        self._worker = WorkerSupervisor(
+            lambda: worker_of(client, address, activities, steps=limits.parallel_steps)
+        )
         if self._carry_out:
             self._scratch.sweep()
 
@@ -223,7 +225,7 @@ class TemporalEngine:
             await self._worker.close()
         if self._is_open:
             self._ears.close()
-            await self._looks.close()
+            await self._cache.close()
             await self._scratch.close()
         self._executor.close()
 
@@ -232,7 +234,7 @@ class TemporalEngine:
     async def start(self, bundle: Bundle, inputs: dict[str, Value], *, request_id: str | None = None) -> str:
         run_id = new_run_id() if request_id is None else self._run_of_request(request_id)
         workspace, limits = str(self._executor.policy.workspace), self._executor.limits
-        large = self._looks.large(run_id)
+        large = self._cache.large(run_id)
         started = large.encode(Started(self._now(), run_id, inputs, workspace, limits.of_a_run))
         await self._keep(large)
         asked = "" if request_id is None else _digest(to_json([bundle.main, inputs]))
@@ -250,7 +252,7 @@ class TemporalEngine:
         bundle, events = await self.journal(run_id)
         scratch = self._executor.scratch
         fork = fork_of(run_id, bundle, events, position, self._now(), new_id, instead, scratch)
-        large = self._looks.large(new_id)
+        large = self._cache.large(new_id)
         journal = self._store.packed(join_events([large.encode(event) for event in fork.events]))
         snapshot = self._store.packed(large.snapshot(fork.machine))
         await self._keep(large)
@@ -298,9 +300,9 @@ class TemporalEngine:
             return  # and has ended already
         if asked:
             await self._was_begun(run_id, asked)
-        self._looks.know_bundle(run_id, bundle)
+        self._cache.know_bundle(run_id, bundle)
         self._listing.begun(run_id)
-        await self._looks.begun(run_id)
+        await self._cache.begun(run_id)
 
     async def _was_begun(self, run_id: str, asked: str) -> bool:
         """Whether the request has begun it. Raises RequestError where it has begun something else."""
@@ -327,8 +329,8 @@ class TemporalEngine:
         """The event is made from what was seen last. If that is not how things stand any more, the run
         refuses it, and it is made anew from what is seen then."""
         for left in reversed(range(_TRIES)):
-            last = await self._looks.last(run_id) if left == _TRIES - 1 else None
-            machine = (last or await self._looks.now(run_id, again=True, served=True)).machine
+            last = await self._cache.last(run_id) if left == _TRIES - 1 else None
+            machine = (last or await self._cache.now(run_id, again=True, served=True)).machine
             try:
                 event = make_event(machine, self._now())
                 machine.refuse_unexpected(event)
@@ -345,7 +347,7 @@ class TemporalEngine:
 
     async def _sent(self, run_id: str, machine: Machine, event: Event) -> None:
         frame = machine.state.frames.get(event.address) if isinstance(event, Answered) else None
-        large = self._looks.large(run_id)
+        large = self._cache.large(run_id)
         known, since = machine.state.events, frame.since if frame is not None else 0.0
         body = encode(Sent(large.encode(event), known, since, brief=True))
         await self._keep(large)
@@ -364,20 +366,20 @@ class TemporalEngine:
             if error.status is RPCStatusCode.NOT_FOUND:  # it has ended, which is seen next
                 raise NotExpected(f"the run {run_id} has ended") from None
             raise
-        await self._looks.add(run_id, answer, event)
+        await self._cache.add(run_id, answer, event)
 
-    async def carry_on(self, run_id: str) -> None:
-        await self._looks.now(run_id)
+    async def ensure_driven(self, run_id: str) -> None:
+        await self._cache.now(run_id)
 
     async def is_driven_here(self, run_id: str) -> bool:
         return False  # but by the server, and whichever workers it has
 
     async def view(self, run_id: str) -> Machine:
-        return (await self._looks.now(run_id)).machine
+        return (await self._cache.now(run_id)).machine
 
     async def wait(self, run_id: str, ready: Callable[[RunState], bool], seconds: float) -> Machine:
         until = time.monotonic() + seconds
-        seen = await self._looks.now(run_id)
+        seen = await self._cache.now(run_id)
         pauses = _pauses()
         while not ready(seen.machine.state) or seen.ending:
             left = until - time.monotonic()
@@ -385,7 +387,7 @@ class TemporalEngine:
                 break
             await self._ears.change(run_id, min(next(pauses), left))
             before = seen.machine.state.events
-            seen = await self._looks.now(run_id, again=True)
+            seen = await self._cache.now(run_id, again=True)
             if seen.machine.state.events != before:
                 pauses = _pauses()
         return seen.machine
@@ -403,38 +405,38 @@ class TemporalEngine:
         return await self._listing.unfinished()
 
     async def journal(self, run_id: str, after: int = 0) -> tuple[Bundle, list[Event]]:
-        bundle = await self._looks.bundle(run_id)
-        segments = await self._looks.asked(run_id, "journal", list[bytes])
-        large = self._looks.large(run_id)
+        bundle = await self._cache.bundle(run_id)
+        segments = await self._cache.asked(run_id, "journal", list[bytes])
+        large = self._cache.large(run_id)
         events = [event for part in segments for event in large.decode_events(self._store.unpacked(part))]
-        if (ended_by := (await self._looks.now(run_id)).ended_by) is not None:
+        if (ended_by := (await self._cache.now(run_id)).ended_by) is not None:
             events.append(ended_by)
         return bundle, events[after:]
 
     # Beside runs
 
     async def forget_checkpoint(self, run_id: str, position: int) -> None:
-        await self._looks.now(run_id)
+        await self._cache.now(run_id)
         await self._beside.forget_checkpoint(run_id, position)
 
     async def forgotten_checkpoints(self, run_id: str) -> set[int]:
-        await self._looks.now(run_id)
+        await self._cache.now(run_id)
         return await self._beside.forgotten_checkpoints(run_id)
 
-    async def hear(self, run_id: str, task: str, at: float) -> None:
+    async def heartbeat(self, run_id: str, task: str, at: float) -> None:
         try:
             await self._handle(run_id).signal("hear", args=[task, at])
         except RPCError as error:
             if error.status is not RPCStatusCode.NOT_FOUND:
                 raise
-            await self._looks.now(run_id)  # it has ended, or there is none
-        self._looks.outdated(run_id)
+            await self._cache.now(run_id)  # it has ended, or there is none
+        self._cache.outdated(run_id)
 
-    async def heard(self, run_id: str) -> dict[str, float]:
-        return dict((await self._looks.now(run_id)).heard)
+    async def last_seen(self, run_id: str) -> dict[str, float]:
+        return dict((await self._cache.now(run_id)).last_seen)
 
     async def abandoned(self, run_id: str) -> str:
-        if await self._looks.last(run_id) is not None:
+        if await self._cache.last(run_id) is not None:
             return ""  # the server sees to it
         return (
             f"no worker has begun it: none serves the task queue '{self._address.task_queue}'; start one, "

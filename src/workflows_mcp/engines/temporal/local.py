@@ -12,7 +12,7 @@ from collections.abc import Callable
 from weakref import WeakSet
 
 
-class Ears:
+class LocalListeners:
     """Told of changes, from whichever thread; `on_end` is called in the thread that has them."""
 
     def __init__(self, on_end: Callable[[str, bool], None]) -> None:
@@ -54,7 +54,7 @@ class Ears:
 
 
 _lock = threading.Lock()
-_ears: WeakSet[Ears] = WeakSet()
+_ears: WeakSet[LocalListeners] = WeakSet()
 
 
 def tell_here(run_id: str) -> None:
@@ -69,6 +69,6 @@ def tell_ended(run_id: str, *, keep: bool) -> None:
         ears.tell_ended(run_id, keep)
 
 
-def _listening() -> list[Ears]:
+def _listening() -> list[LocalListeners]:
     with _lock:
         return list(_ears)

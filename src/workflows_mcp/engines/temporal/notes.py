@@ -86,7 +86,7 @@ class Notes:
 T = TypeVar("T")
 
 
-class Beside:
+class NotesClient:
     def __init__(self, client: Client, task_queue: str, store: BlobStore, limits: Limits) -> None:
         self._client = client
         self._task_queue = task_queue

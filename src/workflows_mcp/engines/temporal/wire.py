@@ -33,7 +33,7 @@ class RunStart(msgspec.Struct, omit_defaults=True):
     snapshot: bytes = b""
     segments: list[bytes] = []
     """Its journal up to then, in pieces."""
-    heard: dict[str, float] = {}
+    last_seen: dict[str, float] = msgspec.field(default_factory=dict, name="heard")
     taken: list[str] = []
     """The last updates that the history before has taken in: one that could not be told so comes again."""
     updates_a_history: int = UPDATES_A_HISTORY
@@ -56,7 +56,7 @@ class Sent(msgspec.Struct, omit_defaults=True):
     """The sender needs no copy of the event, nor who was heard of."""
 
 
-class Look(msgspec.Struct, omit_defaults=True):
+class RunSnapshot(msgspec.Struct, omit_defaults=True):
     """A run as it is now: for somebody who knows some of its events those that came since, else all of it.
     With neither, only how many events there are: whoever does not know them has to look."""
 
@@ -64,7 +64,7 @@ class Look(msgspec.Struct, omit_defaults=True):
     """How many events there were before `events`, or up to `snapshot`."""
     events: bytes = b""
     snapshot: bytes = b""
-    heard: dict[str, float] | None = {}
+    last_seen: dict[str, float] | None = msgspec.field(default_factory=dict, name="heard")
     """None: as whoever is told knows it."""
     ending: bool = False
     """The run is over, but steps of it are still being ended."""
@@ -90,7 +90,7 @@ class PlanTask(msgspec.Struct, omit_defaults=True):
 
 run_start = msgspec.msgpack.Decoder(RunStart).decode
 sent = msgspec.msgpack.Decoder(Sent).decode
-look = msgspec.msgpack.Decoder(Look).decode
+look = msgspec.msgpack.Decoder(RunSnapshot).decode
 step_task = msgspec.msgpack.Decoder(StepTask).decode
 plan_task = msgspec.msgpack.Decoder(PlanTask).decode
 

@@ -34,8 +34,8 @@ from workflows_mcp.engines.temporal.wire import (
     PERFORM,
     RUN,
     WORKER_GONE,
-    Look,
     PlanTask,
+    RunSnapshot,
     Sent,
     StepTask,
     encode_command,
@@ -185,7 +185,7 @@ class Run:
         self._large = LargeValues(workflow.info().workflow_id, DEFAULT_LIMITS.stored_bytes, store.get)
         self._written: list[bytes] = []
         """The events of this history."""
-        self._heard = given.heard
+        self._last_seen = given.last_seen
         self._taken: deque[str] = deque(maxlen=_REPEATED)
         self._updates = 0
         self._draining = False
@@ -315,8 +315,8 @@ class Run:
         return encode(self._told(Sent(b"")))
 
     @workflow.signal(name="hear")
-    def hear(self, task: str, at: float) -> None:
-        self._heard[task] = at
+    def heartbeat(self, task: str, at: float) -> None:
+        self._last_seen[task] = at
 
     @workflow.query(name="look")
     def look(self, known: int) -> bytes:
@@ -331,7 +331,7 @@ class Run:
         """All events, in pieces."""
         return [*self._start.segments, in_use().packed(join_events(self._written))]
 
-    def _told(self, given: Sent, own: int = 0, at: float = 0.0) -> Look:
+    def _told(self, given: Sent, own: int = 0, at: float = 0.0) -> RunSnapshot:
         """For whoever has changed something: what came of it, if that is little. `own`: the number of the
         event that was sent, which the sender has; `at`: when it was taken in."""
         known, left_out = given.known, 0
@@ -340,17 +340,19 @@ class Run:
             left_out = own - known
             del events[left_out - 1]
         if events is None or sum(map(len, events)) > _UPDATE_BYTES:
-            return Look(self._machine.state.events)
-        heard = None if given.brief else self._heard
+            return RunSnapshot(self._machine.state.events)
+        last_seen = None if given.brief else self._last_seen
         packed = in_use().packed(join_events(events))
-        return Look(known, packed, b"", heard, self._is_ending(), left_out, at if left_out else 0.0)
+        return RunSnapshot(
+            known, packed, b"", last_seen, self._is_ending(), left_out, at if left_out else 0.0
+        )
 
-    def _look(self, known: int) -> Look:
+    def _look(self, known: int) -> RunSnapshot:
         events = self._since(known)
         if events is None:
             return self._whole(_QUERY_BYTES)
         packed = in_use().packed(join_events(events), _QUERY_BYTES)
-        return Look(known, packed, b"", self._heard, self._is_ending())
+        return RunSnapshot(known, packed, b"", self._last_seen, self._is_ending())
 
     def _since(self, known: int) -> list[bytes] | None:
         """The events that somebody does not know yet; None where those are too many, or too old."""
@@ -360,8 +362,10 @@ class Run:
             return None
         return self._written[known - first :]
 
-    def _whole(self, most: int) -> Look:
-        return Look(self._machine.state.events, b"", self._snapshot(most), self._heard, self._is_ending())
+    def _whole(self, most: int) -> RunSnapshot:
+        return RunSnapshot(
+            self._machine.state.events, b"", self._snapshot(most), self._last_seen, self._is_ending()
+        )
 
     def _is_ending(self) -> bool:
         return self._machine.state.status != "running" and bool(self._steps)
@@ -377,7 +381,12 @@ class Run:
         segments = [*start.segments, in_use().packed(join_events(self._written), _SEGMENT_BYTES)]
         return encode(
             msgspec.structs.replace(
-                start, started=b"", snapshot=snapshot, segments=segments, heard=self._heard, taken=taken
+                start,
+                started=b"",
+                snapshot=snapshot,
+                segments=segments,
+                last_seen=self._last_seen,
+                taken=taken,
             )
         )
 

@@ -17,15 +17,13 @@ from workflows_mcp.dialects.graph import compile_graph
 from workflows_mcp.dialects.reactive import compile_reactive
 from workflows_mcp.dialects.recognition import dialect_of
 from workflows_mcp.dialects.stateful import compile_stateful
-from workflows_mcp.dialects.yaml.source import Document, collector_paused, locate, read_document, unwrapped
+from workflows_mcp.dialects.yaml.source import Document, collector_paused, read_document, unwrapped
 from workflows_mcp.errors import DefinitionError, Problem
 from workflows_mcp.limits import DEFAULT_LIMITS, Limits
 from workflows_mcp.plan.checks import MOST_PROBLEMS, check_calls
 from workflows_mcp.plan.model import Bundle, Plan
 from workflows_mcp.steps.registry import StepRegistry
 from workflows_mcp.values import SECRET_OPEN, Value, may_hold_mark
-
-__all__ = ["Definition", "check_bundle", "load", "locate", "place_problems"]
 
 
 @dataclass(frozen=True, slots=True)
