@@ -9,66 +9,40 @@ from pathlib import Path
 import pytest
 
 SOURCE = Path(__file__).resolve().parents[2] / "src" / "workflows_mcp"
-EVERYBODY = {"errors", "values", "limits", "settings"}
+EVERYBODY = {"errors", "values", "limits", "lazy", "settings"}
 
 MAY_KNOW: dict[str, set[str]] = {
     "errors": set(),
     "values": set(),
     "limits": set(),
-    "settings_files": set(),
-    "settings_http": set(),
-    "descriptors": set(),
-    "trust": {"settings_files"},
-    "settings": {"settings_files", "settings_http", "trust"},
+    "lazy": set(),
+    "settings": set(),
     "temporal_dev": set(),
     "expressions": set(),
     "plan": {"expressions"},
     "machine": {"plan", "expressions"},
-    "policy": {"settings_http"},
+    "policy": set(),
     "steps": {"policy", "expressions"},
     "dialects": {"steps", "plan", "expressions"},
     "library": {"dialects", "steps", "plan"},
     "engines": {"steps", "policy", "machine", "plan", "expressions", "temporal_dev"},
-    "agent": {"steps", "machine", "plan", "expressions"},
-    "resuming": {"agent", "engines", "steps", "machine"},
-    "telling": {"agent", "engines", "machine"},
-    "driving": {"telling", "agent", "engines", "steps", "machine"},
-    "listing": {"driving", "agent", "engines", "steps", "machine"},
-    "continuing": {"resuming", "agent", "engines", "machine", "plan", "expressions"},
-    "redoing": {"continuing", "agent", "engines", "machine", "plan"},
-    "stepping": {"continuing", "resuming", "driving", "agent", "engines", "steps", "machine", "plan"},
-    "describing": {"agent", "library", "dialects", "plan"},
-    "debugging": {"driving", "agent", "engines", "steps", "machine", "plan"},
-    "watching": {"agent", "machine", "plan"},
-    "observing": {"watching", "driving", "agent", "engines", "library", "machine", "plan"},
-    "acting": {"policy"},
-    "asking": {"telling", "driving", "agent", "engines", "steps"},
-    "service": {
-        "acting",
-        "asking",
-        "debugging",
-        "listing",
-        "observing",
-        "describing",
-        "stepping",
-        "driving",
-        "telling",
-        "resuming",
-        "redoing",
-        "agent",
+    "answers": {"steps", "machine", "plan", "expressions"},
+    "runs": {
+        "answers",
         "engines",
-        "dialects",
         "library",
+        "dialects",
         "steps",
         "policy",
         "machine",
         "plan",
+        "expressions",
     },
-    "starting": {"policy", "engines"},
-    "mcp_server": {"service", "descriptors", "settings_http", "starting"},
-    "cli": {"service", "watching", "mcp_server", "temporal_dev", "descriptors", "settings_http", "trust"},
+    "mcp_server": {"runs"},
+    "cli": {"runs", "mcp_server", "temporal_dev"},
     "__main__": {"cli"},
 }
+"""Which packages a package may import from. The picture in docs/how-it-works.md shows the same."""
 
 PURE = ("expressions", "plan", "machine")
 IMPURE_MODULES = {
@@ -76,7 +50,7 @@ IMPURE_MODULES = {
     "subprocess", "sys", "tempfile", "threading", "time", "uuid",
 }  # fmt: skip
 IMPURE_CALLS = {"open", "print", "input", "exec", "eval", "now", "today", "utcnow"}
-WATCHES_A_CLOCK = {"expressions/bounds.py"}
+WATCHES_A_CLOCK = {"expressions/deadline.py"}
 """The one place that may: it stops what runs too long."""
 
 
@@ -111,6 +85,81 @@ def test_imports_point_down_only() -> None:
             if known not in {part, "__version__", *EVERYBODY, *MAY_KNOW[part]}:
                 wrong.append(f"{path} knows {known}")
     assert wrong == []
+
+
+def public_names(package: str) -> set[str]:
+    tree = ast.parse((SOURCE / package / "__init__.py").read_text(encoding="utf-8"))
+    for node in tree.body:
+        if isinstance(node, ast.Assign) and ast.unparse(node.targets[0]) == "__all__":
+            return set(ast.literal_eval(node.value))
+    return set()
+
+
+def test_packages_import_only_the_public_names_of_others() -> None:
+    packages = {path.parent.name for path in SOURCE.glob("*/__init__.py")}
+    public = {package: public_names(package) for package in packages}
+    wrong = []
+    for path, part, tree in modules():
+        for node in ast.walk(tree):
+            if not isinstance(node, ast.ImportFrom) or not (node.module or "").startswith("workflows_mcp."):
+                continue
+            _, package, *inside = str(node.module).split(".")
+            if package not in packages or part in {package, "__main__"}:
+                continue
+            names = {name.name for name in node.names}
+            if inside or not names <= public[package]:
+                wrong.append(f"{path}:{node.lineno} imports {names} from {node.module}")
+    assert wrong == []
+
+
+def test_public_names_are_all_used_by_other_packages() -> None:
+    used: dict[str, set[str]] = {}
+    for _, part, tree in modules():
+        for node in ast.walk(tree):
+            if isinstance(node, ast.ImportFrom) and node.module and node.module.count(".") == 1:
+                package = node.module.split(".")[1]
+                if package != part:
+                    used.setdefault(package, set()).update(name.name for name in node.names)
+    packages = sorted(path.parent.name for path in SOURCE.glob("*/__init__.py"))
+    assert [(it, name) for it in packages for name in public_names(it) - used.get(it, set())] == []
+
+
+def import_cycles(package: str) -> list[set[str]]:
+    """Modules of a package that import each other, wherever the import stands."""
+    known = {
+        f"workflows_mcp.{path.removesuffix('.py').replace('/', '.')}": tree
+        for path, part, tree in modules()
+        if part == package
+    }
+    edges: dict[str, set[str]] = {}
+    for module, tree in known.items():
+        found = set()
+        for node in ast.walk(tree):
+            if isinstance(node, ast.ImportFrom) and node.module:
+                whole = {f"{node.module}.{name.name}" for name in node.names}
+                found |= (whole & known.keys()) or ({node.module} & known.keys())
+        edges[module] = found - {module}
+
+    def reached(start: str) -> set[str]:
+        seen: set[str] = set()
+        waiting = [start]
+        while waiting:
+            for other in edges[waiting.pop()] - seen:
+                seen.add(other)
+                waiting.append(other)
+        return seen
+
+    reach = {module: reached(module) for module in edges}
+    return [
+        {it for it in reach[module] if module in reach[it]} for module in edges if module in reach[module]
+    ]
+
+
+@pytest.mark.parametrize(
+    "package", sorted(MAY_KNOW.keys() - {"errors", "values", "limits", "lazy", "__main__"})
+)
+def test_no_modules_of_a_package_import_each_other(package: str) -> None:
+    assert import_cycles(package) == []
 
 
 @pytest.mark.parametrize("part", PURE)

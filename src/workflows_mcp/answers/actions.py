@@ -31,13 +31,9 @@ from workflows_mcp.answers.targets import (
 from workflows_mcp.answers.tasks import Delegation, count_tasks, outermost
 from workflows_mcp.answers.why import failed_for_good, standing, task_name, until
 from workflows_mcp.errors import InvalidResult, NotExpected
-from workflows_mcp.machine.changes import TooLarge
-from workflows_mcp.machine.machine import Machine
-from workflows_mcp.machine.names import iso
-from workflows_mcp.machine.state import Frame, Record
-from workflows_mcp.plan.model import Call, Do, ForEach, Node, Operation, kind_of_operation, names_of_items
-from workflows_mcp.steps.base import Question, Step, StepInputs, StepResult
-from workflows_mcp.steps.registry import StepRegistry
+from workflows_mcp.machine import Frame, Machine, Record, TooLarge, iso
+from workflows_mcp.plan import Call, Do, ForEach, Node, Operation, kind_of_operation, names_of_items
+from workflows_mcp.steps import Question, Step, StepInputs, StepRegistry, StepResult
 from workflows_mcp.values import Value, from_json, nearest, to_json, to_text
 
 # ----------------------------------------------------------------------------------------------------

@@ -23,12 +23,9 @@ from workflows_mcp.answers.vocabulary import CORE, Vocabulary
 from workflows_mcp.answers.why import why
 from workflows_mcp.errors import Place
 from workflows_mcp.limits import Limits
-from workflows_mcp.machine.machine import Machine
-from workflows_mcp.machine.names import outputs_of
-from workflows_mcp.machine.rules import failed, handler_of
-from workflows_mcp.machine.state import TERMINAL, Fault, Record, Scope
-from workflows_mcp.plan.model import Branch, Each, Graph, Jump, Leave, Node, Return, Steps, While
-from workflows_mcp.steps.registry import StepRegistry
+from workflows_mcp.machine import TERMINAL, Fault, Machine, Record, Scope, failed, handler_of, outputs_of
+from workflows_mcp.plan import Branch, Each, Graph, Jump, Leave, Node, Return, Steps, While
+from workflows_mcp.steps import StepRegistry
 from workflows_mcp.values import Value
 
 # ----------------------------------------------------------------------------------------------------

@@ -17,10 +17,8 @@ from collections.abc import Iterator, Sequence
 
 from workflows_mcp.answers.previews import shortened
 from workflows_mcp.answers.targets import Visited, blocks_in
-from workflows_mcp.machine.machine import Machine
-from workflows_mcp.machine.rules import failed
-from workflows_mcp.machine.state import Record, Scope
-from workflows_mcp.plan.model import (
+from workflows_mcp.machine import Machine, Record, Scope, failed
+from workflows_mcp.plan import (
     Branch,
     Call,
     Each,

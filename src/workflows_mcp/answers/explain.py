@@ -14,14 +14,19 @@ from workflows_mcp.answers.info import type_name
 from workflows_mcp.answers.previews import Cut, cut, shortened, within
 from workflows_mcp.errors import RequestError
 from workflows_mcp.limits import Limits
-from workflows_mcp.machine.names import Names
-from workflows_mcp.machine.program import EvaluationError, compile_value, program_of
-from workflows_mcp.machine.reactive import initial_state
-from workflows_mcp.machine.reactive_state import ReactiveState, mentioned
-from workflows_mcp.machine.state import Scope
-from workflows_mcp.plan.calls import fixed_name
-from workflows_mcp.plan.layout import LAYOUTS
-from workflows_mcp.plan.model import (
+from workflows_mcp.machine import (
+    EvaluationError,
+    Names,
+    ReactiveState,
+    Scope,
+    compile_value,
+    initial_state,
+    mentioned,
+    program_of,
+)
+from workflows_mcp.plan import (
+    LANGUAGES,
+    LAYOUTS,
     Branch,
     Bundle,
     Call,
@@ -30,12 +35,13 @@ from workflows_mcp.plan.model import (
     Graph,
     Node,
     Plan,
+    ReferenceReader,
     UpdateState,
     Wait,
     While,
+    fixed_name,
 )
-from workflows_mcp.plan.references import LANGUAGES, ReferenceReader
-from workflows_mcp.steps.registry import StepRegistry
+from workflows_mcp.steps import StepRegistry
 from workflows_mcp.values import Value, did_you_mean
 
 # ----------------------------------------------------------------------------------------------------

@@ -25,11 +25,9 @@ from workflows_mcp.answers.targets import question_id, whole_run
 from workflows_mcp.answers.tasks import NEVER_SEEN, LastSeen
 from workflows_mcp.answers.why import failed_for_good, why_waiting
 from workflows_mcp.limits import Limits
-from workflows_mcp.machine.machine import Machine
-from workflows_mcp.machine.names import Blocks, iso
-from workflows_mcp.machine.state import TERMINAL
-from workflows_mcp.plan.graph import execution_waves
-from workflows_mcp.steps.registry import StepRegistry
+from workflows_mcp.machine import TERMINAL, Blocks, Machine, iso
+from workflows_mcp.plan import execution_waves
+from workflows_mcp.steps import StepRegistry
 from workflows_mcp.values import Value
 
 ResponseFormat = Literal["minimal", "detailed"]

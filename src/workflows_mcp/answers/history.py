@@ -22,11 +22,9 @@ from typing import Literal
 
 from workflows_mcp.answers.actions import pending_actions
 from workflows_mcp.answers.targets import block_at
-from workflows_mcp.machine.events import Answered, Event, Started
-from workflows_mcp.machine.machine import Machine
-from workflows_mcp.machine.state import TERMINAL, Frame, RunStatus
-from workflows_mcp.plan.graph import execution_waves
-from workflows_mcp.steps.registry import StepRegistry
+from workflows_mcp.machine import TERMINAL, Answered, Event, Frame, Machine, RunStatus, Started
+from workflows_mcp.plan import execution_waves
+from workflows_mcp.steps import StepRegistry
 from workflows_mcp.values import Value, to_json
 
 AUTOMATIC = 0

@@ -7,11 +7,20 @@ from collections.abc import Sequence
 from typing import Any
 
 from workflows_mcp.answers.previews import Cut, cut
-from workflows_mcp.plan.calls import fixed_name
-from workflows_mcp.plan.inputs import input_schema
-from workflows_mcp.plan.model import Bundle, Call, Do, Graph, Node, Operation, Plan, kind_of_operation
-from workflows_mcp.settings.model import LEVELS
-from workflows_mcp.steps.registry import StepRegistry
+from workflows_mcp.plan import (
+    Bundle,
+    Call,
+    Do,
+    Graph,
+    Node,
+    Operation,
+    Plan,
+    fixed_name,
+    input_schema,
+    kind_of_operation,
+)
+from workflows_mcp.settings import LEVELS
+from workflows_mcp.steps import StepRegistry
 from workflows_mcp.values import Value
 
 _CHARACTERS = 300

@@ -10,9 +10,7 @@ import msgspec
 from workflows_mcp.answers.previews import Cut, cut, within
 from workflows_mcp.answers.targets import Target
 from workflows_mcp.limits import Limits
-from workflows_mcp.machine.commands import address_of
-from workflows_mcp.machine.events import Event, PlanLoaded
-from workflows_mcp.machine.names import iso
+from workflows_mcp.machine import Event, PlanLoaded, address_of, iso
 from workflows_mcp.values import Value
 
 EVENTS_SHOWN = 200

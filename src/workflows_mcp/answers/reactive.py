@@ -6,8 +6,8 @@
               "variable_replacements": {"{{ environment }}": "prod"}, "original_expression": "environment"},
      "messages": ["Version 1.2.3"], "status": "pending_action"}
 
-What is said of a run is gathered while nothing else has a turn (`step_view_of`); it is cut to a size that an agent
-can read when all of it is there (`rendered`). Only reads a run.
+`step_view_of` reads the run while nothing else has a turn; `rendered` cuts what it found to a size that an
+agent can read. Only reads a run.
 """
 
 from __future__ import annotations
@@ -27,10 +27,9 @@ from workflows_mcp.answers.vocabulary import REACTIVE
 from workflows_mcp.answers.why import retry_call, why
 from workflows_mcp.errors import RequestError
 from workflows_mcp.limits import Limits
-from workflows_mcp.machine.changes import path_text
-from workflows_mcp.plan.model import Change, Do
-from workflows_mcp.plan.references import LANGUAGES
-from workflows_mcp.steps.registry import StepRegistry
+from workflows_mcp.machine import path_text
+from workflows_mcp.plan import LANGUAGES, Change, Do
+from workflows_mcp.steps import StepRegistry
 from workflows_mcp.values import Value, to_json
 
 DELEGATED = ("parallel_tasks", "foreach")

@@ -22,24 +22,28 @@ import msgspec
 from workflows_mcp.answers.targets import blocks_in
 from workflows_mcp.answers.tasks import record_at
 from workflows_mcp.errors import NotExpected
-from workflows_mcp.machine.commands import address_of
-from workflows_mcp.machine.events import (
+from workflows_mcp.machine import (
+    TERMINAL,
     Answered,
     ContextFull,
     Event,
     Forked,
     Interrupted,
+    Machine,
     Marked,
     PlanLoaded,
+    Record,
+    RunState,
+    Scope,
     SlotFreed,
     StateUpdated,
     Stopped,
+    address_of,
+    ends_with,
+    failed,
+    fails_the_workflow,
 )
-from workflows_mcp.machine.machine import Machine
-from workflows_mcp.machine.rules import failed, fails_the_workflow
-from workflows_mcp.machine.sequence import ends_with
-from workflows_mcp.machine.state import TERMINAL, Record, RunState, Scope
-from workflows_mcp.plan.model import Bundle, Node, Steps
+from workflows_mcp.plan import Bundle, Node, Steps
 
 Changes = Mapping[int, tuple[Event, ...]]
 """By the numbers of events, counted from 1: what the new run has in their place."""

@@ -13,10 +13,9 @@ from typing import Any
 from workflows_mcp.answers.run_view import run_view_of
 from workflows_mcp.answers.targets import Target, Visited, block_at
 from workflows_mcp.errors import ExpressionError
-from workflows_mcp.expressions.patterns import search
-from workflows_mcp.machine.machine import Machine
-from workflows_mcp.machine.state import TERMINAL
-from workflows_mcp.plan.model import (
+from workflows_mcp.expressions import search
+from workflows_mcp.machine import TERMINAL, Machine
+from workflows_mcp.plan import (
     Branch,
     Checkpoint,
     Each,

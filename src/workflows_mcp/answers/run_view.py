@@ -6,16 +6,20 @@ from dataclasses import dataclass, field
 
 from workflows_mcp.answers.targets import Target, Visited, block_at, whole_run
 from workflows_mcp.answers.tasks import NEVER_SEEN, Framed, LastSeen, Pending, pending_for
-from workflows_mcp.expressions.language import MISSING
+from workflows_mcp.expressions import MISSING
 from workflows_mcp.limits import DEFAULT_LIMITS, Limits
-from workflows_mcp.machine.core import LEFT_OPEN
-from workflows_mcp.machine.machine import Machine
-from workflows_mcp.machine.program import EvaluationError
-from workflows_mcp.machine.reactive import REACTIVE
-from workflows_mcp.machine.reactive_state import Around, ComputedFields
-from workflows_mcp.machine.rules import failed
-from workflows_mcp.machine.state import TERMINAL, Scope
-from workflows_mcp.plan.model import Plan, Steps
+from workflows_mcp.machine import (
+    LEFT_OPEN,
+    REACTIVE,
+    TERMINAL,
+    Around,
+    ComputedFields,
+    EvaluationError,
+    Machine,
+    Scope,
+    failed,
+)
+from workflows_mcp.plan import Plan, Steps
 from workflows_mcp.values import Value
 
 # ----------------------------------------------------------------------------------------------------

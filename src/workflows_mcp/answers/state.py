@@ -25,18 +25,25 @@ from workflows_mcp.answers.previews import (
 from workflows_mcp.answers.run_view import Fields, PartsOfState, RunView, parts_of_state, run_view_of
 from workflows_mcp.answers.targets import Visited, blocks_in
 from workflows_mcp.errors import ExpressionError, NotExpected, RequestError
-from workflows_mcp.expressions.language import Reference, follow
+from workflows_mcp.expressions import Reference, follow
 from workflows_mcp.limits import Limits
-from workflows_mcp.machine.changes import WRITABLE, WrongChange, path_text
-from workflows_mcp.machine.machine import Machine
-from workflows_mcp.machine.names import Blocks, iso, outputs_of
-from workflows_mcp.machine.program import EvaluationError
-from workflows_mcp.machine.reactive_state import Around
-from workflows_mcp.machine.rules import failed
-from workflows_mcp.machine.sequence import error_of
-from workflows_mcp.machine.state import Record, Scope
-from workflows_mcp.plan.model import ChangeOperation, Node, kind_of_operation
-from workflows_mcp.steps.registry import StepRegistry
+from workflows_mcp.machine import (
+    WRITABLE,
+    Around,
+    Blocks,
+    EvaluationError,
+    Machine,
+    Record,
+    Scope,
+    WrongChange,
+    error_of,
+    failed,
+    iso,
+    outputs_of,
+    path_text,
+)
+from workflows_mcp.plan import ChangeOperation, Node, kind_of_operation
+from workflows_mcp.steps import StepRegistry
 from workflows_mcp.values import Value, did_you_mean, kind_and_value, shown
 
 _MESSAGE_CHARS = 300

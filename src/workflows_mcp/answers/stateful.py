@@ -17,7 +17,7 @@ from workflows_mcp.answers.run_view import RunView
 from workflows_mcp.answers.targets import block_at
 from workflows_mcp.answers.vocabulary import STATEFUL
 from workflows_mcp.limits import Limits
-from workflows_mcp.steps.registry import StepRegistry
+from workflows_mcp.steps import StepRegistry
 from workflows_mcp.values import Value
 
 

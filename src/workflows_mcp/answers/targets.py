@@ -16,9 +16,8 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from workflows_mcp.errors import RequestError
-from workflows_mcp.machine.machine import Machine
-from workflows_mcp.machine.state import TERMINAL, Frame, Record, RunState, Scope
-from workflows_mcp.plan.model import Node, item_node, names_of_items
+from workflows_mcp.machine import TERMINAL, Frame, Machine, Record, RunState, Scope
+from workflows_mcp.plan import Node, item_node, names_of_items
 
 # ----------------------------------------------------------------------------------------------------
 # Walking over the blocks of a run, however deep: the block, what is known of it, and its address.

@@ -20,9 +20,8 @@ from dataclasses import dataclass
 from typing import Literal
 
 from workflows_mcp.answers.targets import Target, task_of, whole_run
-from workflows_mcp.machine.rules import failed
-from workflows_mcp.machine.state import TERMINAL, Frame, Record, RunState, Scope
-from workflows_mcp.plan.model import names_of_items
+from workflows_mcp.machine import TERMINAL, Frame, Record, RunState, Scope, failed
+from workflows_mcp.plan import names_of_items
 
 LastSeen = Mapping[str, float]
 """When the agent of a task was last heard of, by the id of the task; under `started_note` when this agent was

@@ -22,17 +22,21 @@ from workflows_mcp.answers.run_view import PartsOfState, RunView, parts_of_state
 from workflows_mcp.answers.targets import question_id
 from workflows_mcp.errors import RequestError
 from workflows_mcp.limits import Limits
-from workflows_mcp.machine.changes import size_of
-from workflows_mcp.machine.core import OpenScope
-from workflows_mcp.machine.events import Event
-from workflows_mcp.machine.machine import Machine
-from workflows_mcp.machine.names import iso
-from workflows_mcp.machine.program import EvaluationError
-from workflows_mcp.machine.reactive_state import ReactiveState, Trace
-from workflows_mcp.machine.rules import failed
-from workflows_mcp.machine.state import TERMINAL, Record
-from workflows_mcp.plan.model import Bundle, Node
-from workflows_mcp.steps.registry import StepRegistry
+from workflows_mcp.machine import (
+    TERMINAL,
+    EvaluationError,
+    Event,
+    Machine,
+    OpenScope,
+    ReactiveState,
+    Record,
+    Trace,
+    failed,
+    iso,
+    size_of,
+)
+from workflows_mcp.plan import Bundle, Node
+from workflows_mcp.steps import StepRegistry
 from workflows_mcp.values import Value, did_you_mean
 
 KEPT = 500

@@ -7,10 +7,8 @@ from datetime import UTC, datetime
 from workflows_mcp.answers.run_view import RunView, run_view_of
 from workflows_mcp.answers.targets import block_at
 from workflows_mcp.answers.tasks import Delegation, Framed, Standing, Task, count_tasks
-from workflows_mcp.machine.machine import Machine, how_to_resume
-from workflows_mcp.machine.rules import fails_the_workflow
-from workflows_mcp.machine.state import TERMINAL, Frame
-from workflows_mcp.plan.model import Steps
+from workflows_mcp.machine import TERMINAL, Frame, Machine, fails_the_workflow, how_to_resume
+from workflows_mcp.plan import Steps
 
 _NAMED = 3
 _DAY = 86_400.0

@@ -23,7 +23,7 @@ from workflows_mcp.cli.terminal import (
     text_of,
 )
 from workflows_mcp.errors import Place, Problem, RequestError
-from workflows_mcp.runs.service import Service
+from workflows_mcp.runs import Service
 from workflows_mcp.values import to_json
 
 _UNREADABLE = "unreadable"

@@ -33,8 +33,7 @@ from workflows_mcp.cli.terminal import (
     took,
 )
 from workflows_mcp.errors import RequestError
-from workflows_mcp.runs.progress import Watch
-from workflows_mcp.runs.service import Service
+from workflows_mcp.runs import Service, Watch
 from workflows_mcp.values import LEFT_OUT, Value, to_json
 
 _SHOWN_CHARS = 100

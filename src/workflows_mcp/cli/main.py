@@ -301,7 +301,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
     from workflows_mcp.cli.terminal import print_error
     from workflows_mcp.errors import WorkflowsError
-    from workflows_mcp.runs.start import raise_descriptor_limit
+    from workflows_mcp.runs import raise_descriptor_limit
 
     raise_descriptor_limit()
     try:

@@ -9,7 +9,7 @@ from typing import Any
 
 from workflows_mcp.cli.run import interruptible, meant_run, session_of, terminal_settings
 from workflows_mcp.cli.terminal import err, print_json
-from workflows_mcp.runs.service import Service
+from workflows_mcp.runs import Service
 
 
 def retry_command(options: argparse.Namespace) -> int:

@@ -29,9 +29,8 @@ from workflows_mcp.cli.terminal import (
     took,
 )
 from workflows_mcp.errors import DefinitionError, InvalidInputs, InvalidResult, NotExpected, RequestError
-from workflows_mcp.runs.progress import Watch
-from workflows_mcp.runs.service import Line, Progress, Service, has_stopped, read_yaml
-from workflows_mcp.settings.model import Settings, load_settings
+from workflows_mcp.runs import Line, Progress, Service, Watch, has_stopped, read_yaml
+from workflows_mcp.settings import Settings, load_settings
 from workflows_mcp.values import Value, from_json, kind_of
 
 # ----------------------------------------------------------------------------------------------------

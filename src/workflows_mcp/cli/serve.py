@@ -7,8 +7,7 @@ import dataclasses
 import sys
 
 from workflows_mcp.errors import WorkflowsError
-from workflows_mcp.settings.http import read_address
-from workflows_mcp.settings.model import load_settings, read_names, read_toolsets
+from workflows_mcp.settings import load_settings, read_address, read_names, read_toolsets
 
 
 def serve_command(options: argparse.Namespace) -> int:
@@ -22,7 +21,7 @@ def serve_command(options: argparse.Namespace) -> int:
         settings = dataclasses.replace(settings, read_only=True)
     address = settings.http.address if options.http is None else read_address("--http", options.http)
     if address is not None:
-        from workflows_mcp.mcp_server.http import serve_http
+        from workflows_mcp.mcp_server import serve_http
 
         return serve_http(settings, address)
     if sys.stdin.isatty():
@@ -31,7 +30,7 @@ def serve_command(options: argparse.Namespace) -> int:
             "Ctrl-C ends it; `workflows-mcp --help` lists what else it can do.",
             file=sys.stderr,
         )
-    from workflows_mcp.mcp_server.server import serve_stdio
+    from workflows_mcp.mcp_server import serve_stdio
 
     try:
         serve_stdio(settings)

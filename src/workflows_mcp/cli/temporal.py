@@ -16,9 +16,9 @@ from pathlib import Path
 
 from workflows_mcp.cli.terminal import COMPLETED, FAILED
 from workflows_mcp.errors import RequestError
-from workflows_mcp.runs.service import Service
-from workflows_mcp.settings.model import Settings, load_settings
-from workflows_mcp.temporal_dev.server import (
+from workflows_mcp.runs import Service
+from workflows_mcp.settings import Settings, load_settings
+from workflows_mcp.temporal_dev import (
     DATABASE,
     DevServer,
     answers,

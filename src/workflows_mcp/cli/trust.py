@@ -7,8 +7,7 @@ import os
 from pathlib import Path
 
 from workflows_mcp.cli.terminal import COMPLETED, FAILED, out, print_json
-from workflows_mcp.settings.model import settings_needing_trust
-from workflows_mcp.settings.trust import TRUSTED, VARIABLE, Trust, trust_of
+from workflows_mcp.settings import TRUSTED, VARIABLE, Trust, settings_needing_trust, trust_of
 
 
 def trust_command(options: argparse.Namespace) -> int:

@@ -20,9 +20,8 @@ from workflows_mcp.dialects.stateful import compile_stateful
 from workflows_mcp.dialects.yaml.source import Document, collector_paused, read_document, unwrapped
 from workflows_mcp.errors import DefinitionError, Problem
 from workflows_mcp.limits import DEFAULT_LIMITS, Limits
-from workflows_mcp.plan.checks import MOST_PROBLEMS, check_calls
-from workflows_mcp.plan.model import Bundle, Plan
-from workflows_mcp.steps.registry import StepRegistry
+from workflows_mcp.plan import MOST_PROBLEMS, Bundle, Plan, check_calls
+from workflows_mcp.steps import StepRegistry
 from workflows_mcp.values import SECRET_OPEN, Value, may_hold_mark
 
 

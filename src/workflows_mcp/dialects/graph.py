@@ -40,11 +40,12 @@ from workflows_mcp.dialects.steps import (
 )
 from workflows_mcp.dialects.yaml.source import Document
 from workflows_mcp.errors import Problem
-from workflows_mcp.expressions.dollar import Dollar
-from workflows_mcp.plan.checks import MOST_PROBLEMS, check_references
-from workflows_mcp.plan.graph import Arrangement, arrange, cycles, tolerated_by, topological
-from workflows_mcp.plan.model import (
+from workflows_mcp.expressions import Dollar
+from workflows_mcp.plan import (
+    LANGUAGES,
+    MOST_PROBLEMS,
     SEMANTICS,
+    Arrangement,
     Call,
     Do,
     ForEach,
@@ -55,19 +56,21 @@ from workflows_mcp.plan.model import (
     OnInterrupt,
     OnTimeout,
     Plan,
-    Wait,
-)
-from workflows_mcp.plan.references import (
-    LANGUAGES,
     ReferenceReader,
     Use,
     Uses,
+    Wait,
+    arrange,
     blocks_asked_about,
+    check_items,
+    check_references,
+    cycles,
     secrets_in,
+    tolerated_by,
+    topological,
     watched_blocks,
 )
-from workflows_mcp.plan.types import check_items
-from workflows_mcp.steps.registry import StepRegistry
+from workflows_mcp.steps import StepRegistry
 from workflows_mcp.values import Value, did_you_mean, kind_and_value, kind_of, nearest, shown
 
 # ----------------------------------------------------------------------------------------------------

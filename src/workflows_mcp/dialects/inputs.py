@@ -15,11 +15,17 @@ from collections.abc import Callable
 from workflows_mcp.dialects.document_keys import text_of, unknown_keys
 from workflows_mcp.dialects.yaml.source import Document
 from workflows_mcp.errors import ExpressionError, Problem
-from workflows_mcp.expressions.language import Language
-from workflows_mcp.expressions.patterns import compiled
-from workflows_mcp.plan.inputs import RULES, TYPE_NAMES, Violation, converted, fitted
-from workflows_mcp.plan.model import InputSpec, InputType
-from workflows_mcp.plan.references import ReferenceReader
+from workflows_mcp.expressions import Language, compiled
+from workflows_mcp.plan import (
+    RULES,
+    TYPE_NAMES,
+    InputSpec,
+    InputType,
+    ReferenceReader,
+    Violation,
+    converted,
+    fitted,
+)
 from workflows_mcp.values import Value, did_you_mean, kind_and_value, shown
 
 # ----------------------------------------------------------------------------------------------------

@@ -22,7 +22,7 @@ from itertools import pairwise
 from typing import Any, Generic
 
 from workflows_mcp.dialects.steps import D, every
-from workflows_mcp.plan.model import Branch, Call, Each, Jump, Leave, Node, Operation, Return, While
+from workflows_mcp.plan import Branch, Call, Each, Jump, Leave, Node, Operation, Return, While
 
 
 @dataclass(frozen=True, slots=True)

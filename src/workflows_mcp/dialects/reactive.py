@@ -42,23 +42,25 @@ from workflows_mcp.dialects.steps import every, named_tasks
 from workflows_mcp.dialects.yaml.source import Document
 from workflows_mcp.errors import Problem
 from workflows_mcp.limits import Limits
-from workflows_mcp.plan.inputs import TYPE_NAMES
-from workflows_mcp.plan.model import (
+from workflows_mcp.plan import (
     CONTEXT_FULL,
+    LANGUAGES,
     RESUME_PARTS,
     SEMANTICS,
+    TYPE_NAMES,
     Branch,
     Each,
     Leave,
     Node,
     Operation,
     Plan,
+    ReferenceReader,
     Steps,
     While,
+    check_items,
+    secrets_in,
 )
-from workflows_mcp.plan.references import LANGUAGES, ReferenceReader, secrets_in
-from workflows_mcp.plan.types import check_items
-from workflows_mcp.steps.registry import StepRegistry
+from workflows_mcp.steps import StepRegistry
 from workflows_mcp.values import Value, did_you_mean, kind_and_value, nearest
 
 # ----------------------------------------------------------------------------------------------------

@@ -15,9 +15,7 @@ from workflows_mcp.dialects.reactive_steps import ABOUT, FAILING, ErrorHandling,
 from workflows_mcp.dialects.stateful_access import misplaced_secret
 from workflows_mcp.dialects.steps import every
 from workflows_mcp.errors import Problem
-from workflows_mcp.plan.graph import arrange, cycles
-from workflows_mcp.plan.model import InputSpec
-from workflows_mcp.plan.references import Use
+from workflows_mcp.plan import InputSpec, Use, arrange, cycles
 from workflows_mcp.values import Value, did_you_mean, nearest
 
 # ----------------------------------------------------------------------------------------------------

@@ -19,8 +19,7 @@ from typing import Protocol, cast
 from workflows_mcp.dialects.document_keys import unknown_keys
 from workflows_mcp.dialects.steps import read_word
 from workflows_mcp.errors import Problem
-from workflows_mcp.plan.model import Computed, ComputedOnError
-from workflows_mcp.plan.references import ReferenceReader, Use
+from workflows_mcp.plan import Computed, ComputedOnError, ReferenceReader, Use
 from workflows_mcp.values import Value, did_you_mean, kind_and_value, nearest, shown
 
 # ----------------------------------------------------------------------------------------------------

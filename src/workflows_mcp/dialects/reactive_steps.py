@@ -27,8 +27,8 @@ from workflows_mcp.dialects.steps import (
     read_word,
 )
 from workflows_mcp.errors import ExpressionError, Problem
-from workflows_mcp.plan.inputs import converted
-from workflows_mcp.plan.model import (
+from workflows_mcp.plan import (
+    MOST_ATTEMPTS,
     MOST_SECONDS,
     Call,
     Change,
@@ -39,11 +39,11 @@ from workflows_mcp.plan.model import (
     Return,
     Tell,
     UpdateState,
+    Use,
     Wait,
+    converted,
 )
-from workflows_mcp.plan.references import Use
-from workflows_mcp.plan.retry import MOST_ATTEMPTS
-from workflows_mcp.steps.base import Performer, Step
+from workflows_mcp.steps import Performer, Step
 from workflows_mcp.values import Value, did_you_mean, kind_and_value, nearest, shown
 
 # ----------------------------------------------------------------------------------------------------

@@ -8,13 +8,20 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from workflows_mcp.errors import Problem
-from workflows_mcp.expressions.language import Language
+from workflows_mcp.expressions import Language
 from workflows_mcp.limits import Limits
-from workflows_mcp.plan.inputs import at_once
-from workflows_mcp.plan.model import Do, ForEach, Operation
-from workflows_mcp.plan.references import ReferenceReader, Use
-from workflows_mcp.plan.retry import WrongRetry, as_mapping, read_rule
-from workflows_mcp.steps.shell import ANY_EXIT
+from workflows_mcp.plan import (
+    Do,
+    ForEach,
+    Operation,
+    ReferenceReader,
+    Use,
+    WrongRetry,
+    as_mapping,
+    at_once,
+    read_rule,
+)
+from workflows_mcp.steps import ANY_EXIT
 from workflows_mcp.values import Value, did_you_mean, kind_and_value, shown
 
 Path = tuple[str | int, ...]

@@ -26,13 +26,10 @@ from workflows_mcp.dialects.schema_parts import (
 )
 from workflows_mcp.dialects.yaml.source import WRAPPER
 from workflows_mcp.errors import RequestError
-from workflows_mcp.plan.inputs import TYPE_NAMES
-from workflows_mcp.plan.retry import MOST_ATTEMPTS, RETRY_KEYS, RETRY_ON
-from workflows_mcp.steps.base import Step
-from workflows_mcp.steps.registry import StepRegistry
-from workflows_mcp.steps.shell import KEYS as OUTPUT_KEYS
-from workflows_mcp.steps.shell import TYPES as OUTPUT_TYPES
-from workflows_mcp.steps.shell import Shell
+from workflows_mcp.plan import MOST_ATTEMPTS, RETRY_KEYS, RETRY_ON, TYPE_NAMES
+from workflows_mcp.steps import KEYS as OUTPUT_KEYS
+from workflows_mcp.steps import TYPES as OUTPUT_TYPES
+from workflows_mcp.steps import Shell, Step, StepRegistry
 from workflows_mcp.values import did_you_mean, shown
 
 logger = logging.getLogger(__name__)

@@ -19,8 +19,8 @@ from workflows_mcp.dialects.document_keys import EXTENSION
 from workflows_mcp.dialects.reactive_steps import CHANGE_KEYS, OPERATIONS
 from workflows_mcp.dialects.stateful_steps import CONTROL, DEFAULTS, DIALECT, REQUIRED, keys_beside, own_keys
 from workflows_mcp.dialects.steps import LEFT_OUT, ON_FAILURE, ON_INTERRUPT, ON_LIMIT, PERFORMERS
-from workflows_mcp.settings.model import STATE_ACCESS
-from workflows_mcp.steps.base import Step, StepInputs
+from workflows_mcp.settings import STATE_ACCESS
+from workflows_mcp.steps import Step, StepInputs
 
 # ----------------------------------------------------------------------------------------------------
 # The inputs of a step type as JSON Schema: what its model takes, written down in YAML.

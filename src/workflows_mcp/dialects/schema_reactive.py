@@ -49,8 +49,7 @@ from workflows_mcp.dialects.schema_parts import (
     step_of,
 )
 from workflows_mcp.dialects.steps import ON_FAILURE, ON_INTERRUPT, PERFORMERS
-from workflows_mcp.steps.base import Step
-from workflows_mcp.steps.output_formats import FORMATS
+from workflows_mcp.steps import FORMATS, Step
 
 IS_REACTIVE: Schema = {
     "anyOf": [

@@ -37,12 +37,22 @@ from workflows_mcp.dialects.steps import duplicate_id, every, named_tasks, read_
 from workflows_mcp.dialects.yaml.source import Document
 from workflows_mcp.errors import Problem
 from workflows_mcp.limits import Limits
-from workflows_mcp.plan.model import SEMANTICS, Branch, Do, Jump, Node, Operation, Plan, Steps
-from workflows_mcp.plan.references import LANGUAGES, ReferenceReader, secrets_in
-from workflows_mcp.plan.types import check_items
-from workflows_mcp.settings.model import STATE_ACCESS
-from workflows_mcp.steps.registry import StepRegistry
-from workflows_mcp.steps.shell import ANY_EXIT
+from workflows_mcp.plan import (
+    LANGUAGES,
+    SEMANTICS,
+    Branch,
+    Do,
+    Jump,
+    Node,
+    Operation,
+    Plan,
+    ReferenceReader,
+    Steps,
+    check_items,
+    secrets_in,
+)
+from workflows_mcp.settings import STATE_ACCESS
+from workflows_mcp.steps import ANY_EXIT, StepRegistry
 from workflows_mcp.values import Value, did_you_mean, kind_and_value
 
 # ----------------------------------------------------------------------------------------------------

@@ -14,9 +14,8 @@ from workflows_mcp.dialects.layout import reachable, successors
 from workflows_mcp.dialects.stateful_steps import StepDraft
 from workflows_mcp.dialects.steps import every
 from workflows_mcp.errors import Problem
-from workflows_mcp.expressions.language import Reference
-from workflows_mcp.plan.model import Call, Do, InputSpec, Node, Operation
-from workflows_mcp.plan.references import Use
+from workflows_mcp.expressions import Reference
+from workflows_mcp.plan import Call, Do, InputSpec, Node, Operation, Use
 from workflows_mcp.values import did_you_mean, nearest, to_json
 
 # ----------------------------------------------------------------------------------------------------

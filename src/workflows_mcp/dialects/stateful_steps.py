@@ -32,9 +32,8 @@ from workflows_mcp.dialects.steps import (
     read_on_timeout,
     read_timeout,
 )
-from workflows_mcp.plan.model import Call, Do, ForEach, Return, SetState, Wait
-from workflows_mcp.steps.base import Performer, Step
-from workflows_mcp.steps.shell import ANY_EXIT
+from workflows_mcp.plan import Call, Do, ForEach, Return, SetState, Wait
+from workflows_mcp.steps import ANY_EXIT, Performer, Step
 from workflows_mcp.values import Value, did_you_mean, kind_and_value, kind_of, nearest, shown
 
 # ----------------------------------------------------------------------------------------------------

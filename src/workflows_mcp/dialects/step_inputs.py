@@ -20,7 +20,7 @@ from pydantic_core import ErrorDetails
 
 from workflows_mcp.dialects.yaml.source import Document
 from workflows_mcp.errors import Problem
-from workflows_mcp.steps.base import Step
+from workflows_mcp.steps import Step
 from workflows_mcp.values import Value, did_you_mean, kind_and_value, nearest
 
 Path = tuple[str | int, ...]

@@ -17,9 +17,7 @@ from workflows_mcp.dialects.step_inputs import StepShape
 from workflows_mcp.dialects.yaml.source import Document
 from workflows_mcp.errors import Problem
 from workflows_mcp.limits import Limits
-from workflows_mcp.plan.calls import is_dynamic
-from workflows_mcp.plan.inputs import converted
-from workflows_mcp.plan.model import (
+from workflows_mcp.plan import (
     Do,
     ForEach,
     OnFailure,
@@ -27,11 +25,13 @@ from workflows_mcp.plan.model import (
     OnLimit,
     OnTimeout,
     Operation,
+    ReferenceReader,
     SetState,
+    Use,
+    converted,
+    is_dynamic,
 )
-from workflows_mcp.plan.references import ReferenceReader, Use
-from workflows_mcp.steps.base import Performer, Step
-from workflows_mcp.steps.registry import StepRegistry
+from workflows_mcp.steps import Performer, Step, StepRegistry
 from workflows_mcp.values import Value, did_you_mean, kind_and_value, kind_of, nearest, shown
 
 Path = tuple[str | int, ...]

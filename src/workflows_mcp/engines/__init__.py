@@ -1,1 +1,46 @@
-"""Engines keep runs durable and perform the commands of the machine. Each passes the same suite."""
+"""Makes runs durable: starts, drives and recovers them. One interface, three engines."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from workflows_mcp.lazy import exports
+
+if TYPE_CHECKING:
+    from workflows_mcp.engines.base import Engine, RunSummary
+    from workflows_mcp.engines.choosing import engine_of
+    from workflows_mcp.engines.clock import SystemClock
+    from workflows_mcp.engines.executor import Executor
+    from workflows_mcp.engines.forks import replayed
+    from workflows_mcp.engines.live_output import Line, LiveOutput
+    from workflows_mcp.engines.permissions import PermittedSteps, check_bundle, forbidden_blocks
+    from workflows_mcp.engines.sqlite.store import check_store
+
+__all__ = [
+    "Engine",
+    "Executor",
+    "Line",
+    "LiveOutput",
+    "PermittedSteps",
+    "RunSummary",
+    "SystemClock",
+    "check_bundle",
+    "check_store",
+    "engine_of",
+    "forbidden_blocks",
+    "replayed",
+]
+
+__getattr__ = exports(
+    __name__,
+    {
+        "base": "Engine RunSummary",
+        "choosing": "engine_of",
+        "clock": "SystemClock",
+        "executor": "Executor",
+        "forks": "replayed",
+        "live_output": "Line LiveOutput",
+        "permissions": "PermittedSteps check_bundle forbidden_blocks",
+        "sqlite.store": "check_store",
+    },
+)

@@ -10,10 +10,8 @@ from typing import Protocol
 from workflows_mcp.engines.forks import NOTHING_ELSE, Instead
 from workflows_mcp.engines.live_output import LiveOutput
 from workflows_mcp.limits import Limits
-from workflows_mcp.machine.events import Event
-from workflows_mcp.machine.machine import Machine
-from workflows_mcp.machine.state import RunState
-from workflows_mcp.plan.model import Bundle
+from workflows_mcp.machine import Event, Machine, RunState
+from workflows_mcp.plan import Bundle
 from workflows_mcp.values import Value
 
 MakeEvent = Callable[[Machine, float], Event]

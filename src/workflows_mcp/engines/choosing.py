@@ -6,8 +6,8 @@ from workflows_mcp.engines.base import Engine, FindBundle
 from workflows_mcp.engines.clock import Clock
 from workflows_mcp.engines.executor import Executor
 from workflows_mcp.errors import RequestError
-from workflows_mcp.settings.model import Settings
-from workflows_mcp.temporal_dev.server import install_command
+from workflows_mcp.settings import Settings
+from workflows_mcp.temporal_dev import install_command
 
 
 def engine_of(

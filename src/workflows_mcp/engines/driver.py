@@ -21,20 +21,25 @@ from workflows_mcp.engines.executor import TIMEOUT, Executor
 from workflows_mcp.engines.forks import Batch, Journal
 from workflows_mcp.engines.values import LargeValues, encode, join_events
 from workflows_mcp.errors import LeaseLost, NotExpected, RequestError, StoreError, WorkflowsError
-from workflows_mcp.machine.commands import (
+from workflows_mcp.machine import (
     ClearTimer,
     Command,
+    Event,
     Finish,
+    Interrupted,
     LoadPlan,
+    Machine,
+    PlanLoaded,
+    RunState,
     RunStep,
     SetTimer,
+    StepDone,
+    StepFailed,
     StopStep,
     TellInterrupted,
+    TimerFired,
     key_of,
 )
-from workflows_mcp.machine.events import Event, Interrupted, PlanLoaded, StepDone, StepFailed, TimerFired
-from workflows_mcp.machine.machine import Machine
-from workflows_mcp.machine.state import RunState
 
 # ----------------------------------------------------------------------------------------------------
 # The timers of one run, by the key that the run knows them by. Knows nothing of what they are for.

@@ -28,19 +28,21 @@ from workflows_mcp.engines.permissions import check_step
 from workflows_mcp.engines.remembering import RedactingMemory
 from workflows_mcp.errors import RequestError, WorkflowsError
 from workflows_mcp.limits import Limits
-from workflows_mcp.machine.commands import Command, RunStep
-from workflows_mcp.machine.events import Event, StepDone, StepFailed
-from workflows_mcp.machine.machine import Machine
-from workflows_mcp.plan.model import Plan
-from workflows_mcp.policy.files import copy_directory, remove_directory
-from workflows_mcp.policy.handles import MayStart, Memory, World
-from workflows_mcp.policy.mcp_client import ToolServers
-from workflows_mcp.policy.processes import LARGE_BYTES, end_leftovers
-from workflows_mcp.policy.rules import Policy
-from workflows_mcp.policy.secrets import Secrets
-from workflows_mcp.steps.base import StepContext, StepResult, StepStopped
-from workflows_mcp.steps.registry import StepRegistry
-from workflows_mcp.steps.secret_values import Given, with_secrets
+from workflows_mcp.machine import Command, Event, Machine, RunStep, StepDone, StepFailed
+from workflows_mcp.plan import Plan
+from workflows_mcp.policy import (
+    LARGE_BYTES,
+    MayStart,
+    Memory,
+    Policy,
+    Secrets,
+    ToolServers,
+    World,
+    copy_directory,
+    end_leftovers,
+    remove_directory,
+)
+from workflows_mcp.steps import Given, StepContext, StepRegistry, StepResult, StepStopped, with_secrets
 
 logger = logging.getLogger(__name__)
 Report = Callable[[StepDone | StepFailed], None]

@@ -18,9 +18,8 @@ import msgspec
 
 from workflows_mcp.engines.values import Blob, LargeValues, join_events
 from workflows_mcp.errors import RequestError
-from workflows_mcp.machine.events import Event, Forked, Started, StepDone, StepFailed
-from workflows_mcp.machine.machine import Machine
-from workflows_mcp.plan.model import Bundle
+from workflows_mcp.machine import Event, Forked, Machine, Started, StepDone, StepFailed
+from workflows_mcp.plan import Bundle
 from workflows_mcp.values import Value
 
 # ----------------------------------------------------------------------------------------------------

@@ -20,9 +20,8 @@ from pathlib import Path
 
 import msgspec
 
-from workflows_mcp.machine.state import Execution
-from workflows_mcp.policy.processes import STREAMS
-from workflows_mcp.policy.secrets import Secrets
+from workflows_mcp.machine import Execution
+from workflows_mcp.policy import STREAMS, Secrets
 
 LINES = 200
 """How many lines of a run are kept."""

@@ -18,10 +18,8 @@ from workflows_mcp.engines.remembering import check_key, full, packed, unpacked
 from workflows_mcp.engines.values import LargeValues
 from workflows_mcp.errors import UnknownRun
 from workflows_mcp.limits import Limits
-from workflows_mcp.machine.events import Event, Started
-from workflows_mcp.machine.machine import Machine
-from workflows_mcp.machine.state import RunState
-from workflows_mcp.plan.model import Bundle
+from workflows_mcp.machine import Event, Machine, RunState, Started
+from workflows_mcp.plan import Bundle
 from workflows_mcp.values import Value
 
 

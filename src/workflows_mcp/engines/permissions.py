@@ -13,10 +13,9 @@ from typing import Any, ClassVar, NamedTuple
 from pydantic import ConfigDict
 
 from workflows_mcp.errors import Forbidden
-from workflows_mcp.plan.model import Bundle, Call, Do
-from workflows_mcp.policy.rules import Denial, Policy
-from workflows_mcp.steps.base import Question, Step, StepInputs, StepOutputs, StepResult
-from workflows_mcp.steps.registry import GRAPH, StepRegistry
+from workflows_mcp.plan import Bundle, Call, Do
+from workflows_mcp.policy import Denial, Policy
+from workflows_mcp.steps import GRAPH, Question, Step, StepInputs, StepOutputs, StepRegistry, StepResult
 from workflows_mcp.values import Value
 
 CALL = "ExecuteWorkflow"

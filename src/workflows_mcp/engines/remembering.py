@@ -12,8 +12,7 @@ import msgspec
 from workflows_mcp.engines.values import encode
 from workflows_mcp.errors import RequestError
 from workflows_mcp.limits import Limits
-from workflows_mcp.policy.handles import Memory
-from workflows_mcp.policy.secrets import Secrets
+from workflows_mcp.policy import Memory, Secrets
 from workflows_mcp.values import Value, shown
 
 KEY_CHARS = 500

@@ -22,9 +22,7 @@ from msgspec.msgpack import Ext
 from msgspec.structs import replace
 
 from workflows_mcp.errors import Damaged, RequestError
-from workflows_mcp.machine.events import Event
-from workflows_mcp.machine.machine import Machine
-from workflows_mcp.machine.state import Record, RunState, Scope
+from workflows_mcp.machine import Event, Machine, Record, RunState, Scope
 from workflows_mcp.values import Value
 
 # ----------------------------------------------------------------------------------------------------

@@ -1,1 +1,7 @@
-"""Finding workflows: which there are, where each comes from, and what a run of one is pinned to."""
+"""Finds definition files by name and bundles a workflow with all that it calls."""
+
+from __future__ import annotations
+
+from workflows_mcp.library.catalog import BUILT_IN, Catalog, Entry, WorkflowSummary
+
+__all__ = ["BUILT_IN", "Catalog", "Entry", "WorkflowSummary"]

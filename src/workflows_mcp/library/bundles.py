@@ -18,10 +18,8 @@ import msgspec
 
 from workflows_mcp.dialects import Definition, check_bundle, place_problems
 from workflows_mcp.errors import DefinitionError, Problem, UnknownWorkflow
-from workflows_mcp.plan.calls import called_workflows, fixed_name, renamed
-from workflows_mcp.plan.layout import LAYOUTS
-from workflows_mcp.plan.model import Bundle, Call, Node, Plan, Steps
-from workflows_mcp.settings.model import Settings
+from workflows_mcp.plan import LAYOUTS, Bundle, Call, Node, Plan, Steps, called_workflows, fixed_name, renamed
+from workflows_mcp.settings import Settings
 from workflows_mcp.values import did_you_mean
 
 # ----------------------------------------------------------------------------------------------------

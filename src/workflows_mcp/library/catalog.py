@@ -26,10 +26,9 @@ from workflows_mcp.dialects import Definition, load
 from workflows_mcp.errors import DefinitionError, Place, Problem, RequestError, UnknownWorkflow
 from workflows_mcp.library.bundles import HINT, Importer, Joined, Reach, assemble, reach_of
 from workflows_mcp.limits import DEFAULT_LIMITS, Limits
-from workflows_mcp.plan.calls import called_workflows
-from workflows_mcp.plan.model import Bundle, Plan
-from workflows_mcp.settings.model import Settings
-from workflows_mcp.steps.registry import StepRegistry
+from workflows_mcp.plan import Bundle, Plan, called_workflows
+from workflows_mcp.settings import Settings
+from workflows_mcp.steps import StepRegistry
 from workflows_mcp.values import did_you_mean, is_whole
 
 # ----------------------------------------------------------------------------------------------------

@@ -1,4 +1,133 @@
-"""The interpreter: `apply(event) -> commands`, pure, the same under every engine.
+"""The interpreter: `apply(event) -> commands`. Pure, and the same under every engine."""
 
-A run's state is the fold of its events. Read in this order: `events`, `commands`, `state`, `machine`.
-"""
+from __future__ import annotations
+
+from workflows_mcp.machine.changes import WRITABLE, Path, TooLarge, WrongChange, path_text, size_of, value_at
+from workflows_mcp.machine.commands import (
+    ClearTimer,
+    Command,
+    Finish,
+    LoadPlan,
+    RunStep,
+    SetTimer,
+    StopStep,
+    TellInterrupted,
+    address_of,
+    key_of,
+)
+from workflows_mcp.machine.core import LEFT_OPEN, OpenScope
+from workflows_mcp.machine.events import (
+    Answered,
+    CancelRequested,
+    ContextFull,
+    Event,
+    Forked,
+    Interrupted,
+    Marked,
+    Parked,
+    PlanLoaded,
+    Resumed,
+    SlotFreed,
+    Started,
+    StateUpdated,
+    StepDone,
+    StepFailed,
+    Stopped,
+    TimerFired,
+)
+from workflows_mcp.machine.machine import Machine, how_to_resume, is_under_way
+from workflows_mcp.machine.names import Blocks, Names, iso, outputs_of
+from workflows_mcp.machine.program import EvaluationError, compile_value, program_of
+from workflows_mcp.machine.reactive import REACTIVE, initial_state
+from workflows_mcp.machine.reactive_state import (
+    Around,
+    ComputedFields,
+    ReactiveState,
+    Trace,
+    mentioned,
+    transform_of,
+)
+from workflows_mcp.machine.rules import failed, fails_the_workflow, handler_of
+from workflows_mcp.machine.sequence import ends_with, error_of
+from workflows_mcp.machine.state import (
+    TERMINAL,
+    Execution,
+    Fault,
+    Frame,
+    Mark,
+    Record,
+    RunState,
+    RunStatus,
+    Scope,
+)
+
+__all__ = [
+    "LEFT_OPEN",
+    "REACTIVE",
+    "TERMINAL",
+    "WRITABLE",
+    "Answered",
+    "Around",
+    "Blocks",
+    "CancelRequested",
+    "ClearTimer",
+    "Command",
+    "ComputedFields",
+    "ContextFull",
+    "EvaluationError",
+    "Event",
+    "Execution",
+    "Fault",
+    "Finish",
+    "Forked",
+    "Frame",
+    "Interrupted",
+    "LoadPlan",
+    "Machine",
+    "Mark",
+    "Marked",
+    "Names",
+    "OpenScope",
+    "Parked",
+    "Path",
+    "PlanLoaded",
+    "ReactiveState",
+    "Record",
+    "Resumed",
+    "RunState",
+    "RunStatus",
+    "RunStep",
+    "Scope",
+    "SetTimer",
+    "SlotFreed",
+    "Started",
+    "StateUpdated",
+    "StepDone",
+    "StepFailed",
+    "StopStep",
+    "Stopped",
+    "TellInterrupted",
+    "TimerFired",
+    "TooLarge",
+    "Trace",
+    "WrongChange",
+    "address_of",
+    "compile_value",
+    "ends_with",
+    "error_of",
+    "failed",
+    "fails_the_workflow",
+    "handler_of",
+    "how_to_resume",
+    "initial_state",
+    "is_under_way",
+    "iso",
+    "key_of",
+    "mentioned",
+    "outputs_of",
+    "path_text",
+    "program_of",
+    "size_of",
+    "transform_of",
+    "value_at",
+]

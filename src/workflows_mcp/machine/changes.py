@@ -15,9 +15,9 @@ from typing import Any
 
 import msgspec
 
-from workflows_mcp.expressions.language import MISSING
+from workflows_mcp.expressions import MISSING
 from workflows_mcp.limits import Limits
-from workflows_mcp.plan.model import ChangeOperation
+from workflows_mcp.plan import ChangeOperation
 from workflows_mcp.values import Value, kind_and_value, kind_of, shown
 
 Key = str | int

@@ -10,7 +10,7 @@ from typing import TypeAlias
 
 import msgspec
 
-from workflows_mcp.expressions.language import Code
+from workflows_mcp.expressions import Code
 from workflows_mcp.machine.state import Execution, address_of, key_of
 from workflows_mcp.values import Value
 

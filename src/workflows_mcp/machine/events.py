@@ -11,7 +11,7 @@ from typing import TypeAlias
 import msgspec
 
 from workflows_mcp.machine.state import Fault
-from workflows_mcp.plan.model import ChangeOperation, Plan
+from workflows_mcp.plan import ChangeOperation, Plan
 from workflows_mcp.values import Value
 
 

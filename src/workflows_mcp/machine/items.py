@@ -15,7 +15,7 @@ from workflows_mcp.machine.names import Names
 from workflows_mcp.machine.program import Evaluate, PreparedNode, Program
 from workflows_mcp.machine.rules import failed, failure_kind
 from workflows_mcp.machine.state import Fault, Record, Scope
-from workflows_mcp.plan.model import Plan, item_node, name_of_item, names_of_items
+from workflows_mcp.plan import Plan, item_node, name_of_item, names_of_items
 from workflows_mcp.values import Value
 
 _NAMED = 5

@@ -110,7 +110,7 @@ from workflows_mcp.machine.state import (
     RunState,
     Scope,
 )
-from workflows_mcp.plan.model import CONTEXT_FULL, Bundle, Call, Plan, Steps
+from workflows_mcp.plan import CONTEXT_FULL, Bundle, Call, Plan, Steps
 from workflows_mcp.values import Value
 
 # ----------------------------------------------------------------------------------------------------

@@ -11,12 +11,12 @@ from collections.abc import Callable, Iterator, Mapping
 from datetime import UTC, datetime
 from typing import Any
 
-from workflows_mcp.expressions.language import MISSING, UNSET
+from workflows_mcp.expressions import MISSING, UNSET
 from workflows_mcp.machine.program import Program
 from workflows_mcp.machine.reactive_state import Members, ReactiveState
 from workflows_mcp.machine.rules import failed
 from workflows_mcp.machine.state import TERMINAL, Record, Scope
-from workflows_mcp.plan.model import NO_ITEMS, Call, Node, Steps, item_node, name_of_item, names_of_items
+from workflows_mcp.plan import NO_ITEMS, Call, Node, Steps, item_node, name_of_item, names_of_items
 from workflows_mcp.values import Value, secret_mark
 
 ProgramOf = Callable[[str], Program]

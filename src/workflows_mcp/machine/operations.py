@@ -10,7 +10,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from workflows_mcp.errors import TOO_LARGE, TOO_SLOW, InvalidInputs
-from workflows_mcp.expressions.language import Code
+from workflows_mcp.expressions import Code
 from workflows_mcp.machine.changes import WrongChange, path_text
 from workflows_mcp.machine.commands import Command, LoadPlan, RunStep, SetTimer, address_of, key_of
 from workflows_mcp.machine.core import OpenScope, enter_tell
@@ -27,14 +27,14 @@ from workflows_mcp.machine.sequence import (
     state_too_large,
 )
 from workflows_mcp.machine.state import Fault, Frame, Record, Scope
-from workflows_mcp.plan.calls import ASKS_THE_USER, fixed_name, question_in_task
-from workflows_mcp.plan.inputs import check_inputs
-from workflows_mcp.plan.model import (
+from workflows_mcp.plan import (
+    ASKS_THE_USER,
     Branch,
     Call,
     Checkpoint,
     Do,
     Each,
+    Failure,
     Jump,
     Leave,
     Return,
@@ -44,11 +44,14 @@ from workflows_mcp.plan.model import (
     Wait,
     While,
     can_be_names,
+    check_inputs,
+    fixed_name,
     inputs_of_item,
     keys_of,
+    pause,
+    question_in_task,
     unbound_item,
 )
-from workflows_mcp.plan.retry import Failure, pause
 from workflows_mcp.values import Value, kind_and_value, to_text
 
 if TYPE_CHECKING:

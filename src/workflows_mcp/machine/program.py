@@ -10,13 +10,11 @@ from collections.abc import Callable, Container, Iterable, Iterator
 from typing import Any
 
 from workflows_mcp.errors import ExpressionError
-from workflows_mcp.expressions.language import Code, CodeTemplate, Expression, Language, Scope
-from workflows_mcp.expressions.shell.quoting import quoted_text
+from workflows_mcp.expressions import Code, CodeTemplate, Expression, Language, Scope, quoted_text
 from workflows_mcp.machine.changes import Key, Path
-from workflows_mcp.plan.inputs import at_once, converted
-from workflows_mcp.plan.layout import LAYOUTS, Layout
-from workflows_mcp.plan.model import (
+from workflows_mcp.plan import (
     CONTEXT_FULL,
+    LAYOUTS,
     MOST_SECONDS,
     NO_ITEMS,
     Branch,
@@ -27,17 +25,23 @@ from workflows_mcp.plan.model import (
     Do,
     Each,
     Jump,
+    Layout,
     Node,
     Plan,
     Return,
+    Rule,
     SetState,
     Tell,
     UpdateState,
     Wait,
     While,
+    WrongRetry,
+    at_once,
+    config_reader,
+    converted,
+    language_of,
+    read_rule,
 )
-from workflows_mcp.plan.references import config_reader, language_of
-from workflows_mcp.plan.retry import Rule, WrongRetry, read_rule
 from workflows_mcp.values import Value, kind_and_value, shown, to_text
 
 Evaluate = Callable[[Scope], Value]

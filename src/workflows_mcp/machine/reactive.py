@@ -12,7 +12,7 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 from workflows_mcp.errors import TOO_LARGE, TOO_SLOW
-from workflows_mcp.expressions.language import MISSING, Code
+from workflows_mcp.expressions import MISSING, Code
 from workflows_mcp.limits import Limits
 from workflows_mcp.machine.changes import Path, WrongChange, changed, value_at
 from workflows_mcp.machine.commands import ClearTimer, SetTimer, key_of
@@ -24,7 +24,7 @@ from workflows_mcp.machine.reactive_state import Changes, ReactiveState
 from workflows_mcp.machine.rules import failed, handler_of
 from workflows_mcp.machine.sequence import OpenSequence, ends_with, result_of
 from workflows_mcp.machine.state import TERMINAL, Fault, Record, Scope
-from workflows_mcp.plan.model import Call, Do, Each, Node, Plan, Return, fails_on_purpose, names_of_items
+from workflows_mcp.plan import Call, Do, Each, Node, Plan, Return, fails_on_purpose, names_of_items
 from workflows_mcp.values import Value, to_text
 
 if TYPE_CHECKING:

@@ -14,12 +14,12 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from workflows_mcp.errors import TOO_LARGE, TOO_SLOW, ExpressionError
-from workflows_mcp.expressions.language import MISSING, UNSET, Reference
+from workflows_mcp.expressions import MISSING, UNSET, Reference
 from workflows_mcp.limits import Limits
 from workflows_mcp.machine.changes import Path, TooLarge, changed, check_type, size_of, too_deep
 from workflows_mcp.machine.program import EvaluationError, Program
 from workflows_mcp.machine.state import Scope
-from workflows_mcp.plan.model import ChangeOperation, Computed, Plan
+from workflows_mcp.plan import ChangeOperation, Computed, Plan
 from workflows_mcp.values import Value
 
 # ----------------------------------------------------------------------------------------------------

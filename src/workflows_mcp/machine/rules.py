@@ -12,8 +12,7 @@ from typing import Any, Literal
 
 from workflows_mcp.machine.program import EvaluationError, Program
 from workflows_mcp.machine.state import Fault, Record, Scope
-from workflows_mcp.plan.layout import LAYOUTS
-from workflows_mcp.plan.model import Call, Node, Plan, fails_on_purpose
+from workflows_mcp.plan import LAYOUTS, Call, Node, Plan, fails_on_purpose
 from workflows_mcp.values import Value
 
 # ----------------------------------------------------------------------------------------------------

@@ -19,7 +19,7 @@ from workflows_mcp.machine.core import OpenScope
 from workflows_mcp.machine.program import EvaluationError, Program
 from workflows_mcp.machine.rules import failed, handler_of
 from workflows_mcp.machine.state import TERMINAL, Fault, Loop, Record, Scope
-from workflows_mcp.plan.model import (
+from workflows_mcp.plan import (
     Branch,
     Call,
     Do,

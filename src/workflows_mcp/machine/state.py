@@ -15,7 +15,7 @@ from typing import Literal
 
 import msgspec
 
-from workflows_mcp.plan.model import Plan
+from workflows_mcp.plan import Plan
 from workflows_mcp.values import Value
 
 # ----------------------------------------------------------------------------------------------------

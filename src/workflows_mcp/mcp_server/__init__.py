@@ -1,1 +1,24 @@
-"""The MCP server: toolsets over the service. Imported only when something is served: `mcp` is heavy."""
+"""The MCP server: toolsets, prompts and resources over the service.
+
+Only `serve` imports it, because the library `mcp` takes long to import.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from workflows_mcp.lazy import exports
+
+if TYPE_CHECKING:
+    from workflows_mcp.mcp_server.http import serve_http
+    from workflows_mcp.mcp_server.server import serve_stdio
+
+__all__ = ["serve_http", "serve_stdio"]
+
+__getattr__ = exports(
+    __name__,
+    {
+        "http": "serve_http",
+        "server": "serve_stdio",
+    },
+)

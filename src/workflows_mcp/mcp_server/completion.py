@@ -23,7 +23,7 @@ from workflows_mcp.mcp_server.resources import TEMPLATES
 from workflows_mcp.values import did_you_mean, to_json
 
 if TYPE_CHECKING:
-    from workflows_mcp.runs.service import Service
+    from workflows_mcp.runs import Service
 
 MOST = 100
 _RUNS = 1000

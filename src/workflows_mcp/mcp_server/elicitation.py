@@ -44,7 +44,7 @@ from workflows_mcp.errors import InvalidResult, RequestError
 from workflows_mcp.mcp_server.tooling import Ctx, answer, service_of
 
 if TYPE_CHECKING:
-    from workflows_mcp.runs.service import UserQuestion, UserQuestions
+    from workflows_mcp.runs import UserQuestion, UserQuestions
 
 
 logger = logging.getLogger(__name__)

@@ -20,7 +20,7 @@ from workflows_mcp.mcp_server.tooling import Ctx
 if TYPE_CHECKING:
     from mcp.server.mcpserver.tools import Tool
 
-    from workflows_mcp.runs.service import HowFar
+    from workflows_mcp.runs import HowFar
 
 
 class FollowUp(NamedTuple):
@@ -117,7 +117,7 @@ def progress_told(context: Ctx | None) -> AbstractContextManager[None]:
     """Whatever waits for a run inside of this tells the client of the call."""
     if context is None or (context.request_context.meta or {}).get("progress_token") is None:
         return nullcontext()
-    from workflows_mcp.runs.service import told
+    from workflows_mcp.runs import told
 
     last = -1.0
     again = 0

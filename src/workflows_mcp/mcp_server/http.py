@@ -37,9 +37,8 @@ from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from workflows_mcp.errors import RequestError
 from workflows_mcp.mcp_server.server import WorkflowsServer, build_server, log_to_stderr
-from workflows_mcp.runs.start import descriptor_limit
-from workflows_mcp.settings.http import Address, HttpSettings, in_url
-from workflows_mcp.settings.model import Settings
+from workflows_mcp.runs import descriptor_limit
+from workflows_mcp.settings import Address, HttpSettings, Settings, in_url
 
 logger = logging.getLogger(__name__)
 

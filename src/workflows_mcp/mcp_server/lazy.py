@@ -27,13 +27,13 @@ from mcp.shared.exceptions import MCPError
 from mcp.types import INTERNAL_ERROR
 
 from workflows_mcp.errors import WorkflowsError
-from workflows_mcp.settings.model import Settings
+from workflows_mcp.settings import Settings
 
 if TYPE_CHECKING:
     from mcp.server.mcpserver.prompts import Prompt
     from mcp.server.mcpserver.tools import Tool
 
-    from workflows_mcp.runs.service import Service
+    from workflows_mcp.runs import Service
 
 logger = logging.getLogger(__name__)
 
@@ -133,7 +133,7 @@ async def wait_for_service(ctx: ServerRequestContext[Any, Any], call_next: CallN
 
 
 def _made(settings: Settings) -> Service:
-    from workflows_mcp.runs.service import Service
+    from workflows_mcp.runs import Service
 
     return Service.open(settings, adopt=not settings.read_only)
 

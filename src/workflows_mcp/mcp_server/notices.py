@@ -21,7 +21,7 @@ from workflows_mcp.errors import WorkflowsError
 from workflows_mcp.mcp_server.resources import RUN, WORKFLOW, check_part, run_in, workflow_in
 
 if TYPE_CHECKING:
-    from workflows_mcp.runs.service import Service
+    from workflows_mcp.runs import Service
 
 logger = logging.getLogger(__name__)
 PAUSE_SECONDS = 0.3

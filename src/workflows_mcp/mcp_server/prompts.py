@@ -20,7 +20,7 @@ from workflows_mcp.mcp_server.toolsets import Way, ways_of
 from workflows_mcp.values import to_json
 
 if TYPE_CHECKING:
-    from workflows_mcp.runs.service import Service
+    from workflows_mcp.runs import Service
 
 
 # ----------------------------------------------------------------------------------------------------

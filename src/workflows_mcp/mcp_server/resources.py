@@ -28,7 +28,7 @@ from workflows_mcp.mcp_server.tooling import brief, in_short, rendered
 from workflows_mcp.values import did_you_mean, from_json, to_json
 
 if TYPE_CHECKING:
-    from workflows_mcp.runs.service import Service
+    from workflows_mcp.runs import Service
 
 
 WORKFLOW, RUN = "workflow://", "run://"

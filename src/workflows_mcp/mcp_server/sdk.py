@@ -261,7 +261,7 @@ def _level_of(record: logging.LogRecord) -> LoggingLevel:
 
 
 if TYPE_CHECKING:
-    from workflows_mcp.runs.service import Service
+    from workflows_mcp.runs import Service
 
     Request = ServerRequestContext[Service, Any]
 

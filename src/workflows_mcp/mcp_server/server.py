@@ -55,14 +55,14 @@ from workflows_mcp.mcp_server.sdk import ClientLog, serve_changes, serve_lines, 
 from workflows_mcp.mcp_server.task_extension import WAIT_SECONDS, Tasks, knows_tasks
 from workflows_mcp.mcp_server.tooling import answer, in_short, refuse_bad_arguments, without_nulls
 from workflows_mcp.mcp_server.toolsets import INSTRUCTIONS, instructions, tools_of, why_not_served
-from workflows_mcp.runs.start import started
-from workflows_mcp.settings.model import Settings
+from workflows_mcp.runs import started
+from workflows_mcp.settings import Settings
 from workflows_mcp.values import did_you_mean
 
 if TYPE_CHECKING:
     from mcp.server.mcpserver.tools import Tool
 
-    from workflows_mcp.runs.service import Service
+    from workflows_mcp.runs import Service
 
     ServerOfTheLibrary = MCPServer[Service]
 else:
@@ -231,7 +231,7 @@ def build_server(settings: Settings, *, ends_on_signals: bool = True) -> Workflo
     own: list[Tool] = []
     if settings.workflow_tools and not settings.read_only:
         from workflows_mcp.mcp_server.workflow_tools import workflow_tools
-        from workflows_mcp.runs.service import Service
+        from workflows_mcp.runs import Service
 
         taken = {tool.name for tool in tools_of(settings.toolsets, workflow_tools=True)}
         own = workflow_tools(Service.open(settings), settings.workflow_tools, taken)

@@ -39,7 +39,7 @@ from workflows_mcp.mcp_server.tooling import Ctx, in_short, rendered
 if TYPE_CHECKING:
     from mcp.server.mcpserver.tools import Tool
 
-    from workflows_mcp.runs.service import Service
+    from workflows_mcp.runs import Service
 
 TASKS = "io.modelcontextprotocol/tasks"
 WAIT_SECONDS = 1.0

@@ -28,7 +28,7 @@ from workflows_mcp.limits import DEFAULT_LIMITS, Limits
 from workflows_mcp.values import LEFT_OUT, did_you_mean, from_json, is_whole, made_whole, to_json, unfit
 
 if TYPE_CHECKING:
-    from workflows_mcp.runs.service import Service
+    from workflows_mcp.runs import Service
 
     Ctx = Context[Service, Any]
 else:

@@ -30,7 +30,7 @@ from workflows_mcp.mcp_server.tooling import (
     service_of,
 )
 from workflows_mcp.mcp_server.toolsets import tool_that_starts
-from workflows_mcp.runs.service import Service, WorkflowSummary
+from workflows_mcp.runs import Service, WorkflowSummary
 
 # ----------------------------------------------------------------------------------------------------
 # The inputs of a workflow as the arguments of a tool: under names that the APIs of models take, and with

@@ -14,7 +14,7 @@ from typing import Any
 from msgspec.structs import replace
 
 from workflows_mcp.errors import Problem
-from workflows_mcp.expressions.language import Language
+from workflows_mcp.expressions import Language
 from workflows_mcp.plan.graph import arrange, cycles, topological
 from workflows_mcp.plan.inputs import fitted, spec_of, takes
 from workflows_mcp.plan.layout import LAYOUTS

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 import msgspec
 
 from workflows_mcp.errors import ExpressionError, InvalidInputs
-from workflows_mcp.expressions.patterns import search
+from workflows_mcp.expressions import search
 from workflows_mcp.plan.model import InputSpec, InputType, Plan
 from workflows_mcp.values import SECRET_OPEN, Value, from_json_in_run, kind_and_value, nearest, shown, to_text
 

@@ -10,8 +10,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from typing import NamedTuple, Protocol, cast
 
 from workflows_mcp.errors import ExpressionError, Problem
-from workflows_mcp.expressions.dollar import Dollar, OldDollar
-from workflows_mcp.expressions.language import Expression, Language, Reference, Refusal
+from workflows_mcp.expressions import Dollar, Expression, Language, OldDollar, Reference, Refusal
 from workflows_mcp.plan.layout import LAYOUTS, Layout
 from workflows_mcp.plan.model import (
     NO_ITEMS,
@@ -37,25 +36,25 @@ Path = tuple[str | int, ...]
 
 
 def _jinja() -> Language:
-    from workflows_mcp.expressions.jinja.language import Jinja
+    from workflows_mcp.expressions import Jinja
 
     return Jinja()
 
 
 def _javascript() -> Language:
-    from workflows_mcp.expressions.javascript.language import JavaScript
+    from workflows_mcp.expressions import JavaScript
 
     return JavaScript()
 
 
 def _old_jinja() -> Language:
-    from workflows_mcp.expressions.jinja.language import OldJinja
+    from workflows_mcp.expressions import OldJinja
 
     return OldJinja()
 
 
 def _old_javascript() -> Language:
-    from workflows_mcp.expressions.javascript.language import OldJavaScript
+    from workflows_mcp.expressions import OldJavaScript
 
     return OldJavaScript()
 

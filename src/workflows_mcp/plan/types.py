@@ -15,7 +15,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 
 from workflows_mcp.errors import ExpressionError, Problem
-from workflows_mcp.expressions.language import KIND_NAMES, Kinds
+from workflows_mcp.expressions import KIND_NAMES, Kinds
 from workflows_mcp.plan.inputs import field_type
 from workflows_mcp.plan.layout import LAYOUTS
 from workflows_mcp.plan.model import Do, Each, InputSpec, Node, Plan, SetState

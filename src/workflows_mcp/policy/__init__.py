@@ -1,1 +1,35 @@
-"""What a step may touch: the only place that decides it, and the handles that steps get."""
+"""Decides what a step may touch: paths, commands, network, secrets, sizes."""
+
+from __future__ import annotations
+
+from workflows_mcp.policy.files import copy_directory, remove_directory
+from workflows_mcp.policy.handles import MayStart, Memory, World
+from workflows_mcp.policy.mcp_client import ToolResult, ToolServers, unpacked
+from workflows_mcp.policy.mcp_servers import servers_of
+from workflows_mcp.policy.processes import LARGE_BYTES, STREAMS, Finished, Killed, end_leftovers, run_process
+from workflows_mcp.policy.rules import Denial, Policy, policy_of
+from workflows_mcp.policy.secrets import Secrets, hidden_in_logs, secrets_of
+
+__all__ = [
+    "LARGE_BYTES",
+    "STREAMS",
+    "Denial",
+    "Finished",
+    "Killed",
+    "MayStart",
+    "Memory",
+    "Policy",
+    "Secrets",
+    "ToolResult",
+    "ToolServers",
+    "World",
+    "copy_directory",
+    "end_leftovers",
+    "hidden_in_logs",
+    "policy_of",
+    "remove_directory",
+    "run_process",
+    "secrets_of",
+    "servers_of",
+    "unpacked",
+]

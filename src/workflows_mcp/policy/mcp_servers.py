@@ -21,7 +21,7 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from workflows_mcp.errors import RequestError, StepError
-from workflows_mcp.settings.http import is_loopback
+from workflows_mcp.settings import is_loopback
 from workflows_mcp.values import did_you_mean, from_json, kind_and_value, shown
 
 FILE_NAME = ".mcp.json"

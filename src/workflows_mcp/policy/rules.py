@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from workflows_mcp.limits import Limits
-from workflows_mcp.settings.model import LEVELS, Settings
+from workflows_mcp.settings import LEVELS, Settings
 
 RUN_COMMANDS = "run_commands"
 READ_FILES = "read_files"

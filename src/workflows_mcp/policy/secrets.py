@@ -22,7 +22,7 @@ from pathlib import Path
 
 from workflows_mcp.errors import MissingSecret, RequestError
 from workflows_mcp.policy.redact import LEAST_CHARS, Redactor, filled, form_of, redacted, split_at_marks
-from workflows_mcp.settings.model import Settings
+from workflows_mcp.settings import Settings
 from workflows_mcp.values import SECRET_OPEN, Value, with_texts
 
 # ----------------------------------------------------------------------------------------------------

@@ -13,15 +13,12 @@ from collections import OrderedDict
 from collections.abc import AsyncIterator, Sequence
 from typing import Protocol
 
-from workflows_mcp.answers.graph import Questions
-from workflows_mcp.answers.history import Checkpoint, CheckpointId, History, parse_checkpoint_id
-from workflows_mcp.answers.why import clock
+from workflows_mcp.answers import Checkpoint, CheckpointId, History, Questions, clock, parse_checkpoint_id
 from workflows_mcp.errors import NotExpected, RequestError, StoreError, UnknownRun
 from workflows_mcp.limits import Limits
-from workflows_mcp.machine.events import Event
-from workflows_mcp.machine.machine import Machine
-from workflows_mcp.plan.model import Bundle
-from workflows_mcp.steps.registry import StepRegistry
+from workflows_mcp.machine import Event, Machine
+from workflows_mcp.plan import Bundle
+from workflows_mcp.steps import StepRegistry
 
 logger = logging.getLogger(__name__)
 

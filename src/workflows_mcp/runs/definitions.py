@@ -6,13 +6,12 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from workflows_mcp.answers.previews import Cut, cut, shortened, within
-from workflows_mcp.dialects.yaml.source import read_document
+from workflows_mcp.answers import Cut, cut, shortened, within
+from workflows_mcp.dialects import read_document
 from workflows_mcp.errors import DefinitionError
-from workflows_mcp.library.catalog import BUILT_IN, Catalog, Entry
+from workflows_mcp.library import BUILT_IN, Catalog, Entry
 from workflows_mcp.limits import Limits
-from workflows_mcp.plan.inputs import schema_of
-from workflows_mcp.plan.model import Bundle, InputSpec, Plan
+from workflows_mcp.plan import Bundle, InputSpec, Plan, schema_of
 from workflows_mcp.values import Value
 
 Answer = dict[str, Any]

@@ -17,32 +17,49 @@ from typing import Any
 
 import msgspec
 
-from workflows_mcp.answers.actions import Redact, actions_of, already_answered, check_result
-from workflows_mcp.answers.answer import Detail, FindPlace, Redo, answer_about, over_answer, shortened_action
-from workflows_mcp.answers.previews import Cut, reader
-from workflows_mcp.answers.results import is_harmless
-from workflows_mcp.answers.run_view import RunView, parts_of_state, run_view_of
-from workflows_mcp.answers.state import state_of, value_of
-from workflows_mcp.answers.stateful import in_stateful_words, step_answer
-from workflows_mcp.answers.targets import Target, all_tasks, block_at, run_of, target_of, task_of, whole_run
-from workflows_mcp.answers.tasks import (
+from workflows_mcp.answers import (
+    Cut,
+    Detail,
+    FindPlace,
     LastSeen,
+    Redact,
+    Redo,
+    RunView,
+    Target,
+    actions_of,
+    all_tasks,
+    already_answered,
+    answer_about,
+    block_at,
+    check_result,
     given_up_at,
     has_ended,
+    in_stateful_words,
+    is_harmless,
     last_contact,
+    over_answer,
+    parts_of_state,
     pending_for,
+    reader,
     retry_note,
+    run_of,
+    run_view_of,
+    shortened_action,
     started_note,
     starter_of,
+    state_of,
+    step_answer,
+    target_of,
+    task_of,
+    value_of,
+    whole_run,
 )
-from workflows_mcp.engines.base import Engine
+from workflows_mcp.engines import Engine
 from workflows_mcp.errors import NotExpected, Place, RequestError
 from workflows_mcp.limits import Limits
-from workflows_mcp.machine.events import Answered, Event
-from workflows_mcp.machine.machine import Machine
-from workflows_mcp.machine.state import Fault, RunState
+from workflows_mcp.machine import Answered, Event, Fault, Machine, RunState
 from workflows_mcp.runs.progress import wait_telling
-from workflows_mcp.steps.registry import StepRegistry
+from workflows_mcp.steps import StepRegistry
 from workflows_mcp.values import Value, to_json
 
 Answer = dict[str, Any]

@@ -8,29 +8,36 @@ import time
 from collections.abc import AsyncIterator, Callable
 from typing import Any
 
-from workflows_mcp.answers.actions import actions_of
-from workflows_mcp.answers.answer import next_call
-from workflows_mcp.answers.diagram import drawn_plan, drawn_run
-from workflows_mcp.answers.explain import explained
-from workflows_mcp.answers.journal import journal_view
-from workflows_mcp.answers.previews import Cut, cut, shortened, within
-from workflows_mcp.answers.targets import all_tasks, run_of, target_of
-from workflows_mcp.answers.trace import check_field, debug_answer, look_at, replayed, traces_answer
-from workflows_mcp.answers.why import why
-from workflows_mcp.engines.base import Engine, RunSummary
+from workflows_mcp.answers import (
+    Cut,
+    actions_of,
+    all_tasks,
+    check_field,
+    cut,
+    debug_answer,
+    drawn_plan,
+    drawn_run,
+    explained,
+    journal_view,
+    look_at,
+    next_call,
+    replayed,
+    run_of,
+    shortened,
+    target_of,
+    traces_answer,
+    why,
+    within,
+)
+from workflows_mcp.engines import Engine, RunSummary
 from workflows_mcp.errors import ExpressionError, InvalidInputs, RequestError, WorkflowsError
-from workflows_mcp.library.catalog import Catalog, Entry
+from workflows_mcp.library import Catalog, Entry
 from workflows_mcp.limits import Limits
-from workflows_mcp.machine.events import Event
-from workflows_mcp.machine.names import iso
-from workflows_mcp.machine.reactive_state import transform_of
-from workflows_mcp.machine.state import RunState
-from workflows_mcp.plan.inputs import check_inputs
-from workflows_mcp.plan.model import Bundle, Computed
-from workflows_mcp.plan.references import LANGUAGES
+from workflows_mcp.machine import Event, RunState, iso, transform_of
+from workflows_mcp.plan import LANGUAGES, Bundle, Computed, check_inputs
 from workflows_mcp.runs.driving import Driving
 from workflows_mcp.runs.progress import Progress, Watch
-from workflows_mcp.steps.registry import StepRegistry
+from workflows_mcp.steps import StepRegistry
 from workflows_mcp.values import Value
 
 __all__ = ["Observing", "Progress", "Watch", "asks", "needs_attention"]

@@ -19,16 +19,21 @@ from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass
 
-from workflows_mcp.answers.answer import progress_of
-from workflows_mcp.answers.run_view import run_view_of
-from workflows_mcp.answers.targets import Target, blocks_in
-from workflows_mcp.answers.why import why
-from workflows_mcp.engines.base import Engine
-from workflows_mcp.machine.commands import address_of
-from workflows_mcp.machine.events import Answered, Event, StepDone, StepFailed
-from workflows_mcp.machine.machine import Machine
-from workflows_mcp.machine.state import TERMINAL, Record, RunState, Scope
-from workflows_mcp.plan.model import Node
+from workflows_mcp.answers import Target, blocks_in, progress_of, run_view_of, why
+from workflows_mcp.engines import Engine
+from workflows_mcp.machine import (
+    TERMINAL,
+    Answered,
+    Event,
+    Machine,
+    Record,
+    RunState,
+    Scope,
+    StepDone,
+    StepFailed,
+    address_of,
+)
+from workflows_mcp.plan import Node
 
 ENDED = "ended"
 

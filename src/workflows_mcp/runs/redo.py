@@ -19,21 +19,31 @@ from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
 from typing import Any
 
-from workflows_mcp.answers.actions import Redact, check_result
-from workflows_mcp.answers.answer import Redo
-from workflows_mcp.answers.history import Checkpoint, CheckpointId, History
-from workflows_mcp.answers.rerun import Changes, Journal, carried_out, failed_steps, replayed_events
-from workflows_mcp.answers.targets import blocks_of, question_id, run_of, target_of, whole_run
-from workflows_mcp.answers.tasks import record_at
-from workflows_mcp.engines.base import Engine
-from workflows_mcp.engines.forks import replayed
+from workflows_mcp.answers import (
+    Changes,
+    Checkpoint,
+    CheckpointId,
+    History,
+    Journal,
+    Redact,
+    Redo,
+    blocks_of,
+    carried_out,
+    check_result,
+    failed_steps,
+    question_id,
+    record_at,
+    replayed_events,
+    run_of,
+    target_of,
+    whole_run,
+)
+from workflows_mcp.engines import Engine, replayed
 from workflows_mcp.errors import NotExpected, RequestError, UnknownRun
-from workflows_mcp.machine.changes import Path, value_at
-from workflows_mcp.machine.events import CancelRequested, Event, Resumed, StateUpdated
-from workflows_mcp.machine.machine import Machine
-from workflows_mcp.plan.model import Bundle, Plan
+from workflows_mcp.machine import CancelRequested, Event, Machine, Path, Resumed, StateUpdated, value_at
+from workflows_mcp.plan import Bundle, Plan
 from workflows_mcp.runs.checkpoints import Histories
-from workflows_mcp.steps.registry import StepRegistry
+from workflows_mcp.steps import StepRegistry
 from workflows_mcp.values import LEFT_OUT, did_you_mean, to_json
 
 # ----------------------------------------------------------------------------------------------------

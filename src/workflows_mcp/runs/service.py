@@ -22,39 +22,39 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
-from workflows_mcp.answers.actions import Redact
-from workflows_mcp.answers.answer import Detail
-from workflows_mcp.answers.graph import (
+from workflows_mcp.answers import (
+    NEVER_SEEN,
     NOTHING_ASKED,
+    CheckpointId,
+    Detail,
+    Redact,
     ResponseFormat,
     checkpoint_details,
     deleted_checkpoint,
     graph_answer,
+    joined,
     listed_checkpoint,
+    note,
+    run_of,
+    workflow_info,
 )
-from workflows_mcp.answers.history import CheckpointId
-from workflows_mcp.answers.info import workflow_info
-from workflows_mcp.answers.previews import note
-from workflows_mcp.answers.targets import joined, run_of
-from workflows_mcp.answers.tasks import NEVER_SEEN
-from workflows_mcp.dialects.yaml.source import locate, read_document
-from workflows_mcp.engines.base import Engine
-from workflows_mcp.engines.live_output import Line, LiveOutput
-from workflows_mcp.engines.permissions import PermittedSteps, check_bundle, forbidden_blocks
+from workflows_mcp.dialects import locate, read_document
+from workflows_mcp.engines import Engine, Line, LiveOutput, PermittedSteps, check_bundle, forbidden_blocks
 from workflows_mcp.errors import DefinitionError, InvalidInputs, NotExpected, Place, Problem, RequestError
-from workflows_mcp.library.catalog import Catalog, WorkflowSummary
+from workflows_mcp.library import Catalog, WorkflowSummary
 from workflows_mcp.limits import DEFAULT_WAIT, Limits
-from workflows_mcp.machine.events import CancelRequested, Parked
-from workflows_mcp.machine.machine import Machine
-from workflows_mcp.machine.names import iso
-from workflows_mcp.machine.state import Fault
-from workflows_mcp.plan.inputs import check_inputs
-from workflows_mcp.plan.model import Bundle
-from workflows_mcp.policy.mcp_client import ToolServers
-from workflows_mcp.policy.mcp_servers import servers_of
-from workflows_mcp.policy.processes import Killed, run_process
-from workflows_mcp.policy.rules import policy_of
-from workflows_mcp.policy.secrets import Secrets, hidden_in_logs, secrets_of
+from workflows_mcp.machine import CancelRequested, Fault, Machine, Parked, iso
+from workflows_mcp.plan import Bundle, check_inputs
+from workflows_mcp.policy import (
+    Killed,
+    Secrets,
+    ToolServers,
+    hidden_in_logs,
+    policy_of,
+    run_process,
+    secrets_of,
+    servers_of,
+)
 from workflows_mcp.runs.checkpoints import Histories
 from workflows_mcp.runs.definitions import Describing
 from workflows_mcp.runs.driving import Driving
@@ -71,8 +71,8 @@ from workflows_mcp.runs.progress import HowFar, told, wait_telling
 from workflows_mcp.runs.redo import Redoing, Resuming, unpark
 from workflows_mcp.runs.step_protocol import Stepping
 from workflows_mcp.runs.user_questions import Asking, UserQuestion, UserQuestions
-from workflows_mcp.settings.model import Settings
-from workflows_mcp.steps.registry import StepRegistry, default_registry
+from workflows_mcp.settings import Settings
+from workflows_mcp.steps import StepRegistry, default_registry
 from workflows_mcp.values import LEFT_OUT, Value, beginning, to_json, unfit
 
 # ----------------------------------------------------------------------------------------------------
@@ -209,9 +209,7 @@ class Service:
         now: Callable[[], float] = time.time,
     ) -> Service:
         """Over the engine of the settings. One that adopts goes on with what dead processes left."""
-        from workflows_mcp.engines.choosing import engine_of
-        from workflows_mcp.engines.clock import SystemClock
-        from workflows_mcp.engines.executor import Executor
+        from workflows_mcp.engines import Executor, SystemClock, engine_of
 
         registry = registry or default_registry()
         catalog = Catalog.of(settings, registry)
@@ -284,13 +282,13 @@ class Service:
 
     def workflow_schema(self) -> dict[str, Any]:
         """The JSON Schema that definitions fit."""
-        from workflows_mcp.dialects.schema import workflow_schema
+        from workflows_mcp.dialects import workflow_schema
 
         return workflow_schema(self._registry)
 
     def schema_part(self, dialect: str | None = None, step_type: str | None = None) -> dict[str, Any]:
         """The part of it for a dialect, or for a step type; without either, what parts there are."""
-        from workflows_mcp.dialects.schema import schema_overview, schema_part
+        from workflows_mcp.dialects import schema_overview, schema_part
 
         if dialect is None and step_type is None:
             return schema_overview(self._registry)

@@ -12,9 +12,8 @@ import resource
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 
-from workflows_mcp.policy.mcp_servers import servers_of
-from workflows_mcp.policy.secrets import hidden_in_logs, secrets_of
-from workflows_mcp.settings.model import Settings
+from workflows_mcp.policy import hidden_in_logs, secrets_of, servers_of
+from workflows_mcp.settings import Settings
 
 
 @contextmanager
@@ -23,7 +22,7 @@ def started(settings: Settings) -> Iterator[None]:
     with hidden_in_logs(secrets_of(settings)):
         servers_of(settings.mcp_servers)
         if settings.engine == "embedded":
-            from workflows_mcp.engines.sqlite.store import check_store
+            from workflows_mcp.engines import check_store
 
             check_store(settings.store)
         yield

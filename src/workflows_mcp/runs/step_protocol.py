@@ -15,46 +15,60 @@ from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import replace
 from typing import Any, Literal
 
-from workflows_mcp.answers.actions import Redact, check_result, question_meant
-from workflows_mcp.answers.explain import Dependencies
-from workflows_mcp.answers.history import CheckpointId, parse_checkpoint_id
-from workflows_mcp.answers.reactive import (
+from workflows_mcp.answers import (
     DELEGATED,
+    REACTIVE,
+    CheckpointId,
+    Dependencies,
+    FlatState,
+    Redact,
+    RunView,
     StepView,
-    failed_outputs,
-    over,
-    prompt_for_task,
-    rendered,
-    state_alone,
-    step_view_of,
-    values_at,
-)
-from workflows_mcp.answers.results import is_harmless
-from workflows_mcp.answers.run_view import RunView, run_view_of
-from workflows_mcp.answers.state import FlatState, WrittenState, gather, read_updates, state_meant, trial_of
-from workflows_mcp.answers.targets import (
     Target,
     Visited,
+    WrittenState,
     block_at,
     blocks_of,
+    check_result,
+    failed_outputs,
+    gather,
+    is_harmless,
     joined,
+    over,
+    parse_checkpoint_id,
+    prompt_for_task,
     question_id,
+    question_meant,
+    read_updates,
+    rendered,
     run_of,
+    run_view_of,
+    state_alone,
+    state_meant,
+    step_view_of,
     target_of,
+    trial_of,
+    values_at,
 )
-from workflows_mcp.answers.vocabulary import REACTIVE
-from workflows_mcp.engines.base import Engine
+from workflows_mcp.engines import Engine
 from workflows_mcp.errors import InvalidResult, NotExpected, RequestError, UnknownRun
 from workflows_mcp.limits import Limits
-from workflows_mcp.machine.events import Answered, ContextFull, Event, Marked, StateUpdated
-from workflows_mcp.machine.machine import Machine
-from workflows_mcp.machine.names import iso
-from workflows_mcp.machine.state import TERMINAL, Mark
-from workflows_mcp.plan.model import CONTEXT_FULL, Plan
+from workflows_mcp.machine import (
+    TERMINAL,
+    Answered,
+    ContextFull,
+    Event,
+    Machine,
+    Mark,
+    Marked,
+    StateUpdated,
+    iso,
+)
+from workflows_mcp.plan import CONTEXT_FULL, Plan
 from workflows_mcp.runs.checkpoints import Histories
 from workflows_mcp.runs.driving import Driving
 from workflows_mcp.runs.redo import Continuing, Resuming
-from workflows_mcp.steps.registry import StepRegistry
+from workflows_mcp.steps import StepRegistry
 from workflows_mcp.values import LEFT_OUT, Value, to_json
 
 Answer = dict[str, Any]

@@ -9,16 +9,21 @@ from collections.abc import Callable, Coroutine
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
-from workflows_mcp.answers.actions import question_at
-from workflows_mcp.answers.elicitation_log import FormOutcome, Outcome, form_outcome
-from workflows_mcp.answers.run_view import RunView
-from workflows_mcp.answers.targets import question_id, run_of, whole_run
-from workflows_mcp.engines.base import Engine
-from workflows_mcp.machine.machine import Machine
-from workflows_mcp.machine.state import RunState
+from workflows_mcp.answers import (
+    FormOutcome,
+    Outcome,
+    RunView,
+    form_outcome,
+    question_at,
+    question_id,
+    run_of,
+    whole_run,
+)
+from workflows_mcp.engines import Engine
+from workflows_mcp.machine import Machine, RunState
 from workflows_mcp.runs.driving import Driving
 from workflows_mcp.runs.progress import wait_telling
-from workflows_mcp.steps.registry import StepRegistry
+from workflows_mcp.steps import StepRegistry
 
 # ----------------------------------------------------------------------------------------------------
 # What a run asks that can be put to the user without the agent: the words, and a form for the answer.

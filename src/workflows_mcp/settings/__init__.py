@@ -1,1 +1,34 @@
-""" """
+"""Settings from the environment and `workflows.toml`, and which project files the user trusts."""
+
+from __future__ import annotations
+
+from workflows_mcp.settings.http import Address, HttpSettings, in_url, is_loopback, read_address
+from workflows_mcp.settings.model import (
+    LEVELS,
+    STATE_ACCESS,
+    Settings,
+    load_settings,
+    read_names,
+    read_toolsets,
+    settings_needing_trust,
+)
+from workflows_mcp.settings.trust import TRUSTED, VARIABLE, Trust, trust_of
+
+__all__ = [
+    "LEVELS",
+    "STATE_ACCESS",
+    "TRUSTED",
+    "VARIABLE",
+    "Address",
+    "HttpSettings",
+    "Settings",
+    "Trust",
+    "in_url",
+    "is_loopback",
+    "load_settings",
+    "read_address",
+    "read_names",
+    "read_toolsets",
+    "settings_needing_trust",
+    "trust_of",
+]

@@ -1,2 +1,39 @@
-"""What a step does: one class in one file for each type, found through the entry point group
-`workflows_mcp.steps`. Steps reach the world only through the handles that policy gives them."""
+"""Step types. Each is one class in one file, registered as an entry point."""
+
+from __future__ import annotations
+
+from workflows_mcp.steps.base import (
+    Performer,
+    Question,
+    Step,
+    StepContext,
+    StepInputs,
+    StepOutputs,
+    StepResult,
+    StepStopped,
+)
+from workflows_mcp.steps.output_formats import FORMATS
+from workflows_mcp.steps.registry import GRAPH, StepRegistry, default_registry
+from workflows_mcp.steps.secret_values import Given, with_secrets
+from workflows_mcp.steps.shell import ANY_EXIT, KEYS, TYPES, Shell
+
+__all__ = [
+    "ANY_EXIT",
+    "FORMATS",
+    "GRAPH",
+    "KEYS",
+    "TYPES",
+    "Given",
+    "Performer",
+    "Question",
+    "Shell",
+    "Step",
+    "StepContext",
+    "StepInputs",
+    "StepOutputs",
+    "StepRegistry",
+    "StepResult",
+    "StepStopped",
+    "default_registry",
+    "with_secrets",
+]

@@ -13,8 +13,8 @@ from typing import Any, ClassVar, Literal, NamedTuple
 from pydantic import Field, field_validator
 
 from workflows_mcp.errors import StepError
-from workflows_mcp.expressions.language import Refusal
-from workflows_mcp.policy.mcp_client import unpacked
+from workflows_mcp.expressions import Refusal
+from workflows_mcp.policy import unpacked
 from workflows_mcp.steps.base import Performer, Question, Step, StepInputs, StepOutputs, StepResult
 from workflows_mcp.steps.output_formats import OutputFormat, formatted, formatted_or_nothing
 from workflows_mcp.steps.shell import command_refusals, exit_message, variables_as_text

@@ -10,7 +10,7 @@ from typing import Any, ClassVar
 
 from pydantic import Field, field_validator
 
-from workflows_mcp.policy.mcp_client import unpacked
+from workflows_mcp.policy import unpacked
 from workflows_mcp.steps.base import Performer, Question, Step, StepInputs, StepOutputs, StepResult
 from workflows_mcp.values import Value, from_json_in_run
 

@@ -30,11 +30,11 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal
 from pydantic import BaseModel, ConfigDict, model_validator
 
 from workflows_mcp.errors import WorkflowsError
-from workflows_mcp.expressions.language import Code, Refusal
+from workflows_mcp.expressions import Code, Refusal
 from workflows_mcp.values import Value
 
 if TYPE_CHECKING:
-    from workflows_mcp.policy.handles import World
+    from workflows_mcp.policy import World
 
 Performer = Literal["server", "agent"]
 SecurityLevel = Literal["safe", "trusted", "privileged"]
@@ -172,7 +172,7 @@ class Step:
         return ()
 
     def result_output_in(self, dialect: str) -> str:
-        """The output that is the result as a whole where the dialect has it otherwise than `result_output` says."""
+        """The output that is the whole result, where the dialect overrides `result_output`."""
         return self.result_output
 
     def changes_world(self, inputs: dict[str, Value]) -> bool:

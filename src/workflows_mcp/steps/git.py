@@ -22,8 +22,7 @@ from urllib.parse import quote, unquote
 from pydantic import Field
 
 from workflows_mcp.errors import StepError
-from workflows_mcp.policy.handles import World
-from workflows_mcp.policy.processes import Finished
+from workflows_mcp.policy import Finished, World
 from workflows_mcp.steps.base import Step, StepContext, StepInputs, StepOutputs, StepResult
 from workflows_mcp.values import Value, did_you_mean
 

@@ -13,7 +13,7 @@ from typing import Any
 from pydantic import Field
 
 from workflows_mcp.errors import StepError
-from workflows_mcp.policy.handles import World
+from workflows_mcp.policy import World
 from workflows_mcp.steps.base import Step, StepContext, StepInputs, StepOutputs, StepResult
 from workflows_mcp.values import Value, from_json, kind_of, to_json
 

@@ -13,8 +13,7 @@ from typing import Any, ClassVar
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
 
 from workflows_mcp.errors import StepError
-from workflows_mcp.policy.handles import World
-from workflows_mcp.policy.mcp_client import ToolResult, unpacked
+from workflows_mcp.policy import ToolResult, World, unpacked
 from workflows_mcp.steps.base import (
     Performer,
     Question,

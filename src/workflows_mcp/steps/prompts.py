@@ -12,7 +12,7 @@ from typing import Any, ClassVar, Literal, Self
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
 
 from workflows_mcp.errors import ExpressionError, StepError, WorkflowsError
-from workflows_mcp.expressions.patterns import compiled, search
+from workflows_mcp.expressions import compiled, search
 from workflows_mcp.steps.base import (
     Performer,
     Question,
@@ -402,7 +402,8 @@ class Prompt(Step):
         elif inputs.choices:
             schema = {"type": "string", "enum": list(inputs.choices), "description": "What the user chose"}
             parameters["choices"] = list(inputs.choices)
-            instructions = f'{_ASK_PROMPT} Offer parameters.choices. Submit {{"response": "<the choice, as it is spelt>"}}.'
+            how = 'Submit {"response": "<the choice, as it is spelt>"}.'
+            instructions = f"{_ASK_PROMPT} Offer parameters.choices. {how}"
         return Question(
             type="prompt",
             instructions=instructions,

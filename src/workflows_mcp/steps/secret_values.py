@@ -9,8 +9,8 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from workflows_mcp.expressions.language import Code
-from workflows_mcp.policy.secrets import Secrets
+from workflows_mcp.expressions import Code
+from workflows_mcp.policy import Secrets
 from workflows_mcp.values import Value, may_hold_mark
 
 

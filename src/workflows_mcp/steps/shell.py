@@ -21,10 +21,8 @@ from typing import Any, ClassVar, Literal
 from pydantic import Field, field_validator
 
 from workflows_mcp.errors import Forbidden, StepError
-from workflows_mcp.expressions.language import Code, Refusal
-from workflows_mcp.expressions.shell.quoting import problems, quoted_script, quoted_words, spliced
-from workflows_mcp.policy.handles import World
-from workflows_mcp.policy.processes import Finished, Killed
+from workflows_mcp.expressions import Code, Refusal, problems, quoted_script, quoted_words, spliced
+from workflows_mcp.policy import Finished, Killed, World
 from workflows_mcp.steps.base import (
     Performer,
     Question,

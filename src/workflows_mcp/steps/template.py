@@ -7,7 +7,7 @@ from typing import Any
 from pydantic import Field
 
 from workflows_mcp.errors import ExpressionError, StepError, WorkflowsError
-from workflows_mcp.expressions.jinja.templates import render, syntax_error
+from workflows_mcp.expressions import render, syntax_error
 from workflows_mcp.steps.base import Step, StepContext, StepInputs, StepOutputs, StepResult
 from workflows_mcp.steps.files import encoded
 from workflows_mcp.values import Value

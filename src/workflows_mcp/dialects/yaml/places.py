@@ -13,8 +13,9 @@ import re
 from bisect import bisect_right
 from collections.abc import Iterator, Sequence
 
-from workflows_mcp.errors import Place
 from yaml.nodes import MappingNode, Node, ScalarNode, SequenceNode
+
+from workflows_mcp.errors import Place
 
 Path = Sequence[str | int]
 

@@ -21,15 +21,16 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 
-from workflows_mcp.dialects.yaml.places import Path, Source, index_of, is_merge, node_at
-from workflows_mcp.errors import DefinitionError, Place, Problem
-from workflows_mcp.limits import DEFAULT_LIMITS, Limits
-from workflows_mcp.plan.checks import MOST_PROBLEMS
-from workflows_mcp.values import Value
 from yaml import MarkedYAMLError, YAMLError
 from yaml.cyaml import CParser  # type: ignore[attr-defined]
 from yaml.nodes import MappingNode, Node, ScalarNode, SequenceNode
 from yaml.reader import ReaderError
+
+from workflows_mcp.dialects.yaml.places import Path, Source, index_of, is_merge, node_at
+from workflows_mcp.errors import DefinitionError, Place, Problem
+from workflows_mcp.limits import DEFAULT_LIMITS, Limits
+from workflows_mcp.plan import MOST_PROBLEMS
+from workflows_mcp.values import Value
 
 # ----------------------------------------------------------------------------------------------------
 # Text that is not YAML: what the parser says of it, where, and what probably was meant.

@@ -45,10 +45,8 @@ from workflows_mcp.engines.sqlite.store import Store
 from workflows_mcp.engines.values import LargeValues, encode
 from workflows_mcp.errors import Damaged, LeaseLost, StoreError, WorkflowsError
 from workflows_mcp.limits import Limits
-from workflows_mcp.machine.events import Event, Started
-from workflows_mcp.machine.machine import Machine
-from workflows_mcp.machine.state import RunState
-from workflows_mcp.plan.model import Bundle
+from workflows_mcp.machine import Event, Machine, RunState, Started
+from workflows_mcp.plan import Bundle
 from workflows_mcp.values import Value
 
 # ----------------------------------------------------------------------------------------------------

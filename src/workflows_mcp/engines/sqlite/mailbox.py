@@ -15,7 +15,7 @@ from workflows_mcp.engines.driver import Driver, send_to
 from workflows_mcp.engines.sqlite.store import Store
 from workflows_mcp.engines.values import decode_event, encode
 from workflows_mcp.errors import NotExpected, RequestError, StoreError
-from workflows_mcp.machine.events import Event
+from workflows_mcp.machine import Event
 
 logger = logging.getLogger(__name__)
 

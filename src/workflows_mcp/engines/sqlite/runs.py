@@ -20,10 +20,8 @@ from workflows_mcp.engines.sqlite.store import Store
 from workflows_mcp.engines.values import LargeValues
 from workflows_mcp.errors import Damaged, LeaseLost, RequestError, UnknownRun
 from workflows_mcp.limits import Limits
-from workflows_mcp.machine.events import Event
-from workflows_mcp.machine.machine import Machine
-from workflows_mcp.plan.codec import bundle_key, decode_bundle, encode_bundle
-from workflows_mcp.plan.model import Bundle
+from workflows_mcp.machine import Event, Machine
+from workflows_mcp.plan import Bundle, bundle_key, decode_bundle, encode_bundle
 from workflows_mcp.values import Value, to_json
 
 _SUMMARY = (

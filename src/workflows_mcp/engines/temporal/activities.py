@@ -29,8 +29,7 @@ from workflows_mcp.engines.temporal.wire import (
 )
 from workflows_mcp.engines.values import LargeValues, encode
 from workflows_mcp.errors import LeaseLost, WorkflowsError
-from workflows_mcp.machine.commands import RunStep
-from workflows_mcp.machine.events import StepDone, StepFailed
+from workflows_mcp.machine import RunStep, StepDone, StepFailed
 
 _SIGN_OF_LIFE_SECONDS = 0.8
 _STALLED_SECONDS = 5.0

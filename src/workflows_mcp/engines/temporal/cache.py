@@ -33,11 +33,8 @@ from workflows_mcp.engines.temporal.blobs import BlobStore
 from workflows_mcp.engines.temporal.wire import RUN, look, run_start
 from workflows_mcp.engines.values import LargeValues
 from workflows_mcp.errors import Damaged, RequestError, UnknownRun, WorkflowsError
-from workflows_mcp.machine.events import CancelRequested, Event
-from workflows_mcp.machine.machine import Machine
-from workflows_mcp.machine.state import RunState
-from workflows_mcp.plan.codec import decode_bundle
-from workflows_mcp.plan.model import Bundle
+from workflows_mcp.machine import CancelRequested, Event, Machine, RunState
+from workflows_mcp.plan import Bundle, decode_bundle
 
 # ----------------------------------------------------------------------------------------------------
 # One question at a time: whoever asks what is being asked already shares the answer to the next question.

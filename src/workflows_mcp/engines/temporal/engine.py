@@ -40,13 +40,10 @@ from workflows_mcp.engines.temporal.wire import NOT_EXPECTED, RULES, RUN, UPDATE
 from workflows_mcp.engines.values import LargeValues, encode, join_events
 from workflows_mcp.errors import NotExpected, RequestError
 from workflows_mcp.limits import Limits
-from workflows_mcp.machine.events import Answered, Event, Started
-from workflows_mcp.machine.machine import Machine
-from workflows_mcp.machine.state import RunState
-from workflows_mcp.plan.codec import encode_bundle
-from workflows_mcp.plan.model import Bundle
-from workflows_mcp.settings.model import Settings
-from workflows_mcp.temporal_dev.server import SharedServer
+from workflows_mcp.machine import Answered, Event, Machine, RunState, Started
+from workflows_mcp.plan import Bundle, encode_bundle
+from workflows_mcp.settings import Settings
+from workflows_mcp.temporal_dev import SharedServer
 from workflows_mcp.values import Value, to_json
 
 # ----------------------------------------------------------------------------------------------------

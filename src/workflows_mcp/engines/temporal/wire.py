@@ -5,8 +5,8 @@ from __future__ import annotations
 import msgspec
 
 from workflows_mcp.engines.values import LargeValues, encode
-from workflows_mcp.expressions.language import Code
-from workflows_mcp.machine.commands import LoadPlan, RunStep
+from workflows_mcp.expressions import Code
+from workflows_mcp.machine import LoadPlan, RunStep
 
 RUN = "workflows_mcp_run"
 NOTES = "workflows_mcp_notes"

@@ -45,20 +45,26 @@ from workflows_mcp.engines.temporal.wire import (
 from workflows_mcp.engines.values import LargeValues, decode_event, encode, join_events
 from workflows_mcp.errors import NotExpected
 from workflows_mcp.limits import DEFAULT_LIMITS
-from workflows_mcp.machine.commands import (
+from workflows_mcp.machine import (
+    Answered,
+    CancelRequested,
     ClearTimer,
     Command,
+    Event,
     Finish,
+    Interrupted,
     LoadPlan,
+    Machine,
+    RunState,
     RunStep,
     SetTimer,
+    StepFailed,
     StopStep,
     TellInterrupted,
+    TimerFired,
+    is_under_way,
 )
-from workflows_mcp.machine.events import Answered, CancelRequested, Event, Interrupted, StepFailed, TimerFired
-from workflows_mcp.machine.machine import Machine, is_under_way
-from workflows_mcp.machine.state import RunState
-from workflows_mcp.plan.codec import decode_bundle
+from workflows_mcp.plan import decode_bundle
 from workflows_mcp.values import Value
 
 # ----------------------------------------------------------------------------------------------------

@@ -271,7 +271,7 @@ PATTERN_WORDS = frozenset({"regex_findall", "regex_replace", "regex_search"})
 # Calls of filters, tests and functions that can never work, found by their signatures.
 #
 #     wrong_call(environment.filters["round"], [Const("two")], [], filters=True)
-#                                         # ("its argument 'precision' must be …", "it takes (precision=0, …)")
+#                                       # ("its argument 'precision' must be …", "it takes (precision=0, …)")
 #
 # How many arguments there are, what they are called, and what type a constant one may have: all of it
 # follows from the signature of the function. What is not written in it is found when the expression is

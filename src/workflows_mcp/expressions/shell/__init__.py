@@ -1,1 +1,1 @@
-""" """
+"""Puts values into shell commands as words, never as syntax."""

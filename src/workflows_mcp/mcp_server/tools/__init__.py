@@ -1,1 +1,1 @@
-"""Toolsets: each module has a table of tools, each tool a few lines over the service."""
+"""The toolsets of this server: `core`, `memory`, `debug`. Each tool is a few lines over the service."""
