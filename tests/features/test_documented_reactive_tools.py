@@ -12,6 +12,7 @@ from support.reactive_check import CHECK, FILES, Serve, complete, serving_check,
 from workflows_mcp.errors import InvalidResult, NotExpected, RequestError, WorkflowsError
 from workflows_mcp.runs.service import Service
 from workflows_mcp.settings.model import Settings
+from workflows_mcp.values import LEFT_OUT
 
 
 @pytest.fixture
@@ -233,9 +234,9 @@ def test_an_agent_may_write_the_result_itself_and_then_complete_the_step(serve: 
     async def work(service: Service) -> None:
         run_id = (await started(service))["workflow_id"]
         with pytest.raises(InvalidResult, match=r"raw\.git_files"):
-            await complete(service, run_id, "detect_files", None)
+            await complete(service, run_id, "detect_files", LEFT_OUT)
         await service.stepping.update(run_id, [{"path": "raw.git_files", "value": FILES}], None)
-        answer = await complete(service, run_id, "detect_files", None)
+        answer = await complete(service, run_id, "detect_files", LEFT_OUT)
         assert answer["step"]["definition"]["params"] == {"files": ["src/a.ts", "src/b.ts"]}
 
     serve(work)
