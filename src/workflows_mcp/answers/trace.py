@@ -132,7 +132,7 @@ class _Watched(Machine):
         self._traced = traced
         self._only = only
         self._outermost: ReactiveState | None = None
-        self._scopes.on_home = self._watch
+        self.on_state_opened = self._watch
 
     def _watch(self, home: ReactiveState) -> None:
         self._outermost = self._outermost or home
@@ -180,7 +180,7 @@ class _Watched(Machine):
 
     def compute(self, only: str | None) -> None:
         """The fields of every state that is open, and of that of the run, also when it has ended."""
-        homes = self._scopes.homes()
+        homes = self.reactive_states()
         if self._outermost is not None and self._outermost not in homes:
             homes.append(self._outermost)
         for home in homes:

@@ -1,23 +1,50 @@
-"""A workflow that is under way: its scope, and what is counted while blocks of it are still to be done."""
+"""The core of a machine: the state, the scopes that are open, the frames, and what operations do to them.
+
+`Core` has all that entering and ending blocks needs of the machine. The modules that enter operations know
+`Core` only, and so do the scopes; `machine.py` adds what needs them: `apply`, `end` and opening scopes.
+
+An `OpenScope` is a workflow under way, or the items of a block: its state, and what is counted until all of
+its blocks have ended.
+"""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from abc import ABC, abstractmethod
+from collections import deque
+from typing import Any
 
-from workflows_mcp.machine.commands import ClearTimer, StopStep, key_of
-from workflows_mcp.machine.program import Program
+from msgspec.structs import replace
+
+from workflows_mcp.errors import TOO_LARGE, TOO_SLOW
+from workflows_mcp.limits import Limits
+from workflows_mcp.machine.commands import ClearTimer, Command, SetTimer, StopStep, key_of
+from workflows_mcp.machine.lifecycle import FrameEvent, advance, close_frame, open_frame
+from workflows_mcp.machine.program import EvaluationError, Program
 from workflows_mcp.machine.rules import outputs_if_not_run
-from workflows_mcp.machine.state import TERMINAL, Frame, Message, Record, Scope
-from workflows_mcp.values import to_text
+from workflows_mcp.machine.state import (
+    TERMINAL,
+    EndStatus,
+    Fault,
+    Frame,
+    Outcome,
+    Record,
+    RunState,
+    Scope,
+)
+from workflows_mcp.plan import Bundle, Plan
+from workflows_mcp.values import Value
 
-if TYPE_CHECKING:
-    from workflows_mcp.machine.machine import Machine
+LEFT_OPEN = "the workflow has ended"
+"""Why something ends that was still open when its workflow ended: it is cancelled, and has not failed."""
+
+_COMPOSITE = ("call", "each")
+"""Frames with further frames inside."""
 
 
 class OpenScope:
     """A scope with blocks still to be done, and what is counted while it is open.
 
-    All of it follows from the state, so it is not written down but made again after a restart.
+    All of it follows from the state, so it is not stored but made again after a restart.
     """
 
     __slots__ = (
@@ -50,9 +77,9 @@ class OpenScope:
         self.depth = depth
         """How many calls lead here."""
         self.tries = tries
-        """Which tries of the calls around it this is, so that what belongs to an earlier one is known."""
+        """The tries of the calls around it: they tell apart what belongs to an earlier try."""
         self.reactive: Any = None
-        """Where the state is that its steps share, in a reactive workflow."""
+        """The state that its steps share, in a reactive workflow."""
         self.finished = not program.nodes
         self.time = scope.started_at
         """When the block that is entered now is entered."""
@@ -69,7 +96,7 @@ class OpenScope:
         return f"{self.tries}{record.attempts}"
 
     def tries_inside(self, name: str) -> str:
-        """What the tries of everything inside begin with: nothing while all are first ones."""
+        """The prefix of the tries of everything inside a block: empty while all are first ones."""
         attempt = self.attempt(name, self.scope.records[name])
         return f"{attempt}." if attempt != "1" else ""
 
@@ -77,8 +104,8 @@ class OpenScope:
         """The names that expressions of a block start from."""
         return self.names
 
-    def settle(self, machine: Machine, index: int) -> None:
-        """A block has ended: see to what follows from that alone, before anything else is entered."""
+    def settle(self, machine: Core, index: int) -> None:
+        """A block has ended: do what follows from that alone, before anything else is entered."""
 
     def ready(self) -> list[int]:
         """The blocks to enter when the scope is opened."""
@@ -97,126 +124,229 @@ class OpenScope:
         return ready
 
 
-# ----------------------------------------------------------------------------------------------------
-# Ending an operation from outside, with all that is under way inside of it: on a cancel or a timeout.
+class Core(ABC):
+    """What entering and ending blocks needs of the machine."""
 
+    def __init__(self, bundle: Bundle) -> None:
+        self.bundle = bundle
+        self.plans: dict[str, Plan] = bundle.every_plan
+        self.state = RunState(run_id="", workflow=bundle.main, root=Scope(bundle.main))
+        self.stopped: dict[str, Fault] = {}
+        """The expressions that the last event led to and that took too long: stored before that event."""
+        self._known_to_stop: dict[str, Fault] = {}
+        self._limits: Limits | None = None
+        self._commands: list[Command] = []
+        self._work: deque[tuple[OpenScope, int]] = deque()
+        self._open: dict[str, OpenScope] = {}
+        """The scopes that are open, by the prefix of the addresses inside. They follow from the state."""
 
-LEFT_OPEN = "the workflow has ended"
+    # What only the full machine can do
 
-"""Why something ends that was still open when its workflow ended: it is cancelled, and has not failed."""
+    @abstractmethod
+    def end(
+        self,
+        scope: OpenScope,
+        index: int,
+        at: float,
+        status: EndStatus,
+        outcome: Outcome = "n/a",
+        outputs: dict[str, Value] | None = None,
+        message: str | None = None,
+        fault: Fault | None = None,
+    ) -> None:
+        """End a block: store its result, and enter what is ready now, unless it is retried."""
 
-_COMPOSITE = ("call", "each")
+    @abstractmethod
+    def new_scope(
+        self,
+        workflow: str,
+        inputs: dict[str, Value],
+        at: float,
+        variables: dict[str, Value] | None = None,
+        prefix: str = "",
+    ) -> Scope:
+        """The scope of a workflow that begins. Raises EvaluationError if its first state cannot be made."""
 
-"""Frames with further frames inside."""
+    @abstractmethod
+    def open_scope(self, scope: Scope, around: OpenScope | None = None, name: str = "") -> None:
+        """Open a workflow: the run's own, or the one that the block `name` of the scope `around` calls."""
 
+    @abstractmethod
+    def open_items(
+        self, scope: Scope, around: OpenScope, index: int, items: Value, limit: int | None
+    ) -> None:
+        """Open the items of a block, at most `limit` of them at once."""
 
-def park(machine: Machine, at: float) -> None:
-    """Steps are stopped and timers cleared; their frames stay, so that they can be wished for again."""
-    state = machine.state
-    if state.parked is not None:
-        return
-    state.parked = at
-    for address, frame in state.frames.items():
-        key = key_of(address, frame.attempt)
-        if frame.kind == "step":
-            machine.emit(StopStep(key))
+    # The run
+
+    @property
+    def limits(self) -> Limits:
+        """The limits that the run was started with."""
+        if self._limits is None:
+            self._limits = Limits(**self.state.limits)  # type: ignore[arg-type]
+        return self._limits
+
+    @property
+    def sequences(self) -> bool:
+        """Whether a workflow of steps is part of the run: its expressions are programs, so that applying an
+        event can take as long as an expression may."""
+        return any(plan.dialect != "graph" for plan in self.plans.values())
+
+    @property
+    def questions(self) -> int:
+        """How many actions wait for agents."""
+        return sum(frame.kind == "agent" for frame in self.state.frames.values())
+
+    def plan_named(self, workflow: str) -> Plan:
+        return self.plans[workflow]
+
+    def emit(self, command: Command) -> None:
+        self._commands.append(command)
+
+    def park(self, at: float) -> None:
+        """Stop steps and clear timers; their frames stay, so that the run can be resumed."""
+        state = self.state
+        if state.parked is not None:
+            return
+        state.parked = at
+        for address, frame in state.frames.items():
+            key = key_of(address, frame.attempt)
+            if frame.kind == "step":
+                self.emit(StopStep(key))
+            if frame.deadline is not None:
+                self.emit(ClearTimer(key))
+
+    # Scopes and what is entered in them
+
+    def locate(self, address: str) -> tuple[OpenScope, int]:
+        """The block at an address: its scope, and its place in the program."""
+        cut = address.rfind("/") + 1
+        scope = self._open[address[:cut]]
+        return scope, scope.program.ids[address[cut:]]
+
+    def scope_inside(self, address: str) -> OpenScope | None:
+        """The scope that the block at an address has opened; without an address, the run's own."""
+        return self._open.get(f"{address}/" if address else "")
+
+    def close_inside(self, prefix: str) -> None:
+        """Close the scopes inside, and enter nothing more of them."""
+        for inside in [inside for inside in self._open if inside.startswith(prefix)]:
+            del self._open[inside]
+        self._work = deque(item for item in self._work if not item[0].prefix.startswith(prefix))
+
+    def enter_next(self, scope: OpenScope, following: list[int]) -> None:
+        """Enter these blocks after what is entered now."""
+        self._work.extend((scope, index) for index in following)
+
+    def forget_work(self, scope: OpenScope) -> None:
+        """Enter nothing more of a scope."""
+        self._work = deque(item for item in self._work if item[0] is not scope)
+
+    # Frames
+
+    def open_frame(self, address: str, frame: Frame, timeout: float | None, at: float) -> None:
+        """Put an operation under way, with its timer."""
+        open_frame(self.state, address, frame)
+        if timeout is not None:
+            frame.timeout, frame.deadline = timeout, at + timeout
         if frame.deadline is not None:
-            machine.emit(ClearTimer(key))
+            self._commands.append(SetTimer(key_of(address, frame.attempt), frame.deadline))
 
+    def close_frame(self, address: str, event: FrameEvent) -> None:
+        """End what is under way at an address, and its timer."""
+        frame = close_frame(self.state, address, event)
+        if frame.deadline is not None:
+            self._commands.append(ClearTimer(key_of(address, frame.attempt)))
 
-def stop(machine: Machine, address: str, frame: Frame, at: float, reason: str) -> None:
-    """End an operation and all that is under way inside of it."""
-    if frame.kind in _COMPOSITE:
-        inside = address + "/"
-        frames = machine.state.frames
-        for other, inner in [item for item in frames.items() if item[0].startswith(inside)]:
-            if inner.kind not in _COMPOSITE:
-                stop(machine, other, inner, at, reason)
-            else:
-                machine.close_frame(other, inner)
-            mark_stopped(machine, *machine.locate(other), at, reason)
-        machine.close_inside(inside)
-    machine.close_frame(address, frame)
-    if frame.kind == "step":
-        machine.emit(StopStep(key_of(address, frame.attempt)))
+    # Ending operations from outside: after a cancel, a timeout, or the failure of another one
 
+    def stop(self, address: str, frame: Frame, at: float, reason: str) -> None:
+        """End an operation and all that is under way inside of it."""
+        if frame.kind in _COMPOSITE:
+            inside = address + "/"
+            for other, inner in [it for it in self.state.frames.items() if it[0].startswith(inside)]:
+                if inner.kind not in _COMPOSITE:
+                    self.stop(other, inner, at, reason)
+                else:
+                    self.close_frame(other, "stopped")
+                self.mark_stopped(*self.locate(other), at, reason)
+            self.close_inside(inside)
+        self.close_frame(address, "stopped")
+        if frame.kind == "step":
+            self.emit(StopStep(key_of(address, frame.attempt)))
 
-def stop_the_rest(machine: Machine, scope: OpenScope, failed: str, at: float) -> None:
-    """A block has failed, and the workflow says fail_fast: end what is under way in it, and begin no more."""
-    reason = f"ended, because '{failed}' failed"
-    machine.forget_work(scope)
-    frames = machine.state.frames
-    for index, node in enumerate(scope.program.nodes):
-        address = scope.prefix + node.id
-        if address in frames:
-            stop(machine, address, frames[address], at, reason)
-        record = scope.scope.records.setdefault(node.id, Record())
-        if record.status not in TERMINAL:
-            record.status, record.message, record.completed_at = "skipped", reason, at
-            record.outputs = outputs_if_not_run(scope.program, index, machine.plans)
-    scope.unfinished, scope.finished = 0, True
+    def stop_the_rest(self, scope: OpenScope, failed: str, at: float) -> None:
+        """A block of a fail_fast workflow has failed: end what is under way in it, and begin no more."""
+        reason = f"ended, because '{failed}' failed"
+        self.forget_work(scope)
+        frames = self.state.frames
+        for index, node in enumerate(scope.program.nodes):
+            address = scope.prefix + node.id
+            if address in frames:
+                self.stop(address, frames[address], at, reason)
+            record = scope.scope.records.setdefault(node.id, Record())
+            if record.status not in TERMINAL:
+                advance(record, "skipped")
+                record.message, record.completed_at = reason, at
+                record.outputs = outputs_if_not_run(scope.program, index, self.plans)
+        scope.unfinished, scope.finished = 0, True
 
+    def mark_stopped(self, scope: OpenScope, index: int, at: float, reason: str) -> None:
+        """Store of a block that it was ended from outside; its outputs keep their shape."""
+        record = scope.scope.records[scope.program.nodes[index].id]
+        advance(record, "stopped")
+        record.message, record.completed_at = reason, at
+        record.outputs = outputs_if_not_run(scope.program, index, self.plans)
 
-def mark_stopped(machine: Machine, scope: OpenScope, index: int, at: float, reason: str) -> None:
-    """A block that was ended from outside: it keeps its shape."""
-    record = scope.scope.records[scope.program.nodes[index].id]
-    record.status, record.message, record.completed_at = "failed", reason, at
-    record.outputs = outputs_if_not_run(scope.program, index, machine.plans)
+    # Faults, and expressions that were stopped
 
+    def fail(self, scope: OpenScope, index: int, at: float, fault: Fault) -> None:
+        """End a block that could not run."""
+        self.end(scope, index, at, "failed", message=fault.message, fault=fault)
 
-# ----------------------------------------------------------------------------------------------------
-# Messages to the user. Nobody waits for one: it rides with whatever its agent is handed next.
-#
-# A message is for the user, so it goes to the agent of the run, also from a task of a sub-agent. It is told
-# once that agent has answered a question that it was handed together with, or after, the message. In runs
-# of earlier versions a message of a task went to its sub-agent, and what was left then to the agent around
-# it.
+    def fault(
+        self,
+        scope: OpenScope,
+        index: int,
+        code: str,
+        message: str,
+        hint: str = "",
+        path: tuple[str | int, ...] = (),
+        offset: int = 0,
+    ) -> Fault:
+        node = scope.program.nodes[index]
+        return Fault(
+            code, message, hint, scope.prefix + node.id, scope.scope.workflow, (*node.at, *path), offset
+        )
 
+    def fault_of(self, scope: OpenScope, index: int, error: EvaluationError) -> Fault:
+        cause = error.cause
+        fault = self.fault(scope, index, cause.code, cause.message, cause.hint, error.path, cause.offset)
+        if not error.workflow:
+            return fault
+        return replace(fault, workflow=error.workflow, path=error.path)
 
-def enter_tell(machine: Machine, scope: OpenScope, index: int, at: float) -> None:
-    text = to_text(scope.program.prepared(index).value(scope.names_for(index)))
-    state, address = machine.state, scope.prefix + scope.program.nodes[index].id
-    part = part_around(machine, address) if scope.program.plan.semantics < 3 else ""
-    state.messages.append(Message(state.events, text, address, part))
-    if len(state.messages) > machine.limits.messages:
-        del state.messages[0]
-        state.untold += 1
-    machine.end(scope, index, at, "completed", "success", {"message": text})
+    def evaluation_fault(
+        self, scope: OpenScope, index: int, error: EvaluationError, purpose: str = ""
+    ) -> Fault:
+        """The fault of an expression. If it was stopped, that is kept: a replay has the same fault."""
+        fault = self.fault_of(scope, index, error)
+        if error.cause.code in (TOO_SLOW, TOO_LARGE):
+            self.note_stop(scope, index, fault, purpose)
+        return fault
 
+    def note_stop(self, scope: OpenScope, index: int, fault: Fault, purpose: str = "") -> None:
+        """An expression had to be stopped; `purpose` is what it was for, unless for entering the block."""
+        self.stopped[self._try_of(scope, index) + purpose] = fault
 
-def part_around(machine: Machine, address: str) -> str:
-    """The innermost task around an address that is handed to an agent of its own; empty: the run."""
-    names = address.split("/")
-    for end in reversed(range(1, len(names) - 1)):
-        frame = machine.state.frames.get("/".join(names[:end]))
-        if frame is not None and frame.kind == "each" and frame.agent:
-            return "/".join(names[: end + 1])
-    return ""
+    def known_to_stop(self, scope: OpenScope, index: int, purpose: str = "") -> Fault | None:
+        """The fault of an expression that was stopped when this event was applied for the first time."""
+        return self.known_to_stop_at(self._try_of(scope, index) + purpose) if self._known_to_stop else None
 
+    def known_to_stop_at(self, key: str) -> Fault | None:
+        return self._known_to_stop.get(key)
 
-def messages_delivered(machine: Machine, address: str, frame: Frame) -> None:
-    """The question at an address was answered: its agent has seen what was told until it was asked."""
-    state = machine.state
-    if state.messages:
-        part = part_around(machine, address)
-        _told(machine, part, frame.event)
-        while part:  # whoever has started the agent of the task has seen the tasks
-            around = part.rpartition("/")[0]
-            state.frames[around].answered = True
-            part = part_around(machine, around)
-
-
-def hand_to_caller(machine: Machine, address: str, frame: Frame) -> None:
-    """The items at an address are done: what their agents have not passed on is left to the one around."""
-    if machine.state.messages:
-        part = part_around(machine, address)
-        if frame.answered:
-            _told(machine, part, frame.event)
-        for message in machine.state.messages:
-            if message.part.startswith(f"{address}/"):
-                message.part = part
-
-
-def _told(machine: Machine, part: str, event: int) -> None:
-    state = machine.state
-    state.messages = [it for it in state.messages if it.part != part or it.event > event]
+    def _try_of(self, scope: OpenScope, index: int) -> str:
+        name = scope.program.nodes[index].id
+        record = scope.scope.records.get(name) or Record()
+        return key_of(scope.prefix + name, scope.attempt(name, record))

@@ -1,171 +1,268 @@
 """Events: the facts that a run is made of. Each carries the time at which it became known.
 
-An event is written down before anybody is told of it; the same events in the same order give the same
-state, on any engine, at any time.
+An event is stored before anything else learns of it. The same events in the same order give the same state,
+on any engine, at any time.
+
+An event class also states what the event means for readers of a journal, so that they need no list of types:
+which step it is about (`address`, `of_step`), whether it ends that step (`ends_step`), and so on.
 """
 
 from __future__ import annotations
 
-from typing import TypeAlias
+from collections.abc import Callable
+from typing import ClassVar, Self, TypeAlias, TypeVar
 
 import msgspec
 
-from workflows_mcp.machine.state import Fault
+from workflows_mcp.machine.state import EndStatus, Fault, Outcome, address_of
 from workflows_mcp.plan import ChangeOperation, Plan
 from workflows_mcp.values import Value
 
 
-class Started(msgspec.Struct, frozen=True, tag="started", omit_defaults=True):
+class EventBase(msgspec.Struct, frozen=True, omit_defaults=True):
     at: float
+
+    of_step: ClassVar[bool] = False
+    """It belongs to the step at its address: a run that runs this step again does not have it."""
+    ends_step: ClassVar[bool] = False
+    """It ends the step at its address."""
+    by_agent: ClassVar[bool] = False
+    """An agent submitted it; a parked run does not accept it."""
+    marks_position: ClassVar[bool] = False
+    """It is about its own position in the journal: a changed journal does not have it."""
+    precedes_next: ClassVar[bool] = False
+    """It belongs to the event after it."""
+    cancels: ClassVar[bool] = False
+    """It cancels the run."""
+    after_end: ClassVar[bool] = False
+    """It is accepted whatever the run is doing, also when it has ended."""
+
+    @property
+    def kept_in_rerun(self) -> bool:
+        """Whether a run that runs its step again has this event all the same."""
+        return False
+
+    def map_outputs(self, change: Callable[[Value], Value]) -> Self:
+        """The event with the outputs changed that a step produced, if it carries any."""
+        return self
+
+
+class _OfTry(EventBase, frozen=True):
+    """It is about one try of a step, whose key it carries."""
+
+    key: str
+
+    of_step: ClassVar[bool] = True
+
+    @property
+    def address(self) -> str:
+        return address_of(self.key)[0]
+
+
+class _OfAddress(EventBase, frozen=True):
+    """It carries the address of the step, or of the task, that it is about."""
+
+    @property
+    def key(self) -> str:
+        return ""
+
+
+class _OfRun(_OfAddress, frozen=True):
+    """It is about the run as a whole."""
+
+    @property
+    def address(self) -> str:
+        return ""
+
+
+class Started(_OfRun, frozen=True, tag="started"):
     run_id: str
     inputs: dict[str, Value]
     workspace: str = ""
-    """The directory that the run works in, whichever process drives it."""
+    """The working directory of the run, whichever process drives it."""
     limits: dict[str, int | float] = {}
-    """The limits that decide how the run goes: they stay, whichever process goes on with it."""
+    """The limits that a run keeps, whichever process continues it."""
     forked_from: str = ""
-    """The run that this one was made of, and how many of its events it has from there: `wf_1@7`."""
+    """The run that this one is a fork of, and how many events it has from there: `wf_1@7`."""
     seed: str = ""
-    """What chance is made of, where that is not the id of the run."""
+    """The seed of random values, if it is not the id of the run."""
+
+    after_end: ClassVar[bool] = True
 
 
-class StepDone(msgspec.Struct, frozen=True, tag="done", omit_defaults=True):
-    """A step was carried out; `ok` false means that what it did failed."""
+class StepDone(_OfTry, frozen=True, tag="done"):
+    """A step ran; `ok` false means that what it did failed."""
 
-    at: float
-    key: str
     outputs: dict[str, Value]
     ok: bool = True
     message: str | None = None
 
+    ends_step: ClassVar[bool] = True
 
-class StepFailed(msgspec.Struct, frozen=True, tag="failed", omit_defaults=True):
-    """A step could not be carried out; `outputs` are what there was of them by then."""
+    @property
+    def ended_as(self) -> tuple[EndStatus, Outcome]:
+        return "completed", "success" if self.ok else "failure"
 
-    at: float
-    key: str
+    def map_outputs(self, change: Callable[[Value], Value]) -> Self:
+        return _with_outputs(self, change(self.outputs))
+
+
+class StepFailed(_OfTry, frozen=True, tag="failed"):
+    """A step could not run, or not to its end; `outputs` are those that it had by then."""
+
     code: str
     message: str
     outputs: dict[str, Value] = {}
     hint: str = ""
 
+    ends_step: ClassVar[bool] = True
 
-class Answered(msgspec.Struct, frozen=True, tag="answered", omit_defaults=True):
-    """The agent did what it was asked; the outputs are what its result amounts to."""
+    @property
+    def ended_as(self) -> tuple[EndStatus, Outcome]:
+        return "failed", "n/a"
 
-    at: float
+    def map_outputs(self, change: Callable[[Value], Value]) -> Self:
+        return _with_outputs(self, change(self.outputs))
+
+
+class Answered(_OfAddress, frozen=True, tag="answered"):
+    """The agent did what it was asked to do; the outputs are made of its result."""
+
     address: str
     outputs: dict[str, Value]
     ok: bool = True
     message: str | None = None
     settled: bool = False
-    """The agent has put the result into the state itself: the changes of the step are not made again."""
+    """The agent has written the result to the state itself: the step does not write it again."""
     attempt: str = ""
-    """The try that was answered: another one at the same address is another question."""
+    """The try that was answered: another try at the same address is another question."""
     token: str = ""
-    """Identifies what the agent has submitted, and for which step: the same again is harmless."""
+    """Identifies the result and its step, so that submitting the same one again is harmless."""
+
+    of_step: ClassVar[bool] = True
+    ends_step: ClassVar[bool] = True
+    by_agent: ClassVar[bool] = True
+
+    @property
+    def ended_as(self) -> tuple[EndStatus, Outcome]:
+        return "completed", "success" if self.ok else "failure"
 
 
-class TimerFired(msgspec.Struct, frozen=True, tag="timer"):
-    at: float
-    key: str
+class TimerFired(_OfTry, frozen=True, tag="timer"):
+    """A timer that a frame has set has fired."""
 
 
-class PlanLoaded(msgspec.Struct, frozen=True, tag="plan", omit_defaults=True):
+class PlanLoaded(_OfTry, frozen=True, tag="plan"):
     """The workflow that a call names by an expression was found, with all that it calls, or was not."""
 
-    at: float
-    key: str
     name: str
     plans: dict[str, Plan] = {}
     sources: dict[str, str] = {}
     error: str | None = None
 
+    @property
+    def kept_in_rerun(self) -> bool:
+        return self.error is None
 
-class Stopped(msgspec.Struct, frozen=True, tag="stopped"):
-    """Expressions that the next event leads to took too long and were stopped. Written before that event, so
-    that whoever applies it again need not find out once more, and comes to the same end."""
 
-    at: float
+class Stopped(_OfRun, frozen=True, tag="stopped"):
+    """Expressions that the next event leads to took too long and were stopped.
+
+    It is stored before that event, so that a replay need not run them again and ends the same way.
+    """
+
     faults: dict[str, Fault]
     """By the key of the try that could not begin."""
 
+    precedes_next: ClassVar[bool] = True
+    after_end: ClassVar[bool] = True
 
-class Forked(msgspec.Struct, frozen=True, tag="forked", omit_defaults=True):
-    """From here on the run is one of its own: what waits for a time waits from now on."""
 
-    at: float
+class Forked(_OfRun, frozen=True, tag="forked"):
+    """From here on the run is one of its own: what waits for a time starts to wait now."""
+
     begun_anew: bool = False
-    """Steps that are under way have been begun now, and not when the other run began them."""
+    """Steps that are under way have begun now, not when the other run began them."""
     seed: str = ""
-    """What chance is made of from here on."""
+    """The seed of random values from here on."""
     over_limit: bool = False
-    """More items than the limit may stay under way here: of the run that this event is copied from, some were
-    done that are done again now, and others come behind them."""
+    """More items than the limit may stay under way: the run re-runs some that had ended at this point, and
+    has begun the items after them."""
+
+    after_end: ClassVar[bool] = True
 
 
-class SlotFreed(msgspec.Struct, frozen=True, tag="made_room"):
-    """In the run that this one is made of, an item had ended here and left its place to the next one; here it
-    is being done again."""
+class SlotFreed(_OfAddress, frozen=True, tag="made_room"):
+    """An item that runs again here had ended in the original run, so that the next one began."""
 
-    at: float
     address: str
 
+    of_step: ClassVar[bool] = True
 
-class Interrupted(msgspec.Struct, frozen=True, tag="interrupted"):
+
+class Interrupted(_OfTry, frozen=True, tag="interrupted"):
     """A step was cut off by the end of its process, and what was left of it has been ended."""
 
-    at: float
-    key: str
 
-
-class StateUpdated(msgspec.Struct, frozen=True, tag="updated", omit_defaults=True):
+class StateUpdated(_OfAddress, frozen=True, tag="updated"):
     """The agent has changed the state of a run, or of a task."""
 
-    at: float
     changes: list[tuple[list[str | int], ChangeOperation, Value]]
     """Path, operation and value of each."""
     address: str = ""
     """The task; empty: the run."""
     token: str = ""
-    """Names this update: one that comes twice is made once."""
+    """Identifies the update, so that sending it again is harmless."""
+
+    by_agent: ClassVar[bool] = True
 
 
-class Marked(msgspec.Struct, frozen=True, tag="marked", omit_defaults=True):
-    """Somebody means to come back to this place."""
+class Marked(_OfRun, frozen=True, tag="marked"):
+    """A user or an agent has set a checkpoint here."""
 
-    at: float
     reason: str = ""
     step: str = ""
 
+    marks_position: ClassVar[bool] = True
 
-class ContextFull(msgspec.Struct, frozen=True, tag="context_full", omit_defaults=True):
-    """The agent has reported that its context is nearly full: the steps for that case run, then the run is
-    parked."""
 
-    at: float
+class ContextFull(_OfRun, frozen=True, tag="context_full"):
+    """The agent has reported that its context is nearly full.
+
+    The steps for that case run, then the run is parked.
+    """
+
     reason: str = ""
     step: str = ""
 
+    marks_position: ClassVar[bool] = True
 
-class Parked(msgspec.Struct, frozen=True, tag="parked"):
+
+class Parked(_OfRun, frozen=True, tag="parked"):
     """The user has interrupted the run. Nothing of it continues until it is resumed."""
 
-    at: float
 
-
-class Resumed(msgspec.Struct, frozen=True, tag="resumed"):
+class Resumed(_OfRun, frozen=True, tag="resumed"):
     """The user has resumed a parked run."""
 
-    at: float
 
-
-class CancelRequested(msgspec.Struct, frozen=True, tag="cancel", omit_defaults=True):
-    at: float
+class CancelRequested(_OfRun, frozen=True, tag="cancel"):
     reason: str = ""
     superseded_by: str = ""
     """The run that was made of this one and continues in its place."""
 
+    cancels: ClassVar[bool] = True
+
+
+_Report = TypeVar("_Report", StepDone, StepFailed)
+
+
+def _with_outputs(event: _Report, outputs: Value) -> _Report:
+    return event if outputs is event.outputs else msgspec.structs.replace(event, outputs=outputs)
+
+
+StepEnd: TypeAlias = StepDone | StepFailed | Answered
+"""The events that end a step."""
 
 Event: TypeAlias = (
     Started

@@ -7,15 +7,17 @@ for ends the block later. A new kind of operation is a function here and a row i
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from workflows_mcp.errors import TOO_LARGE, TOO_SLOW, InvalidInputs
+from workflows_mcp.errors import InvalidInputs
 from workflows_mcp.expressions import Code
 from workflows_mcp.machine.changes import WrongChange, path_text
 from workflows_mcp.machine.commands import Command, LoadPlan, RunStep, SetTimer, address_of, key_of
-from workflows_mcp.machine.core import OpenScope, enter_tell
-from workflows_mcp.machine.events import Answered, Forked, Interrupted, StepDone, StepFailed
+from workflows_mcp.machine.core import Core, OpenScope
+from workflows_mcp.machine.events import Forked, Interrupted, StepEnd
 from workflows_mcp.machine.items import OpenItems
+from workflows_mcp.machine.lifecycle import advance
+from workflows_mcp.machine.messages import enter_tell
 from workflows_mcp.machine.program import EvaluationError
 from workflows_mcp.machine.reactive import REACTIVE, OpenReactive, task_ids, task_variables
 from workflows_mcp.machine.sequence import (
@@ -54,11 +56,8 @@ from workflows_mcp.plan import (
 )
 from workflows_mcp.values import Value, kind_and_value, to_text
 
-if TYPE_CHECKING:
-    from workflows_mcp.machine.machine import Machine
 
-
-def enter_do(machine: Machine, scope: OpenScope, index: int, at: float) -> None:
+def enter_do(machine: Core, scope: OpenScope, index: int, at: float) -> None:
     """Hand a step to the engine, or ask it of the agent."""
     node = scope.program.nodes[index]
     assert isinstance(node.do, Do)
@@ -84,14 +83,14 @@ def enter_do(machine: Machine, scope: OpenScope, index: int, at: float) -> None:
     if isinstance(scope, OpenReactive):
         scope.keep_for_later(index, record, command.code)
     machine.open_frame(command.address, frame, timeout, at)
-    record.status = "paused" if by_agent else "running"
+    advance(record, "asked" if by_agent else "started")
     record.inputs = command.inputs
     scope.scope.records[node.id] = record
     if not by_agent:
         machine.emit(command)
 
 
-def _handed_out(machine: Machine, prefix: str) -> str:
+def _handed_out(machine: Core, prefix: str) -> str:
     """The task around a scope that is handed to a sub-agent; empty if there is none."""
     cut = prefix.find("/")
     while cut >= 0:
@@ -126,7 +125,7 @@ def step_command(scope: OpenScope, index: int, frame: Frame) -> RunStep:
     )
 
 
-def enter_call(machine: Machine, scope: OpenScope, index: int, at: float) -> None:
+def enter_call(machine: Core, scope: OpenScope, index: int, at: float) -> None:
     """Open the called workflow as a scope inside the record of the block that calls it."""
     node = scope.program.nodes[index]
     assert isinstance(node.do, Call)
@@ -152,7 +151,8 @@ def enter_call(machine: Machine, scope: OpenScope, index: int, at: float) -> Non
     record = scope.scope.records.get(node.id)
     if record is None:
         record = scope.scope.records[node.id] = Record(started_at=at)
-    record.status, record.inputs = "running", {"workflow": name, "inputs": given}
+    advance(record, "started")
+    record.inputs = {"workflow": name, "inputs": given}
     if name not in machine.plans:
         frame = Frame("plan", at, scope.attempt(node.id, record))
         machine.open_frame(address, frame, None, at)
@@ -193,7 +193,7 @@ def enter_call(machine: Machine, scope: OpenScope, index: int, at: float) -> Non
     machine.open_scope(record.scope, scope, node.id)
 
 
-def enter_items(machine: Machine, scope: OpenScope, index: int, at: float) -> None:
+def enter_items(machine: Core, scope: OpenScope, index: int, at: float) -> None:
     """Open the items as a scope inside the record of the block that is carried out for each of them."""
     node = scope.program.nodes[index]
     assert node.for_each is not None
@@ -230,21 +230,22 @@ def enter_items(machine: Machine, scope: OpenScope, index: int, at: float) -> No
     if isinstance(scope, OpenSequence):
         inside.items = list(items.values()) if isinstance(items, dict) else list(items)
     inside.prompt = prepared.prompt(names)
-    scope.scope.records[node.id] = Record("running", started_at=at, scope=inside)
+    record = scope.scope.records[node.id] = Record(started_at=at, scope=inside)
+    advance(record, "started")
     address = scope.prefix + node.id
     machine.open_frame(address, Frame("each", at, agent=node.for_each.agent), None, at)
-    machine.enter_items(inside, scope, index, items, limit)
+    machine.open_items(inside, scope, index, items, limit)
     if not node.for_each.wait and items and isinstance(scope, OpenReactive):
         machine.enter_next(scope, scope.go_on(index))
 
 
-def enter_branch(machine: Machine, scope: OpenScope, index: int, at: float) -> None:
+def enter_branch(machine: Core, scope: OpenScope, index: int, at: float) -> None:
     """Find out whether the test holds; the sequence goes on accordingly."""
     holds = scope.program.prepared(index).test(scope.names_for(index))
     machine.end(scope, index, at, "completed", "success", {"result": holds})
 
 
-def enter_set_state(machine: Machine, scope: OpenScope, index: int, at: float) -> None:
+def enter_set_state(machine: Core, scope: OpenScope, index: int, at: float) -> None:
     updates = scope.program.prepared(index).updates(scope.names_for(index))
     too_large = state_too_large({**scope.scope.state, **updates}, machine.limits, scope.program.plan)
     if too_large is not None:
@@ -254,7 +255,7 @@ def enter_set_state(machine: Machine, scope: OpenScope, index: int, at: float) -
     machine.end(scope, index, at, "completed", "success", updates)
 
 
-def enter_update(machine: Machine, scope: OpenScope, index: int, at: float) -> None:
+def enter_update(machine: Core, scope: OpenScope, index: int, at: float) -> None:
     """Change the state; all of the changes are made, or none."""
     assert isinstance(scope, OpenReactive)
     names, prepared = scope.names_for(index), scope.program.prepared(index).changes
@@ -275,12 +276,12 @@ def enter_update(machine: Machine, scope: OpenScope, index: int, at: float) -> N
     machine.end(scope, index, at, "completed", "success", {"updates": updates})
 
 
-def enter_return(machine: Machine, scope: OpenScope, index: int, at: float) -> None:
+def enter_return(machine: Core, scope: OpenScope, index: int, at: float) -> None:
     scope.scope.result = scope.program.prepared(index).value(scope.names_for(index))
     machine.end(scope, index, at, "completed", "success", {})
 
 
-def enter_checkpoint(machine: Machine, scope: OpenScope, index: int, at: float) -> None:
+def enter_checkpoint(machine: Core, scope: OpenScope, index: int, at: float) -> None:
     given = scope.program.prepared(index).value(scope.names_for(index))
     state, node = machine.state, scope.program.nodes[index]
     parameters = given if isinstance(given, dict) else {}
@@ -295,20 +296,20 @@ def enter_checkpoint(machine: Machine, scope: OpenScope, index: int, at: float) 
     machine.end(scope, index, at, "completed", "success", {"workflow_id": state.run_id, "reason": reason})
 
 
-def enter_wait(machine: Machine, scope: OpenScope, index: int, at: float) -> None:
+def enter_wait(machine: Core, scope: OpenScope, index: int, at: float) -> None:
     node = scope.program.nodes[index]
     names = scope.names_for(index)
     prepared = scope.program.prepared(index)
     seconds = prepared.number(names, "duration_seconds", 0)
     message = prepared.value(names)
     record = scope.scope.records.get(node.id) or Record(started_at=at)
-    record.status = "running"
+    advance(record, "started")
     record.inputs = {"duration_seconds": seconds, **({"message": message} if message else {})}
     scope.scope.records[node.id] = record
     machine.open_frame(scope.prefix + node.id, Frame("wait", at, scope.attempt(node.id, record)), seconds, at)
 
 
-def enter(machine: Machine, scope: OpenScope, index: int, at: float) -> None:
+def enter(machine: Core, scope: OpenScope, index: int, at: float) -> None:
     node = scope.program.nodes[index]
     if node.for_each is not None:
         enter_items(machine, scope, index, at)
@@ -316,7 +317,7 @@ def enter(machine: Machine, scope: OpenScope, index: int, at: float) -> None:
         ENTER[type(node.do)](machine, scope, index, at)
 
 
-Enter = Callable[["Machine", OpenScope, int, float], None]
+Enter = Callable[[Core, OpenScope, int, float], None]
 
 ENTER: dict[type[Any], Enter] = {
     Do: enter_do,
@@ -346,13 +347,12 @@ ENTER: dict[type[Any], Enter] = {
 
 CUT_OFF = "the server stopped while this step was under way"
 
-AGAIN = "~again"
-
-"""What the key of a step ends with of which could not be said in time whether it is tried again."""
+RETRYING = "~again"
+"""The end of the key of a step whose retry rule could not be evaluated in time."""
 
 
 def schedule_retry(
-    machine: Machine,
+    machine: Core,
     scope: OpenScope,
     index: int,
     at: float,
@@ -363,20 +363,20 @@ def schedule_retry(
 ) -> bool:
     """Whether a block that has failed gets another try, which then waits for its time."""
     state = machine.state
-    if machine.known_to_stop(scope, index, AGAIN) is not None:
+    if machine.known_to_stop(scope, index, RETRYING) is not None:
         return False
     try:
         seconds = _seconds_to_next_try(scope, index, at, state.run_id, record, outputs, fault)
     except EvaluationError as error:  # what it is made of has changed since the first try
-        if error.cause.code in (TOO_SLOW, TOO_LARGE):
-            machine.note_stop(scope, index, machine.fault_of(scope, index, error), AGAIN)
+        machine.evaluation_fault(scope, index, error, RETRYING)
         return False
     if seconds is None:
         return False
     node = scope.program.nodes[index]
     address = scope.prefix + node.id
     record.attempts += 1
-    record.status, record.outcome, record.message, record.outputs = "running", "n/a", message, outputs
+    advance(record, "retried")
+    record.outcome, record.message, record.outputs = "n/a", message, outputs
     frame = Frame("retry", at, scope.attempt(node.id, record), deadline=at + seconds)
     machine.open_frame(address, frame, None, at)
     return True
@@ -405,7 +405,7 @@ def _seconds_to_next_try(
     return pause(rule, record.attempts, failure, at - (record.started_at or at), this_try)
 
 
-def wait_afresh(machine: Machine, event: Forked) -> None:
+def wait_afresh(machine: Core, event: Forked) -> None:
     """A fork begins where another run was long ago: what waits for a time waits as long from now on."""
     for address, frame in machine.state.frames.items():
         begun_anew = event.begun_anew and frame.kind in ("step", "agent")
@@ -420,22 +420,7 @@ def wait_afresh(machine: Machine, event: Forked) -> None:
             record.started_at += later  # `within` counts from the first try
 
 
-def keep_to_limits(machine: Machine) -> None:
-    """Of items of which more are under way than may be, because those that are done again were begun before
-    others that had their places then, the last ones begin when there is room."""
-    frames = machine.state.frames
-    for scope in machine.open_items:
-        addresses = [scope.prefix + node.id for node in scope.program.nodes]
-        under_way = [index for index, address in enumerate(addresses) if address in frames]
-        for index in under_way[scope.limit :] if scope.limit is not None else ():
-            inside = f"{addresses[index]}/"
-            machine.close_inside(inside)
-            for address in [it for it in frames if f"{it}/".startswith(inside)]:
-                machine.close_frame(address, frames[address])
-            scope.come_later(index)
-
-
-def interrupted(machine: Machine, event: Interrupted) -> None:
+def interrupted(machine: Core, event: Interrupted) -> None:
     """A step was cut off: repeat it, let it fail, or ask."""
     address, attempt = address_of(event.key)
     frame = machine.state.frames.get(address)
@@ -448,14 +433,15 @@ def interrupted(machine: Machine, event: Interrupted) -> None:
         for command in repeated(scope, index, frame, event.key, event.at):
             machine.emit(command)
         return
-    machine.close_frame(address, frame)
+    machine.close_frame(address, "interrupted")
     if rule == "fail":
         machine.fail(scope, index, event.at, machine.fault(scope, index, "interrupted", CUT_OFF))
         return
     machine.open_frame(address, Frame("agent", event.at, attempt, cut_off=True), None, event.at)
     record = scope.scope.records[scope.program.nodes[index].id]
     times = f" ({frame.interruptions} times)" if frame.interruptions > 1 else ""
-    record.status, record.message = "paused", CUT_OFF + times
+    advance(record, "cut_off")
+    record.message = CUT_OFF + times
 
 
 def repeated(scope: OpenScope, index: int, frame: Frame, key: str, at: float) -> list[Command]:
@@ -464,12 +450,12 @@ def repeated(scope: OpenScope, index: int, frame: Frame, key: str, at: float) ->
     return [*timer, step_command(scope, index, frame)]
 
 
-def decided(machine: Machine, scope: OpenScope, index: int, event: StepDone | StepFailed | Answered) -> None:
+def decided(machine: Core, scope: OpenScope, index: int, event: StepEnd) -> None:
     """The agent has said what becomes of a step that was cut off."""
     decision = event.outputs.get("decision")
     if decision == "repeat":
         scope.scope.records[scope.program.nodes[index].id].attempts += 1
-        machine.enter_again(scope, index)
+        machine.enter_next(scope, [index])
     elif decision == "done":
         given = event.outputs.get("outputs")
         outputs = {**scope.program.defaults(index), **(given if isinstance(given, dict) else {})}

@@ -9,15 +9,16 @@ from __future__ import annotations
 
 from collections.abc import Callable, Container, Mapping
 from contextlib import suppress
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from workflows_mcp.errors import TOO_LARGE, TOO_SLOW
 from workflows_mcp.expressions import MISSING, Code
 from workflows_mcp.limits import Limits
 from workflows_mcp.machine.changes import Path, WrongChange, changed, value_at
 from workflows_mcp.machine.commands import ClearTimer, SetTimer, key_of
-from workflows_mcp.machine.core import LEFT_OPEN, mark_stopped, park, stop
+from workflows_mcp.machine.core import LEFT_OPEN, Core
 from workflows_mcp.machine.items import OpenItems
+from workflows_mcp.machine.lifecycle import advance
 from workflows_mcp.machine.names import Names, iso
 from workflows_mcp.machine.program import EvaluationError, PreparedChange, Program, compile_value, given_by
 from workflows_mcp.machine.reactive_state import Changes, ReactiveState
@@ -26,10 +27,6 @@ from workflows_mcp.machine.sequence import OpenSequence, ends_with, result_of
 from workflows_mcp.machine.state import TERMINAL, Fault, Record, Scope
 from workflows_mcp.plan import Call, Do, Each, Node, Plan, Return, fails_on_purpose, names_of_items
 from workflows_mcp.values import Value, to_text
-
-if TYPE_CHECKING:
-    from workflows_mcp.machine.machine import Machine
-
 
 SETTLING = "~"
 
@@ -134,7 +131,7 @@ class OpenReactive(OpenSequence):
             return self._failed(node, record)
         return self.go_on(index)
 
-    def after_loose_failure(self, machine: Machine) -> list[int]:
+    def after_loose_failure(self, machine: Core) -> list[int]:
         """It is at its end: where it goes on because items have failed that nobody waited for before."""
         for index, node in enumerate(self.program.nodes):
             record = self.scope.records.get(node.id) or Record()
@@ -197,7 +194,7 @@ class OpenReactive(OpenSequence):
         self._come_to(self.program.nodes[plan.on_failure].id)
         return [plan.on_failure]
 
-    def _make_fresh(self, machine: Machine, index: int, node: Node, record: Record) -> None:
+    def _make_fresh(self, machine: Core, index: int, node: Node, record: Record) -> None:
         """A step has failed: if the whole workflow is carried out once more, make what it begins with."""
 
         plan, scope = self.program.plan, self.scope
@@ -231,10 +228,10 @@ class OpenReactive(OpenSequence):
 
     # What the result of a step changes
 
-    def settle(self, machine: Machine, index: int) -> None:
+    def settle(self, machine: Core, index: int) -> None:
         """Put the result of a step where it says, or see what its failure means."""
         if index == self.program.context_full:
-            park(machine, self.time)
+            machine.park(self.time)
             return
         node = self.program.nodes[index]
         record = self.scope.records[node.id]
@@ -253,14 +250,15 @@ class OpenReactive(OpenSequence):
             return False
         return _puts_up(node) or handler_of(self.program.plan, node, record) is not None
 
-    def _fall_back(self, machine: Machine, index: int, node: Node, record: Record) -> None:
+    def _fall_back(self, machine: Core, index: int, node: Node, record: Record) -> None:
         value = node.fallback
         if self.program.plan.semantics > 1:
             value = self.program.prepared(index).fallback(self.names_for(index))
-        record.status, record.outcome, record.fault = "completed", "success", None
+        advance(record, "fell_back")
+        record.outcome, record.fault = "success", None
         record.outputs = {"result": value}
 
-    def _guarded(self, machine: Machine, index: int, do: Any, what: str) -> None:
+    def _guarded(self, machine: Core, index: int, do: Any, what: str) -> None:
         node = self.program.nodes[index]
         record = self.scope.records[node.id]
         known = machine.known_to_stop(self, index, what)
@@ -272,17 +270,15 @@ class OpenReactive(OpenSequence):
                 path = node.changes[0].at if node.changes else ()
                 fault = machine.fault(self, index, "state_update", str(wrong), wrong.hint, path)
             except EvaluationError as error:
-                fault = machine.fault_of(self, index, error)
-                if error.cause.code in (TOO_SLOW, TOO_LARGE):
-                    machine.note_stop(self, index, fault, what)
+                fault = machine.evaluation_fault(self, index, error, what)
             except (ArithmeticError, LookupError, TypeError, ValueError, RecursionError) as error:
                 message = f"its result cannot be taken: {type(error).__name__}: {error}"
                 fault = machine.fault(self, index, "internal", message)
         if fault is not None:
-            record.status, record.outcome, record.message = "failed", "n/a", fault.message
-            record.fault = fault
+            advance(record, "rejected")
+            record.outcome, record.message, record.fault = "n/a", fault.message, fault
 
-    def _keep(self, machine: Machine, index: int, node: Node, record: Record) -> None:
+    def _keep(self, machine: Core, index: int, node: Node, record: Record) -> None:
         if node.for_each is not None and node.for_each.errors_to:
             self._collect_errors(index, node, record)
         if not node.changes or record.settled:
@@ -322,7 +318,7 @@ class OpenReactive(OpenSequence):
         known = record.places[number] if number < len(record.places) else None
         return change.place(names) if known is None else tuple(known)
 
-    def _note_failure(self, machine: Machine, index: int, node: Node, record: Record) -> None:
+    def _note_failure(self, machine: Core, index: int, node: Node, record: Record) -> None:
         fault = failure_of(self.prefix, self.scope, node, record)
         about = _as_error(fault)
         if node.for_each is not None and node.for_each.errors_to and not _puts_up(node):
@@ -513,7 +509,7 @@ def task_variables(run_id: str, workflow: str, items: OpenItems, index: int, pla
     return known
 
 
-def stop_items(machine: Machine, scope: OpenItems, at: float) -> None:
+def stop_items(machine: Core, scope: OpenItems, at: float) -> None:
     """One of the items has failed: end the others, and begin no more."""
     frames = machine.state.frames
     machine.forget_work(scope)
@@ -525,11 +521,12 @@ def stop_items(machine: Machine, scope: OpenItems, at: float) -> None:
                 continue
             if cleaned_up_first(machine, address, at, machine.fault(scope, index, "ended", STOPPED)):
                 continue
-            stop(machine, address, frames[address], at, STOPPED)
-            mark_stopped(machine, scope, index, at, STOPPED)
+            machine.stop(address, frames[address], at, STOPPED)
+            machine.mark_stopped(scope, index, at, STOPPED)
             scope.unfinished -= 1
         elif node.id not in scope.scope.records:
-            scope.scope.records[node.id] = Record("skipped", message=STOPPED, completed_at=at)
+            record = scope.scope.records[node.id] = Record(message=STOPPED, completed_at=at)
+            advance(record, "skipped")
             scope.unfinished -= 1
     scope.begin_no_more()
 
@@ -539,7 +536,7 @@ def _cleans_up_after(scope: OpenReactive) -> bool:
     return scope.program.plan.semantics > 1 and scope.scope.failure is not None
 
 
-def cleaned_up_first(machine: Machine, address: str, at: float, fault: Fault) -> bool:
+def cleaned_up_first(machine: Core, address: str, at: float, fault: Fault) -> bool:
     """A workflow is to end with a failure from outside: whether it carries out its steps for that case first.
     What else is under way in it ends at once; for these steps it gets as long as it had for all of it."""
     scope = machine.scope_inside(address)
@@ -557,18 +554,18 @@ def cleaned_up_first(machine: Machine, address: str, at: float, fault: Fault) ->
     return True
 
 
-def stop_leftovers(machine: Machine, scope: OpenReactive, at: float, reason: str = LEFT_OPEN) -> None:
+def stop_leftovers(machine: Core, scope: OpenReactive, at: float, reason: str = LEFT_OPEN) -> None:
     """A workflow ends, or fails, although something is under way in it: that ends with it."""
     for index, node in enumerate(scope.program.nodes):
         address = scope.prefix + node.id
         frame = machine.state.frames.get(address)
         if frame is not None:
-            stop(machine, address, frame, at, reason)
-            mark_stopped(machine, scope, index, at, reason)
+            machine.stop(address, frame, at, reason)
+            machine.mark_stopped(scope, index, at, reason)
 
 
 def left_behind(
-    machine: Machine, scope: OpenReactive, fault: Fault | None
+    machine: Core, scope: OpenReactive, fault: Fault | None
 ) -> tuple[dict[str, Value], Fault | None]:
     """What whoever called the workflow gets of it: the value that it ended with, or else its state."""
     result = scope.scope.result

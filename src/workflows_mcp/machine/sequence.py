@@ -8,14 +8,15 @@ that is come to again starts afresh; its earlier round is history.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import msgspec
 
 from workflows_mcp.errors import ExpressionError
 from workflows_mcp.limits import Limits
 from workflows_mcp.machine.changes import TooLarge, WrongChange, too_deep
-from workflows_mcp.machine.core import OpenScope
+from workflows_mcp.machine.core import Core, OpenScope
+from workflows_mcp.machine.lifecycle import advance
 from workflows_mcp.machine.program import EvaluationError, Program
 from workflows_mcp.machine.rules import failed, handler_of
 from workflows_mcp.machine.state import TERMINAL, Fault, Loop, Record, Scope
@@ -36,9 +37,6 @@ from workflows_mcp.plan import (
     names_of_items,
 )
 from workflows_mcp.values import Value, kind_and_value
-
-if TYPE_CHECKING:
-    from workflows_mcp.machine.machine import Machine
 
 
 class OpenSequence(OpenScope):
@@ -70,7 +68,7 @@ class OpenSequence(OpenScope):
         too_large = state_too_large({**self.scope.state, node.output_to: value}, limits, self.program.plan)
         return None if too_large is None else TooLarge(too_large)
 
-    def settle(self, machine: Machine, index: int) -> None:
+    def settle(self, machine: Core, index: int) -> None:
         """Put the result of a step where it says."""
         node = self.program.nodes[index]
         record = self.scope.records[node.id]
@@ -81,10 +79,11 @@ class OpenSequence(OpenScope):
         if too_large is None:
             self.scope.state.update(written)
             return
-        record.status, record.outcome, record.message = "failed", "n/a", too_large
+        advance(record, "rejected")
+        record.outcome, record.message = "n/a", too_large
         record.fault = machine.fault(self, index, "state_size", too_large)
 
-    def _written(self, machine: Machine, node: Node, record: Record) -> dict[str, Value]:
+    def _written(self, machine: Core, node: Node, record: Record) -> dict[str, Value]:
         """The fields of the state that the end of a step writes. After a failure `output_to` holds what
         outputs there are, and `error` and `error_code`; of items, the list of their results."""
         told = self.program.plan.semantics >= 3 and failed(record)
@@ -212,7 +211,7 @@ _encode = msgspec.msgpack.Encoder().encode
 # its jumps. One that jumps back begins a new round of the steps in between: gotos among them count anew.
 
 
-def enter_while(machine: Machine, scope: OpenScope, index: int, at: float) -> None:
+def enter_while(machine: Core, scope: OpenScope, index: int, at: float) -> None:
     """The condition first, then the limit."""
     node = scope.program.nodes[index]
     assert isinstance(node.do, While)
@@ -241,7 +240,7 @@ def enter_while(machine: Machine, scope: OpenScope, index: int, at: float) -> No
     _once_more(machine, scope, index, at, loop)
 
 
-def enter_each(machine: Machine, scope: OpenScope, index: int, at: float) -> None:
+def enter_each(machine: Core, scope: OpenScope, index: int, at: float) -> None:
     node = scope.program.nodes[index]
     assert isinstance(node.do, Each)
     loop = scope.scope.loops.get(node.id)
@@ -267,7 +266,7 @@ def enter_each(machine: Machine, scope: OpenScope, index: int, at: float) -> Non
     _once_more(machine, scope, index, at, loop)
 
 
-def enter_jump(machine: Machine, scope: OpenScope, index: int, at: float) -> None:
+def enter_jump(machine: Core, scope: OpenScope, index: int, at: float) -> None:
     """Jump, unless it has jumped as often as it may."""
     node, counts = scope.program.nodes[index], scope.scope.jumps
     assert isinstance(node.do, Jump)
@@ -299,12 +298,12 @@ def _fails_at_limit(scope: OpenScope, do: Jump | While) -> bool:
     return do.on_limit == "fail" and scope.program.plan.semantics >= 3
 
 
-def _limit_reached(machine: Machine, scope: OpenScope, index: int, message: str) -> Fault:
+def _limit_reached(machine: Core, scope: OpenScope, index: int, message: str) -> Fault:
     hint = "raise max_iterations, or set on_limit: continue to go on with the steps behind it"
     return machine.fault(scope, index, "max_iterations", message, hint, ("max_iterations",))
 
 
-def enter_leave(machine: Machine, scope: OpenScope, index: int, at: float) -> None:
+def enter_leave(machine: Core, scope: OpenScope, index: int, at: float) -> None:
     do = scope.program.nodes[index].do
     assert isinstance(do, Leave)
     if do.loop >= 0:
@@ -312,14 +311,14 @@ def enter_leave(machine: Machine, scope: OpenScope, index: int, at: float) -> No
     machine.end(scope, index, at, "completed", "success", {})
 
 
-def _once_more(machine: Machine, scope: OpenScope, index: int, at: float, loop: Loop) -> None:
+def _once_more(machine: Core, scope: OpenScope, index: int, at: float, loop: Loop) -> None:
     loop.count += 1
     scope.scope.loops[scope.program.nodes[index].id] = loop
     machine.end(scope, index, at, "completed", "success", {"result": True, "iterations": loop.count})
 
 
 def _end(
-    machine: Machine, scope: OpenScope, index: int, at: float, count: int, message: str | None = None
+    machine: Core, scope: OpenScope, index: int, at: float, count: int, message: str | None = None
 ) -> None:
     scope.scope.loops.pop(scope.program.nodes[index].id, None)
     machine.end(scope, index, at, "completed", "success", {"result": False, "iterations": count}, message)

@@ -66,6 +66,8 @@ RunStatus = Literal["running", "completed", "failed", "cancelled"]
 
 BlockStatus = Literal["pending", "running", "completed", "failed", "skipped", "paused"]
 
+EndStatus = Literal["completed", "failed", "skipped"]
+
 Outcome = Literal["success", "failure", "n/a"]
 
 FrameKind = Literal["step", "agent", "call", "plan", "each", "retry", "wait"]

@@ -1,0 +1,62 @@
+"""Messages to the user. Nothing waits for one: it goes with the next action that an agent gets.
+
+A message is for the user, so it goes to the agent of the run, also from a task of a sub-agent. It counts as
+shown once that agent has answered a question that it got together with the message, or after it. In runs of
+earlier versions a message of a task went to its sub-agent, and what was left then to the agent around it.
+"""
+
+from __future__ import annotations
+
+from workflows_mcp.machine.core import Core, OpenScope
+from workflows_mcp.machine.state import Frame, Message
+from workflows_mcp.values import to_text
+
+
+def enter_tell(machine: Core, scope: OpenScope, index: int, at: float) -> None:
+    """Store a message to the user."""
+    text = to_text(scope.program.prepared(index).value(scope.names_for(index)))
+    state, address = machine.state, scope.prefix + scope.program.nodes[index].id
+    task = task_around(machine, address) if scope.program.plan.semantics < 3 else ""
+    state.messages.append(Message(state.events, text, address, task))
+    if len(state.messages) > machine.limits.messages:
+        del state.messages[0]
+        state.untold += 1
+    machine.end(scope, index, at, "completed", "success", {"message": text})
+
+
+def task_around(machine: Core, address: str) -> str:
+    """The innermost task around an address that is handed to an agent of its own; empty: the run."""
+    names = address.split("/")
+    for end in reversed(range(1, len(names) - 1)):
+        frame = machine.state.frames.get("/".join(names[:end]))
+        if frame is not None and frame.kind == "each" and frame.agent:
+            return "/".join(names[: end + 1])
+    return ""
+
+
+def messages_delivered(machine: Core, address: str, frame: Frame) -> None:
+    """A question was answered: its agent has seen the messages from before it was asked."""
+    state = machine.state
+    if state.messages:
+        task = task_around(machine, address)
+        _remove_shown(machine, task, frame.event)
+        while task:  # the agent that started the one of the task has seen the tasks
+            around = task.rpartition("/")[0]
+            state.frames[around].answered = True
+            task = task_around(machine, around)
+
+
+def hand_to_caller(machine: Core, address: str, frame: Frame) -> None:
+    """Items have ended: messages that their agents have not passed on go to the agent around them."""
+    if machine.state.messages:
+        task = task_around(machine, address)
+        if frame.answered:
+            _remove_shown(machine, task, frame.event)
+        for message in machine.state.messages:
+            if message.part.startswith(f"{address}/"):
+                message.part = task
+
+
+def _remove_shown(machine: Core, task: str, event: int) -> None:
+    state = machine.state
+    state.messages = [it for it in state.messages if it.part != task or it.event > event]
