@@ -21,7 +21,7 @@ def journal_view(
 ) -> dict[str, Any]:
     """The events of a run, or of a task of it, from `offset` on; `position` is that in the journal of the
     run."""
-    mine = [(position, event) for position, event in enumerate(events, 1) if part.covers(_address(event))]
+    mine = [(position, event) for position, event in enumerate(events, 1) if part.covers(event.address)]
     most = EVENTS_SHOWN if limit is None else min(limit, EVENTS_SHOWN)
     shown = mine[offset : offset + most]
 
@@ -60,10 +60,3 @@ def _worded(position: int, event: Event) -> dict[str, Value]:
         if event.plans:
             fields["plans"] = list(event.plans)
     return said | fields
-
-
-def _address(event: Event) -> str:
-    """The step that an event is about; nothing where it is about the run."""
-    if (key := getattr(event, "key", None)) is not None:
-        return address_of(key)[0]
-    return str(getattr(event, "address", ""))

@@ -25,20 +25,15 @@ from workflows_mcp.errors import NotExpected
 from workflows_mcp.machine import (
     TERMINAL,
     Answered,
-    ContextFull,
     Event,
     Forked,
     Interrupted,
     Machine,
-    Marked,
-    PlanLoaded,
     Record,
     RunState,
     Scope,
     SlotFreed,
     StateUpdated,
-    Stopped,
-    address_of,
     ends_with,
     failed,
     fails_the_workflow,
@@ -79,7 +74,7 @@ def _fails(machine: Machine, scope: Scope, prefix: str, node: Node, record: Reco
 
 def carried_out(events: Sequence[Event]) -> list[str]:
     """The steps that something has come of, in the order of their first events."""
-    return list(dict.fromkeys(it for event in events if (it := _address(event)) is not None))
+    return list(dict.fromkeys(event.address for event in events if event.of_step))
 
 
 def replayed_events(events: Sequence[Event], changes: Changes) -> list[Event]:
@@ -126,17 +121,14 @@ class Journal:
 
     def _with_its_try(self, step: str, end: Event, history: _History) -> set[int]:
         """The end of a step, and what else was of the try that ended with it."""
-        key = getattr(end, "key", None)
         numbers = {
             number
             for number, event in enumerate(self._events[: history.failed_at], start=1)
-            if event is end or (key is not None and getattr(event, "key", None) == key)
+            if event is end or (end.key and event.key == end.key)
         }
         if isinstance(end, Answered):
             numbers |= self._written_for(step, end, history)
-            before = [
-                it for it in range(1, history.failed_at) if _address(self._events[it - 1]) == end.address
-            ]
+            before = [it for it in range(1, history.failed_at) if _is_at(self._events[it - 1], end.address)]
             if before and isinstance(self._events[before[-1] - 1], Interrupted):
                 numbers.add(before[-1])  # the agent was asked what becomes of a step that was cut off
         return numbers
@@ -146,10 +138,9 @@ class Journal:
         history, inside = self._histories[step], f"{step}/"
         numbers: set[int] = set()
         for number, event in enumerate(self._events, start=1):
-            if number <= history.begun_at or (isinstance(event, PlanLoaded) and event.error is None):
-                continue  # the workflow that it calls is that of the old run
-            address = event.address if isinstance(event, StateUpdated) else _address(event)
-            if address is not None and f"{address}/".startswith(inside):
+            if number <= history.begun_at or event.kept_in_rerun:
+                continue
+            if f"{event.address}/".startswith(inside):
                 numbers.add(number)
                 if isinstance(event, Answered) and number == history.ended_at:
                     numbers |= self._written_for(step, event, history)
@@ -180,7 +171,7 @@ class Journal:
                 event = msgspec.structs.replace(event, over_limit=True)
                 changes[number] = (event,)
             held.append((number, event))
-            if isinstance(event, Stopped):
+            if event.precedes_next:
                 continue
             comes = number not in again and (not changes or self._still_comes(machine, event, number, again))
             if comes:
@@ -217,7 +208,7 @@ class Journal:
 
     def _still_comes(self, machine: Machine, event: Event, number: int, again: Iterable[int]) -> bool:
         """Whether an event is to be expected although others have been left out."""
-        if isinstance(event, Marked | ContextFull):
+        if event.marks_position:
             return False
         if isinstance(event, StateUpdated) and not self._is_from_beside(event, number, again):
             return False  # it was made in the light of what is done again
@@ -231,8 +222,8 @@ class Journal:
         """Whether a change of the state came from somebody who was at work beside what is done again: in
         another task, or, where it does not say, while tasks were under way of which some are done again."""
         if event.address:
-            concerned = {_address(self._events[it - 1]) or "" for it in again}
-            return not any(_are_related(event.address, other) for other in concerned if other)
+            concerned = {it.address for number in again if (it := self._events[number - 1]).of_step}
+            return not any(_are_related(event.address, other) for other in concerned)
         for step in self._steps:
             items = self._items.get(step)
             if not items:
@@ -294,22 +285,16 @@ def _replayed(bundle: Bundle, events: Iterable[Event]) -> Machine:
 
 def _is_of(event: Event, step: str) -> bool:
     """Whether an event is about a step itself, or about what it is made of."""
-    address = _address(event)
-    return address is not None and f"{address}/".startswith(f"{step}/")
+    return event.of_step and f"{event.address}/".startswith(f"{step}/")
 
 
 def _concerns(event: Event, step: str) -> bool:
-    address = _address(event)
-    return address is not None and _are_related(address, step)
+    return event.of_step and _are_related(event.address, step)
+
+
+def _is_at(event: Event, step: str) -> bool:
+    return event.of_step and event.address == step
 
 
 def _are_related(one: str, other: str) -> bool:
     return f"{one}/".startswith(f"{other}/") or f"{other}/".startswith(f"{one}/")
-
-
-def _address(event: Event) -> str | None:
-    """The step that an event is about, if it is about one."""
-    if isinstance(event, Answered | SlotFreed):
-        return event.address
-    key = getattr(event, "key", None)
-    return address_of(key)[0] if isinstance(key, str) else None

@@ -18,7 +18,7 @@ import msgspec
 
 from workflows_mcp.engines.values import Blob, LargeValues, join_events
 from workflows_mcp.errors import RequestError
-from workflows_mcp.machine import Event, Forked, Machine, Started, StepDone, StepFailed
+from workflows_mcp.machine import Event, Forked, Machine, Started
 from workflows_mcp.plan import Bundle
 from workflows_mcp.values import Value
 
@@ -147,13 +147,7 @@ def _seeded(events: list[Event], seed: str, run_id: str) -> list[Event]:
 
 
 def _with_own_files(events: list[Event], old: str, new: str) -> list[Event]:
-    return [
-        msgspec.structs.replace(event, outputs=outputs)
-        if isinstance(event, StepDone | StepFailed)
-        and (outputs := _replaced(event.outputs, old, new)) is not event.outputs
-        else event
-        for event in events
-    ]
+    return [event.map_outputs(lambda outputs: _replaced(outputs, old, new)) for event in events]
 
 
 def _replaced(value: Value, old: str, new: str) -> Value:

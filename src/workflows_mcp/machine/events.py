@@ -10,9 +10,10 @@ which step it is about (`address`, `of_step`), whether it ends that step (`ends_
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import ClassVar, Self, TypeAlias, TypeVar
+from typing import ClassVar, Self, TypeAlias
 
 import msgspec
+from msgspec.structs import replace
 
 from workflows_mcp.machine.state import EndStatus, Fault, Outcome, address_of
 from workflows_mcp.plan import ChangeOperation, Plan
@@ -104,7 +105,8 @@ class StepDone(_OfTry, frozen=True, tag="done"):
         return "completed", "success" if self.ok else "failure"
 
     def map_outputs(self, change: Callable[[Value], Value]) -> Self:
-        return _with_outputs(self, change(self.outputs))
+        outputs = change(self.outputs)
+        return self if outputs is self.outputs else replace(self, outputs=outputs)
 
 
 class StepFailed(_OfTry, frozen=True, tag="failed"):
@@ -122,7 +124,8 @@ class StepFailed(_OfTry, frozen=True, tag="failed"):
         return "failed", "n/a"
 
     def map_outputs(self, change: Callable[[Value], Value]) -> Self:
-        return _with_outputs(self, change(self.outputs))
+        outputs = change(self.outputs)
+        return self if outputs is self.outputs else replace(self, outputs=outputs)
 
 
 class Answered(_OfAddress, frozen=True, tag="answered"):
@@ -252,13 +255,6 @@ class CancelRequested(_OfRun, frozen=True, tag="cancel"):
     """The run that was made of this one and continues in its place."""
 
     cancels: ClassVar[bool] = True
-
-
-_Report = TypeVar("_Report", StepDone, StepFailed)
-
-
-def _with_outputs(event: _Report, outputs: Value) -> _Report:
-    return event if outputs is event.outputs else msgspec.structs.replace(event, outputs=outputs)
 
 
 StepEnd: TypeAlias = StepDone | StepFailed | Answered

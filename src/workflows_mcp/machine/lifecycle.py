@@ -3,7 +3,8 @@
 A *record* is what a run knows of one block or step. It is pending until the block is entered; then the block
 runs, or waits for an agent (`paused`). A try that failed and gets another one is running again. A record ends
 as completed, failed or skipped. It leaves these only at once, when its result is written to the state: a
-fallback replaces a failure, and a result that does not fit becomes one. A loop or a goto that reaches a step again deletes the record and starts a new one.
+fallback replaces a failure, and a result that does not fit becomes one. A loop or a goto that reaches a
+step again deletes the record and starts a new one.
 
 A *frame* is an operation under way at an address. There is at most one for each address; its kind says what
 it waits for. A frame is opened when a block is entered, and closed by the event that it waits for, or from

@@ -23,14 +23,12 @@ from workflows_mcp.answers import Target, blocks_in, progress_of, run_view_of, w
 from workflows_mcp.engines import Engine
 from workflows_mcp.machine import (
     TERMINAL,
-    Answered,
     Event,
     Machine,
     Record,
     RunState,
     Scope,
-    StepDone,
-    StepFailed,
+    StepEnd,
     address_of,
 )
 from workflows_mcp.plan import Node
@@ -93,7 +91,7 @@ class Watch:
 
     def news(self, events: Sequence[Event] = ()) -> Iterator[Progress]:
         """What has changed since the last time; `events` are those that have come since."""
-        ends = {self._ended_by(event): event for event in events}
+        ends = {self._ended_by(event): event for event in events if isinstance(event, StepEnd)}
         for address, event in ends.items():
             seen = self._seen.get(address)
             if address and address not in self._now and (seen is None or seen.status not in TERMINAL):
@@ -108,14 +106,12 @@ class Watch:
             if known is None or known.status != step.status:
                 yield self._told(step)
 
-    def _ended_by(self, event: Event) -> str:
-        """The step that has ended with an event; empty where the event does not say so."""
-        if isinstance(event, StepDone | StepFailed):
+    def _ended_by(self, event: StepEnd) -> str:
+        """The step that has ended with an event; empty where the event does not tell its round."""
+        if event.key:
             return _in_rounds(*address_of(event.key))
-        if isinstance(event, Answered):
-            open_ones = (it for it, seen in self._seen.items() if self._is_over(it, seen))
-            return next((it for it in open_ones if _ROUND.sub("", it) == event.address), "")
-        return ""
+        open_ones = (it for it, seen in self._seen.items() if self._is_over(it, seen))
+        return next((it for it in open_ones if _ROUND.sub("", it) == event.address), "")
 
     def _is_over(self, address: str, seen: _Seen) -> bool:
         """Whether a step must have ended because there is a later round of it, or of what it is inside of."""
@@ -150,14 +146,10 @@ def _in_rounds(address: str, attempt: str) -> str:
     return "/".join(f"{name}@{at}" if at else name for name, at in zip(names, visits, strict=True))
 
 
-def _end(address: str, event: Event, seen: _Seen | None) -> Progress:
+def _end(address: str, event: StepEnd, seen: _Seen | None) -> Progress:
     since, order = (seen.since, seen.order) if seen is not None else (None, ())
     seconds = event.at - since if since is not None else None
-    if isinstance(event, StepFailed):
-        return Progress(event.at, address, "failed", "n/a", event.message, seconds, order)
-    assert isinstance(event, StepDone | Answered)
-    outcome = "success" if event.ok else "failure"
-    return Progress(event.at, address, "completed", outcome, event.message, seconds, order)
+    return Progress(event.at, address, *event.ended_as, event.message, seconds, order)
 
 
 # ----------------------------------------------------------------------------------------------------

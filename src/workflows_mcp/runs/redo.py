@@ -40,7 +40,7 @@ from workflows_mcp.answers import (
 )
 from workflows_mcp.engines import Engine, replayed
 from workflows_mcp.errors import NotExpected, RequestError, UnknownRun
-from workflows_mcp.machine import CancelRequested, Event, Machine, Path, Resumed, StateUpdated, value_at
+from workflows_mcp.machine import Event, Machine, Path, Resumed, StateUpdated, value_at
 from workflows_mcp.plan import Bundle, Plan
 from workflows_mcp.runs.checkpoints import Histories
 from workflows_mcp.steps import StepRegistry
@@ -348,7 +348,7 @@ def _refuse_an_earlier_round(machine: Machine, step_id: str, address: str) -> No
 
 
 def _cancels(events: Sequence[Event]) -> set[int]:
-    return {number for number, event in enumerate(events, start=1) if isinstance(event, CancelRequested)}
+    return {number for number, event in enumerate(events, start=1) if event.cancels}
 
 
 def _forking(events: Sequence[Event]) -> str:
