@@ -184,7 +184,9 @@ def test_a_store_that_is_no_database_is_told_with_what_to_do(terminal: Any) -> N
     said = terminal.run("runs")
     assert said.code == 2
     assert "not a database" in said.err
-    assert "put the file back from a backup, or move it away for a new one; or set WORKFLOWS_HOME" in said.err
+    assert (
+        "restore the file from a backup, move it away to start a new one, or set WORKFLOWS_HOME" in said.err
+    )
 
 
 @pytest.mark.rows("G24")

@@ -255,16 +255,16 @@ def test_checkpoints_that_were_forgotten_stay_forgotten(on_engine: OnEngine) -> 
         other = await engine.start(bundle(QUESTION), {"x": "2"})
         await engine.wait(one, asks, 10)
         await engine.wait(other, asks, 10)
-        assert await engine.forgotten_checkpoints(one) == set()
+        assert await engine.deleted_checkpoints(one) == set()
         for position in (2, 1, 2):
-            await engine.forget_checkpoint(one, position)
-        assert await engine.forgotten_checkpoints(one) == {1, 2}
-        assert await engine.forgotten_checkpoints(other) == set()
-        assert await engine.forgotten_checkpoints(await engine.fork(one, 2)) == set()
+            await engine.delete_checkpoint(one, position)
+        assert await engine.deleted_checkpoints(one) == {1, 2}
+        assert await engine.deleted_checkpoints(other) == set()
+        assert await engine.deleted_checkpoints(await engine.fork(one, 2)) == set()
         with pytest.raises(UnknownRun):
-            await engine.forget_checkpoint("wf_nope", 1)
+            await engine.delete_checkpoint("wf_nope", 1)
         with pytest.raises(UnknownRun):
-            await engine.forgotten_checkpoints("wf_nope")
+            await engine.deleted_checkpoints("wf_nope")
 
     on_engine(scenario)
 

@@ -142,12 +142,12 @@ def test_an_answer_is_taken_in_however_often_the_run_changes_hands_before(
             assert len(await asked(engine, run_id)) == 3
             await settle()
             turns = iter([False] * 10)
-            send_at_rest = engine._send_at_rest
+            send_to_idle = engine._send_to_idle
             monkeypatch.setattr(
                 engine,
-                "_send_at_rest",
+                "_send_to_idle",
                 lambda *given: (
-                    asyncio.sleep(0, False) if next(turns, None) is False else send_at_rest(*given)
+                    asyncio.sleep(0, False) if next(turns, None) is False else send_to_idle(*given)
                 ),
             )
             await answering(engine, run_id, "all/0/ask")

@@ -38,7 +38,7 @@ def test_a_fork_and_what_was_forgotten_outlive_the_process_that_made_them(tmp_pa
                 await settle()
             position = (await first.view(old)).state.events
             new = await first.fork(old, position)
-            await first.forget_checkpoint(old, position)
+            await first.delete_checkpoint(old, position)
         other.gate.open("g")
         async with other.engine("sqlite") as second:
             for run_id in (old, new):
@@ -46,7 +46,7 @@ def test_a_fork_and_what_was_forgotten_outlive_the_process_that_made_them(tmp_pa
                 await second.send(run_id, lambda _, now: Answered(now, "ask", {"response": "x"}))
                 assert (await second.wait(run_id, ended, 5)).state.status == "completed"
             assert (await second.view(new)).state.forked_from == f"{old}@{position}"
-            assert await second.forgotten_checkpoints(old) == {position}
+            assert await second.deleted_checkpoints(old) == {position}
         assert one.note.lines == ["a"]
         assert other.note.lines == ["last x", "last x"]
 
@@ -179,8 +179,8 @@ def test_runs_in_flight_in_a_store_of_the_first_version_go_on_in_the_present_one
             assert second.store.read("PRAGMA user_version") == [(store.VERSION,)]
             assert (await second.view(waiting)).state == before
             forked = await second.fork(waiting, before.events)
-            await second.forget_checkpoint(waiting, 1)
-            assert await second.forgotten_checkpoints(waiting) == {1}
+            await second.delete_checkpoint(waiting, 1)
+            assert await second.deleted_checkpoints(waiting) == {1}
             await second.wait(working, asks, 5)
             for run_id in (waiting, forked, working):
                 await second.send(run_id, lambda _, now: Answered(now, "ask", {"response": "x"}))

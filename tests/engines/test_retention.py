@@ -23,7 +23,7 @@ from workflows_mcp.plan.model import Bundle, Do, InputSpec
 
 DAY = 86_400.0
 ASK = Do("Ask", {"prompt": "?"}, by="agent", defaults={"response": ""})
-TABLES = ("journal", "snapshots", "heard", "forgotten", "blob_runs", "pruned", "inbox")
+TABLES = ("journal", "snapshots", "heartbeats", "deleted_checkpoints", "blob_runs", "pruned", "mailbox")
 
 
 def asking(name: str = "asking") -> Bundle:

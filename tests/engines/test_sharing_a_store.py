@@ -13,6 +13,7 @@ import apsw
 import pytest
 
 from support.engines import World, asks, ended, status_of
+from support.old_stores import turn_back
 from support.plans import block, bundle, plan
 from workflows_mcp.engines.clock import settle
 from workflows_mcp.engines.forks import Batch
@@ -143,7 +144,7 @@ def test_a_batch_under_an_old_epoch_is_refused_and_its_driver_stops(tmp_path: Pa
             await engine.view(run_id)
             thief = apsw.Connection(str(tmp_path / "runs.db"))
             thief.set_busy_timeout(5000)
-            thief.execute("INSERT INTO owners VALUES('thief', 1e12, 'elsewhere', 1, 1)")
+            thief.execute("INSERT INTO owners VALUES('thief', 1e12, 'elsewhere', 1, 1, 7)")
             thief.execute("UPDATE runs SET owner = 'thief', epoch = epoch + 1")
             before = list(thief.execute("SELECT position, epoch FROM journal"))
             driver = engine._drivers[run_id]
@@ -268,6 +269,88 @@ def test_a_store_that_a_newer_version_has_written_is_refused_and_left_alone(tmp_
         connection.close()
         with pytest.raises(StoreError, match="this program knows versions up to"):
             Store(path)
+
+    asyncio.run(asyncio.wait_for(go(), 20))
+
+
+@pytest.mark.parametrize("version", range(1, store.VERSION))
+def test_a_store_of_an_earlier_version_opens_and_its_runs_continue(tmp_path: Path, version: int) -> None:
+    async def go() -> None:
+        world = World(tmp_path)
+        main = plan(
+            block("gate", gate("g")), block("ask", ASK, ["gate"]), block("then", note("done"), ["ask"])
+        )
+        async with world.engine("sqlite") as before:
+            running = await before.start(bundle(main), {})
+            while not world.gate.started:
+                await settle()
+            await before.view(running)
+            idle = await before.start(
+                bundle(plan(block("ask", ASK), block("then", note("done"), ["ask"]))), {}
+            )
+            await before.wait(idle, asks, 5)
+            await before.heartbeat(idle, "task", 7.0)
+            await before.delete_checkpoint(idle, 1)
+            await before.remember("key", "value")
+        turn_back(world.store, version)
+        world.gate.open("g")
+        async with world.engine("sqlite") as after:
+            assert isinstance(after, SqliteEngine)
+            assert after.store.read("PRAGMA user_version") == [(store.VERSION,)]
+            assert await after.deleted_checkpoints(idle) == ({1} if version >= 2 else set())
+            assert await after.last_seen(idle) == ({"task": 7.0} if version >= 3 else {})
+            assert await after.recall("key") == ("value" if version >= 4 else None)
+            await after.wait(running, asks, 5)
+            for run_id in (idle, running):
+                await after.send(run_id, lambda _, now: Answered(now, "ask", {"response": "yes"}))
+                assert (await after.wait(run_id, ended, 5)).state.status == "completed"
+
+    asyncio.run(asyncio.wait_for(go(), 20))
+
+
+def test_a_message_in_a_store_of_the_previous_version_is_delivered(tmp_path: Path) -> None:
+    async def go() -> None:
+        world = World(tmp_path)
+        async with world.engine("sqlite") as before:
+            assert isinstance(before, SqliteEngine)
+            run_id = await before.start(bundle(plan(block("gate", gate("g")))), {})
+            while not world.gate.started:
+                await settle()
+            await before.view(run_id)
+            message = await before.mailbox.send("none", CancelRequested(0.0))
+            await before.store.write(
+                lambda it: it.execute("UPDATE mailbox SET run = ?", (run_id,)).fetchall()
+            )
+        turn_back(world.store, 6)
+        async with world.engine("sqlite") as after:
+            assert isinstance(after, SqliteEngine)
+            assert (await after.wait(run_id, ended, 5)).state.status == "cancelled"
+            while not after.mailbox.answered(message):
+                await asyncio.sleep(0.01)
+
+    asyncio.run(asyncio.wait_for(go(), 20))
+
+
+def test_a_process_of_an_earlier_version_beside_a_migrated_store_cannot_renew_its_lease(
+    tmp_path: Path,
+) -> None:
+    """It has the file open since before the migration, so nothing else tells it that tables were renamed."""
+
+    async def go() -> None:
+        world = World(tmp_path)
+        async with world.engine("sqlite"):
+            pass
+        turn_back(world.store, 6)
+        old = apsw.Connection(str(world.store))
+        renew = (
+            "INSERT INTO owners VALUES('old', ?, 'elsewhere', 1, 1)"
+            " ON CONFLICT(id) DO UPDATE SET expires_at = excluded.expires_at"
+        )
+        old.execute(renew, (1.0,))
+        async with world.engine("sqlite"):
+            with pytest.raises(apsw.SQLError, match="has 6 columns but 5 values"):
+                old.execute(renew, (2.0,))
+        old.close()
 
     asyncio.run(asyncio.wait_for(go(), 20))
 
@@ -432,7 +515,7 @@ def test_answers_to_letters_that_nobody_comes_for_do_not_pile_up(
     monkeypatch.setattr(mailbox, "_KEPT", 5)
 
     def answer_all(connection: apsw.Connection) -> None:
-        connection.execute("UPDATE inbox SET answer = ''")
+        connection.execute("UPDATE mailbox SET answer = ''")
 
     async def go() -> None:
         async with World(tmp_path).engine("sqlite") as engine:
@@ -443,8 +526,8 @@ def test_answers_to_letters_that_nobody_comes_for_do_not_pile_up(
             unanswered = await engine.mailbox.send("wf_1", CancelRequested(0.0))
             for _ in range(20):
                 await engine.mailbox.send("wf_1", CancelRequested(0.0))
-            kept = [number for (number,) in engine.store.read("SELECT id FROM inbox WHERE answer = ''")]
+            kept = [number for (number,) in engine.store.read("SELECT id FROM mailbox WHERE answer = ''")]
             assert kept == []
-            assert engine.store.read("SELECT 1 FROM inbox WHERE id = ?", (unanswered,)) == [(1,)]
+            assert engine.store.read("SELECT 1 FROM mailbox WHERE id = ?", (unanswered,)) == [(1,)]
 
     asyncio.run(asyncio.wait_for(go(), 20))

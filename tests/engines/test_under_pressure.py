@@ -113,7 +113,7 @@ def test_a_letter_to_a_run_that_ends_first_is_refused_not_left_unanswered(tmp_pa
             await first.send(run_id, lambda _, now: Answered(now, "q", {"response": "first"}))
             with pytest.raises(NotExpected):
                 await asyncio.wait_for(late, 5)
-            assert first.store.read("SELECT count(*) FROM inbox") == [(0,)]
+            assert first.store.read("SELECT count(*) FROM mailbox") == [(0,)]
 
     asyncio.run(asyncio.wait_for(go(), 20))
 
@@ -136,13 +136,13 @@ def test_a_letter_that_comes_when_its_owner_goes_to_rest_is_taken_in_at_once(tmp
             late = asyncio.create_task(
                 second.send(run_id, lambda _, now: Answered(now, "q", {"response": "yes"}))
             )
-            while first.store.read("SELECT count(*) FROM inbox") == [(0,)]:
+            while first.store.read("SELECT count(*) FROM mailbox") == [(0,)]:
                 await settle()
             one.gate.open("busy")
             await asyncio.wait_for(late, 0.9)
             await second.wait(run_id, lambda state: "then" in state.root.records, 5)
             assert other.note.lines == ["then"]
-            assert first.store.read("SELECT count(*) FROM inbox") == [(0,)]
+            assert first.store.read("SELECT count(*) FROM mailbox") == [(0,)]
             await first.send(run_id, lambda _, now: Answered(now, "p", {"response": "yes"}))
             assert (await second.wait(run_id, ended, 5)).state.status == "completed"
 

@@ -166,7 +166,7 @@ def test_a_run_that_another_process_has_had_since_cannot_be_claimed_from_the_res
                     leases.release(connection, run_id, "another")
                 before = connection.execute(row).fetchall()
                 with pytest.raises(LeaseLost):
-                    leases.claim_at_rest(connection, run_id, "late", epoch)
+                    leases.claim_idle(connection, run_id, "late", epoch)
                 assert connection.execute(row).fetchall() == before
 
     asyncio.run(asyncio.wait_for(go(), 20))

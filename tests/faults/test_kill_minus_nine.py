@@ -222,7 +222,7 @@ def test_whoever_only_looks_at_a_run_whose_server_was_killed_is_told_that_nobody
         told = asyncio.run(why())
         assert told.startswith("running 'first'")
         assert (
-            "; but no server continues it: the process that ran it has gone; start one in "
+            "; but no server continues it: the process that ran it has exited; start one in "
             f"{tmp_path} (workflows-mcp serve, without --read-only), or continue it here: "
         ) in told
         run_id = told.rpartition(" ")[2]

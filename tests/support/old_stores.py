@@ -6,7 +6,10 @@ from pathlib import Path
 
 import apsw
 
-from workflows_mcp.engines.sqlite.store import _STEPS
+from workflows_mcp.engines.sqlite.store import MIGRATIONS
+
+RENAMED = {"inbox": "mailbox", "heard": "heartbeats", "forgotten": "deleted_checkpoints"}
+"""Tables that have another name today."""
 
 
 def turn_back(store: Path, version: int) -> None:
@@ -19,13 +22,14 @@ def turn_back(store: Path, version: int) -> None:
             log.rename(newer.with_name(newer.name + suffix))
     connection = apsw.Connection(str(store))
     connection.pragma("journal_mode", "wal")
-    for step in _STEPS[:version]:
-        connection.execute(step)
+    for migration in MIGRATIONS[:version]:
+        connection.execute(migration)
     connection.execute("ATTACH ? AS newer", (str(newer),))
     tables = "SELECT name FROM main.sqlite_schema WHERE type = 'table'"
     for (table,) in connection.execute(tables).fetchall():
+        source = RENAMED.get(str(table), table)
         columns = ", ".join(str(row[1]) for row in connection.execute(f"PRAGMA main.table_info({table})"))
-        connection.execute(f"INSERT INTO main.{table}({columns}) SELECT {columns} FROM newer.{table}")
+        connection.execute(f"INSERT INTO main.{table}({columns}) SELECT {columns} FROM newer.{source}")
     connection.pragma("user_version", version)
     connection.close()
     newer.unlink()

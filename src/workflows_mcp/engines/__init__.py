@@ -8,12 +8,12 @@ from workflows_mcp.lazy import exports
 
 if TYPE_CHECKING:
     from workflows_mcp.engines.base import Engine, RunSummary
-    from workflows_mcp.engines.choosing import engine_of
     from workflows_mcp.engines.clock import SystemClock
     from workflows_mcp.engines.executor import Executor
     from workflows_mcp.engines.forks import replayed
     from workflows_mcp.engines.live_output import Line, LiveOutput
     from workflows_mcp.engines.permissions import PermittedSteps, check_bundle, forbidden_blocks
+    from workflows_mcp.engines.selection import engine_of
     from workflows_mcp.engines.sqlite.store import check_store
 
 __all__ = [
@@ -35,7 +35,7 @@ __getattr__ = exports(
     __name__,
     {
         "base": "Engine RunSummary",
-        "choosing": "engine_of",
+        "selection": "engine_of",
         "clock": "SystemClock",
         "executor": "Executor",
         "forks": "replayed",

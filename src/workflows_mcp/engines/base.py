@@ -7,7 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Protocol
 
-from workflows_mcp.engines.forks import NOTHING_ELSE, Instead
+from workflows_mcp.engines.forks import NO_CHANGES, Instead
 from workflows_mcp.engines.live_output import LiveOutput
 from workflows_mcp.limits import Limits
 from workflows_mcp.machine import Event, Machine, RunState
@@ -98,7 +98,7 @@ class Engine(Protocol):
         """What the run is pinned to, and its events after so many that are safe on disk, in order."""
 
     async def fork(
-        self, run_id: str, position: int, *, instead: Instead = NOTHING_ELSE, request_id: str | None = None
+        self, run_id: str, position: int, *, instead: Instead = NO_CHANGES, request_id: str | None = None
     ) -> str:
         """Make a new run of the first `position` events of a run, some of them left out or replaced, and give
         its id; a request_id that is known gives the fork that it made. It goes on by itself, like a run that
@@ -108,10 +108,10 @@ class Engine(Protocol):
     async def made_by(self, request_id: str) -> str | None:
         """The run that was started, or made of another one, by the request with this id, if any was."""
 
-    async def forget_checkpoint(self, run_id: str, position: int) -> None:
+    async def delete_checkpoint(self, run_id: str, position: int) -> None:
         """Remember that nobody wants to be offered this position of a run any more."""
 
-    async def forgotten_checkpoints(self, run_id: str) -> set[int]:
+    async def deleted_checkpoints(self, run_id: str) -> set[int]:
         """The positions of a run that were forgotten."""
 
     async def heartbeat(self, run_id: str, task: str, at: float) -> None:

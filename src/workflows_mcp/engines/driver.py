@@ -164,7 +164,7 @@ class Driver:
         executor.learn_secrets((*machine.bundle.plans.values(), *machine.state.plans.values()))
         self._clock = clock
         self._find_bundle = find_bundle
-        self._inbox: deque[Event] = deque()
+        self._queue: deque[Event] = deque()
         self._sent: dict[int, asyncio.Future[None]] = {}
         """Events that somebody waits to see accepted, by identity."""
         self._ready: dict[str, RunStep] = {}
@@ -191,7 +191,7 @@ class Driver:
         self._waiters = Waiters()
         self.failure: Exception | None = None
         """Why this process may not drive the run any more."""
-        self.on_rest: Callable[[str], None] | None = None
+        self.on_release: Callable[[str], None] | None = None
         """Told when all is on disk and there is nothing to do here: idle, or how the run ended."""
         self.released = ""
         """What was told. From then on the run, and its machine too, may be in the hands of another driver."""
@@ -200,7 +200,7 @@ class Driver:
     def status(self) -> str:
         """Who has to do something next: the server (running), an agent (idle), or nobody (how it ended)."""
         state = self.machine.state
-        if self._applying or (state.status == "running" and (self._inbox or self._ready)):
+        if self._applying or (state.status == "running" and (self._queue or self._ready)):
             return "running"
         if state.status != "running":
             return state.status
@@ -211,7 +211,7 @@ class Driver:
     def feed(self, event: Event) -> None:
         """Take in an event and go on as far as possible."""
         if self.failure is None:
-            self._inbox.append(event)
+            self._queue.append(event)
             self._pump()
 
     async def send(self, event: Event) -> None:
@@ -249,11 +249,11 @@ class Driver:
         self._ready.update(self._held)
         self._held = {}
         self._pump()
-        self._tell_rest()
+        self._release_if_done()
 
     async def flushed(self) -> None:
         """Wait until all that has happened up to now is safe on disk."""
-        await self._safe(self._taken + len(self._inbox))
+        await self._safe(self._taken + len(self._queue))
 
     async def idle_apply(self) -> None:
         """Wait until nothing is being applied: then the run may be looked at, before anything else gets a
@@ -299,9 +299,9 @@ class Driver:
         """Let go of the run; whoever waits for it here has to look elsewhere."""
         self._timers.clear_all()
         self.released = status
-        on_rest, self.on_rest = self.on_rest, None
-        if on_rest is not None:
-            on_rest(status)
+        on_release, self.on_release = self.on_release, None
+        if on_release is not None:
+            on_release(status)
         self._wake()
 
     # The loop
@@ -310,14 +310,14 @@ class Driver:
         if self._pumping or self.failure is not None:
             return
         self._pumping = True
-        inbox = self._inbox
+        queue = self._queue
         until = time.monotonic() + _SLICE_SECONDS
         try:
             while time.monotonic() < until and not self._on_hold and not self._applying:
                 if self._ready and not self._blocked:
                     self._start_next()
-                elif inbox and self._unsynced < _MAX_UNSYNCED:
-                    self._take(inbox.popleft())
+                elif queue and self._unsynced < _MAX_UNSYNCED:
+                    self._take(queue.popleft())
                 else:
                     break
             self._write()
@@ -329,7 +329,7 @@ class Driver:
             self._pumping = False
         if self._applying:
             return
-        if (self._ready and not self._blocked) or (inbox and self._unsynced < _MAX_UNSYNCED):
+        if (self._ready and not self._blocked) or (queue and self._unsynced < _MAX_UNSYNCED):
             self._schedule()
         self._wake()
 
@@ -381,7 +381,7 @@ class Driver:
             self._give_up(error)
             return
         self._pump()
-        self._tell_rest()
+        self._release_if_done()
 
     def _applied(
         self, event: Event, encoded: bytes, waiting: asyncio.Future[None] | None, commands: list[Command]
@@ -414,15 +414,15 @@ class Driver:
                 self._held.pop(key, None)
                 self._ready.pop(key, None)
                 if not self._runner.stop(key, reason) and reason:
-                    self._inbox.append(StepFailed(self._clock.now(), key, TIMEOUT, reason))
+                    self._queue.append(StepFailed(self._clock.now(), key, TIMEOUT, reason))
             case TellInterrupted(key=key):
                 logger.warning("the step %s of the run %s was cut off", key, self.run_id)
-                self._inbox.append(Interrupted(self._clock.now(), key))
+                self._queue.append(Interrupted(self._clock.now(), key))
             case LoadPlan():
                 workspace, now = self.machine.state.workspace, self._clock.now()
                 found = found_plan(command, self._find_bundle, workspace, now)
                 self._executor.learn_secrets(found.plans.values())
-                self._inbox.append(found)
+                self._queue.append(found)
             case Finish():
                 self._timers.clear_all()
 
@@ -498,13 +498,13 @@ class Driver:
             return
         self._safe_position = position
         self._ready.update(steps)
-        if self._ready or self._inbox:
+        if self._ready or self._queue:
             self._pump()
         self._wake()
-        self._tell_rest()
+        self._release_if_done()
 
-    def _tell_rest(self) -> None:
-        if self.on_rest is None or self.failure is not None:
+    def _release_if_done(self) -> None:
+        if self.on_release is None or self.failure is not None:
             return
         if not self._applying and self._safe_position == self._taken and (status := self.status) != "running":
             self.release(status)
@@ -525,7 +525,7 @@ class Driver:
         self._timers.clear_all()
         self._held.clear()
         self._ready.clear()
-        self._inbox.clear()
+        self._queue.clear()
         for waiting in self._sent.values():
             if not waiting.done():
                 waiting.set_exception(self.failure)
@@ -535,7 +535,7 @@ class Driver:
     def _wake(self) -> None:
         self._waiters.wake()
         # What was waited for may have been refused when its turn came: then nothing more is to be waited for.
-        all_safe = not self._inbox and self._safe_position == self._taken
+        all_safe = not self._queue and self._safe_position == self._taken
         over = self.failure is not None or all_safe
         self._waiters.wake_up_to(None if over else self._safe_position)
 

@@ -24,8 +24,8 @@ from pydantic import ValidationError
 
 from workflows_mcp.engines.clock import Clock
 from workflows_mcp.engines.live_output import LiveOutput, StepOutput
+from workflows_mcp.engines.memory_values import RedactingMemory
 from workflows_mcp.engines.permissions import check_step
-from workflows_mcp.engines.remembering import RedactingMemory
 from workflows_mcp.errors import RequestError, WorkflowsError
 from workflows_mcp.limits import Limits
 from workflows_mcp.machine import Command, Event, Machine, RunStep, StepDone, StepFailed
@@ -93,7 +93,7 @@ class Executor:
         world = World(policy, run_id, scratch, may_start, self.secrets, tools=tools, memory=memory)
         return StepRunner(self, run_id, world)
 
-    def remember_in(self, memory: Memory) -> None:
+    def use_memory(self, memory: Memory) -> None:
         """Where steps find what is remembered beyond runs: with the engine that they belong to."""
         self._memory = RedactingMemory(memory, self.secrets)
 

@@ -78,7 +78,7 @@ Instead = Mapping[int, Sequence[Event]]
 
 """By the numbers of events, counted from 1: what a fork has in their place; nothing where one is left out."""
 
-NOTHING_ELSE: Instead = {}
+NO_CHANGES: Instead = {}
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,7 +89,7 @@ class Fork:
     """The new run after these events."""
 
 
-def asked_for(run_id: str, position: int, instead: Instead) -> str:
+def request_digest(run_id: str, position: int, instead: Instead) -> str:
     """A fork in words: the same for two requests that ask for the same one."""
     changes = ",".join(f"{number}:{len(instead[number])}" for number in sorted(instead))
     return f"{run_id}@{position}" + (f"-{changes}" if changes else "")
@@ -102,7 +102,7 @@ def fork_of(
     position: int,
     now: float,
     new_id: str | None = None,
-    instead: Instead = NOTHING_ELSE,
+    instead: Instead = NO_CHANGES,
     scratch: Path | None = None,
 ) -> Fork:
     """`scratch` is the directory with the files of runs: a path in the outputs of a step that leads into the
@@ -163,7 +163,7 @@ def _replaced(value: Value, old: str, new: str) -> Value:
     return value
 
 
-def needs_its_files(machine: Machine) -> bool:
+def needs_scratch(machine: Machine) -> bool:
     """Whether a run that has ended may be tried again, with the files that its steps handed each other. Files
     of runs that use secrets are not kept: a command may have written one down."""
     secrets = machine.bundle.secrets or any(plan.secrets for plan in machine.state.plans.values())

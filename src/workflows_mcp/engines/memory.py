@@ -12,9 +12,9 @@ from workflows_mcp.engines.base import FindBundle, MakeEvent, Pruned, RunSummary
 from workflows_mcp.engines.clock import Clock, SystemClock
 from workflows_mcp.engines.driver import Driver, send_to, wait_until
 from workflows_mcp.engines.executor import Executor
-from workflows_mcp.engines.forks import NOTHING_ELSE, Batch, Instead, batch_of, fork_of, new_run_id, replayed
+from workflows_mcp.engines.forks import NO_CHANGES, Batch, Instead, batch_of, fork_of, new_run_id, replayed
 from workflows_mcp.engines.live_output import LiveOutput
-from workflows_mcp.engines.remembering import check_key, full, packed, unpacked
+from workflows_mcp.engines.memory_values import check_key, full, packed, unpacked
 from workflows_mcp.engines.values import LargeValues
 from workflows_mcp.errors import UnknownRun
 from workflows_mcp.limits import Limits
@@ -50,7 +50,7 @@ class MemoryJournal:
 class MemoryEngine:
     def __init__(self, executor: Executor, find_bundle: FindBundle, *, clock: Clock | None = None) -> None:
         self._executor = executor
-        executor.remember_in(self)
+        executor.use_memory(self)
         self._find_bundle = find_bundle
         self._clock = clock or SystemClock()
         self._drivers: dict[str, Driver] = {}
@@ -148,7 +148,7 @@ class MemoryEngine:
         return machine.bundle, self.journals[run_id].events()[after:]
 
     async def fork(
-        self, run_id: str, position: int, *, instead: Instead = NOTHING_ELSE, request_id: str | None = None
+        self, run_id: str, position: int, *, instead: Instead = NO_CHANGES, request_id: str | None = None
     ) -> str:
         if request_id is not None and request_id in self._requests:
             return self._requests[request_id]
@@ -167,11 +167,11 @@ class MemoryEngine:
     async def made_by(self, request_id: str) -> str | None:
         return self._requests.get(request_id)
 
-    async def forget_checkpoint(self, run_id: str, position: int) -> None:
+    async def delete_checkpoint(self, run_id: str, position: int) -> None:
         self._driver(run_id)
         self._forgotten.setdefault(run_id, set()).add(position)
 
-    async def forgotten_checkpoints(self, run_id: str) -> set[int]:
+    async def deleted_checkpoints(self, run_id: str) -> set[int]:
         self._driver(run_id)
         return set(self._forgotten.get(run_id, ()))
 

@@ -48,7 +48,7 @@ class Journals(Protocol):
     """Whoever keeps runs."""
 
     async def journal(self, run_id: str, after: int = 0) -> tuple[Bundle, list[Event]]: ...
-    async def forgotten_checkpoints(self, run_id: str) -> set[int]: ...
+    async def deleted_checkpoints(self, run_id: str) -> set[int]: ...
     async def recent(self, limit: int, workflow: str | None = None) -> Sequence[Run]: ...
 
 
@@ -89,7 +89,7 @@ class Histories:
 
     async def questions(self, run_id: str) -> tuple[Machine, Questions]:
         """What a run asks now, and the run at that moment."""
-        forgotten = await self._journals.forgotten_checkpoints(run_id)
+        forgotten = await self._journals.deleted_checkpoints(run_id)
         history = await self.of(run_id)
         asked = history.open_questions()
         return history.machine, Questions(
@@ -123,7 +123,7 @@ class Histories:
         except UnknownRun:
             what = f"{_not_found(wanted)}: there is no run '{wanted.run_id}'"
             raise _unknown(what, _HOW_TO_LIST) from None
-        forgotten = await self._journals.forgotten_checkpoints(wanted.run_id)
+        forgotten = await self._journals.deleted_checkpoints(wanted.run_id)
         checkpoint = history.find(wanted)
         if checkpoint is None:
             raise _unknown(_not_found(wanted), self._what_exists(history, forgotten))
@@ -164,7 +164,7 @@ class Histories:
         return found[:limit], more or len(found) > limit
 
     async def _of_run(self, run_id: str, now: float) -> list[Found]:
-        forgotten = await self._journals.forgotten_checkpoints(run_id)
+        forgotten = await self._journals.deleted_checkpoints(run_id)
         history = await self.of(run_id)
         return [(history, it) for it in self._left(history, forgotten, now)]
 

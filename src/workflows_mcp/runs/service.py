@@ -535,7 +535,7 @@ class Service:
     async def delete_checkpoint(self, checkpoint_id: str) -> dict[str, Any]:
         """Hide a checkpoint for good; the run is left as it is. Deleting twice is harmless."""
         history, checkpoint = await self._histories.find(checkpoint_id, gone_too=True)
-        await self._engine.forget_checkpoint(checkpoint.id.run_id, checkpoint.id.mark)
+        await self._engine.delete_checkpoint(checkpoint.id.run_id, checkpoint.id.mark)
         return deleted_checkpoint(history, checkpoint)
 
     async def _graph_answer(

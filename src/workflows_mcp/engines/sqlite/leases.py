@@ -1,11 +1,13 @@
-"""Which process drives which run: leases with an epoch, so that the dead lose and the late are refused.
+"""Which process drives which run: leases, owners and epochs.
 
-A process is alive while its row in `owners` is; it renews it every second, and the row of one that is
-known to be gone is removed. A run belongs to the process in its row; taking a run over raises its epoch,
-and a batch is written only under the epoch that its writer was given, and into no run that belongs to
-another: of two processes that wake up the same run at once, both believe to have the same epoch. So a
-process that was stopped and wakes up again cannot write into a run that another one drives by now; and it
-asks before it starts a step.
+    epoch = claim(connection, run_id, owner, now)       # None if a live process drives the run
+    append(connection, run_id, owner, epoch, batch)     # raises LeaseLost if another process took it over
+
+A process holds a lease, its row in `owners`, and renews it every second. Each run names its owner. Taking a
+run over increments its epoch, and a batch is written only with the present epoch and by the owner. So a
+process that was suspended and continues cannot write into a run that another process drives by now; it
+also checks its lease before it starts a step. The owner is compared too, because two processes that
+continue the same idle run at once both expect the same epoch.
 """
 
 from __future__ import annotations
@@ -19,23 +21,40 @@ from typing import Any, NamedTuple
 import apsw
 
 from workflows_mcp.engines.forks import Batch
-from workflows_mcp.engines.sqlite.store import Store
+from workflows_mcp.engines.sqlite.store import VERSION, Store
 from workflows_mcp.errors import LeaseLost
 
+LEASE_SECONDS = 4.0
+RENEW_SECONDS = 1.0
+_MARGIN_SECONDS = 0.5
+
+_ALIVE = "(SELECT id FROM owners WHERE expires_at > ?)"
+
+ORPHANS = f"""
+SELECT id FROM runs WHERE status = 'running' AND (owner IS NULL OR owner = ? OR owner NOT IN {_ALIVE})
+ORDER BY epoch
+"""
+"""Running runs that no other live process drives; takes the id of the caller, and the time. Runs that lost
+the most owners come last, because one of their steps may be what kills servers."""
+
+_APPEND = """
+INSERT OR IGNORE INTO journal(run, position, epoch, events)
+SELECT ?1, ?2, ?3, ?4
+WHERE EXISTS (SELECT 1 FROM runs WHERE id = ?1 AND epoch = ?3 AND (owner IS NULL OR owner = ?5))
+"""
+
+
 # ----------------------------------------------------------------------------------------------------
-# Processes that drive runs, and how one tells that another is gone.
-#
-# A lease that has run out says so in the end; but a process of this very machine that does not exist any
-# more is known to be gone at once, so a restart after a crash need not wait for its lease.
+# Processes: a dead process of this machine is known to be dead before its lease expires
 
 
 class Owner(NamedTuple):
     id: str
     machine: str
-    """Where process ids mean the same: this boot of this machine, this container."""
+    """This boot of this machine, and its pid namespace: process ids are unique within it."""
     pid: int
     born: float
-    """When the process started, because process ids are used again."""
+    """When the process started, because process ids are reused."""
 
 
 def this_process() -> Owner:
@@ -43,8 +62,8 @@ def this_process() -> Owner:
     return Owner(f"{pid}-{os.urandom(4).hex()}", _machine(), pid, _born(pid) or 0.0)
 
 
-def is_gone(machine: str, pid: int, born: float) -> bool:
-    """Whether a process is known not to exist any more; False where that cannot be known from here."""
+def is_dead(machine: str, pid: int, born: float) -> bool:
+    """Whether a process is known to be dead; False if it runs on another machine."""
     return machine == _machine() and _born(pid) != born
 
 
@@ -57,8 +76,7 @@ def _machine() -> str:
 
 
 def _born(pid: int) -> float | None:
-    """When a process started, in a measure that a change of the clock does not touch; None if there is
-    none."""
+    """When a process started, independent of changes of the clock; None if there is no such process."""
     if Path("/proc/self/stat").exists():
         try:
             fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
@@ -73,85 +91,78 @@ def _born(pid: int) -> float | None:
         return None
 
 
-LEASE_SECONDS = 4.0
-
-RENEW_SECONDS = 1.0
-
-_MARGIN_SECONDS = 0.5
-
-
-_ALIVE = "(SELECT id FROM owners WHERE expires_at > ?)"
-
-
-ORPHANS = f"""
-SELECT id FROM runs WHERE status = 'running' AND (owner IS NULL OR owner = ? OR owner NOT IN {_ALIVE})
-ORDER BY epoch
-"""
-
-"""Runs that somebody should drive and nobody else alive does: takes the id of the asker, and the time. Those
-that have lost the most owners come last, because a step of theirs may be what ends servers."""
-
-
-_APPEND = """
-INSERT OR IGNORE INTO journal(run, position, epoch, events)
-SELECT ?1, ?2, ?3, ?4
-WHERE EXISTS (SELECT 1 FROM runs WHERE id = ?1 AND epoch = ?3 AND (owner IS NULL OR owner = ?5))
-"""
+# ----------------------------------------------------------------------------------------------------
+# The lease of a process
 
 
 class Lease:
-    """What lets this process drive runs, as long as it is renewed."""
+    """The lease of this process: it may drive runs while it renews the lease."""
 
     def __init__(self, owner: Owner) -> None:
         self.owner = owner
         self.lapses = 0
-        """How often it had run out before it was renewed: each time, runs may have been taken over."""
+        """How often it had expired before it was renewed: each time, runs may have been taken over."""
         self._ends = 0.0
 
     def renew_if_due(self, connection: apsw.Connection, now: float) -> None:
-        """For whoever takes a run over: a row that was renewed a moment ago need not be written again."""
+        """Renew before a run is taken over, unless the lease was renewed within the last second."""
         renewed = "SELECT 1 FROM owners WHERE id = ? AND expires_at > ?"
         if not connection.execute(renewed, (self.owner.id, now + LEASE_SECONDS - RENEW_SECONDS)).fetchall():
             self.renew(connection, now)
 
     def renew(self, connection: apsw.Connection, now: float) -> None:
-        asked = time.monotonic()
-        if asked >= self._ends:
+        started = time.monotonic()
+        if started >= self._ends:
             self.lapses += 1
         connection.execute(
-            "INSERT INTO owners VALUES(?, ?, ?, ?, ?)"
+            "INSERT INTO owners(id, expires_at, machine, pid, born, version) VALUES(?, ?, ?, ?, ?, ?)"
             " ON CONFLICT(id) DO UPDATE SET expires_at = excluded.expires_at",
-            (self.owner.id, now + LEASE_SECONDS, self.owner.machine, self.owner.pid, self.owner.born),
+            (
+                self.owner.id,
+                now + LEASE_SECONDS,
+                self.owner.machine,
+                self.owner.pid,
+                self.owner.born,
+                VERSION,
+            ),
         )
         connection.execute("DELETE FROM owners WHERE expires_at < ?", (now - LEASE_SECONDS,))
-        self._ends = asked + LEASE_SECONDS - _MARGIN_SECONDS
+        self._ends = started + LEASE_SECONDS - _MARGIN_SECONDS
 
     def in_force_since(self, lapses: int) -> bool:
-        """Whether nobody can have taken over a run that was ours when there had been so many lapses, by our
-        own clock, which does not stand still when the process does."""
+        """Whether no process can have taken over the runs that this one owned after so many lapses.
+
+        The monotonic clock decides: it advances while the process is suspended."""
         return self.lapses == lapses and time.monotonic() < self._ends
 
 
 def dead_owners(store: Store, owner: Owner, now: float) -> list[str]:
-    """Processes whose lease still runs and that are known not to exist any more."""
+    """Processes that are known to be dead although their leases have not expired."""
     others = store.read(
         "SELECT id, machine, pid, born FROM owners WHERE expires_at > ? AND id != ?", (now, owner.id)
     )
-    return [str(name) for name, machine, pid, born in others if is_gone(machine, pid, born)]
+    return [str(name) for name, machine, pid, born in others if is_dead(machine, pid, born)]
 
 
 def evict(connection: apsw.Connection, owner_ids: list[str]) -> None:
+    """Remove the leases of dead processes, so that their runs can be taken over at once."""
     connection.executemany("DELETE FROM owners WHERE id = ?", [(owner_id,) for owner_id in owner_ids])
 
 
 def leave(connection: apsw.Connection, owner: str) -> None:
-    """The process goes: its runs are free at once."""
+    """End the lease of a process that exits; its runs have no owner at once."""
     connection.execute("UPDATE runs SET owner = NULL WHERE owner = ?", (owner,))
     connection.execute("DELETE FROM owners WHERE id = ?", (owner,))
 
 
+# ----------------------------------------------------------------------------------------------------
+# The owner of a run
+
+
 def claim(connection: apsw.Connection, run_id: str, owner: str, now: float) -> int | None:
-    """Take over a run that nobody alive drives; its new epoch, or None when it cannot be had."""
+    """Take over a run that no live process drives.
+
+    Returns its new epoch; None if a live process drives it, or if it has ended."""
     rows = connection.execute(
         "UPDATE runs SET owner = ?, epoch = epoch + 1, status = 'running'"
         " WHERE id = ? AND status IN ('running', 'idle')"
@@ -161,8 +172,8 @@ def claim(connection: apsw.Connection, run_id: str, owner: str, now: float) -> i
     return int(str(rows[0][0])) if rows else None
 
 
-def claim_at_rest(connection: apsw.Connection, run_id: str, owner: str, epoch: int) -> None:
-    """Take over a run that is at rest since the epoch before this one; LeaseLost where it is not any more."""
+def claim_idle(connection: apsw.Connection, run_id: str, owner: str, epoch: int) -> None:
+    """Take over a run that has been idle since the previous epoch. Raises LeaseLost if it is not any more."""
     connection.execute(
         "UPDATE runs SET owner = ?, epoch = ?, status = 'running'"
         " WHERE id = ? AND status = 'idle' AND owner IS NULL AND epoch = ?",
@@ -173,7 +184,7 @@ def claim_at_rest(connection: apsw.Connection, run_id: str, owner: str, epoch: i
 
 
 def release(connection: apsw.Connection, run_id: str, owner: str) -> None:
-    """Give back a run that was claimed and in which there is nothing to do."""
+    """Give back a claimed run that waits for an agent only."""
     rows = connection.execute(
         "UPDATE runs SET owner = NULL, status = 'idle' WHERE id = ? AND owner = ? RETURNING 1",
         (run_id, owner),
@@ -183,25 +194,25 @@ def release(connection: apsw.Connection, run_id: str, owner: str) -> None:
 
 
 def mark_ended(connection: apsw.Connection, run_id: str, owner: str, status: str) -> None:
-    """What is said of a run that was claimed is not true: by its journal it has ended."""
+    """Correct the row of a claimed run that has ended according to its journal."""
     connection.execute(
         "UPDATE runs SET owner = NULL, status = ? WHERE id = ? AND owner = ?", (status, run_id, owner)
     )
 
 
-def is_free(store: Store, run_id: str) -> bool:
-    """Whether a run belongs to nobody: it waits for an agent, or has ended."""
+def has_no_owner(store: Store, run_id: str) -> bool:
+    """Whether no process owns a run: it waits for an agent, or has ended."""
     return store.read("SELECT 1 FROM runs WHERE id = ? AND owner IS NULL", (run_id,)) != []
 
 
 def is_driven(store: Store, run_id: str, now: float) -> bool:
-    """Whether a run that somebody should drive belongs to a process that is there, as far as can be known."""
+    """Whether a running run has an owner that is alive as far as this process can know."""
     owners = store.read(
         "SELECT machine, pid, born, expires_at FROM runs LEFT JOIN owners ON owners.id = runs.owner"
         " WHERE runs.id = ? AND status = 'running'",
         (run_id,),
     )
-    return all(until is not None and until > now and not is_gone(*owner) for *owner, until in owners)
+    return all(until is not None and until > now and not is_dead(*owner) for *owner, until in owners)
 
 
 def epoch_of(store: Store, run_id: str) -> int | None:
@@ -210,7 +221,7 @@ def epoch_of(store: Store, run_id: str) -> int | None:
 
 
 def check(connection: apsw.Connection, run_id: str, owner: str, epoch: int) -> None:
-    """LeaseLost where the run is not ours any more."""
+    """Raises LeaseLost if the run has another owner or epoch."""
     ours = "SELECT 1 FROM runs WHERE id = ? AND epoch = ? AND owner = ?"
     if not connection.execute(ours, (run_id, epoch, owner)).fetchall():
         raise lost(run_id)
@@ -220,8 +231,12 @@ def lost(run_id: str) -> LeaseLost:
     return LeaseLost(f"the run {run_id} was taken over by another process")
 
 
+# ----------------------------------------------------------------------------------------------------
+# Batches of events, written under a lease
+
+
 def append(connection: apsw.Connection, run_id: str, owner: str, epoch: int, batch: Batch) -> None:
-    """Write a batch under the lease; LeaseLost where the run is not ours any more."""
+    """Write a batch. Raises LeaseLost if the run has another owner or epoch."""
     connection.execute(_APPEND, (run_id, batch.position, epoch, batch.events, owner))
     if connection.changes() != 1:
         raise lost(run_id)
@@ -232,11 +247,11 @@ def append(connection: apsw.Connection, run_id: str, owner: str, epoch: int, bat
 
 
 def close_batch(
-    connection: apsw.Connection, run_id: str, owner: str, epoch: int, batch: Batch, *, rest: bool
+    connection: apsw.Connection, run_id: str, owner: str, epoch: int, batch: Batch, *, release: bool
 ) -> None:
-    """Write a batch, and with it that the run has changed its status; at rest it has no owner."""
+    """Write a batch, and with it the status and the snapshot; `release` removes the owner of the run."""
     append(connection, run_id, owner, epoch, batch)
-    values: tuple[Any, ...] = (batch.status, batch.at, None if rest else owner, run_id, epoch)
+    values: tuple[Any, ...] = (batch.status, batch.at, None if release else owner, run_id, epoch)
     connection.execute(
         "UPDATE runs SET status = ?, changed_at = ?, owner = ? WHERE id = ? AND epoch = ?", values
     )

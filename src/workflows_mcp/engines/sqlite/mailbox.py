@@ -1,7 +1,11 @@
-"""Events for runs that another process drives: posted into the store, taken in by the owner, answered.
+"""Sends events to runs that another process drives, through the table `mailbox`.
 
-Whoever posts a letter waits for its answer and takes it away again. Answers that nobody has come for, because
-the sender has gone, are thrown away when many more letters have been posted since.
+    message = await mailbox.send(run_id, CancelRequested(now))   # in the process that has the event
+    await mailbox.deliver(driver_of)                             # in the process that drives the run
+    mailbox.answered(message)                                    # True, or raises NotExpected
+
+The sender waits for the answer and deletes the message. If the sender has died, its answered message is
+deleted after many more messages were sent.
 """
 
 from __future__ import annotations
@@ -19,72 +23,72 @@ from workflows_mcp.machine import Event
 
 logger = logging.getLogger(__name__)
 
-UNSEEN_TURNS = 4
-"""How often a run is seen without an owner, and a letter to it without an answer, before somebody else takes
-it in: an owner that has done so and come to rest may be about to answer."""
+UNANSWERED_TURNS = 4
+"""How often a sender sees a run without an owner, and its message without an answer, before it takes the run
+over: an owner that has just released the run may be about to answer."""
 
 _KEPT = 1000
-"""How many letters later an answer is thrown away that nobody has come for."""
+"""How many messages later an answered one is deleted although its sender has not."""
 
 
 class Mailbox:
     def __init__(self, store: Store) -> None:
         self._store = store
-        self._in_hand: set[int] = set()
+        self._delivering: set[int] = set()
 
     async def send(self, run_id: str, event: Event) -> int:
         body = encode(event)
 
         def write(connection: apsw.Connection) -> int:
-            connection.execute("INSERT INTO inbox(run, event) VALUES(?, ?)", (run_id, body))
+            connection.execute("INSERT INTO mailbox(run, event) VALUES(?, ?)", (run_id, body))
             message = connection.last_insert_rowid()
-            old = "DELETE FROM inbox WHERE answer IS NOT NULL AND id < ?"
+            old = "DELETE FROM mailbox WHERE answer IS NOT NULL AND id < ?"
             connection.execute(old, (message - _KEPT,))
             return message
 
         return await self._store.write(write)
 
     def answered(self, message: int) -> bool:
-        """Whether the owner has taken it in; raises NotExpected where it has refused it."""
-        rows = self._store.read("SELECT answer FROM inbox WHERE id = ?", (message,))
+        """Whether the owner has accepted the message. Raises NotExpected if it rejected it."""
+        rows = self._store.read("SELECT answer FROM mailbox WHERE id = ?", (message,))
         if not rows or rows[0][0] is None:
             return False
         if rows[0][0]:
             raise NotExpected(str(rows[0][0]))
         return True
 
-    async def forget(self, message: int) -> None:
+    async def delete(self, message: int) -> None:
         await self._store.write(
-            lambda connection: connection.execute("DELETE FROM inbox WHERE id = ?", (message,)).fetchall()
+            lambda connection: connection.execute("DELETE FROM mailbox WHERE id = ?", (message,)).fetchall()
         )
 
     async def deliver(self, driver_of: Callable[[str], Driver | None]) -> None:
-        """Hand letters to the runs that are driven here."""
+        """Deliver the messages to runs that this process drives."""
         for message, run_id, body in self._store.read(
-            "SELECT id, run, event FROM inbox WHERE answer IS NULL"
+            "SELECT id, run, event FROM mailbox WHERE answer IS NULL"
         ):
             driver = driver_of(run_id)
-            if driver is None or message in self._in_hand:
+            if driver is None or message in self._delivering:
                 continue
-            self._in_hand.add(message)
+            self._delivering.add(message)
             try:
                 await self._deliver(message, driver, body)
             finally:
-                self._in_hand.discard(message)
+                self._delivering.discard(message)
 
     async def _deliver(self, message: int, driver: Driver, body: bytes) -> None:
         answer = ""
         try:
             await send_to(driver, lambda *_: decode_event(body), 0.0)
         except StoreError:
-            return  # it is not ours any more: the letter waits for the next owner
+            return  # the run has another owner: the message waits for that one
         except RequestError as error:
             answer = str(error)
         except Exception as error:
-            logger.exception("a letter to the run %s cannot be read", driver.run_id)
-            answer = f"the letter cannot be read: {error}"
+            logger.exception("cannot read a message to the run %s", driver.run_id)
+            answer = f"cannot read the message: {error}"
         await self._store.write(
             lambda connection: connection.execute(
-                "UPDATE inbox SET answer = ? WHERE id = ?", (answer, message)
+                "UPDATE mailbox SET answer = ? WHERE id = ?", (answer, message)
             ).fetchall()
         )

@@ -1,13 +1,13 @@
 """Deletes ended runs beyond the limits: too old, too many, or too large together.
 
-Ended runs are deleted oldest first, and unfinished ones never. All work is done in small
-transactions, so that other processes get their turn between them:
+The oldest ended runs are deleted first; unfinished runs never. All work happens in small transactions, so
+that other processes can write between them:
 
-    runs -> pruned      the run disappears, with its snapshot and notes       one transaction
+    runs -> pruned      the run disappears, with its snapshot and heartbeats  one transaction
     pruned -> nothing   its journal and the blobs that only it needed         a few hundred rows at a time
     free pages          go back to the file system                            a few hundred pages at a time
 
-A process that dies in between leaves rows in `pruned`; the next pruning continues there.
+If a process dies in between, rows are left in `pruned`, and the next pruning continues with them.
 """
 
 from __future__ import annotations
@@ -22,17 +22,17 @@ import msgspec
 
 from workflows_mcp.engines.base import Pruned, PrunedRun
 from workflows_mcp.engines.sqlite import runs
-from workflows_mcp.engines.sqlite.store import LAID_OUT_BYTES, Store
+from workflows_mcp.engines.sqlite.store import PREALLOCATED_BYTES, Store
 from workflows_mcp.engines.values import MARK
 from workflows_mcp.limits import Limits
 
 T = TypeVar("T")
 
 PRUNE_SECONDS = 3600.0
-"""How often the servers that share a store prune it, all together."""
+"""One of the servers that share a store prunes it, this often."""
 _DAY_SECONDS = 86_400
 _RUNS, _ROWS, _PAGES = 50, 200, 256
-"""How much one transaction deletes, or gives back."""
+"""How many runs or rows one transaction deletes, or pages it returns."""
 _INCREMENTAL = 2
 
 _ENDED = "('completed', 'failed', 'cancelled')"
@@ -53,27 +53,27 @@ class Retention:
     clear_scratch: Callable[[str], None]
 
     async def prune(self, limits: Limits, now: float, *, dry_run: bool = False) -> Pruned:
-        """Delete what is beyond the limits, or only say what would be deleted."""
+        """Delete the runs beyond the limits; with `dry_run`, return what would be deleted."""
         if dry_run:
             return Pruned(tuple(await self._expired(limits, now)))
         await self._index_blobs()
         await self._finish()
         deleted: list[PrunedRun] = []
         while expired := await self._expired(limits, now):
-            gone: set[str] = set()
+            removed: set[str] = set()
             for first in range(0, len(expired), _RUNS):
                 ids = [run.run_id for run in expired[first : first + _RUNS]]
-                gone.update(await self._write(_remove, ids))
+                removed.update(await self._write(_remove, ids))
                 await self._finish()
-            if not gone:
+            if not removed:
                 break
-            deleted += [run for run in expired if run.run_id in gone]
+            deleted += [run for run in expired if run.run_id in removed]
         if deleted:
             await self._write(_execute, "DELETE FROM bundles WHERE key NOT IN (SELECT bundle FROM runs)")
-        return Pruned(tuple(deleted), await self._give_back())
+        return Pruned(tuple(deleted), await self._return_pages())
 
     async def is_due(self, now: float) -> bool:
-        """Whether no server has pruned for an hour; the one that is told so does it."""
+        """Whether no server has pruned for an hour. The server that gets True must prune."""
         if not self.store.read(*_due(now)):
             return False
 
@@ -86,7 +86,7 @@ class Retention:
         return await self.store.write(claim)
 
     async def _expired(self, limits: Limits, now: float) -> list[PrunedRun]:
-        """Ended runs that are beyond a limit, oldest first: always the first ones in order of their end."""
+        """The oldest ended runs, as many as are beyond a limit."""
         oldest_end = now - limits.run_days * _DAY_SECONDS
         ended = int(self.store.read(f"SELECT count(*) FROM runs WHERE status IN {_ENDED}")[0][0])
         used = self._used_bytes()
@@ -101,21 +101,21 @@ class Retention:
                 ended, used, last = ended - 1, used - size, (changed_at, run_id)
             if len(rows) < _RUNS:
                 return expired
-            await asyncio.sleep(0)  # others on the event loop have their turn
+            await asyncio.sleep(0)  # let other tasks run
 
     def _used_bytes(self) -> int:
         pages, free, size = self._pages()
         return (pages - free) * size
 
     def _pages(self) -> tuple[int, int, int]:
-        """How many pages the file has, how many of them are free, and the size of a page."""
+        """The pages of the file, the free ones among them, and the size of a page."""
         read = self.store.read
         return tuple(  # type: ignore[return-value]
             int(read(f"PRAGMA {name}")[0][0]) for name in ("page_count", "freelist_count", "page_size")
         )
 
     async def _finish(self) -> None:
-        """Delete the rest of runs that have disappeared."""
+        """Delete the remaining rows of pruned runs."""
         for (run_id,) in self.store.read("SELECT run FROM pruned"):
             while not await self._write(_remove_rest, run_id):
                 pass
@@ -123,20 +123,20 @@ class Retention:
             await self._write(_execute, "DELETE FROM pruned WHERE run = ?", run_id)
 
     async def _write(self, action: Callable[..., T], *values: Any) -> T:
-        """One small transaction; whatever else wants to be written or read has its turn after it."""
+        """Run one small transaction; other tasks can read and write after it."""
         return await self.store.write(lambda connection: action(connection, *values))
 
     async def _index_blobs(self) -> None:
-        """Find the blobs of runs that an older version has written."""
+        """Index the blobs of runs that an older version has written."""
         for (run_id,) in self.store.read("SELECT run FROM unindexed"):
             await self._write(_index, run_id)
 
-    async def _give_back(self) -> int:
-        """Return free pages to the file system, but for those that a new store begins with."""
+    async def _return_pages(self) -> int:
+        """Return free pages to the file system, except as many as a new store has."""
         before, free, size = self._pages()
         if int(self.store.read("PRAGMA auto_vacuum")[0][0]) != _INCREMENTAL:
             return 0
-        surplus = free - LAID_OUT_BYTES // size
+        surplus = free - PREALLOCATED_BYTES // size
         while surplus >= _PAGES:
             await self._write(_execute, f"PRAGMA incremental_vacuum({_PAGES})")
             surplus -= _PAGES
@@ -154,21 +154,21 @@ def _execute(connection: apsw.Connection, sql: str, *values: Any) -> None:
 
 
 def _remove(connection: apsw.Connection, run_ids: list[str]) -> list[str]:
-    """Take ended runs out of everybody's sight; those that were removed. The rest of them goes later."""
+    """Delete the rows of ended runs in `runs`, and return the ids of those that were deleted."""
     removed = []
     for run_id in run_ids:
         ended = f"DELETE FROM runs WHERE id = ? AND status IN {_ENDED} RETURNING 1"
         if not connection.execute(ended, (run_id,)).fetchall():
             continue
         connection.execute("INSERT OR IGNORE INTO pruned VALUES(?)", (run_id,))
-        for table in ("snapshots", "heard", "forgotten", "inbox", "unindexed"):
+        for table in ("snapshots", "heartbeats", "deleted_checkpoints", "mailbox", "unindexed"):
             connection.execute(f"DELETE FROM {table} WHERE run = ?", (run_id,))
         removed.append(run_id)
     return removed
 
 
 def _remove_rest(connection: apsw.Connection, run_id: str) -> bool:
-    """Delete some of the rows of a run that has disappeared; whether none are left."""
+    """Delete some of the remaining rows of a pruned run; return whether none are left."""
     connection.execute(
         "DELETE FROM journal WHERE run = ?1 AND position IN"
         " (SELECT position FROM journal WHERE run = ?1 LIMIT ?2)",
@@ -206,7 +206,7 @@ def _index(connection: apsw.Connection, run_id: str) -> None:
 
 
 def share_blobs(connection: apsw.Connection, origin: str, fork: str) -> None:
-    """Let a fork need the blobs of the run that it is made of. Raises UnknownRun where that was deleted."""
+    """Record that a fork needs the blobs of its origin. Raises UnknownRun if the origin was deleted."""
     if not connection.execute("SELECT 1 FROM runs WHERE id = ?", (origin,)).fetchall():
         raise runs.unknown(origin)
     copies = (fork, origin)

@@ -1,4 +1,9 @@
-"""Rows of the store: creating a run, and reading one back."""
+"""The rows of runs: creating and reading them, the journal of a run, and what is kept beside runs.
+
+create(connection, new_run, owner)                          # one row in `runs`
+machine, large = read(store, bundles, run_id, limits)       # the latest snapshot, and the events since
+RunJournal(store, lease, clock, run_id, epoch).append(...)  # where the driver of a run writes
+"""
 
 from __future__ import annotations
 
@@ -14,7 +19,7 @@ from workflows_mcp.engines.base import RunSummary
 from workflows_mcp.engines.clock import Clock
 from workflows_mcp.engines.executor import Executor
 from workflows_mcp.engines.forks import Batch
-from workflows_mcp.engines.remembering import check_key, full, packed, unpacked
+from workflows_mcp.engines.memory_values import check_key, full, packed, unpacked
 from workflows_mcp.engines.sqlite import leases
 from workflows_mcp.engines.sqlite.store import Store
 from workflows_mcp.engines.values import LargeValues
@@ -32,23 +37,23 @@ _SUMMARY = (
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """What makes a repeated call start nothing: its id, and the digest of what it asks for."""
+    """An idempotency key: the id of a request, and the digest of its arguments."""
 
     id: str
     digest: str
 
     @classmethod
     def of(cls, request_id: str, bundle: Bundle, inputs: dict[str, Value]) -> Request:
-        asked = to_json([bundle.main, inputs]).encode()
-        return cls(request_id, hashlib.blake2b(asked, digest_size=12).hexdigest())
+        body = to_json([bundle.main, inputs]).encode()
+        return cls(request_id, hashlib.blake2b(body, digest_size=12).hexdigest())
 
 
 class Home(NamedTuple):
-    """What a process must share with the one that a run belongs to, to recover it after a crash."""
+    """The workspace and settings of the processes that recover a run after a crash."""
 
     workspace: str
     settings: str
-    """A fingerprint of those settings that decide what steps may do, and where."""
+    """A fingerprint of the settings that decide what steps may do, and where."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,9 +65,8 @@ class NewRun:
     request: Request | None
     started_at: float
     at: float
-    """When it was made, which for a fork is not when it started."""
+    """When the row is created; a fork has started earlier, with its origin."""
     home: Home
-    """Which processes recover it."""
     forked_from: str = ""
 
 
@@ -112,13 +116,13 @@ def create(connection: apsw.Connection, run: NewRun, owner: str) -> None:
 
 
 def home_of(store: Store, run_id: str) -> Home | None:
-    """Which processes recover a run; None for one that an older version has started."""
+    """The home of a run; None if an older version started it."""
     rows = store.read("SELECT workspace, settings FROM runs WHERE id = ?", (run_id,))
     return Home(*rows[0]) if rows and rows[0][0] is not None else None
 
 
-def stranger_to(store: Store, run_id: str, home: Home) -> str:
-    """Why processes of this home do not recover a run by themselves; empty where they do."""
+def other_home(store: Store, run_id: str, home: Home) -> str:
+    """Why processes of this home do not recover a run on their own; empty if they do."""
     found = home_of(store, run_id)
     if found is None or found == home:
         return ""
@@ -127,7 +131,7 @@ def stranger_to(store: Store, run_id: str, home: Home) -> str:
 
 
 def move(connection: apsw.Connection, run_id: str, home: Home) -> None:
-    """From now on a run belongs to other processes."""
+    """Give a run another home."""
     connection.execute("UPDATE runs SET workspace = ?, settings = ? WHERE id = ?", (*home, run_id))
 
 
@@ -140,7 +144,7 @@ def large_values(store: Store, run_id: str, limits: Limits) -> LargeValues:
 
 
 def read(store: Store, bundles: BundleCache, run_id: str, limits: Limits) -> tuple[Machine, LargeValues]:
-    """The run as it is on disk: its latest snapshot and what has happened since."""
+    """Read a run: its latest snapshot, and the events since."""
     rows = store.read(
         "SELECT runs.bundle, snapshots.position, snapshots.body FROM runs"
         " LEFT JOIN snapshots ON snapshots.run = runs.id WHERE runs.id = ?",
@@ -160,14 +164,14 @@ def read(store: Store, bundles: BundleCache, run_id: str, limits: Limits) -> tup
 def journal(
     store: Store, bundles: BundleCache, run_id: str, limits: Limits, after: int = 0
 ) -> tuple[Bundle, list[Event], LargeValues]:
-    """The events of a run after so many, and what it is pinned to."""
+    """The bundle that a run is pinned to, and its events after the first `after` ones."""
     rows = store.read("SELECT bundle FROM runs WHERE id = ?", (run_id,))
     if not rows:
         raise unknown(run_id)
     large = large_values(store, run_id, limits)
-    start = store.read("SELECT max(position) FROM journal WHERE run = ? AND position <= ?", (run_id, after))[
-        0
-    ][0]
+    [(start,)] = store.read(
+        "SELECT max(position) FROM journal WHERE run = ? AND position <= ?", (run_id, after)
+    )
     first = int(start or 0)
     events = list(_events(store, run_id, first, large))
     return bundles.get(store, rows[0][0]), events[after - first :], large
@@ -202,7 +206,7 @@ def unfinished(store: Store) -> list[RunSummary]:
 
 
 def position_of(store: Store, run_id: str) -> tuple[int, int]:
-    """Changes whenever something has happened in a run, or its owner has."""
+    """Numbers that change when a run gets events or another owner."""
     rows = store.read(
         "SELECT epoch, (SELECT max(position) FROM journal WHERE run = runs.id) FROM runs WHERE id = ?",
         (run_id,),
@@ -213,7 +217,7 @@ def position_of(store: Store, run_id: str) -> tuple[int, int]:
 
 
 def started_by(store: Store, request: Request) -> str | None:
-    """The run that a request has started. Raises RequestError where it has started something else."""
+    """The run that a request has started. Raises RequestError if the same id came with other arguments."""
     rows = store.read("SELECT id, request_digest FROM runs WHERE request_id = ?", (request.id,))
     if not rows:
         return None
@@ -232,7 +236,7 @@ def made_by(store: Store, request_id: str) -> str | None:
 
 
 def status_of(store: Store, run_id: str) -> str | None:
-    """What the store says of a run; None when it knows none of that id."""
+    """The status in the row of a run; None if there is no such run."""
     rows = store.read("SELECT status FROM runs WHERE id = ?", (run_id,))
     return str(rows[0][0]) if rows else None
 
@@ -245,18 +249,18 @@ def unknown(run_id: str) -> UnknownRun:
 
 
 # ----------------------------------------------------------------------------------------------------
-# The journal of one run, under one lease: where its driver writes.
+# The journal of a run
 
 
 Done = Callable[[Exception | None], None]
 
-
 CHANGED_SECONDS = 1.0
-
-"""How far behind the time may be at which a run says that it has changed: saying so costs a write."""
+"""`changed_at` of a run may be this old: updating it costs a write."""
 
 
 class RunJournal:
+    """Writes the events of one run under one lease."""
+
     def __init__(self, store: Store, lease: leases.Lease, clock: Clock, run_id: str, epoch: int) -> None:
         self._store = store
         self._lease = lease
@@ -264,23 +268,22 @@ class RunJournal:
         self.run_id = run_id
         self.epoch = epoch
         self.created: NewRun | None = None
-        """What the first batch brings with it: the run itself."""
-        self.wakes_up = False
-        """Whether the first batch claims the run, from the rest in which it is said to be."""
+        """The row of a new run, which the first batch creates."""
+        self.claims = False
+        """Whether the first batch claims an idle run."""
         self._status = "running"
         self._changed_at = 0.0
-        """When the run last told when it has changed."""
+        """The last `changed_at` that was written."""
         self._lapses = lease.lapses
         self._lost = False
-        """Whether a write was refused because the run is another's: then whatever is written after it, and
-        may be under way already, is refused as well."""
+        """Whether a write was refused because another process owns the run: all later writes are refused."""
 
     def append(self, batch: Batch, done: Done) -> None:
         created, self.created = self.created, None
-        wakes_up, self.wakes_up = self.wakes_up, False
+        claims, self.claims = self.claims, False
         plain = (
             created is None
-            and not wakes_up
+            and not claims
             and batch.snapshot is None
             and batch.status == self._status
             and batch.at < self._changed_at + CHANGED_SECONDS
@@ -290,18 +293,18 @@ class RunJournal:
         owner = self._lease.owner.id
 
         def write(connection: apsw.Connection) -> None:
-            if created is not None or wakes_up:
+            if created is not None or claims:
                 self._lease.renew_if_due(connection, self._clock.now())
                 self._lapses = self._lease.lapses
             if created is not None:
                 create(connection, created, owner)
-            elif wakes_up:
-                leases.claim_at_rest(connection, self.run_id, owner, self.epoch)
+            elif claims:
+                leases.claim_idle(connection, self.run_id, owner, self.epoch)
             if plain:
                 leases.append(connection, self.run_id, owner, self.epoch, batch)
             else:
                 leases.close_batch(
-                    connection, self.run_id, owner, self.epoch, batch, rest=batch.status != "running"
+                    connection, self.run_id, owner, self.epoch, batch, release=batch.status != "running"
                 )
 
         self._submit(write, done, single=plain and not batch.blobs)
@@ -310,16 +313,16 @@ class RunJournal:
         return self._lease.in_force_since(self._lapses)
 
     def confirm(self, done: Done) -> None:
-        def ask(connection: apsw.Connection) -> None:
+        def check(connection: apsw.Connection) -> None:
             leases.check(connection, self.run_id, self._lease.owner.id, self.epoch)
             self._lease.renew(connection, self._clock.now())
             self._lapses = self._lease.lapses
 
-        self._submit(ask, done, single=False)
+        self._submit(check, done, single=False)
 
     def _submit(self, write: Callable[[apsw.Connection], None], done: Done, *, single: bool) -> None:
-        def careful(connection: apsw.Connection) -> Exception | None:
-            """What concerns this run alone must not undo the writes of others in the same group."""
+        def guarded(connection: apsw.Connection) -> Exception | None:
+            """Return the errors of this run, so that they do not undo other writes of the group."""
             try:
                 if self._lost:
                     raise leases.lost(self.run_id)
@@ -329,17 +332,15 @@ class RunJournal:
                 return error
             return None
 
-        self._store.submit(careful, lambda result, error: done(error or result), single=single)
+        self._store.submit(guarded, lambda result, error: done(error or result), single=single)
 
 
 # ----------------------------------------------------------------------------------------------------
-# What an engine keeps in the file beside the runs: what is remembered beyond them, which of their positions
-# nobody wants any more, who was heard of, and who is there to go on with them. All processes that share the
-# file see the same.
+# What is kept beside runs: memory, heartbeats and deleted checkpoints, shared by all processes
 
 
-class KeepsNotes:
-    """The part of the engine that keeps them."""
+class Notes:
+    """The methods of the engine for memory, heartbeats and deleted checkpoints."""
 
     store: Store
     _executor: Executor
@@ -381,39 +382,36 @@ class KeepsNotes:
         )
         return [str(key) for (key,) in rows]
 
-    async def forget_checkpoint(self, run_id: str, position: int) -> None:
-        await forget(self.store, run_id, position)
+    async def delete_checkpoint(self, run_id: str, position: int) -> None:
+        await delete_checkpoint(self.store, run_id, position)
 
-    async def forgotten_checkpoints(self, run_id: str) -> set[int]:
-        return forgotten(self.store, run_id)
+    async def deleted_checkpoints(self, run_id: str) -> set[int]:
+        return deleted_checkpoints(self.store, run_id)
 
     async def heartbeat(self, run_id: str, task: str, at: float) -> None:
-        await note(self.store, run_id, task, at)
+        await heartbeat(self.store, run_id, task, at)
 
     async def last_seen(self, run_id: str) -> dict[str, float]:
-        return notes(self.store, run_id)
+        return last_seen(self.store, run_id)
 
     async def abandoned(self, run_id: str) -> str:
-        """A process that adopts runs adopts one of its own within a second."""
-        stranger = stranger_to(self.store, run_id, self._home)
-        if (self._adopts and not stranger) or leases.is_driven(self.store, run_id, self._clock.now()):
+        """Why no process will recover the run; a server recovers runs of its own home within a second."""
+        other = other_home(self.store, run_id, self._home)
+        if (self._adopts and not other) or leases.is_driven(self.store, run_id, self._clock.now()):
             return ""
-        return stranger or "the process that ran it has gone"
+        return other or "the process that ran it has exited"
 
 
-# ----------------------------------------------------------------------------------------------------
-# When somebody was last heard of who is at work on a task of a run: a note beside the run, not a fact of
-# it, so that it costs no place in the journal and a fork does not inherit it.
+async def heartbeat(store: Store, run_id: str, task: str, at: float) -> None:
+    """Record that the agent of a task was active. Raises UnknownRun if there is no such run.
 
-
-async def note(store: Store, run_id: str, task: str, at: float) -> None:
-    """Raises UnknownRun where there is no such run."""
+    Heartbeats are no events: a fork does not inherit them."""
 
     def write(connection: apsw.Connection) -> bool:
         if not connection.execute("SELECT 1 FROM runs WHERE id = ?", (run_id,)).fetchall():
             return False
         connection.execute(
-            "INSERT INTO heard VALUES(?, ?, ?) ON CONFLICT DO UPDATE SET at = max(at, excluded.at)",
+            "INSERT INTO heartbeats VALUES(?, ?, ?) ON CONFLICT DO UPDATE SET at = max(at, excluded.at)",
             (run_id, task, at),
         )
         return True
@@ -422,22 +420,20 @@ async def note(store: Store, run_id: str, task: str, at: float) -> None:
         raise unknown(run_id)
 
 
-def notes(store: Store, run_id: str) -> dict[str, float]:
+def last_seen(store: Store, run_id: str) -> dict[str, float]:
     return {
-        str(task): float(at) for task, at in store.read("SELECT task, at FROM heard WHERE run = ?", (run_id,))
+        str(task): float(at)
+        for task, at in store.read("SELECT task, at FROM heartbeats WHERE run = ?", (run_id,))
     }
 
 
-# ----------------------------------------------------------------------------------------------------
-# Positions of runs that nobody wants to be offered any more. The events themselves stay.
-
-
-async def forget(store: Store, run_id: str, position: int) -> None:
-    """Raises UnknownRun where there is no such run."""
+async def delete_checkpoint(store: Store, run_id: str, position: int) -> None:
+    """Stop listing a checkpoint; its events stay. Raises UnknownRun if there is no such run."""
 
     def write(connection: apsw.Connection) -> bool:
         connection.execute(
-            "INSERT OR IGNORE INTO forgotten SELECT id, ? FROM runs WHERE id = ?", (position, run_id)
+            "INSERT OR IGNORE INTO deleted_checkpoints SELECT id, ? FROM runs WHERE id = ?",
+            (position, run_id),
         )
         return bool(connection.execute("SELECT 1 FROM runs WHERE id = ?", (run_id,)).fetchall())
 
@@ -445,10 +441,10 @@ async def forget(store: Store, run_id: str, position: int) -> None:
         raise unknown(run_id)
 
 
-def forgotten(store: Store, run_id: str) -> set[int]:
-    """Raises UnknownRun where there is no such run."""
+def deleted_checkpoints(store: Store, run_id: str) -> set[int]:
+    """The deleted positions of a run. Raises UnknownRun if there is no such run."""
     rows = store.read(
-        "SELECT forgotten.position FROM runs LEFT JOIN forgotten ON forgotten.run = runs.id"
+        "SELECT deleted.position FROM runs LEFT JOIN deleted_checkpoints AS deleted ON deleted.run = runs.id"
         " WHERE runs.id = ?",
         (run_id,),
     )

@@ -27,7 +27,7 @@ from temporalio.worker import Worker
 
 from workflows_mcp.engines.base import FindBundle, MakeEvent, Pruned, RunSummary
 from workflows_mcp.engines.executor import Executor
-from workflows_mcp.engines.forks import NOTHING_ELSE, Instead, asked_for, fork_of, new_run_id
+from workflows_mcp.engines.forks import NO_CHANGES, Instead, fork_of, new_run_id, request_digest
 from workflows_mcp.engines.live_output import LiveOutput
 from workflows_mcp.engines.temporal import workflow
 from workflows_mcp.engines.temporal.activities import Activities
@@ -206,7 +206,7 @@ class TemporalEngine:
         self._beside = NotesClient(client, address.task_queue, self._store, limits)
         self._scratch = Scratch(client, self._executor)
         self._ears = LocalListeners(self._scratch.leave)
-        self._executor.remember_in(self)
+        self._executor.use_memory(self)
         self._is_open = True
         if not self._lend_worker:
             return
@@ -240,10 +240,10 @@ class TemporalEngine:
         return run_id
 
     async def fork(
-        self, run_id: str, position: int, *, instead: Instead = NOTHING_ELSE, request_id: str | None = None
+        self, run_id: str, position: int, *, instead: Instead = NO_CHANGES, request_id: str | None = None
     ) -> str:
         new_id = new_run_id() if request_id is None else self._run_of_request(request_id)
-        asked = "" if request_id is None else asked_for(run_id, position, instead)
+        asked = "" if request_id is None else request_digest(run_id, position, instead)
         if request_id is not None and await self._was_begun(new_id, asked):
             return new_id
         bundle, events = await self.journal(run_id)
@@ -412,13 +412,13 @@ class TemporalEngine:
 
     # Beside runs
 
-    async def forget_checkpoint(self, run_id: str, position: int) -> None:
+    async def delete_checkpoint(self, run_id: str, position: int) -> None:
         await self._cache.now(run_id)
-        await self._beside.forget_checkpoint(run_id, position)
+        await self._beside.delete_checkpoint(run_id, position)
 
-    async def forgotten_checkpoints(self, run_id: str) -> set[int]:
+    async def deleted_checkpoints(self, run_id: str) -> set[int]:
         await self._cache.now(run_id)
-        return await self._beside.forgotten_checkpoints(run_id)
+        return await self._beside.deleted_checkpoints(run_id)
 
     async def heartbeat(self, run_id: str, task: str, at: float) -> None:
         try:

@@ -11,7 +11,7 @@ from temporalio.client import Client, WithStartWorkflowOperation, WorkflowHandle
 from temporalio.common import WorkflowIDConflictPolicy
 from temporalio.service import RPCError, RPCStatusCode
 
-from workflows_mcp.engines.remembering import check_key, full, packed, unpacked
+from workflows_mcp.engines.memory_values import check_key, full, packed, unpacked
 from workflows_mcp.engines.temporal.blobs import BlobStore, in_use
 from workflows_mcp.engines.temporal.wire import NOTES
 from workflows_mcp.engines.values import encode
@@ -109,10 +109,10 @@ class NotesClient:
         body = await self._asked("remembered", prefix, default=b"")
         return msgspec.msgpack.decode(self._store.unpacked(body), type=list[str]) if body else []
 
-    async def forget_checkpoint(self, run_id: str, position: int) -> None:
+    async def delete_checkpoint(self, run_id: str, position: int) -> None:
         await self._told("forget", run_id, position, kind=type(None))
 
-    async def forgotten_checkpoints(self, run_id: str) -> set[int]:
+    async def deleted_checkpoints(self, run_id: str) -> set[int]:
         nothing: list[int] = []
         return set(await self._asked("forgotten", run_id, default=nothing))
 

@@ -24,7 +24,7 @@ from temporalio.common import RetryPolicy, SearchAttributeKey, SearchAttributePa
 from temporalio.exceptions import ActivityError, ApplicationError, CancelledError
 from temporalio.service import RPCError, RPCStatusCode
 
-from workflows_mcp.engines.forks import needs_its_files
+from workflows_mcp.engines.forks import needs_scratch
 from workflows_mcp.engines.temporal.blobs import PACKED_BYTES, in_use, place_of_stop
 from workflows_mcp.engines.temporal.local import tell_ended, tell_here
 from workflows_mcp.engines.temporal.wire import (
@@ -234,7 +234,7 @@ class Run:
         workflow.upsert_memo(
             {"status": state.status, "started_at": state.started_at, "changed_at": state.changed_at}
         )
-        tell_ended(state.run_id, keep=needs_its_files(self._machine))
+        tell_ended(state.run_id, keep=needs_scratch(self._machine))
         if self._start.rules >= 2:
             self._raise_unless_completed()
         return in_use().packed(encode(self._result()))
