@@ -1,7 +1,9 @@
-"""The three expression languages behind one interface.
+"""Evaluates the three expression languages, behind one interface.
 
-`language.py` has the interface; `dollar.py`, `jinja/` and `javascript/` implement it; `shell/` quotes values
-in commands.
+    Dollar().template("Hello ${inputs.name}").evaluate({"inputs": {"name": "Ada"}})       # "Hello Ada"
+
+`language.py` is the interface. `dollar.py`, `jinja/` and `javascript/` implement it; `shell/` quotes values
+in commands; `patterns.py` runs regular expressions and `deadline.py` stops what runs too long.
 """
 
 from __future__ import annotations

@@ -1,10 +1,9 @@
-"""Stopping Python code that runs too long, in the thread where it runs.
-
-One watchdog thread, started on first use, raises an exception inside a call that is past its deadline. That
-stops loops; one long call into C code ends first. This is the only module in `expressions` that looks at a
-clock.
+"""Stops Python code that runs too long, in the thread that runs it.
 
     call_within(5.0, render, template)      # raises TookTooLong after five seconds
+
+One watchdog thread, started on first use, raises an exception inside a call that is past its deadline. This
+stops loops; a single long call into C code runs to its end first.
 """
 
 from __future__ import annotations

@@ -1,11 +1,19 @@
-"""The `${…}` language of the graph dialect: references in text, and conditions over them.
-
-A reference is looked up, never spliced into anything that is parsed afterwards. `${inputs.x}`,
-`${blocks.build.outputs.files[0]}` are references, and `${inputs.x | trim}` is one with a filter. In commands
-a name without a dot, such as `${HOME}`, is left alone: it is the shell's. `\\${inputs.x}` is the text itself.
+"""Implements the `${…}` language of the graph dialect: references in text, and conditions.
 
     Dollar().template("v${inputs.version}").evaluate({"inputs": {"version": 3}})          # "v3"
+    Dollar().template("${inputs.tag | default('latest')}").evaluate({"inputs": {}})       # "latest"
     Dollar().condition("${inputs.n} > 2 and not ${inputs.dry}").evaluate({"inputs": …})   # bool
+
+References: `${inputs.x}`, `${blocks.build.outputs.files[0]}`, and `${inputs.x | trim}` with a filter. Their
+values are never parsed again. In a command, a name without a dot (`${HOME}`) belongs to the shell and stays.
+`\\${inputs.x}` is the text itself.
+
+Conditions have comparisons, and/or/not, in/not in, parentheses, numbers, strings, lists, true, false, null.
+They are parsed by Python; every syntax node outside this list is rejected at load. The text 'true' counts as
+true; `1 == true` is false; comparing text with a number is an error, because it is always a mistake.
+
+Filters take literals as arguments and declare their types, so misuse is found at load. docs/graph-dialect.md
+lists them.
 """
 
 from __future__ import annotations
@@ -45,536 +53,35 @@ from workflows_mcp.values import (
     to_text,
 )
 
-# ----------------------------------------------------------------------------------------------------
-# Conditions: a whitelisted syntax tree becomes closures. What is not listed is refused at load.
-#
-# Comparison, and/or/not with short circuit, in/not in, parentheses, numbers, strings, lists, true, false,
-# null. Text that says true or false counts as that; `1 == true` is false; comparing text with a number is
-# an error, because it is always a mistake.
-
-
-Evaluator = Callable[[Scope], Value]
-
-MAX_DEPTH = 50
-
-_TRUTH_HINT = "write true or false; as text it needs quotes"
-
-_TRUTH = {"true": True, "True": True, "false": False, "False": False}
-
-
-class Condition:
-    __slots__ = ("_evaluator", "references", "source")
-
-    def __init__(self, source: str, references: tuple[Reference, ...], evaluator: Evaluator) -> None:
-        self.source = source
-        self.references = references
-        self._evaluator = evaluator
-
-    def kinds(self, at: KindsAt) -> Kinds | None:
-        return BOOLEAN
-
-    def evaluate(self, scope: Scope) -> Value:
-        return as_truth(self._evaluator(scope))
-
-
-def as_truth(value: Value) -> bool:
-    if value is True or value is False:
-        return bool(value)
-    if isinstance(value, str) and value.strip() in _TRUTH:
-        return _TRUTH[value.strip()]
-    raise ExpressionError(
-        f"a condition must give true or false, not {kind_and_value(value)}",
-        hint="compare it with something, e.g. ${…} == 'yes' or ${…} > 0",
-        code="not_boolean",
-    )
-
-
-def equal(left: Value, right: Value) -> bool:
-    """As a person means it: 'True' is true, 1 is not true, text is never a number."""
-    if isinstance(left, bool) and isinstance(right, str):
-        right = _TRUTH.get(right, right)
-    elif isinstance(right, bool) and isinstance(left, str):
-        left = _TRUTH.get(left, left)
-    if isinstance(left, bool) != isinstance(right, bool):
-        return False
-    return bool(left == right)
-
-
-def _is_number(value: Value) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool)
-
-
-def _refuse_mixed(left: Value, right: Value) -> None:
-    if (_is_number(left) and isinstance(right, str)) or (isinstance(left, str) and _is_number(right)):
-        raise ExpressionError(
-            f"{kind_and_value(left)} cannot be compared with {kind_and_value(right)}",
-            hint="compare numbers with numbers, or put the number in quotes to compare text",
-            code="type_mismatch",
-        )
-
-
-def _compared(same: bool) -> Callable[[Value, Value], bool]:
-    def compare(left: Value, right: Value) -> bool:
-        _refuse_mixed(left, right)
-        return equal(left, right) is same
-
-    return compare
-
-
-def _ordered(compare: Callable[[Value, Value], bool]) -> Callable[[Value, Value], bool]:
-    def ordered(left: Value, right: Value) -> bool:
-        if (_is_number(left) and _is_number(right)) or (isinstance(left, str) and isinstance(right, str)):
-            return compare(left, right)
-        _refuse_mixed(left, right)
-        raise ExpressionError(
-            f"{kind_and_value(left)} and {kind_and_value(right)} have no order",
-            code="type_mismatch",
-        )
-
-    return ordered
-
-
-def _contained(item: Value, container: Value) -> bool:
-    if isinstance(container, str):
-        if not isinstance(item, str):
-            raise ExpressionError(f"{kind_and_value(item)} cannot be part of text", code="type_mismatch")
-        return item in container
-    if isinstance(container, dict):
-        return isinstance(item, str) and item in container
-    if isinstance(container, list):
-        return any(equal(item, member) for member in container)
-    raise ExpressionError(
-        f"'in' needs text, a list or an object on its right, not {kind_and_value(container)}",
-        code="type_mismatch",
-    )
-
-
-_COMPARISONS: dict[type[ast.cmpop], Callable[[Value, Value], bool]] = {
-    ast.Eq: _compared(True),
-    ast.NotEq: _compared(False),
-    ast.Is: _compared(True),
-    ast.IsNot: _compared(False),
-    ast.Lt: _ordered(operator.lt),
-    ast.LtE: _ordered(operator.le),
-    ast.Gt: _ordered(operator.gt),
-    ast.GtE: _ordered(operator.ge),
-    ast.In: _contained,
-    ast.NotIn: lambda item, container: not _contained(item, container),
-}
-
-
-class ConditionOperand(Protocol):
-    """A reference in a condition, with its filters."""
-
-    @property
-    def reference(self) -> Reference: ...
-
-    def evaluate(self, scope: Scope) -> Value: ...
-
-
-class ParsedCondition(NamedTuple):
-    """The syntax tree of a condition in which every reference has become the name `_`, as long as the
-    reference was, so that positions in the tree are positions in the text."""
-
-    source: str
-    code: str
-    indent: int
-    """By how much `code` was shifted to the left."""
-    body: ast.expr
-    references: Mapping[int, ConditionOperand]
-    """By the position at which each stands."""
-
-
-def compile_condition(parsed: ParsedCondition, quoted: Callable[[str, int], Expression]) -> Condition:
-    """`quoted` reads the references inside of quoted text that starts at a position."""
-    read: list[Reference] = []
-
-    def compile_(node: ast.expr, depth: int) -> Evaluator:
-        if depth > MAX_DEPTH:
-            raise _refused(node, f"the condition is nested more than {MAX_DEPTH} levels deep", "simplify it")
-        match node:
-            case ast.Constant(value=str() as text):
-                if "${" not in text:
-                    return lambda _: text
-                template = quoted(text, _offset(parsed, node) + 1)
-                read.extend(template.references)
-                return template.evaluate
-            case ast.Constant(value=bool() | int() | float() | None as literal):
-                return lambda _: literal
-            case ast.Name(id="_") if (operand := parsed.references.get(_offset(parsed, node))) is not None:
-                read.append(operand.reference)
-                return operand.evaluate
-            case ast.Name(id=name):
-                hint = _TRUTH_HINT if name in ("yes", "no", "on", "off") else f"text needs quotes: '{name}'"
-                raise _refused(node, f"unknown word '{name}'", hint)
-            case ast.BoolOp(op=op, values=values):
-                parts = [compile_(value, depth + 1) for value in values]
-                if isinstance(op, ast.And):
-                    return lambda scope: all(as_truth(part(scope)) for part in parts)
-                return lambda scope: any(as_truth(part(scope)) for part in parts)
-            case ast.UnaryOp(op=ast.Not(), operand=operand):
-                negated = compile_(operand, depth + 1)
-                return lambda scope: not as_truth(negated(scope))
-            case ast.UnaryOp(op=ast.USub(), operand=ast.Constant(value=int() | float() as number)):
-                return lambda _: -number
-            case ast.Compare(left=left, ops=ops, comparators=comparators):
-                first, *rest = [compile_(part, depth + 1) for part in (left, *comparators)]
-                return _chain(first, [_COMPARISONS[type(op)] for op in ops], rest)
-            case ast.List(elts=elements) | ast.Tuple(elts=elements):
-                items = [compile_(element, depth + 1) for element in elements]
-                return lambda scope: [item(scope) for item in items]
-        if isinstance(node, ast.Attribute):
-            written = ast.unparse(node)
-            raise _refused(node, f"'{written}' is no value", f"a reference is written ${{{written}}}")
-        raise _refused(
-            node,
-            f"{_called(node)} not part of the condition language",
-            "there are: == != < <= > >=, and/or/not, in/not in, ( ), numbers, 'text', [lists], true, false, "
-            "null",
-        )
-
-    def _refused(node: ast.expr, message: str, hint: str) -> ExpressionError:
-        return ExpressionError(message, hint=hint, offset=_offset(parsed, node), code="syntax")
-
-    evaluator = compile_(parsed.body, 0)
-    return Condition(parsed.source, tuple(read), evaluator)
-
-
-def _offset(parsed: ParsedCondition, node: ast.expr) -> int:
-    """The position of `node` in the source; a syntax tree counts in bytes, people in characters."""
-    code, column = parsed.code, node.col_offset
-    if not code.isascii():
-        column = len(code.encode("utf-8")[:column].decode("utf-8", "ignore"))
-    return parsed.indent + column
-
-
-def _called(node: ast.expr) -> str:
-    names = {ast.Call: "a function call is", ast.Attribute: "an attribute is", ast.BinOp: "arithmetic is"}
-    return names.get(type(node), f"{type(node).__name__} is")
-
-
-def _chain(
-    first: Evaluator, compare: list[Callable[[Value, Value], bool]], rest: list[Evaluator]
-) -> Evaluator:
-    if len(rest) == 1:
-        only, other = compare[0], rest[0]
-        return lambda scope: only(first(scope), other(scope))
-
-    def chained(scope: Scope) -> bool:
-        left = first(scope)
-        for step, evaluator in zip(compare, rest, strict=True):
-            right = evaluator(scope)
-            if not step(left, right):
-                return False
-            left = right
-        return True
-
-    return chained
-
-
-# ----------------------------------------------------------------------------------------------------
-# The filters of `${…}`: `${blocks.version.outputs.stdout | trim}`, `${inputs.tag | default('latest')}`.
-#
-# A small fixed set. Each says what it takes and what it gives, so that misuse is found when a file is
-# loaded. Their arguments are literals. docs/graph-dialect.md lists them; a test compares the two.
-
-
-class Filter(NamedTuple):
-    apply: Callable[..., Value]
-    takes: frozenset[str]
-    """Kinds of values, as an input type calls them; empty: any."""
-    gives: str
-    """The type of the result; "same": what went in."""
-    arguments: tuple[int, int] = (0, 0)
-    """How many there must be at least, and may be at most."""
-    doc: str = ""
-
-
-_SCALARS = frozenset({"string", "number", "integer", "float", "boolean"})
-
-_TEXT = frozenset({"string"})
-
-_LIST = frozenset({"list"})
-
-
-def _lines(text: str) -> list[str]:
-    return [line for line in text.splitlines() if line.strip()]
-
-
-def _json(value: Value) -> Value:
-    if not isinstance(value, str):
-        return value
-    try:
-        return from_json_in_run(value)
-    except ValueError as error:
-        raise ExpressionError(f"json: {shown(value)} is not JSON: {error}") from None
-
-
-def _join(items: list[Value], separator: str = ",") -> str:
-    return to_text(separator).join(map(to_text, items))
-
-
-FILTERS: dict[str, Filter] = {
-    "trim": Filter(lambda value: to_text(value).strip(), _SCALARS, "string", doc="no white space around it"),
-    "lower": Filter(lambda value: to_text(value).lower(), _SCALARS, "string", doc="in lower case"),
-    "upper": Filter(lambda value: to_text(value).upper(), _SCALARS, "string", doc="in upper case"),
-    "basename": Filter(
-        lambda value: posixpath.basename(value.rstrip("/")), _TEXT, "string", doc="the last part of a path"
-    ),
-    "lines": Filter(_lines, _TEXT, "list", doc="the lines of a text, as a list; empty ones are left out"),
-    "json": Filter(_json, frozenset(), "any", doc="the value that a JSON text stands for"),
-    "tojson": Filter(to_json, frozenset(), "string", doc="the value as JSON text"),
-    "length": Filter(
-        len, frozenset({"string", "list", "object"}), "integer", doc="of text, of a list or of an object"
-    ),
-    "join": Filter(_join, _LIST, "string", (0, 1), doc="the items of a list as one text, `,` between them"),
-    "default": Filter(
-        lambda value, other: other if value is None else value,
-        frozenset(),
-        "same",
-        (1, 1),
-        doc="another value where there is none: null, absent, or of a block that did not run",
-    ),
-}
-
-_ALIASES = {
-    "strip": "trim",
-    "from_json": "json",
-    "fromjson": "json",
-    "parse_json": "json",
-    "loads": "json",
-    "to_json": "tojson",
-    "count": "length",
-    "len": "length",
-    "size": "length",
-    "splitlines": "lines",
-    "split": "lines",
-    "d": "default",
-}
-
-"""What other languages call them."""
-
-_TYPE_OF_KIND = {"text": "string"}
-
-
-class Applied(NamedTuple):
-    """A filter with its arguments, at its place in the source."""
-
-    name: str
-    arguments: tuple[Value, ...]
-    offset: int
-
-    @property
-    def filter(self) -> Filter:
-        return FILTERS[self.name]
-
-    def to(self, value: Value, reference: str) -> Value:
-        takes = self.filter.takes
-        kind = kind_of(value)
-        if takes and _TYPE_OF_KIND.get(kind, kind) not in takes:
-            raise wrong_kind(self, reference, kind_and_value(value))
-        try:
-            return self.filter.apply(value, *self.arguments)
-        except ExpressionError as error:
-            error.offset = self.offset
-            raise
-
-
-def wrong_kind(applied: Applied, reference: str, found: str) -> ExpressionError:
-    takes = [name.replace("string", "text") for name in sorted(applied.filter.takes)]
-    hint = f"{applied.name} takes {' or '.join(takes)}"
-    if found == "null":
-        hint += "; write | default('…') before it to give null another value"
-    return ExpressionError(
-        f"${{{reference} | {applied.name}}}: it cannot be applied to {found}",
-        hint=hint,
-        offset=applied.offset,
-        code="type_mismatch",
-    )
-
-
-def read_filter(name: str, arguments: str | None, offset: int) -> Applied:
-    """The filter called `name`; `arguments` is what stands between its parentheses."""
-    known = FILTERS.get(name)
-    if known is None:
-        meant = _ALIASES.get(name)
-        hint = f"write: {meant}" if meant else did_you_mean(name, FILTERS, what="filters", limit=20)
-        raise ExpressionError(f"there is no filter '{name}'", hint=hint, offset=offset, code="syntax")
-    try:
-        given = ast.literal_eval(f"[{_spelt(arguments or '')}]")
-    except (SyntaxError, ValueError, MemoryError, RecursionError):
-        raise ExpressionError(
-            f"the arguments of the filter '{name}' cannot be read: {arguments}",
-            hint="they are texts in quotes, numbers, true, false, null, or lists of those",
-            offset=offset,
-            code="syntax",
-        ) from None
-    least, most = known.arguments
-    if not least <= len(given) <= most:
-        wanted = f"{least} to {most}" if least != most else str(least) if most else "no"
-        raise ExpressionError(
-            f"the filter '{name}' takes {wanted} argument{'' if most == 1 else 's'}, not {len(given)}",
-            hint="e.g. ${inputs.tag | default('latest')}" if name == "default" else "",
-            offset=offset,
-            code="syntax",
-        )
-    return Applied(name, tuple(given), offset)
-
-
-def _spelt(arguments: str) -> str:
-    """With true, false and null as Python spells them, outside of quotes."""
-    words = {"true": "True", "false": "False", "null": "None", "none": "None"}
-    return re.sub(
-        r"""'(?:[^'\\]|\\.)*'|"(?:[^"\\]|\\.)*"|\b(true|false|null|none)\b""",
-        lambda found: words[found[1]] if found[1] else found[0],
-        arguments,
-    )
-
-
 ROOTS = ("blocks", "inputs", "metadata")
-
 MAX_CONDITION = 10_000
-
+MAX_DEPTH = 50
 _CACHED = 32_768
 
-
 _ARGUMENTS = r"""\((?:[^()'"]|'(?:[^'\\]|\\.)*'|"(?:[^"\\]|\\.)*")*\)"""
-
 _FILTER_PATTERN = rf"\|\s*([A-Za-z_]\w*)\s*({_ARGUMENTS})?"
-
 _REFERENCE_PATTERN = (
     r"""\$\{\s*([A-Za-z_][\w-]*)((?:\.[\w-]+|\[\d+\]|\['[^']*'\]|\["[^"]*"\])*)"""
     rf"((?:\s*\|\s*[A-Za-z_]\w*\s*(?:{_ARGUMENTS})?)*)\s*\}}"
 )
-
 _REFERENCE = re.compile(_REFERENCE_PATTERN)
-
-_PART = re.compile(r"""\.([\w-]+)|\[(\d+)\]|\['([^']*)'\]|\["([^"]*)"\]""")
-
-_FILTER = re.compile(_FILTER_PATTERN)
-
-_UNCLOSED = re.compile(r"\$\{\s*(?:(?:blocks|inputs|metadata)(?![\w-])|(?:each|secrets)\.)")
-
-_EXPRESSION = re.compile(r"\$\{\s*(?:\(|not\b|\$\{)")
-
-"""The beginning of an expression that stands in braces of its own: `${(${a} or ${b}) and ${c}}`."""
-
-_BRACES = re.compile(r"\$?\{\{\s*((?:inputs|blocks|metadata|secrets|each)\b[.\[][^{}]*?)\s*\}\}")
-
-"""The spelling that older definitions have for `${…}`."""
-
-_BRACED_PATH = re.compile(r"\b(?:inputs|blocks|metadata|secrets|each)(?:\.[\w-]+|\[[^\]]*\])+")
-
 _REFERENCE_OR_LITERAL = re.compile(_REFERENCE_PATTERN + r"""|'(?:[^'\\]|\\.)*'|"(?:[^"\\]|\\.)*\"""", re.S)
-
+_PART = re.compile(r"""\.([\w-]+)|\[(\d+)\]|\['([^']*)'\]|\["([^"]*)"\]""")
+_FILTER = re.compile(_FILTER_PATTERN)
+_UNCLOSED = re.compile(r"\$\{\s*(?:(?:blocks|inputs|metadata)(?![\w-])|(?:each|secrets)\.)")
+_EXPRESSION = re.compile(r"\$\{\s*(?:\(|not\b|\$\{)")
+"""The beginning of an expression that stands in braces of its own: `${(${a} or ${b}) and ${c}}`."""
+_BRACES = re.compile(r"\$?\{\{\s*((?:inputs|blocks|metadata|secrets|each)\b[.\[][^{}]*?)\s*\}\}")
+"""The spelling that older definitions have for `${…}`."""
+_BRACED_PATH = re.compile(r"\b(?:inputs|blocks|metadata|secrets|each)(?:\.[\w-]+|\[[^\]]*\])+")
+_ESCAPED_BRACES = re.compile(r"\\(?=\$?\{\{\s*(?:inputs|blocks|metadata|secrets|each)\b[.\[])")
 _WORD = re.compile(r"\b(true|false|null|none)\b", re.I)
 
-_EXAMPLE = "e.g. ${blocks.test.succeeded} and ${inputs.environment} == 'production'"
-
-_SYNTAX_HINTS = {"=": "write == to compare", "&": "write: and", "|": "write: or", "!": "write: not"}
-
 _WORDS = {"true": "True", "false": "False", "null": "None", "none": "None"}
-
-
-class Operand(NamedTuple):
-    """A reference and the filters that its value goes through."""
-
-    reference: Reference
-    filters: tuple[Applied, ...] = ()
-
-    def evaluate(self, scope: Scope) -> Value:
-        reference, filters = self.reference, self.filters
-        if not filters:
-            return follow(reference, scope)
-        if reference.optional:
-            found = follow_if_there(reference, scope)
-            value = None if found is MISSING else found
-        else:
-            value = follow(reference, scope)
-        for applied in filters:
-            value = applied.to(value, str(reference))
-        return value
-
-    def kinds(self, at: KindsAt) -> Kinds | None:
-        found = at(self.reference.path)
-        for applied in self.filters:
-            gives = applied.filter.gives
-            if gives == "same":
-                other = {KIND_NAMES[type(it)] for it in applied.arguments}
-                found = None if found is None else (found - {"null"}) | other
-            else:
-                found = None if gives == "any" else frozenset({gives})
-        return found
-
-
-class WholeReference:
-    """A template that is exactly one reference: the value keeps its type."""
-
-    __slots__ = ("operand", "references", "source")
-
-    def __init__(self, source: str, operand: Operand) -> None:
-        self.source = source
-        self.operand = operand
-        self.references = (operand.reference,)
-
-    def kinds(self, at: KindsAt) -> Kinds | None:
-        return self.operand.kinds(at)
-
-    def evaluate(self, scope: Scope) -> Value:
-        return self.operand.evaluate(scope)
-
-
-class _Several:
-    """Text with references in it. `texts` has one item more than `operands`."""
-
-    __slots__ = ("operands", "references", "source", "texts")
-
-    def __init__(self, source: str, texts: tuple[str, ...], operands: tuple[Operand, ...]) -> None:
-        self.source = source
-        self.texts = texts
-        self.operands = operands
-        self.references = tuple(operand.reference for operand in operands)
-
-
-class TextTemplate(_Several):
-    __slots__ = ()
-
-    def kinds(self, at: KindsAt) -> Kinds | None:
-        return STRING
-
-    def evaluate(self, scope: Scope) -> Value:
-        parts = [self.texts[0]]
-        for operand, text in zip(self.operands, self.texts[1:], strict=True):
-            parts.append(to_text(operand.evaluate(scope)))
-            parts.append(text)
-        return "".join(parts)
-
-
-class QuotedReference(WholeReference):
-    """A reference alone in quotes, inside of a condition: text, except that true and false stay what
-    they are, because older files compare '${…}' with 'True' and with 'true'."""
-
-    __slots__ = ()
-
-    def evaluate(self, scope: Scope) -> Value:
-        value = self.operand.evaluate(scope)
-        return value if isinstance(value, bool) else to_text(value)
-
-
-class DollarCode(_Several):
-    """A command: its text and the values in it stay apart."""
-
-    __slots__ = ()
-
-    @property
-    def known_texts(self) -> tuple[str, ...]:
-        return self.texts
-
-    def offset(self, number: int) -> int:
-        return self.references[min(number, len(self.references) - 1)].offset
-
-    def evaluate(self, scope: Scope) -> Code:
-        return Code(self.texts, tuple(operand.evaluate(scope) for operand in self.operands))
+_EXAMPLE = "e.g. ${blocks.test.succeeded} and ${inputs.environment} == 'production'"
+_SYNTAX_HINTS = {"=": "write == to compare", "&": "write: and", "|": "write: or", "!": "write: not"}
+_TRUTH_HINT = "write true or false; as text it needs quotes"
+_TRUTH = {"true": True, "True": True, "false": False, "False": False}
 
 
 class Dollar:
@@ -695,7 +202,111 @@ def _unwrapped(text: str) -> str | None:
     return f"{text[:opening]}  {text[opening + 2 : closing]} {text[closing + 1 :]}"
 
 
-_ESCAPED_BRACES = re.compile(r"\\(?=\$?\{\{\s*(?:inputs|blocks|metadata|secrets|each)\b[.\[])")
+# Compiled templates
+
+
+class Operand(NamedTuple):
+    """A reference and the filters that its value goes through."""
+
+    reference: Reference
+    filters: tuple[Applied, ...] = ()
+
+    def evaluate(self, scope: Scope) -> Value:
+        reference, filters = self.reference, self.filters
+        if not filters:
+            return follow(reference, scope)
+        if reference.optional:
+            found = follow_if_there(reference, scope)
+            value = None if found is MISSING else found
+        else:
+            value = follow(reference, scope)
+        for applied in filters:
+            value = applied.to(value, str(reference))
+        return value
+
+    def kinds(self, at: KindsAt) -> Kinds | None:
+        found = at(self.reference.path)
+        for applied in self.filters:
+            gives = applied.filter.gives
+            if gives == "same":
+                other = {KIND_NAMES[type(it)] for it in applied.arguments}
+                found = None if found is None else (found - {"null"}) | other
+            else:
+                found = None if gives == "any" else frozenset({gives})
+        return found
+
+
+class WholeReference:
+    """A template that is exactly one reference: the value keeps its type."""
+
+    __slots__ = ("operand", "references", "source")
+
+    def __init__(self, source: str, operand: Operand) -> None:
+        self.source = source
+        self.operand = operand
+        self.references = (operand.reference,)
+
+    def kinds(self, at: KindsAt) -> Kinds | None:
+        return self.operand.kinds(at)
+
+    def evaluate(self, scope: Scope) -> Value:
+        return self.operand.evaluate(scope)
+
+
+class _Several:
+    """Text with references in it. `texts` has one item more than `operands`."""
+
+    __slots__ = ("operands", "references", "source", "texts")
+
+    def __init__(self, source: str, texts: tuple[str, ...], operands: tuple[Operand, ...]) -> None:
+        self.source = source
+        self.texts = texts
+        self.operands = operands
+        self.references = tuple(operand.reference for operand in operands)
+
+
+class TextTemplate(_Several):
+    __slots__ = ()
+
+    def kinds(self, at: KindsAt) -> Kinds | None:
+        return STRING
+
+    def evaluate(self, scope: Scope) -> Value:
+        parts = [self.texts[0]]
+        for operand, text in zip(self.operands, self.texts[1:], strict=True):
+            parts.append(to_text(operand.evaluate(scope)))
+            parts.append(text)
+        return "".join(parts)
+
+
+class QuotedReference(WholeReference):
+    """A reference alone in quotes, inside of a condition: text, except that true and false stay what
+    they are, because older files compare '${…}' with 'True' and with 'true'."""
+
+    __slots__ = ()
+
+    def evaluate(self, scope: Scope) -> Value:
+        value = self.operand.evaluate(scope)
+        return value if isinstance(value, bool) else to_text(value)
+
+
+class DollarCode(_Several):
+    """A command: its text and the values in it stay apart."""
+
+    __slots__ = ()
+
+    @property
+    def known_texts(self) -> tuple[str, ...]:
+        return self.texts
+
+    def offset(self, number: int) -> int:
+        return self.references[min(number, len(self.references) - 1)].offset
+
+    def evaluate(self, scope: Scope) -> Code:
+        return Code(self.texts, tuple(operand.evaluate(scope) for operand in self.operands))
+
+
+# Text split at its references
 
 
 def _split(
@@ -787,6 +398,12 @@ def _malformed(text: str, offset: int) -> ExpressionError:
     )
 
 
+# Conditions
+
+
+Evaluator = Callable[[Scope], Value]
+
+
 def _parse_condition(text: str) -> ParsedCondition:
     if len(text) > MAX_CONDITION:
         raise ExpressionError(
@@ -858,3 +475,366 @@ def _quoted(text: str, start: int) -> Expression:
     if len(moved) == 1 and texts == ("", ""):
         return QuotedReference(text, moved[0])
     return TextTemplate(text, texts, moved)
+
+
+class ParsedCondition(NamedTuple):
+    """The syntax tree of a condition in which every reference has become the name `_`, as long as the
+    reference was, so that positions in the tree are positions in the text."""
+
+    source: str
+    code: str
+    indent: int
+    """By how much `code` was shifted to the left."""
+    body: ast.expr
+    references: Mapping[int, ConditionOperand]
+    """By the position at which each stands."""
+
+
+class ConditionOperand(Protocol):
+    """A reference in a condition, with its filters."""
+
+    @property
+    def reference(self) -> Reference: ...
+
+    def evaluate(self, scope: Scope) -> Value: ...
+
+
+class Condition:
+    __slots__ = ("_evaluator", "references", "source")
+
+    def __init__(self, source: str, references: tuple[Reference, ...], evaluator: Evaluator) -> None:
+        self.source = source
+        self.references = references
+        self._evaluator = evaluator
+
+    def kinds(self, at: KindsAt) -> Kinds | None:
+        return BOOLEAN
+
+    def evaluate(self, scope: Scope) -> Value:
+        return as_truth(self._evaluator(scope))
+
+
+def compile_condition(parsed: ParsedCondition, quoted: Callable[[str, int], Expression]) -> Condition:
+    """`quoted` reads the references inside of quoted text that starts at a position."""
+    read: list[Reference] = []
+
+    def compile_(node: ast.expr, depth: int) -> Evaluator:
+        if depth > MAX_DEPTH:
+            raise _refused(node, f"the condition is nested more than {MAX_DEPTH} levels deep", "simplify it")
+        match node:
+            case ast.Constant(value=str() as text):
+                if "${" not in text:
+                    return lambda _: text
+                template = quoted(text, _offset(parsed, node) + 1)
+                read.extend(template.references)
+                return template.evaluate
+            case ast.Constant(value=bool() | int() | float() | None as literal):
+                return lambda _: literal
+            case ast.Name(id="_") if (operand := parsed.references.get(_offset(parsed, node))) is not None:
+                read.append(operand.reference)
+                return operand.evaluate
+            case ast.Name(id=name):
+                hint = _TRUTH_HINT if name in ("yes", "no", "on", "off") else f"text needs quotes: '{name}'"
+                raise _refused(node, f"unknown word '{name}'", hint)
+            case ast.BoolOp(op=op, values=values):
+                parts = [compile_(value, depth + 1) for value in values]
+                if isinstance(op, ast.And):
+                    return lambda scope: all(as_truth(part(scope)) for part in parts)
+                return lambda scope: any(as_truth(part(scope)) for part in parts)
+            case ast.UnaryOp(op=ast.Not(), operand=operand):
+                negated = compile_(operand, depth + 1)
+                return lambda scope: not as_truth(negated(scope))
+            case ast.UnaryOp(op=ast.USub(), operand=ast.Constant(value=int() | float() as number)):
+                return lambda _: -number
+            case ast.Compare(left=left, ops=ops, comparators=comparators):
+                first, *rest = [compile_(part, depth + 1) for part in (left, *comparators)]
+                return _chain(first, [_COMPARISONS[type(op)] for op in ops], rest)
+            case ast.List(elts=elements) | ast.Tuple(elts=elements):
+                items = [compile_(element, depth + 1) for element in elements]
+                return lambda scope: [item(scope) for item in items]
+        if isinstance(node, ast.Attribute):
+            written = ast.unparse(node)
+            raise _refused(node, f"'{written}' is no value", f"a reference is written ${{{written}}}")
+        raise _refused(
+            node,
+            f"{_called(node)} not part of the condition language",
+            "there are: == != < <= > >=, and/or/not, in/not in, ( ), numbers, 'text', [lists], true, false, "
+            "null",
+        )
+
+    def _refused(node: ast.expr, message: str, hint: str) -> ExpressionError:
+        return ExpressionError(message, hint=hint, offset=_offset(parsed, node), code="syntax")
+
+    evaluator = compile_(parsed.body, 0)
+    return Condition(parsed.source, tuple(read), evaluator)
+
+
+def _offset(parsed: ParsedCondition, node: ast.expr) -> int:
+    """The position of `node` in the source; a syntax tree counts in bytes, people in characters."""
+    code, column = parsed.code, node.col_offset
+    if not code.isascii():
+        column = len(code.encode("utf-8")[:column].decode("utf-8", "ignore"))
+    return parsed.indent + column
+
+
+def _called(node: ast.expr) -> str:
+    names = {ast.Call: "a function call is", ast.Attribute: "an attribute is", ast.BinOp: "arithmetic is"}
+    return names.get(type(node), f"{type(node).__name__} is")
+
+
+def _chain(
+    first: Evaluator, compare: list[Callable[[Value, Value], bool]], rest: list[Evaluator]
+) -> Evaluator:
+    if len(rest) == 1:
+        only, other = compare[0], rest[0]
+        return lambda scope: only(first(scope), other(scope))
+
+    def chained(scope: Scope) -> bool:
+        left = first(scope)
+        for step, evaluator in zip(compare, rest, strict=True):
+            right = evaluator(scope)
+            if not step(left, right):
+                return False
+            left = right
+        return True
+
+    return chained
+
+
+# Comparison in conditions
+
+
+def as_truth(value: Value) -> bool:
+    if value is True or value is False:
+        return bool(value)
+    if isinstance(value, str) and value.strip() in _TRUTH:
+        return _TRUTH[value.strip()]
+    raise ExpressionError(
+        f"a condition must give true or false, not {kind_and_value(value)}",
+        hint="compare it with something, e.g. ${…} == 'yes' or ${…} > 0",
+        code="not_boolean",
+    )
+
+
+def equal(left: Value, right: Value) -> bool:
+    """As a person means it: 'True' is true, 1 is not true, text is never a number."""
+    if isinstance(left, bool) and isinstance(right, str):
+        right = _TRUTH.get(right, right)
+    elif isinstance(right, bool) and isinstance(left, str):
+        left = _TRUTH.get(left, left)
+    if isinstance(left, bool) != isinstance(right, bool):
+        return False
+    return bool(left == right)
+
+
+def _is_number(value: Value) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool)
+
+
+def _refuse_mixed(left: Value, right: Value) -> None:
+    if (_is_number(left) and isinstance(right, str)) or (isinstance(left, str) and _is_number(right)):
+        raise ExpressionError(
+            f"{kind_and_value(left)} cannot be compared with {kind_and_value(right)}",
+            hint="compare numbers with numbers, or put the number in quotes to compare text",
+            code="type_mismatch",
+        )
+
+
+def _compared(same: bool) -> Callable[[Value, Value], bool]:
+    def compare(left: Value, right: Value) -> bool:
+        _refuse_mixed(left, right)
+        return equal(left, right) is same
+
+    return compare
+
+
+def _ordered(compare: Callable[[Value, Value], bool]) -> Callable[[Value, Value], bool]:
+    def ordered(left: Value, right: Value) -> bool:
+        if (_is_number(left) and _is_number(right)) or (isinstance(left, str) and isinstance(right, str)):
+            return compare(left, right)
+        _refuse_mixed(left, right)
+        raise ExpressionError(
+            f"{kind_and_value(left)} and {kind_and_value(right)} have no order",
+            code="type_mismatch",
+        )
+
+    return ordered
+
+
+def _contained(item: Value, container: Value) -> bool:
+    if isinstance(container, str):
+        if not isinstance(item, str):
+            raise ExpressionError(f"{kind_and_value(item)} cannot be part of text", code="type_mismatch")
+        return item in container
+    if isinstance(container, dict):
+        return isinstance(item, str) and item in container
+    if isinstance(container, list):
+        return any(equal(item, member) for member in container)
+    raise ExpressionError(
+        f"'in' needs text, a list or an object on its right, not {kind_and_value(container)}",
+        code="type_mismatch",
+    )
+
+
+_COMPARISONS: dict[type[ast.cmpop], Callable[[Value, Value], bool]] = {
+    ast.Eq: _compared(True),
+    ast.NotEq: _compared(False),
+    ast.Is: _compared(True),
+    ast.IsNot: _compared(False),
+    ast.Lt: _ordered(operator.lt),
+    ast.LtE: _ordered(operator.le),
+    ast.Gt: _ordered(operator.gt),
+    ast.GtE: _ordered(operator.ge),
+    ast.In: _contained,
+    ast.NotIn: lambda item, container: not _contained(item, container),
+}
+
+
+# Filters
+
+
+class Filter(NamedTuple):
+    apply: Callable[..., Value]
+    takes: frozenset[str]
+    """Kinds of values, as an input type calls them; empty: any."""
+    gives: str
+    """The type of the result; "same": what went in."""
+    arguments: tuple[int, int] = (0, 0)
+    """How many there must be at least, and may be at most."""
+    doc: str = ""
+
+
+_SCALARS = frozenset({"string", "number", "integer", "float", "boolean"})
+_TEXT = frozenset({"string"})
+_LIST = frozenset({"list"})
+
+
+def _lines(text: str) -> list[str]:
+    return [line for line in text.splitlines() if line.strip()]
+
+
+def _json(value: Value) -> Value:
+    if not isinstance(value, str):
+        return value
+    try:
+        return from_json_in_run(value)
+    except ValueError as error:
+        raise ExpressionError(f"json: {shown(value)} is not JSON: {error}") from None
+
+
+def _join(items: list[Value], separator: str = ",") -> str:
+    return to_text(separator).join(map(to_text, items))
+
+
+FILTERS: dict[str, Filter] = {
+    "trim": Filter(lambda value: to_text(value).strip(), _SCALARS, "string", doc="no white space around it"),
+    "lower": Filter(lambda value: to_text(value).lower(), _SCALARS, "string", doc="in lower case"),
+    "upper": Filter(lambda value: to_text(value).upper(), _SCALARS, "string", doc="in upper case"),
+    "basename": Filter(
+        lambda value: posixpath.basename(value.rstrip("/")), _TEXT, "string", doc="the last part of a path"
+    ),
+    "lines": Filter(_lines, _TEXT, "list", doc="the lines of a text, as a list; empty ones are left out"),
+    "json": Filter(_json, frozenset(), "any", doc="the value that a JSON text stands for"),
+    "tojson": Filter(to_json, frozenset(), "string", doc="the value as JSON text"),
+    "length": Filter(
+        len, frozenset({"string", "list", "object"}), "integer", doc="of text, of a list or of an object"
+    ),
+    "join": Filter(_join, _LIST, "string", (0, 1), doc="the items of a list as one text, `,` between them"),
+    "default": Filter(
+        lambda value, other: other if value is None else value,
+        frozenset(),
+        "same",
+        (1, 1),
+        doc="another value where there is none: null, absent, or of a block that did not run",
+    ),
+}
+_ALIASES = {
+    "strip": "trim",
+    "from_json": "json",
+    "fromjson": "json",
+    "parse_json": "json",
+    "loads": "json",
+    "to_json": "tojson",
+    "count": "length",
+    "len": "length",
+    "size": "length",
+    "splitlines": "lines",
+    "split": "lines",
+    "d": "default",
+}
+"""What other languages call them."""
+_TYPE_OF_KIND = {"text": "string"}
+
+
+class Applied(NamedTuple):
+    """A filter with its arguments, at its place in the source."""
+
+    name: str
+    arguments: tuple[Value, ...]
+    offset: int
+
+    @property
+    def filter(self) -> Filter:
+        return FILTERS[self.name]
+
+    def to(self, value: Value, reference: str) -> Value:
+        takes = self.filter.takes
+        kind = kind_of(value)
+        if takes and _TYPE_OF_KIND.get(kind, kind) not in takes:
+            raise wrong_kind(self, reference, kind_and_value(value))
+        try:
+            return self.filter.apply(value, *self.arguments)
+        except ExpressionError as error:
+            error.offset = self.offset
+            raise
+
+
+def wrong_kind(applied: Applied, reference: str, found: str) -> ExpressionError:
+    takes = [name.replace("string", "text") for name in sorted(applied.filter.takes)]
+    hint = f"{applied.name} takes {' or '.join(takes)}"
+    if found == "null":
+        hint += "; write | default('…') before it to give null another value"
+    return ExpressionError(
+        f"${{{reference} | {applied.name}}}: it cannot be applied to {found}",
+        hint=hint,
+        offset=applied.offset,
+        code="type_mismatch",
+    )
+
+
+def read_filter(name: str, arguments: str | None, offset: int) -> Applied:
+    """The filter called `name`; `arguments` is what stands between its parentheses."""
+    known = FILTERS.get(name)
+    if known is None:
+        meant = _ALIASES.get(name)
+        hint = f"write: {meant}" if meant else did_you_mean(name, FILTERS, what="filters", limit=20)
+        raise ExpressionError(f"there is no filter '{name}'", hint=hint, offset=offset, code="syntax")
+    try:
+        given = ast.literal_eval(f"[{_spelt(arguments or '')}]")
+    except (SyntaxError, ValueError, MemoryError, RecursionError):
+        raise ExpressionError(
+            f"the arguments of the filter '{name}' cannot be read: {arguments}",
+            hint="they are texts in quotes, numbers, true, false, null, or lists of those",
+            offset=offset,
+            code="syntax",
+        ) from None
+    least, most = known.arguments
+    if not least <= len(given) <= most:
+        wanted = f"{least} to {most}" if least != most else str(least) if most else "no"
+        raise ExpressionError(
+            f"the filter '{name}' takes {wanted} argument{'' if most == 1 else 's'}, not {len(given)}",
+            hint="e.g. ${inputs.tag | default('latest')}" if name == "default" else "",
+            offset=offset,
+            code="syntax",
+        )
+    return Applied(name, tuple(given), offset)
+
+
+def _spelt(arguments: str) -> str:
+    """With true, false and null as Python spells them, outside of quotes."""
+    words = {"true": "True", "false": "False", "null": "None", "none": "None"}
+    return re.sub(
+        r"""'(?:[^'\\]|\\.)*'|"(?:[^"\\]|\\.)*"|\b(true|false|null|none)\b""",
+        lambda found: words[found[1]] if found[1] else found[0],
+        arguments,
+    )

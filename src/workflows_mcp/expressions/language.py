@@ -1,12 +1,12 @@
-"""What every expression language offers, and what every value that it can look into offers.
+"""Defines the interface of the expression languages.
 
-A language turns the source text of a template or of a condition into an `Expression`: parsed once,
-its references known, evaluated any number of times on a scope. A scope is a mapping of the names that
-exist; its values are JSON data or a `Namespace`, which answers for names that are computed.
-
-    expression = language.template("Hello ${inputs.name}")
+    expression = Dollar().template("Hello ${inputs.name}")
     expression.references                   # (Reference(("inputs", "name"), offset=6),)
-    expression.evaluate({"inputs": {"name": "Ada"}})
+    expression.evaluate({"inputs": {"name": "Ada"}})                # "Hello Ada"
+
+A language parses the source text of a template or a condition into an `Expression`, once. An expression knows
+its references and can be evaluated on any number of scopes. A scope is a mapping of names to JSON data, or to
+a `Namespace`, which computes its members. Values are data: no attribute of a Python object can be reached.
 """
 
 from __future__ import annotations
@@ -17,115 +17,7 @@ from typing import Any, NamedTuple, Protocol
 from workflows_mcp.errors import ExpressionError
 from workflows_mcp.values import Value, did_you_mean, kind_of
 
-Scope = Mapping[str, Any]
-
-
-class Missing:
-    """The answer of a namespace for a name that it does not have."""
-
-    __slots__ = ()
-
-
-MISSING = Missing()
-
-
-class Unset:
-    """What stands in a scope for a name that exists and has no value yet."""
-
-    __slots__ = ()
-
-
-UNSET = Unset()
-
-
-class Namespace(Protocol):
-    """A value with named parts that are looked up, not stored: blocks, a block, run metadata."""
-
-    def lookup(self, name: str | int) -> Any:
-        """The part called `name`, or at that position, or MISSING."""
-
-    def names(self) -> list[str]:
-        """What exists here, for error messages."""
-
-    def plain(self) -> Value:
-        """The whole as JSON data, for when it is used as a value itself."""
-
-
-class Reference(NamedTuple):
-    """A path that an expression reads: names, and integers for list positions.
-
-    `optional`: the expression knows what to do when there is nothing there.
-    """
-
-    path: tuple[str | int, ...]
-    offset: int
-    optional: bool = False
-
-    def __str__(self) -> str:
-        head, *rest = self.path
-        return str(head) + "".join(f"[{part}]" if isinstance(part, int) else f".{part}" for part in rest)
-
-
-class Code(NamedTuple):
-    """Text in another language (a shell command, say) with values in it that must stay data.
-
-    `texts` has one item more than `values`; value i stands between text i and text i + 1. Whoever runs
-    the code decides how a value is handed over without becoming part of the code.
-    """
-
-    texts: tuple[str, ...]
-    values: tuple[Value, ...]
-
-
-class Refusal(NamedTuple):
-    """Why the value of a number cannot stand in code where it does, and how to write it instead."""
-
-    number: int
-    message: str
-    hint: str
-
-
-def braces(source: str, number: int) -> int:
-    """Where the expression of a number begins in a source with `{{ }}` in it."""
-    found = -1
-    for _ in range(number + 1):
-        found = source.find("{{", found + 1)
-    return max(found, 0)
-
-
-Kinds = frozenset[str]
-
-"""The types that a value can have: those of inputs, and `null`."""
-
-KindsAt = Callable[[tuple[str | int, ...]], Kinds | None]
-
-"""The types that what stands at a path can have; None where nobody knows."""
-
-KIND_NAMES: Mapping[type, str] = {
-    str: "string",
-    bool: "boolean",
-    int: "integer",
-    float: "number",
-    list: "list",
-    dict: "object",
-    type(None): "null",
-}
-
-STRING, BOOLEAN = frozenset({"string"}), frozenset({"boolean"})
-
-
-class Expression(Protocol):
-    @property
-    def source(self) -> str: ...
-
-    @property
-    def references(self) -> tuple[Reference, ...]: ...
-
-    def kinds(self, at: KindsAt) -> Kinds | None:
-        """The types that the value can have when there is one; None where they are not known."""
-
-    def evaluate(self, scope: Scope) -> Value:
-        """The value; raises ExpressionError where a reference does not exist."""
+# The interface of a language
 
 
 class Language(Protocol):
@@ -150,6 +42,20 @@ class Language(Protocol):
         """A template of code, whose values are kept apart from its text."""
 
 
+class Expression(Protocol):
+    @property
+    def source(self) -> str: ...
+
+    @property
+    def references(self) -> tuple[Reference, ...]: ...
+
+    def kinds(self, at: KindsAt) -> Kinds | None:
+        """The types that the value can have when there is one; None where they are not known."""
+
+    def evaluate(self, scope: Scope) -> Value:
+        """The value; raises ExpressionError where a reference does not exist."""
+
+
 class CodeTemplate(Protocol):
     @property
     def references(self) -> tuple[Reference, ...]: ...
@@ -164,28 +70,97 @@ class CodeTemplate(Protocol):
     def evaluate(self, scope: Scope) -> Code: ...
 
 
-# ----------------------------------------------------------------------------------------------------
-# Following a path into a scope: the one way in which `a.b[0].c` finds its value, and the one error
-# for a path that leads nowhere. Values are data: no attribute of a Python object is ever reached.
+# What expressions read: a scope, and paths into it
 
 
-def follow_if_there(reference: Reference, scope: Scope) -> Any:
-    """The value that `reference` leads to, as plain data; MISSING where there is none, also where a block
-    that did not run shows the outputs that it would have had."""
-    value: Any = scope
-    for position, part in enumerate(reference.path):
-        kind = type(value)
-        if kind is dict or position == 0:
-            value = value.get(part, MISSING) if type(part) is str else MISSING
-        elif kind is list:
-            value = _item(value, part)
-        elif hasattr(value, "lookup"):
-            value = getattr(value, "lookup_made", value.lookup)(part)
-        else:
-            return MISSING
-        if value is MISSING:
-            return MISSING
-    return value.plain() if hasattr(value, "plain") else value
+Scope = Mapping[str, Any]
+
+
+class Reference(NamedTuple):
+    """A path that an expression reads: names, and integers for list positions.
+
+    `optional`: the expression knows what to do when there is nothing there.
+    """
+
+    path: tuple[str | int, ...]
+    offset: int
+    optional: bool = False
+
+    def __str__(self) -> str:
+        head, *rest = self.path
+        return str(head) + "".join(f"[{part}]" if isinstance(part, int) else f".{part}" for part in rest)
+
+
+class Namespace(Protocol):
+    """A value with named parts that are looked up, not stored: blocks, a block, run metadata."""
+
+    def lookup(self, name: str | int) -> Any:
+        """The part called `name`, or at that position, or MISSING."""
+
+    def names(self) -> list[str]:
+        """What exists here, for error messages."""
+
+    def plain(self) -> Value:
+        """The whole as JSON data, for when it is used as a value itself."""
+
+
+class Missing:
+    """The answer of a namespace for a name that it does not have."""
+
+    __slots__ = ()
+
+
+MISSING = Missing()
+
+
+class Unset:
+    """What stands in a scope for a name that exists and has no value yet."""
+
+    __slots__ = ()
+
+
+UNSET = Unset()
+
+
+# What expressions give
+
+
+class Code(NamedTuple):
+    """Text in another language (a shell command, say) with values in it that must stay data.
+
+    `texts` has one item more than `values`; value i stands between text i and text i + 1. Whoever runs
+    the code decides how a value is handed over without becoming part of the code.
+    """
+
+    texts: tuple[str, ...]
+    values: tuple[Value, ...]
+
+
+class Refusal(NamedTuple):
+    """Why the value of a number cannot stand in code where it does, and how to write it instead."""
+
+    number: int
+    message: str
+    hint: str
+
+
+Kinds = frozenset[str]
+"""The types that a value can have: those of inputs, and `null`."""
+KindsAt = Callable[[tuple[str | int, ...]], Kinds | None]
+"""The types that what stands at a path can have; None where nobody knows."""
+KIND_NAMES: Mapping[type, str] = {
+    str: "string",
+    bool: "boolean",
+    int: "integer",
+    float: "number",
+    list: "list",
+    dict: "object",
+    type(None): "null",
+}
+STRING, BOOLEAN = frozenset({"string"}), frozenset({"boolean"})
+
+
+# Following a path into a scope
 
 
 def follow(reference: Reference, scope: Scope) -> Value:
@@ -204,6 +179,25 @@ def follow(reference: Reference, scope: Scope) -> Value:
         if found is MISSING:
             raise _nothing_there(reference, position, value, part)
         value = found
+    return value.plain() if hasattr(value, "plain") else value
+
+
+def follow_if_there(reference: Reference, scope: Scope) -> Any:
+    """The value that `reference` leads to, as plain data; MISSING where there is none, also where a block
+    that did not run shows the outputs that it would have had."""
+    value: Any = scope
+    for position, part in enumerate(reference.path):
+        kind = type(value)
+        if kind is dict or position == 0:
+            value = value.get(part, MISSING) if type(part) is str else MISSING
+        elif kind is list:
+            value = _item(value, part)
+        elif hasattr(value, "lookup"):
+            value = getattr(value, "lookup_made", value.lookup)(part)
+        else:
+            return MISSING
+        if value is MISSING:
+            return MISSING
     return value.plain() if hasattr(value, "plain") else value
 
 
@@ -235,3 +229,11 @@ def _nothing_there(reference: Reference, position: int, value: Any, part: str | 
         offset=reference.offset,
         code="undefined",
     )
+
+
+def braces(source: str, number: int) -> int:
+    """Where the expression of a number begins in a source with `{{ }}` in it."""
+    found = -1
+    for _ in range(number + 1):
+        found = source.find("{{", found + 1)
+    return max(found, 0)

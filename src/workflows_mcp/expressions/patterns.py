@@ -1,10 +1,10 @@
-"""Regular expressions that come from workflows: matched within a time, and without holding up other threads.
-
-The package `regex` reads what Python's own `re` reads, stops when it is told to, and lets other threads run
-meanwhile. It is imported when the first pattern is used. Whatever is wrong with a pattern, or with how long
-it takes, is an ExpressionError. Must not know what patterns are used for.
+"""Runs regular expressions from workflows within a time limit.
 
     search(r"(\\d+)%", "45% done").groups()         # ("45",)
+
+The package `regex` accepts the syntax of Python's `re`, supports a timeout, and releases the interpreter lock
+while it matches. It is imported when the first pattern is used. A malformed or slow pattern is an
+ExpressionError.
 """
 
 from __future__ import annotations

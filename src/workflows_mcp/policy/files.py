@@ -1,9 +1,14 @@
-"""Reading and writing files the careful way: whole, within a limit, never half written.
+"""Reads, writes, copies and removes files safely: whole, within limits, without following links.
 
-Which path may be touched is decided in `handles`; here a path is already allowed. A file is read only if it
-is an ordinary one (a named pipe would make the server wait for ever) and not larger than a limit. A file is
-written beside its place and then moved there, so that a reader sees the old text or the new one and a crash
-leaves no half of it.
+    write_file(Path("/work/report.md"), b"...")      # True: the file is new
+
+The caller has already checked that the path is allowed (`handles.py`). Only ordinary files up to a size limit
+are read; a named pipe would block the server. A file is written beside its place and then moved there:
+readers see the old content or the new, and a crash leaves no partial file.
+
+A directory may be copied while someone works in it. Links are copied as links; a link to a place inside the
+directory leads to the same place inside the copy. Pipes, sockets, devices and files that disappear are
+skipped.
 """
 
 from __future__ import annotations
@@ -23,12 +28,16 @@ from workflows_mcp.errors import StepError
 LOCK_SECONDS = 10.0
 
 _LISTED = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
-
 _PASSED = getattr(os, "O_PATH", os.O_RDONLY) | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
-
 """To pass through a directory one need not be allowed to list it."""
+_OPEN = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
+_CREATE = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
+_CHUNK = 1024 * 1024
 
 _part_numbers = itertools.count()
+
+
+# Files
 
 
 def read_file(path: Path, most: int, limit_hint: str) -> bytes | None:
@@ -120,6 +129,50 @@ def write_file(path: Path, data: bytes, *, permissions: int | None = None, overw
     return before is None
 
 
+def _existing_mode(path: Path) -> int | None:
+    try:
+        return os.stat(path).st_mode
+    except (FileNotFoundError, NotADirectoryError):
+        return None
+    except OSError as error:
+        raise StepError(f"cannot write {path}: {error.strerror}") from None
+
+
+def _exists(path: Path) -> StepError:
+    return StepError(f"{path} exists already", hint="set overwrite: true to replace it")
+
+
+@contextmanager
+def only_writer_in(directory: Path) -> Iterator[None]:
+    """Keeps other steps that read, change and write a file in `directory` out meanwhile, in any process.
+
+    The directory itself is what is locked: nothing is left behind in it.
+    """
+    try:
+        descriptor = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    except OSError as error:
+        raise StepError(f"cannot use the directory {directory}: {error.strerror}") from None
+    try:
+        give_up = time.monotonic() + LOCK_SECONDS
+        while True:
+            try:
+                fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                break
+            except BlockingIOError:
+                if time.monotonic() > give_up:
+                    raise StepError(
+                        f"another process has kept {directory} locked for {LOCK_SECONDS:g} seconds",
+                        hint="look for a stopped workflows-mcp process, and try again",
+                    ) from None
+                time.sleep(0.001)
+        yield
+    finally:
+        os.close(descriptor)
+
+
+# Directories
+
+
 def make_directory(path: Path) -> None:
     try:
         path.mkdir(parents=True, exist_ok=True)
@@ -198,62 +251,6 @@ def _descriptor(number: int) -> Iterator[int]:
         yield number
     finally:
         os.close(number)
-
-
-@contextmanager
-def only_writer_in(directory: Path) -> Iterator[None]:
-    """Keeps other steps that read, change and write a file in `directory` out meanwhile, in any process.
-
-    The directory itself is what is locked: nothing is left behind in it.
-    """
-    try:
-        descriptor = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-    except OSError as error:
-        raise StepError(f"cannot use the directory {directory}: {error.strerror}") from None
-    try:
-        give_up = time.monotonic() + LOCK_SECONDS
-        while True:
-            try:
-                fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                break
-            except BlockingIOError:
-                if time.monotonic() > give_up:
-                    raise StepError(
-                        f"another process has kept {directory} locked for {LOCK_SECONDS:g} seconds",
-                        hint="look for a stopped workflows-mcp process, and try again",
-                    ) from None
-                time.sleep(0.001)
-        yield
-    finally:
-        os.close(descriptor)
-
-
-def _existing_mode(path: Path) -> int | None:
-    try:
-        return os.stat(path).st_mode
-    except (FileNotFoundError, NotADirectoryError):
-        return None
-    except OSError as error:
-        raise StepError(f"cannot write {path}: {error.strerror}") from None
-
-
-def _exists(path: Path) -> StepError:
-    return StepError(f"{path} exists already", hint="set overwrite: true to replace it")
-
-
-# ----------------------------------------------------------------------------------------------------
-# Copying a directory with all that is in it, while somebody may still be working in the original.
-#
-# Links are copied as links, never followed; one that leads to a place inside of the original leads to the
-# same place inside of the copy, so that nobody who works in the copy touches the original. Pipes, sockets
-# and devices are left out. What disappears meanwhile is not copied. It must not know whose directory it is.
-
-
-_OPEN = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
-
-_CREATE = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
-
-_CHUNK = 1024 * 1024
 
 
 def copy_directory(source: Path, target: Path) -> None:

@@ -1,13 +1,12 @@
-"""The handles through which a step reaches the world; whatever is not offered here, a step cannot do.
-
-A `World` is made for one run, and from it one for each execution of a step (`for_step`). It lets paths
-through that lie inside the workspace, inside a directory that the settings allow, or inside the run's scratch
-directory, after all symbolic links have been followed. It starts commands, if the settings allow commands at
-all. It must not know steps or runs.
+"""Gives steps access to files, commands, tools and memory; steps have no other access.
 
     world = World(policy, run_id, settings.scratch / run_id).for_step("build-1-14-9f86d081")
     path = world.path_for_writing("report.md")
     world.write(path, b"...")
+
+A `World` belongs to a run; `for_step` makes one for each execution of a step. It allows paths inside the
+workspace, the directories in the settings and the run's scratch directory, after resolving all symbolic
+links. It runs commands if the settings allow commands.
 """
 
 from __future__ import annotations

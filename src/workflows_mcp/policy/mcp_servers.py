@@ -1,13 +1,12 @@
-"""Which MCP servers there are: those of the settings, and those of `.mcp.json` in the workspace, as data.
+"""Reads which MCP servers there are: from the settings, and from `.mcp.json` in the workspace.
 
     [mcp_servers.github]                            # workflows.toml
     command = "github-mcp-server"
     env = {GITHUB_TOKEN = "${GITHUB_TOKEN}"}
 
-    {"mcpServers": {"search": {"url": "https://…/mcp"}}}     # .mcp.json, as other clients read it too
+    {"mcpServers": {"search": {"url": "https://…/mcp"}}}     # .mcp.json, shared with other MCP clients
 
-`${NAME}` and `${NAME:-default}` stand for environment variables, and are looked up when the server is used.
-How one is talked to is not known here.
+`${NAME}` and `${NAME:-default}` stand for environment variables, and are resolved when the server is used.
 """
 
 from __future__ import annotations

@@ -1,12 +1,16 @@
-"""Marks in place of the values of secrets, and values in place of marks; in texts and in whole JSON values.
-
-A mark (`⟦secret:KEY⟧`, or `⟦secret:KEY:base64⟧` for an encoded form) in a run is always genuine, because
-whatever comes from outside is disarmed first: what merely looks like a mark there loses its opening bracket.
-A `Redactor` is made for a set of known values and never changes; where values come from is not known here.
+"""Replaces the values of secrets with marks, and marks with values.
 
     redactor = Redactor({"hunter22": "PASSWORD"})
     redactor.text("it is hunter22")                 # 'it is ⟦secret:PASSWORD⟧'
     disarmed("⟦secret:PASSWORD⟧")                    # '[secret:PASSWORD⟧'
+
+A mark (`⟦secret:KEY⟧`, or `⟦secret:KEY:base64⟧` for an encoded form) in a run is always genuine: text from
+outside is disarmed first, which replaces the opening bracket of anything that looks like a mark.
+
+A value is found in all its forms: as it is, escaped, quoted, encoded. Each form has a label and is computed
+from the value alone, so a mark can be replaced with the same text later, even after the value has changed. In
+base64 the secret may be a part of the encoded text (`user:password`). Then the characters that depend on the
+secret alone are the form, one for each of the three offsets of bytes in base64.
 """
 
 from __future__ import annotations
@@ -22,155 +26,28 @@ import msgspec
 
 from workflows_mcp.values import SECRET_MARK, SECRET_OPEN, Value, disarmed, may_hold_mark, secret_mark
 
-# ----------------------------------------------------------------------------------------------------
-# The forms in which the value of a secret can turn up in a text: as it is, escaped, quoted, encoded.
-#
-# Each form has a label, and is made of the value alone. So the mark that stands for a form
-# (`⟦secret:KEY:base64⟧`) can be turned back into just that text, also after the value was changed. Pure.
-#
-# In base64 the secret may be a part of what was encoded (`user:password`): then the characters around it
-# depend on its neighbours, and those that depend on the secret alone are the form; there is one for each of
-# the three ways in which bytes can fall on characters.
-
-
 LEAST_CHARS = 4
-
 """A shorter value cannot be kept out of texts: it would be found everywhere."""
-
 LEAST_PART_CHARS = 8
-
 """A shorter line of a value, or part of its encoding, says little and is found in many texts."""
 
-
-_LINE = "line"
-
-
-def forms_of(value: str) -> Iterator[tuple[str, str]]:
-    """Label and text of all forms that differ; the value itself first, with no label."""
-    seen = set()
-    for label, text in _all_forms(value):
-        least = LEAST_CHARS if label in _WHOLE else LEAST_PART_CHARS
-        if len(text) >= least and text not in seen:
-            seen.add(text)
-            yield label, text
-
-
-def form_of(value: str, label: str) -> str | None:
-    """The text of one form; None where the value has no such form."""
-    if label in _FORMS:
-        return _FORMS[label](value)
-    if label.startswith(_LINE) and label[len(_LINE) :].isdecimal():
-        lines = value.splitlines()
-        number = int(label[len(_LINE) :])
-        return lines[number - 1] if 0 < number <= len(lines) else None
-    return None
-
-
-def is_base64(label: str) -> bool:
-    """Whether programs break a text in this form into lines."""
-    return label.startswith("base64")
-
-
-def _all_forms(value: str) -> Iterator[tuple[str, str]]:
-    for label, make in _FORMS.items():
-        yield label, make(value)
-    lines = value.splitlines()
-    if len(lines) > 1:
-        yield from ((f"{_LINE}{number}", line) for number, line in enumerate(lines, 1))
-
-
-def _base64(value: str, end: str = "") -> str:
-    return base64.b64encode((value + end).encode()).decode()
-
-
-def _inside_base64(value: str, before: int) -> str:
-    """What is the same in the base64 of every text that has the value after `before` bytes (modulo 3)."""
-    data = value.encode()
-    encoded = base64.b64encode(b"\0" * before + data).decode()
-    return encoded[-(-before * 8 // 6) : (before + len(data)) * 8 // 6]
-
-
-def _json(value: str) -> str:
-    return json.dumps(value, ensure_ascii=False)[1:-1]
-
-
-def _for_urls(text: str) -> str:
-    return text.translate(str.maketrans("+/", "-_"))
-
-
-def _lower(quoted: str) -> str:
-    """Percent signs with small letters, as some programs write them."""
-    parts = quoted.split("%")
-    return "%".join([parts[0], *(part[:2].lower() + part[2:] for part in parts[1:])])
-
-
-_FORMS: dict[str, Callable[[str], str]] = {
-    "": lambda value: value,
-    "trimmed": lambda value: value.strip(),
-    "json": _json,
-    "json-ascii": lambda value: json.dumps(value)[1:-1],
-    "json-slashes": lambda value: json.dumps(value)[1:-1].replace("/", "\\/"),
-    "python": lambda value: repr(value)[1:-1],
-    "python-ascii": lambda value: ascii(value)[1:-1],
-    "json-json": lambda value: _json(_json(value)),
-    "json-json-ascii": lambda value: json.dumps(json.dumps(value)[1:-1])[1:-1],
-    "python-bytes": lambda value: repr(value.encode())[2:-1],
-    "html": html.escape,
-    "html-text": lambda value: html.escape(value, quote=False),
-    "html-decimal": lambda value: html.escape(value, quote=False).replace('"', "&#34;").replace("'", "&#39;"),
-    "upper": lambda value: value.upper(),
-    "lower": lambda value: value.lower(),
-    "shell": lambda value: value.replace("'", "'\\''"),
-    "shell-double": lambda value: value.replace("'", "'\"'\"'"),
-    "url": lambda value: quote(value, safe=""),
-    "url-path": quote,
-    "url-form": quote_plus,
-    "url-lower": lambda value: _lower(quote(value, safe="")),
-    "url-path-lower": lambda value: _lower(quote(value)),
-    "url-form-lower": lambda value: _lower(quote_plus(value)),
-    "base64": _base64,
-    "base64-line": lambda value: _base64(value, "\n"),
-    "base64-bare": lambda value: _base64(value).rstrip("="),
-    "base64-0": lambda value: _inside_base64(value, 0),
-    "base64-1": lambda value: _inside_base64(value, 1),
-    "base64-2": lambda value: _inside_base64(value, 2),
-    "base64-url": lambda value: _for_urls(_base64(value)),
-    "base64-url-bare": lambda value: _for_urls(_base64(value)).rstrip("="),
-    "base64-url-0": lambda value: _for_urls(_inside_base64(value, 0)),
-    "base64-url-1": lambda value: _for_urls(_inside_base64(value, 1)),
-    "base64-url-2": lambda value: _for_urls(_inside_base64(value, 2)),
-}
-
-_CASES = {"upper", "lower"}
-
-_WHOLE = frozenset(it for it in _FORMS if not is_base64(it)) - _CASES | {"base64", "base64-line"}
-
-
 PART = "[part of a secret]"
-
 """Stands for what is left of a secret where a text was cut in the middle of it."""
 
-
 _CUTS = ("…", "...")
-
 """What is written where a text was cut."""
-
 _BASE64_LINE = 60
-
 """Programs break base64 into lines that are longer than this."""
-
 _HEAD = 12
-
 """How much of the beginning of a form is looked for first."""
-
 _COMPILED = 256
-
 _NEWLINE = re.compile(r"\r?\n")
 
-
 ValueOf = Callable[[str, str], str]
-
 """The value of the secret with this name, in the form with this label."""
+
+
+# Marks replaced by values
 
 
 def filled(text: str, value_of: ValueOf) -> str:
@@ -187,6 +64,41 @@ def split_at_marks(text: str, value_of: ValueOf) -> tuple[tuple[str, ...], tuple
     ends = [*(mark.start() for mark in marks), len(text)]
     texts = tuple(text[start:end] for start, end in zip(starts, ends, strict=True))
     return texts, tuple(value_of(mark[1], mark[2] or "") for mark in marks)
+
+
+# Values replaced by marks
+
+
+def redacted(value: Value, redactor: Redactor) -> Value:
+    """A value from outside: disarmed, with marks in place of known secrets. What is not changed is shared."""
+
+    def clean(text: str) -> str:
+        return redactor.text(disarmed(text))
+
+    if not redactor.knows_any and not may_hold_mark(value):
+        return value
+    return _changed(value, clean if redactor.knows_any else disarmed, redactor.number)
+
+
+def _changed(value: Value, text: Callable[[str], str], number: Callable[[float], Value]) -> Value:
+    if isinstance(value, str):
+        return text(value)
+    if value is None or isinstance(value, bool):
+        return value
+    if isinstance(value, int | float):
+        return number(value)
+    if isinstance(value, dict):
+        pairs = [(_changed(key, text, number), _changed(item, text, number)) for key, item in value.items()]
+        same = all(a is b and c is d for (a, c), (b, d) in zip(pairs, value.items(), strict=True))
+        return value if same else dict(pairs)
+    if isinstance(value, list | tuple):
+        items = [_changed(item, text, number) for item in value]
+        return value if all(a is b for a, b in zip(items, value, strict=True)) else items
+    try:
+        plain = msgspec.to_builtins(value)
+    except (TypeError, ValueError):
+        return value  # nothing that can be written down
+    return _changed(plain, text, number) if isinstance(plain, str | dict | list) else plain
 
 
 class Redactor:
@@ -293,36 +205,10 @@ class Redactor:
         return "".join((*pieces, text[position:]))
 
 
-def redacted(value: Value, redactor: Redactor) -> Value:
-    """A value from outside: disarmed, with marks in place of known secrets. What is not changed is shared."""
-
-    def clean(text: str) -> str:
-        return redactor.text(disarmed(text))
-
-    if not redactor.knows_any and not may_hold_mark(value):
-        return value
-    return _changed(value, clean if redactor.knows_any else disarmed, redactor.number)
-
-
-def _changed(value: Value, text: Callable[[str], str], number: Callable[[float], Value]) -> Value:
-    if isinstance(value, str):
-        return text(value)
-    if value is None or isinstance(value, bool):
-        return value
-    if isinstance(value, int | float):
-        return number(value)
-    if isinstance(value, dict):
-        pairs = [(_changed(key, text, number), _changed(item, text, number)) for key, item in value.items()]
-        same = all(a is b and c is d for (a, c), (b, d) in zip(pairs, value.items(), strict=True))
-        return value if same else dict(pairs)
-    if isinstance(value, list | tuple):
-        items = [_changed(item, text, number) for item in value]
-        return value if all(a is b for a, b in zip(items, value, strict=True)) else items
-    try:
-        plain = msgspec.to_builtins(value)
-    except (TypeError, ValueError):
-        return value  # nothing that can be written down
-    return _changed(plain, text, number) if isinstance(plain, str | dict | list) else plain
+def _pattern(text: str, label: str) -> str:
+    if is_base64(label) and len(text) > _BASE64_LINE:
+        return r"(?:\r?\n)?".join(re.escape(character) for character in text)
+    return re.escape(text)
 
 
 def _head_at_end(text: str, form: str, least: int) -> int:
@@ -351,12 +237,6 @@ def _same(one: str, other: str) -> int:
     return min(len(one), len(other))
 
 
-def _pattern(text: str, label: str) -> str:
-    if is_base64(label) and len(text) > _BASE64_LINE:
-        return r"(?:\r?\n)?".join(re.escape(character) for character in text)
-    return re.escape(text)
-
-
 def _any_of(texts: Iterable[str]) -> str:
     return "|".join(re.escape(text) for text in texts) or "(?!)"
 
@@ -366,3 +246,108 @@ def _grouped(pairs: Iterable[tuple[str, str]]) -> dict[str, list[str]]:
     for key, item in pairs:
         groups.setdefault(key, []).append(item)
     return groups
+
+
+# The forms of a value
+
+
+_LINE = "line"
+
+
+def forms_of(value: str) -> Iterator[tuple[str, str]]:
+    """Label and text of all forms that differ; the value itself first, with no label."""
+    seen = set()
+    for label, text in _all_forms(value):
+        least = LEAST_CHARS if label in _WHOLE else LEAST_PART_CHARS
+        if len(text) >= least and text not in seen:
+            seen.add(text)
+            yield label, text
+
+
+def form_of(value: str, label: str) -> str | None:
+    """The text of one form; None where the value has no such form."""
+    if label in _FORMS:
+        return _FORMS[label](value)
+    if label.startswith(_LINE) and label[len(_LINE) :].isdecimal():
+        lines = value.splitlines()
+        number = int(label[len(_LINE) :])
+        return lines[number - 1] if 0 < number <= len(lines) else None
+    return None
+
+
+def is_base64(label: str) -> bool:
+    """Whether programs break a text in this form into lines."""
+    return label.startswith("base64")
+
+
+def _all_forms(value: str) -> Iterator[tuple[str, str]]:
+    for label, make in _FORMS.items():
+        yield label, make(value)
+    lines = value.splitlines()
+    if len(lines) > 1:
+        yield from ((f"{_LINE}{number}", line) for number, line in enumerate(lines, 1))
+
+
+def _base64(value: str, end: str = "") -> str:
+    return base64.b64encode((value + end).encode()).decode()
+
+
+def _inside_base64(value: str, before: int) -> str:
+    """What is the same in the base64 of every text that has the value after `before` bytes (modulo 3)."""
+    data = value.encode()
+    encoded = base64.b64encode(b"\0" * before + data).decode()
+    return encoded[-(-before * 8 // 6) : (before + len(data)) * 8 // 6]
+
+
+def _json(value: str) -> str:
+    return json.dumps(value, ensure_ascii=False)[1:-1]
+
+
+def _for_urls(text: str) -> str:
+    return text.translate(str.maketrans("+/", "-_"))
+
+
+def _lower(quoted: str) -> str:
+    """Percent signs with small letters, as some programs write them."""
+    parts = quoted.split("%")
+    return "%".join([parts[0], *(part[:2].lower() + part[2:] for part in parts[1:])])
+
+
+_FORMS: dict[str, Callable[[str], str]] = {
+    "": lambda value: value,
+    "trimmed": lambda value: value.strip(),
+    "json": _json,
+    "json-ascii": lambda value: json.dumps(value)[1:-1],
+    "json-slashes": lambda value: json.dumps(value)[1:-1].replace("/", "\\/"),
+    "python": lambda value: repr(value)[1:-1],
+    "python-ascii": lambda value: ascii(value)[1:-1],
+    "json-json": lambda value: _json(_json(value)),
+    "json-json-ascii": lambda value: json.dumps(json.dumps(value)[1:-1])[1:-1],
+    "python-bytes": lambda value: repr(value.encode())[2:-1],
+    "html": html.escape,
+    "html-text": lambda value: html.escape(value, quote=False),
+    "html-decimal": lambda value: html.escape(value, quote=False).replace('"', "&#34;").replace("'", "&#39;"),
+    "upper": lambda value: value.upper(),
+    "lower": lambda value: value.lower(),
+    "shell": lambda value: value.replace("'", "'\\''"),
+    "shell-double": lambda value: value.replace("'", "'\"'\"'"),
+    "url": lambda value: quote(value, safe=""),
+    "url-path": quote,
+    "url-form": quote_plus,
+    "url-lower": lambda value: _lower(quote(value, safe="")),
+    "url-path-lower": lambda value: _lower(quote(value)),
+    "url-form-lower": lambda value: _lower(quote_plus(value)),
+    "base64": _base64,
+    "base64-line": lambda value: _base64(value, "\n"),
+    "base64-bare": lambda value: _base64(value).rstrip("="),
+    "base64-0": lambda value: _inside_base64(value, 0),
+    "base64-1": lambda value: _inside_base64(value, 1),
+    "base64-2": lambda value: _inside_base64(value, 2),
+    "base64-url": lambda value: _for_urls(_base64(value)),
+    "base64-url-bare": lambda value: _for_urls(_base64(value)).rstrip("="),
+    "base64-url-0": lambda value: _for_urls(_inside_base64(value, 0)),
+    "base64-url-1": lambda value: _for_urls(_inside_base64(value, 1)),
+    "base64-url-2": lambda value: _for_urls(_inside_base64(value, 2)),
+}
+_CASES = {"upper", "lower"}
+_WHOLE = frozenset(it for it in _FORMS if not is_base64(it)) - _CASES | {"base64", "base64-line"}

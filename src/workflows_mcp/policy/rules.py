@@ -1,9 +1,8 @@
-"""The rules in force for a run, as data. `handles` enforces what steps may touch; `denials` says whether a
-step of some level, with some capabilities, may run at all.
+"""Decides whether a step may run, from the settings.
 
-    policy = Policy(workspace, security_level="trusted", denied_capabilities=frozenset({"network"}))
-    policy.denials("privileged", {"run_commands", "network"})
-    # [it is privileged, and security_level is trusted; it needs network, and denied_capabilities has network]
+policy = Policy(workspace, security_level="trusted", denied_capabilities=frozenset({"network"}))
+policy.denials("privileged", {"run_commands", "network"})
+# [it is privileged, and security_level is trusted; it needs network, and denied_capabilities has network]
 """
 
 from __future__ import annotations

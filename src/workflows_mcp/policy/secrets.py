@@ -1,12 +1,27 @@
-"""Secrets: where their values come from, and the one door through which they go in and out.
+r"""Looks up secrets, puts them into the inputs of steps, and redacts them in everything from outside.
+
+    secrets = Secrets(file=Path("secrets.env"))
+    secrets.put_in({"header": "Bearer ⟦secret:API_KEY⟧"})       # {"header": "Bearer sk-1234"}
+    secrets.redact("401 for sk-1234")                           # "401 for ⟦secret:API_KEY⟧"
 
 A run only ever holds marks (`values.secret_mark`). Just before a step runs, `put_in` replaces the marks in
-its inputs by values; `redact` replaces values by marks in whatever comes from outside: what a step gives,
-what an agent answers, the inputs of a run. `hide` does the same for a log. It must not know steps or runs.
+its inputs with values. `redact` replaces values with marks in the results of steps, the answers of agents and
+the inputs of runs. `hide` does the same for the log.
 
-The value of NAME is looked for in the variable WORKFLOWS_SECRET_NAME (which commands do not get), in the file
-of secrets, and in the variable NAME, whenever it is needed: one that was changed is used from the next step
-on. Every value that was ever seen stays known, so that it goes on being taken out.
+A secret NAME is looked up when it is needed: first in the variable WORKFLOWS_SECRET_NAME (commands do not get
+it), then in the file of secrets, then in the variable NAME. A changed value applies from the next step on.
+Every value ever seen stays known, so it is still redacted.
+
+The file of secrets has lines of NAME=value, as a .env file:
+
+    # the key of the test account
+    API_KEY=sk-1234            # the rest of an unquoted line is a comment after a blank and a #
+    export TOKEN='as it stands, $ and \ too'
+    PRIVATE_KEY="-----BEGIN KEY-----
+    a quoted value may have several lines; \n \t \" \$ \\ are understood in double quotes
+    -----END KEY-----"
+
+Only its owner may have access. Errors name the line and never show its content.
 """
 
 from __future__ import annotations
@@ -25,143 +40,12 @@ from workflows_mcp.policy.redact import LEAST_CHARS, Redactor, filled, form_of, 
 from workflows_mcp.settings import Settings
 from workflows_mcp.values import SECRET_OPEN, Value, with_texts
 
-# ----------------------------------------------------------------------------------------------------
-# A file of secrets: lines of NAME=value, as in a .env file. It must not know what they are used for.
-#
-#     # the key of the test account
-#     API_KEY=sk-1234            # the rest of an unquoted line is a comment after a blank and a #
-#     export TOKEN='as it stands, $ and \ too'
-#     PRIVATE_KEY="-----BEGIN KEY-----
-#     a quoted value may go over several lines; \n \t \" \$ \\ are understood in double quotes
-#     -----END KEY-----"
-#
-# Others must not be able to read it. An error names the line and never shows what stands there.
-
-
-NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
-
-MOST_BYTES = 1024 * 1024
-
-
-_BEGINNING = re.compile(r"[ \t]*(?:export[ \t]+)?([^\s=#]+)[ \t]*=[ \t]*")
-
-_SINGLE = re.compile(r"'([^']*)'")
-
-_DOUBLE = re.compile(r'"((?:[^"\\]|\\.)*)"', re.DOTALL)
-
-_PLAIN = re.compile(r"[^\n]*")
-
-_REST = re.compile(r"[ \t]*(?:#[^\n]*)?(?:\n|\Z)")
-
-_COMMENT = re.compile(r"(?:^|[ \t])#.*")
-
-_ESCAPE = re.compile(r"\\(.)", re.DOTALL)
-
-_ESCAPED = {"n": "\n", "r": "\r", "t": "\t", '"': '"', "\\": "\\", "$": "$"}
-
-
-class SecretFile:
-    """The secrets of a file, read again when it has changed."""
-
-    def __init__(self, path: Path) -> None:
-        self.path = path
-        self._seen: tuple[int, ...] | None = None
-        self._values: dict[str, str] = {}
-
-    def changed(self) -> bool:
-        """Whether reading could give something else than the last time."""
-        try:
-            return _signature(os.stat(self.path)) != self._seen
-        except OSError:
-            return True
-
-    def values(self) -> dict[str, str]:
-        """All of them, by name. Raises RequestError where the file cannot be used."""
-        try:
-            descriptor = os.open(self.path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
-        except OSError as error:
-            raise RequestError(
-                f"the file of secrets {self.path} cannot be read: {error.strerror}",
-                hint="make it, or change WORKFLOWS_SECRETS_FILE (secrets_file in workflows.toml)",
-            ) from None
-        try:
-            status = os.fstat(descriptor)
-            self._refuse(status)
-            if _signature(status) != self._seen:
-                with open(descriptor, "rb", closefd=False) as file:
-                    self._values = parsed(file.read(MOST_BYTES + 1), str(self.path))
-                self._seen = _signature(status)
-        finally:
-            os.close(descriptor)
-        return self._values
-
-    def _refuse(self, status: os.stat_result) -> None:
-        if not stat.S_ISREG(status.st_mode):
-            raise RequestError(f"the file of secrets {self.path} is not an ordinary file")
-        if status.st_mode & 0o077:
-            raise RequestError(
-                f"others than its owner can reach the file of secrets {self.path}",
-                hint=f"chmod 600 {self.path}",
-            )
-        if status.st_size > MOST_BYTES:
-            raise RequestError(f"the file of secrets {self.path} has more than {MOST_BYTES} bytes")
-
-
-def parsed(content: bytes, file: str) -> dict[str, str]:
-    """The secrets by name; of a name that stands twice, the last value. Raises RequestError."""
-    try:
-        text = content.decode("utf-8-sig").replace("\r\n", "\n")
-    except UnicodeDecodeError:
-        raise RequestError(f"the file of secrets {file} is not UTF-8") from None
-    values: dict[str, str] = {}
-    position = 0
-    while position < len(text):
-        blank = _REST.match(text, position)
-        if blank is not None:
-            position = blank.end()
-            continue
-        beginning = _BEGINNING.match(text, position)
-        if beginning is None or not NAME.fullmatch(beginning[1]):
-            raise _unreadable(text, position, file, "a line is NAME=value; names are letters, digits and _")
-        value, position = _value(text, beginning.end(), file)
-        values[beginning[1]] = value
-    return values
-
-
-def _value(text: str, start: int, file: str) -> tuple[str, int]:
-    """The value that starts there, and where the next line does."""
-    quote = text[start : start + 1]
-    if quote not in ("'", '"'):
-        line = _PLAIN.match(text, start)
-        assert line is not None
-        return _COMMENT.sub("", line[0]).strip(), line.end() + 1
-    found = (_SINGLE if quote == "'" else _DOUBLE).match(text, start)
-    if found is None:
-        raise _unreadable(text, start, file, f"the {quote} that begins here never ends")
-    rest = _REST.match(text, found.end())
-    if rest is None:
-        raise _unreadable(text, found.end(), file, "nothing but a comment may follow the closing quote")
-    value = found[1]
-    if quote == '"':
-        value = _ESCAPE.sub(lambda escape: _ESCAPED.get(escape[1], escape[0]), value)
-    return value, rest.end()
-
-
-def _unreadable(text: str, position: int, file: str, hint: str) -> RequestError:
-    line = text.count("\n", 0, position) + 1
-    return RequestError(f"line {line} of the file of secrets {file} cannot be read", hint=hint)
-
-
-def _signature(status: os.stat_result) -> tuple[int, ...]:
-    return (status.st_mtime_ns, status.st_ctime_ns, status.st_size, status.st_ino, status.st_mode)
-
-
 logger = logging.getLogger(__name__)
 
-
 VARIABLE = "WORKFLOWS_SECRET_"
-
 """Begins the names of variables that hold secrets and nothing else."""
+NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
+MOST_BYTES = 1024 * 1024
 
 
 class Secrets:
@@ -313,6 +197,59 @@ def secrets_of(settings: Settings) -> Secrets:
     return Secrets(file=settings.secrets_file, allowed=settings.secrets)
 
 
+def _missing(wrong: list[tuple[str, str]]) -> MissingSecret:
+    names = [name for name, _ in wrong]
+    problems = "; ".join(f"the secret '{name}' {problem}" for name, problem in wrong)
+    return MissingSecret(
+        problems,
+        hint=f"give {' and '.join(names)} in one of three ways: as the environment variable "
+        f"{VARIABLE}{names[0]} of the server, as a line {names[0]}=… in the file that WORKFLOWS_SECRETS_FILE "
+        f"names, or as the environment variable {names[0]}",
+    )
+
+
+def _unusable(value: str) -> str:
+    """Why the value cannot be a secret; nothing where it can."""
+    if len(value.strip()) < LEAST_CHARS:
+        return f"has fewer than {LEAST_CHARS} characters, so that it cannot be kept out of texts"
+    if SECRET_OPEN[0] in value:
+        return f"holds the character {SECRET_OPEN[0]}, with which the marks of secrets begin"
+    try:
+        value.encode()
+    except UnicodeEncodeError:
+        return "is not valid text"
+    return ""
+
+
+def _too_deep() -> RequestError:
+    return RequestError(
+        "a value cannot be kept: it is nested too deep",
+        hint="values are JSON: numbers of at most 64 bits, valid text, no endless nesting",
+        code="unencodable",
+    )
+
+
+# The log
+
+
+@contextmanager
+def hidden_in_logs(secrets: Secrets) -> Iterator[None]:
+    """Before every handler that writes the log of this process; also before the one of last resort. Who has
+    known a secret goes on hiding it: a process may have something to say when all is over."""
+    loggers = [logging.getLogger(), *logging.Logger.manager.loggerDict.values()]
+    handlers = {handler for it in loggers if isinstance(it, logging.Logger) for handler in it.handlers}
+    if logging.lastResort is not None:
+        handlers.add(logging.lastResort)
+    hides = HidesSecrets(secrets)
+    for handler in handlers:
+        handler.addFilter(hides)
+    try:
+        yield
+    finally:
+        for handler in handlers if not secrets.knows_any else ():
+            handler.removeFilter(hides)
+
+
 class HidesSecrets(logging.Filter):
     """Takes secrets out of what a handler writes, out of the texts of exceptions too."""
 
@@ -336,51 +273,110 @@ class HidesSecrets(logging.Filter):
         return True
 
 
-@contextmanager
-def hidden_in_logs(secrets: Secrets) -> Iterator[None]:
-    """Before every handler that writes the log of this process; also before the one of last resort. Who has
-    known a secret goes on hiding it: a process may have something to say when all is over."""
-    loggers = [logging.getLogger(), *logging.Logger.manager.loggerDict.values()]
-    handlers = {handler for it in loggers if isinstance(it, logging.Logger) for handler in it.handlers}
-    if logging.lastResort is not None:
-        handlers.add(logging.lastResort)
-    hides = HidesSecrets(secrets)
-    for handler in handlers:
-        handler.addFilter(hides)
+# The file of secrets
+
+
+_BEGINNING = re.compile(r"[ \t]*(?:export[ \t]+)?([^\s=#]+)[ \t]*=[ \t]*")
+_SINGLE = re.compile(r"'([^']*)'")
+_DOUBLE = re.compile(r'"((?:[^"\\]|\\.)*)"', re.DOTALL)
+_PLAIN = re.compile(r"[^\n]*")
+_REST = re.compile(r"[ \t]*(?:#[^\n]*)?(?:\n|\Z)")
+_COMMENT = re.compile(r"(?:^|[ \t])#.*")
+_ESCAPE = re.compile(r"\\(.)", re.DOTALL)
+_ESCAPED = {"n": "\n", "r": "\r", "t": "\t", '"': '"', "\\": "\\", "$": "$"}
+
+
+class SecretFile:
+    """The secrets of a file, read again when it has changed."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self._seen: tuple[int, ...] | None = None
+        self._values: dict[str, str] = {}
+
+    def changed(self) -> bool:
+        """Whether reading could give something else than the last time."""
+        try:
+            return _signature(os.stat(self.path)) != self._seen
+        except OSError:
+            return True
+
+    def values(self) -> dict[str, str]:
+        """All of them, by name. Raises RequestError where the file cannot be used."""
+        try:
+            descriptor = os.open(self.path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
+        except OSError as error:
+            raise RequestError(
+                f"the file of secrets {self.path} cannot be read: {error.strerror}",
+                hint="make it, or change WORKFLOWS_SECRETS_FILE (secrets_file in workflows.toml)",
+            ) from None
+        try:
+            status = os.fstat(descriptor)
+            self._refuse(status)
+            if _signature(status) != self._seen:
+                with open(descriptor, "rb", closefd=False) as file:
+                    self._values = parsed(file.read(MOST_BYTES + 1), str(self.path))
+                self._seen = _signature(status)
+        finally:
+            os.close(descriptor)
+        return self._values
+
+    def _refuse(self, status: os.stat_result) -> None:
+        if not stat.S_ISREG(status.st_mode):
+            raise RequestError(f"the file of secrets {self.path} is not an ordinary file")
+        if status.st_mode & 0o077:
+            raise RequestError(
+                f"others than its owner can reach the file of secrets {self.path}",
+                hint=f"chmod 600 {self.path}",
+            )
+        if status.st_size > MOST_BYTES:
+            raise RequestError(f"the file of secrets {self.path} has more than {MOST_BYTES} bytes")
+
+
+def parsed(content: bytes, file: str) -> dict[str, str]:
+    """The secrets by name; of a name that stands twice, the last value. Raises RequestError."""
     try:
-        yield
-    finally:
-        for handler in handlers if not secrets.knows_any else ():
-            handler.removeFilter(hides)
+        text = content.decode("utf-8-sig").replace("\r\n", "\n")
+    except UnicodeDecodeError:
+        raise RequestError(f"the file of secrets {file} is not UTF-8") from None
+    values: dict[str, str] = {}
+    position = 0
+    while position < len(text):
+        blank = _REST.match(text, position)
+        if blank is not None:
+            position = blank.end()
+            continue
+        beginning = _BEGINNING.match(text, position)
+        if beginning is None or not NAME.fullmatch(beginning[1]):
+            raise _unreadable(text, position, file, "a line is NAME=value; names are letters, digits and _")
+        value, position = _value(text, beginning.end(), file)
+        values[beginning[1]] = value
+    return values
 
 
-def _too_deep() -> RequestError:
-    return RequestError(
-        "a value cannot be kept: it is nested too deep",
-        hint="values are JSON: numbers of at most 64 bits, valid text, no endless nesting",
-        code="unencodable",
-    )
+def _value(text: str, start: int, file: str) -> tuple[str, int]:
+    """The value that starts there, and where the next line does."""
+    quote = text[start : start + 1]
+    if quote not in ("'", '"'):
+        line = _PLAIN.match(text, start)
+        assert line is not None
+        return _COMMENT.sub("", line[0]).strip(), line.end() + 1
+    found = (_SINGLE if quote == "'" else _DOUBLE).match(text, start)
+    if found is None:
+        raise _unreadable(text, start, file, f"the {quote} that begins here never ends")
+    rest = _REST.match(text, found.end())
+    if rest is None:
+        raise _unreadable(text, found.end(), file, "nothing but a comment may follow the closing quote")
+    value = found[1]
+    if quote == '"':
+        value = _ESCAPE.sub(lambda escape: _ESCAPED.get(escape[1], escape[0]), value)
+    return value, rest.end()
 
 
-def _unusable(value: str) -> str:
-    """Why the value cannot be a secret; nothing where it can."""
-    if len(value.strip()) < LEAST_CHARS:
-        return f"has fewer than {LEAST_CHARS} characters, so that it cannot be kept out of texts"
-    if SECRET_OPEN[0] in value:
-        return f"holds the character {SECRET_OPEN[0]}, with which the marks of secrets begin"
-    try:
-        value.encode()
-    except UnicodeEncodeError:
-        return "is not valid text"
-    return ""
+def _unreadable(text: str, position: int, file: str, hint: str) -> RequestError:
+    line = text.count("\n", 0, position) + 1
+    return RequestError(f"line {line} of the file of secrets {file} cannot be read", hint=hint)
 
 
-def _missing(wrong: list[tuple[str, str]]) -> MissingSecret:
-    names = [name for name, _ in wrong]
-    problems = "; ".join(f"the secret '{name}' {problem}" for name, problem in wrong)
-    return MissingSecret(
-        problems,
-        hint=f"give {' and '.join(names)} in one of three ways: as the environment variable "
-        f"{VARIABLE}{names[0]} of the server, as a line {names[0]}=… in the file that WORKFLOWS_SECRETS_FILE "
-        f"names, or as the environment variable {names[0]}",
-    )
+def _signature(status: os.stat_result) -> tuple[int, ...]:
+    return (status.st_mtime_ns, status.st_ctime_ns, status.st_size, status.st_ino, status.st_mode)

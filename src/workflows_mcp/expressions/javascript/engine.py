@@ -1,12 +1,14 @@
-"""Where JavaScript runs: one context for each thread, without a host, within limits.
+"""Runs JavaScript functions in QuickJS: one context per thread, without a host, within limits.
 
-A context is frozen when it is made (`javascript_prelude`), so it serves one expression after the other; after
-one that was stopped, or that went out of memory, and after many thousands, it is thrown away. Functions are
-compiled once and kept. This is the only module that knows the engine, which is imported when it is first
-needed; it knows nothing of templates and scopes.
+    function = Function("function (n) { return n + 1; }")
+    run_function(function, Given("[[1], [], null]"), 5.0, 64 * 1024**2)       # "2"
 
-The engine's own limit of time counts what the whole process works, and the clock what the whole machine does.
-Where one of them has stopped a function for which the processor has hardly worked, it gets another try.
+A context is frozen when it is created (`prelude.py`), so expressions can share it. It is replaced after a
+timeout, after it ran out of memory, and after many thousand runs. Compiled functions are cached. QuickJS is
+imported on first use.
+
+QuickJS measures the processor time of the whole process, and the prelude measures wall time. So a function
+that was stopped although its own thread has hardly run is tried once more, with more time.
 """
 
 from __future__ import annotations
@@ -28,26 +30,20 @@ from workflows_mcp.limits import Limits
 from workflows_mcp.values import Value, did_you_mean, from_json, to_json
 
 STACK_BYTES = 768 * 1024
-
 OWN_BYTES = 4 * 1024 * 1024
-
 """What the context itself and the compiled functions may take, beside what a function takes that is run."""
-
 _MOST_RUNS = 50_000
-
 _MOST_FUNCTIONS = 1_000
-
 _MOST_CHARS = 200_000
-
 _COMPILING_SECONDS = 5.0
-
 _MOST_TRIES = 2
-
 _MORE_SECONDS = 4
-
 """How many times as long it gets when others have used its time up."""
 
 _PLACE = re.compile(r"<input>:(\d+):(\d+)")
+
+
+# Running a function
 
 
 class Function(NamedTuple):
@@ -239,25 +235,14 @@ def _place(stack: str) -> tuple[int, int] | None:
     return None
 
 
-# ----------------------------------------------------------------------------------------------------
-# What of a scope an expression is given, and what its values are as text and as true or false.
-#
-# Only what the paths of an expression lead to is sent, not the whole of a large object of which it reads
-# one field. Values that are undefined have no form in JSON: their positions are told beside the others.
+# Values for the engine, and values from it
 
 
 Wanted: TypeAlias = "dict[str | int, Wanted] | None"
-
 """The members of a value that are read, each with what is read of it; None is the whole value."""
-
-
 _NOT_OF_KEYS = re.compile(r"[^A-Za-z0-9_]")
-
 _HALF = re.compile(r"(?<!\\)((?:\\\\)*)\\ud[89a-f][0-9a-f]{2}")
-
 _GIANT = re.compile(r"\d{19}")
-
-_WHOLE_FLOAT = re.compile(r"\.0(?=[,\]}e])|\de")
 
 
 def wanted(free: Iterable[Free]) -> dict[str, Wanted]:
@@ -306,6 +291,17 @@ def encoded(value: Any) -> str:
     return _encode(value).decode("utf-8")
 
 
+def _plain(value: Any) -> Any:
+    if hasattr(value, "plain"):
+        return value.plain()
+    if isinstance(value, Mapping):
+        return dict(value)
+    raise TypeError(f"a value of type {type(value).__name__} is not JSON data")
+
+
+_encode = msgspec.json.Encoder(enc_hook=_plain).encode
+
+
 def decoded(text: str) -> Value:
     """What the engine has written. Half a character, which it writes as an escape, becomes one that is
     unknown. Raises ValueError or RecursionError."""
@@ -322,20 +318,15 @@ def _without_giants(value: Value) -> Value:
     return float(value) if type(value) is int and abs(value) >= 2**63 else value
 
 
-def _plain(value: Any) -> Any:
-    if hasattr(value, "plain"):
-        return value.plain()
-    if isinstance(value, Mapping):
-        return dict(value)
-    raise TypeError(f"a value of type {type(value).__name__} is not JSON data")
-
-
-_encode = msgspec.json.Encoder(enc_hook=_plain).encode
-
-
 def known_names(scope: Scope) -> list[str]:
     """What expressions can name."""
     return [name for name in scope if not name.startswith("_")]
+
+
+# Values as JavaScript reads them: as true or false, and as text
+
+
+_WHOLE_FLOAT = re.compile(r"\.0(?=[,\]}e])|\de")
 
 
 def truth(value: Any) -> bool:
@@ -392,20 +383,14 @@ def _with_numbers(value: Value) -> Value:
     return [_with_numbers(item) for item in value] if isinstance(value, list | tuple) else value
 
 
-# ----------------------------------------------------------------------------------------------------
-# How what is wrong with JavaScript is told: what was run, where it stands, what to do.
+# Errors
 
 
 _SHOWN = 80
-
 _MIB = 1024 * 1024
-
 _OF_NOTHING = re.compile(r"cannot read property '(.+)' of (?:undefined|null)")
-
 _LAST_WORD = re.compile(r"\w+$")
-
 _WORD = re.compile(r"\w+")
-
 _WORDS_OF_OTHERS = {
     "and": "write: &&",
     "or": "write: ||",
@@ -413,9 +398,7 @@ _WORDS_OF_OTHERS = {
     "is": "write: ===",
     "if": "write: condition ? this : that",
 }
-
 _NAMES_OF_OTHERS = {"True": "true", "False": "false", "None": "null"}
-
 _OF_HOSTS = frozenset(
     ["process", "require", "console", "fetch", "window", "globalThis", "setTimeout", "Promise"]
 )

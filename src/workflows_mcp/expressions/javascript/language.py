@@ -1,16 +1,16 @@
-"""The JavaScript language of the reactive dialect: `{{ expression }}` in texts, conditions and transforms.
-
-A template that is exactly one expression yields its value as JSON data, any other one text. Expressions see
-their scope and what JavaScript itself has, nothing else; they leave nothing behind, and give the same for the
-same scope. What cannot be read is found when it is read.
+"""Implements the JavaScript language of the reactive dialect: `{{ expression }}`, conditions, transforms.
 
     JavaScript().template("{{ files.length }}").evaluate({"files": ["a"]})                       # 1
     JavaScript().condition("has_errors && retry_count < 5").evaluate({…})                        # True
     JavaScript().transform("input.filter(f => f.endsWith('.ts'))").evaluate({"input": […]})
     JavaScript().code("cat {{ path }}").evaluate({"path": "a b"})          # Code(("cat ", ""), ("a b",))
 
-A scope may hold, beside the names that expressions see, the time for `now()` and `new Date()` (`__now__`),
-what chance is made of (`__seed__`), and the limits of this server (`__limits__`).
+A template that is exactly one expression returns its value as JSON data; any other template returns text.
+Expressions see their scope and the JavaScript language, nothing else. They keep no state between evaluations
+and return the same for the same scope. Syntax errors are found at load.
+
+A scope may also hold the time for `now()` and `new Date()` (`__now__`), the seed for random numbers
+(`__seed__`) and the limits of the server (`__limits__`).
 """
 
 from __future__ import annotations

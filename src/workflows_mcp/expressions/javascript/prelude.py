@@ -1,29 +1,24 @@
-"""The world that every expression finds: JavaScript without a host, without chance and without a clock.
+"""Sets up the JavaScript context of expressions: no host, no randomness, no clock.
 
-`PRELUDE` is run once in a new context. It takes away what leads outside or makes code from text, puts a fixed
-clock, seeded chance and UTC in place, bounds the built-in functions (`javascript_guards`) and freezes
-everything, so that no expression can leave anything behind for the next one. Its value is a function that
-makes a runner of a compiled expression; the runner takes its values as JSON text and gives its result as JSON
-text.
+`PRELUDE` runs once in a new context. It removes everything that leads outside or makes code from text,
+installs a fixed clock, seeded random numbers and UTC, bounds the built-in functions, and freezes everything,
+so that no expression can leave anything behind. Its value is a function that turns a compiled expression into
+a runner, which takes its values as JSON text and returns its result as JSON text.
 
-Three variables stand beside the globals, which expressions cannot name: `__left`, how many steps may pass
-before the clock is looked at; `__tick`, which looks; and `__filters`.
+Three variables stand beside the globals, and expressions cannot name them: `__left`, the number of steps
+until the clock is checked; `__tick`, which checks it; and `__filters`.
+
+QuickJS checks the time limit only between its own steps, and only once in ten thousand. A long operation
+inside one built-in call (a search for a long text in a long text, a list with a length of four thousand
+million) would not be stopped. So each of these functions checks the size of its work first; too much is a
+RangeError. Functions that call back for each item also check the clock.
 """
 
 from __future__ import annotations
 
 from workflows_mcp.expressions.javascript.syntax import OF_FILTERS
 
-# ----------------------------------------------------------------------------------------------------
-# Bounds for the built-in functions of JavaScript: what is run in a context after its clock is set up.
-#
-# An engine that is told to stop looks at the clock only between its own steps, and only once in ten
-# thousand of them. Whatever takes long inside one built-in call (a search for a long text in a long text, a
-# list that says it has four thousand million items) would not be stopped. So each of those functions looks
-# first at how much it is about to do, and too much at once is a RangeError. The code of the expression
-# itself looks at the clock (`javascript_rewriting`); where a built-in function is called for each of many
-# items, that is done here.
-
+# Bounds of the built-in functions
 
 MOST_ITEMS = 2_000_000
 

@@ -1,9 +1,16 @@
-"""From the source of an expression to its value: written for the engine, given its scope, run within limits.
+"""Turns the source of an expression into a JavaScript function, and evaluates it on a scope.
 
-A program is a JavaScript function in two forms. The parameters of the short one are what the paths of the
-source lead to, which are looked up before (`javascript_paths`). Those of the full one are the names that the
-source reads; it is compiled when the program is made, so that what cannot be read is found then, and it is
-run where only JavaScript knows what a path leads to.
+    results[item].errors > limit      ->      function (__p0, limit) { … return ( __p0 > limit ); }
+
+A program has two forms. The parameters of the short form are the values of the paths in the source, which are
+looked up in Python. The parameters of the full form are the names that the source reads; it is compiled when
+the program is created, which reports syntax errors, and runs where a path needs the rules of JavaScript.
+Where one path extends another (`items` and `items.length`), only the shorter one becomes a parameter:
+whatever changes one of them changes the other.
+
+Most expressions in workflows are only a path or a literal. They are evaluated in Python, in a fraction of the
+time. Where that needs JavaScript (a member of a text, a member of null), the result is UNCLEAR and the full
+form runs.
 """
 
 from __future__ import annotations
@@ -62,238 +69,96 @@ from workflows_mcp.expressions.language import (
 from workflows_mcp.limits import DEFAULT_LIMITS, Limits
 from workflows_mcp.values import SECRET_OPEN, Value, disarmed, with_texts
 
-# ----------------------------------------------------------------------------------------------------
-# Which paths of an expression are looked up before it is run, and taken out of what JavaScript is given.
-#
-# `results[item].errors > most` becomes `__p0 > most`, and what `results[item].errors` leads to is its
-# argument. Where one path leads on from another (`items` and `items.length`), only the shorter one is taken
-# out: what changes one of them changes the other.
-
-
-Keys = tuple[object, ...]
-
-
-class Parameter(NamedTuple):
-    """What a path leads to after so many steps; it keeps its own name where that is none."""
-
-    name: str
-    free: Free
-    steps: int
-    goes_on: bool
-    """More is read of it in JavaScript."""
-
-
-def cut(found: Sequence[tuple[Source, Sequence[Free]]]) -> tuple[list[Parameter], list[list[Edit]]]:
-    """The parameters, and for each source the edits that put them in the place of its paths."""
-    shortest = _shortest([free for _, names in found for free in names])
-    parameters: dict[tuple[str, Keys], Parameter] = {}
-    edits: list[list[Edit]] = []
-    for source, names in found:
-        edits.append([])
-        behind = 0
-        for free in names:
-            if free.token < behind:
-                continue  # it is part of a path that was taken out
-            keys = _keys(free)
-            steps = next(length for length in range(len(keys) + 1) if keys[:length] in shortest[free.name])
-            goes_on = free.goes_on or steps < len(keys)
-            place = free.name, keys[:steps]
-            known = parameters.get(place)
-            if known is None:
-                name = f"__p{len(parameters)}" if steps else free.name
-                known = Parameter(name, free, steps, goes_on)
-            parameters[place] = known._replace(goes_on=known.goes_on or goes_on)
-            if steps:
-                behind = free.ends(steps)
-                end = source.tokens[behind - 1].end
-                edits[-1].append(Edit(source.tokens[free.token].start, end, known.name))
-    return list(parameters.values()), edits
-
-
-def looks_up(source: Source, cut_out: Sequence[Edit] = ()) -> bool:
-    """Whether `object[key]` is read in JavaScript, with a key that may have another spelling."""
-    starts = [edit.start for edit in cut_out]
-    for index, held in source.holds.items():
-        if held != "index":
-            continue
-        before = bisect_right(starts, source.tokens[index].start) - 1
-        if before >= 0 and source.tokens[index].start < cut_out[before].end:
-            continue
-        key = source.tokens[index + 1]
-        fixed = source.partners[index] == index + 2 and key.kind in ("number", "string")
-        if not fixed or (key.kind == "string" and not (literal_text(key) or "-").isidentifier()):
-            return True
-    return False
-
-
-def _keys(free: Free) -> Keys:
-    return tuple(("", key.name, *_keys(key)) if isinstance(key, Free) else key for key, _, _ in free.steps)
-
-
-def _shortest(names: Sequence[Free]) -> dict[str, set[Keys]]:
-    """By name, the paths that do not lead on from another one."""
-    paths: dict[str, set[Keys]] = {}
-    for free in names:
-        paths.setdefault(free.name, set()).add(_keys(free))
-    return {
-        name: {keys for keys in every if not any(keys[:length] in every for length in range(len(keys)))}
-        for name, every in paths.items()
-    }
-
-
-# ----------------------------------------------------------------------------------------------------
-# What needs no JavaScript: the paths of an expression, `a.b[0].c` or `results[item].errors`, and literals.
-#
-# Most expressions of workflows are no more than a path, and are looked up here in a fraction of the time.
-# Of others the paths are looked up here, so that JavaScript is given the two numbers that it compares, and
-# not the state that they stand in. Wherever it takes JavaScript to know what comes out (a member of a text,
-# a member of nothing), the answer is UNCLEAR, and JavaScript is given everything.
-
-
-class _Unclear:
-    __slots__ = ()
-
-
-UNCLEAR: Any = _Unclear()
-
-_CONSTANTS: dict[str, Any] = {"true": True, "false": False, "null": None, "undefined": UNSET}
-
-_DECIMAL = re.compile(r"(?:0|[1-9][0-9]{0,14})(?:\.[0-9]{1,12})?")
-
-_OF_EVERY_OBJECT = words(
-    """constructor hasOwnProperty isPrototypeOf propertyIsEnumerable toLocaleString toString valueOf toJSON
-    __proto__ __defineGetter__ __defineSetter__ __lookupGetter__ __lookupSetter__"""
-)
-
-
-class Simple(NamedTuple):
-    """A path or a literal, and how often it is negated."""
-
-    free: Free | None
-    literal: Any
-    negations: int
-
-    def kinds(self, at: KindsAt) -> Kinds | None:
-        """The types that the value can have; undefined counts as null."""
-        if self.negations:
-            return BOOLEAN
-        if self.free is None:
-            return frozenset({KIND_NAMES.get(type(self.literal), "null")})
-        return at(self.free.path) if len(self.free.path) == len(self.free.steps) + 1 else None
-
-    def evaluate(self, scope: Scope) -> Any:
-        """The value, UNSET where it is undefined, or UNCLEAR."""
-        value = self.literal if self.free is None else found(self.free, len(self.free.steps), scope)
-        if value is UNCLEAR or not self.negations:
-            return value
-        return truth(value) is (self.negations % 2 == 0)
-
-
-def simple(source: Source) -> Simple | None:
-    """The expression, if it is simple."""
-    tokens = source.tokens
-    start = 0
-    while source.sign(start) == "!":
-        start += 1
-    if start >= len(tokens) or tokens[start].kind not in ("name", "number", "string"):
-        return None
-    first = tokens[start]
-    if len(tokens) == start + 1 and first.text in _CONSTANTS:
-        return Simple(None, _CONSTANTS[first.text], start)
-    if first.kind == "name":
-        free = free_names(source)
-        is_path = bool(free) and free[0].token == start and free[0].ends(len(free[0].steps)) == len(tokens)
-        return Simple(free[0], None, start) if is_path else None
-    if len(tokens) > start + 1:
-        return None
-    literal: Any = literal_text(first) if first.kind == "string" else _number(first.text)
-    return None if literal is None else Simple(None, literal, start)
-
-
-def _number(text: str) -> int | float | None:
-    if _DECIMAL.fullmatch(text) is None:
-        return None
-    return whole_or_not(float(text)) if "." in text else int(text)
-
-
-def whole_or_not(number: float) -> int | float:
-    """JavaScript makes no difference between 2.0 and 2."""
-    return int(number) if number.is_integer() and abs(number) < 2**53 else number
-
-
-def found(free: Free, steps: int, scope: Scope, goes_on: bool = False) -> Any:
-    """What so many steps of a path lead to; UNSET where it is undefined. With `goes_on`, more is read of it
-    in JavaScript, which must then know whether a `?.` has cut the path short."""
-    if free.name.startswith("_"):
-        return UNCLEAR
-    try:
-        value: Any = scope[free.name]
-    except KeyError:
-        return UNCLEAR
-    for key, asked, _ in free.steps[:steps]:
-        if value is None or value is UNSET:
-            return UNSET if asked and not goes_on else UNCLEAR
-        if isinstance(key, Free):
-            part = found(key, len(key.steps), scope)
-            value = _member(value, part) if type(part) is str or type(part) is int else UNCLEAR
-        else:
-            value = _member(value, key)
-        if value is UNCLEAR:
-            return UNCLEAR
-    if type(value) is float:
-        return whole_or_not(value) if value - value == 0 else None
-    return value.plain() if hasattr(value, "plain") else value
-
-
-def _member(value: Any, key: str | int) -> Any:
-    """A member of something that is neither null nor undefined."""
-    if key in _OF_EVERY_OBJECT:
-        return UNCLEAR
-    if isinstance(value, dict | Mapping):
-        text = key if type(key) is str else str(key)
-        member = value.get(text, UNSET)
-        return value.get(path_to_key(text), UNSET) if member is UNSET else member
-    if isinstance(value, list):
-        if type(key) is int:
-            return value[key] if 0 <= key < len(value) else UNSET
-        return len(value) if key == "length" else UNCLEAR
-    if type(value) is str and key == "length":
-        return len(value) if value.isascii() else len(value.encode("utf-16-le", "surrogatepass")) // 2
-    if hasattr(value, "lookup"):
-        member = value.lookup(key)
-        return UNSET if member is MISSING else member
-    return UNCLEAR
-
-
 LIMITS_NAME, NOW_NAME, SEED_NAME = "__limits__", "__now__", "__seed__"
-
 OUTPUT = "output"
-
 """What a check calls the result."""
-
 _GIVES_VALUE = ("return", "throw", "while", "for", "do")
-
 """Of what is no expression: what gives a value, or never ends."""
 
-
 Edits = Sequence[Edit]
-
 Body = Callable[[Writer, Sequence[Edits]], None]
-
 """Writes the body of a function, with the edits that are to be made in each of its sources."""
+
+
+# Programs by what they are written as
+
+
+def of_value(text: str, source: Source) -> Program:
+    def body(writer: Writer, edits: Sequence[Edits]) -> None:
+        writer.add("return (\n")
+        writer.add_source(source, edits[0])
+        writer.add("\n);")
+
+    return Program(text, [source], body)
+
+
+def of_values(text: str, sources: Sequence[Source]) -> Program:
+    """A program that gives the list of all values."""
+
+    def body(writer: Writer, edits: Sequence[Edits]) -> None:
+        writer.add("return [")
+        for source, edits_there in zip(sources, edits, strict=True):
+            writer.add("(\n")
+            writer.add_source(source, edits_there)
+            writer.add("\n),")
+        writer.add("];")
+
+    return Program(text, sources, body)
+
+
+def of_transform(text: str, source: Source, check: Source | None) -> Program:
+    """A compiled program of what may be written as an expression, as a body, or as statements that end in an
+    expression: the first of them that can be read."""
+    if not source.tokens:
+        raise ExpressionError("the transform is empty", hint="it makes a value of 'input'", code="syntax")
+    problems = []
+    for start in (source.tokens[0].start, *starts_of_last(source)):
+        program = Program(text, [source], _statements(source, start), check)
+        try:
+            program.compile()
+        except ExpressionError as error:
+            problems.append(error)
+        else:
+            return program
+    program = Program(text, [source], _statements(source), check)
+    try:
+        program.compile()
+    except ExpressionError as error:
+        raise max(*problems, error, key=lambda problem: problem.offset) from None
+    if not any(source.word(index) in _GIVES_VALUE for index in range(len(source.tokens))):
+        hint = "let it end in an expression, or write return before its value"
+        raise ExpressionError("the transform gives no value", hint=hint, code="syntax")
+    return program
+
+
+def _statements(source: Source, last: int | None = None) -> Body:
+    """Statements, the last of which may be an expression that begins at `last`."""
+
+    def body(writer: Writer, edits: Sequence[Edits]) -> None:
+        if last is None:
+            writer.add_source(source, edits[0])
+            return
+        gives = Edit(last, last, "\nreturn (\n", first=True)
+        writer.add_source(source, [*edits[0], gives], _end(source))
+        writer.add("\n);")
+
+    return body
+
+
+def _end(source: Source) -> int:
+    """Where the last statement ends, without its semicolon."""
+    index = len(source.tokens) - 1
+    while index > 0 and source.sign(index) == ";":
+        index -= 1
+    return source.tokens[index].end
+
+
+# A program
 
 
 def limits_of(scope: Scope) -> Limits:
     limits: Limits = scope.get(LIMITS_NAME, DEFAULT_LIMITS)
     return limits
-
-
-class Form(NamedTuple):
-    """One way of writing a program."""
-
-    function: Function
-    written: Written
-    checking: Written | None
 
 
 class Program:
@@ -400,6 +265,14 @@ class Program:
         return Given(text, now, sha256(str(seed).encode()).hexdigest()[:32] if seed is not None else "")
 
 
+class Form(NamedTuple):
+    """One way of writing a program."""
+
+    function: Function
+    written: Written
+    checking: Written | None
+
+
 def _form(
     names: Sequence[str], body: Body, check: Source | None, edits: Sequence[Edits], finds: bool
 ) -> Form:
@@ -417,74 +290,190 @@ def _form(
     return Form(function, written, checking)
 
 
-# What a program is written as
+# Paths replaced by parameters
 
 
-def of_value(text: str, source: Source) -> Program:
-    def body(writer: Writer, edits: Sequence[Edits]) -> None:
-        writer.add("return (\n")
-        writer.add_source(source, edits[0])
-        writer.add("\n);")
-
-    return Program(text, [source], body)
+Keys = tuple[object, ...]
 
 
-def of_values(text: str, sources: Sequence[Source]) -> Program:
-    """A program that gives the list of all values."""
+class Parameter(NamedTuple):
+    """What a path leads to after so many steps; it keeps its own name where that is none."""
 
-    def body(writer: Writer, edits: Sequence[Edits]) -> None:
-        writer.add("return [")
-        for source, edits_there in zip(sources, edits, strict=True):
-            writer.add("(\n")
-            writer.add_source(source, edits_there)
-            writer.add("\n),")
-        writer.add("];")
-
-    return Program(text, sources, body)
+    name: str
+    free: Free
+    steps: int
+    goes_on: bool
+    """More is read of it in JavaScript."""
 
 
-def of_transform(text: str, source: Source, check: Source | None) -> Program:
-    """A compiled program of what may be written as an expression, as a body, or as statements that end in an
-    expression: the first of them that can be read."""
-    if not source.tokens:
-        raise ExpressionError("the transform is empty", hint="it makes a value of 'input'", code="syntax")
-    problems = []
-    for start in (source.tokens[0].start, *starts_of_last(source)):
-        program = Program(text, [source], _statements(source, start), check)
-        try:
-            program.compile()
-        except ExpressionError as error:
-            problems.append(error)
-        else:
-            return program
-    program = Program(text, [source], _statements(source), check)
+def cut(found: Sequence[tuple[Source, Sequence[Free]]]) -> tuple[list[Parameter], list[list[Edit]]]:
+    """The parameters, and for each source the edits that put them in the place of its paths."""
+    shortest = _shortest([free for _, names in found for free in names])
+    parameters: dict[tuple[str, Keys], Parameter] = {}
+    edits: list[list[Edit]] = []
+    for source, names in found:
+        edits.append([])
+        behind = 0
+        for free in names:
+            if free.token < behind:
+                continue  # it is part of a path that was taken out
+            keys = _keys(free)
+            steps = next(length for length in range(len(keys) + 1) if keys[:length] in shortest[free.name])
+            goes_on = free.goes_on or steps < len(keys)
+            place = free.name, keys[:steps]
+            known = parameters.get(place)
+            if known is None:
+                name = f"__p{len(parameters)}" if steps else free.name
+                known = Parameter(name, free, steps, goes_on)
+            parameters[place] = known._replace(goes_on=known.goes_on or goes_on)
+            if steps:
+                behind = free.ends(steps)
+                end = source.tokens[behind - 1].end
+                edits[-1].append(Edit(source.tokens[free.token].start, end, known.name))
+    return list(parameters.values()), edits
+
+
+def looks_up(source: Source, cut_out: Sequence[Edit] = ()) -> bool:
+    """Whether `object[key]` is read in JavaScript, with a key that may have another spelling."""
+    starts = [edit.start for edit in cut_out]
+    for index, held in source.holds.items():
+        if held != "index":
+            continue
+        before = bisect_right(starts, source.tokens[index].start) - 1
+        if before >= 0 and source.tokens[index].start < cut_out[before].end:
+            continue
+        key = source.tokens[index + 1]
+        fixed = source.partners[index] == index + 2 and key.kind in ("number", "string")
+        if not fixed or (key.kind == "string" and not (literal_text(key) or "-").isidentifier()):
+            return True
+    return False
+
+
+def _keys(free: Free) -> Keys:
+    return tuple(("", key.name, *_keys(key)) if isinstance(key, Free) else key for key, _, _ in free.steps)
+
+
+def _shortest(names: Sequence[Free]) -> dict[str, set[Keys]]:
+    """By name, the paths that do not lead on from another one."""
+    paths: dict[str, set[Keys]] = {}
+    for free in names:
+        paths.setdefault(free.name, set()).add(_keys(free))
+    return {
+        name: {keys for keys in every if not any(keys[:length] in every for length in range(len(keys)))}
+        for name, every in paths.items()
+    }
+
+
+# Paths and literals evaluated without JavaScript
+
+
+class _Unclear:
+    __slots__ = ()
+
+
+UNCLEAR: Any = _Unclear()
+_CONSTANTS: dict[str, Any] = {"true": True, "false": False, "null": None, "undefined": UNSET}
+_DECIMAL = re.compile(r"(?:0|[1-9][0-9]{0,14})(?:\.[0-9]{1,12})?")
+_OF_EVERY_OBJECT = words(
+    """constructor hasOwnProperty isPrototypeOf propertyIsEnumerable toLocaleString toString valueOf toJSON
+    __proto__ __defineGetter__ __defineSetter__ __lookupGetter__ __lookupSetter__"""
+)
+
+
+class Simple(NamedTuple):
+    """A path or a literal, and how often it is negated."""
+
+    free: Free | None
+    literal: Any
+    negations: int
+
+    def kinds(self, at: KindsAt) -> Kinds | None:
+        """The types that the value can have; undefined counts as null."""
+        if self.negations:
+            return BOOLEAN
+        if self.free is None:
+            return frozenset({KIND_NAMES.get(type(self.literal), "null")})
+        return at(self.free.path) if len(self.free.path) == len(self.free.steps) + 1 else None
+
+    def evaluate(self, scope: Scope) -> Any:
+        """The value, UNSET where it is undefined, or UNCLEAR."""
+        value = self.literal if self.free is None else found(self.free, len(self.free.steps), scope)
+        if value is UNCLEAR or not self.negations:
+            return value
+        return truth(value) is (self.negations % 2 == 0)
+
+
+def simple(source: Source) -> Simple | None:
+    """The expression, if it is simple."""
+    tokens = source.tokens
+    start = 0
+    while source.sign(start) == "!":
+        start += 1
+    if start >= len(tokens) or tokens[start].kind not in ("name", "number", "string"):
+        return None
+    first = tokens[start]
+    if len(tokens) == start + 1 and first.text in _CONSTANTS:
+        return Simple(None, _CONSTANTS[first.text], start)
+    if first.kind == "name":
+        free = free_names(source)
+        is_path = bool(free) and free[0].token == start and free[0].ends(len(free[0].steps)) == len(tokens)
+        return Simple(free[0], None, start) if is_path else None
+    if len(tokens) > start + 1:
+        return None
+    literal: Any = literal_text(first) if first.kind == "string" else _number(first.text)
+    return None if literal is None else Simple(None, literal, start)
+
+
+def _number(text: str) -> int | float | None:
+    if _DECIMAL.fullmatch(text) is None:
+        return None
+    return whole_or_not(float(text)) if "." in text else int(text)
+
+
+def whole_or_not(number: float) -> int | float:
+    """JavaScript makes no difference between 2.0 and 2."""
+    return int(number) if number.is_integer() and abs(number) < 2**53 else number
+
+
+def found(free: Free, steps: int, scope: Scope, goes_on: bool = False) -> Any:
+    """What so many steps of a path lead to; UNSET where it is undefined. With `goes_on`, more is read of it
+    in JavaScript, which must then know whether a `?.` has cut the path short."""
+    if free.name.startswith("_"):
+        return UNCLEAR
     try:
-        program.compile()
-    except ExpressionError as error:
-        raise max(*problems, error, key=lambda problem: problem.offset) from None
-    if not any(source.word(index) in _GIVES_VALUE for index in range(len(source.tokens))):
-        hint = "let it end in an expression, or write return before its value"
-        raise ExpressionError("the transform gives no value", hint=hint, code="syntax")
-    return program
+        value: Any = scope[free.name]
+    except KeyError:
+        return UNCLEAR
+    for key, asked, _ in free.steps[:steps]:
+        if value is None or value is UNSET:
+            return UNSET if asked and not goes_on else UNCLEAR
+        if isinstance(key, Free):
+            part = found(key, len(key.steps), scope)
+            value = _member(value, part) if type(part) is str or type(part) is int else UNCLEAR
+        else:
+            value = _member(value, key)
+        if value is UNCLEAR:
+            return UNCLEAR
+    if type(value) is float:
+        return whole_or_not(value) if value - value == 0 else None
+    return value.plain() if hasattr(value, "plain") else value
 
 
-def _statements(source: Source, last: int | None = None) -> Body:
-    """Statements, the last of which may be an expression that begins at `last`."""
-
-    def body(writer: Writer, edits: Sequence[Edits]) -> None:
-        if last is None:
-            writer.add_source(source, edits[0])
-            return
-        gives = Edit(last, last, "\nreturn (\n", first=True)
-        writer.add_source(source, [*edits[0], gives], _end(source))
-        writer.add("\n);")
-
-    return body
-
-
-def _end(source: Source) -> int:
-    """Where the last statement ends, without its semicolon."""
-    index = len(source.tokens) - 1
-    while index > 0 and source.sign(index) == ";":
-        index -= 1
-    return source.tokens[index].end
+def _member(value: Any, key: str | int) -> Any:
+    """A member of something that is neither null nor undefined."""
+    if key in _OF_EVERY_OBJECT:
+        return UNCLEAR
+    if isinstance(value, dict | Mapping):
+        text = key if type(key) is str else str(key)
+        member = value.get(text, UNSET)
+        return value.get(path_to_key(text), UNSET) if member is UNSET else member
+    if isinstance(value, list):
+        if type(key) is int:
+            return value[key] if 0 <= key < len(value) else UNSET
+        return len(value) if key == "length" else UNCLEAR
+    if type(value) is str and key == "length":
+        return len(value) if value.isascii() else len(value.encode("utf-16-le", "surrogatepass")) // 2
+    if hasattr(value, "lookup"):
+        member = value.lookup(key)
+        return UNSET if member is MISSING else member
+    return UNCLEAR

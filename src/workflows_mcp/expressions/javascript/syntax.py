@@ -1,10 +1,19 @@
-"""JavaScript as tokens, and a template as texts and the `{{ … }}` between them.
-
-Strings, template literals, regular expressions and comments are seen for what they are, so that a `}}` in one
-of them ends nothing. Brackets know their partners and what they hold. What names mean is for
-`javascript_names` to say, and whether it is JavaScript at all for the engine.
+"""Reads JavaScript: templates split at `{{ … }}`, tokens, free names, and the text for the engine.
 
     split("a {{ '}}' }} b")     # Part("a "), Part(" '}}' ", source=Source(…)), Part(" b")
+    free_names(read("files.filter(f => f.size > limits.size).length"))
+                                # Free("files", …), Free("limits", (Step("size", …),), …)
+
+The tokenizer knows strings, template literals, regular expressions and comments, so a `}}` inside of one does
+not end the expression. It pairs brackets and knows what they hold. Whether the source is valid JavaScript is
+for the engine to say.
+
+A name is free if nothing declares it where it stands: no parameter, `const`, `let`, `var`, `function`,
+`class` or `catch`. Names of the language (`Math`, `JSON`) are not free.
+
+`Writer` writes the source for the engine: a filter becomes a call, and every function and loop counts down
+`__left` and calls `__tick` at zero, which looks at the clock. It maps places in the result back to the
+source.
 """
 
 from __future__ import annotations
@@ -317,10 +326,7 @@ class _Reader:
         return before.text not in ("]", "++", "--")
 
 
-# ----------------------------------------------------------------------------------------------------
-# The filters of templates: `{{ path | path_to_key }}`, `{{ files | join(', ') }}`.
-#
-# Names of filters and nothing more: where none of them stands behind a `|`, it is JavaScript's own.
+# Filters of templates: `{{ path | path_to_key }}`, `{{ files | join(', ') }}`
 
 
 FILTERS = words(
@@ -371,15 +377,7 @@ OF_FILTERS = """
 """
 
 
-# ----------------------------------------------------------------------------------------------------
-# Which names a piece of JavaScript reads from outside itself, and the path that each is followed along.
-#
-# A name is free where nothing declares it: no parameter, `const`, `let`, `var`, `function`, `class` or
-# `catch` in whose reach it stands. What is part of the language (`Math`, `JSON`) is not free either. Knows
-# no values.
-#
-#     free_names(read("files.filter(f => f.size > limits.size).length"))
-#     # Free("files", …), Free("limits", (Step("size", …),), …)
+# Free names, and the paths that are read from them
 
 
 _WORDS = words(
@@ -762,13 +760,7 @@ def literal_text(token: Token) -> str | None:
     return None if "\\" in inner or "\r" in inner or token.text[0] not in "'\"`" else inner
 
 
-# ----------------------------------------------------------------------------------------------------
-# An expression as the engine is given it: filters are calls, and whatever repeats looks at the clock.
-#
-# `x | upper` becomes `__filters.upper(x)`: a filter takes what stands right before it, as in other template
-# languages, so that `"raw." + item | path_to_key` makes a key of the item only. Every function and every
-# loop counts `__left` down, and asks `__tick` when it is used up. For errors it can be told where in the
-# source something stood.
+# The text for the engine: filters as calls, loops and functions that check the clock
 
 
 _COUNTS = "__left--<0&&__tick()"

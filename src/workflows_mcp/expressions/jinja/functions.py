@@ -1,8 +1,12 @@
-"""What expressions have beyond Jinja's own filters: the time, patterns, JSON, hashes.
+"""Adds filters and functions to Jinja expressions: time, patterns, JSON, hashes.
 
-A filter gets its value from the left of the bar; the function of the same name takes the text last
-(`regex_search(pattern, text)`). Nothing here reads a clock: the time of the step comes with the scope. Must
-not know how expressions are compiled.
+    {{ outputs.log | regex_search('([0-9]+)%') }}       regex_search(pattern, text) is the function
+
+A filter takes its value from the left of the bar; the function of the same name takes it as its last
+argument. The time comes with the scope; nothing here reads a clock.
+
+`wrong_call` finds calls that can never work, from the signature of the function: the number of arguments,
+their names, and the types of constants.
 """
 
 from __future__ import annotations
@@ -29,8 +33,15 @@ from workflows_mcp.expressions.jinja.sandbox import OUR_FILTERS, as_text, larges
 from workflows_mcp.values import Value, from_json_in_run, kind_and_value, shown
 
 TIME_NAME = "__now__"
-
 """The name in a scope under which the time stands, in seconds since 1970; expressions cannot reach it."""
+
+_FENCES = ("```", "~~~")
+_NOTHING = object()
+_MOST_STARTS = 1000
+_TRUTH = {
+    **dict.fromkeys(("true", "yes", "on", "1"), True),
+    **dict.fromkeys(("false", "no", "off", "0", ""), False),
+}
 
 
 # The time
@@ -113,23 +124,6 @@ def _regex_replace(value: Any, pattern: Any, replacement: Any = "") -> str:
 
 # Data
 
-_FENCES = ("```", "~~~")
-
-
-def _unfenced(text: str) -> str | None:
-    """What stands in the first code fence of a text; None if there is no fence."""
-    lines = text.split("\n")
-    for first, line in enumerate(lines):
-        fence = line.strip()[:3]
-        if fence not in _FENCES:
-            continue
-        rest = line.strip()[3:]
-        if rest.endswith(fence):  # all of it on one line
-            return rest[:-3].strip().removeprefix("json")
-        last = next((at for at in range(first + 1, len(lines)) if lines[at].strip() == fence), len(lines))
-        return "\n".join(lines[first + 1 : last])
-    return None
-
 
 def _parse_json(value: Any) -> Value:
     """The data that a text is JSON of, also if it stands in a code fence. What is data already stays."""
@@ -155,9 +149,19 @@ def _parse_json(value: Any) -> Value:
     )
 
 
-_NOTHING = object()
-
-_MOST_STARTS = 1000
+def _unfenced(text: str) -> str | None:
+    """What stands in the first code fence of a text; None if there is no fence."""
+    lines = text.split("\n")
+    for first, line in enumerate(lines):
+        fence = line.strip()[:3]
+        if fence not in _FENCES:
+            continue
+        rest = line.strip()[3:]
+        if rest.endswith(fence):  # all of it on one line
+            return rest[:-3].strip().removeprefix("json")
+        last = next((at for at in range(first + 1, len(lines)) if lines[at].strip() == fence), len(lines))
+        return "\n".join(lines[first + 1 : last])
+    return None
 
 
 def _outermost(text: str) -> Any:
@@ -197,12 +201,6 @@ def _strip(value: Any, characters: str | None = None) -> str:
     return as_text(value).strip(characters)
 
 
-_TRUTH = {
-    **dict.fromkeys(("true", "yes", "on", "1"), True),
-    **dict.fromkeys(("false", "no", "off", "0", ""), False),
-}
-
-
 def _bool(value: Any) -> bool:
     """As people write it: yes and no, on and off, 1 and 0."""
     if not isinstance(value, str):
@@ -211,6 +209,9 @@ def _bool(value: Any) -> bool:
     if truth is None:
         raise ExpressionError(f"bool: {kind_and_value(value)} is neither true nor false")
     return truth
+
+
+# What is offered under which name
 
 
 FILTERS: dict[str, Callable[..., Any]] = {
@@ -231,7 +232,6 @@ FILTERS: dict[str, Callable[..., Any]] = {
     "split": _split,
     "strip": _strip,
 }
-
 FUNCTIONS: dict[str, Any] = {
     "hash": _hash,
     "now": _time_of_step,
@@ -242,9 +242,7 @@ FUNCTIONS: dict[str, Any] = {
     "regex_search": lambda pattern, text: _regex_search(text, pattern),
     "tojson": OUR_FILTERS["tojson"],
 }
-
 """`null` is how data spells what Jinja calls none."""
-
 GIVES: Mapping[str, str] = {
     **dict.fromkeys(
         """basename capitalize center hash indent join lower regex_replace replace string strip title tojson
@@ -259,27 +257,15 @@ GIVES: Mapping[str, str] = {
     **dict.fromkeys(("bool", "equalto", "greaterthan", "lessthan"), "boolean"),
     **dict.fromkeys(("count", "length", "wordcount"), "integer"),
 }
-
 """The types of what filters give, where it is always the same."""
-
 PATTERN_WORDS = frozenset({"regex_findall", "regex_replace", "regex_search"})
-
 """What takes a pattern."""
 
 
-# ----------------------------------------------------------------------------------------------------
-# Calls of filters, tests and functions that can never work, found by their signatures.
-#
-#     wrong_call(environment.filters["round"], [Const("two")], [], filters=True)
-#                                       # ("its argument 'precision' must be …", "it takes (precision=0, …)")
-#
-# How many arguments there are, what they are called, and what type a constant one may have: all of it
-# follows from the signature of the function. What is not written in it is found when the expression is
-# evaluated.
+# Calls that can never work
 
 
 _OURS = "workflows_mcp."
-
 _WORDS: dict[type, str] = {
     int: "a whole number",
     float: "a number",
@@ -287,7 +273,6 @@ _WORDS: dict[type, str] = {
     list: "a list",
     dict: "an object",
 }
-
 _UNKNOWN = object()
 
 

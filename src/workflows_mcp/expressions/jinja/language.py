@@ -1,16 +1,15 @@
-"""The Jinja language of the stateful dialect: `{{ expression }}` and `{% statements %}`, read once.
-
-A template that is exactly one expression yields its value as JSON data, any other one text. What does not
-exist is an error that names the reference, what exists there and the nearest spelling. Nothing but the scope
-can be reached (see `jinja_sandbox`), and nothing runs longer or gets larger than the limits allow.
+"""Implements the Jinja language of the stateful dialect: `{{ expression }}` and `{% statement %}`.
 
     Jinja().template("{{ state.files | length }}").evaluate({"state": {"files": ["a"]}})    # 1
     Jinja().condition("state.score > 90").evaluate({"state": {"score": 95}})                # True
     Jinja().code("cat {{ inputs.path }}").evaluate({"inputs": {"path": "a b"}})
                                                                            # Code(("cat ", ""), ("a b",))
 
-A scope may hold, beside the names that expressions see, the time for `now()` (`__now__`) and the limits of
-this server (`__limits__`).
+A template that is exactly one expression returns its value as JSON data; any other template returns text. An
+undefined name is an error that shows the reference, the names that exist and the nearest spelling. Templates
+run in the sandbox (`sandbox.py`), within the limits of the server.
+
+A scope may also hold the time for `now()` (`__now__`) and the limits of the server (`__limits__`).
 """
 
 from __future__ import annotations
@@ -73,361 +72,9 @@ from workflows_mcp.values import (
     with_texts,
 )
 
-# ----------------------------------------------------------------------------------------------------
-# How what is wrong with an expression is told: where it stands, what is missing, what there is instead.
-
-
-_RAW_HINT = "text that has {{ or {% itself goes between {% raw %} and {% endraw %}"
-
-_SYNTAX_HINTS = {
-    "&": "write: and",
-    "|": "write: or; one bar stands before a filter",
-    "!": "write: not",
-    "?": "write: this if condition else that",
-    "=": "write == to compare",
-    "$": "a name stands there as it is, without $",
-}
-
-_TOO_DEEP = "the expression is nested too deeply"
-
-_SHOWN = 80
-
-
-class OfPiece(Exception):
-    """An error that arose in what was made of a piece that stands at a position of the source."""
-
-    def __init__(self, cause: Exception, position: int) -> None:
-        super().__init__(str(cause))
-        self.cause = cause
-        self.position = position
-
-
-def unreadable(
-    error: ExpressionError | TemplateSyntaxError | RecursionError, source: str, shift: int
-) -> ExpressionError:
-    """What is malformed. `shift` is how far the source that was read was ahead of `source`."""
-    if isinstance(error, RecursionError):
-        return ExpressionError(_TOO_DEEP, code="syntax")
-    offset = error.offset if isinstance(error, ExpressionError) else error.lineno - 1
-    offset = min(max(offset - shift, 0), max(len(source) - 1, 0))
-    if isinstance(error, ExpressionError):
-        error.offset = offset
-        return error
-    at_start = source[:offset].rstrip().endswith(("{{", "{%"))
-    hint = _RAW_HINT if at_start else _SYNTAX_HINTS.get(source[offset : offset + 1], "")
-    message = re.sub(r" at \d+$", "", error.message or "it is malformed")
-    return ExpressionError(
-        f"the expression cannot be read: {message}", hint=hint, offset=offset, code="syntax"
-    )
-
-
-def told(
-    error: Exception,
-    source: str,
-    shift: int,
-    references: Iterable[Reference],
-    scope: Scope,
-    limits: Limits,
-) -> ExpressionError:
-    """What went wrong while an expression was evaluated."""
-    position = _position(error)
-    if isinstance(error, OfPiece):
-        position, error = error.position, error.cause
-    offset = max(position - 1 - shift, 0)
-    if isinstance(error, MissingName):
-        return _absent(error, offset, references, scope)
-    if isinstance(error, ExpressionError):
-        error.offset = offset
-        return error
-    if isinstance(error, TookTooLong):
-        return ExpressionError(
-            f"the expression took longer than {limits.expression_seconds:g} seconds and was stopped",
-            hint=f"look for a loop over too much; {limits.setting('expression_seconds')} changes the limit",
-            offset=offset,
-            code=TOO_SLOW,
-        )
-    if isinstance(error, RecursionError):
-        return ExpressionError(f"{_TOO_DEEP}, or a macro calls itself", offset=offset)
-    hint = ""
-    if isinstance(error, TooLong):
-        hint = f"{limits.setting('expression_chars')} changes the limit"
-    elif isinstance(error, TypeError) and "concatenate" in str(error):
-        hint = "~ joins values of any kind to text"
-    return ExpressionError(f"`{_excerpt(source, offset)}`: {_said(error)}", hint=hint, offset=offset)
-
-
-def _position(error: BaseException) -> int:
-    """Where in the source an error arose: positions are where Jinja has its line numbers."""
-    position = 1
-    traceback: TracebackType | None = error.__traceback__
-    while traceback is not None:
-        template = traceback.tb_frame.f_globals.get("__jinja_template__")
-        if isinstance(template, Template):
-            position = template.get_corresponding_lineno(traceback.tb_lineno)
-        traceback = traceback.tb_next
-    return position
-
-
-def _excerpt(source: str, offset: int) -> str:
-    """The line that an error arose in, from the braces on."""
-    start = source.rfind("\n", 0, offset) + 1
-    start = max(start, source.rfind("{", 0, offset + 1) - 1)
-    line = source[start:].split("\n", 1)[0].strip()
-    return line if len(line) <= _SHOWN else line[: _SHOWN - 1] + "…"
-
-
-_KINDS = {
-    "str": "text",
-    "int": "integer",
-    "float": "number",
-    "bool": "boolean",
-    "dict": "object",
-    "NoneType": "null",
-    "builtin_function_or_method": "method",
-    "function": "function",
-}
-
-_KIND = re.compile(rf"""['"]?\b({"|".join(_KINDS)})\b['"]?""")
-
-
-_NO_LENGTH = re.compile(r"^object of type ('\w+') has no len\(\)$")
-
-
-def _said(error: Exception) -> str:
-    message = str(error) or type(error).__name__
-    if isinstance(error, TypeError):
-        message = _NO_LENGTH.sub(r"\1 has no length", message)
-        return _KIND.sub(lambda found: _KINDS[found[1]], message)
-    return message
-
-
-# What does not exist
-
-_KINDS_OF_TIME = {Moment: "time", Day: "day"}
-
-
-def _absent(
-    error: MissingName, offset: int, references: Iterable[Reference], scope: Scope
-) -> ExpressionError:
-    """Names the whole reference if the missing part is part of one."""
-    owner, name = error.owner, error.name
-    for reference in references:
-        position, found_in = _first_missing(reference, scope)
-        if position >= 0 and reference.path[position] == name and found_in is owner:
-            parent = str(Reference(reference.path[:position], 0)) if position else ""
-            message, hint = _nothing_there(parent, owner, name, scope)
-            message = f"'{reference}' does not exist: {message}"
-            return ExpressionError(message, hint=hint, offset=reference.offset, code="undefined")
-    computed = next((root for root in ("state", "inputs") if owner is scope.get(root)), "")
-    message, hint = _nothing_there(computed, owner, name, scope)
-    if computed == "state":
-        hint += f"{'; ' if hint else ''}a step sees only what its needs_state names"
-    return ExpressionError(message, hint=hint, offset=offset, code="undefined")
-
-
-def _first_missing(reference: Reference, scope: Scope) -> tuple[int, Any]:
-    """The first part of a reference that is not there, and what it was looked for in; -1 if all are."""
-    value: Any = missing
-    for position, part in enumerate(reference.path):
-        if position == 0:
-            if part not in scope:
-                return 0, missing
-            value = scope[str(part)]
-        elif isinstance(value, Mapping) and str(part) in value:
-            value = value[str(part)]
-        elif isinstance(value, list | str) and isinstance(part, int) and part < len(value):
-            value = value[part]
-        else:
-            return position, value
-    return -1, value
-
-
-def _nothing_there(parent: str, owner: Any, name: Any, scope: Scope) -> tuple[str, str]:
-    """What to say of `name` that is not in `owner`, which is what `parent` leads to if that is known."""
-    if owner is missing:
-        for root in ("state", "inputs"):
-            fields = scope.get(root)
-            if isinstance(fields, dict) and name in fields:
-                return f"there is no '{name}'", f"did you mean '{root}.{name}'?"
-        known = [known for known in scope if not known.startswith("_")]
-        return f"there is no '{name}'", did_you_mean(str(name), known, what="there is")
-    here = f"'{parent}'" if parent else f"the {_KINDS_OF_TIME.get(type(owner)) or kind_of(owner)}"
-    if isinstance(owner, Mapping):
-        names = [str(known) for known in owner]
-    elif hasattr(type(owner), "names"):
-        names = owner.names()
-    elif isinstance(owner, list | tuple) and isinstance(name, int):
-        return f"{here} has no position {name}: it has {len(owner)} items", "positions count from 0"
-    elif parent:
-        return f"{here} is {kind_of(owner)}, it has no '{name}'", ""
-    else:
-        return f"{here} has no '{name}'", ""
-    return f"{here} has no '{name}'", did_you_mean(str(name), names, what=f"{here} has")
-
-
 LIMITS_NAME = "__limits__"
-
 _CACHED = 4096
-
 _CONDITION_HINT = "a condition is one expression: {{ … }}, or the same without braces"
-
-
-Result = TypeVar("Result")
-
-
-class Parsed:
-    """A template that was read; it is compiled when it is first evaluated."""
-
-    __slots__ = ("_shift", "_template", "found", "source", "tree")
-
-    def __init__(self, source: str, tree: nodes.Template, found: Found, shift: int) -> None:
-        self.source = source
-        self.found = found
-        self.tree: nodes.Template | None = tree
-        self._template: Template | None = None
-        self._shift = shift
-
-    def run(self, scope: Scope, use: Callable[[Iterator[Piece]], Result]) -> Result:
-        """What `use` makes of the pieces that the template puts out. Raises ExpressionError."""
-        limits: Limits = scope.get(LIMITS_NAME, DEFAULT_LIMITS)
-        try:
-            template = self._template or self._compiled()
-            return call_within(limits.expression_seconds, _run, template, scope, limits, use)
-        except Exception as error:
-            raise told(error, self.source, self._shift, self.found.references, scope, limits) from None
-
-    def _compiled(self) -> Template:
-        if self.found.takes_patterns:
-            import regex  # noqa: F401  here, and not for the first time where it can be interrupted
-        tree = self.tree
-        if tree is None:  # another thread has just compiled it
-            assert self._template is not None
-            return self._template
-        template = self._template = environment().from_string(tree)
-        self.tree = None
-        return template
-
-
-def _run(
-    template: Template, scope: Scope, limits: Limits, use: Callable[[Iterator[Piece]], Result]
-) -> Result:
-    largest.set(limits.expression_chars)
-    pieces: Any = template.root_render_func(context_of(scope))
-    try:
-        return use(pieces)
-    except Exception as error:
-        if pieces.gi_frame is None:
-            raise
-        # It arose in what was made of a piece; the template still stands where that piece came from.
-        raise OfPiece(error, template.get_corresponding_lineno(pieces.gi_frame.f_lineno)) from None
-
-
-class _Sourced:
-    __slots__ = ("_parsed", "references", "source")
-
-    def __init__(self, source: str, parsed: Parsed) -> None:
-        self.source = source
-        self._parsed = parsed
-        self.references = parsed.found.references
-
-    @property
-    def optional_references(self) -> tuple[Reference, ...]:
-        """Those that may be absent: they are asked about, or have a default."""
-        return tuple(reference for reference in self.references if reference.optional)
-
-
-class ValueExpression(_Sourced):
-    """Exactly one expression: its value keeps its type."""
-
-    __slots__ = ("_kinds", "_path")
-
-    def __init__(self, source: str, parsed: Parsed, node: nodes.Node) -> None:
-        super().__init__(source, parsed)
-        found = path_of(node)
-        self._path = found[0] if found is not None and self.references else None
-        self._kinds = kinds_of(node)
-
-    def kinds(self, at: KindsAt) -> Kinds | None:
-        return self._kinds if self._path is None else at(self._path)
-
-    def evaluate(self, scope: Scope) -> Value:
-        if self._path is not None:
-            value = _at(self._path, scope)
-            if value is not MISSING:
-                return value
-        return _genuine(self._parsed.run(scope, _value), self.references, scope)
-
-
-class TextExpression(_Sourced):
-    """Text with expressions and statements in it."""
-
-    __slots__ = ()
-
-    def kinds(self, at: KindsAt) -> Kinds | None:
-        return STRING
-
-    def evaluate(self, scope: Scope) -> Value:
-        return _genuine(self._parsed.run(scope, _text), self.references, scope)
-
-
-class TruthExpression(ValueExpression):
-    """A condition. Nothing, zero and what is empty are false."""
-
-    __slots__ = ()
-
-    def kinds(self, at: KindsAt) -> Kinds | None:
-        return BOOLEAN
-
-    def evaluate(self, scope: Scope) -> Value:
-        return bool(super().evaluate(scope))
-
-
-class JinjaCode(_Sourced):
-    """A command: its text and the values in it stay apart."""
-
-    __slots__ = ("known_texts",)
-
-    def __init__(self, source: str, parsed: Parsed, tree: nodes.Template) -> None:
-        super().__init__(source, parsed)
-        self.known_texts = _texts_of(tree)
-
-    def offset(self, number: int) -> int:
-        return braces(self.source, number)
-
-    def evaluate(self, scope: Scope) -> Code:
-        code = self._parsed.run(scope, _code)
-        return Code(code.texts, tuple(_genuine(value, self.references, scope) for value in code.values))
-
-
-class Constant:
-    """A template without any expression."""
-
-    __slots__ = ("source",)
-    references: tuple[Reference, ...] = ()
-    optional_references: tuple[Reference, ...] = ()
-
-    def __init__(self, source: str) -> None:
-        self.source = source
-
-    def kinds(self, at: KindsAt) -> Kinds | None:
-        return STRING
-
-    def evaluate(self, scope: Scope) -> Value:
-        return self.source
-
-
-class ConstantCode(Constant):
-    __slots__ = ()
-
-    @property
-    def known_texts(self) -> tuple[str, ...]:
-        return (self.source,)
-
-    def offset(self, number: int) -> int:
-        return 0
-
-    def evaluate(self, scope: Scope) -> Code:
-        return Code((self.source,), ())
 
 
 class Jinja:
@@ -538,20 +185,6 @@ def _parsed(text: str, before: str = "", after: str = "") -> tuple[Parsed, nodes
     return Parsed(text, tree, found, len(before)), _only_expression(tree)
 
 
-def _texts_of(tree: nodes.Template) -> tuple[str, ...] | None:
-    """The texts around the expressions; None where `{% %}` decides what they are."""
-    texts = [""]
-    for statement in tree.body:
-        if not isinstance(statement, nodes.Output):
-            return None
-        for node in statement.nodes:
-            if isinstance(node, nodes.TemplateData):
-                texts[-1] += node.data
-            else:
-                texts.append("")
-    return tuple(texts)
-
-
 def _only_expression(tree: nodes.Template) -> nodes.Node | None:
     only: nodes.Node | None = None
     for statement in tree.body:
@@ -568,7 +201,182 @@ def _only_expression(tree: nodes.Template) -> nodes.Node | None:
     return only
 
 
-# What is made of the pieces
+def _texts_of(tree: nodes.Template) -> tuple[str, ...] | None:
+    """The texts around the expressions; None where `{% %}` decides what they are."""
+    texts = [""]
+    for statement in tree.body:
+        if not isinstance(statement, nodes.Output):
+            return None
+        for node in statement.nodes:
+            if isinstance(node, nodes.TemplateData):
+                texts[-1] += node.data
+            else:
+                texts.append("")
+    return tuple(texts)
+
+
+# Compiled templates
+
+
+class _Sourced:
+    __slots__ = ("_parsed", "references", "source")
+
+    def __init__(self, source: str, parsed: Parsed) -> None:
+        self.source = source
+        self._parsed = parsed
+        self.references = parsed.found.references
+
+    @property
+    def optional_references(self) -> tuple[Reference, ...]:
+        """Those that may be absent: they are asked about, or have a default."""
+        return tuple(reference for reference in self.references if reference.optional)
+
+
+class ValueExpression(_Sourced):
+    """Exactly one expression: its value keeps its type."""
+
+    __slots__ = ("_kinds", "_path")
+
+    def __init__(self, source: str, parsed: Parsed, node: nodes.Node) -> None:
+        super().__init__(source, parsed)
+        found = path_of(node)
+        self._path = found[0] if found is not None and self.references else None
+        self._kinds = kinds_of(node)
+
+    def kinds(self, at: KindsAt) -> Kinds | None:
+        return self._kinds if self._path is None else at(self._path)
+
+    def evaluate(self, scope: Scope) -> Value:
+        if self._path is not None:
+            value = _at(self._path, scope)
+            if value is not MISSING:
+                return value
+        return _genuine(self._parsed.run(scope, _value), self.references, scope)
+
+
+class TextExpression(_Sourced):
+    """Text with expressions and statements in it."""
+
+    __slots__ = ()
+
+    def kinds(self, at: KindsAt) -> Kinds | None:
+        return STRING
+
+    def evaluate(self, scope: Scope) -> Value:
+        return _genuine(self._parsed.run(scope, _text), self.references, scope)
+
+
+class TruthExpression(ValueExpression):
+    """A condition. Nothing, zero and what is empty are false."""
+
+    __slots__ = ()
+
+    def kinds(self, at: KindsAt) -> Kinds | None:
+        return BOOLEAN
+
+    def evaluate(self, scope: Scope) -> Value:
+        return bool(super().evaluate(scope))
+
+
+class JinjaCode(_Sourced):
+    """A command: its text and the values in it stay apart."""
+
+    __slots__ = ("known_texts",)
+
+    def __init__(self, source: str, parsed: Parsed, tree: nodes.Template) -> None:
+        super().__init__(source, parsed)
+        self.known_texts = _texts_of(tree)
+
+    def offset(self, number: int) -> int:
+        return braces(self.source, number)
+
+    def evaluate(self, scope: Scope) -> Code:
+        code = self._parsed.run(scope, _code)
+        return Code(code.texts, tuple(_genuine(value, self.references, scope) for value in code.values))
+
+
+class Constant:
+    """A template without any expression."""
+
+    __slots__ = ("source",)
+    references: tuple[Reference, ...] = ()
+    optional_references: tuple[Reference, ...] = ()
+
+    def __init__(self, source: str) -> None:
+        self.source = source
+
+    def kinds(self, at: KindsAt) -> Kinds | None:
+        return STRING
+
+    def evaluate(self, scope: Scope) -> Value:
+        return self.source
+
+
+class ConstantCode(Constant):
+    __slots__ = ()
+
+    @property
+    def known_texts(self) -> tuple[str, ...]:
+        return (self.source,)
+
+    def offset(self, number: int) -> int:
+        return 0
+
+    def evaluate(self, scope: Scope) -> Code:
+        return Code((self.source,), ())
+
+
+# Evaluation
+
+
+Result = TypeVar("Result")
+
+
+class Parsed:
+    """A template that was read; it is compiled when it is first evaluated."""
+
+    __slots__ = ("_shift", "_template", "found", "source", "tree")
+
+    def __init__(self, source: str, tree: nodes.Template, found: Found, shift: int) -> None:
+        self.source = source
+        self.found = found
+        self.tree: nodes.Template | None = tree
+        self._template: Template | None = None
+        self._shift = shift
+
+    def run(self, scope: Scope, use: Callable[[Iterator[Piece]], Result]) -> Result:
+        """What `use` makes of the pieces that the template puts out. Raises ExpressionError."""
+        limits: Limits = scope.get(LIMITS_NAME, DEFAULT_LIMITS)
+        try:
+            template = self._template or self._compiled()
+            return call_within(limits.expression_seconds, _run, template, scope, limits, use)
+        except Exception as error:
+            raise told(error, self.source, self._shift, self.found.references, scope, limits) from None
+
+    def _compiled(self) -> Template:
+        if self.found.takes_patterns:
+            import regex  # noqa: F401  here, and not for the first time where it can be interrupted
+        tree = self.tree
+        if tree is None:  # another thread has just compiled it
+            assert self._template is not None
+            return self._template
+        template = self._template = environment().from_string(tree)
+        self.tree = None
+        return template
+
+
+def _run(
+    template: Template, scope: Scope, limits: Limits, use: Callable[[Iterator[Piece]], Result]
+) -> Result:
+    largest.set(limits.expression_chars)
+    pieces: Any = template.root_render_func(context_of(scope))
+    try:
+        return use(pieces)
+    except Exception as error:
+        if pieces.gi_frame is None:
+            raise
+        # It arose in what was made of a piece; the template still stands where that piece came from.
+        raise OfPiece(error, template.get_corresponding_lineno(pieces.gi_frame.f_lineno)) from None
 
 
 def _value(pieces: Iterator[Piece]) -> Value:
@@ -617,3 +425,189 @@ def _genuine(value: Value, references: tuple[Reference, ...], scope: Scope) -> V
     marks = [*map(secret_mark, names), *(mark[0] for mark in SECRET_MARK.finditer(to_json(data)))]
     genuine = "".join(marks)
     return with_texts(value, lambda text: disarmed(text, genuine))
+
+
+# Errors
+
+
+_RAW_HINT = "text that has {{ or {% itself goes between {% raw %} and {% endraw %}"
+_SYNTAX_HINTS = {
+    "&": "write: and",
+    "|": "write: or; one bar stands before a filter",
+    "!": "write: not",
+    "?": "write: this if condition else that",
+    "=": "write == to compare",
+    "$": "a name stands there as it is, without $",
+}
+_TOO_DEEP = "the expression is nested too deeply"
+_SHOWN = 80
+
+
+class OfPiece(Exception):
+    """An error that arose in what was made of a piece that stands at a position of the source."""
+
+    def __init__(self, cause: Exception, position: int) -> None:
+        super().__init__(str(cause))
+        self.cause = cause
+        self.position = position
+
+
+def unreadable(
+    error: ExpressionError | TemplateSyntaxError | RecursionError, source: str, shift: int
+) -> ExpressionError:
+    """What is malformed. `shift` is how far the source that was read was ahead of `source`."""
+    if isinstance(error, RecursionError):
+        return ExpressionError(_TOO_DEEP, code="syntax")
+    offset = error.offset if isinstance(error, ExpressionError) else error.lineno - 1
+    offset = min(max(offset - shift, 0), max(len(source) - 1, 0))
+    if isinstance(error, ExpressionError):
+        error.offset = offset
+        return error
+    at_start = source[:offset].rstrip().endswith(("{{", "{%"))
+    hint = _RAW_HINT if at_start else _SYNTAX_HINTS.get(source[offset : offset + 1], "")
+    message = re.sub(r" at \d+$", "", error.message or "it is malformed")
+    return ExpressionError(
+        f"the expression cannot be read: {message}", hint=hint, offset=offset, code="syntax"
+    )
+
+
+def told(
+    error: Exception,
+    source: str,
+    shift: int,
+    references: Iterable[Reference],
+    scope: Scope,
+    limits: Limits,
+) -> ExpressionError:
+    """What went wrong while an expression was evaluated."""
+    position = _position(error)
+    if isinstance(error, OfPiece):
+        position, error = error.position, error.cause
+    offset = max(position - 1 - shift, 0)
+    if isinstance(error, MissingName):
+        return _absent(error, offset, references, scope)
+    if isinstance(error, ExpressionError):
+        error.offset = offset
+        return error
+    if isinstance(error, TookTooLong):
+        return ExpressionError(
+            f"the expression took longer than {limits.expression_seconds:g} seconds and was stopped",
+            hint=f"look for a loop over too much; {limits.setting('expression_seconds')} changes the limit",
+            offset=offset,
+            code=TOO_SLOW,
+        )
+    if isinstance(error, RecursionError):
+        return ExpressionError(f"{_TOO_DEEP}, or a macro calls itself", offset=offset)
+    hint = ""
+    if isinstance(error, TooLong):
+        hint = f"{limits.setting('expression_chars')} changes the limit"
+    elif isinstance(error, TypeError) and "concatenate" in str(error):
+        hint = "~ joins values of any kind to text"
+    return ExpressionError(f"`{_excerpt(source, offset)}`: {_said(error)}", hint=hint, offset=offset)
+
+
+def _position(error: BaseException) -> int:
+    """Where in the source an error arose: positions are where Jinja has its line numbers."""
+    position = 1
+    traceback: TracebackType | None = error.__traceback__
+    while traceback is not None:
+        template = traceback.tb_frame.f_globals.get("__jinja_template__")
+        if isinstance(template, Template):
+            position = template.get_corresponding_lineno(traceback.tb_lineno)
+        traceback = traceback.tb_next
+    return position
+
+
+def _excerpt(source: str, offset: int) -> str:
+    """The line that an error arose in, from the braces on."""
+    start = source.rfind("\n", 0, offset) + 1
+    start = max(start, source.rfind("{", 0, offset + 1) - 1)
+    line = source[start:].split("\n", 1)[0].strip()
+    return line if len(line) <= _SHOWN else line[: _SHOWN - 1] + "…"
+
+
+_KINDS = {
+    "str": "text",
+    "int": "integer",
+    "float": "number",
+    "bool": "boolean",
+    "dict": "object",
+    "NoneType": "null",
+    "builtin_function_or_method": "method",
+    "function": "function",
+}
+_KIND = re.compile(rf"""['"]?\b({"|".join(_KINDS)})\b['"]?""")
+_NO_LENGTH = re.compile(r"^object of type ('\w+') has no len\(\)$")
+
+
+def _said(error: Exception) -> str:
+    message = str(error) or type(error).__name__
+    if isinstance(error, TypeError):
+        message = _NO_LENGTH.sub(r"\1 has no length", message)
+        return _KIND.sub(lambda found: _KINDS[found[1]], message)
+    return message
+
+
+# Errors: names that do not exist
+
+
+_KINDS_OF_TIME = {Moment: "time", Day: "day"}
+
+
+def _absent(
+    error: MissingName, offset: int, references: Iterable[Reference], scope: Scope
+) -> ExpressionError:
+    """Names the whole reference if the missing part is part of one."""
+    owner, name = error.owner, error.name
+    for reference in references:
+        position, found_in = _first_missing(reference, scope)
+        if position >= 0 and reference.path[position] == name and found_in is owner:
+            parent = str(Reference(reference.path[:position], 0)) if position else ""
+            message, hint = _nothing_there(parent, owner, name, scope)
+            message = f"'{reference}' does not exist: {message}"
+            return ExpressionError(message, hint=hint, offset=reference.offset, code="undefined")
+    computed = next((root for root in ("state", "inputs") if owner is scope.get(root)), "")
+    message, hint = _nothing_there(computed, owner, name, scope)
+    if computed == "state":
+        hint += f"{'; ' if hint else ''}a step sees only what its needs_state names"
+    return ExpressionError(message, hint=hint, offset=offset, code="undefined")
+
+
+def _first_missing(reference: Reference, scope: Scope) -> tuple[int, Any]:
+    """The first part of a reference that is not there, and what it was looked for in; -1 if all are."""
+    value: Any = missing
+    for position, part in enumerate(reference.path):
+        if position == 0:
+            if part not in scope:
+                return 0, missing
+            value = scope[str(part)]
+        elif isinstance(value, Mapping) and str(part) in value:
+            value = value[str(part)]
+        elif isinstance(value, list | str) and isinstance(part, int) and part < len(value):
+            value = value[part]
+        else:
+            return position, value
+    return -1, value
+
+
+def _nothing_there(parent: str, owner: Any, name: Any, scope: Scope) -> tuple[str, str]:
+    """What to say of `name` that is not in `owner`, which is what `parent` leads to if that is known."""
+    if owner is missing:
+        for root in ("state", "inputs"):
+            fields = scope.get(root)
+            if isinstance(fields, dict) and name in fields:
+                return f"there is no '{name}'", f"did you mean '{root}.{name}'?"
+        known = [known for known in scope if not known.startswith("_")]
+        return f"there is no '{name}'", did_you_mean(str(name), known, what="there is")
+    here = f"'{parent}'" if parent else f"the {_KINDS_OF_TIME.get(type(owner)) or kind_of(owner)}"
+    if isinstance(owner, Mapping):
+        names = [str(known) for known in owner]
+    elif hasattr(type(owner), "names"):
+        names = owner.names()
+    elif isinstance(owner, list | tuple) and isinstance(name, int):
+        return f"{here} has no position {name}: it has {len(owner)} items", "positions count from 0"
+    elif parent:
+        return f"{here} is {kind_of(owner)}, it has no '{name}'", ""
+    else:
+        return f"{here} has no '{name}'", ""
+    return f"{here} has no '{name}'", did_you_mean(str(name), names, what=f"{here} has")

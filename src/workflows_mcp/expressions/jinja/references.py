@@ -1,11 +1,20 @@
-"""What a template reads, and what is wrong with it, found in its syntax tree before it ever runs.
+"""Finds the references of a Jinja template, and its mistakes, before it runs.
 
-Names that the template makes itself (`{% set %}`, loops, macros) are no references. A reference that the
-template asks about (`is defined`, `'x' in state`) or has something else for (`default`, `get`) may be absent
-and is marked as optional, and so is any other use of what it has asked about.
+    read(tree, environment()).references        # (Reference(("state", "files"), offset=3),)
 
-Two things are put right in the tree on the way: `a if b` without else gives null, and what stands between a
-reference and its `default` (`state.urls | length | default(0)`) is left out when the reference is absent.
+Names that the template defines itself (`{% set %}`, loops, macros) are no references. A reference is optional
+if the template tests it (`is defined`, `'x' in state`) or has a fallback for it (`default`, `get`).
+
+`read` also edits the tree: `a if b` without else gives null, and the filters between a reference and its
+`default` (`state.urls | length | default(0)`) are skipped when the reference is absent.
+
+The environment compiles templates that yield pieces: their own text as `str`, and the value of each `{{ }}`
+as a tuple of one. So one compiled form serves typed values, text and code. A macro, a call block or a filter
+block yields one value. The parser's line numbers are offsets in the source here (the first character is 1),
+so that nodes, syntax errors and tracebacks tell where in the source they belong.
+
+`state.items` is always the field, never a method; before a call (`state.items()`) it is the method. A member
+of an undefined value is undefined, and using it is an error.
 """
 
 from __future__ import annotations
@@ -42,173 +51,10 @@ from workflows_mcp.expressions.jinja.sandbox import (
 from workflows_mcp.expressions.language import BOOLEAN, KIND_NAMES, MISSING, STRING, Kinds, Reference
 from workflows_mcp.values import did_you_mean
 
-# ----------------------------------------------------------------------------------------------------
-# The Jinja environment of expressions: output stays in pieces, and every node knows its place.
-#
-# A compiled template yields its own text as text, and what `{{ }}` puts out as a tuple of one value. So one
-# compiled form serves whoever wants the value with its type, text, or code in which values stay data. What
-# a macro, a call block or a filter block makes is one value.
-#
-# The parser's line numbers are positions in the source here (the first character is 1): Jinja hands them on
-# to every node, to every syntax error, and to the table from which the place of an error is found at run
-# time.
-#
-# After a dot stands a part of data, never a method: `state.items` is the field. Before a call it is the
-# other way round. What is missing stays missing along a path and is an error when it is used. Must not know
-# scopes.
-
-
-Piece = str | tuple[Any]
-
-"""Text of the template itself, or a value that it puts out."""
-
-
-Token = tuple[int, str, str]
-
-
-class _PlacingLexer(RawStringLexer):
-    def tokenize(
-        self, source: str, name: str | None = None, filename: str | None = None, state: str | None = None
-    ) -> TokenStream:
-        tokens = _placed(source, self.tokeniter(source, name, filename, state))
-        return TokenStream(self.wrap(tokens, name, filename), name, filename)
-
-
-def _placed(source: str, tokens: Iterable[Token]) -> Iterator[Token]:
-    """Tokens with positions instead of lines. Between two of them there is nothing, or white space that a
-    `-` in a tag has taken away."""
-    position = 0
-    try:
-        for _, kind, text in tokens:
-            start = source.find(text, position)
-            if start >= 0:
-                position = start
-            yield position + 1, kind, text
-            position += len(text) if start >= 0 else 0
-    except TemplateSyntaxError as error:
-        error.lineno = min(position, max(len(source) - 1, 0)) + 1
-        raise
-
-
-class _PiecesGenerator(BoundedGenerator):
-    _called: nodes.Expr | None = None
-
-    def visit_Call(self, node: nodes.Call, frame: Frame, forward_caller: bool = False) -> None:
-        self._called = node.node
-        super().visit_Call(node, frame, forward_caller=forward_caller)
-
-    def visit_Getattr(self, node: nodes.Getattr, frame: Frame) -> None:
-        self.write("environment.getattr(" if node is self._called else "environment.part(")
-        self.visit(node.node, frame)
-        self.write(f", {node.attr!r})")
-
-    def _make_finalize(self) -> CodeGenerator._FinalizeInfo:
-        return self._FinalizeInfo(None, None)
-
-    def _output_child_pre(
-        self, node: nodes.Expr, frame: Frame, finalize: CodeGenerator._FinalizeInfo
-    ) -> None:
-        self.write("(" if frame.buffer is None else "environment.finalize(")
-
-    def _output_child_post(
-        self, node: nodes.Expr, frame: Frame, finalize: CodeGenerator._FinalizeInfo
-    ) -> None:
-        self.write(",)" if frame.buffer is None else ")")
-
-    def start_write(self, frame: Frame, node: nodes.Node | None = None) -> None:
-        super().start_write(frame, node)
-        self.write("(")
-
-    def end_write(self, frame: Frame) -> None:
-        self.write(",)" if frame.buffer is None else ")")
-        super().end_write(frame)
-
-
-class PiecesEnvironment(Sandbox):
-    code_generator_class = _PiecesGenerator
-    methods = (*METHODS, *METHODS_OF_TIME)
-
-    def __init__(self) -> None:
-        # Not optimized: nothing is evaluated before it is evaluated within limits.
-        super().__init__(strict=True, keep_trailing_newline=True, optimized=False)
-        self.filters.update(FILTERS)
-        self.filters["attr"] = self.part
-        self.globals.update(FUNCTIONS)
-        self._own_lexer = _PlacingLexer(self)
-
-    def part(self, owner: Any, name: str) -> Any:
-        """What `owner.name` is."""
-        if isinstance(owner, Mapping):
-            if name in owner:
-                return owner[name]
-        elif isinstance(owner, Undefined):
-            return owner
-        elif isinstance(owner, OF_JINJA):
-            return super().getattr(owner, name)
-        elif isinstance(owner, _GroupTuple) and name in _GroupTuple._fields:
-            return getattr(owner, name)
-        elif hasattr(type(owner), "lookup"):
-            found = owner.lookup(name)
-            if found is not MISSING:
-                return found
-        return self.undefined(obj=owner, name=name)
-
-    def getattr(self, obj: Any, attribute: str) -> Any:
-        """What is called in `obj.attribute()`."""
-        if isinstance(obj, Undefined):
-            return obj
-        return ImmutableSandboxedEnvironment.getattr(self, obj, attribute)
-
-    def getitem(self, obj: Any, argument: Any) -> Any:
-        """What `obj[argument]` is. Keys of data are texts: a number finds the text that it is written as."""
-        if isinstance(argument, int) and not isinstance(argument, bool):
-            if isinstance(obj, list | tuple | str):
-                if -len(obj) <= argument < len(obj):
-                    return obj[argument]
-                return self.undefined(obj=obj, name=argument)  # type: ignore[arg-type]
-            if isinstance(obj, Mapping) and argument in obj:
-                return obj[argument]
-            argument = str(argument)
-        if isinstance(argument, Undefined):
-            argument = str(argument)  # which says what is missing
-        if isinstance(argument, str):
-            return self.part(obj, argument)
-        return obj if isinstance(obj, Undefined) else self.undefined(obj=obj, name=argument)
-
-
-@lru_cache(maxsize=1)
-def environment() -> PiecesEnvironment:
-    return PiecesEnvironment()
-
-
-@lru_cache(maxsize=1)
-def functions() -> dict[str, Any]:
-    """The names that every template has."""
-    return dict(environment().globals)
-
-
-def context_of(names: Mapping[str, Any]) -> Context:
-    """What a template looks its names up in."""
-    return Context(environment(), {**functions(), **names}, None, {})
+# References
 
 
 Path = tuple[str | int, ...]
-
-
-_SURROGATE = re.compile("[\ud800-\udfff]")
-
-_DEFAULTS = ("default", "d")
-
-_OF_TEMPLATES = frozenset({"self", "super"})
-
-_METHODS_OF_JINJA = frozenset({"cycle", "changed", "next", "reset"})
-
-
-MOST_BLOCKS = 18
-
-MOST_DEPTH = 60
-
-"""How deep statements and expressions may be nested: less than what Python can compile."""
 
 
 class Found(NamedTuple):
@@ -257,74 +103,23 @@ def _starts_with(path: Path, asked: Iterable[Path]) -> bool:
     return any(path[: len(start)] == start for start in asked)
 
 
+_SURROGATE = re.compile("[\ud800-\udfff]")
+_DEFAULTS = ("default", "d")
+_OF_TEMPLATES = frozenset({"self", "super"})
+_METHODS_OF_JINJA = frozenset({"cycle", "changed", "next", "reset"})
+MOST_BLOCKS = 18
+MOST_DEPTH = 60
+"""How deep statements and expressions may be nested: less than what Python can compile."""
+
 _MEANT = {
     **dict.fromkeys(("json", "loads"), "write parse_json to read JSON text, tojson to write it"),
     **dict.fromkeys(("dumps", "to_json"), "write: tojson"),
     "splitlines": "write: lines",
     "flat": "write: flatten",
 }
-
 """What other languages call filters."""
-
 _NOTES = {"sum": ("; sum starts with a number, or with start=[] to add lists", "texts: use join")}
-
 """What to say, beside its signature, of one that cannot be used so."""
-
-
-def _check_call(
-    node: nodes.Filter | nodes.Test | nodes.Call, what: str, name: str, known: Mapping[str, Any]
-) -> None:
-    """Refuse arguments that can never be right."""
-    if node.dyn_args is None and node.dyn_kwargs is None and callable(known.get(name)):
-        named = [it for it in node.kwargs if isinstance(it, nodes.Keyword)]
-        wrong = wrong_call(known[name], node.args, named, filters=what != "function")
-        if wrong is not None:
-            message, hint = wrong
-            note, instead = _NOTES.get(name, ("", hint))
-            _refuse(node, f"the {what} '{name}' cannot be used so: {message}{note}", instead)
-
-
-def _refuse(node: nodes.Node, message: str, hint: str = "", code: str = "syntax") -> NoReturn:
-    raise ExpressionError(message, hint=hint, offset=(node.lineno or 1) - 1, code=code)
-
-
-class _Chain:
-    """`root.part['part'][0]…`: the parts up to the first one that is computed, and what computes others."""
-
-    __slots__ = ("computed", "parts", "root")
-
-    def __init__(self, node: nodes.Node) -> None:
-        self.computed: list[nodes.Node] = []
-        steps: list[str | int | None] = []
-        while True:
-            match node:
-                case nodes.Getattr():
-                    _refuse_private(node.attr, node)
-                    steps.append(node.attr)
-                case nodes.Getitem(arg=nodes.Const(value=str() as name)):
-                    _refuse_private(name, node)
-                    steps.append(name)
-                case nodes.Getitem(arg=nodes.Const(value=int() as index)) if _is_position(index):
-                    steps.append(index)
-                case nodes.Getitem():
-                    self.computed.append(node.arg)
-                    steps.append(None)
-                case _:
-                    break
-            node = node.node
-        self.root = node
-        steps.reverse()
-        known = steps.index(None) if None in steps else len(steps)
-        self.parts: Path = tuple(step for step in steps[:known] if step is not None)
-
-
-def _is_position(index: int) -> bool:
-    return index >= 0 and not isinstance(index, bool)
-
-
-def _refuse_private(name: str, node: nodes.Node) -> None:
-    if name.startswith("_"):
-        _refuse(node, f"'{name}' is private: names that start with '_' cannot be reached", code="private")
 
 
 class _Reader:
@@ -538,3 +333,193 @@ class _Reader:
             there = nodes.Test(start, "defined", [], [], None, None, lineno=node.lineno)
             node.node = nodes.CondExpr(there, before, start, lineno=node.lineno)
             node.node.set_environment(self.environment)
+
+
+class _Chain:
+    """`root.part['part'][0]…`: the parts up to the first one that is computed, and what computes others."""
+
+    __slots__ = ("computed", "parts", "root")
+
+    def __init__(self, node: nodes.Node) -> None:
+        self.computed: list[nodes.Node] = []
+        steps: list[str | int | None] = []
+        while True:
+            match node:
+                case nodes.Getattr():
+                    _refuse_private(node.attr, node)
+                    steps.append(node.attr)
+                case nodes.Getitem(arg=nodes.Const(value=str() as name)):
+                    _refuse_private(name, node)
+                    steps.append(name)
+                case nodes.Getitem(arg=nodes.Const(value=int() as index)) if _is_position(index):
+                    steps.append(index)
+                case nodes.Getitem():
+                    self.computed.append(node.arg)
+                    steps.append(None)
+                case _:
+                    break
+            node = node.node
+        self.root = node
+        steps.reverse()
+        known = steps.index(None) if None in steps else len(steps)
+        self.parts: Path = tuple(step for step in steps[:known] if step is not None)
+
+
+def _check_call(
+    node: nodes.Filter | nodes.Test | nodes.Call, what: str, name: str, known: Mapping[str, Any]
+) -> None:
+    """Refuse arguments that can never be right."""
+    if node.dyn_args is None and node.dyn_kwargs is None and callable(known.get(name)):
+        named = [it for it in node.kwargs if isinstance(it, nodes.Keyword)]
+        wrong = wrong_call(known[name], node.args, named, filters=what != "function")
+        if wrong is not None:
+            message, hint = wrong
+            note, instead = _NOTES.get(name, ("", hint))
+            _refuse(node, f"the {what} '{name}' cannot be used so: {message}{note}", instead)
+
+
+def _refuse(node: nodes.Node, message: str, hint: str = "", code: str = "syntax") -> NoReturn:
+    raise ExpressionError(message, hint=hint, offset=(node.lineno or 1) - 1, code=code)
+
+
+def _refuse_private(name: str, node: nodes.Node) -> None:
+    if name.startswith("_"):
+        _refuse(node, f"'{name}' is private: names that start with '_' cannot be reached", code="private")
+
+
+def _is_position(index: int) -> bool:
+    return index >= 0 and not isinstance(index, bool)
+
+
+# The environment that compiles templates
+
+
+Piece = str | tuple[Any]
+"""Text of the template itself, or a value that it puts out."""
+Token = tuple[int, str, str]
+
+
+@lru_cache(maxsize=1)
+def environment() -> PiecesEnvironment:
+    return PiecesEnvironment()
+
+
+@lru_cache(maxsize=1)
+def functions() -> dict[str, Any]:
+    """The names that every template has."""
+    return dict(environment().globals)
+
+
+def context_of(names: Mapping[str, Any]) -> Context:
+    """What a template looks its names up in."""
+    return Context(environment(), {**functions(), **names}, None, {})
+
+
+class _PlacingLexer(RawStringLexer):
+    def tokenize(
+        self, source: str, name: str | None = None, filename: str | None = None, state: str | None = None
+    ) -> TokenStream:
+        tokens = _placed(source, self.tokeniter(source, name, filename, state))
+        return TokenStream(self.wrap(tokens, name, filename), name, filename)
+
+
+def _placed(source: str, tokens: Iterable[Token]) -> Iterator[Token]:
+    """Tokens with positions instead of lines. Between two of them there is nothing, or white space that a
+    `-` in a tag has taken away."""
+    position = 0
+    try:
+        for _, kind, text in tokens:
+            start = source.find(text, position)
+            if start >= 0:
+                position = start
+            yield position + 1, kind, text
+            position += len(text) if start >= 0 else 0
+    except TemplateSyntaxError as error:
+        error.lineno = min(position, max(len(source) - 1, 0)) + 1
+        raise
+
+
+class _PiecesGenerator(BoundedGenerator):
+    _called: nodes.Expr | None = None
+
+    def visit_Call(self, node: nodes.Call, frame: Frame, forward_caller: bool = False) -> None:
+        self._called = node.node
+        super().visit_Call(node, frame, forward_caller=forward_caller)
+
+    def visit_Getattr(self, node: nodes.Getattr, frame: Frame) -> None:
+        self.write("environment.getattr(" if node is self._called else "environment.part(")
+        self.visit(node.node, frame)
+        self.write(f", {node.attr!r})")
+
+    def _make_finalize(self) -> CodeGenerator._FinalizeInfo:
+        return self._FinalizeInfo(None, None)
+
+    def _output_child_pre(
+        self, node: nodes.Expr, frame: Frame, finalize: CodeGenerator._FinalizeInfo
+    ) -> None:
+        self.write("(" if frame.buffer is None else "environment.finalize(")
+
+    def _output_child_post(
+        self, node: nodes.Expr, frame: Frame, finalize: CodeGenerator._FinalizeInfo
+    ) -> None:
+        self.write(",)" if frame.buffer is None else ")")
+
+    def start_write(self, frame: Frame, node: nodes.Node | None = None) -> None:
+        super().start_write(frame, node)
+        self.write("(")
+
+    def end_write(self, frame: Frame) -> None:
+        self.write(",)" if frame.buffer is None else ")")
+        super().end_write(frame)
+
+
+class PiecesEnvironment(Sandbox):
+    code_generator_class = _PiecesGenerator
+    methods = (*METHODS, *METHODS_OF_TIME)
+
+    def __init__(self) -> None:
+        # Not optimized: nothing is evaluated before it is evaluated within limits.
+        super().__init__(strict=True, keep_trailing_newline=True, optimized=False)
+        self.filters.update(FILTERS)
+        self.filters["attr"] = self.part
+        self.globals.update(FUNCTIONS)
+        self._own_lexer = _PlacingLexer(self)
+
+    def part(self, owner: Any, name: str) -> Any:
+        """What `owner.name` is."""
+        if isinstance(owner, Mapping):
+            if name in owner:
+                return owner[name]
+        elif isinstance(owner, Undefined):
+            return owner
+        elif isinstance(owner, OF_JINJA):
+            return super().getattr(owner, name)
+        elif isinstance(owner, _GroupTuple) and name in _GroupTuple._fields:
+            return getattr(owner, name)
+        elif hasattr(type(owner), "lookup"):
+            found = owner.lookup(name)
+            if found is not MISSING:
+                return found
+        return self.undefined(obj=owner, name=name)
+
+    def getattr(self, obj: Any, attribute: str) -> Any:
+        """What is called in `obj.attribute()`."""
+        if isinstance(obj, Undefined):
+            return obj
+        return ImmutableSandboxedEnvironment.getattr(self, obj, attribute)
+
+    def getitem(self, obj: Any, argument: Any) -> Any:
+        """What `obj[argument]` is. Keys of data are texts: a number finds the text that it is written as."""
+        if isinstance(argument, int) and not isinstance(argument, bool):
+            if isinstance(obj, list | tuple | str):
+                if -len(obj) <= argument < len(obj):
+                    return obj[argument]
+                return self.undefined(obj=obj, name=argument)  # type: ignore[arg-type]
+            if isinstance(obj, Mapping) and argument in obj:
+                return obj[argument]
+            argument = str(argument)
+        if isinstance(argument, Undefined):
+            argument = str(argument)  # which says what is missing
+        if isinstance(argument, str):
+            return self.part(obj, argument)
+        return obj if isinstance(obj, Undefined) else self.undefined(obj=obj, name=argument)

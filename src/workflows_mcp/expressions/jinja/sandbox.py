@@ -1,10 +1,12 @@
-"""The Jinja environment in which templates run: no way out, no way to eat up memory.
+"""Runs Jinja templates without access to Python, and with bounded memory.
 
-Jinja's own sandbox closes private attributes and changes to values. This one goes further: methods are a
-short list for each kind of JSON value, a key of an object comes before a method of the same name
-(`state.items` is the field), text formatting with widths and attributes is gone, and everything whose result
-can be much larger than what went in (`*`, `**`, join, replace, center …) is measured first. Must not know
-what templates are used for.
+    Sandbox(strict=True).from_string("{{ name | upper }}").render(name="Ada")       # "ADA"
+
+It goes further than Jinja's own sandbox, which blocks private attributes and changes to values: each kind of
+JSON value has a short list of methods; a key of an object takes precedence over a method of the same name;
+formatting with widths and attributes is removed; and every operation whose result can be much larger than its
+operands (`*`, `**`, join, replace, center, …) measures the result first. Values become text as elsewhere:
+true/false, nothing for null, JSON for lists and objects.
 """
 
 from __future__ import annotations
@@ -28,25 +30,18 @@ from jinja2.utils import Cycler, Joiner, Namespace, missing
 
 from workflows_mcp.values import to_json, to_text
 
-# ----------------------------------------------------------------------------------------------------
-# Text inside templates, and every filter and method whose result can outgrow what went into it.
-#
-# Each of those measures first and refuses what gets too long; without that, a template of forty characters
-# could eat up the memory of the server. Values become text as everywhere else here: true/false, nothing for
-# null, JSON for lists and objects. Must not know how templates are compiled or what they may reach.
-
-
+MOST_ITEMS = 1_000_000
+"""How many items a list may get by `+` or `*`."""
 MOST_FILTERED_ITEMS = 100_000
-
 """How many items a list may get by `batch` or `slice`; Jinja's own limit for `range`."""
-
+MOST_BITS = 4096
+"""How large an integer may get by multiplication or a power."""
 
 largest: ContextVar[int] = ContextVar("largest", default=2_000_000)
-
 """How long any one text may be, for the template that is rendered now."""
 
 
-# Text
+# Values as text and as JSON data
 
 
 def as_text(value: Any) -> str:
@@ -140,7 +135,7 @@ def _too_long(length: int) -> TooLong:
     return TooLong(f"the text gets too long: {length} characters, and at most {largest.get()} are allowed")
 
 
-# Methods of texts
+# Methods
 
 
 def _joined_by(separator: str, items: Iterable[Any]) -> str:
@@ -180,6 +175,22 @@ MEASURED_METHODS: dict[str, Callable[..., str]] = {
     "expandtabs": _expanded_tabs,
     **{name: _padded(name) for name in ("center", "ljust", "rjust", "zfill")},
 }
+_TEXT_METHODS = frozenset(
+    """
+    capitalize casefold center count endswith expandtabs find index isalnum isalpha isascii isdecimal isdigit
+    isidentifier islower isnumeric isprintable isspace istitle isupper join ljust lower lstrip partition
+    removeprefix removesuffix replace rfind rindex rjust rpartition rsplit rstrip split splitlines startswith
+    strip swapcase title upper zfill
+    """.split()  # noqa: SIM905
+)
+METHODS: tuple[tuple[type, frozenset[str]], ...] = (
+    (str, _TEXT_METHODS),
+    (Mapping, frozenset({"copy", "get", "items", "keys", "values"})),
+    (list, frozenset({"copy", "count", "index"})),
+    (tuple, frozenset({"count", "index"})),
+    (float, frozenset({"is_integer"})),
+)
+OF_JINJA = (BlockReference, Cycler, Joiner, LoopContext, Macro, Namespace, TemplateReference)
 
 
 # Filters
@@ -262,9 +273,7 @@ def _wordwrap_filter(
 
 
 REMOVED_FILTERS = ("format", "pprint", "random", "urlize")
-
 """Formatting with widths, addresses in memory, chance, and slow patterns."""
-
 OUR_FILTERS: dict[str, Callable[..., Any]] = {
     "batch": _with_count_limited(standard.do_batch),
     "center": _center_filter,
@@ -280,13 +289,7 @@ OUR_FILTERS: dict[str, Callable[..., Any]] = {
 }
 
 
-MOST_ITEMS = 1_000_000
-
-"""How many items a list may get by `+` or `*`."""
-
-MOST_BITS = 4096
-
-"""How large an integer may get by multiplication or a power."""
+# The environment
 
 
 class MissingName(UndefinedError):
@@ -313,31 +316,6 @@ class _Lenient(ChainableUndefined):
     __slots__ = ()
 
 
-# What may be called on a value
-
-_TEXT_METHODS = frozenset(
-    """
-    capitalize casefold center count endswith expandtabs find index isalnum isalpha isascii isdecimal isdigit
-    isidentifier islower isnumeric isprintable isspace istitle isupper join ljust lower lstrip partition
-    removeprefix removesuffix replace rfind rindex rjust rpartition rsplit rstrip split splitlines startswith
-    strip swapcase title upper zfill
-    """.split()  # noqa: SIM905
-)
-
-METHODS: tuple[tuple[type, frozenset[str]], ...] = (
-    (str, _TEXT_METHODS),
-    (Mapping, frozenset({"copy", "get", "items", "keys", "values"})),
-    (list, frozenset({"copy", "count", "index"})),
-    (tuple, frozenset({"count", "index"})),
-    (float, frozenset({"is_integer"})),
-)
-
-OF_JINJA = (BlockReference, Cycler, Joiner, LoopContext, Macro, Namespace, TemplateReference)
-
-
-# The environment
-
-
 class RawStringLexer(Lexer):
     """Understands r'…', and a backslash that begins no escape as itself."""
 
@@ -348,7 +326,6 @@ class RawStringLexer(Lexer):
 
 
 _BACKSLASH = re.compile(r"\\(.)", re.DOTALL)
-
 _ESCAPES = frozenset("\\'\"abfnrtvxuUN01234567\n")
 
 

@@ -1,9 +1,9 @@
-"""Jinja templates: text with `{{ }}` and `{% %}` over given variables, rendered within limits.
+"""Renders Jinja templates over given variables, within limits.
 
-A template is compiled once and kept. Whatever goes wrong in one is an ExpressionError that says the line; a
-name that does not exist comes with the nearest spelling. What a template can reach is in `jinja_sandbox`.
+    render("Hello {{ name }}", {"name": "Ada"}, seconds=5, max_chars=2_000_000)     # "Hello Ada"
 
-    render("Hello {{ name }}", {"name": "Ada"}, seconds=5, max_chars=2_000_000)
+Compiled templates are cached. Every failure is an ExpressionError with the line of the template; an undefined
+name comes with the nearest spelling. Templates run in the sandbox (`sandbox.py`).
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
-"""Says which words of a command are code of another program: `sh -c`, awk, eval, `git -c alias.x=!…`.
+"""Finds the words of a command that another program reads as code: `sh -c`, awk, eval, `git -c alias.x=!…`.
 
     read_words(["sh", "-c", "echo hi", "x"]).code    # [Code(2, 3, "sh -c", …)]
 
-Everything here is names and positions. Words are as the command gets them; see `shell_syntax`. What a program
-does with its arguments is not guessed: whether one begins with a dash is the author's business.
+It works with names and positions only; words are as the command gets them (`syntax.py`). Whether a value that
+begins with a dash is an option is up to the author of the command.
 """
 
 from __future__ import annotations

@@ -1,16 +1,25 @@
-r"""Values in shell commands: they become words, never syntax, whatever quotes are around them.
-
-No value is put into the text of a script. Each goes into a variable of its own, and where it stood comes a
-reference to that variable, written so that it is right for the quotes around it:
+r"""Puts values into shell commands as words, never as syntax.
 
     echo ${inputs.x}        ->  echo ${_wf_0}             split into words, as with any variable
     echo "${inputs.x}"      ->  echo "${_wf_0}"
     echo '${inputs.x}'      ->  echo ''"${_wf_0}"''
 
-A value inside code of another program (`sh -c '…'`, awk, a here-document for python) is refused. That is
-known from the text alone: `problems` says it when a workflow is loaded. A command that is nothing but one
-reference is the author's own code. An agent runs a command as text, so there the values are put in, quoted:
-see `shell_text`. Pure: how a large value gets into a file is the caller's business.
+`quoted_script` puts each value into a variable, and a reference to it into the script, written for the quotes
+around it. `quoted_words` splits a command that runs without a shell.
+
+`quoted_text` is for an agent, which gets the command as one text and no environment. Values go into the text,
+quoted for their place, and without quotes if they need none:
+
+    npm test {{ inputs.suite }}         ->  npm test unit
+    git commit -m "{{ state.title }}"   ->  git commit -m "Costs \$5"
+    grep '{{ state.who }}' log          ->  grep 'O'\''Hara' log
+
+Where safe quoting would need more knowledge of the shell (backquotes, `case`, …), the command starts with an
+assignment to a variable, as in a script.
+
+A value inside code of another program (`sh -c '…'`, awk, a here-document for python) is refused. `problems`
+reports this from the text alone, when a workflow is loaded. A command that is only one reference is the
+author's own code.
 """
 
 from __future__ import annotations
@@ -29,22 +38,18 @@ from workflows_mcp.expressions.shell.syntax import HOLE, Document, Place, Quotin
 from workflows_mcp.values import shown, to_text
 
 VARIABLE_BYTES = 32 * 1024
-
 """A larger value goes into a file: the system allows 128 KiB for one variable, and 2 MiB for all."""
-
 VARIABLES_BYTES = 256 * 1024
+MOST_BYTES = 100 * 1024
+"""How long a command may be: systems allow 128 KiB for one argument."""
 
-
-_CONTROL = re.compile(r"[\x00-\x06]")
-
-_NUMBERS = re.compile(r"(?:\s|[-+*/%()<>=!&|^~?:,]|[0-9][0-9A-Za-z#@_]*+|\.[0-9]++)*+")
-
-_PLAIN_HINT = 'write it in plain double quotes, or pass it in `env:` and write "$NAME"'
-
+ANY_SHELL = "any"
 
 KeepInFile = Callable[[int, str], str]
-
 """Puts the value of a number into a file and gives the path of it."""
+
+
+# The public functions
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,50 +58,6 @@ class QuotedScript:
 
     text: str
     variables: dict[str, str] = field(default_factory=dict)
-
-
-def spliced(code: Code) -> str:
-    """The text with the values simply put in: for showing, and for `unsafe: raw`."""
-    parts = [code.texts[0]]
-    for value, text in zip(code.values, code.texts[1:], strict=True):
-        parts += (to_text(value), text)
-    return "".join(parts)
-
-
-def is_own_code(texts: Sequence[str]) -> bool:
-    """No reference, or nothing but one reference: all of it is the author's own code."""
-    return len(texts) == 1 or (len(texts) == 2 and not "".join(texts).strip())
-
-
-def problems(texts: tuple[str, ...], shell: str = "sh") -> tuple[Refusal, ...]:
-    """Every value that cannot stand in a command with these texts around its values.
-
-    `shell` is sh, bash, zsh or any (whichever an agent has); "" for none; else a program that is given the
-    command as its code.
-    """
-    if is_own_code(texts):
-        return ()
-    if shell not in ("sh", "bash", "zsh", "any", ""):
-        return tuple(
-            Refusal(
-                number,
-                f"{shell} would read the value as part of its code",
-                _FOREIGN_HINTS.get(shell, _FOREIGN),
-            )
-            for number in range(len(texts) - 1)
-        )
-    try:
-        return _words_of(texts).refusals if not shell else _template(texts, shell).refusals
-    except ExpressionError as error:
-        return (Refusal(0, error.message, error.hint),)
-
-
-_FOREIGN = "pass the value in `env:` and let the script read it from its environment"
-
-_FOREIGN_HINTS = {
-    "python": 'pass the value in `env:`, and read it with os.environ["NAME"]',
-    "node": "pass the value in `env:`, and read it with process.env.NAME",
-}
 
 
 def quoted_script(
@@ -127,14 +88,71 @@ def quoted_words(code: Code) -> list[str]:
     return [re.sub(HOLE, lambda _: next(texts), word) for word in template.words]
 
 
-def _split(text: str) -> list[str]:
+def quoted_text(code: Code) -> str:
+    """The command as one text. Raises ExpressionError where a value cannot be put in and stay data."""
+    if is_own_code(code.texts):
+        return spliced(code)
     try:
-        words = shlex.split(text)
-    except ValueError as error:
-        raise StepError(f"the command cannot be split into words: {error}") from None
-    if not words:
-        raise StepError("the command is empty")
-    return words
+        text = _Text(code).written()
+    except StepError as error:
+        raise ExpressionError(error.message, hint=error.hint) from None
+    size = len(text.encode())
+    if size > MOST_BYTES:
+        raise ExpressionError(
+            f"the command has {size} bytes, at most {MOST_BYTES} can be handed to an agent",
+            hint="write large values to a file first, and give the command the path",
+        )
+    return text
+
+
+def spliced(code: Code) -> str:
+    """The text with the values simply put in: for showing, and for `unsafe: raw`."""
+    parts = [code.texts[0]]
+    for value, text in zip(code.values, code.texts[1:], strict=True):
+        parts += (to_text(value), text)
+    return "".join(parts)
+
+
+def problems(texts: tuple[str, ...], shell: str = "sh") -> tuple[Refusal, ...]:
+    """Every value that cannot stand in a command with these texts around its values.
+
+    `shell` is sh, bash, zsh or any (whichever an agent has); "" for none; else a program that is given the
+    command as its code.
+    """
+    if is_own_code(texts):
+        return ()
+    if shell not in ("sh", "bash", "zsh", "any", ""):
+        return tuple(
+            Refusal(
+                number,
+                f"{shell} would read the value as part of its code",
+                _FOREIGN_HINTS.get(shell, _FOREIGN),
+            )
+            for number in range(len(texts) - 1)
+        )
+    try:
+        return _words_of(texts).refusals if not shell else _template(texts, shell).refusals
+    except ExpressionError as error:
+        return (Refusal(0, error.message, error.hint),)
+
+
+def is_own_code(texts: Sequence[str]) -> bool:
+    """No reference, or nothing but one reference: all of it is the author's own code."""
+    return len(texts) == 1 or (len(texts) == 2 and not "".join(texts).strip())
+
+
+_FOREIGN = "pass the value in `env:` and let the script read it from its environment"
+_FOREIGN_HINTS = {
+    "python": 'pass the value in `env:`, and read it with os.environ["NAME"]',
+    "node": "pass the value in `env:`, and read it with process.env.NAME",
+}
+_PLAIN_HINT = 'write it in plain double quotes, or pass it in `env:` and write "$NAME"'
+
+
+# Sources with holes, and the texts of values
+
+
+_CONTROL = re.compile(r"[\x00-\x06]")
 
 
 def _source_of(texts: Sequence[str]) -> str:
@@ -165,7 +183,17 @@ def _shown(text: str) -> str:
         return ascii(text)[:60]
 
 
-# Commands without values, read once
+def _split(text: str) -> list[str]:
+    try:
+        words = shlex.split(text)
+    except ValueError as error:
+        raise StepError(f"the command cannot be split into words: {error}") from None
+    if not words:
+        raise StepError("the command is empty")
+    return words
+
+
+# Commands run without a shell
 
 
 @dataclass(frozen=True, slots=True)
@@ -190,6 +218,12 @@ def _words_of(texts: tuple[str, ...]) -> _Words:
 
 def _refusal(number: int, use: CodeWords) -> Refusal:
     return Refusal(number, f"`{use.name}` would read the value as part of its code", use.hint)
+
+
+# Scripts: values in variables
+
+
+_NUMBERS = re.compile(r"(?:\s|[-+*/%()<>=!&|^~?:,]|[0-9][0-9A-Za-z#@_]*+|\.[0-9]++)*+")
 
 
 def _template(texts: tuple[str, ...], shell: str) -> _Template:
@@ -409,94 +443,31 @@ class _Values:
         )
 
 
-# ----------------------------------------------------------------------------------------------------
-# A command as one text for somebody else to run; values in it are data, whatever quotes are around them.
-#
-# An agent runs a command as text, so there is no environment to hand values over in. A value is put into
-# the text, quoted for the place where it stands; one that needs no quotes is put in as it is, so that an
-# ordinary command reads as it was written:
-#
-#     npm test {{ inputs.suite }}         ->  npm test unit
-#     git commit -m "{{ state.title }}"   ->  git commit -m "Costs \$5"
-#     grep '{{ state.who }}' log          ->  grep 'O'\''Hara' log
-#
-# Like a variable of the shell, a value without quotes around it becomes words, and nothing but words. Where
-# quoting would take knowing more of the shell than is certain (backquotes, `case`, …), the value is put
-# into a variable before the command, and a reference stands in its place: see `shell_command`, which also
-# decides what is refused.
+# Text for an agent: values in quotes
 
-
-MOST_BYTES = 100 * 1024
-
-"""How long a command may be: systems allow 128 KiB for one argument."""
-
-
-ANY_SHELL = "any"
 
 _WORD = re.compile(r"[A-Za-z0-9@%+=:,./_-]+")
-
 """What no shell reads as anything but part of a word."""
-
 _ANYWHERE = re.compile(r"[A-Za-z0-9_]+(?:[.-][A-Za-z0-9_]+)*")
-
 """What is nothing but itself wherever it stands in a script."""
-
 _NUMBER = re.compile(r"-?[0-9]+")
-
 _REMARK = re.compile(r"[A-Za-z0-9@%+=:,./_ -]*")
-
 _BLANKS = re.compile(r"[ \t\n]+")
-
 _BOUNDARY = frozenset(" \t\n;&|<>()")
-
 _APART = _BOUNDARY | {HOLE}
-
 _BEGINS_SYNTAX = ("<", ">", "(", HOLE)
-
 """What must not follow a word without quotes: `2` before `>` is not a word, `f` before `(` a function."""
-
 _ENDS_IN_NAME = re.compile(r"\$(?:[A-Za-z_][A-Za-z_0-9]*|[0-9@*#?$!-])\Z")
-
 _RESERVED = frozenset(
     "if then else elif fi do done case esac while until for in function select time coproc".split()  # noqa: SIM905
     + "foreach end repeat nocorrect noglob".split()  # noqa: SIM905
 )
-
 _UNCERTAIN = re.compile(
     rf"\\\n{HOLE}|{HOLE}\\\n"
     r"|`|\$['\"\[]|\(\(|\[\[|[<>=+@!?*]\(|\(\s*\)|\r|\$\{(?![A-Za-z_][A-Za-z_0-9]*\})"
     r"|\b(?:case|esac|function|select|coproc|alias|shopt|setopt|emulate)\b"
 )
-
 """What shells read differently from each other, or we perhaps differently from them."""
-
-
-def quoted_text(code: Code) -> str:
-    """The command as one text. Raises ExpressionError where a value cannot be put in and stay data."""
-    if is_own_code(code.texts):
-        return spliced(code)
-    try:
-        text = _Text(code).written()
-    except StepError as error:
-        raise ExpressionError(error.message, hint=error.hint) from None
-    size = len(text.encode())
-    if size > MOST_BYTES:
-        raise ExpressionError(
-            f"the command has {size} bytes, at most {MOST_BYTES} can be handed to an agent",
-            hint="write large values to a file first, and give the command the path",
-        )
-    return text
-
-
-def _in_quotes(text: str) -> str:
-    return "'" + text.replace("'", "'\\''") + "'"
-
-
-def _too_large(_: int, text: str) -> str:
-    raise StepError(
-        f"a value of {len(text)} characters is too large to be put into a command",
-        hint="write it to a file first, and give the command the path",
-    )
 
 
 class _Text:
@@ -667,3 +638,14 @@ class _Text:
         script = quoted_script(Code(tuple(texts), tuple(values)), keep_in_file=_too_large)
         lines = [f"export {name}={_in_quotes(value)}\n" for name, value in script.variables.items()]
         return "".join((*lines, script.text))
+
+
+def _in_quotes(text: str) -> str:
+    return "'" + text.replace("'", "'\\''") + "'"
+
+
+def _too_large(_: int, text: str) -> str:
+    raise StepError(
+        f"a value of {len(text)} characters is too large to be put into a command",
+        hint="write it to a file first, and give the command the path",
+    )

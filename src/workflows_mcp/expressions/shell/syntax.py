@@ -1,13 +1,13 @@
-r"""Reads a shell command in which holes stand for values.
+r"""Parses a shell command that has holes in the places of values.
 
     script = read("echo \"$HOME/\0\" | sort")
     script.places[0].quoting                                     # Quoting.DOUBLE
     [[word.text for word in it.words] for it in script.commands] # [["echo", "\1/\0"], ["sort"]]
 
-What comes out: the quotes around each hole, and the words of each simple command. It reads what dash, bash
-and zsh agree on; where they do not, or where no reference to a variable could stand, the place of a hole says
-why no value can stand there. A command that it misreads is still safe from a value as syntax: only references
-to variables are put in. It must not know values, nor what a program does with its words.
+The result has the quotes around each hole, and the words of each simple command. The parser reads what dash,
+bash and zsh agree on. Where they differ, or where a variable cannot be referenced, the place of the hole has
+the reason why no value can stand there. Even in a command that is misread a value cannot become syntax,
+because only references to variables are inserted.
 """
 
 from __future__ import annotations
