@@ -285,7 +285,7 @@ def test_a_long_text_in_a_slice_of_a_list_says_its_own_place(build: Any, registr
         ("outputs.lgo", "did you mean 'log'?"),
         ("blocks.biuld.stdout", "did you mean 'build'?"),
         ("nothing", "a reference starts with one of: actions, blocks, inputs, metadata, outputs"),
-        ("outputs.log.more", "'outputs.log' is text, it has no parts"),
+        ("outputs.log.more", "'outputs.log' is text, which has no fields"),
     ],
 )
 def test_a_path_that_leads_nowhere_says_what_exists(

@@ -231,14 +231,14 @@ def test_a_context_is_used_again_and_renewed_from_time_to_time(monkeypatch: pyte
         make(context)
 
     monkeypatch.setattr(engine._Context, "__init__", counting)
-    monkeypatch.setattr(engine, "_MOST_RUNS", 100)
+    monkeypatch.setattr(engine, "_MAX_RUNS", 100)
     engine._contexts.value = None
     assert [run("input + 1", input=n) for n in range(250)] == list(range(1, 251))
     assert len(made) == 3
 
 
 def test_only_so_many_compiled_functions_are_kept(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(engine, "_MOST_FUNCTIONS", 5)
+    monkeypatch.setattr(engine, "_MAX_FUNCTIONS", 5)
     engine._contexts.value = None
     for n in range(20):
         assert run(f"input + {n}", input=1) == n + 1

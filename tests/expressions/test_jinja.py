@@ -73,8 +73,8 @@ def test_what_does_not_exist_is_an_error_with_its_line_and_the_nearest_name() ->
     [
         ("{{ state.deep.y }}", "there is: x"),
         ("{{ state['dep'] }}", "did you mean 'deep'?"),
-        ("{{ name.x }}", "of type text"),
-        ("{{ state.deep.x.y }}", "of type integer"),
+        ("{{ name.x }}", "its parent is text"),
+        ("{{ state.deep.x.y }}", "its parent is integer"),
         ("\n{% for x in nothng %}{% endfor %}", "did you mean 'nothing'?"),
         ("{{ unknown() }}", "'unknown' does not exist"),
         ("{% if %}", "cannot be read"),
@@ -122,4 +122,4 @@ def test_the_same_template_is_compiled_once(monkeypatch: pytest.MonkeyPatch) -> 
 def test_compiled_templates_do_not_pile_up() -> None:
     for number in range(20):
         render(f"{number}{{{{ 1 }}}}" + "x" * 400_000, {})
-    assert sum(len(source) for source, _ in templates._compiled._templates) <= templates._compiled.MOST_CHARS
+    assert sum(len(source) for source, _ in templates._compiled._templates) <= templates._compiled.MAX_CHARS

@@ -194,7 +194,7 @@ def test_make_gets_no_value_that_it_would_expand() -> None:
     ("text", "where"),
     [
         ('echo "${@}"', "in the name of a variable"),
-        ("cat <<@\nx\n", "ends a here-document"),
+        ("cat <<@\nx\n", "delimiter of a here-document"),
         ("echo $'it\\'s' @", "which shells read differently"),
         ("echo \"${X#'@'}\"", "inside ${…} inside double quotes"),
     ],

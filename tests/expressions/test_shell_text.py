@@ -23,7 +23,7 @@ from support.shell_contexts import (
 )
 from workflows_mcp.errors import ExpressionError
 from workflows_mcp.expressions.language import Code
-from workflows_mcp.expressions.shell.quoting import MOST_BYTES, quoted_text
+from workflows_mcp.expressions.shell.quoting import MAX_BYTES, quoted_text
 from workflows_mcp.values import Value, secret_mark
 
 pytestmark = pytest.mark.rows("S8")
@@ -121,7 +121,7 @@ def test_a_command_that_is_nothing_but_one_reference_is_the_authors_own_code() -
         ("echo $((@ + 1))", "a[$(id)]", "only numbers", "condition"),
         ('echo "${@}"', "HOME", "in the name of a variable", "double quotes"),
         ("echo @", "a\0b", "NUL", "file"),
-        ("echo @", "x" * (MOST_BYTES + 1), "too large", "file"),
+        ("echo @", "x" * (MAX_BYTES + 1), "too large", "file"),
     ],
 )
 def test_what_cannot_be_data_there_is_refused_with_what_to_do(

@@ -19,8 +19,8 @@ from workflows_mcp.errors import StepError
 from workflows_mcp.policy import processes
 from workflows_mcp.policy.processes import (
     MARK,
+    Captured,
     Finished,
-    Kept,
     Killed,
     OutputTooLarge,
     Trim,
@@ -191,18 +191,18 @@ def test_much_output_is_trimmed_at_its_cut_beside_the_event_loop() -> None:
 
 
 def test_characters_stay_whole_where_output_was_cut() -> None:
-    kept = Kept("stdout", 9)
+    captured = Captured("stdout", 9)
     data = ("é" * 50).encode()
     for start in range(0, len(data), 7):
-        kept.add(data[start : start + 7])
-    assert (kept.text(), kept.was_cut) == ("éééé", True)
+        captured.add(data[start : start + 7])
+    assert (captured.text(), captured.truncated) == ("éééé", True)
 
 
 @pytest.mark.parametrize("size", [0, 1, 9, 10, 11, 20])
 def test_output_up_to_the_limit_is_whole(size: int) -> None:
-    kept = Kept("stdout", 20)
-    kept.add(b"x" * size)
-    assert (kept.text(), kept.was_cut) == ("x" * size, False)
+    captured = Captured("stdout", 20)
+    captured.add(b"x" * size)
+    assert (captured.text(), captured.truncated) == ("x" * size, False)
 
 
 @pytest.mark.alone

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from workflows_mcp.errors import RequestError
-from workflows_mcp.policy.secrets import MOST_BYTES, SecretFile, parsed
+from workflows_mcp.policy.secrets import MAX_BYTES, SecretFile, parse
 
 FILE = r"""# a comment, and an empty line
 
@@ -26,7 +26,7 @@ LAST=no newline at the end"""
 
 
 def test_values_are_read_as_people_write_them() -> None:
-    assert parsed(FILE.encode(), "f") == {
+    assert parse(FILE.encode(), "f") == {
         "PLAIN": "sk-1234",
         "SPACED": "with blanks",
         "HASH": "a#b",
@@ -40,11 +40,11 @@ def test_values_are_read_as_people_write_them() -> None:
 
 
 def test_windows_line_ends_and_a_byte_order_mark_do_not_matter() -> None:
-    assert parsed(b"\xef\xbb\xbfA=1234\r\nB='5678'\r\n", "f") == {"A": "1234", "B": "5678"}
+    assert parse(b"\xef\xbb\xbfA=1234\r\nB='5678'\r\n", "f") == {"A": "1234", "B": "5678"}
 
 
 def test_of_a_name_that_stands_twice_the_last_value_counts() -> None:
-    assert parsed(b"A=1234\nA=5678\n", "f") == {"A": "5678"}
+    assert parse(b"A=1234\nA=5678\n", "f") == {"A": "5678"}
 
 
 @pytest.mark.parametrize(
@@ -59,14 +59,14 @@ def test_of_a_name_that_stands_twice_the_last_value_counts() -> None:
 )
 def test_what_cannot_be_read_is_refused_with_its_line_and_without_its_text(text: str, line: int) -> None:
     with pytest.raises(RequestError) as caught:
-        parsed(text.encode(), "secrets.env")
+        parse(text.encode(), "secrets.env")
     assert f"line {line} of the file of secrets secrets.env" in caught.value.message
     assert "hunter2" not in str(caught.value)
 
 
 def test_other_encodings_are_refused() -> None:
     with pytest.raises(RequestError, match="UTF-8"):
-        parsed(b"A=\xff\xfe", "f")
+        parse(b"A=\xff\xfe", "f")
 
 
 @pytest.fixture
@@ -115,6 +115,6 @@ def test_what_is_no_ordinary_file_is_refused_and_nobody_waits_for_it(tmp_path: P
 
 
 def test_a_huge_file_is_refused(path: Path) -> None:
-    path.write_bytes(b"A=" + b"x" * MOST_BYTES)
+    path.write_bytes(b"A=" + b"x" * MAX_BYTES)
     with pytest.raises(RequestError, match="bytes"):
         SecretFile(path).values()

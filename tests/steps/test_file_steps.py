@@ -74,7 +74,7 @@ def test_what_are_no_permissions_is_refused(given: Value) -> None:
 @pytest.mark.rows("G12")
 def test_an_existing_file_can_be_protected(run_step: RunStep, workspace: Path) -> None:
     (workspace / "f").write_text("old")
-    with pytest.raises(StepError, match="exists already"):
+    with pytest.raises(StepError, match="already exists"):
         run_step(CREATE, {"path": "f", "content": "new", "overwrite": False})
     assert (workspace / "f").read_text() == "old"
 

@@ -260,11 +260,11 @@ def test_a_machine_without_git_is_named(
 def test_policy_decides_where_and_whether(
     run_step: RunStep, git: GitRepository, tmp_path: Path, workspace: Path
 ) -> None:
-    with pytest.raises(Forbidden, match="lies outside"):
+    with pytest.raises(Forbidden, match="it is outside"):
         run_step(CREATE, {"path": "../w", "branch": "b"})
-    with pytest.raises(Forbidden, match="lies outside"):
+    with pytest.raises(Forbidden, match="it is outside"):
         run_step(REMOVE, {"path": "../w"})
-    with pytest.raises(Forbidden, match="lies outside"):
+    with pytest.raises(Forbidden, match="it is outside"):
         run_step(CREATE, {"path": "w", "branch": "b", "repository": ".."})
     without_commands = World(Policy(workspace, allow_commands=False), "run-1", tmp_path / "scratch")
     with pytest.raises(Forbidden, match="allow_commands"):

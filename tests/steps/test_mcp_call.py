@@ -131,8 +131,8 @@ def test_a_failure_that_the_agent_tells_of_fails_the_step(settings: Settings, re
 
 
 def test_a_failure_that_gives_no_reason_is_one_all_the_same() -> None:
-    assert unpacked({"is_error": True}).message == "it does not say why"
-    assert unpacked({"isError": True, "content": []}).message == "it does not say why"
+    assert unpacked({"is_error": True}).message == "it gave no reason"
+    assert unpacked({"isError": True, "content": []}).message == "it gave no reason"
 
 
 @pytest.mark.parametrize(

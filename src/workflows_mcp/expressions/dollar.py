@@ -96,9 +96,9 @@ class Dollar:
     @staticmethod
     @lru_cache(maxsize=_CACHED)
     def template(text: str) -> Expression:
-        unwrapped = _unwrapped(text)
-        if unwrapped is not None:
-            return compile_condition(_parse_condition(unwrapped), _quoted)
+        inner = _unwrap(text)
+        if inner is not None:
+            return compile_condition(_parse_condition(inner), _quoted)
         texts, operands = _split(text)
         if len(operands) == 1 and texts == ("", ""):
             return WholeReference(text, operands[0])
@@ -122,7 +122,7 @@ class Dollar:
     @staticmethod
     @lru_cache(maxsize=_CACHED)
     def condition(text: str) -> Expression:
-        return compile_condition(_parse_condition(_unwrapped(text) or text), _quoted)
+        return compile_condition(_parse_condition(_unwrap(text) or text), _quoted)
 
     @staticmethod
     @lru_cache(maxsize=_CACHED)
@@ -131,7 +131,7 @@ class Dollar:
 
     @staticmethod
     def foreign(text: str) -> ExpressionError | None:
-        """What is wrong with a text that has `{{ }}` where `${ }` is meant, as older definitions do."""
+        """What is wrong with a text that has `{{ }}` where `${ }` belongs, as in older definitions."""
         for found in _BRACES.finditer(text) if "{{" in text else ():
             if found.start() and text[found.start() - 1] == "\\":
                 continue
@@ -139,12 +139,12 @@ class Dollar:
             whole = _BRACED_PATH.match(inside)
             rest = inside[whole.end() :].lstrip() if whole is not None else inside
             if rest and not rest.startswith("|"):
-                meant = _BRACED_PATH.sub(lambda path: f"${{{path[0]}}}", inside)
+                suggestion = _BRACED_PATH.sub(lambda path: f"${{{path[0]}}}", inside)
             else:
-                meant = f"${{{inside}}}"
+                suggestion = f"${{{inside}}}"
             return ExpressionError(
                 f"{found[0]} is not evaluated here: a reference is written ${{…}}",
-                hint=f"write {meant}; a backslash before the braces keeps them as text",
+                hint=f"write {suggestion}; a backslash before the braces keeps them as text",
                 offset=found.start(),
                 code="syntax",
             )
@@ -188,7 +188,7 @@ def _as_output(text: str, template: Expression) -> Expression:
     return template
 
 
-def _unwrapped(text: str) -> str | None:
+def _unwrap(text: str) -> str | None:
     """The expression that stands in braces of its own, with blanks in place of the braces."""
     start = _EXPRESSION.match(text.lstrip()) if "${" in text else None
     if start is None or not text.rstrip().endswith("}"):
@@ -253,7 +253,7 @@ class WholeReference:
         return self.operand.evaluate(scope)
 
 
-class _Several:
+class _Interpolated:
     """Text with references in it. `texts` has one item more than `operands`."""
 
     __slots__ = ("operands", "references", "source", "texts")
@@ -265,7 +265,7 @@ class _Several:
         self.references = tuple(operand.reference for operand in operands)
 
 
-class TextTemplate(_Several):
+class TextTemplate(_Interpolated):
     __slots__ = ()
 
     def kinds(self, at: KindsAt) -> Kinds | None:
@@ -290,7 +290,7 @@ class QuotedReference(WholeReference):
         return value if isinstance(value, bool) else to_text(value)
 
 
-class DollarCode(_Several):
+class DollarCode(_Interpolated):
     """A command: its text and the values in it stay apart."""
 
     __slots__ = ()
@@ -373,8 +373,8 @@ def _refuse_malformed(text: str, start: int, end: int, *, code: bool) -> None:
             match = None
         if match is not None and not _is_escaped(text, match.start()):
             raise ExpressionError(
-                "an expression in ${ } can only stand alone, not inside of text",
-                hint="make it an output or an input of its own, or put references into the text one by one",
+                "an expression in ${ } can only stand alone, not inside text",
+                hint="make it an output or an input of its own, or put single references into the text",
                 offset=match.start(),
                 code="syntax",
             )
@@ -407,22 +407,23 @@ Evaluator = Callable[[Scope], Value]
 def _parse_condition(text: str) -> ParsedCondition:
     if len(text) > MAX_CONDITION:
         raise ExpressionError(
-            f"a condition may have {MAX_CONDITION} characters, this one has {len(text)}", code="syntax"
+            f"the condition has {len(text)} characters, and at most {MAX_CONDITION} are allowed",
+            code="syntax",
         )
     references: dict[int, Operand] = {}
-    pieces: list[str] = []
+    parts: list[str] = []
     position = 0
     for match in _REFERENCE_OR_LITERAL.finditer(text):
         start = match.start()
-        pieces.append(_words(text, position, start))
+        parts.append(_words(text, position, start))
         if match[1] is None:
-            pieces.append(match[0])
+            parts.append(match[0])
         else:
             references[start] = _condition_reference(match)
-            pieces.append("_".ljust(len(match[0])))
+            parts.append("_".ljust(len(match[0])))
         position = match.end()
-    pieces.append(_words(text, position, len(text)))
-    code = "".join(pieces).replace("\n", " ")
+    parts.append(_words(text, position, len(text)))
+    code = "".join(parts).replace("\n", " ")
     shifted = code.strip()
     indent = len(code) - len(code.lstrip())
     try:
@@ -548,18 +549,18 @@ def compile_condition(parsed: ParsedCondition, quoted: Callable[[str, int], Expr
                 return lambda _: -number
             case ast.Compare(left=left, ops=ops, comparators=comparators):
                 first, *rest = [compile_(part, depth + 1) for part in (left, *comparators)]
-                return _chain(first, [_COMPARISONS[type(op)] for op in ops], rest)
+                return _comparison_chain(first, [_COMPARISONS[type(op)] for op in ops], rest)
             case ast.List(elts=elements) | ast.Tuple(elts=elements):
                 items = [compile_(element, depth + 1) for element in elements]
                 return lambda scope: [item(scope) for item in items]
         if isinstance(node, ast.Attribute):
             written = ast.unparse(node)
-            raise _refused(node, f"'{written}' is no value", f"a reference is written ${{{written}}}")
+            raise _refused(node, f"'{written}' is not a value", f"write ${{{written}}}")
         raise _refused(
             node,
-            f"{_called(node)} not part of the condition language",
-            "there are: == != < <= > >=, and/or/not, in/not in, ( ), numbers, 'text', [lists], true, false, "
-            "null",
+            f"{_describe(node)} not part of the condition language",
+            "a condition can use == != < <= > >=, and/or/not, in/not in, ( ), numbers, 'text', [lists], "
+            "true, false, null",
         )
 
     def _refused(node: ast.expr, message: str, hint: str) -> ExpressionError:
@@ -577,12 +578,12 @@ def _offset(parsed: ParsedCondition, node: ast.expr) -> int:
     return parsed.indent + column
 
 
-def _called(node: ast.expr) -> str:
+def _describe(node: ast.expr) -> str:
     names = {ast.Call: "a function call is", ast.Attribute: "an attribute is", ast.BinOp: "arithmetic is"}
     return names.get(type(node), f"{type(node).__name__} is")
 
 
-def _chain(
+def _comparison_chain(
     first: Evaluator, compare: list[Callable[[Value, Value], bool]], rest: list[Evaluator]
 ) -> Evaluator:
     if len(rest) == 1:
@@ -635,12 +636,12 @@ def _refuse_mixed(left: Value, right: Value) -> None:
     if (_is_number(left) and isinstance(right, str)) or (isinstance(left, str) and _is_number(right)):
         raise ExpressionError(
             f"{kind_and_value(left)} cannot be compared with {kind_and_value(right)}",
-            hint="compare numbers with numbers, or put the number in quotes to compare text",
+            hint="compare two numbers, or put the number in quotes to compare text",
             code="type_mismatch",
         )
 
 
-def _compared(same: bool) -> Callable[[Value, Value], bool]:
+def _equality(same: bool) -> Callable[[Value, Value], bool]:
     def compare(left: Value, right: Value) -> bool:
         _refuse_mixed(left, right)
         return equal(left, right) is same
@@ -654,39 +655,39 @@ def _ordered(compare: Callable[[Value, Value], bool]) -> Callable[[Value, Value]
             return compare(left, right)
         _refuse_mixed(left, right)
         raise ExpressionError(
-            f"{kind_and_value(left)} and {kind_and_value(right)} have no order",
+            f"{kind_and_value(left)} and {kind_and_value(right)} cannot be ordered",
             code="type_mismatch",
         )
 
     return ordered
 
 
-def _contained(item: Value, container: Value) -> bool:
+def _contains(item: Value, container: Value) -> bool:
     if isinstance(container, str):
         if not isinstance(item, str):
-            raise ExpressionError(f"{kind_and_value(item)} cannot be part of text", code="type_mismatch")
+            raise ExpressionError(f"{kind_and_value(item)} cannot be in a text", code="type_mismatch")
         return item in container
     if isinstance(container, dict):
         return isinstance(item, str) and item in container
     if isinstance(container, list):
         return any(equal(item, member) for member in container)
     raise ExpressionError(
-        f"'in' needs text, a list or an object on its right, not {kind_and_value(container)}",
+        f"'in' needs a text, a list or an object on its right, not {kind_and_value(container)}",
         code="type_mismatch",
     )
 
 
 _COMPARISONS: dict[type[ast.cmpop], Callable[[Value, Value], bool]] = {
-    ast.Eq: _compared(True),
-    ast.NotEq: _compared(False),
-    ast.Is: _compared(True),
-    ast.IsNot: _compared(False),
+    ast.Eq: _equality(True),
+    ast.NotEq: _equality(False),
+    ast.Is: _equality(True),
+    ast.IsNot: _equality(False),
     ast.Lt: _ordered(operator.lt),
     ast.LtE: _ordered(operator.le),
     ast.Gt: _ordered(operator.gt),
     ast.GtE: _ordered(operator.ge),
-    ast.In: _contained,
-    ast.NotIn: lambda item, container: not _contained(item, container),
+    ast.In: _contains,
+    ast.NotIn: lambda item, container: not _contains(item, container),
 }
 
 
@@ -700,7 +701,7 @@ class Filter(NamedTuple):
     gives: str
     """The type of the result; "same": what went in."""
     arguments: tuple[int, int] = (0, 0)
-    """How many there must be at least, and may be at most."""
+    """The smallest and the largest number of arguments."""
     doc: str = ""
 
 
@@ -793,9 +794,9 @@ def wrong_kind(applied: Applied, reference: str, found: str) -> ExpressionError:
     takes = [name.replace("string", "text") for name in sorted(applied.filter.takes)]
     hint = f"{applied.name} takes {' or '.join(takes)}"
     if found == "null":
-        hint += "; write | default('…') before it to give null another value"
+        hint += "; put | default('…') before it to replace null"
     return ExpressionError(
-        f"${{{reference} | {applied.name}}}: it cannot be applied to {found}",
+        f"${{{reference} | {applied.name}}}: the filter cannot be applied to {found}",
         hint=hint,
         offset=applied.offset,
         code="type_mismatch",
@@ -806,21 +807,21 @@ def read_filter(name: str, arguments: str | None, offset: int) -> Applied:
     """The filter called `name`; `arguments` is what stands between its parentheses."""
     known = FILTERS.get(name)
     if known is None:
-        meant = _ALIASES.get(name)
-        hint = f"write: {meant}" if meant else did_you_mean(name, FILTERS, what="filters", limit=20)
+        suggestion = _ALIASES.get(name)
+        hint = f"write: {suggestion}" if suggestion else did_you_mean(name, FILTERS, what="filters", limit=20)
         raise ExpressionError(f"there is no filter '{name}'", hint=hint, offset=offset, code="syntax")
     try:
-        given = ast.literal_eval(f"[{_spelt(arguments or '')}]")
+        given = ast.literal_eval(f"[{_as_python(arguments or '')}]")
     except (SyntaxError, ValueError, MemoryError, RecursionError):
         raise ExpressionError(
             f"the arguments of the filter '{name}' cannot be read: {arguments}",
-            hint="they are texts in quotes, numbers, true, false, null, or lists of those",
+            hint="arguments are texts in quotes, numbers, true, false, null, or lists of these",
             offset=offset,
             code="syntax",
         ) from None
-    least, most = known.arguments
-    if not least <= len(given) <= most:
-        wanted = f"{least} to {most}" if least != most else str(least) if most else "no"
+    fewest, most = known.arguments
+    if not fewest <= len(given) <= most:
+        wanted = f"{fewest} to {most}" if fewest != most else str(fewest) if most else "no"
         raise ExpressionError(
             f"the filter '{name}' takes {wanted} argument{'' if most == 1 else 's'}, not {len(given)}",
             hint="e.g. ${inputs.tag | default('latest')}" if name == "default" else "",
@@ -830,7 +831,7 @@ def read_filter(name: str, arguments: str | None, offset: int) -> Applied:
     return Applied(name, tuple(given), offset)
 
 
-def _spelt(arguments: str) -> str:
+def _as_python(arguments: str) -> str:
     """With true, false and null as Python spells them, outside of quotes."""
     words = {"true": "True", "false": "False", "null": "None", "none": "None"}
     return re.sub(

@@ -220,7 +220,7 @@ def _nothing_there(reference: Reference, position: int, value: Any, part: str | 
     elif hasattr(value, "names"):
         names, what = value.names(), f"'{parent}' has"
     else:
-        message = f"${{{reference}}} does not exist: '{parent}' is {kind_of(value)}, it has no parts"
+        message = f"${{{reference}}} does not exist: '{parent}' is {kind_of(value)}, which has no fields"
         return ExpressionError(message, offset=reference.offset, code="undefined")
     where = f"'{parent}' has no '{part}'" if parent else f"there is no '{part}'"
     return ExpressionError(

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 PATTERN_SECONDS = 1.0
 """How long one pattern may be tried on one text."""
-MOST_CHARS = 10_000
+MAX_CHARS = 10_000
 """How long a pattern may be."""
 
 
@@ -31,9 +31,9 @@ def compiled(pattern: str) -> Pattern[str]:
     """The pattern, read; raises ExpressionError where it is malformed."""
     import regex
 
-    if len(pattern) > MOST_CHARS:
+    if len(pattern) > MAX_CHARS:
         raise ExpressionError(
-            f"a pattern may have {MOST_CHARS} characters, this one has {len(pattern)}", code="syntax"
+            f"the pattern has {len(pattern)} characters, and at limit {MAX_CHARS} are allowed", code="syntax"
         )
     try:
         return regex.compile(pattern)
@@ -43,55 +43,55 @@ def compiled(pattern: str) -> Pattern[str]:
         reason = "it is nested too deeply"
     raise ExpressionError(
         f"the pattern {shown(pattern)} cannot be read: {reason}",
-        hint="a sign that means itself takes a backslash: \\. \\( \\[ \\+",
+        hint="put a backslash before a character that stands for itself: \\. \\( \\[ \\+",
         code="syntax",
     )
 
 
 def search(pattern: str, text: str) -> Match[str] | None:
     """The first place in the text that the pattern fits."""
-    with _explained(pattern, text):
+    with _explain_errors(pattern, text):
         return compiled(pattern).search(text, timeout=PATTERN_SECONDS, concurrent=True)
 
 
-def groups(match: Match[str], most: int) -> list[str | None]:
-    """What the groups of the pattern took; the whole match if it has none. `most` characters together."""
+def groups(match: Match[str], limit: int) -> list[str | None]:
+    """What the groups of the pattern took; the whole match if it has none. `limit` characters together."""
     numbers = range(1, match.re.groups + 1) if match.re.groups else range(1)
-    _measure(sum(match.end(number) - match.start(number) for number in numbers), most)
+    _measure(sum(match.end(number) - match.start(number) for number in numbers), limit)
     return [match.group(number) for number in numbers]
 
 
-def find_all(pattern: str, text: str, most: int) -> list[str | list[str]]:
+def find_all(pattern: str, text: str, limit: int) -> list[str | list[str]]:
     """Every match: its group, a list of its groups if there are several, or the whole if there is none."""
     found: list[str | list[str]] = []
     length = 0
-    with _explained(pattern, text):
+    with _explain_errors(pattern, text):
         for match in compiled(pattern).finditer(text, timeout=PATTERN_SECONDS, concurrent=True):
-            taken = [part or "" for part in groups(match, most)]
+            taken = [part or "" for part in groups(match, limit)]
             length += sum(map(len, taken)) + 1
-            _measure(length, most)
+            _measure(length, limit)
             found.append(taken[0] if len(taken) == 1 else taken)
     return found
 
 
-def replaced(pattern: str, replacement: str, text: str, most: int) -> str:
+def replaced(pattern: str, replacement: str, text: str, limit: int) -> str:
     """The text with every match replaced; \\1 and \\g<name> in the replacement stand for groups."""
     references = replacement.count("\\")
     length = len(text)
 
     def replace(match: Match[str]) -> str:
         nonlocal length
-        longest = max((len(group) for group in groups(match, most) if group), default=0)
+        longest = max((len(group) for group in groups(match, limit) if group), default=0)
         length += len(replacement) + references * max(longest, match.end() - match.start())
-        _measure(length, most)
+        _measure(length, limit)
         return match.expand(replacement) if references else replacement
 
-    with _explained(pattern, text, replacement):
+    with _explain_errors(pattern, text, replacement):
         return compiled(pattern).sub(replace, text, timeout=PATTERN_SECONDS, concurrent=True)
 
 
 @contextmanager
-def _explained(pattern: str, text: str, replacement: str = "") -> Iterator[None]:
+def _explain_errors(pattern: str, text: str, replacement: str = "") -> Iterator[None]:
     import regex
 
     try:
@@ -100,15 +100,15 @@ def _explained(pattern: str, text: str, replacement: str = "") -> Iterator[None]
         raise ExpressionError(
             f"the pattern {shown(pattern)} took longer than {PATTERN_SECONDS:g} second on a text of"
             f" {len(text)} characters and was stopped",
-            hint="look for a repetition inside of a repetition, as in (a|aa)+",
+            hint="remove a repetition inside a repetition, as in (a|aa)+",
             code=TOO_SLOW,
         ) from None
     except (IndexError, regex.error) as error:
         raise ExpressionError(f"the replacement {shown(replacement)} cannot be used: {error}") from None
 
 
-def _measure(length: int, most: int) -> None:
-    if length > most:
+def _measure(length: int, limit: int) -> None:
+    if length > limit:
         raise ExpressionError(
-            f"the result of a pattern gets too long: {length} characters, and at most {most} are allowed"
+            f"the result of the pattern is too long: {length} characters, and at limit {limit} are allowed"
         )

@@ -40,8 +40,8 @@ _part_numbers = itertools.count()
 # Files
 
 
-def read_file(path: Path, most: int, limit_hint: str) -> bytes | None:
-    """The content of an ordinary file of at most `most` bytes; None if there is no file.
+def read_file(path: Path, limit: int, limit_hint: str) -> bytes | None:
+    """The content of an ordinary file of at most `limit` bytes; None if there is no file.
 
     The links of the path were followed when it was checked: one that has come there since is not followed.
     """
@@ -59,12 +59,12 @@ def read_file(path: Path, most: int, limit_hint: str) -> bytes | None:
         # Not only the size that it says is looked at: it may be growing, or be in /proc.
         parts: list[bytes] = []
         size = status.st_size
-        while size <= most and (part := os.read(descriptor, 1024 * 1024)):
+        while size <= limit and (part := os.read(descriptor, 1024 * 1024)):
             parts.append(part)
             size = max(size, sum(map(len, parts)))
-        if size > most:
+        if size > limit:
             raise StepError(
-                f"{path} is too large: {size} bytes, and at most {most} are read", hint=limit_hint
+                f"{path} is too large: {size} bytes, and at most {limit} are allowed", hint=limit_hint
             )
         return b"".join(parts)
     except OSError as error:
@@ -96,8 +96,8 @@ def write_file(path: Path, data: bytes, *, permissions: int | None = None, overw
         if not overwrite:
             raise _exists(path)
         if not stat.S_ISREG(before):
-            kind = "a directory" if stat.S_ISDIR(before) else "not an ordinary file"
-            raise StepError(f"cannot write {path}: there is {kind} of that name")
+            kind = "a directory" if stat.S_ISDIR(before) else "a special file"
+            raise StepError(f"cannot write {path}: {kind} has that name")
         if permissions is None:
             permissions = stat.S_IMODE(before)
     part = path.parent / f".{path.name[:80]}.{os.getpid()}-{next(_part_numbers)}.part"
@@ -122,7 +122,7 @@ def write_file(path: Path, data: bytes, *, permissions: int | None = None, overw
     except FileNotFoundError:
         raise StepError(
             f"cannot write {path}: the directory {path.parent} does not exist",
-            hint="set create_parents: true to have it made",
+            hint="set create_parents: true to create it",
         ) from None
     except OSError as error:
         raise StepError(f"cannot write {path}: {error.strerror}") from None
@@ -139,7 +139,7 @@ def _existing_mode(path: Path) -> int | None:
 
 
 def _exists(path: Path) -> StepError:
-    return StepError(f"{path} exists already", hint="set overwrite: true to replace it")
+    return StepError(f"{path} already exists", hint="set overwrite: true to replace it")
 
 
 @contextmanager
@@ -161,8 +161,8 @@ def only_writer_in(directory: Path) -> Iterator[None]:
             except BlockingIOError:
                 if time.monotonic() > give_up:
                     raise StepError(
-                        f"another process has kept {directory} locked for {LOCK_SECONDS:g} seconds",
-                        hint="look for a stopped workflows-mcp process, and try again",
+                        f"another process has locked {directory} for {LOCK_SECONDS:g} seconds",
+                        hint="look for a stopped workflows-mcp process, and run it again",
                     ) from None
                 time.sleep(0.001)
         yield
@@ -177,11 +177,11 @@ def make_directory(path: Path) -> None:
     try:
         path.mkdir(parents=True, exist_ok=True)
     except OSError as error:
-        raise StepError(f"cannot make the directory {path}: {error.strerror}") from None
+        raise StepError(f"cannot create the directory {path}: {error.strerror}") from None
 
 
 def remove_directory(path: Path) -> None:
-    """Removes a directory with all that is in it, also what was made read-only; no matter if it is gone.
+    """Removes a directory with all that is in it, also read-only ones; it need not exist.
 
     No link is followed: one that is found is removed, also in place of the directory itself. Directories are
     moved up to the first level before they are emptied, so any depth needs two descriptors.
@@ -194,12 +194,12 @@ def remove_directory(path: Path) -> None:
     with _descriptor(top):
         with suppress(OSError):
             os.fchmod(top, stat.S_IRWXU)
-        pending = _removed_from(top, os.listdir(top))
+        pending = _unlink_files(top, os.listdir(top))
         numbers = itertools.count()
         while pending:
             name = pending.pop()
             with suppress(OSError), _descriptor(os.open(name, _LISTED, dir_fd=top)) as directory:
-                for inner in _removed_from(directory, os.listdir(directory)):
+                for inner in _unlink_files(directory, os.listdir(directory)):
                     moved = f".removed-{os.getpid()}-{next(numbers)}"
                     with suppress(OSError):
                         os.rename(inner, moved, src_dir_fd=directory, dst_dir_fd=top)
@@ -216,12 +216,12 @@ def _open_to_empty(path: Path) -> int | None:
         with suppress(PermissionError):
             return os.open(path, _LISTED)
         with _descriptor(os.open(path.parent, _LISTED)) as parent:
-            _open_up(path.name, parent)
+            _make_writable(path.name, parent)
         return os.open(path, _LISTED)
     return None
 
 
-def _removed_from(directory: int, names: list[str]) -> list[str]:
+def _unlink_files(directory: int, names: list[str]) -> list[str]:
     """Removes what is no directory, and returns those that are, which can be listed and emptied then."""
     directories = []
     for name in names:
@@ -229,14 +229,14 @@ def _removed_from(directory: int, names: list[str]) -> list[str]:
             os.unlink(name, dir_fd=directory)
         except (IsADirectoryError, PermissionError):  # the latter where the system is not Linux
             with suppress(OSError):
-                _open_up(name, directory)
+                _make_writable(name, directory)
                 directories.append(name)
         except OSError:
             continue
     return directories
 
 
-def _open_up(name: str, parent: int) -> None:
+def _make_writable(name: str, parent: int) -> None:
     """Lets the owner of a directory list and change it. Raises OSError where there is a link in its place."""
     if os.chmod in os.supports_follow_symlinks:
         os.chmod(name, stat.S_IRWXU, dir_fd=parent, follow_symlinks=False)
@@ -257,7 +257,7 @@ def copy_directory(source: Path, target: Path) -> None:
     """Copies `source` to `target`, where nothing may be yet. Raises OSError; the part that was copied by then
     stays."""
     os.makedirs(target.parent, exist_ok=True)
-    made: list[tuple[Path, int]] = []
+    created: list[tuple[Path, int]] = []
     pending = [Path()]
     while pending:
         inside = pending.pop()
@@ -269,7 +269,7 @@ def copy_directory(source: Path, target: Path) -> None:
         except (FileNotFoundError, NotADirectoryError):
             continue
         os.mkdir(target / inside, 0o700)
-        made.append((target / inside, stat.S_IMODE(mode)))
+        created.append((target / inside, stat.S_IMODE(mode)))
         for entry in entries:
             with suppress(FileNotFoundError):
                 if entry.is_symlink():
@@ -278,7 +278,7 @@ def copy_directory(source: Path, target: Path) -> None:
                     pending.append(inside / entry.name)
                 elif entry.is_file(follow_symlinks=False):
                     _copy_file(entry.path, target / inside / entry.name)
-    for directory, mode in reversed(made):  # last of all: one may be read-only
+    for directory, mode in reversed(created):  # last of all: one may be read-only
         os.chmod(directory, mode)
 
 

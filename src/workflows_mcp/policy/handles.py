@@ -23,7 +23,7 @@ from workflows_mcp.errors import Forbidden, StepError
 from workflows_mcp.limits import Limits
 from workflows_mcp.policy import files
 from workflows_mcp.policy.mcp_client import ToolResult, ToolServers
-from workflows_mcp.policy.processes import Finished, Hear, Trim, run_process
+from workflows_mcp.policy.processes import Finished, OnOutput, Trim, run_process
 from workflows_mcp.policy.rules import MODIFY_STATE, READ_FILES, RUN_COMMANDS, WRITE_FILES, Policy
 from workflows_mcp.values import Value
 
@@ -32,7 +32,7 @@ SCRATCH = "SCRATCH"
 of paths."""
 RUN_SCRATCH = "RUN_SCRATCH"
 """The variable that names the scratch directory that all steps of the run share."""
-OF_STEPS = ".steps"
+STEPS_DIRECTORY = ".steps"
 """Where the directories of steps are, in the scratch directory of their run."""
 INTERNAL = "WORKFLOWS_"
 """Our own settings: commands do not get them."""
@@ -40,11 +40,11 @@ INTERNAL = "WORKFLOWS_"
 MayStart = Callable[[], Awaitable[None]]
 """Asked at the last moment before a command is started; raises where it must not be started after all."""
 
-_DOING = {
+_DENIED = {
     RUN_COMMANDS: "commands are",
     READ_FILES: "reading files is",
     WRITE_FILES: "writing files is",
-    MODIFY_STATE: "changing what is remembered is",
+    MODIFY_STATE: "changing the memory is",
 }
 
 
@@ -60,9 +60,9 @@ class Memory(Protocol):
 
 class World:
     __slots__ = (
-        "_hear",
         "_may_start",
         "_memory",
+        "_on_output",
         "_run_scratch",
         "_scratch",
         "_tools",
@@ -87,20 +87,20 @@ class World:
         self._run_scratch = self._scratch = scratch
         self._may_start = may_start
         self._trim = trim
-        self._hear: Hear | None = None
+        self._on_output: OnOutput | None = None
         self._tools = tools
         self._memory = memory
 
-    def for_step(self, name: str, hear: Hear | None = None) -> World:
+    def for_step(self, name: str, on_output: OnOutput | None = None) -> World:
         """The same world for one execution of a step. It begins with an empty directory of its own; without a
-        `name` it shares that of the run. `hear` is given what its commands print, as it comes."""
+        `name` it shares that of the run. `on_output` is given what its commands print, as it comes."""
         world = copy(self)
-        world._hear = hear
+        world._on_output = on_output
         if name:
-            world._scratch = self._run_scratch / OF_STEPS / name
-            for made in (self._run_scratch, self._run_scratch / OF_STEPS):
-                if made.is_symlink():  # a command has put it there, in place of our directory
-                    files.remove_directory(made)
+            world._scratch = self._run_scratch / STEPS_DIRECTORY / name
+            for directory in (self._run_scratch, self._run_scratch / STEPS_DIRECTORY):
+                if directory.is_symlink():  # a command has put it there, in place of our directory
+                    files.remove_directory(directory)
             if world._scratch.exists():  # of an execution that was cut off, or that a fork does again
                 files.remove_directory(world._scratch)
         return world
@@ -117,7 +117,7 @@ class World:
         return self._scratch
 
     def scratch_directory(self) -> Path:
-        """The step's own directory; made when first asked for."""
+        """The step's own directory, created on first use."""
         if not self._scratch.is_dir():
             files.make_directory(self._scratch)
         return self._scratch
@@ -151,7 +151,7 @@ class World:
         if not text.strip():
             raise StepError("the path is empty")
         if "\0" in text:
-            raise StepError(f"the path {text!r} holds a NUL character")
+            raise StepError(f"the path {text!r} contains a NUL character")
         path = Path(os.path.realpath(self.policy.workspace / self._expanded(text)))
         roots = [_resolved(root) for root in self.policy.roots]
         if any(path.is_relative_to(root) for root in roots):
@@ -160,7 +160,7 @@ class World:
             self.scratch_directory()
             return path
         raise Forbidden(
-            f"{path} may not be {verb}: it lies outside {' and '.join(str(root) for root in roots)}",
+            f"{path} may not be {verb}: it is outside {' and '.join(str(root) for root in roots)}",
             hint="add its directory to WORKFLOWS_ALLOWED_PATHS (allowed_paths in workflows.toml) to allow it",
         )
 
@@ -180,7 +180,7 @@ class World:
         self._check(READ_FILES)
         if most is None:
             most = self.limits.file_bytes
-            limit_hint = f"set {self.limits.setting('file_bytes')} to change that"
+            limit_hint = f"raise {self.limits.setting('file_bytes')} to allow it"
         return files.read_file(path, most, limit_hint)
 
     def write(
@@ -215,7 +215,7 @@ class World:
         """For steps that do what they have not declared; what they declare is looked at before they run."""
         denial = self.policy.denial(capability)
         if denial is not None:
-            raise Forbidden(f"{_DOING[capability]} switched off: {denial.setting}", hint=denial.remedy)
+            raise Forbidden(f"{_DENIED[capability]} switched off: {denial.setting}", hint=denial.remedy)
 
     def command_environment(self, added: Mapping[str, str]) -> dict[str, str]:
         """The server's own variables without its settings, then `added`, then SCRATCH and RUN_SCRATCH."""
@@ -224,7 +224,7 @@ class World:
             if not name or "=" in name or "\0" in name:
                 raise StepError(f"{name!r} cannot be the name of an environment variable")
             if "\0" in value:
-                raise StepError(f"the environment variable {name} holds a NUL character")
+                raise StepError(f"the environment variable {name} contains a NUL character")
             environment[name] = value
         environment[SCRATCH] = str(self.scratch_directory())
         environment[RUN_SCRATCH] = str(self._run_scratch)
@@ -255,7 +255,7 @@ class World:
             setting=self.limits.setting("captured_bytes"),
             trim=self._trim,
             truncate=truncate,
-            hear=self._hear,
+            on_output=self._on_output,
         )
 
     # Tools of other servers
@@ -263,7 +263,7 @@ class World:
     async def call_tool(self, tool: str, arguments: dict[str, Value]) -> ToolResult:
         """Calls a tool of an MCP server that the settings or the workspace describe."""
         if self._tools is None:
-            raise StepError(f"the tool '{tool}' cannot be called: nothing here calls tools")
+            raise StepError(f"the tool '{tool}' cannot be called: this engine does not call tools")
         if self._may_start is not None:
             await self._may_start()
         workspace = self.policy.workspace
@@ -276,19 +276,19 @@ class World:
         self._check(MODIFY_STATE)
         if self._may_start is not None:
             await self._may_start()
-        await self._remembering().remember(key, value)
+        await self._memory_or_refuse().remember(key, value)
 
     async def recall(self, key: str) -> Value:
         """What is kept under a key; null if nothing is."""
-        return await self._remembering().recall(key)
+        return await self._memory_or_refuse().recall(key)
 
     async def remembered(self, prefix: str = "") -> list[str]:
         """The keys that there are, those that begin so."""
-        return await self._remembering().remembered(prefix)
+        return await self._memory_or_refuse().remembered(prefix)
 
-    def _remembering(self) -> Memory:
+    def _memory_or_refuse(self) -> Memory:
         if self._memory is None:
-            raise StepError("nothing can be remembered here")
+            raise StepError("this engine has no memory")
         return self._memory
 
 

@@ -87,7 +87,7 @@ class ToolServers:
         if not servers_in(workspace) or self._trusts(workspace):
             return ""
         place = shlex.quote(str(workspace))
-        return f"{FILE_NAME} describes some, which count once you trust it: workflows-mcp trust {place}"
+        return f"to use the servers in {FILE_NAME}, trust its directory: workflows-mcp trust {place}"
 
     async def call(
         self,
@@ -99,24 +99,25 @@ class ToolServers:
     ) -> ToolResult:
         """Call `server.tool`, or the one tool of that name that there is. Raises StepError where it cannot be
         called; a tool that was called and failed says so in its result."""
-        server, name = await self._resolved(tool, workspace, denied)
+        server, name = await self._resolve(tool, workspace, denied)
         _refuse_denied(server, denied)
-        connection = await self._connected(server, workspace)
+        connection = await self._connect(server, workspace)
         try:
-            return await _called(connection, name, arguments)
+            return await _call(connection, name, arguments)
         except Gone as gone:
             if not (gone.undelivered or _is_harmless(connection.tools.get(name))):
                 raise StepError(
-                    f"the MCP server '{server.name}' ended while it carried out '{name}'{gone.said}",
-                    hint="nobody knows whether it was done: look, before you run it again",
+                    f"the MCP server '{server.name}' ended while it ran '{name}'{gone.last_output}",
+                    hint="the tool may have completed: check before you run it again",
                 ) from None
-        logger.warning("the MCP server '%s' has ended, and is started again", server.name)
+        logger.warning("the MCP server '%s' has ended, and is restarted", server.name)
         self._drop(connection)
-        connection = await self._connected(server, workspace)
+        connection = await self._connect(server, workspace)
         try:
-            return await _called(connection, name, arguments)
+            return await _call(connection, name, arguments)
         except Gone as gone:
-            raise StepError(f"the MCP server '{server.name}' ended again at '{name}'{gone.said}") from None
+            message = f"the MCP server '{server.name}' ended again in '{name}'{gone.last_output}"
+            raise StepError(message) from None
 
     async def close(self) -> None:
         for connection in list(self._connections.values()):
@@ -126,14 +127,14 @@ class ToolServers:
 
     # Which server, which tool
 
-    async def _resolved(self, tool: str, workspace: Path, denied: Denied) -> tuple[McpServer, str]:
+    async def _resolve(self, tool: str, workspace: Path, denied: Denied) -> tuple[McpServer, str]:
         servers = self.servers(workspace)
         if not servers:
             raise StepError(
-                f"the tool '{tool}' cannot be called: no MCP server is known",
+                f"the tool '{tool}' cannot be called: no MCP server is configured",
                 hint=self._untrusted(workspace)
-                or f"describe one in workflows.toml ([mcp_servers.name]) or in {FILE_NAME}, or have the "
-                "agent call the tool (run_on: agent)",
+                or f"add one to workflows.toml ([mcp_servers.name]) or {FILE_NAME}, or let the agent call "
+                "the tool (run_on: agent)",
             )
         named = tool.removeprefix(_CLAUDE).replace("__", ".", 1) if tool.startswith(_CLAUDE) else tool
         for name in sorted(servers, key=len, reverse=True):
@@ -144,9 +145,9 @@ class ToolServers:
             _refuse_denied(next(iter(servers.values())), denied)
         if len(servers) == 1 and "." not in named:
             return next(iter(usable.values())), named
-        return await self._searched(named, usable, workspace)
+        return await self._search(named, usable, workspace)
 
-    async def _searched(
+    async def _search(
         self, tool: str, servers: Mapping[str, McpServer], workspace: Path
     ) -> tuple[McpServer, str]:
         """The one server that has a tool of this name."""
@@ -155,26 +156,26 @@ class ToolServers:
         if close is not None:
             raise StepError(f"there is no MCP server '{prefix}'", hint=did_you_mean(prefix, servers))
         found = await asyncio.gather(
-            *(self._connected(server, workspace) for server in servers.values()), return_exceptions=True
+            *(self._connect(server, workspace) for server in servers.values()), return_exceptions=True
         )
         connections = [it for it in found if isinstance(it, Connection)]
-        having = [it for it in connections if tool in it.tools]
-        if len(having) == 1:
-            return having[0].server, tool
-        if having:
-            names = " and ".join(f"{it.server.name}.{tool}" for it in having)
-            raise StepError(f"several MCP servers have a tool '{tool}'", hint=f"say which one: {names}")
+        matches = [it for it in connections if tool in it.tools]
+        if len(matches) == 1:
+            return matches[0].server, tool
+        if matches:
+            names = " and ".join(f"{it.server.name}.{tool}" for it in matches)
+            raise StepError(f"several MCP servers have a tool '{tool}'", hint=f"choose one: {names}")
         for error in found:
             if isinstance(error, BaseException) and not isinstance(error, WorkflowsError):
                 raise error
         failed = [str(error) for error in found if isinstance(error, WorkflowsError)]
-        every = [f"{it.server.name}.{name}" for it in connections for name in it.tools]
+        known = [f"{it.server.name}.{name}" for it in connections for name in it.tools]
         what = f"there is no MCP server '{prefix}'" if prefix else f"no MCP server has a tool '{tool}'"
-        raise StepError("; ".join((what, *failed)), hint=did_you_mean(tool, every, what="tools are"))
+        raise StepError("; ".join((what, *failed)), hint=did_you_mean(tool, known, what="tools are"))
 
     # Connections
 
-    async def _connected(self, server: McpServer, workspace: Path) -> Connection:
+    async def _connect(self, server: McpServer, workspace: Path) -> Connection:
         key = (workspace, server.name)
         connection = self._connections.get(key)
         if connection is not None and (connection.ended or connection.server != server):
@@ -208,7 +209,7 @@ def _refuse_denied(server: McpServer, denied: Denied) -> None:
         )
 
 
-async def _called(connection: Connection, tool: str, arguments: dict[str, Value]) -> ToolResult:
+async def _call(connection: Connection, tool: str, arguments: dict[str, Value]) -> ToolResult:
     if not await connection.has(tool):
         hint = did_you_mean(tool, connection.tools, what=f"tools of '{connection.server.name}'")
         raise StepError(f"the MCP server '{connection.server.name}' has no tool '{tool}'", hint=hint)
@@ -227,9 +228,9 @@ def _is_harmless(tool: Tool | None) -> bool:
 class Gone(Exception):
     """The connection ended during a call."""
 
-    def __init__(self, said: str, *, undelivered: bool) -> None:
+    def __init__(self, last_output: str, *, undelivered: bool) -> None:
         super().__init__()
-        self.said = said
+        self.last_output = last_output
         self.undelivered = undelivered
         """The call is sure not to have reached the server."""
 
@@ -254,7 +255,7 @@ class Connection:
         self._tail = _Tail(server.name)
         self._stop = asyncio.Event()
         self._client: asyncio.Future[Client] = asyncio.get_running_loop().create_future()
-        self._task = asyncio.get_running_loop().create_task(self._live())
+        self._task = asyncio.get_running_loop().create_task(self._run())
         self._task.add_done_callback(self._log_end)
 
     @property
@@ -271,12 +272,12 @@ class Connection:
         await asyncio.shield(self._client)
 
     async def has(self, tool: str) -> bool:
-        """Whether there is a tool; asked again where it is not known, for tools come and go. Raises Gone."""
+        """Whether the server has the tool; unknown tools are looked up again. Raises Gone."""
         if tool not in self.tools:
             try:
-                self.tools = await self._during(_listed(self._client.result()))
+                self.tools = await self._await(_list_tools(self._client.result()))
             except Gone as gone:
-                raise Gone(gone.said, undelivered=True) from None
+                raise Gone(gone.last_output, undelivered=True) from None
         return tool in self.tools
 
     async def call(self, name: str, arguments: dict[str, Value]) -> ToolResult:
@@ -285,7 +286,7 @@ class Connection:
         from pydantic import ValidationError
 
         try:
-            answer = await self._during(self._client.result().call_tool(name, arguments))
+            answer = await self._await(self._client.result().call_tool(name, arguments))
         except (MCPError, ValidationError, RuntimeError, ValueError) as error:
             raise StepError(f"the call of '{self.server.name}.{name}' failed: {error}") from None
         content = [
@@ -302,35 +303,35 @@ class Connection:
 
     # Inside
 
-    async def _during(self, work: Any) -> Any:
-        """Something asked of the server; it ends with the connection."""
+    async def _await(self, work: Any) -> Any:
+        """Await a request to the server; raises Gone when the connection ends first."""
         import httpx2
         from mcp.shared.exceptions import MCPError
         from mcp.types import CONNECTION_CLOSED
 
         loop = asyncio.get_running_loop()
         silent, started = self.silent, loop.time()
-        self._in_use(1)
-        asked = asyncio.ensure_future(work)
+        self._count_call(1)
+        request = asyncio.ensure_future(work)
         try:
-            await asyncio.wait((asked, self._task), return_when=asyncio.FIRST_COMPLETED)
-            if asked.done() and not asked.cancelled():
+            await asyncio.wait((request, self._task), return_when=asyncio.FIRST_COMPLETED)
+            if request.done() and not request.cancelled():
                 try:
-                    return asked.result()
+                    return request.result()
                 except MCPError as error:
                     if error.code != CONNECTION_CLOSED:
                         raise
         finally:
-            if not asked.done():
-                asked.cancel()
+            if not request.done():
+                request.cancel()
                 with suppress(BaseException):
-                    await asked
-            self._in_use(-1)
+                    await request
+            self._count_call(-1)
         at_once = loop.time() - started < _AT_ONCE_SECONDS
         await asyncio.wait((self._task,), timeout=0.2)  # to hear why
         cause = self._cause()
         raise Gone(
-            f": {cause}" if cause else self._tail.said,
+            f": {cause}" if cause else self._tail.last_output,
             undelivered=(silent and at_once) or isinstance(cause, httpx2.ConnectError),
         )
 
@@ -344,7 +345,7 @@ class Connection:
         if (cause := self._cause()) is not None:
             logger.info("the connection to the MCP server '%s' has ended: %s", self.server.name, cause)
 
-    def _in_use(self, change: int) -> None:
+    def _count_call(self, change: int) -> None:
         """A server that nobody uses is ended after a while."""
         self._calls += change
         if self._timer is not None:
@@ -354,16 +355,16 @@ class Connection:
             loop = asyncio.get_running_loop()
             self._timer = loop.call_later(self._idle_seconds, self._drop, self)
 
-    async def _live(self) -> None:
+    async def _run(self) -> None:
         try:
-            async with self._opened() as client:
-                self.tools = await _listed(client)
+            async with self._open() as client:
+                self.tools = await _list_tools(client)
                 self._client.set_result(client)
-                self._in_use(0)
+                self._count_call(0)
                 await self._stop.wait()
         except BaseException as error:
             if not self._client.done():
-                self._client.set_exception(self._not_reached(error))
+                self._client.set_exception(self._unreachable(error))
                 self._client.exception()  # whoever waited may have gone
             elif not self._stop.is_set():
                 raise
@@ -371,7 +372,7 @@ class Connection:
             self._tail.close()
 
     @asynccontextmanager
-    async def _opened(self) -> AsyncIterator[Client]:
+    async def _open(self) -> AsyncIterator[Client]:
         import httpx2
         from mcp import Client, StdioServerParameters
         from mcp.client.stdio import stdio_client
@@ -383,7 +384,7 @@ class Connection:
             timeout = httpx2.Timeout(CONNECT_SECONDS, read=None)
             async with httpx2.AsyncClient(headers=dict(server.headers), timeout=timeout) as http:
                 transport = streamable_http_client(server.url, http_client=http)
-                async with _in_time(Client(transport)) as client:
+                async with _connected_in_time(Client(transport)) as client:
                     yield client
             return
         inherited = {name: value for name, value in environ.items() if not name.startswith(INTERNAL)}
@@ -393,29 +394,29 @@ class Connection:
             env={**inherited, **server.env},
             cwd=self.workspace / server.cwd if server.cwd else self.workspace,
         )
-        async with _in_time(Client(stdio_client(parameters, errlog=self._tail.file))) as client:
+        async with _connected_in_time(Client(stdio_client(parameters, errlog=self._tail.file))) as client:
             self._tail.started()
             yield client
 
-    def _not_reached(self, error: BaseException) -> StepError:
+    def _unreachable(self, error: BaseException) -> StepError:
         name, cause = self.server.name, _innermost(error)
         if isinstance(cause, StepError):
             return cause
         if isinstance(cause, FileNotFoundError):
             return StepError(
                 f"the MCP server '{name}' cannot be started: command not found: {self.server.command}",
-                hint="install it, or correct its command where the server is described",
+                hint="install it, or correct the command in the configuration of the server",
             )
         if isinstance(cause, TimeoutError):
             why = f"it did not answer within {CONNECT_SECONDS:g} seconds"
         else:
             why = str(cause) or type(cause).__name__
         what = "reached" if self.server.url else "started"
-        return StepError(f"the MCP server '{name}' cannot be {what}: {why}{self._tail.said}")
+        return StepError(f"the MCP server '{name}' cannot be {what}: {why}{self._tail.last_output}")
 
 
 @asynccontextmanager
-async def _in_time(client: Client) -> AsyncIterator[Client]:
+async def _connected_in_time(client: Client) -> AsyncIterator[Client]:
     """A client that has connected in time, or TimeoutError."""
     async with asyncio.timeout(CONNECT_SECONDS) as limit:
         async with client as connected:
@@ -423,7 +424,7 @@ async def _in_time(client: Client) -> AsyncIterator[Client]:
             yield connected
 
 
-async def _listed(client: Client) -> dict[str, Tool]:
+async def _list_tools(client: Client) -> dict[str, Tool]:
     tools: dict[str, Tool] = {}
     cursor: str | None = None
     for _ in range(_PAGES):
@@ -457,7 +458,7 @@ class _Tail:
         self._loop.add_reader(self._reading, self._read)
 
     @property
-    def said(self) -> str:
+    def last_output(self) -> str:
         self._read()
         lines = [line for line in self._kept.decode("utf-8", "replace").splitlines() if line.strip()]
         return f"; it printed last: {lines[-1].strip()[:300]}" if lines else ""
@@ -510,7 +511,7 @@ def tool_result(structured: Any, content: list[dict[str, Any]], *, failed: bool 
     value: Value = structured
     if structured is None:
         value = _as_data(text) if len(texts) == len(content) else {"content": content}
-    return ToolResult(value, failed, text.strip() or "it does not say why") if failed else ToolResult(value)
+    return ToolResult(value, failed, text.strip() or "it gave no reason") if failed else ToolResult(value)
 
 
 def unpacked(result: Value) -> ToolResult:
@@ -525,8 +526,8 @@ def unpacked(result: Value) -> ToolResult:
         return tool_result(structured, content or [], failed=failed)
     if not failed:
         return ToolResult(result)
-    said = [text for key in ("error", "message", "text") if isinstance(text := result.get(key), str)]
-    return ToolResult(result, failed, next(iter(said), "") or "it does not say why")
+    messages = [text for key in ("error", "message", "text") if isinstance(text := result.get(key), str)]
+    return ToolResult(result, failed, next(iter(messages), "") or "it gave no reason")
 
 
 def _as_data(text: str) -> Value:

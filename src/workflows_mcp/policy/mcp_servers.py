@@ -57,7 +57,7 @@ class McpServer:
             if default is None:
                 raise StepError(
                     f"the MCP server '{self.name}' needs the environment variable {name}, which is not set",
-                    hint=f"set {name} for workflows-mcp, or give a default: ${{{name}:-…}}",
+                    hint=f"set {name} for workflows-mcp, or write a default: ${{{name}:-…}}",
                 )
             return default
 
@@ -81,7 +81,7 @@ class McpServer:
         parts = urlsplit(self.url)
         if self.headers and parts.scheme != "https" and not is_loopback(parts.hostname or ""):
             raise StepError(
-                f"the MCP server '{self.name}' has headers, which are sent over TLS or to this machine only, "
+                f"the MCP server '{self.name}' has headers, which are only sent over TLS or to this machine, "
                 f"not to {parts.scheme}://{parts.netloc.rpartition('@')[2]}",
                 hint="use an address that begins with https://",
             )
@@ -118,7 +118,7 @@ def current_environment() -> dict[str, str]:
 def _read(name: str, spec: Any, source: str, *, strict: bool) -> McpServer:
     where = f"{source}: the server '{name}'"
     if not NAME.fullmatch(name):
-        raise RequestError(f"{where} has a name with other characters than letters, digits, '_', '-' and '.'")
+        raise RequestError(f"{where} has a name with characters other than letters, digits, '_', '-' and '.'")
     if not isinstance(spec, dict):
         raise RequestError(f"{where} must be a table with command or url, not {kind_and_value(spec)}")
     unknown = [key for key in spec if key not in KEYS]
@@ -134,12 +134,12 @@ def _read(name: str, spec: Any, source: str, *, strict: bool) -> McpServer:
         headers=_mapping(where, spec, "headers"),
     )
     if bool(server.command) == bool(server.url):
-        raise RequestError(f"{where} needs either a command, for a program, or a url, for an address")
+        raise RequestError(f"{where} needs either a command (a program) or a url (an address)")
     transport = _text(where, spec, "type")
     if transport and transport not in _TRANSPORTS:
         raise RequestError(
-            f"{where} is of type '{transport}', which is not known here",
-            hint="known are stdio (a command) and http (the url of streamable HTTP)",
+            f"{where} is of type '{transport}', which is not supported",
+            hint="supported types: stdio (a command) and http (the url of streamable HTTP)",
         )
     return server
 

@@ -44,7 +44,7 @@ CHUNK = 65536
 CHUNKS_AT_EXIT = 16
 GRACE_SECONDS = 0.1
 """How long output is still read when the process has ended and something else holds its output open."""
-LEAST_PART = 4
+MIN_PART = 4
 """How much of what must not be seen has to stand at the end of what a killed command has printed."""
 START_PAUSES = (0.05, 0.1, 0.2, 0.4, 0.8, 1.6, 3.2)
 """How long is waited, in seconds, before a command is started again that the system had no room for."""
@@ -54,7 +54,7 @@ ROUNDS = 200
 PAUSE_SECONDS = 0.005
 _IN_MEMORY = "/memfd:"
 
-Hear = Callable[[str, bytes], None]
+OnOutput = Callable[[str, bytes], None]
 """Is given what a command prints, as it comes: the name of the stream, and some bytes of it."""
 
 
@@ -64,7 +64,7 @@ Hear = Callable[[str, bytes], None]
 class Trim(Protocol):
     """Takes away what is left, at a cut, of something that must not be seen."""
 
-    def end_of_cut(self, text: str, least: int = 1) -> str: ...
+    def end_of_cut(self, text: str, min_chars: int = 1) -> str: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,11 +77,11 @@ class Finished:
     stderr: str
     seconds: float
     truncated: bool = False
-    """It has printed more than is kept."""
+    """It printed more than was captured."""
 
 
 class OutputTooLarge(StepError):
-    """A command has printed more than may be kept, and was ended."""
+    """A command printed more than may be captured, and was killed."""
 
     code = "output_too_large"
 
@@ -105,13 +105,14 @@ async def run_process(
     setting: str,
     trim: Trim | None = None,
     truncate: bool = False,
-    hear: Hear | None = None,
+    on_output: OnOutput | None = None,
 ) -> Finished:
-    """Runs a command to its end. Each output stream is kept whole, up to `keep_bytes`, a `setting`.
-    A command that prints more is ended with OutputTooLarge, or, with `truncate`, its beginning is kept."""
+    """Runs a command to its end, and captures up to `keep_bytes` (a `setting`) of each output stream.
+
+    A command that prints more is killed with OutputTooLarge; with `truncate`, the beginning is kept."""
     started = time.perf_counter()
     process = await _started(arguments, directory, {**environment, MARK: key}, capture)
-    running = _Running(process, keep_bytes, setting, truncate, hear)
+    running = _Running(process, keep_bytes, setting, truncate, on_output)
     try:
         await running.finished
     except asyncio.CancelledError:
@@ -128,7 +129,7 @@ async def run_process(
 async def _finished_of(
     running: _Running, trim: Trim | None, started: float, *, killed: bool = False
 ) -> Finished:
-    if running.kept_bytes > LARGE_BYTES:
+    if running.captured_bytes > LARGE_BYTES:
         return await asyncio.to_thread(_finished, running, trim, started, killed=killed)
     return _finished(running, trim, started, killed=killed)
 
@@ -139,10 +140,10 @@ def _finished(running: _Running, trim: Trim | None, started: float, *, killed: b
     return Finished(
         exit_code=code if code >= 0 else 128 - code,
         signal=-code if code < 0 else None,
-        stdout=running.kept[0].text(trim, killed=killed),
-        stderr=running.kept[1].text(trim, killed=killed),
+        stdout=running.captured[0].text(trim, killed=killed),
+        stderr=running.captured[1].text(trim, killed=killed),
         seconds=time.perf_counter() - started,
-        truncated=any(kept.was_cut for kept in running.kept),
+        truncated=any(captured.truncated for captured in running.captured),
     )
 
 
@@ -182,7 +183,7 @@ def _start(
         if error.errno == errno.E2BIG:
             raise StepError(
                 "the command and its environment are too large for the system",
-                hint="write large values to a file and let the command read it",
+                hint="write large values to a file, and read it in the command",
             ) from None
         if error.errno in NO_ROOM:
             raise _NoRoom(
@@ -192,7 +193,7 @@ def _start(
         if isinstance(error, FileNotFoundError) and directory.is_dir():
             raise StepError(
                 f"command not found: {arguments[0]}",
-                hint="give its path, or use shell: true if it is a shell's own command",
+                hint="write its path, or set shell: true if it is a command of the shell",
             ) from None
         raise StepError(f"cannot start {arguments[0]}: {error.strerror}") from None
     except ValueError as error:  # a NUL character in an argument or in the environment
@@ -221,29 +222,29 @@ class _Running:
         keep_bytes: int,
         setting: str,
         truncate: bool,
-        hear: Hear | None,
+        on_output: OnOutput | None,
     ) -> None:
         self.process = process
-        self.kept = (Kept("stdout", keep_bytes), Kept("stderr", keep_bytes))
+        self.captured = (Captured("stdout", keep_bytes), Captured("stderr", keep_bytes))
         self._setting = setting
         self._truncate = truncate
-        self._hear = hear
+        self._on_output = on_output
         self._loop = asyncio.get_running_loop()
         self.finished: asyncio.Future[None] = self._loop.create_future()
-        self._open: dict[int, tuple[IO[bytes], Kept]] = {}
+        self._open: dict[int, tuple[IO[bytes], Captured]] = {}
         self._exit_descriptor = -1
         self._grace: asyncio.TimerHandle | None = None
-        for stream, kept in zip((process.stdout, process.stderr), self.kept, strict=True):
+        for stream, captured in zip((process.stdout, process.stderr), self.captured, strict=True):
             if stream is not None:
                 descriptor = stream.fileno()
                 os.set_blocking(descriptor, False)
-                self._open[descriptor] = (stream, kept)
+                self._open[descriptor] = (stream, captured)
                 self._loop.add_reader(descriptor, self._read, descriptor)
         self._watch_exit()
 
     @property
-    def kept_bytes(self) -> int:
-        return sum(kept.size for kept in self.kept)
+    def captured_bytes(self) -> int:
+        return sum(captured.size for captured in self.captured)
 
     def _watch_exit(self) -> None:
         try:
@@ -260,17 +261,17 @@ class _Running:
 
     def _read(self, descriptor: int) -> bool:
         """Takes what the pipe has; says whether there may be more at once."""
-        stream, kept = self._open[descriptor]
+        stream, captured = self._open[descriptor]
         try:
             data = os.read(descriptor, CHUNK)
         except BlockingIOError:
             return False
         if data:
-            kept.add(data)
-            if self._hear is not None:
-                self._hear(kept.stream, data)
-            if kept.was_cut and not self._truncate and not self.finished.done():
-                self.finished.set_exception(self._too_large(kept))
+            captured.add(data)
+            if self._on_output is not None:
+                self._on_output(captured.stream, data)
+            if captured.truncated and not self._truncate and not self.finished.done():
+                self.finished.set_exception(self._too_large(captured))
             return True
         self._loop.remove_reader(descriptor)
         del self._open[descriptor]
@@ -278,11 +279,11 @@ class _Running:
         self._finish_if_over()
         return False
 
-    def _too_large(self, kept: Kept) -> OutputTooLarge:
+    def _too_large(self, captured: Captured) -> OutputTooLarge:
         return OutputTooLarge(
-            f"the command printed more than {kept.limit} bytes to {kept.stream}, and was ended",
-            hint="let it write to a file in $SCRATCH and declare that as an output, or say truncate: true to "
-            f"keep the beginning, capture_output: false to keep nothing, or set {self._setting}",
+            f"the command printed more than {captured.limit} bytes to {captured.stream}, and was killed",
+            hint="write to a file in $SCRATCH and declare it as an output, or set truncate: true to keep the "
+            f"beginning, or capture_output: false to keep nothing, or raise {self._setting}",
         )
 
     def _exited(self) -> None:
@@ -321,15 +322,15 @@ class _Running:
             self._exit_descriptor = -1
 
 
-class Kept:
+class Captured:
     """The beginning of a stream, up to the limit."""
 
-    __slots__ = ("_data", "limit", "stream", "was_cut")
+    __slots__ = ("_data", "limit", "stream", "truncated")
 
     def __init__(self, stream: str, limit: int) -> None:
         self.stream = stream
         self.limit = limit
-        self.was_cut = False
+        self.truncated = False
         self._data = bytearray()
 
     @property
@@ -339,14 +340,14 @@ class Kept:
     def add(self, data: bytes) -> None:
         room = self.limit - len(self._data)
         self._data += data[:room] if len(data) > room else data
-        self.was_cut = self.was_cut or len(data) > room
+        self.truncated = self.truncated or len(data) > room
 
     def text(self, trim: Trim | None = None, *, killed: bool = False) -> str:
-        """What was kept. At a cut no part is left of a character, or of something that must not be seen."""
-        data = _without_broken_end(self._data) if self.was_cut else self._data
+        """The captured text, without a partial character or a partial secret at its end."""
+        data = _without_broken_end(self._data) if self.truncated else self._data
         text = data.decode("utf-8", "replace")
-        if trim is not None and (killed or self.was_cut):
-            text = trim.end_of_cut(text, 1 if self.was_cut else LEAST_PART)
+        if trim is not None and (killed or self.truncated):
+            text = trim.end_of_cut(text, 1 if self.truncated else MIN_PART)
         return text
 
 
@@ -419,7 +420,7 @@ def _belonging_to(keys: Collection[str], session: int | None, processes: list[Pr
     children: dict[int, list[int]] = {}
     for process in processes:
         children.setdefault(process.parent, []).append(process.pid)
-    ourselves = _line_of(os.getpid(), parents)  # a server may itself have been started by a step
+    ourselves = _ancestry(os.getpid(), parents)  # a server may itself have been started by a step
     found: set[int] = set()
     names = {_name_of(key) for key in keys}
     waiting = [
@@ -434,16 +435,16 @@ def _belonging_to(keys: Collection[str], session: int | None, processes: list[Pr
         if pid not in found and pid not in ourselves:
             found.add(pid)
             waiting += children.get(pid, ())
-    return sorted(found, key=lambda pid: len(_line_of(pid, parents)))
+    return sorted(found, key=lambda pid: len(_ancestry(pid, parents)))
 
 
-def _line_of(pid: int, parents: dict[int, int]) -> set[int]:
+def _ancestry(pid: int, parents: dict[int, int]) -> set[int]:
     """A process and those that it runs in."""
-    line: set[int] = set()
-    while pid and pid not in line:
-        line.add(pid)
+    ancestry: set[int] = set()
+    while pid and pid not in ancestry:
+        ancestry.add(pid)
         pid = parents.get(pid, 0)
-    return line
+    return ancestry
 
 
 def _processes() -> Iterator[Process]:

@@ -26,21 +26,21 @@ import msgspec
 
 from workflows_mcp.values import SECRET_MARK, SECRET_OPEN, Value, disarmed, may_hold_mark, secret_mark
 
-LEAST_CHARS = 4
+MIN_CHARS = 4
 """A shorter value cannot be kept out of texts: it would be found everywhere."""
-LEAST_PART_CHARS = 8
+MIN_PART_CHARS = 8
 """A shorter line of a value, or part of its encoding, says little and is found in many texts."""
 
 PART = "[part of a secret]"
 """Stands for what is left of a secret where a text was cut in the middle of it."""
 
-_CUTS = ("…", "...")
+_ELLIPSES = ("…", "...")
 """What is written where a text was cut."""
 _BASE64_LINE = 60
 """Programs break base64 into lines that are longer than this."""
 _HEAD = 12
 """How much of the beginning of a form is looked for first."""
-_COMPILED = 256
+_MAX_COMPILED = 256
 _NEWLINE = re.compile(r"\r?\n")
 
 ValueOf = Callable[[str, str], str]
@@ -118,8 +118,8 @@ class Redactor:
         self._wrapped = any(pattern != re.escape(text) for text, pattern in patterns.items())
         self._compiled: dict[tuple[str, ...], re.Pattern[str]] = {}
         self._has_numbers = any(text.lstrip("-")[:1].isdigit() for text in marks)
-        self._by_head = _grouped((text[:LEAST_CHARS], text) for text in self._forms)
-        self._by_tail = _grouped((text[-LEAST_CHARS:], text) for text in self._forms)
+        self._by_head = _grouped((text[:MIN_CHARS], text) for text in self._forms)
+        self._by_tail = _grouped((text[-MIN_CHARS:], text) for text in self._forms)
         self._heads = re.compile(_any_of(self._by_head))
         self._tails = re.compile(_any_of(self._by_tail))
 
@@ -129,12 +129,12 @@ class Redactor:
 
     def text(self, text: str) -> str:
         """The text with a mark in place of every occurrence of a known value."""
-        if not self._forms or len(text) < LEAST_CHARS:
+        if not self._forms or len(text) < MIN_CHARS:
             return text
         found = self._forms_in(text)
         if found:
             text = self._pattern_of(found).sub(self._mark_of, text)
-        return self._without_parts(text) if any(cut in text for cut in _CUTS) else text
+        return self._without_parts(text) if any(cut in text for cut in _ELLIPSES) else text
 
     def _forms_in(self, text: str) -> tuple[str, ...]:
         """The forms whose beginning is in the text: looking for plain text takes a hundredth of the time that
@@ -149,7 +149,7 @@ class Redactor:
         pattern = self._compiled.get(forms)
         if pattern is None:
             pattern = re.compile("|".join(self._patterns[form] for form in forms))
-            if len(self._compiled) < _COMPILED:
+            if len(self._compiled) < _MAX_COMPILED:
                 self._compiled[forms] = pattern
         return pattern
 
@@ -162,17 +162,16 @@ class Redactor:
 
     # Where a text was cut
 
-    def end_of_cut(self, text: str, least: int = 1) -> str:
+    def end_of_cut(self, text: str, min_chars: int = 1) -> str:
         """A text that was cut off at its end, without the beginning of a secret that may stand there."""
         end = len(text)
-        start = min((_head_at_end(text, form, least) for form in self._forms), default=end)
-        if (
-            self._wrapped and "\n" in text[-self._longest :]
-        ):  # what is broken into lines may have begun earlier
+        start = min((_head_at_end(text, form, min_chars) for form in self._forms), default=end)
+        if self._wrapped and "\n" in text[-self._longest :]:  # text broken into lines may start earlier
             near = [at for at in range(max(end - 2 * self._longest, 0), end) if text[at] not in "\r\n"]
             joined = "".join(text[at] for at in near)
-            begun = min((_head_at_end(joined, form, least) for form in self._forms), default=len(joined))
-            start = min(start, near[begun]) if begun < len(joined) else start
+            starts = (_head_at_end(joined, form, min_chars) for form in self._forms)
+            prefix_start = min(starts, default=len(joined))
+            start = min(start, near[prefix_start]) if prefix_start < len(joined) else start
         if start < end and (found := self._forms_in(text)):
             # What was taken for the beginning of a secret may be the end of a whole one, which goes whole.
             for whole in self._pattern_of(found).finditer(text):
@@ -185,24 +184,24 @@ class Redactor:
         """Without what is left of secrets where the text itself says that something was cut."""
         parts: list[tuple[int, int]] = []
         for start in _starts(self._heads, text):
-            for form in self._by_head[text[start : start + LEAST_CHARS]]:
+            for form in self._by_head[text[start : start + MIN_CHARS]]:
                 same = _same(form, text[start : start + len(form)])
-                if same < len(form) and text.startswith(_CUTS, start + same):
+                if same < len(form) and text.startswith(_ELLIPSES, start + same):
                     parts.append((start, start + same))
         for start in _starts(self._tails, text):
-            end = start + LEAST_CHARS
-            for form in self._by_tail[text[end - LEAST_CHARS : end]]:
+            end = start + MIN_CHARS
+            for form in self._by_tail[text[end - MIN_CHARS : end]]:
                 before = text[max(end - len(form), 0) : end]
                 same = _same(form[::-1], before[::-1])
-                if same < len(form) and text.endswith(_CUTS, 0, end - same):
+                if same < len(form) and text.endswith(_ELLIPSES, 0, end - same):
                     parts.append((end - same, end))
-        pieces: list[str] = []
+        fragments: list[str] = []
         position = 0
         for start, end in sorted(parts):
             if end > position:
-                pieces += (text[position:start], PART) if start >= position else ()
+                fragments += (text[position:start], PART) if start >= position else ()
                 position = end
-        return "".join((*pieces, text[position:]))
+        return "".join((*fragments, text[position:]))
 
 
 def _pattern(text: str, label: str) -> str:
@@ -211,13 +210,13 @@ def _pattern(text: str, label: str) -> str:
     return re.escape(text)
 
 
-def _head_at_end(text: str, form: str, least: int) -> int:
-    """Where the text ends with the beginning of a form, of at least so many characters; else its end."""
-    start = text.find(form[0], max(len(text) - len(form) + 1, 0), len(text) - least + 1)
+def _head_at_end(text: str, form: str, min_chars: int) -> int:
+    """Where the text ends with at least `min_chars` characters of the beginning of a form; else its end."""
+    start = text.find(form[0], max(len(text) - len(form) + 1, 0), len(text) - min_chars + 1)
     while start >= 0:
         if form.startswith(text[start:]):
             return start
-        start = text.find(form[0], start + 1, len(text) - least + 1)
+        start = text.find(form[0], start + 1, len(text) - min_chars + 1)
     return len(text)
 
 
@@ -258,8 +257,8 @@ def forms_of(value: str) -> Iterator[tuple[str, str]]:
     """Label and text of all forms that differ; the value itself first, with no label."""
     seen = set()
     for label, text in _all_forms(value):
-        least = LEAST_CHARS if label in _WHOLE else LEAST_PART_CHARS
-        if len(text) >= least and text not in seen:
+        min_chars = MIN_CHARS if label in _WHOLE else MIN_PART_CHARS
+        if len(text) >= min_chars and text not in seen:
             seen.add(text)
             yield label, text
 

@@ -65,7 +65,7 @@ class Policy:
         what = f"it needs {capability}"
         if capability in self.denied_capabilities:
             remedy = (
-                f"take {capability} out of WORKFLOWS_DENIED_CAPABILITIES (denied_capabilities in "
+                f"remove {capability} from WORKFLOWS_DENIED_CAPABILITIES (denied_capabilities in "
                 "workflows.toml) to allow it"
             )
             return Denial(what, f"denied_capabilities has {capability}", remedy)

@@ -36,7 +36,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from workflows_mcp.errors import MissingSecret, RequestError
-from workflows_mcp.policy.redact import LEAST_CHARS, Redactor, filled, form_of, redacted, split_at_marks
+from workflows_mcp.policy.redact import MIN_CHARS, Redactor, filled, form_of, redacted, split_at_marks
 from workflows_mcp.settings import Settings
 from workflows_mcp.values import SECRET_OPEN, Value, with_texts
 
@@ -45,7 +45,7 @@ logger = logging.getLogger(__name__)
 VARIABLE = "WORKFLOWS_SECRET_"
 """Begins the names of variables that hold secrets and nothing else."""
 NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
-MOST_BYTES = 1024 * 1024
+MAX_BYTES = 1024 * 1024
 
 
 class Secrets:
@@ -65,7 +65,7 @@ class Secrets:
         self._used: set[str] = set()
         self._redactor = Redactor({})
         self._stale = False
-        self._complained = ""
+        self._last_warning = ""
         self._seen_in_file: dict[str, str] | None = None
         for variable, value in self._environ.items():
             if variable.startswith(VARIABLE) and not _unusable(value):
@@ -79,18 +79,19 @@ class Secrets:
 
     def check(self, names: Iterable[str]) -> None:
         """Raise MissingSecret, naming all that cannot be used and how to give them."""
-        wrong = [(name, problem) for name in sorted(set(names)) if (problem := self._found(name)[1])]
-        if wrong:
-            raise _missing(wrong)
+        found = [(name, self._look_up_and_learn(name)[1]) for name in sorted(set(names))]
+        unusable = [(name, problem) for name, problem in found if problem]
+        if unusable:
+            raise _missing(unusable)
 
     def missing(self, names: Iterable[str]) -> list[str]:
         """Those that cannot be used. To ask makes nothing known."""
-        return [name for name in sorted(set(names)) if self._looked_up(name)[1]]
+        return [name for name in sorted(set(names)) if self._look_up(name)[1]]
 
     def learn(self, names: Iterable[str]) -> None:
         """From now on the values of these are taken out, if they exist, wherever they turn up."""
         for name in names:
-            self._found(name)
+            self._look_up_and_learn(name)
 
     # In and out
 
@@ -118,36 +119,36 @@ class Secrets:
         """A text for people, with marks in place of known secrets."""
         return self._current().text(text)
 
-    def end_of_cut(self, text: str, least: int = 1) -> str:
+    def end_of_cut(self, text: str, min_chars: int = 1) -> str:
         """A text that was cut off at its end, without a part of a secret, of so many characters, there."""
-        return self._current().end_of_cut(text, least)
+        return self._current().end_of_cut(text, min_chars)
 
     # Inside
 
     def _form(self, name: str, label: str) -> str:
-        value, problem = self._found(name)
+        value, problem = self._look_up_and_learn(name)
         if problem:
             raise _missing([(name, problem)])
         text = form_of(value, label)
         if text is None:
             raise MissingSecret(
-                f"the secret '{name}' has changed: it has no {label} any more, which an earlier step gave",
-                hint="run the workflow again, so that all of its steps use the same value",
+                f"the secret '{name}' has changed: an earlier step used its {label} form, which is gone",
+                hint="start the workflow again, so that all steps use the same value",
             )
         return text
 
-    def _found(self, name: str) -> tuple[str, str]:
+    def _look_up_and_learn(self, name: str) -> tuple[str, str]:
         """The value, or why it cannot be used. One that can be is known from now on."""
-        value, problem = self._looked_up(name)
+        value, problem = self._look_up(name)
         if not problem:
             self._used.add(name)
             self._remember(name, value)
         return value, problem
 
-    def _looked_up(self, name: str) -> tuple[str, str]:
+    def _look_up(self, name: str) -> tuple[str, str]:
         """The value, or why it cannot be used."""
         if not NAME.fullmatch(name):
-            return "", "is not a name of letters, digits and _"
+            return "", "has a name with characters other than letters, digits and _"
         if self._allowed is not None and name not in self._allowed:
             return "", "may not be used: it is not in WORKFLOWS_SECRETS (secrets in workflows.toml)"
         try:
@@ -156,7 +157,7 @@ class Secrets:
                 value = self._in_file().get(name)
             value = value or self._environ.get(name)
         except RequestError as error:
-            return "", f"cannot be looked for: {error.message}" + (f" ({error.hint})" if error.hint else "")
+            return "", f"cannot be looked up: {error.message}" + (f" ({error.hint})" if error.hint else "")
         problem = _unusable(value) if value else "is missing"
         return ("", problem) if problem else (value or "", "")
 
@@ -182,10 +183,10 @@ class Secrets:
         if self._file is not None and self._file.changed():
             try:
                 self._in_file()
-                self._complained = ""
+                self._last_warning = ""
             except RequestError as error:
-                if self._complained != error.message:
-                    self._complained = error.message
+                if self._last_warning != error.message:
+                    self._last_warning = error.message
                     logger.warning("%s; %s", error.message, error.hint)
         if self._stale:
             self._stale = False
@@ -197,12 +198,12 @@ def secrets_of(settings: Settings) -> Secrets:
     return Secrets(file=settings.secrets_file, allowed=settings.secrets)
 
 
-def _missing(wrong: list[tuple[str, str]]) -> MissingSecret:
-    names = [name for name, _ in wrong]
-    problems = "; ".join(f"the secret '{name}' {problem}" for name, problem in wrong)
+def _missing(unusable: list[tuple[str, str]]) -> MissingSecret:
+    names = [name for name, _ in unusable]
+    problems = "; ".join(f"the secret '{name}' {problem}" for name, problem in unusable)
     return MissingSecret(
         problems,
-        hint=f"give {' and '.join(names)} in one of three ways: as the environment variable "
+        hint=f"set {' and '.join(names)} in one of three ways: as the environment variable "
         f"{VARIABLE}{names[0]} of the server, as a line {names[0]}=… in the file that WORKFLOWS_SECRETS_FILE "
         f"names, or as the environment variable {names[0]}",
     )
@@ -210,10 +211,10 @@ def _missing(wrong: list[tuple[str, str]]) -> MissingSecret:
 
 def _unusable(value: str) -> str:
     """Why the value cannot be a secret; nothing where it can."""
-    if len(value.strip()) < LEAST_CHARS:
-        return f"has fewer than {LEAST_CHARS} characters, so that it cannot be kept out of texts"
+    if len(value.strip()) < MIN_CHARS:
+        return f"has fewer than {MIN_CHARS} characters, which is too short to be redacted"
     if SECRET_OPEN[0] in value:
-        return f"holds the character {SECRET_OPEN[0]}, with which the marks of secrets begin"
+        return f"contains the character {SECRET_OPEN[0]}, which is reserved for the marks of secrets"
     try:
         value.encode()
     except UnicodeEncodeError:
@@ -223,8 +224,8 @@ def _unusable(value: str) -> str:
 
 def _too_deep() -> RequestError:
     return RequestError(
-        "a value cannot be kept: it is nested too deep",
-        hint="values are JSON: numbers of at most 64 bits, valid text, no endless nesting",
+        "a value cannot be stored: it is nested too deeply",
+        hint="values are JSON: numbers of at most 64 bits, valid text, limited nesting",
         code="unencodable",
     )
 
@@ -240,17 +241,17 @@ def hidden_in_logs(secrets: Secrets) -> Iterator[None]:
     handlers = {handler for it in loggers if isinstance(it, logging.Logger) for handler in it.handlers}
     if logging.lastResort is not None:
         handlers.add(logging.lastResort)
-    hides = HidesSecrets(secrets)
+    redacting = RedactingFilter(secrets)
     for handler in handlers:
-        handler.addFilter(hides)
+        handler.addFilter(redacting)
     try:
         yield
     finally:
         for handler in handlers if not secrets.knows_any else ():
-            handler.removeFilter(hides)
+            handler.removeFilter(redacting)
 
 
-class HidesSecrets(logging.Filter):
+class RedactingFilter(logging.Filter):
     """Takes secrets out of what a handler writes, out of the texts of exceptions too."""
 
     def __init__(self, secrets: Secrets) -> None:
@@ -297,7 +298,7 @@ class SecretFile:
     def changed(self) -> bool:
         """Whether reading could give something else than the last time."""
         try:
-            return _signature(os.stat(self.path)) != self._seen
+            return _file_stamp(os.stat(self.path)) != self._seen
         except OSError:
             return True
 
@@ -308,15 +309,15 @@ class SecretFile:
         except OSError as error:
             raise RequestError(
                 f"the file of secrets {self.path} cannot be read: {error.strerror}",
-                hint="make it, or change WORKFLOWS_SECRETS_FILE (secrets_file in workflows.toml)",
+                hint="create it, or change WORKFLOWS_SECRETS_FILE (secrets_file in workflows.toml)",
             ) from None
         try:
             status = os.fstat(descriptor)
             self._refuse(status)
-            if _signature(status) != self._seen:
+            if _file_stamp(status) != self._seen:
                 with open(descriptor, "rb", closefd=False) as file:
-                    self._values = parsed(file.read(MOST_BYTES + 1), str(self.path))
-                self._seen = _signature(status)
+                    self._values = parse(file.read(MAX_BYTES + 1), str(self.path))
+                self._seen = _file_stamp(status)
         finally:
             os.close(descriptor)
         return self._values
@@ -326,14 +327,14 @@ class SecretFile:
             raise RequestError(f"the file of secrets {self.path} is not an ordinary file")
         if status.st_mode & 0o077:
             raise RequestError(
-                f"others than its owner can reach the file of secrets {self.path}",
-                hint=f"chmod 600 {self.path}",
+                f"users other than the owner have access to the file of secrets {self.path}",
+                hint=f"run: chmod 600 {self.path}",
             )
-        if status.st_size > MOST_BYTES:
-            raise RequestError(f"the file of secrets {self.path} has more than {MOST_BYTES} bytes")
+        if status.st_size > MAX_BYTES:
+            raise RequestError(f"the file of secrets {self.path} has more than {MAX_BYTES} bytes")
 
 
-def parsed(content: bytes, file: str) -> dict[str, str]:
+def parse(content: bytes, file: str) -> dict[str, str]:
     """The secrets by name; of a name that stands twice, the last value. Raises RequestError."""
     try:
         text = content.decode("utf-8-sig").replace("\r\n", "\n")
@@ -348,7 +349,7 @@ def parsed(content: bytes, file: str) -> dict[str, str]:
             continue
         beginning = _BEGINNING.match(text, position)
         if beginning is None or not NAME.fullmatch(beginning[1]):
-            raise _unreadable(text, position, file, "a line is NAME=value; names are letters, digits and _")
+            raise _unreadable(text, position, file, "write NAME=value; a name has letters, digits and _")
         value, position = _value(text, beginning.end(), file)
         values[beginning[1]] = value
     return values
@@ -363,10 +364,10 @@ def _value(text: str, start: int, file: str) -> tuple[str, int]:
         return _COMMENT.sub("", line[0]).strip(), line.end() + 1
     found = (_SINGLE if quote == "'" else _DOUBLE).match(text, start)
     if found is None:
-        raise _unreadable(text, start, file, f"the {quote} that begins here never ends")
+        raise _unreadable(text, start, file, f"add the closing {quote}")
     rest = _REST.match(text, found.end())
     if rest is None:
-        raise _unreadable(text, found.end(), file, "nothing but a comment may follow the closing quote")
+        raise _unreadable(text, found.end(), file, "only a comment may follow the closing quote")
     value = found[1]
     if quote == '"':
         value = _ESCAPE.sub(lambda escape: _ESCAPED.get(escape[1], escape[0]), value)
@@ -378,5 +379,5 @@ def _unreadable(text: str, position: int, file: str, hint: str) -> RequestError:
     return RequestError(f"line {line} of the file of secrets {file} cannot be read", hint=hint)
 
 
-def _signature(status: os.stat_result) -> tuple[int, ...]:
+def _file_stamp(status: os.stat_result) -> tuple[int, ...]:
     return (status.st_mtime_ns, status.st_ctime_ns, status.st_size, status.st_ino, status.st_mode)

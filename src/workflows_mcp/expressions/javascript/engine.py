@@ -1,7 +1,7 @@
 """Runs JavaScript functions in QuickJS: one context per thread, without a host, within limits.
 
     function = Function("function (n) { return n + 1; }")
-    run_function(function, Given("[[1], [], null]"), 5.0, 64 * 1024**2)       # "2"
+    run_function(function, Arguments("[[1], [], null]"), 5.0, 64 * 1024**2)       # "2"
 
 A context is frozen when it is created (`prelude.py`), so expressions can share it. It is replaced after a
 timeout, after it ran out of memory, and after many thousand runs. Compiled functions are cached. QuickJS is
@@ -32,12 +32,12 @@ from workflows_mcp.values import Value, did_you_mean, from_json, to_json
 STACK_BYTES = 768 * 1024
 OWN_BYTES = 4 * 1024 * 1024
 """What the context itself and the compiled functions may take, beside what a function takes that is run."""
-_MOST_RUNS = 50_000
-_MOST_FUNCTIONS = 1_000
-_MOST_CHARS = 200_000
+_MAX_RUNS = 50_000
+_MAX_FUNCTIONS = 1_000
+_MAX_CHARS = 200_000
 _COMPILING_SECONDS = 5.0
-_MOST_TRIES = 2
-_MORE_SECONDS = 4
+_MAX_TRIES = 2
+_RETRY_FACTOR = 4
 """How many times as long it gets when others have used its time up."""
 
 _PLACE = re.compile(r"<input>:(\d+):(\d+)")
@@ -56,7 +56,7 @@ class Function(NamedTuple):
     """Whether what is not found under a key is looked for under its other spelling."""
 
 
-class Given(NamedTuple):
+class Arguments(NamedTuple):
     """What a function is called with."""
 
     values: str
@@ -92,29 +92,29 @@ class Invalid(Exception):
         self.result = result
 
 
-def compile_function(function: Function, most_bytes: int) -> None:
+def compile_function(function: Function, max_bytes: int) -> None:
     """Raises Failed if it cannot be read."""
     try:
-        _of_thread(most_bytes).compiled(function)
+        _of_thread(max_bytes).compiled(function)
     except (Stopped, OutOfMemory):
         _contexts.value = None
         raise
 
 
-def run_function(function: Function, given: Given, seconds: float, most_bytes: int) -> str | None:
+def run_function(function: Function, arguments: Arguments, seconds: float, max_bytes: int) -> str | None:
     """The result as JSON text; None if it is undefined. Raises Stopped, OutOfMemory, Failed, Invalid."""
     allowed = seconds
-    for tries in range(_MOST_TRIES):
-        last = tries == _MOST_TRIES - 1
-        context = _of_thread(most_bytes)
+    for tries in range(_MAX_TRIES):
+        last = tries == _MAX_TRIES - 1
+        context = _of_thread(max_bytes)
         began = processor_seconds()
         try:
-            return context.run(function, given, allowed)
+            return context.run(function, arguments, allowed)
         except Stopped:
             _contexts.value = None
             if last or processor_seconds() - began > seconds / 2:
                 raise
-            allowed *= _MORE_SECONDS
+            allowed *= _RETRY_FACTOR
         except OutOfMemory:
             _contexts.value = None
             if last or context.runs == 1:  # what others have left behind can be to blame
@@ -125,11 +125,11 @@ def run_function(function: Function, given: Given, seconds: float, most_bytes: i
 _contexts: PerThread[_Context] = PerThread()
 
 
-def _of_thread(most_bytes: int) -> _Context:
+def _of_thread(max_bytes: int) -> _Context:
     context = _contexts.value
-    if context is None or context.runs >= _MOST_RUNS:
+    if context is None or context.runs >= _MAX_RUNS:
         context = _contexts.value = _Context()
-    context.limit(most_bytes)
+    context.limit(max_bytes)
     return context
 
 
@@ -149,49 +149,49 @@ class _Context:
         self._bytes = 0
         self._seconds = 0.0
 
-    def limit(self, most_bytes: int) -> None:
-        if most_bytes != self._bytes:
-            self._bytes = most_bytes
-            self._engine.set_memory_limit(most_bytes + OWN_BYTES)
+    def limit(self, max_bytes: int) -> None:
+        if max_bytes != self._bytes:
+            self._bytes = max_bytes
+            self._engine.set_memory_limit(max_bytes + OWN_BYTES)
 
-    def run(self, function: Function, given: Given, seconds: float) -> str | None:
+    def run(self, function: Function, arguments: Arguments, seconds: float) -> str | None:
         self.runs += 1
-        made = self.compiled(function)
-        now = float("nan") if given.now is None else given.now * 1000.0
+        compiled_function = self.compiled(function)
+        now = float("nan") if arguments.now is None else arguments.now * 1000.0
         if seconds != self._seconds:
             self._seconds = seconds
             self._engine.set_time_limit(seconds)
         try:
-            result: str | None = made(given.values, now, given.seed, seconds)
+            result: str | None = compiled_function(arguments.values, now, arguments.seed, seconds)
         except self._errors as error:
-            raise _told(str(error)) from None
+            raise _error_from(str(error)) from None
         return result
 
     def compiled(self, function: Function) -> Any:
-        made = self._functions.get(function)
-        if made is not None:
+        compiled_function = self._functions.get(function)
+        if compiled_function is not None:
             self._functions.move_to_end(function)
-            return made
+            return compiled_function
         compute = self._made(function.text)
         check = self._made(function.check, is_check=True) if function.check else None
-        made = self._functions[function] = self._runner(compute, check, function.finds)
+        compiled_function = self._functions[function] = self._runner(compute, check, function.finds)
         self._chars += len(function.text)
         while len(self._functions) > 1 and (
-            len(self._functions) > _MOST_FUNCTIONS or self._chars > _MOST_CHARS
+            len(self._functions) > _MAX_FUNCTIONS or self._chars > _MAX_CHARS
         ):
             oldest, _ = self._functions.popitem(last=False)
             self._chars -= len(oldest.text)
-        return made
+        return compiled_function
 
     def _made(self, text: str, is_check: bool = False) -> Any:
         self._seconds = _COMPILING_SECONDS
         self._engine.set_time_limit(_COMPILING_SECONDS)
         try:
-            made = self._evaluate(f"({text})")
-            if self._text_of(made) == text:
-                return made
+            compiled_function = self._evaluate(f"({text})")
+            if self._text_of(compiled_function) == text:
+                return compiled_function
         except self._errors as error:
-            fault = _told(str(error))
+            fault = _error_from(str(error))
             if isinstance(fault, Failed):
                 fault.in_check = is_check
             raise fault from None
@@ -199,7 +199,7 @@ class _Context:
         raise Failed("SyntaxError: it is not one expression", in_check=is_check)
 
 
-def _told(message: str) -> Exception:
+def _error_from(message: str) -> Exception:
     """What the runner of the prelude reports, or the engine itself."""
     if message.startswith("["):
         try:
@@ -214,17 +214,17 @@ def _told(message: str) -> Exception:
             case "invalid":
                 return Invalid(rest[0] if rest and rest[0] is not None else "undefined")
             case "thrown":
-                said, in_check = rest
-                return Failed(said, in_check=in_check)
+                text, in_check = rest
+                return Failed(text, in_check=in_check)
             case _:
-                name, said, stack, in_check = rest
-                return Failed(f"{name}: {said}", _place(stack), in_check)
+                name, text, stack, in_check = rest
+                return Failed(f"{name}: {text}", _place(stack), in_check)
     if "interrupted" in message:
         return Stopped()
     if "Error:" not in message or "out of memory" in message:
         return OutOfMemory(message)
-    said, _, stack = message.partition("\n")
-    return Failed(said, _place(stack))
+    text, _, stack = message.partition("\n")
+    return Failed(text, _place(stack))
 
 
 def _place(stack: str) -> tuple[int, int] | None:
@@ -238,18 +238,18 @@ def _place(stack: str) -> tuple[int, int] | None:
 # Values for the engine, and values from it
 
 
-Wanted: TypeAlias = "dict[str | int, Wanted] | None"
+Members: TypeAlias = "dict[str | int, Members] | None"
 """The members of a value that are read, each with what is read of it; None is the whole value."""
 _NOT_OF_KEYS = re.compile(r"[^A-Za-z0-9_]")
 _HALF = re.compile(r"(?<!\\)((?:\\\\)*)\\ud[89a-f][0-9a-f]{2}")
 _GIANT = re.compile(r"\d{19}")
 
 
-def wanted(free: Iterable[Free]) -> dict[str, Wanted]:
+def members_read(free: Iterable[Free]) -> dict[str, Members]:
     """By name, what of each value is read."""
-    names: dict[str | int, Wanted] = {}
+    names: dict[str | int, Members] = {}
     for one in free:
-        members: Wanted = names
+        members: Members = names
         *before, last = one.path
         for part in before:
             if members is not None:
@@ -259,14 +259,14 @@ def wanted(free: Iterable[Free]) -> dict[str, Wanted]:
     return {str(name): members for name, members in names.items()}
 
 
-def sent(value: Any, members: Wanted) -> Any:
+def pick(value: Any, members: Members) -> Any:
     """As much of a value as is read of it."""
     if hasattr(value, "lookup"):
         if members is None:
             return value.plain()
         parts = ((part, value.lookup(part)) for part in members)
         return {
-            str(part): sent(found, members[part])
+            str(part): pick(found, members[part])
             for part, found in parts
             if found is not MISSING and found is not UNSET
         }
@@ -277,7 +277,7 @@ def sent(value: Any, members: Wanted) -> Any:
         key = str(part)
         key = key if key in value else path_to_key(key)
         if key in value:
-            read[key] = sent(value[key], of_part)
+            read[key] = pick(value[key], of_part)
     return read
 
 
@@ -388,48 +388,48 @@ def _with_numbers(value: Value) -> Value:
 
 _SHOWN = 80
 _MIB = 1024 * 1024
-_OF_NOTHING = re.compile(r"cannot read property '(.+)' of (?:undefined|null)")
+_MEMBER_OF_NOTHING = re.compile(r"cannot read property '(.+)' of (?:undefined|null)")
 _LAST_WORD = re.compile(r"\w+$")
 _WORD = re.compile(r"\w+")
-_WORDS_OF_OTHERS = {
+_PYTHON_WORDS = {
     "and": "write: &&",
     "or": "write: ||",
     "not": "write: !",
     "is": "write: ===",
     "if": "write: condition ? this : that",
 }
-_NAMES_OF_OTHERS = {"True": "true", "False": "false", "None": "null"}
-_OF_HOSTS = frozenset(
+_PYTHON_NAMES = {"True": "true", "False": "false", "None": "null"}
+_HOST_NAMES = frozenset(
     ["process", "require", "console", "fetch", "window", "globalThis", "setTimeout", "Promise"]
 )
 
 
-def malformed(error: Failed, source: str, written: Written) -> ExpressionError:
+def syntax_error(error: Failed, source: str, written: Written) -> ExpressionError:
     """What the engine cannot read."""
     offset = written.offset(*error.place) if error.place else 0
     words = [_WORD.match(source, offset), _LAST_WORD.search(source[:offset].rstrip())]
-    hints = [_WORDS_OF_OTHERS[word[0]] for word in words if word is not None and word[0] in _WORDS_OF_OTHERS]
+    hints = [_PYTHON_WORDS[word[0]] for word in words if word is not None and word[0] in _PYTHON_WORDS]
     return unreadable(error.message.removeprefix("SyntaxError: "), offset, hints[0] if hints else "")
 
 
-def told(error: Exception, source: str, written: Written, limits: Limits) -> ExpressionError:
+def evaluation_error(error: Exception, source: str, written: Written, limits: Limits) -> ExpressionError:
     """What went wrong while it was evaluated."""
     what = f"`{excerpt(source)}`"
     if isinstance(error, Stopped):
         return ExpressionError(
             f"{what} took longer than {limits.expression_seconds:g} seconds and was stopped",
-            hint=f"look for a loop over too much; {limits.setting('expression_seconds')} changes the limit",
+            hint=f"shorten its loops, or raise {limits.setting('expression_seconds')}",
             code=TOO_SLOW,
         )
     if isinstance(error, OutOfMemory):
         return ExpressionError(
             f"{what} needs more than {limits.javascript_bytes / _MIB:g} MiB of memory",
-            hint=f"look for what grows and grows; {limits.setting('javascript_bytes')} changes the limit",
+            hint=f"look for a value that keeps growing, or raise {limits.setting('javascript_bytes')}",
             code=TOO_LARGE,
         )
     if isinstance(error, Invalid):
         return ExpressionError(
-            f"{_cut(error.result)} is not valid: {what} is not true of it", code="javascript"
+            f"{_cut(error.result)} is not valid: {what} is false for it", code="javascript"
         )
     assert isinstance(error, Failed)
     if error.place is None:
@@ -442,24 +442,25 @@ def told(error: Exception, source: str, written: Written, limits: Limits) -> Exp
 def too_large_to_send(source: str, size: int, limits: Limits) -> ExpressionError:
     return ExpressionError(
         f"the values that `{excerpt(source)}` reads are too large: {size / _MIB:.1f} MiB",
-        hint=f"{limits.setting('javascript_bytes')} changes the limit",
+        hint=f"raise {limits.setting('javascript_bytes')} to allow it",
         code=TOO_LARGE,
     )
 
 
 def too_long(source: str, length: int, limits: Limits) -> ExpressionError:
     return ExpressionError(
-        f"`{excerpt(source)}` gives a text of {length:,} characters, more than {limits.expression_chars:,}",
-        hint=f"{limits.setting('expression_chars')} changes the limit",
+        f"`{excerpt(source)}` returns a text of {length:,} characters, and at most"
+        f" {limits.expression_chars:,} are allowed",
+        hint=f"raise {limits.setting('expression_chars')} to allow it",
         code=TOO_LARGE,
     )
 
 
 def no_such_name(name: str, offset: int, scope: Scope) -> ExpressionError:
-    if name in _NAMES_OF_OTHERS:
-        hint = f"write: {_NAMES_OF_OTHERS[name]}"
-    elif name in _OF_HOSTS:
-        hint = "an expression reaches nothing outside itself; what does is a step"
+    if name in _PYTHON_NAMES:
+        hint = f"write: {_PYTHON_NAMES[name]}"
+    elif name in _HOST_NAMES:
+        hint = "an expression cannot use the outside world; use a step for that"
     else:
         hint = did_you_mean(name, known_names(scope))
     return ExpressionError(f"there is no '{name}'", hint=hint, offset=offset, code="undefined")
@@ -478,6 +479,6 @@ def _cut(text: str) -> str:
 
 
 def _hint(message: str) -> str:
-    if found := _OF_NOTHING.search(message):
-        return f"there is nothing that could have '{found[1]}'; ?. instead of . gives undefined then"
+    if found := _MEMBER_OF_NOTHING.search(message):
+        return f"the value before '{found[1]}' does not exist; write ?. instead of . to get undefined"
     return ""

@@ -129,7 +129,7 @@ class Transform:
         return self._program.run(scope)
 
 
-class _Several:
+class _Interpolated:
     """Texts with values between them."""
 
     __slots__ = ("_program", "_simple", "_texts", "references", "source")
@@ -161,7 +161,7 @@ class _Several:
         return found
 
 
-class TextExpression(_Several):
+class TextExpression(_Interpolated):
     __slots__ = ()
 
     def kinds(self, at: KindsAt) -> Kinds | None:
@@ -179,7 +179,7 @@ class TextExpression(_Several):
         return disarmed(text, "\n".join(values)) if SECRET_OPEN[0] in text else text
 
 
-class JavaScriptCode(_Several):
+class JavaScriptCode(_Interpolated):
     """A command: its text and the values in it stay apart."""
 
     __slots__ = ()

@@ -23,24 +23,24 @@ from typing import Any, NamedTuple
 
 from workflows_mcp.errors import ExpressionError
 from workflows_mcp.expressions.javascript.engine import (
+    Arguments,
     Failed,
     Function,
-    Given,
     Invalid,
     OutOfMemory,
     Stopped,
     compile_function,
     decoded,
     encoded,
-    malformed,
+    evaluation_error,
+    members_read,
     no_such_name,
     path_to_key,
+    pick,
     run_function,
-    sent,
-    told,
+    syntax_error,
     too_large_to_send,
     truth,
-    wanted,
 )
 from workflows_mcp.expressions.javascript.syntax import (
     Edit,
@@ -72,8 +72,8 @@ from workflows_mcp.values import SECRET_OPEN, Value, disarmed, with_texts
 LIMITS_NAME, NOW_NAME, SEED_NAME = "__limits__", "__now__", "__seed__"
 OUTPUT = "output"
 """What a check calls the result."""
-_GIVES_VALUE = ("return", "throw", "while", "for", "do")
-"""Of what is no expression: what gives a value, or never ends."""
+_RETURNING = ("return", "throw", "while", "for", "do")
+"""Words of statements that return a value or never end."""
 
 Edits = Sequence[Edit]
 Body = Callable[[Writer, Sequence[Edits]], None]
@@ -93,7 +93,7 @@ def of_value(text: str, source: Source) -> Program:
 
 
 def of_values(text: str, sources: Sequence[Source]) -> Program:
-    """A program that gives the list of all values."""
+    """A program that returns the list of all values."""
 
     def body(writer: Writer, edits: Sequence[Edits]) -> None:
         writer.add("return [")
@@ -110,7 +110,8 @@ def of_transform(text: str, source: Source, check: Source | None) -> Program:
     """A compiled program of what may be written as an expression, as a body, or as statements that end in an
     expression: the first of them that can be read."""
     if not source.tokens:
-        raise ExpressionError("the transform is empty", hint="it makes a value of 'input'", code="syntax")
+        hint = "write JavaScript that returns a value made from 'input'"
+        raise ExpressionError("the transform is empty", hint=hint, code="syntax")
     problems = []
     for start in (source.tokens[0].start, *starts_of_last(source)):
         program = Program(text, [source], _statements(source, start), check)
@@ -125,9 +126,9 @@ def of_transform(text: str, source: Source, check: Source | None) -> Program:
         program.compile()
     except ExpressionError as error:
         raise max(*problems, error, key=lambda problem: problem.offset) from None
-    if not any(source.word(index) in _GIVES_VALUE for index in range(len(source.tokens))):
-        hint = "let it end in an expression, or write return before its value"
-        raise ExpressionError("the transform gives no value", hint=hint, code="syntax")
+    if not any(source.word(index) in _RETURNING for index in range(len(source.tokens))):
+        hint = "end it with an expression, or write return before its value"
+        raise ExpressionError("the transform returns no value", hint=hint, code="syntax")
     return program
 
 
@@ -138,8 +139,8 @@ def _statements(source: Source, last: int | None = None) -> Body:
         if last is None:
             writer.add_source(source, edits[0])
             return
-        gives = Edit(last, last, "\nreturn (\n", first=True)
-        writer.add_source(source, [*edits[0], gives], _end(source))
+        returning = Edit(last, last, "\nreturn (\n", first=True)
+        writer.add_source(source, [*edits[0], returning], _end(source))
         writer.add("\n);")
 
     return body
@@ -173,45 +174,46 @@ class Program:
         self._text = text
         self._check_text = check.text if check is not None else ""
         self._free = tuple(free for in_source in names for free in in_source)
-        self._wanted = wanted(self._free)
-        self._names = [name for name in self._wanted if name != "this"]
+        self._members = members_read(self._free)
+        self._names = [name for name in self._members if name != "this"]
         self._takes_time = any(mentions(source, "Date", "now") for source in every)
         self._takes_chance = any(mentions(source, "random", "uuid") for source in every)
         self.references = tuple(Reference(free.path, free.offset, free.optional) for free in self._free)
 
         uncut: list[Edits] = [()] * len(every)
-        finds = any(map(looks_up, every))
-        self._full = self._short = _form(self._names, body, check, uncut, finds)
-        self._parameters, edits = cut(list(zip(every, names, strict=True)))
+        finds_keys = any(map(reads_computed_member, every))
+        self._full = self._short = _form(self._names, body, check, uncut, finds_keys)
+        self._parameters, edits = extract_parameters(list(zip(every, names, strict=True)))
         if any(edits):
             parameters = [parameter.name for parameter in self._parameters if parameter.name != "this"]
-            self._short = _form(parameters, body, check, edits, any(map(looks_up, every, edits)))
+            self._short = _form(parameters, body, check, edits, any(map(reads_computed_member, every, edits)))
 
     def compile(self) -> None:
         """Raises ExpressionError if it cannot be read."""
         try:
             compile_function(self._full.function, DEFAULT_LIMITS.javascript_bytes)
         except Failed as error:
-            raise malformed(error, *self._place_of(error, self._full)) from None
+            raise syntax_error(error, *self._place_of(error, self._full)) from None
         except (OutOfMemory, Stopped):
             raise unreadable("it is too large, or nested too deeply", 0) from None
 
     def run(self, scope: Scope) -> Value:
         """Its value as JSON data. Raises ExpressionError."""
         limits = limits_of(scope)
-        form, values, this = self._given(scope)
-        given = self._written(values, this, scope, limits)
+        form, values, this = self._arguments(scope)
+        arguments = self._encode_arguments(values, this, scope, limits)
         try:
-            result = run_function(form.function, given, limits.expression_seconds, limits.javascript_bytes)
+            seconds, max_bytes = limits.expression_seconds, limits.javascript_bytes
+            result = run_function(form.function, arguments, seconds, max_bytes)
             value = None if result is None else decoded(result)
         except (Failed, Invalid, OutOfMemory, Stopped) as error:
-            raise told(error, *self._place_of(error, form), limits) from None
+            raise evaluation_error(error, *self._place_of(error, form), limits) from None
         except (RecursionError, ValueError) as error:
-            problem = Failed(f"the result is nested too deeply, or no JSON data: {error}")
-            raise told(problem, self._text, form.written, limits) from None
+            problem = Failed(f"the result is nested too deeply, or is not JSON data: {error}")
+            raise evaluation_error(problem, self._text, form.written, limits) from None
         if result is not None and SECRET_OPEN[0] in result:
             # an expression can put together what looks like the mark of a secret
-            return with_texts(value, lambda text: disarmed(text, given.values))
+            return with_texts(value, lambda text: disarmed(text, arguments.values))
         return value
 
     def _place_of(self, error: Exception, form: Form) -> tuple[str, Written]:
@@ -221,14 +223,14 @@ class Program:
             return self._check_text, form.checking
         return self._text, form.written
 
-    def _given(self, scope: Scope) -> tuple[Form, list[Any], Any]:
+    def _arguments(self, scope: Scope) -> tuple[Form, list[Any], Any]:
         """The arguments, and `this`: short if everything is clear."""
         values: list[Any] = []
         this = None
-        for name, free, steps, goes_on in self._parameters:
-            value = found(free, steps, scope, goes_on)
+        for name, free, steps, continues in self._parameters:
+            value = resolve(free, steps, scope, continues)
             if value is UNCLEAR:
-                this = self._value("this", scope) if "this" in self._wanted else None
+                this = self._value("this", scope) if "this" in self._members else None
                 return self._full, [self._value(name, scope) for name in self._names], this
             if name == "this":
                 this = value
@@ -243,26 +245,26 @@ class Program:
             except KeyError:
                 pass
             else:
-                return value if value is UNSET else sent(value, self._wanted[name])
-        needed = [free for free in self._free if free.name == name and not free.may_lack]
+                return value if value is UNSET else pick(value, self._members[name])
+        needed = [free for free in self._free if free.name == name and not free.may_be_missing]
         if needed:
             raise no_such_name(name, needed[0].offset, scope)
         return UNSET
 
-    def _written(self, values: list[Any], this: Any, scope: Scope, limits: Limits) -> Given:
+    def _encode_arguments(self, values: list[Any], this: Any, scope: Scope, limits: Limits) -> Arguments:
         undefined = [position for position, value in enumerate(values) if value is UNSET]
         for position in undefined:
             values[position] = None
         try:
             text = encoded([values, undefined, None if this is UNSET else this])
         except (TypeError, ValueError, RecursionError) as error:
-            message = f"a value that is read is not JSON data: {error}"
+            message = f"a value in its scope is not JSON data: {error}"
             raise ExpressionError(message, code="javascript") from None
         if len(text) > limits.javascript_bytes // 4:
             raise too_large_to_send(self._text, len(text), limits)
         now = scope.get(NOW_NAME) if self._takes_time else None
         seed = scope.get(SEED_NAME) if self._takes_chance else None
-        return Given(text, now, sha256(str(seed).encode()).hexdigest()[:32] if seed is not None else "")
+        return Arguments(text, now, sha256(str(seed).encode()).hexdigest()[:32] if seed is not None else "")
 
 
 class Form(NamedTuple):
@@ -274,7 +276,7 @@ class Form(NamedTuple):
 
 
 def _form(
-    names: Sequence[str], body: Body, check: Source | None, edits: Sequence[Edits], finds: bool
+    names: Sequence[str], body: Body, check: Source | None, edits: Sequence[Edits], finds_keys: bool
 ) -> Form:
     writer = Writer(f"function ({', '.join(names)}) {{ 'use strict';\n")
     body(writer, edits)
@@ -286,7 +288,7 @@ def _form(
         writer.add_source(check, edits[-1], _end(check))
         writer.add("\n);\n}")
         checking = writer.written()
-    function = Function(written.text, checking.text if checking is not None else "", finds)
+    function = Function(written.text, checking.text if checking is not None else "", finds_keys)
     return Form(function, written, checking)
 
 
@@ -302,45 +304,47 @@ class Parameter(NamedTuple):
     name: str
     free: Free
     steps: int
-    goes_on: bool
+    continues: bool
     """More is read of it in JavaScript."""
 
 
-def cut(found: Sequence[tuple[Source, Sequence[Free]]]) -> tuple[list[Parameter], list[list[Edit]]]:
+def extract_parameters(
+    sources: Sequence[tuple[Source, Sequence[Free]]],
+) -> tuple[list[Parameter], list[list[Edit]]]:
     """The parameters, and for each source the edits that put them in the place of its paths."""
-    shortest = _shortest([free for _, names in found for free in names])
+    shortest = _shortest([free for _, names in sources for free in names])
     parameters: dict[tuple[str, Keys], Parameter] = {}
     edits: list[list[Edit]] = []
-    for source, names in found:
+    for source, names in sources:
         edits.append([])
-        behind = 0
+        next_token = 0
         for free in names:
-            if free.token < behind:
+            if free.token < next_token:
                 continue  # it is part of a path that was taken out
             keys = _keys(free)
             steps = next(length for length in range(len(keys) + 1) if keys[:length] in shortest[free.name])
-            goes_on = free.goes_on or steps < len(keys)
+            continues = free.continues or steps < len(keys)
             place = free.name, keys[:steps]
             known = parameters.get(place)
             if known is None:
                 name = f"__p{len(parameters)}" if steps else free.name
-                known = Parameter(name, free, steps, goes_on)
-            parameters[place] = known._replace(goes_on=known.goes_on or goes_on)
+                known = Parameter(name, free, steps, continues)
+            parameters[place] = known._replace(continues=known.continues or continues)
             if steps:
-                behind = free.ends(steps)
-                end = source.tokens[behind - 1].end
+                next_token = free.ends(steps)
+                end = source.tokens[next_token - 1].end
                 edits[-1].append(Edit(source.tokens[free.token].start, end, known.name))
     return list(parameters.values()), edits
 
 
-def looks_up(source: Source, cut_out: Sequence[Edit] = ()) -> bool:
+def reads_computed_member(source: Source, replaced: Sequence[Edit] = ()) -> bool:
     """Whether `object[key]` is read in JavaScript, with a key that may have another spelling."""
-    starts = [edit.start for edit in cut_out]
+    starts = [edit.start for edit in replaced]
     for index, held in source.holds.items():
         if held != "index":
             continue
         before = bisect_right(starts, source.tokens[index].start) - 1
-        if before >= 0 and source.tokens[index].start < cut_out[before].end:
+        if before >= 0 and source.tokens[index].start < replaced[before].end:
             continue
         key = source.tokens[index + 1]
         fixed = source.partners[index] == index + 2 and key.kind in ("number", "string")
@@ -397,7 +401,7 @@ class Simple(NamedTuple):
 
     def evaluate(self, scope: Scope) -> Any:
         """The value, UNSET where it is undefined, or UNCLEAR."""
-        value = self.literal if self.free is None else found(self.free, len(self.free.steps), scope)
+        value = self.literal if self.free is None else resolve(self.free, len(self.free.steps), scope)
         if value is UNCLEAR or not self.negations:
             return value
         return truth(value) is (self.negations % 2 == 0)
@@ -435,8 +439,8 @@ def whole_or_not(number: float) -> int | float:
     return int(number) if number.is_integer() and abs(number) < 2**53 else number
 
 
-def found(free: Free, steps: int, scope: Scope, goes_on: bool = False) -> Any:
-    """What so many steps of a path lead to; UNSET where it is undefined. With `goes_on`, more is read of it
+def resolve(free: Free, steps: int, scope: Scope, continues: bool = False) -> Any:
+    """What so many steps of a path lead to; UNSET where it is undefined. With `continues`, more is read of it
     in JavaScript, which must then know whether a `?.` has cut the path short."""
     if free.name.startswith("_"):
         return UNCLEAR
@@ -444,11 +448,11 @@ def found(free: Free, steps: int, scope: Scope, goes_on: bool = False) -> Any:
         value: Any = scope[free.name]
     except KeyError:
         return UNCLEAR
-    for key, asked, _ in free.steps[:steps]:
+    for key, optional, _ in free.steps[:steps]:
         if value is None or value is UNSET:
-            return UNSET if asked and not goes_on else UNCLEAR
+            return UNSET if optional and not continues else UNCLEAR
         if isinstance(key, Free):
-            part = found(key, len(key.steps), scope)
+            part = resolve(key, len(key.steps), scope)
             value = _member(value, part) if type(part) is str or type(part) is int else UNCLEAR
         else:
             value = _member(value, key)

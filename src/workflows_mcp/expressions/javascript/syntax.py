@@ -192,7 +192,7 @@ class _Reader:
             if character == "`":
                 position = self._template(position)
             elif character == "}" and self.open and self.tokens[self.open[-1]].text.endswith("${"):
-                position = self._template(position, goes_on=True)
+                position = self._template(position, continues=True)
             else:
                 position = self._token(position)
         return Source(text, self.start, position, self.tokens, self.partners, self.holds)
@@ -268,17 +268,17 @@ class _Reader:
         self.partners[opening] = len(self.tokens)
         self.partners[len(self.tokens)] = opening
 
-    def _template(self, position: int, goes_on: bool = False) -> int:
+    def _template(self, position: int, continues: bool = False) -> int:
         """A piece of a template literal: up to its end, or to the next value in it. The first piece and the
         last one are brackets around the values."""
         chunk = _CHUNK.match(self.text, position + 1)
         if chunk is None:
             raise self._unclosed("the text that begins with ` is not closed", position)
         if chunk[1] == "${":
-            if goes_on:
+            if continues:
                 return self._add("sign", position, chunk.end())
             return self._open(position, "template", chunk.end())
-        if goes_on:
+        if continues:
             self._pair()
         return self._add("string", position, chunk.end())
 
@@ -436,11 +436,11 @@ class Free(NamedTuple):
     token: int
     offset: int
     """In the text."""
-    may_lack: bool
+    may_be_missing: bool
     """The name itself need not exist: it is asked about, or has a default."""
     optional: bool
     """What the path leads to need not exist."""
-    goes_on: bool
+    continues: bool
     """Something more is read of what it leads to, or it is called."""
 
     @property
@@ -469,11 +469,12 @@ def _free(source: Source, declarations: _Declarations) -> Iterator[int]:
         if token.kind != "name" or not is_variable(source, index):
             continue
         if token.text.startswith("__"):
-            raise unreadable(f"'{token.text}' cannot be used: names that begin with __ are not", token.start)
+            message = f"'{token.text}' is private: names that start with __ cannot be used"
+            raise unreadable(message, token.start)
         if token.text in GLOBALS or declarations.declares(index) or is_filter(source, index):
             continue
         if token.text in _WORDS_HERE:
-            hint = f"a field of that name can be read as a member: raw.{token.text}, inputs.{token.text}"
+            hint = f"read a field of that name as a member: raw.{token.text}, inputs.{token.text}"
             raise unreadable(f"'{token.text}' is a word of JavaScript, not a name", token.start, hint)
         yield index
 
@@ -490,14 +491,12 @@ def refused(source: Source) -> ExpressionError | None:
         if word not in ("async", "await", "import") or _is_key(source, index):
             continue
         if word == "import":
-            return unreadable(
-                "nothing can be imported here", token.start, "everything it needs is in its scope"
-            )
+            return unreadable("import is not supported", token.start, "an expression can only use its scope")
         following = source.over(index + 1) if source.sign(index + 1) == "(" else -1
         if word == "async" and source.word(index + 1) == "" and source.sign(following) != "=>":
             continue
-        hint = "a value must be there at once; what takes time is a step of its own"
-        return unreadable("there is no asynchronous code here", token.start, hint)
+        hint = "an expression must return its value at once; use a step for what takes time"
+        return unreadable("asynchronous code is not supported", token.start, hint)
     return None
 
 
@@ -706,9 +705,9 @@ def _followed(source: Source, index: int, declarations: _Declarations, inner: in
         steps=tuple(steps),
         token=index,
         offset=source.tokens[index].start,
-        may_lack=about or _has_default(source, index + 1),
+        may_be_missing=about or _has_default(source, index + 1),
         optional=about or _has_default(source, steps[fixed - 1].ends if fixed else index + 1),
-        goes_on=source.sign(at) in (".", "?.") or source.holds.get(at) in ("call", "index", "template"),
+        continues=source.sign(at) in (".", "?.") or source.holds.get(at) in ("call", "index", "template"),
     )
 
 

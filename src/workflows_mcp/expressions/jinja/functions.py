@@ -102,7 +102,7 @@ def _time_of_step(context: Context) -> Moment:
     """`now()`: the time at which the step began, the same whenever the expression is evaluated again."""
     at = context.parent.get(TIME_NAME)
     if at is None:
-        raise ExpressionError("now() is not known here: it is the time of a step")
+        raise ExpressionError("now() is not available here: it is the time of a step")
     return Moment(datetime.fromtimestamp(at, UTC))
 
 
@@ -133,19 +133,19 @@ def _parse_json(value: Any) -> Value:
     try:
         return from_json_in_run(text)
     except ValueError as error:
-        wrong = error
+        problem = error
     fenced = _unfenced(text)
     if fenced is not None:
         try:
             return from_json_in_run(fenced)
         except ValueError as error:
-            wrong = error
+            problem = error
     found = _outermost(text)
     if found is not _NOTHING:
         return found
     raise ExpressionError(
-        f"parse_json: {shown(value)} is not JSON: {wrong}",
-        hint="ask for nothing but JSON where the text comes from; a code fence or text around it is fine",
+        f"parse_json: {shown(value)} is not JSON: {problem}",
+        hint="ask for JSON where the text comes from; a code fence or text around it is fine",
     )
 
 
@@ -177,14 +177,14 @@ def _outermost(text: str) -> Any:
     return _NOTHING
 
 
-def _flattened(value: Any, levels: int | None = None, depth: int = 0) -> list[Any]:
+def _flatten(value: Any, levels: int | None = None, depth: int = 0) -> list[Any]:
     """The items of lists in a list, at all depths or down to so many levels."""
     if not isinstance(value, list | tuple | GeneratorType):
-        raise ExpressionError(f"flatten: a list is wanted, not {kind_and_value(value)}")
+        raise ExpressionError(f"flatten takes a list, not {kind_and_value(value)}")
     found: list[Any] = []
     for item in value:
         inner = isinstance(item, list | tuple) and depth < 100 and (levels is None or depth < levels)
-        found += _flattened(item, levels, depth + 1) if inner else [item]
+        found += _flatten(item, levels, depth + 1) if inner else [item]
         measure(len(found))
     return found
 
@@ -221,7 +221,7 @@ FILTERS: dict[str, Callable[..., Any]] = {
     "hash": _hash,
     "lessthan": operator.lt,
     "basename": lambda value: as_text(value).rstrip("/").rpartition("/")[2],
-    "flatten": lambda value, levels=None: _flattened(value, levels),
+    "flatten": lambda value, levels=None: _flatten(value, levels),
     "from_json": _parse_json,
     "fromjson": _parse_json,
     "lines": lambda value: [line for line in as_text(value).splitlines() if line.strip()],
@@ -243,7 +243,7 @@ FUNCTIONS: dict[str, Any] = {
     "tojson": OUR_FILTERS["tojson"],
 }
 """`null` is how data spells what Jinja calls none."""
-GIVES: Mapping[str, str] = {
+RESULT_TYPES: Mapping[str, str] = {
     **dict.fromkeys(
         """basename capitalize center hash indent join lower regex_replace replace string strip title tojson
         trim upper wordwrap""".split(),  # noqa: SIM905

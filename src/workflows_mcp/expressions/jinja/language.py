@@ -29,7 +29,7 @@ from workflows_mcp.expressions.deadline import TookTooLong, call_within
 from workflows_mcp.expressions.jinja.functions import Day, Moment
 from workflows_mcp.expressions.jinja.references import (
     Found,
-    Piece,
+    Fragment,
     context_of,
     environment,
     kinds_of,
@@ -90,7 +90,7 @@ class Jinja:
     def template(text: str) -> Expression:
         if not _has_expressions(text):
             return Constant(text)
-        parsed, only = _parsed(text)
+        parsed, only = _parse(text)
         exact = text.removesuffix("\n")  # the line break that a block of YAML ends with
         if only is None or exact != exact.strip():
             return TextExpression(text, parsed)
@@ -103,7 +103,7 @@ class Jinja:
             raise ExpressionError("the condition is empty", hint=_CONDITION_HINT, code="syntax")
         braced = text.lstrip().startswith(("{{", "{%", "{#"))
         try:
-            parsed, only = _parsed(text) if braced else _parsed(text, "{{ ", " }}")
+            parsed, only = _parse(text) if braced else _parse(text, "{{ ", " }}")
         except ExpressionError:
             if braced or "{{" not in text:
                 raise
@@ -131,10 +131,10 @@ class Jinja:
             expression.evaluate({})
         except ExpressionError as error:
             cause = error.__context__
-            cause = cause.cause if isinstance(cause, OfPiece) else cause or error
+            cause = cause.cause if isinstance(cause, FragmentError) else cause or error
             misused = isinstance(cause, TypeError | ValueError | ArithmeticError | ExpressionError)
             if misused and error.code != TOO_SLOW:
-                error.hint = error.hint or "it reads no value of the run, so it would fail every time"
+                error.hint = error.hint or "it reads nothing from the run, so it would fail every time"
                 raise
 
     @staticmethod
@@ -142,7 +142,7 @@ class Jinja:
     def code(text: str) -> CodeTemplate:
         if not _has_expressions(text):
             return ConstantCode(text)
-        parsed, _ = _parsed(text)
+        parsed, _ = _parse(text)
         assert parsed.tree is not None
         return JinjaCode(text, parsed, parsed.tree)
 
@@ -165,20 +165,20 @@ class OldJinja(Jinja):
 
 def _is_padded(text: str) -> bool:
     """Whether it is one expression with white space around it."""
-    return text != text.strip() and _has_expressions(text) and _parsed(text)[1] is not None
+    return text != text.strip() and _has_expressions(text) and _parse(text)[1] is not None
 
 
 def _has_expressions(text: str) -> bool:
     return "{{" in text or "{%" in text
 
 
-def _parsed(text: str, before: str = "", after: str = "") -> tuple[Parsed, nodes.Node | None]:
+def _parse(text: str, before: str = "", after: str = "") -> tuple[Parsed, nodes.Node | None]:
     """A template and, if it is exactly one expression, that. `before` and `after` complete the source."""
     try:
         tree = Parser(environment(), before + text + after).parse()
         found = read(tree, environment())
     except (ExpressionError, TemplateSyntaxError, RecursionError) as error:
-        raise unreadable(error, text, len(before)) from None
+        raise syntax_error(error, text, len(before)) from None
     if before:
         moved = (reference._replace(offset=reference.offset - len(before)) for reference in found.references)
         found = Found(tuple(moved), found.takes_patterns)
@@ -248,10 +248,10 @@ class ValueExpression(_Sourced):
 
     def evaluate(self, scope: Scope) -> Value:
         if self._path is not None:
-            value = _at(self._path, scope)
+            value = _value_at(self._path, scope)
             if value is not MISSING:
                 return value
-        return _genuine(self._parsed.run(scope, _value), self.references, scope)
+        return _without_forged_marks(self._parsed.run(scope, _value), self.references, scope)
 
 
 class TextExpression(_Sourced):
@@ -263,7 +263,7 @@ class TextExpression(_Sourced):
         return STRING
 
     def evaluate(self, scope: Scope) -> Value:
-        return _genuine(self._parsed.run(scope, _text), self.references, scope)
+        return _without_forged_marks(self._parsed.run(scope, _text), self.references, scope)
 
 
 class TruthExpression(ValueExpression):
@@ -292,7 +292,8 @@ class JinjaCode(_Sourced):
 
     def evaluate(self, scope: Scope) -> Code:
         code = self._parsed.run(scope, _code)
-        return Code(code.texts, tuple(_genuine(value, self.references, scope) for value in code.values))
+        values = (_without_forged_marks(value, self.references, scope) for value in code.values)
+        return Code(code.texts, tuple(values))
 
 
 class Constant:
@@ -344,14 +345,15 @@ class Parsed:
         self._template: Template | None = None
         self._shift = shift
 
-    def run(self, scope: Scope, use: Callable[[Iterator[Piece]], Result]) -> Result:
-        """What `use` makes of the pieces that the template puts out. Raises ExpressionError."""
+    def run(self, scope: Scope, use: Callable[[Iterator[Fragment]], Result]) -> Result:
+        """The result of `use` for the fragments of the template. Raises ExpressionError."""
         limits: Limits = scope.get(LIMITS_NAME, DEFAULT_LIMITS)
         try:
             template = self._template or self._compiled()
             return call_within(limits.expression_seconds, _run, template, scope, limits, use)
         except Exception as error:
-            raise told(error, self.source, self._shift, self.found.references, scope, limits) from None
+            references = self.found.references
+            raise evaluation_error(error, self.source, self._shift, references, scope, limits) from None
 
     def _compiled(self) -> Template:
         if self.found.takes_patterns:
@@ -366,42 +368,42 @@ class Parsed:
 
 
 def _run(
-    template: Template, scope: Scope, limits: Limits, use: Callable[[Iterator[Piece]], Result]
+    template: Template, scope: Scope, limits: Limits, use: Callable[[Iterator[Fragment]], Result]
 ) -> Result:
     largest.set(limits.expression_chars)
-    pieces: Any = template.root_render_func(context_of(scope))
+    fragments: Any = template.root_render_func(context_of(scope))
     try:
-        return use(pieces)
+        return use(fragments)
     except Exception as error:
-        if pieces.gi_frame is None:
+        if fragments.gi_frame is None:
             raise
-        # It arose in what was made of a piece; the template still stands where that piece came from.
-        raise OfPiece(error, template.get_corresponding_lineno(pieces.gi_frame.f_lineno)) from None
+        # `use` failed for a fragment; the template is suspended at that fragment.
+        raise FragmentError(error, template.get_corresponding_lineno(fragments.gi_frame.f_lineno)) from None
 
 
-def _value(pieces: Iterator[Piece]) -> Value:
-    return next(plain(piece[0]) for piece in pieces if type(piece) is tuple)
+def _value(fragments: Iterator[Fragment]) -> Value:
+    return next(plain(fragment[0]) for fragment in fragments if type(fragment) is tuple)
 
 
-def _text(pieces: Iterator[Piece]) -> str:
-    return joined(piece[0] if type(piece) is tuple else piece for piece in pieces)
+def _text(fragments: Iterator[Fragment]) -> str:
+    return joined(fragment[0] if type(fragment) is tuple else fragment for fragment in fragments)
 
 
-def _code(pieces: Iterator[Piece]) -> Code:
+def _code(fragments: Iterator[Fragment]) -> Code:
     texts, values, length = [""], [], 0
-    for piece in pieces:
-        if isinstance(piece, str):
-            texts[-1] += piece
-            length += len(piece)
+    for fragment in fragments:
+        if isinstance(fragment, str):
+            texts[-1] += fragment
+            length += len(fragment)
         else:
-            values.append(plain(piece[0]))
+            values.append(plain(fragment[0]))
             texts.append("")
             length += len(as_text(values[-1]))
         measure(length)
     return Code(tuple(texts), tuple(values))
 
 
-def _at(path: tuple[str | int, ...], scope: Scope) -> Any:
+def _value_at(path: tuple[str | int, ...], scope: Scope) -> Any:
     """What stands at a path of plain data; MISSING if it takes more than that to find it, or to miss it."""
     value: Any = scope
     for part in path:
@@ -415,7 +417,7 @@ def _at(path: tuple[str | int, ...], scope: Scope) -> Any:
     return MISSING if hasattr(value, "plain") else value
 
 
-def _genuine(value: Value, references: tuple[Reference, ...], scope: Scope) -> Value:
+def _without_forged_marks(value: Value, references: tuple[Reference, ...], scope: Scope) -> Value:
     """The value without what looks like the mark of a secret, but is none that the scope has: an expression
     can put one together from texts that have been harmless each for itself."""
     if SECRET_OPEN[0] not in value if isinstance(value, str) else not may_hold_mark(value):
@@ -430,21 +432,21 @@ def _genuine(value: Value, references: tuple[Reference, ...], scope: Scope) -> V
 # Errors
 
 
-_RAW_HINT = "text that has {{ or {% itself goes between {% raw %} and {% endraw %}"
+_RAW_HINT = "put literal {{ or {% between {% raw %} and {% endraw %}"
 _SYNTAX_HINTS = {
     "&": "write: and",
-    "|": "write: or; one bar stands before a filter",
+    "|": "write: or; a single bar applies a filter",
     "!": "write: not",
     "?": "write: this if condition else that",
     "=": "write == to compare",
-    "$": "a name stands there as it is, without $",
+    "$": "write the name without $",
 }
 _TOO_DEEP = "the expression is nested too deeply"
 _SHOWN = 80
 
 
-class OfPiece(Exception):
-    """An error that arose in what was made of a piece that stands at a position of the source."""
+class FragmentError(Exception):
+    """An error in the use of a fragment, with the position of the fragment in the source."""
 
     def __init__(self, cause: Exception, position: int) -> None:
         super().__init__(str(cause))
@@ -452,7 +454,7 @@ class OfPiece(Exception):
         self.position = position
 
 
-def unreadable(
+def syntax_error(
     error: ExpressionError | TemplateSyntaxError | RecursionError, source: str, shift: int
 ) -> ExpressionError:
     """What is malformed. `shift` is how far the source that was read was ahead of `source`."""
@@ -471,7 +473,7 @@ def unreadable(
     )
 
 
-def told(
+def evaluation_error(
     error: Exception,
     source: str,
     shift: int,
@@ -481,18 +483,18 @@ def told(
 ) -> ExpressionError:
     """What went wrong while an expression was evaluated."""
     position = _position(error)
-    if isinstance(error, OfPiece):
+    if isinstance(error, FragmentError):
         position, error = error.position, error.cause
     offset = max(position - 1 - shift, 0)
     if isinstance(error, MissingName):
-        return _absent(error, offset, references, scope)
+        return _undefined_name(error, offset, references, scope)
     if isinstance(error, ExpressionError):
         error.offset = offset
         return error
     if isinstance(error, TookTooLong):
         return ExpressionError(
             f"the expression took longer than {limits.expression_seconds:g} seconds and was stopped",
-            hint=f"look for a loop over too much; {limits.setting('expression_seconds')} changes the limit",
+            hint=f"shorten its loops, or raise {limits.setting('expression_seconds')}",
             offset=offset,
             code=TOO_SLOW,
         )
@@ -500,10 +502,10 @@ def told(
         return ExpressionError(f"{_TOO_DEEP}, or a macro calls itself", offset=offset)
     hint = ""
     if isinstance(error, TooLong):
-        hint = f"{limits.setting('expression_chars')} changes the limit"
+        hint = f"raise {limits.setting('expression_chars')} to allow it"
     elif isinstance(error, TypeError) and "concatenate" in str(error):
-        hint = "~ joins values of any kind to text"
-    return ExpressionError(f"`{_excerpt(source, offset)}`: {_said(error)}", hint=hint, offset=offset)
+        hint = "use ~ to join values of any type as text"
+    return ExpressionError(f"`{_excerpt(source, offset)}`: {_message_of(error)}", hint=hint, offset=offset)
 
 
 def _position(error: BaseException) -> int:
@@ -540,7 +542,7 @@ _KIND = re.compile(rf"""['"]?\b({"|".join(_KINDS)})\b['"]?""")
 _NO_LENGTH = re.compile(r"^object of type ('\w+') has no len\(\)$")
 
 
-def _said(error: Exception) -> str:
+def _message_of(error: Exception) -> str:
     message = str(error) or type(error).__name__
     if isinstance(error, TypeError):
         message = _NO_LENGTH.sub(r"\1 has no length", message)
@@ -554,7 +556,7 @@ def _said(error: Exception) -> str:
 _KINDS_OF_TIME = {Moment: "time", Day: "day"}
 
 
-def _absent(
+def _undefined_name(
     error: MissingName, offset: int, references: Iterable[Reference], scope: Scope
 ) -> ExpressionError:
     """Names the whole reference if the missing part is part of one."""
@@ -569,7 +571,7 @@ def _absent(
     computed = next((root for root in ("state", "inputs") if owner is scope.get(root)), "")
     message, hint = _nothing_there(computed, owner, name, scope)
     if computed == "state":
-        hint += f"{'; ' if hint else ''}a step sees only what its needs_state names"
+        hint += f"{'; ' if hint else ''}a step sees only the fields in its needs_state"
     return ExpressionError(message, hint=hint, offset=offset, code="undefined")
 
 

@@ -8,10 +8,10 @@ if the template tests it (`is defined`, `'x' in state`) or has a fallback for it
 `read` also edits the tree: `a if b` without else gives null, and the filters between a reference and its
 `default` (`state.urls | length | default(0)`) are skipped when the reference is absent.
 
-The environment compiles templates that yield pieces: their own text as `str`, and the value of each `{{ }}`
-as a tuple of one. So one compiled form serves typed values, text and code. A macro, a call block or a filter
-block yields one value. The parser's line numbers are offsets in the source here (the first character is 1),
-so that nodes, syntax errors and tracebacks tell where in the source they belong.
+The environment compiles templates that yield fragments: their own text as `str`, and the value of each `{{
+}}` as a tuple of one. So one compiled form serves typed values, text and code. A macro, a call block or a
+filter block yields one value. The parser's line numbers are offsets in the source here (the first character
+is 1), so that nodes, syntax errors and tracebacks tell where in the source they belong.
 
 `state.items` is always the field, never a method; before a call (`state.items()`) it is the method. A member
 of an undefined value is undefined, and using it is an error.
@@ -36,9 +36,9 @@ from workflows_mcp.expressions import patterns
 from workflows_mcp.expressions.jinja.functions import (
     FILTERS,
     FUNCTIONS,
-    GIVES,
     METHODS_OF_TIME,
     PATTERN_WORDS,
+    RESULT_TYPES,
     wrong_call,
 )
 from workflows_mcp.expressions.jinja.sandbox import (
@@ -62,7 +62,7 @@ class Found(NamedTuple):
     takes_patterns: bool
 
 
-def read(tree: nodes.Template, environment: PiecesEnvironment) -> Found:
+def read(tree: nodes.Template, environment: FragmentEnvironment) -> Found:
     """The references of a template, in the order in which they stand there. Raises ExpressionError."""
     reader = _Reader(environment)
     reader.block(tree.body, set())
@@ -94,8 +94,8 @@ def kinds_of(node: nodes.Node) -> Kinds | None:
             return BOOLEAN
         case nodes.Concat():
             return STRING
-        case nodes.Filter(name=name) if name in GIVES:
-            return frozenset({GIVES[name]})
+        case nodes.Filter(name=name) if name in RESULT_TYPES:
+            return frozenset({RESULT_TYPES[name]})
     return None
 
 
@@ -107,29 +107,31 @@ _SURROGATE = re.compile("[\ud800-\udfff]")
 _DEFAULTS = ("default", "d")
 _OF_TEMPLATES = frozenset({"self", "super"})
 _METHODS_OF_JINJA = frozenset({"cycle", "changed", "next", "reset"})
-MOST_BLOCKS = 18
-MOST_DEPTH = 60
+MAX_BLOCKS = 18
+MAX_DEPTH = 60
 """How deep statements and expressions may be nested: less than what Python can compile."""
 
-_MEANT = {
-    **dict.fromkeys(("json", "loads"), "write parse_json to read JSON text, tojson to write it"),
+_ALONE = "a template cannot use other templates"
+
+_OTHER_NAMES = {
+    **dict.fromkeys(("json", "loads"), "use parse_json to parse JSON text, tojson to write it"),
     **dict.fromkeys(("dumps", "to_json"), "write: tojson"),
     "splitlines": "write: lines",
     "flat": "write: flatten",
 }
-"""What other languages call filters."""
-_NOTES = {"sum": ("; sum starts with a number, or with start=[] to add lists", "texts: use join")}
-"""What to say, beside its signature, of one that cannot be used so."""
+"""Names of filters in other languages."""
+_NOTES = {"sum": ("; sum adds numbers, or lists with start=[]", "use join for texts")}
+"""What an error says in addition to the signature, and a hint."""
 
 
 class _Reader:
-    def __init__(self, environment: PiecesEnvironment) -> None:
+    def __init__(self, environment: FragmentEnvironment) -> None:
         self.environment = environment
         self.references: list[Reference] = []
         self.asked: set[Path] = set()
         """What the template has asked whether it is there."""
         self.takes_patterns = False
-        self._may_be_absent: set[int] = set()
+        self._optional_nodes: set[int] = set()
         self._blocks = self._depth = 0
         self._methods = frozenset().union(*(names for _, names in environment.methods)) | _METHODS_OF_JINJA
 
@@ -138,8 +140,8 @@ class _Reader:
     def block(self, body: Iterable[nodes.Node], bound: set[str]) -> None:
         self._blocks += 1
         for node in body:
-            if self._blocks > MOST_BLOCKS:
-                _refuse(node, f"statements are nested more than {MOST_BLOCKS} levels deep", "simplify it")
+            if self._blocks > MAX_BLOCKS:
+                _refuse(node, f"statements are nested more than {MAX_BLOCKS} levels deep", "simplify it")
             self.statement(node, bound)
         self._blocks -= 1
 
@@ -183,7 +185,7 @@ class _Reader:
                 self.expression(node.filter, bound)
             case _:
                 name = "autoescape" if isinstance(node, nodes.Scope) else type(node).__name__.lower()
-                _refuse(node, f"{{% {name} %}} has no meaning here: a template stands alone")
+                _refuse(node, f"{{% {name} %}} is not supported: {_ALONE}")
 
     def body_with_arguments(self, node: nodes.Macro | nodes.CallBlock, bound: set[str]) -> None:
         self.expressions(node.defaults, bound)
@@ -202,8 +204,8 @@ class _Reader:
     def expressions(self, found: Iterable[nodes.Node], bound: set[str]) -> None:
         self._depth += 1
         for node in found:
-            if self._depth > MOST_DEPTH:
-                _refuse(node, f"the expression is nested more than {MOST_DEPTH} levels deep", "simplify it")
+            if self._depth > MAX_DEPTH:
+                _refuse(node, f"the expression is nested more than {MAX_DEPTH} levels deep", "simplify it")
             self.expression(node, bound)
         self._depth -= 1
 
@@ -234,13 +236,13 @@ class _Reader:
             case nodes.CondExpr() if node.expr2 is None:
                 node.expr2 = nodes.Const(None, lineno=node.lineno)
             case nodes.Const(value=str() as text) if _SURROGATE.search(text):
-                _refuse(node, "half a character: an escape such as \\ud83d stands for no text of its own")
+                _refuse(node, "half a character: an escape such as \\ud83d is not a character on its own")
         self.expressions(node.iter_child_nodes(), bound)
 
     def path(self, node: nodes.Node, bound: set[str]) -> None:
         whole = _Chain(node)
         if isinstance(whole.root, nodes.Name):
-            self.name(whole.root, whole.parts, bound, optional=id(node) in self._may_be_absent)
+            self.name(whole.root, whole.parts, bound, optional=id(node) in self._optional_nodes)
         else:
             self.expression(whole.root, bound)
         self.expressions(whole.computed, bound)
@@ -249,7 +251,7 @@ class _Reader:
         if node.name in bound or (not parts and node.name in self.environment.globals):
             return
         if node.name in _OF_TEMPLATES:
-            _refuse(node, f"'{node.name}' has no meaning here: a template stands alone", code="private")
+            _refuse(node, f"'{node.name}' is not supported: {_ALONE}", code="private")
         _refuse_private(node.name, node)
         self.references.append(Reference((node.name, *parts), node.lineno - 1, optional))
 
@@ -294,13 +296,14 @@ class _Reader:
     def known(self, node: nodes.Filter | nodes.Test, what: str, names: dict[str, Any]) -> None:
         if node.name not in names:
             words = [name for name in names if name.isidentifier()]
-            hint = _MEANT.get(node.name) or did_you_mean(node.name, words, what="there are", limit=len(words))
+            hint = _OTHER_NAMES.get(node.name)
+            hint = hint or did_you_mean(node.name, words, what="there are", limit=len(words))
             _refuse(node, f"there is no {what} '{node.name}'", hint)
 
     # What may be absent
 
     def asks_about(self, node: nodes.Expr, bound: set[str]) -> None:
-        self._may_be_absent.add(id(node))
+        self._optional_nodes.add(id(node))
         found = path_of(node)
         if found is not None and found[1].name not in bound:
             self.asked.add(found[0])
@@ -327,7 +330,7 @@ class _Reader:
                     start = inside
                 case _:
                     start = None
-        self._may_be_absent.add(id(start))
+        self._optional_nodes.add(id(start))
         self.expressions(node.iter_child_nodes(), bound)
         if start is not None and before is not None and start is not before:
             there = nodes.Test(start, "defined", [], [], None, None, lineno=node.lineno)
@@ -375,7 +378,7 @@ def _check_call(
         if wrong is not None:
             message, hint = wrong
             note, instead = _NOTES.get(name, ("", hint))
-            _refuse(node, f"the {what} '{name}' cannot be used so: {message}{note}", instead)
+            _refuse(node, f"the {what} '{name}' is called incorrectly: {message}{note}", instead)
 
 
 def _refuse(node: nodes.Node, message: str, hint: str = "", code: str = "syntax") -> NoReturn:
@@ -394,14 +397,14 @@ def _is_position(index: int) -> bool:
 # The environment that compiles templates
 
 
-Piece = str | tuple[Any]
+Fragment = str | tuple[Any]
 """Text of the template itself, or a value that it puts out."""
 Token = tuple[int, str, str]
 
 
 @lru_cache(maxsize=1)
-def environment() -> PiecesEnvironment:
-    return PiecesEnvironment()
+def environment() -> FragmentEnvironment:
+    return FragmentEnvironment()
 
 
 @lru_cache(maxsize=1)
@@ -415,15 +418,15 @@ def context_of(names: Mapping[str, Any]) -> Context:
     return Context(environment(), {**functions(), **names}, None, {})
 
 
-class _PlacingLexer(RawStringLexer):
+class _OffsetLexer(RawStringLexer):
     def tokenize(
         self, source: str, name: str | None = None, filename: str | None = None, state: str | None = None
     ) -> TokenStream:
-        tokens = _placed(source, self.tokeniter(source, name, filename, state))
+        tokens = _with_offsets(source, self.tokeniter(source, name, filename, state))
         return TokenStream(self.wrap(tokens, name, filename), name, filename)
 
 
-def _placed(source: str, tokens: Iterable[Token]) -> Iterator[Token]:
+def _with_offsets(source: str, tokens: Iterable[Token]) -> Iterator[Token]:
     """Tokens with positions instead of lines. Between two of them there is nothing, or white space that a
     `-` in a tag has taken away."""
     position = 0
@@ -439,7 +442,7 @@ def _placed(source: str, tokens: Iterable[Token]) -> Iterator[Token]:
         raise
 
 
-class _PiecesGenerator(BoundedGenerator):
+class _FragmentGenerator(BoundedGenerator):
     _called: nodes.Expr | None = None
 
     def visit_Call(self, node: nodes.Call, frame: Frame, forward_caller: bool = False) -> None:
@@ -473,8 +476,8 @@ class _PiecesGenerator(BoundedGenerator):
         super().end_write(frame)
 
 
-class PiecesEnvironment(Sandbox):
-    code_generator_class = _PiecesGenerator
+class FragmentEnvironment(Sandbox):
+    code_generator_class = _FragmentGenerator
     methods = (*METHODS, *METHODS_OF_TIME)
 
     def __init__(self) -> None:
@@ -483,7 +486,7 @@ class PiecesEnvironment(Sandbox):
         self.filters.update(FILTERS)
         self.filters["attr"] = self.part
         self.globals.update(FUNCTIONS)
-        self._own_lexer = _PlacingLexer(self)
+        self._own_lexer = _OffsetLexer(self)
 
     def part(self, owner: Any, name: str) -> Any:
         """What `owner.name` is."""

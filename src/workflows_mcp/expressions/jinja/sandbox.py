@@ -30,11 +30,11 @@ from jinja2.utils import Cycler, Joiner, Namespace, missing
 
 from workflows_mcp.values import to_json, to_text
 
-MOST_ITEMS = 1_000_000
+MAX_ITEMS = 1_000_000
 """How many items a list may get by `+` or `*`."""
-MOST_FILTERED_ITEMS = 100_000
+MAX_FILTERED_ITEMS = 100_000
 """How many items a list may get by `batch` or `slice`; Jinja's own limit for `range`."""
-MOST_BITS = 4096
+MAX_BITS = 4096
 """How large an integer may get by multiplication or a power."""
 
 largest: ContextVar[int] = ContextVar("largest", default=2_000_000)
@@ -74,7 +74,7 @@ def plain(value: Any) -> Any:
 
 def _plain(value: Any, budget: Iterator[int], depth: int) -> Any:
     if next(budget, None) is None or depth > 200:
-        raise SecurityError("the value is too large or too deeply nested")
+        raise SecurityError("the value is too large, or nested too deeply")
     if value is None or value is True or value is False or type(value) is str:
         return value
     if isinstance(value, int | float):
@@ -96,21 +96,21 @@ def _number(value: int | float) -> int | float:
     """A number as JSON has it."""
     if isinstance(value, float):
         if not isfinite(value):
-            raise SecurityError(f"{value} cannot be used as a value: it is no number that JSON has")
+            raise SecurityError(f"{value} cannot be used as a value: JSON has no such number")
     elif not -(2**63) <= value < 2**64:
-        raise SecurityError("the integer is too large to be used as a value: 64 bits are allowed")
+        raise SecurityError("the integer is too large to be used as a value: at most 64 bits are allowed")
     return value
 
 
 def joined(parts: Iterable[Any]) -> str:
     """Parts put together, measured while that is done."""
-    most = largest.get()
+    limit = largest.get()
     texts: list[str] = []
     length = 0
     for part in parts:
         text = part if isinstance(part, str) else as_text(part)
         length += len(text)
-        if length > most:
+        if length > limit:
             raise _too_long(length)
         texts.append(text)
     return "".join(texts)
@@ -132,13 +132,13 @@ class TooLong(SecurityError):
 
 
 def _too_long(length: int) -> TooLong:
-    return TooLong(f"the text gets too long: {length} characters, and at most {largest.get()} are allowed")
+    return TooLong(f"the text is too long: {length} characters, and at most {largest.get()} are allowed")
 
 
 # Methods
 
 
-def _joined_by(separator: str, items: Iterable[Any]) -> str:
+def _join(separator: str, items: Iterable[Any]) -> str:
     texts: list[str] = []
     length = 0
     for item in items:
@@ -148,14 +148,14 @@ def _joined_by(separator: str, items: Iterable[Any]) -> str:
     return separator.join(texts)
 
 
-def _replaced(text: str, old: Any, new: Any, count: int | None = None) -> str:
+def _replace(text: str, old: Any, new: Any, count: int | None = None) -> str:
     old, new = as_text(old), as_text(new)
     times = text.count(old) if count is None or count < 0 else min(count, text.count(old))
     measure(len(text) + times * (len(new) - len(old)))
     return text.replace(old, new, -1 if count is None else count)
 
 
-def _padded(method: str) -> Callable[..., str]:
+def _padding(method: str) -> Callable[..., str]:
     def pad(text: str, width: int, *fill: str) -> str:
         measure(width)
         padded: str = getattr(text, method)(width, *fill)
@@ -164,16 +164,16 @@ def _padded(method: str) -> Callable[..., str]:
     return pad
 
 
-def _expanded_tabs(text: str, tabsize: int = 8) -> str:
+def _expandtabs(text: str, tabsize: int = 8) -> str:
     measure(len(text) + text.count("\t") * tabsize)
     return text.expandtabs(tabsize)
 
 
 MEASURED_METHODS: dict[str, Callable[..., str]] = {
-    "join": _joined_by,
-    "replace": _replaced,
-    "expandtabs": _expanded_tabs,
-    **{name: _padded(name) for name in ("center", "ljust", "rjust", "zfill")},
+    "join": _join,
+    "replace": _replace,
+    "expandtabs": _expandtabs,
+    **{name: _padding(name) for name in ("center", "ljust", "rjust", "zfill")},
 }
 _TEXT_METHODS = frozenset(
     """
@@ -199,11 +199,11 @@ OF_JINJA = (BlockReference, Cycler, Joiner, LoopContext, Macro, Namespace, Templ
 def _join_filter(value: Iterable[Any], d: Any = "", attribute: Any = None) -> str:
     if attribute is not None:
         value = [item[attribute] if isinstance(item, Mapping) else item for item in value]
-    return _joined_by(as_text(d), value)
+    return _join(as_text(d), value)
 
 
 def _replace_filter(value: Any, old: Any, new: Any, count: int | None = None) -> str:
-    return _replaced(as_text(value), old, new, count)
+    return _replace(as_text(value), old, new, count)
 
 
 def _center_filter(value: Any, width: int = 80) -> str:
@@ -227,8 +227,8 @@ def _with_count_limited(function: Callable[..., Any]) -> Callable[..., Any]:
 
     @wraps(function)
     def limited(value: Any, count: int, *rest: Any, **named: Any) -> Any:
-        if count > MOST_FILTERED_ITEMS:
-            raise SecurityError(f"{count} is too many: at most {MOST_FILTERED_ITEMS} are allowed")
+        if count > MAX_FILTERED_ITEMS:
+            raise SecurityError(f"{count} is too many: at most {MAX_FILTERED_ITEMS} are allowed")
         return function(value, count, *rest, **named)
 
     return limited
@@ -245,7 +245,7 @@ def _sum_filter(environment: Any, iterable: Any, attribute: Any = None, start: f
     if isinstance(start, int | float) and not isinstance(start, bool):
         return standard.do_sum(environment, iterable, attribute, start)
     if not isinstance(start, list):
-        raise SecurityError(f"sum adds numbers, or lists with start=[]; join puts texts together: {start!r}")
+        raise SecurityError(f"sum adds numbers, or lists with start=[]; use join for texts: {start!r}")
     if attribute is not None:
         get = standard.make_attrgetter(environment, attribute)
         iterable = map(get, iterable)
@@ -449,7 +449,7 @@ class Sandbox(ImmutableSandboxedEnvironment):
 
 
 def _check_power(base: Any, exponent: Any) -> None:
-    if isinstance(base, int) and isinstance(exponent, int) and base.bit_length() * abs(exponent) > MOST_BITS:
+    if isinstance(base, int) and isinstance(exponent, int) and base.bit_length() * abs(exponent) > MAX_BITS:
         raise SecurityError("the power is too large")
 
 
@@ -458,12 +458,10 @@ def _check_product(one: Any, other: Any) -> None:
         measure(len(one) * other)
     elif isinstance(one, list | tuple) and isinstance(other, int):
         _check_items(len(one) * other)
-    elif (
-        isinstance(one, int) and isinstance(other, int) and one.bit_length() + other.bit_length() > MOST_BITS
-    ):
+    elif isinstance(one, int) and isinstance(other, int) and one.bit_length() + other.bit_length() > MAX_BITS:
         raise SecurityError("the product is too large")
 
 
 def _check_items(count: int) -> None:
-    if count > MOST_ITEMS:
-        raise SecurityError(f"the list gets too long: {count} items, and at most {MOST_ITEMS} are allowed")
+    if count > MAX_ITEMS:
+        raise SecurityError(f"the list is too long: {count} items, and at most {MAX_ITEMS} are allowed")

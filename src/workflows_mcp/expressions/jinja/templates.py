@@ -42,7 +42,7 @@ def render(
         setting = DEFAULT_LIMITS.setting("expression_seconds")
         raise ExpressionError(
             f"the template took longer than {seconds:g} seconds and was stopped",
-            hint=f"look for a loop over too much; {setting} changes the limit",
+            hint=f"shorten its loops, or raise {setting}",
         ) from None
     except TemplateSyntaxError as error:
         raise _at_line(source, error.lineno, f"the template cannot be read: {error.message}") from None
@@ -102,8 +102,8 @@ class _Compiled:
     No lock: rendering can be stopped at any point, and would leave it locked.
     """
 
-    MOST = 512
-    MOST_CHARS = 4_000_000
+    MAX_TEMPLATES = 512
+    MAX_CHARS = 4_000_000
 
     def __init__(self) -> None:
         self._templates: OrderedDict[tuple[str, bool], Template] = OrderedDict()
@@ -114,17 +114,17 @@ class _Compiled:
         if template is None:
             template = _sandbox(strict).from_string(source)
             self._templates[key] = template
-            self._forget_oldest()
+            self._evict_oldest()
         else:
             with suppress(KeyError):  # another thread has just forgotten it
                 self._templates.move_to_end(key)
         return template
 
-    def _forget_oldest(self) -> None:
+    def _evict_oldest(self) -> None:
         with suppress(KeyError):
-            while len(self._templates) > self.MOST or (
+            while len(self._templates) > self.MAX_TEMPLATES or (
                 len(self._templates) > 1
-                and sum(len(source) for source, _ in list(self._templates)) > self.MOST_CHARS
+                and sum(len(source) for source, _ in list(self._templates)) > self.MAX_CHARS
             ):
                 self._templates.popitem(last=False)
 
@@ -158,4 +158,4 @@ def _what_exists(error: MissingName, variables: Mapping[str, Any]) -> str:
     owner = variables if error.owner is missing else error.owner
     if isinstance(owner, Mapping):
         return did_you_mean(str(error.name), [str(name) for name in owner], what="there is")
-    return f"what it was looked for in is not an object but of type {kind_of(owner)}"
+    return f"its parent is {kind_of(owner)}, not an object"

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 
 from workflows_mcp.expressions.shell.syntax import EXPANSION, HOLE, SUBSTITUTION
 
-_ENV = "pass the value in `env:` and read the variable there"
+_ENV = "pass the value in `env:`, and read the variable in the code"
 _ARGUMENT = "pass the value as an argument"
 _SHELL = f'{_ARGUMENT}: sh -c \'echo "$1"\' _ "${{…}}"'
 
@@ -199,7 +199,7 @@ def read_words(words: Sequence[str]) -> Reading:
     if not words:
         return reading
     start = _start(words)
-    _evaluated(words, start, reading)
+    _arithmetic(words, start, reading)
     names = [_name(word) for word in words]
     if names[start] in _HARMLESS:
         return reading
@@ -214,7 +214,7 @@ def read_words(words: Sequence[str]) -> Reading:
     elif names[start] == "find" and any(
         "{}" in words[it.first] for it in reading.code if it.first < len(words)
     ):
-        reading.add(0, len(words), "find -exec", f"give it {{}} as an argument: {_SHELL}")
+        reading.add(0, len(words), "find -exec", f"pass {{}} as an argument: {_SHELL}")
     return reading
 
 
@@ -273,7 +273,7 @@ def _program(words: Sequence[str], position: int, name: str, reading: Reading) -
 def _builtin(words: Sequence[str], position: int, name: str, reading: Reading) -> None:
     first = position + 1 + (words[position + 1 : position + 2] == ["--"])
     if name == "eval":
-        reading.add(first, len(words), name, "run the command itself, without eval")
+        reading.add(first, len(words), name, "run the command directly, without eval")
     elif name == "trap":
         reading.add(first, first + 1, name, _ENV)
     elif len(words) == position + 1 or words[position + 1] in _STANDARD_INPUT:
@@ -337,7 +337,7 @@ def _interpreter(words: Sequence[str], position: int, name: str, reading: Readin
                 index,
                 index + 1,
                 name,
-                "use python3 -c with a parameter of its own: execute('… ?', [sys.argv[1]])",
+                "use python3 -c and a query parameter: execute('… ?', [sys.argv[1]])",
             )
             index += 1
         else:
@@ -352,37 +352,37 @@ def _interpreter(words: Sequence[str], position: int, name: str, reading: Readin
 
 
 def _filter(words: Sequence[str], position: int, name: str, reading: Reading) -> None:
-    """awk, sed and jq: the program is the first word that is no option, unless an option brought it."""
+    """awk, sed and jq: the program is the first word that is no option, unless an option has it."""
     hint = _FILTERS[name]
     kind = next(it for it in _FILTER_TAKES if it in name)
     takes, expressions = _FILTER_TAKES[kind], frozenset() if kind == "jq" else _FILTER_CODE
-    brought = False
+    has_program = False
     index = position + 1
     while index < len(words):
         word = words[index]
         option = word.partition("=")[0]
         if word in expressions:
             reading.add(index + 1, index + 2, name, hint)
-            brought = True
+            has_program = True
             index += 2
         elif option in expressions or (kind == "sed" and re.match(r"-[nEruzsi]*e.", word)):
             reading.add(index, index + 1, name, hint)
-            brought = True
+            has_program = True
             index += 1
         elif word in ("-f", "--file", "--from-file"):
-            brought = True
+            has_program = True
             if words[index + 1 : index + 2] and words[index + 1] in _STANDARD_INPUT:
                 reading.input = Code(0, 0, f"{name} -f -", hint)
             index += 2
         elif word in takes:
             index += takes[word]
         elif word.startswith("-") and word not in ("-", "--"):
-            brought |= word.startswith(("-f", "--file="))
+            has_program |= word.startswith(("-f", "--file="))
             index += 1
         else:
             index += word == "--"
             break
-    if not brought and index < len(words):
+    if not has_program and index < len(words):
         reading.add(index, index + 1, name, hint)
 
 
@@ -436,7 +436,7 @@ def _replaced(words: Sequence[str], position: int, reading: Reading) -> None:
     for use in reading.code:
         code = " ".join(words[use.first : use.last])
         if use.first >= len(words) or any(mark in code for mark in marks):
-            hint = "leave out -I, and read the argument: xargs sh -c 'echo \"$1\"' _"
+            hint = "remove -I, and read the argument: xargs sh -c 'echo \"$1\"' _"
             reading.input = Code(0, 0, f"xargs {use.name}", hint)
 
 
@@ -449,7 +449,7 @@ _COUNTS = frozenset({"exit", "return", "shift", "break", "continue", "repeat"})
 _NAME_HINT = "use `case`, or check the value in a condition of the workflow"
 
 
-def _evaluated(words: Sequence[str], start: int, reading: Reading) -> None:
+def _arithmetic(words: Sequence[str], start: int, reading: Reading) -> None:
     name = words[start]
     rest = range(start + 1, len(words))
     if name == "let":
@@ -468,11 +468,11 @@ def _evaluated(words: Sequence[str], start: int, reading: Reading) -> None:
     elif name in _TAKES_NAMES:
         for index in rest:
             if words[index - 1] not in ("-p", "-d", "-i", "-t", "-n", "-u"):
-                reading.add(index, index + 1, name, "name a variable of your own")
+                reading.add(index, index + 1, name, "write the name of the variable into the command")
     elif name == "printf":
         if words[start + 1 : start + 2] and words[start + 1].startswith((HOLE, "-v")):
             last = start + 3 if words[start + 1] == "-v" else start + 2
-            reading.add(start + 1, last, "printf", "give it a format: printf '%s' \"${…}\"")
+            reading.add(start + 1, last, "printf", "add a format: printf '%s' \"${…}\"")
         numbers = re.search(r"%[-+ #0-9.*]*[diouxXeEfFgG]", " ".join(words[start + 1 : start + 2]))
         reading.computed_in_zsh += rest[1:] if numbers else ()
     elif name in ("[", "test", "[["):

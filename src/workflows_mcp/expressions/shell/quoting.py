@@ -40,7 +40,7 @@ from workflows_mcp.values import shown, to_text
 VARIABLE_BYTES = 32 * 1024
 """A larger value goes into a file: the system allows 128 KiB for one variable, and 2 MiB for all."""
 VARIABLES_BYTES = 256 * 1024
-MOST_BYTES = 100 * 1024
+MAX_BYTES = 100 * 1024
 """How long a command may be: systems allow 128 KiB for one argument."""
 
 ANY_SHELL = "any"
@@ -67,11 +67,11 @@ def quoted_script(
     if is_own_code(code.texts):
         return QuotedScript(spliced(code))
     try:
-        template = checked(code, shell)
+        template = check_values(code, shell)
     except ExpressionError as error:
         raise StepError(error.message, hint=error.hint) from None
     values = _Values(code, names, keep_in_file)
-    return QuotedScript(template.written(values, shell), values.variables)
+    return QuotedScript(template.write(values, shell), values.variables)
 
 
 def quoted_words(code: Code) -> list[str]:
@@ -79,7 +79,7 @@ def quoted_words(code: Code) -> list[str]:
     if is_own_code(code.texts):
         return _split(spliced(code))
     try:
-        template = _words_of(code.texts)
+        template = _word_template(code.texts)
     except ExpressionError as error:
         raise StepError(error.message, hint=error.hint) from None
     for refusal in template.refusals:
@@ -93,14 +93,14 @@ def quoted_text(code: Code) -> str:
     if is_own_code(code.texts):
         return spliced(code)
     try:
-        text = _Text(code).written()
+        text = _Text(code).write()
     except StepError as error:
         raise ExpressionError(error.message, hint=error.hint) from None
     size = len(text.encode())
-    if size > MOST_BYTES:
+    if size > MAX_BYTES:
         raise ExpressionError(
-            f"the command has {size} bytes, at most {MOST_BYTES} can be handed to an agent",
-            hint="write large values to a file first, and give the command the path",
+            f"the command has {size} bytes, and at most {MAX_BYTES} can be sent to an agent",
+            hint="write large values to a file first, and pass the path to the command",
         )
     return text
 
@@ -131,7 +131,7 @@ def problems(texts: tuple[str, ...], shell: str = "sh") -> tuple[Refusal, ...]:
             for number in range(len(texts) - 1)
         )
     try:
-        return _words_of(texts).refusals if not shell else _template(texts, shell).refusals
+        return _word_template(texts).refusals if not shell else _template(texts, shell).refusals
     except ExpressionError as error:
         return (Refusal(0, error.message, error.hint),)
 
@@ -141,12 +141,12 @@ def is_own_code(texts: Sequence[str]) -> bool:
     return len(texts) == 1 or (len(texts) == 2 and not "".join(texts).strip())
 
 
-_FOREIGN = "pass the value in `env:` and let the script read it from its environment"
+_FOREIGN = "pass the value in `env:`, and read it from the environment in the script"
 _FOREIGN_HINTS = {
     "python": 'pass the value in `env:`, and read it with os.environ["NAME"]',
     "node": "pass the value in `env:`, and read it with process.env.NAME",
 }
-_PLAIN_HINT = 'write it in plain double quotes, or pass it in `env:` and write "$NAME"'
+_PLAIN_HINT = 'put it in double quotes on its own, or pass it in `env:` and write "$NAME"'
 
 
 # Sources with holes, and the texts of values
@@ -157,7 +157,7 @@ _CONTROL = re.compile(r"[\x00-\x06]")
 
 def _source_of(texts: Sequence[str]) -> str:
     if any(_CONTROL.search(text) for text in texts):
-        raise ExpressionError("the command holds control characters, so that no values can be put into it")
+        raise ExpressionError("the command contains control characters, so values cannot be put into it")
     return HOLE.join(texts)
 
 
@@ -166,8 +166,8 @@ def texts_of(code: Code) -> list[str]:
     for text in texts:
         if "\0" in text:
             raise StepError(
-                f"the value {_shown(text)} holds a NUL character, which no command can take",
-                hint="write it to a file and give the command the path",
+                f"the value {_shown(text)} contains a NUL character, which cannot be passed to a command",
+                hint="write it to a file, and pass the path to the command",
             )
         try:
             text.encode()
@@ -197,13 +197,13 @@ def _split(text: str) -> list[str]:
 
 
 @dataclass(frozen=True, slots=True)
-class _Words:
+class _WordTemplate:
     words: list[str]
     refusals: tuple[Refusal, ...]
 
 
 @lru_cache(maxsize=256)
-def _words_of(texts: tuple[str, ...]) -> _Words:
+def _word_template(texts: tuple[str, ...]) -> _WordTemplate:
     try:
         words = _split(_source_of(texts))
     except StepError as error:
@@ -212,11 +212,11 @@ def _words_of(texts: tuple[str, ...]) -> _Words:
     for use in read_words(words).code:
         first = sum(word.count(HOLE) for word in words[: use.first])
         last = first + sum(word.count(HOLE) for word in words[use.first : use.last])
-        refusals += [_refusal(number, use) for number in range(first, last)]
-    return _Words(words, tuple(refusals))
+        refusals += [_refuse_code(number, use) for number in range(first, last)]
+    return _WordTemplate(words, tuple(refusals))
 
 
-def _refusal(number: int, use: CodeWords) -> Refusal:
+def _refuse_code(number: int, use: CodeWords) -> Refusal:
     return Refusal(number, f"`{use.name}` would read the value as part of its code", use.hint)
 
 
@@ -236,7 +236,7 @@ def _read_template(texts: tuple[str, ...], shell: str) -> _Template:
     return _Template(_source_of(texts), shell)
 
 
-def checked(code: Code, shell: str) -> _Template:
+def check_values(code: Code, shell: str) -> _Template:
     """The template of a command, into which these values can go. Raises ExpressionError."""
     template = _template(code.texts, shell)
     for refusal in template.refusals:
@@ -263,8 +263,9 @@ class _Template:
             for word in (*command.assignments, *words[:1]):
                 self.first_words.update(place.number for place in word.places)
             for word in command.assignments:
-                if found := CODE_VARIABLE.match(word.text):
-                    self._refuse([word], CodeWords(0, 1, found[1], "set it in `env:` if you trust the value"))
+                if variable := CODE_VARIABLE.match(word.text):
+                    hint = "set the variable in `env:` if you trust the value"
+                    self._refuse([word], CodeWords(0, 1, variable[1], hint))
             reading = read_words([word.text for word in words])
             for use in reading.code:
                 self._refuse(words[use.first : use.last], use)
@@ -329,7 +330,7 @@ class _Template:
             for word in command.assignments:
                 name = word.text.partition("=")[0].rstrip("+")
                 if name in declared:
-                    hint = "leave the variable undeclared, and use it as text"
+                    hint = "do not declare the variable, and use it as text"
                     self._refuse([word], CodeWords(0, 1, declared[name], hint))
 
     def _refusals(self) -> Iterable[Refusal]:
@@ -337,12 +338,12 @@ class _Template:
             if place.quoting is Quoting.COMMENT:
                 continue
             if place.refused:
-                message = f"a value cannot stand {place.refused}: {self._around(place)}"
+                message = f"a value is not allowed {place.refused}: {self._excerpt(place)}"
                 yield Refusal(place.number, message, _PLAIN_HINT)
             elif use := self._code.get(place.number):
-                yield _refusal(place.number, use)
+                yield _refuse_code(place.number, use)
 
-    def _around(self, place: Place) -> str:
+    def _excerpt(self, place: Place) -> str:
         text = self.source[max(0, place.start - 20) : place.end + 20].replace("\n", " ")
         return f"`{text.replace(HOLE, '${…}')}`"
 
@@ -350,13 +351,13 @@ class _Template:
         """What can only be said of the value itself."""
         if place.computed and not _NUMBERS.fullmatch(text):
             raise ExpressionError(
-                f"the value {_shown(text)} stands where the shell computes: only numbers and operators "
-                "can stand there",
-                hint="check it in a condition first, or use it as text",
+                f"the value {_shown(text)} stands in shell arithmetic, where only numbers and operators "
+                "are allowed",
+                hint="check the value in a condition first, or use it as text",
             )
         if place.number in self._named and "[" in text:
             raise ExpressionError(
-                f"the value {_shown(text)} could be read as an item of an array by `test`",
+                f"the value {_shown(text)} could be evaluated as an array item by `test`",
                 hint="put it in double quotes, or compare it with `case`",
             )
         if place.number in self._expanded and "$" in text:
@@ -367,16 +368,16 @@ class _Template:
 
     # Writing
 
-    def written(self, values: _Values, shell: str) -> str:
+    def write(self, values: _Values, shell: str) -> str:
         edits = [(it.start, it.end, self._reference(it, values, shell)) for it in self.places]
         for document in self.script.documents:
             if document.literal and document.body.places:
                 edits = [it for it in edits if not document.body.start <= it[0] < document.body.end]
-                edits += self._opened(document, values)
+                edits += self._open_document(document, values)
         text = values.preamble()
         at = 0
-        for start, end, written in sorted(edits):
-            text += self.source[at:start] + written
+        for start, end, replacement in sorted(edits):
+            text += self.source[at:start] + replacement
             at = end
         return text + self.source[at:]
 
@@ -391,7 +392,7 @@ class _Template:
         split = shell == "zsh" and place.quoting is Quoting.BARE and not place.computed
         return f"{place.before}${{{'=' if split else ''}{name}}}"
 
-    def _opened(self, document: Document, values: _Values) -> list[tuple[int, int, str]]:
+    def _open_document(self, document: Document, values: _Values) -> list[tuple[int, int, str]]:
         """Makes a literal here-document one with references in it, by protecting everything else."""
         body = document.body
         text = escaped(self.source[body.start : body.end], "\\$`")
@@ -474,13 +475,13 @@ class _Text:
     def __init__(self, code: Code) -> None:
         self._code = code
         # Whatever must not be put in at all is refused here.
-        template = checked(code, ANY_SHELL)
+        template = check_values(code, ANY_SHELL)
         self._texts = texts_of(code)
         for text in self._texts:
-            if len(text) > MOST_BYTES:
+            if len(text) > MAX_BYTES:
                 raise ExpressionError(
-                    f"a value of {len(text)} characters is too large to be put into a command",
-                    hint="write it to a file first, and give the command the path",
+                    f"a value of {len(text)} characters is too large for a command",
+                    hint="write it to a file first, and pass the path to the command",
                 )
         self._source = template.source
         self._places = template.places
@@ -490,18 +491,19 @@ class _Text:
         commented = "$(" in self._source and "#" in self._source
         self._certain = not commented and _UNCERTAIN.search(self._source) is None
 
-    def written(self) -> str:
+    def write(self) -> str:
         numbers = range(len(self._texts))
-        found = {number: piece for number in numbers if (piece := self._piece(number)) is not None}
-        if len(found) == len(self._texts):
-            text = self._put_together(found)
-            if self._documents_end_where_they_did(found):
+        found = ((number, self._fragment(number)) for number in numbers)
+        fragments = {number: fragment for number, fragment in found if fragment is not None}
+        if len(fragments) == len(self._texts):
+            text = self._assemble(fragments)
+            if self._documents_end_where_they_did(fragments):
                 return text
         return self._with_variables()
 
     # What is put in
 
-    def _piece(self, number: int) -> str | None:
+    def _fragment(self, number: int) -> str | None:
         """What stands in the text where the hole is; None if only a reference to a variable can."""
         text, hole = self._texts[number], self._places[number]
         if self._is_itself(number):
@@ -607,23 +609,23 @@ class _Text:
 
     # All of it
 
-    def _put_together(self, found: dict[int, str], start: int = 0, end: int | None = None) -> str:
+    def _assemble(self, fragments: dict[int, str], start: int = 0, end: int | None = None) -> str:
         parts: list[str] = []
         at, end = start, len(self._source) if end is None else end
         for number, position in enumerate(self._at):
             if not start <= position < end:
                 continue
-            parts += (self._source[at : self._places[number].start], found[number])
+            parts += (self._source[at : self._places[number].start], fragments[number])
             at = position + 1
         return "".join((*parts, self._source[at:end]))
 
-    def _documents_end_where_they_did(self, found: dict[int, str]) -> bool:
-        return not any(self._ends_early(document, found) for document in self._documents)
+    def _documents_end_where_they_did(self, fragments: dict[int, str]) -> bool:
+        return not any(self._ends_early(document, fragments) for document in self._documents)
 
-    def _ends_early(self, document: Document, found: dict[int, str]) -> bool:
+    def _ends_early(self, document: Document, fragments: dict[int, str]) -> bool:
         if not document.body.places:
             return False
-        body = self._put_together(found, document.body.start, document.body.end)
+        body = self._assemble(fragments, document.body.start, document.body.end)
         return any(line.lstrip("\t") == document.delimiter for line in body.split("\n"))
 
     def _with_variables(self) -> str:
@@ -646,6 +648,6 @@ def _in_quotes(text: str) -> str:
 
 def _too_large(_: int, text: str) -> str:
     raise StepError(
-        f"a value of {len(text)} characters is too large to be put into a command",
-        hint="write it to a file first, and give the command the path",
+        f"a value of {len(text)} characters is too large for a command",
+        hint="write it to a file first, and pass the path to the command",
     )

@@ -127,7 +127,7 @@ def read(source: str) -> Script:
     try:
         reader.commands("")
     except RecursionError:
-        raise ExpressionError("the command is nested too deeply to put values into it") from None
+        raise ExpressionError("the command is nested too deeply, so values cannot be put into it") from None
     return reader.script
 
 
@@ -186,7 +186,7 @@ class _Reader:
         word.end = min(self.at, self.end)
         self.words.pop()
         if _ITEM.match(word.text):
-            self.refuse(word.places, "in the subscript of an array, which bash computes")
+            self.refuse(word.places, "in the subscript of an array, which bash evaluates")
         return word
 
     def quoted(self, quote: str, quoting: Quoting) -> None:
@@ -272,7 +272,7 @@ class _Reader:
         elif self.sees("$["):
             self.text("$[")
             self.at += 2
-            self.refuse_until("]", "inside $[…]: write $((…))")
+            self.refuse_until("]", "inside $[…] (write $((…)) instead)")
         elif found := _NAME.match(self.source, start + 1, self.end):
             self.at = found.end()
             self.text(EXPANSION)
@@ -335,11 +335,11 @@ class _Reader:
         if self.sees(HOLE):
             self.refusing = "in the name of a variable"
         elif self.sees("["):
-            self.refusing = "in the subscript of an array, which bash computes"
+            self.refusing = "in the subscript of an array, which bash evaluates"
         elif self.sees("@"):
             self.refusing = "as an operation on a variable"
         elif self.sees(":") and not self.sees(":-", ":=", ":?", ":+"):
-            self.refusing = "where bash computes a position in ${name:…}"
+            self.refusing = "in ${name:…}, where bash evaluates a position"
         self.words.append(Word(self.at))
         inside = Quoting.BARE if quoting is Quoting.BARE else Quoting.DOUBLE
         while self.more("}"):
@@ -367,7 +367,7 @@ class _Reader:
         known = len(self.script.places)
         self.commands("`")
         if "\\" in self.source[start : self.at]:
-            self.refuse(self.script.places[known:], "in backticks that hold a backslash: write $(…)")
+            self.refuse(self.script.places[known:], "in backticks with a backslash (write $(…) instead)")
         self.text(EXPANSION)
 
     # Here-documents
@@ -557,7 +557,7 @@ class _List:
             return
         target = reader.word()
         if operator in ("<<", "<<-"):
-            reader.refuse(target.places, "in the word that ends a here-document")
+            reader.refuse(target.places, "in the delimiter of a here-document")
             delimiter = target.text if target.quoted else reader.source[target.start : target.end]
             document = Document(
                 target.start, target.end, delimiter, target.quoted, operator == "<<-", command.statement
@@ -568,7 +568,7 @@ class _List:
         for place in target.places:
             place.whole = True
         if operator in (">&", "<&"):
-            reader.refuse(target.places, "where bash expands the name of a stream twice")
+            reader.refuse(target.places, "after >& or <&, where bash expands a word twice")
         if operator == "<<<":
             command.strings.append(target)
 
