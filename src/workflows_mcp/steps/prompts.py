@@ -1,6 +1,11 @@
-"""The step type `Prompt`: a question that the agent answers, or puts to whoever can.
+"""The step types `Prompt`, `UserPrompt` and `UserInput` ask a question, and take its answer.
 
-With `choices` or `confirm` it is a decision of the user: the agent only carries it there and back.
+    - {id: sure, type: Prompt, inputs: {prompt: "Deploy to production?", confirm: true}}
+
+`Prompt` is for the graph dialect. The agent answers it, or asks the user. With `choices` or `confirm` the user
+decides, and the agent only relays the question and the answer; so it does for `UserPrompt` (`prompt` in the
+stateful dialect) and `UserInput` (`user_input` in the reactive dialect). Answers in other words than those of
+the schema ("yes" for true, the number of an option) are accepted.
 """
 
 from __future__ import annotations
@@ -8,9 +13,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Mapping
 from typing import Any, ClassVar, Literal, Self
-
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
-
 from workflows_mcp.errors import ExpressionError, StepError, WorkflowsError
 from workflows_mcp.expressions import compiled, search
 from workflows_mcp.steps.base import (
@@ -24,312 +27,8 @@ from workflows_mcp.steps.base import (
 )
 from workflows_mcp.values import Value, kind_and_value, shown, to_text
 
-# ----------------------------------------------------------------------------------------------------
-# The step type `UserPrompt` (`prompt` in the stateful dialect): shows the user something, or asks the user.
-#
-# The agent only carries the message there and the answer back. Answers in other words than those of the
-# schema ("yes" for true, the number of an option) are understood.
-
-
-PromptType = Literal["info", "confirm", "text", "choice"]
-
-
-_FIELDS: dict[str, str] = {
-    "info": "acknowledged",
-    "confirm": "confirmed",
-    "text": "input",
-    "choice": "selected",
-}
-
-"""The one field of the result, by the type of the prompt."""
-
-_TRUE = frozenset(
-    {"yes", "y", "yep", "yeah", "true", "ok", "okay", "sure", "confirm", "confirmed", "approve", "approved"}
-    | {"agreed", "lgtm", "go ahead", "do it", "ship it", "looks good", "sounds good"}
-)
-
-_FALSE = frozenset(
-    {"no", "n", "nope", "nah", "false", "cancel", "reject", "rejected", "deny", "denied", "stop", "abort"}
-    | {"not yet", "not now", "don't", "do not"}
-)
-
-_NEGATIONS = frozenset({"not", "don't", "dont", "never", "wait"})
-
-_HEDGES = frozenset({"but", "if", "unless", "except", "maybe", "perhaps", "however", "only", "until"})
-
-"""Words of an answer that is neither yes nor no: the user is asked again."""
-
-_WORDS_OF_A_DECISION = 15
-
-_ASK = "Show the user parameters.message as it is and wait for the answer: never answer for the user."
-
-
 CHOICES: Mapping[str, str] = {"options": "choices", "enum": "choices"}
-
 """What else the choices of a question are called."""
-
-
-class TextRules(BaseModel):
-    """What a text must be like."""
-
-    model_config = ConfigDict(extra="forbid")
-
-    pattern: str | None = Field(None, description="A regular expression that it matches; ^…$ for all of it.")
-    min_length: int | None = Field(None, ge=0, description="How many characters it has at least.")
-    max_length: int | None = Field(None, ge=0, description="How many characters it has at most.")
-
-    @field_validator("pattern")
-    @classmethod
-    def _is_a_pattern(cls, pattern: str | None) -> str | None:
-        if pattern is not None:
-            try:
-                compiled(pattern)
-            except ExpressionError as error:
-                raise ValueError(error.message) from None
-        return pattern
-
-    @model_validator(mode="after")
-    def _can_be_met(self) -> Self:
-        if self.min_length is not None and self.max_length is not None and self.min_length > self.max_length:
-            raise ValueError(f"min_length {self.min_length} is more than max_length {self.max_length}")
-        return self
-
-    def take(self, text: str) -> bool:
-        """Whether the text is what it must be."""
-        if len(text) < (self.min_length or 0):
-            return False
-        if self.max_length is not None and len(text) > self.max_length:
-            return False
-        try:
-            return self.pattern is None or search(self.pattern, text) is not None
-        except ExpressionError:  # it takes too long
-            return False
-
-
-class UserPromptInputs(StepInputs):
-    other_names = CHOICES
-    message: str = Field(description="What the user is shown.")
-    prompt_type: PromptType = Field(
-        description="info (only shown), confirm (yes or no), text (any text) or choice (one of the choices)."
-    )
-    choices: list[str] = Field(default_factory=list, description="What can be chosen, for a choice.")
-    validation: TextRules | None = Field(
-        None, description="What a text must be like: pattern, min_length, max_length."
-    )
-
-    @field_validator("choices", mode="before")
-    @classmethod
-    def _choices_as_text(cls, choices: Any) -> Any:
-        return options_as_text(choices)
-
-    @model_validator(mode="after")
-    def _fits_its_type(self) -> Self:
-        if self.prompt_type == "choice":
-            if not self.choices:
-                raise ValueError("a choice needs 'choices', a list of what can be chosen")
-            check_options(self.choices)
-        elif self.choices:
-            raise ValueError(f"'choices' are for prompt_type: choice, not for {self.prompt_type}")
-        if self.validation is not None and self.prompt_type != "text":
-            raise ValueError(f"'validation' is for prompt_type: text, not for {self.prompt_type}")
-        return self
-
-
-def options_as_text(options: Any) -> Any:
-    """What can be chosen, as texts. Raises ValueError."""
-    if options is None:
-        return []
-    if not isinstance(options, list):
-        return options
-    for option in options:
-        if option is None or isinstance(option, list | dict):
-            raise ValueError(f"an option must be text, not {kind_and_value(option)}")
-    return [to_text(option) for option in options]
-
-
-def check_options(options: list[str]) -> None:
-    """Raises ValueError where an option could not be told from another one."""
-    if len(set(options)) < len(options):
-        twice = next(option for option in options if options.count(option) > 1)
-        raise ValueError(f"the option {shown(twice)} is there twice")
-
-
-class UserPromptOutputs(StepOutputs):
-    """One of them, by the type of the prompt."""
-
-    acknowledged: bool = False
-    confirmed: bool = False
-    input: str = ""
-    selected: str = ""
-
-
-class UserPrompt(Step):
-    """Shows the user a message, or asks the user for a decision, a text or a choice.
-
-    The result has one field, by the type of the prompt: `acknowledged` (info), `confirmed` (confirm), `input`
-    (text) or `selected` (choice).
-    """
-
-    name = "UserPrompt"
-    offered: ClassVar[Mapping[str, str]] = {"stateful": "prompt"}
-    by: ClassVar[Performer] = "agent"
-    Inputs = UserPromptInputs
-    Outputs = UserPromptOutputs
-
-    def changes_world(self, inputs: dict[str, Value]) -> bool:
-        return False
-
-    def default_answer(
-        self, inputs: Mapping[str, Value], value: Value, *, dynamic: bool = False
-    ) -> dict[str, Value]:
-        kind = inputs.get("prompt_type")
-        if not isinstance(kind, str) or kind not in _FIELDS:
-            raise ValueError("needs a prompt_type that is known here")
-        if dynamic:
-            return {_FIELDS[kind]: value}
-        try:
-            checked = UserPromptInputs.model_validate(inputs)
-        except ValidationError:
-            return {_FIELDS[kind]: value}  # told already, or known only when it is asked
-        answer = _MEANT[kind](value, checked)
-        if not _CAN_BE[kind](answer, checked):
-            raise ValueError(f"is no answer to it: {shown(value)}")
-        return {_FIELDS[kind]: answer}
-
-    def ask(self, inputs: UserPromptInputs) -> Question:
-        field = _FIELDS[inputs.prompt_type]
-        parameters: dict[str, Value] = {"message": inputs.message, "type": inputs.prompt_type}
-        if inputs.choices:
-            parameters["choices"] = list(inputs.choices)
-        if inputs.validation is not None:
-            parameters["validation"] = inputs.validation.model_dump(exclude_none=True)
-        return Question(
-            type="prompt",
-            instructions=_INSTRUCTIONS[inputs.prompt_type] + (_RULES if inputs.validation else ""),
-            parameters=parameters,
-            result_schema={
-                "type": "object",
-                "properties": {field: _SCHEMAS[inputs.prompt_type](inputs)},
-                "required": [field],
-                "additionalProperties": False,
-            },
-            main_field=field,
-            for_user=inputs.message,
-            says_result=True,
-        )
-
-    def understood(self, inputs: UserPromptInputs, result: Value) -> Value:
-        field = _FIELDS[inputs.prompt_type]
-        if inputs.prompt_type == "info" and result == {}:
-            return {field: True}
-        if not isinstance(result, dict) or field not in result:
-            return result
-        return {**result, field: _MEANT[inputs.prompt_type](result[field], inputs)}
-
-
-_INSTRUCTIONS = {
-    "info": 'Show the user parameters.message as it is; no answer is needed. Submit {"acknowledged": true}.',
-    "confirm": f'{_ASK} Submit {{"confirmed": true}} for yes, {{"confirmed": false}} for no.',
-    "text": f'{_ASK} Submit {{"input": "<what the user said>"}}.',
-    "choice": f'{_ASK} Offer parameters.choices. Submit {{"selected": "<the choice, as it is spelt>"}}.',
-}
-
-_RULES = " If it does not fit parameters.validation, ask again."
-
-
-def _info_schema(_: UserPromptInputs) -> dict[str, Value]:
-    return {"const": True, "description": "That the user was shown the message"}
-
-
-def _confirm_schema(_: UserPromptInputs) -> dict[str, Value]:
-    return {"type": "boolean", "description": "Whether the user said yes"}
-
-
-def _text_schema(inputs: UserPromptInputs) -> dict[str, Value]:
-    schema: dict[str, Value] = {"type": "string", "description": "What the user said"}
-    if (rules := inputs.validation) is None:
-        return schema
-    named = {"pattern": rules.pattern, "minLength": rules.min_length, "maxLength": rules.max_length}
-    return schema | {name: value for name, value in named.items() if value is not None}
-
-
-def _choice_schema(inputs: UserPromptInputs) -> dict[str, Value]:
-    return {"type": "string", "enum": list(inputs.choices), "description": "What the user chose"}
-
-
-_SCHEMAS: dict[str, Callable[[UserPromptInputs], dict[str, Value]]] = {
-    "info": _info_schema,
-    "confirm": _confirm_schema,
-    "text": _text_schema,
-    "choice": _choice_schema,
-}
-
-
-def _as_shown(value: Value, _: UserPromptInputs) -> Value:
-    """Whatever is said to a message says that it was shown, unless it says that it was not."""
-    return value if value is False or (isinstance(value, str) and value.strip().lower() in _FALSE) else True
-
-
-def _as_decision(value: Value, _: UserPromptInputs) -> Value:
-    return decision_meant(value)
-
-
-def decision_meant(value: Value) -> Value:
-    """Yes and no in many words ("Yes, go ahead", "no, not yet"); anything else, or both, as it is."""
-    if not isinstance(value, str):
-        return value
-    words = re.findall(r"[^\W_]+(?:'[^\W_]+)?", value.lower().replace("’", "'"))
-    if not words or len(words) > _WORDS_OF_A_DECISION or _HEDGES & set(words):
-        return value
-    begins = " ".join(words[:2])
-    if words[0] in _FALSE or begins in _FALSE:
-        return value if _TRUE & set(words[1:]) else False
-    if words[0] in _TRUE or begins in _TRUE:
-        return value if _FALSE & set(words[1:]) or _NEGATIONS & set(words) else True
-    return value
-
-
-def _as_words(value: Value, _: UserPromptInputs) -> Value:
-    return to_text(value) if isinstance(value, int | float) else value
-
-
-def _as_option(value: Value, inputs: UserPromptInputs) -> Value:
-    return option_meant(value, inputs.choices)
-
-
-def option_meant(value: Value, options: list[str]) -> Value:
-    """The option, also by its number in the list, or with other capitals; anything else as it is."""
-    text = to_text(value) if isinstance(value, int | float) else value
-    if not isinstance(text, str) or text in options:
-        return text
-    alike = [option for option in options if option.strip().lower() == text.strip().lower()]
-    if len(alike) == 1:
-        return alike[0]
-    number = text.strip().rstrip(".)")
-    if number.isascii() and number.isdigit() and 1 <= int(number) <= len(options):
-        return options[int(number) - 1]
-    return text
-
-
-def _is_text(value: Value, inputs: UserPromptInputs) -> bool:
-    return isinstance(value, str) and (inputs.validation is None or inputs.validation.take(value))
-
-
-_CAN_BE: dict[str, Callable[[Value, UserPromptInputs], bool]] = {
-    "info": lambda value, _: value is True,
-    "confirm": lambda value, _: isinstance(value, bool),
-    "text": _is_text,
-    "choice": lambda value, inputs: value in inputs.choices,
-}
-
-_MEANT: dict[str, Callable[[Value, UserPromptInputs], Value]] = {
-    "info": _as_shown,
-    "confirm": _as_decision,
-    "text": _as_words,
-    "choice": _as_option,
-}
-
-
 _ASK_PROMPT = "Show the user parameters.prompt as it is and wait for the answer: never answer for the user."
 
 
@@ -438,23 +137,237 @@ class Prompt(Step):
         return StepResult({"response": "yes" if confirmed else "no", "confirmed": confirmed})
 
 
-# ----------------------------------------------------------------------------------------------------
-# The step type `UserInput` (`user_input` in the reactive dialect): asks the user for a text, and checks it.
-#
-# The agent only carries the question there and the answer back. An answer that does not fit the validation
-# is refused in the author's own words, and the question stays.
+# UserPrompt
 
+PromptType = Literal["info", "confirm", "text", "choice"]
+_FIELDS: dict[str, str] = {
+    "info": "acknowledged",
+    "confirm": "confirmed",
+    "text": "input",
+    "choice": "selected",
+}
+"""The one field of the result, by the type of the prompt."""
+_ASK = "Show the user parameters.message as it is and wait for the answer: never answer for the user."
+
+
+class TextRules(BaseModel):
+    """What a text must be like."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    pattern: str | None = Field(None, description="A regular expression that it matches; ^…$ for all of it.")
+    min_length: int | None = Field(None, ge=0, description="How many characters it has at least.")
+    max_length: int | None = Field(None, ge=0, description="How many characters it has at most.")
+
+    @field_validator("pattern")
+    @classmethod
+    def _is_a_pattern(cls, pattern: str | None) -> str | None:
+        if pattern is not None:
+            try:
+                compiled(pattern)
+            except ExpressionError as error:
+                raise ValueError(error.message) from None
+        return pattern
+
+    @model_validator(mode="after")
+    def _can_be_met(self) -> Self:
+        if self.min_length is not None and self.max_length is not None and self.min_length > self.max_length:
+            raise ValueError(f"min_length {self.min_length} is more than max_length {self.max_length}")
+        return self
+
+    def take(self, text: str) -> bool:
+        """Whether the text is what it must be."""
+        if len(text) < (self.min_length or 0):
+            return False
+        if self.max_length is not None and len(text) > self.max_length:
+            return False
+        try:
+            return self.pattern is None or search(self.pattern, text) is not None
+        except ExpressionError:  # it takes too long
+            return False
+
+
+class UserPromptInputs(StepInputs):
+    other_names = CHOICES
+    message: str = Field(description="What the user is shown.")
+    prompt_type: PromptType = Field(
+        description="info (only shown), confirm (yes or no), text (any text) or choice (one of the choices)."
+    )
+    choices: list[str] = Field(default_factory=list, description="What can be chosen, for a choice.")
+    validation: TextRules | None = Field(
+        None, description="What a text must be like: pattern, min_length, max_length."
+    )
+
+    @field_validator("choices", mode="before")
+    @classmethod
+    def _choices_as_text(cls, choices: Any) -> Any:
+        return options_as_text(choices)
+
+    @model_validator(mode="after")
+    def _fits_its_type(self) -> Self:
+        if self.prompt_type == "choice":
+            if not self.choices:
+                raise ValueError("a choice needs 'choices', a list of what can be chosen")
+            check_options(self.choices)
+        elif self.choices:
+            raise ValueError(f"'choices' are for prompt_type: choice, not for {self.prompt_type}")
+        if self.validation is not None and self.prompt_type != "text":
+            raise ValueError(f"'validation' is for prompt_type: text, not for {self.prompt_type}")
+        return self
+
+
+class UserPromptOutputs(StepOutputs):
+    """One of them, by the type of the prompt."""
+
+    acknowledged: bool = False
+    confirmed: bool = False
+    input: str = ""
+    selected: str = ""
+
+
+class UserPrompt(Step):
+    """Shows the user a message, or asks the user for a decision, a text or a choice.
+
+    The result has one field, by the type of the prompt: `acknowledged` (info), `confirmed` (confirm), `input`
+    (text) or `selected` (choice).
+    """
+
+    name = "UserPrompt"
+    offered: ClassVar[Mapping[str, str]] = {"stateful": "prompt"}
+    by: ClassVar[Performer] = "agent"
+    Inputs = UserPromptInputs
+    Outputs = UserPromptOutputs
+
+    def changes_world(self, inputs: dict[str, Value]) -> bool:
+        return False
+
+    def default_answer(
+        self, inputs: Mapping[str, Value], value: Value, *, dynamic: bool = False
+    ) -> dict[str, Value]:
+        kind = inputs.get("prompt_type")
+        if not isinstance(kind, str) or kind not in _FIELDS:
+            raise ValueError("needs a prompt_type that is known here")
+        if dynamic:
+            return {_FIELDS[kind]: value}
+        try:
+            checked = UserPromptInputs.model_validate(inputs)
+        except ValidationError:
+            return {_FIELDS[kind]: value}  # told already, or known only when it is asked
+        answer = _MEANT[kind](value, checked)
+        if not _CAN_BE[kind](answer, checked):
+            raise ValueError(f"is no answer to it: {shown(value)}")
+        return {_FIELDS[kind]: answer}
+
+    def ask(self, inputs: UserPromptInputs) -> Question:
+        field = _FIELDS[inputs.prompt_type]
+        parameters: dict[str, Value] = {"message": inputs.message, "type": inputs.prompt_type}
+        if inputs.choices:
+            parameters["choices"] = list(inputs.choices)
+        if inputs.validation is not None:
+            parameters["validation"] = inputs.validation.model_dump(exclude_none=True)
+        return Question(
+            type="prompt",
+            instructions=_INSTRUCTIONS[inputs.prompt_type] + (_RULES if inputs.validation else ""),
+            parameters=parameters,
+            result_schema={
+                "type": "object",
+                "properties": {field: _SCHEMAS[inputs.prompt_type](inputs)},
+                "required": [field],
+                "additionalProperties": False,
+            },
+            main_field=field,
+            for_user=inputs.message,
+            says_result=True,
+        )
+
+    def understood(self, inputs: UserPromptInputs, result: Value) -> Value:
+        field = _FIELDS[inputs.prompt_type]
+        if inputs.prompt_type == "info" and result == {}:
+            return {field: True}
+        if not isinstance(result, dict) or field not in result:
+            return result
+        return {**result, field: _MEANT[inputs.prompt_type](result[field], inputs)}
+
+
+_INSTRUCTIONS = {
+    "info": 'Show the user parameters.message as it is; no answer is needed. Submit {"acknowledged": true}.',
+    "confirm": f'{_ASK} Submit {{"confirmed": true}} for yes, {{"confirmed": false}} for no.',
+    "text": f'{_ASK} Submit {{"input": "<what the user said>"}}.',
+    "choice": f'{_ASK} Offer parameters.choices. Submit {{"selected": "<the choice, as it is spelt>"}}.',
+}
+_RULES = " If it does not fit parameters.validation, ask again."
+
+
+def _info_schema(_: UserPromptInputs) -> dict[str, Value]:
+    return {"const": True, "description": "That the user was shown the message"}
+
+
+def _confirm_schema(_: UserPromptInputs) -> dict[str, Value]:
+    return {"type": "boolean", "description": "Whether the user said yes"}
+
+
+def _text_schema(inputs: UserPromptInputs) -> dict[str, Value]:
+    schema: dict[str, Value] = {"type": "string", "description": "What the user said"}
+    if (rules := inputs.validation) is None:
+        return schema
+    named = {"pattern": rules.pattern, "minLength": rules.min_length, "maxLength": rules.max_length}
+    return schema | {name: value for name, value in named.items() if value is not None}
+
+
+def _choice_schema(inputs: UserPromptInputs) -> dict[str, Value]:
+    return {"type": "string", "enum": list(inputs.choices), "description": "What the user chose"}
+
+
+_SCHEMAS: dict[str, Callable[[UserPromptInputs], dict[str, Value]]] = {
+    "info": _info_schema,
+    "confirm": _confirm_schema,
+    "text": _text_schema,
+    "choice": _choice_schema,
+}
+
+
+def _as_shown(value: Value, _: UserPromptInputs) -> Value:
+    """Whatever is said to a message says that it was shown, unless it says that it was not."""
+    return value if value is False or (isinstance(value, str) and value.strip().lower() in _FALSE) else True
+
+
+def _as_decision(value: Value, _: UserPromptInputs) -> Value:
+    return decision_meant(value)
+
+
+def _as_words(value: Value, _: UserPromptInputs) -> Value:
+    return to_text(value) if isinstance(value, int | float) else value
+
+
+def _as_option(value: Value, inputs: UserPromptInputs) -> Value:
+    return option_meant(value, inputs.choices)
+
+
+def _is_text(value: Value, inputs: UserPromptInputs) -> bool:
+    return isinstance(value, str) and (inputs.validation is None or inputs.validation.take(value))
+
+
+_CAN_BE: dict[str, Callable[[Value, UserPromptInputs], bool]] = {
+    "info": lambda value, _: value is True,
+    "confirm": lambda value, _: isinstance(value, bool),
+    "text": _is_text,
+    "choice": lambda value, inputs: value in inputs.choices,
+}
+_MEANT: dict[str, Callable[[Value, UserPromptInputs], Value]] = {
+    "info": _as_shown,
+    "confirm": _as_decision,
+    "text": _as_words,
+    "choice": _as_option,
+}
+
+
+# UserInput
 
 _FIELD = "input"
-
 """What the answer is called in the result of the agent."""
-
 _SPELLINGS = frozenset({"value", "response", "result", "answer", "text"})
-
 """What else an answer is called."""
-
 _SCHEMA_NAMES = {"pattern": "pattern", "min_length": "minLength", "max_length": "maxLength"}
-
 _ASK_INPUT = "Show the user parameters.prompt as it is and wait for the answer: never answer for the user."
 
 
@@ -668,3 +581,67 @@ def _instructions(inputs: UserInputInputs) -> str:
     if _default(inputs) is not None:
         said += " If the user leaves it open, submit parameters.default."
     return said
+
+
+# Choices, and answers in other words
+
+_TRUE = frozenset(
+    {"yes", "y", "yep", "yeah", "true", "ok", "okay", "sure", "confirm", "confirmed", "approve", "approved"}
+    | {"agreed", "lgtm", "go ahead", "do it", "ship it", "looks good", "sounds good"}
+)
+_FALSE = frozenset(
+    {"no", "n", "nope", "nah", "false", "cancel", "reject", "rejected", "deny", "denied", "stop", "abort"}
+    | {"not yet", "not now", "don't", "do not"}
+)
+_NEGATIONS = frozenset({"not", "don't", "dont", "never", "wait"})
+_HEDGES = frozenset({"but", "if", "unless", "except", "maybe", "perhaps", "however", "only", "until"})
+"""Words of an answer that is neither yes nor no: the user is asked again."""
+_WORDS_OF_A_DECISION = 15
+
+
+def options_as_text(options: Any) -> Any:
+    """What can be chosen, as texts. Raises ValueError."""
+    if options is None:
+        return []
+    if not isinstance(options, list):
+        return options
+    for option in options:
+        if option is None or isinstance(option, list | dict):
+            raise ValueError(f"an option must be text, not {kind_and_value(option)}")
+    return [to_text(option) for option in options]
+
+
+def check_options(options: list[str]) -> None:
+    """Raises ValueError where an option could not be told from another one."""
+    if len(set(options)) < len(options):
+        twice = next(option for option in options if options.count(option) > 1)
+        raise ValueError(f"the option {shown(twice)} is there twice")
+
+
+def decision_meant(value: Value) -> Value:
+    """Yes and no in many words ("Yes, go ahead", "no, not yet"); anything else, or both, as it is."""
+    if not isinstance(value, str):
+        return value
+    words = re.findall(r"[^\W_]+(?:'[^\W_]+)?", value.lower().replace("’", "'"))
+    if not words or len(words) > _WORDS_OF_A_DECISION or _HEDGES & set(words):
+        return value
+    begins = " ".join(words[:2])
+    if words[0] in _FALSE or begins in _FALSE:
+        return value if _TRUE & set(words[1:]) else False
+    if words[0] in _TRUE or begins in _TRUE:
+        return value if _FALSE & set(words[1:]) or _NEGATIONS & set(words) else True
+    return value
+
+
+def option_meant(value: Value, options: list[str]) -> Value:
+    """The option, also by its number in the list, or with other capitals; anything else as it is."""
+    text = to_text(value) if isinstance(value, int | float) else value
+    if not isinstance(text, str) or text in options:
+        return text
+    alike = [option for option in options if option.strip().lower() == text.strip().lower()]
+    if len(alike) == 1:
+        return alike[0]
+    number = text.strip().rstrip(".)")
+    if number.isascii() and number.isdigit() and 1 <= int(number) <= len(options):
+        return options[int(number) - 1]
+    return text

@@ -1,8 +1,10 @@
-"""The step type `Shell` (`shell` in the stateful dialect, `shell_command` in the reactive one): runs a
-command, on the server or by the agent.
+"""The step type `Shell` runs a command, on the server or by the agent.
 
-How values get into the command without becoming part of its syntax is in `expressions.shell_command`, and
-for a command that is handed to an agent as text, in `expressions.shell_text`.
+    shell: {command: "pytest -q {{ path }}", timeout: 60}
+
+It is `shell` in the stateful dialect and `shell_command` in the reactive one. Values get into the command as
+data, never as syntax: `expressions.shell` quotes them. The parts, from the top: the step type, what it starts,
+what its result says, and the outputs that a command leaves in files.
 """
 
 from __future__ import annotations
@@ -17,9 +19,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, ClassVar, Literal
-
 from pydantic import Field, field_validator
-
 from workflows_mcp.errors import Forbidden, StepError
 from workflows_mcp.expressions import Code, Refusal, problems, quoted_script, quoted_words, spliced
 from workflows_mcp.policy import Finished, Killed, World
@@ -36,165 +36,7 @@ from workflows_mcp.steps.base import (
 from workflows_mcp.steps.output_formats import FORMATS, OUTPUT_FORMAT, formatted
 from workflows_mcp.values import Value, did_you_mean, from_json, kind_of, shown, to_text
 
-# ----------------------------------------------------------------------------------------------------
-# Outputs that a command leaves in files: declared on the block, checked, read and given their type.
-#
-#     outputs:
-#       coverage:
-#         type: float
-#         path: $SCRATCH/coverage.txt
-#
-# A path is relative to the command's working directory and may not leave it, unless it is in the scratch
-# directory or the output says `unsafe: true`; what policy forbids stays forbidden. No symbolic links,
-# ordinary files only, up to the limit on file sizes.
-
-
-TYPES = {
-    "string": "string",
-    "str": "string",
-    "int": "integer",
-    "integer": "integer",
-    "float": "number",
-    "number": "number",
-    "bool": "boolean",
-    "boolean": "boolean",
-    "json": "json",
-    "list": "list",
-    "dict": "object",
-    "object": "object",
-}
-
-KEYS = ("type", "path", "description", "required", "unsafe")
-
-_YES = frozenset({"true", "1", "yes"})
-
-_NO = frozenset({"false", "0", "no"})
-
-_VARIABLE = re.compile(r"\$(?:(\w+)|\{(\w+)\})")
-
-
-ConfigProblem = tuple[tuple[str | int, ...], str, str]
-
-
-def check_output_specs(specs: Value, taken: set[str]) -> list[ConfigProblem]:
-    """All problems of the declared outputs: (path, message, hint) each. `taken` are names in use."""
-    if not isinstance(specs, dict):
-        return [(("outputs",), f"outputs must be an object, not {kind_of(specs)}", _EXAMPLE)]
-    problems: list[ConfigProblem] = []
-    for name, spec in specs.items():
-        at = ("outputs", name)
-        if name in taken:
-            problems.append((at, f"'{name}' is an output of every Shell block", "choose another name"))
-        if not isinstance(spec, dict):
-            problems.append((at, f"the output '{name}' must be an object, not {kind_of(spec)}", _EXAMPLE))
-            continue
-        for key in spec:
-            if key not in KEYS:
-                problems.append(
-                    ((*at, key), f"the output '{name}' has an unknown key '{key}'", did_you_mean(key, KEYS))
-                )
-        if not isinstance(spec.get("path"), str) or not spec["path"].strip():
-            problems.append((at, f"the output '{name}' needs a path", _EXAMPLE))
-        kind = spec.get("type", "string")
-        if not isinstance(kind, str) or kind not in TYPES:
-            hint = did_you_mean(str(kind), TYPES, what="types are")
-            problems.append(((*at, "type"), f"the output '{name}' has an unknown type '{kind}'", hint))
-        for flag in ("required", "unsafe"):
-            if not isinstance(spec.get(flag, True), bool):
-                message = f"'{flag}' of the output '{name}' must be true or false"
-                problems.append(((*at, flag), message, f"{flag}: true"))
-    return problems
-
-
-_EXAMPLE = "for example {type: int, path: $SCRATCH/count.txt}"
-
-
-def read_outputs(
-    specs: Mapping[str, Any],
-    *,
-    world: World,
-    directory: Path,
-    environment: Mapping[str, str],
-    succeeded: bool,
-) -> dict[str, Value]:
-    """The declared outputs. After a command that failed, whatever is missing or wrong is null."""
-    values: dict[str, Value] = {}
-    for name, spec in specs.items():
-        try:
-            values[name] = _read_output(name, spec, world, directory, environment)
-        except StepError:
-            if succeeded:
-                raise
-            values[name] = None
-    return values
-
-
-def _read_output(
-    name: str, spec: Mapping[str, Any], world: World, directory: Path, environment: Mapping[str, str]
-) -> Value:
-    path = _checked_path(name, spec, world, directory, environment)
-    hint = f"set {world.limits.setting('file_bytes')} to allow larger ones"
-    content = world.read(path, most=world.limits.file_bytes, limit_hint=hint)
-    if content is None:
-        if not spec.get("required", True):
-            return None
-        raise StepError(
-            f"the output '{name}' is missing: the command left no file at {path}",
-            hint="check the path, or say required: false if it need not be there",
-        )
-    try:
-        return _typed(content.decode("utf-8").strip(), TYPES[spec.get("type", "string")])
-    except ValueError:
-        text = shown(content.decode("utf-8", "replace").strip())
-        kind = spec.get("type", "string")
-        raise StepError(f"the output '{name}' should be of type {kind}, but {path} holds {text}") from None
-
-
-def _checked_path(
-    name: str, spec: Mapping[str, Any], world: World, directory: Path, environment: Mapping[str, str]
-) -> Path:
-    text = _VARIABLE.sub(lambda found: environment.get(found[1] or found[2], found[0]), spec["path"])
-    path = directory / text
-    if path.is_symlink():
-        raise Forbidden(f"the output '{name}' must not be a symbolic link: {path}")
-    resolved = Path(os.path.realpath(path))
-    if world.in_scratch(path):
-        return resolved
-    if spec.get("unsafe", False):
-        return world.path_for_reading(str(path))
-    hint = "put it into $SCRATCH, or say unsafe: true on the output"
-    if os.path.isabs(text):
-        raise Forbidden(f"the output '{name}' has an absolute path: {text}", hint=hint)
-    if not resolved.is_relative_to(os.path.realpath(directory)):
-        raise Forbidden(f"the output '{name}' is outside the working directory: {resolved}", hint=hint)
-    return resolved
-
-
-def _typed(text: str, kind: str) -> Value:
-    """Raises ValueError if the text is not of that kind."""
-    if kind == "string":
-        return text
-    if kind == "integer":
-        return int(text)
-    if kind == "number":
-        number = float(text)
-        if number - number != 0:  # infinite, or not a number: no JSON
-            raise ValueError(text)
-        return number
-    if kind == "boolean":
-        if text.lower() in _YES:
-            return True
-        if text.lower() in _NO:
-            return False
-        raise ValueError(text)
-    value = from_json(text)
-    if kind != "json" and kind_of(value) != kind:
-        raise ValueError(text)
-    return value
-
-
 SHELL = "/bin/sh"
-
 SHELLS: dict[str, tuple[str, ...]] = {
     "sh": (SHELL, "-c"),
     "bash": ("bash", "--noprofile", "--norc", "-eo", "pipefail", "-c"),
@@ -202,19 +44,12 @@ SHELLS: dict[str, tuple[str, ...]] = {
     "python": ("python3", "-c"),
     "node": ("node", "-e"),
 }
-
 """What is started for each shell; the last word takes the command as text."""
-
 SCRIPT_BYTES = 100 * 1024
-
 """A longer script is run from a file: the system allows 128 KiB for one argument."""
-
 _TRUE_OR_FALSE = {"true": True, "yes": True, "on": True, "false": False, "no": False, "off": False}
-
 ANY_EXIT = "any_exit_is_a_result"
-
 """What steps of the stateful dialect are told: a command that has run has done what it was to do."""
-
 RESULT_SCHEMA: dict[str, Value] = {
     "type": "object",
     "properties": {
@@ -225,6 +60,9 @@ RESULT_SCHEMA: dict[str, Value] = {
     },
     "required": ["exit_code"],
 }
+_LAST_CHARS = 4096
+"""How much of the end of an output is looked at for its last line."""
+ConfigProblem = tuple[tuple[str | int, ...], str, str]
 
 
 class ShellInputs(StepInputs):
@@ -275,31 +113,6 @@ class ShellInputs(StepInputs):
             f"a command is run by one of {', '.join(SHELLS)}, by a program with its arguments as a list "
             f"([perl, -w]), or by no shell (false), not by {shown(shell)}" + (f"; {hint}" if hint else "")
         )
-
-
-def command_refusals(texts: tuple[str, ...], inputs: Mapping[str, Value]) -> Iterable[Refusal]:
-    """Every value that cannot stand in a command, as far as it is known before anything runs."""
-    if inputs.get("unsafe") is not None:
-        return ()
-    shell = inputs.get("shell", True)
-    if isinstance(shell, str):
-        shell = _TRUE_OR_FALSE.get(shell.lower(), shell)
-    if isinstance(shell, str) and shell not in SHELLS:
-        return ()  # it is not known yet, or a problem of its own
-    name = _shell_name(shell)
-    return problems(texts, f"`{name}`" if isinstance(shell, list) else name)
-
-
-def variables_as_text(env: Any) -> Any:
-    """The variables for a command with their values as text. Raises ValueError."""
-    if not isinstance(env, dict):
-        return env
-    for name, value in env.items():
-        if isinstance(value, list | dict):
-            raise ValueError(
-                f"the variable '{name}' must be text, a number or true/false, not {kind_of(value)}"
-            )
-    return {name: to_text(value) for name, value in env.items()}
 
 
 class ShellOutputs(StepOutputs):
@@ -451,6 +264,100 @@ def _told_to_the_agent(shell: str | list[str]) -> str:
     return f"as `{' '.join((*SHELLS[shell], '<parameters.command>'))}`"
 
 
+def command_refusals(texts: tuple[str, ...], inputs: Mapping[str, Value]) -> Iterable[Refusal]:
+    """Every value that cannot stand in a command, as far as it is known before anything runs."""
+    if inputs.get("unsafe") is not None:
+        return ()
+    shell = inputs.get("shell", True)
+    if isinstance(shell, str):
+        shell = _TRUE_OR_FALSE.get(shell.lower(), shell)
+    if isinstance(shell, str) and shell not in SHELLS:
+        return ()  # it is not known yet, or a problem of its own
+    name = _shell_name(shell)
+    return problems(texts, f"`{name}`" if isinstance(shell, list) else name)
+
+
+def variables_as_text(env: Any) -> Any:
+    """The variables for a command with their values as text. Raises ValueError."""
+    if not isinstance(env, dict):
+        return env
+    for name, value in env.items():
+        if isinstance(value, list | dict):
+            raise ValueError(
+                f"the variable '{name}' must be text, a number or true/false, not {kind_of(value)}"
+            )
+    return {name: to_text(value) for name, value in env.items()}
+
+
+# What is started
+
+
+def _arguments(inputs: ShellInputs, code: Code, environment: dict[str, str], files: _ValueFiles) -> list[str]:
+    """What to start; the variables that it refers to are added to the environment."""
+    if inputs.unsafe == "raw":
+        code = Code((spliced(code),), ())
+    if inputs.shell is False:
+        return quoted_words(code)
+    name = _shell_name(inputs.shell)
+    if isinstance(inputs.shell, list) or name in ("python", "node"):
+        for refusal in problems(code.texts, name if name in SHELLS else f"`{name}`"):
+            raise StepError(refusal.message, hint=refusal.hint)
+        text = spliced(code)
+    else:
+        script = quoted_script(code, shell=name, names=inputs.env, keep_in_file=files.add)
+        environment |= script.variables
+        text = script.text
+    if not text.strip():
+        raise StepError("the command is empty")
+    words = list(inputs.shell) if isinstance(inputs.shell, list) else [*SHELLS[name]]
+    program = shutil.which(words[0], path=environment.get("PATH"))
+    if program is None:
+        raise StepError(
+            f"there is no program `{words[0]}` to run the command with",
+            hint="install it, or choose another `shell`",
+        )
+    words[0] = program
+    if isinstance(inputs.shell, list):
+        return [*words, files.add("script", text)]
+    if len(text) * 4 > SCRIPT_BYTES and len(text.encode()) > SCRIPT_BYTES:
+        return [*words[:-1], files.add("script", text)]
+    return [*words, text]
+
+
+def _shell_name(shell: Value) -> str:
+    """By which name `expressions.shell_command` knows what reads the command."""
+    if isinstance(shell, list):
+        return to_text(shell[0]) if shell else ""
+    return "" if shell is False else to_text(shell) if isinstance(shell, str) else "sh"
+
+
+class _ValueFiles:
+    """Values too large for a variable, in files of the scratch directory for as long as the command runs."""
+
+    def __init__(self, world: World, key: str) -> None:
+        self._world = world
+        self._name = hashlib.sha256(key.encode()).hexdigest()[:16]
+        self._paths: list[Path] = []
+
+    def add(self, part: int | str, text: str) -> str:
+        path = self._world.scratch_directory() / f".value-{self._name}-{part}"
+        self._paths.append(path)
+        self._world.write(path, text.encode(), permissions=0o600)
+        return str(path)
+
+    @contextmanager
+    def kept(self) -> Iterator[_ValueFiles]:
+        try:
+            yield self
+        finally:
+            for path in self._paths:
+                with suppress(OSError):
+                    path.unlink()
+
+
+# What the result says
+
+
 def _outputs(finished: Finished, command: str, *, ok: bool) -> dict[str, Value]:
     return {
         "exit_code": finished.exit_code,
@@ -487,79 +394,11 @@ def _data(output_format: str, finished: Finished, world: World) -> Value:
     return formatted(finished.stdout, output_format)
 
 
-def _shell_name(shell: Value) -> str:
-    """By which name `expressions.shell_command` knows what reads the command."""
-    if isinstance(shell, list):
-        return to_text(shell[0]) if shell else ""
-    return "" if shell is False else to_text(shell) if isinstance(shell, str) else "sh"
-
-
-def _arguments(inputs: ShellInputs, code: Code, environment: dict[str, str], files: _ValueFiles) -> list[str]:
-    """What to start; the variables that it refers to are added to the environment."""
-    if inputs.unsafe == "raw":
-        code = Code((spliced(code),), ())
-    if inputs.shell is False:
-        return quoted_words(code)
-    name = _shell_name(inputs.shell)
-    if isinstance(inputs.shell, list) or name in ("python", "node"):
-        for refusal in problems(code.texts, name if name in SHELLS else f"`{name}`"):
-            raise StepError(refusal.message, hint=refusal.hint)
-        text = spliced(code)
-    else:
-        script = quoted_script(code, shell=name, names=inputs.env, keep_in_file=files.add)
-        environment |= script.variables
-        text = script.text
-    if not text.strip():
-        raise StepError("the command is empty")
-    words = list(inputs.shell) if isinstance(inputs.shell, list) else [*SHELLS[name]]
-    program = shutil.which(words[0], path=environment.get("PATH"))
-    if program is None:
-        raise StepError(
-            f"there is no program `{words[0]}` to run the command with",
-            hint="install it, or choose another `shell`",
-        )
-    words[0] = program
-    if isinstance(inputs.shell, list):
-        return [*words, files.add("script", text)]
-    if len(text) * 4 > SCRIPT_BYTES and len(text.encode()) > SCRIPT_BYTES:
-        return [*words[:-1], files.add("script", text)]
-    return [*words, text]
-
-
-class _ValueFiles:
-    """Values too large for a variable, in files of the scratch directory for as long as the command runs."""
-
-    def __init__(self, world: World, key: str) -> None:
-        self._world = world
-        self._name = hashlib.sha256(key.encode()).hexdigest()[:16]
-        self._paths: list[Path] = []
-
-    def add(self, part: int | str, text: str) -> str:
-        path = self._world.scratch_directory() / f".value-{self._name}-{part}"
-        self._paths.append(path)
-        self._world.write(path, text.encode(), permissions=0o600)
-        return str(path)
-
-    @contextmanager
-    def kept(self) -> Iterator[_ValueFiles]:
-        try:
-            yield self
-        finally:
-            for path in self._paths:
-                with suppress(OSError):
-                    path.unlink()
-
-
 def _message(finished: Finished) -> str:
     if finished.signal is None:
         return exit_message(finished.exit_code, finished.stdout, finished.stderr)
     message = f"Command was ended by signal {finished.signal} ({_signal_name(finished.signal)})"
     return _with_last_line(message, finished.stdout, finished.stderr)
-
-
-_LAST_CHARS = 4096
-
-"""How much of the end of an output is looked at for its last line."""
 
 
 def exit_message(exit_code: int, stdout: str, stderr: str) -> str:
@@ -581,3 +420,140 @@ def _signal_name(number: int) -> str:
 
 def _cut(text: str, most: int) -> str:
     return text if len(text) <= most else text[: most - 1] + "…"
+
+
+# Outputs in files, declared on the block: {coverage: {type: float, path: $SCRATCH/coverage.txt}}
+
+TYPES = {
+    "string": "string",
+    "str": "string",
+    "int": "integer",
+    "integer": "integer",
+    "float": "number",
+    "number": "number",
+    "bool": "boolean",
+    "boolean": "boolean",
+    "json": "json",
+    "list": "list",
+    "dict": "object",
+    "object": "object",
+}
+KEYS = ("type", "path", "description", "required", "unsafe")
+_YES = frozenset({"true", "1", "yes"})
+_NO = frozenset({"false", "0", "no"})
+_VARIABLE = re.compile(r"\$(?:(\w+)|\{(\w+)\})")
+_EXAMPLE = "for example {type: int, path: $SCRATCH/count.txt}"
+
+
+def check_output_specs(specs: Value, taken: set[str]) -> list[ConfigProblem]:
+    """All problems of the declared outputs: (path, message, hint) each. `taken` are names in use."""
+    if not isinstance(specs, dict):
+        return [(("outputs",), f"outputs must be an object, not {kind_of(specs)}", _EXAMPLE)]
+    problems: list[ConfigProblem] = []
+    for name, spec in specs.items():
+        at = ("outputs", name)
+        if name in taken:
+            problems.append((at, f"'{name}' is an output of every Shell block", "choose another name"))
+        if not isinstance(spec, dict):
+            problems.append((at, f"the output '{name}' must be an object, not {kind_of(spec)}", _EXAMPLE))
+            continue
+        for key in spec:
+            if key not in KEYS:
+                problems.append(
+                    ((*at, key), f"the output '{name}' has an unknown key '{key}'", did_you_mean(key, KEYS))
+                )
+        if not isinstance(spec.get("path"), str) or not spec["path"].strip():
+            problems.append((at, f"the output '{name}' needs a path", _EXAMPLE))
+        kind = spec.get("type", "string")
+        if not isinstance(kind, str) or kind not in TYPES:
+            hint = did_you_mean(str(kind), TYPES, what="types are")
+            problems.append(((*at, "type"), f"the output '{name}' has an unknown type '{kind}'", hint))
+        for flag in ("required", "unsafe"):
+            if not isinstance(spec.get(flag, True), bool):
+                message = f"'{flag}' of the output '{name}' must be true or false"
+                problems.append(((*at, flag), message, f"{flag}: true"))
+    return problems
+
+
+def read_outputs(
+    specs: Mapping[str, Any],
+    *,
+    world: World,
+    directory: Path,
+    environment: Mapping[str, str],
+    succeeded: bool,
+) -> dict[str, Value]:
+    """The declared outputs. After a command that failed, whatever is missing or wrong is null."""
+    values: dict[str, Value] = {}
+    for name, spec in specs.items():
+        try:
+            values[name] = _read_output(name, spec, world, directory, environment)
+        except StepError:
+            if succeeded:
+                raise
+            values[name] = None
+    return values
+
+
+def _read_output(
+    name: str, spec: Mapping[str, Any], world: World, directory: Path, environment: Mapping[str, str]
+) -> Value:
+    path = _checked_path(name, spec, world, directory, environment)
+    hint = f"set {world.limits.setting('file_bytes')} to allow larger ones"
+    content = world.read(path, most=world.limits.file_bytes, limit_hint=hint)
+    if content is None:
+        if not spec.get("required", True):
+            return None
+        raise StepError(
+            f"the output '{name}' is missing: the command left no file at {path}",
+            hint="check the path, or say required: false if it need not be there",
+        )
+    try:
+        return _typed(content.decode("utf-8").strip(), TYPES[spec.get("type", "string")])
+    except ValueError:
+        text = shown(content.decode("utf-8", "replace").strip())
+        kind = spec.get("type", "string")
+        raise StepError(f"the output '{name}' should be of type {kind}, but {path} holds {text}") from None
+
+
+def _checked_path(
+    name: str, spec: Mapping[str, Any], world: World, directory: Path, environment: Mapping[str, str]
+) -> Path:
+    text = _VARIABLE.sub(lambda found: environment.get(found[1] or found[2], found[0]), spec["path"])
+    path = directory / text
+    if path.is_symlink():
+        raise Forbidden(f"the output '{name}' must not be a symbolic link: {path}")
+    resolved = Path(os.path.realpath(path))
+    if world.in_scratch(path):
+        return resolved
+    if spec.get("unsafe", False):
+        return world.path_for_reading(str(path))
+    hint = "put it into $SCRATCH, or say unsafe: true on the output"
+    if os.path.isabs(text):
+        raise Forbidden(f"the output '{name}' has an absolute path: {text}", hint=hint)
+    if not resolved.is_relative_to(os.path.realpath(directory)):
+        raise Forbidden(f"the output '{name}' is outside the working directory: {resolved}", hint=hint)
+    return resolved
+
+
+def _typed(text: str, kind: str) -> Value:
+    """Raises ValueError if the text is not of that kind."""
+    if kind == "string":
+        return text
+    if kind == "integer":
+        return int(text)
+    if kind == "number":
+        number = float(text)
+        if number - number != 0:  # infinite, or not a number: no JSON
+            raise ValueError(text)
+        return number
+    if kind == "boolean":
+        if text.lower() in _YES:
+            return True
+        if text.lower() in _NO:
+            return False
+        raise ValueError(text)
+    value = from_json(text)
+    if kind != "json" and kind_of(value) != kind:
+        raise ValueError(text)
+    return value
