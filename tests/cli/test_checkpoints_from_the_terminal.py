@@ -50,7 +50,7 @@ def test_checkpoints_are_listed_described_resumed_and_deleted(terminal: Any, run
     said = terminal.run("resume", question, stdin="no\n")
     assert said.code == 0
     assert "shipped: false" in said.out
-    assert f"is a new run, from {question}" in said.err
+    assert f"is a new run, forked from {question}" in said.err
     forked = terminal.run("resume", question, "no", "--json").data
     assert forked["forked_from"] == run_id
     assert (terminal.workspace / "log").read_text().split() == ["build", "ship"]
@@ -69,7 +69,7 @@ def test_an_automatic_checkpoint_makes_a_new_run_that_asks_again(terminal: Any, 
     said = terminal.run("resume", f"chk_{run_id}_2")
     assert said.code == 3
     assert "Ship it?" in said.err
-    assert f"is a new run, from chk_{run_id}_2" in said.err
+    assert f"is a new run, forked from chk_{run_id}_2" in said.err
     assert "workflows-mcp answer wf_" in said.err
 
 

@@ -98,7 +98,7 @@ def test_info_says_what_a_workflow_takes_asks_and_gives(terminal: Any, name: str
     said = terminal.run("info", name)
     assert said.code == 0, said.err
     assert "change" in said.out
-    assert "asks for an answer at: approve" in said.out
+    assert "waits for an answer at: approve" in said.out
     assert "approved" in said.out
     data = terminal.run("info", name, "--json").data
     assert data["inputs"]["properties"]["change"]["type"] == "string"

@@ -13,7 +13,7 @@ import psutil
 import pytest
 
 from support.screen import Screen
-from workflows_mcp.cli.run import as_typed
+from workflows_mcp.cli.run import parse_typed
 from workflows_mcp.runs.service import Acting
 from workflows_mcp.settings.model import Settings
 
@@ -141,7 +141,7 @@ def test_a_whole_conversation_can_be_answered_from_json(terminal: Any) -> None:
     said = terminal.run("run", "talk.yaml", "--answers", "a.json")
     assert (said.code, said.out) == (0, "sure: false\nwhere: north\nwho: Grace\n"), said.err
     assert "Welcome, traveller." in said.err
-    assert "nobody asked for the answer to 'whoo'" in said.err
+    assert "unused answer: no step 'whoo' asked a question" in said.err
 
 
 def test_what_no_answer_was_given_for_waits_and_can_be_gone_on_with(work: Any) -> None:
@@ -179,13 +179,17 @@ def test_an_answer_that_does_not_fit_is_refused_and_the_run_kept(terminal: Any) 
     assert said.code == 3
     assert (said.data["status"], said.data["action"]["step_id"]) == ("pending_action", "sure")
     assert said.data["workflow_id"].startswith("wf_")
-    assert "the answer in the file: the result does not fit what 'sure' asks for" in said.err
+    assert "the answers file: the result does not fit what 'sure' asks for" in said.err
     assert terminal.run("runs", "--json").data["runs"][0]["status"] == "pending_action"
 
 
 @pytest.mark.parametrize(
     ("text", "expected"),
-    [("[1]", "must hold answers by the ids"), ("a: [", "neither YAML nor JSON"), (None, "cannot be read")],
+    [
+        ("[1]", "must contain answers by step id"),
+        ("a: [", "neither YAML nor JSON"),
+        (None, "cannot read answers from"),
+    ],
 )
 def test_a_file_of_answers_that_is_none_is_refused_before_anything_runs(
     terminal: Any, text: str | None, expected: str
@@ -284,7 +288,7 @@ def test_a_question_with_a_default_is_answered_as_any_other(
     field: dict[str, Any], typed: str, meant: object
 ) -> None:
     schema = {"type": "object", "properties": {"input": field}, "additionalProperties": False}
-    assert as_typed({"type": "user_input", "result_schema": schema}, typed) == meant
+    assert parse_typed({"type": "user_input", "result_schema": schema}, typed) == meant
 
 
 PUBLISH = """

@@ -36,10 +36,10 @@ def test_prune_lists_first_and_then_deletes_ended_runs_only(terminal: Any) -> No
 @pytest.mark.parametrize(
     ("option", "value", "said"),
     [
-        ("--days", "soon", "it takes a number of days, not 'soon'"),
-        ("--days", "-1", "it takes a number of days, not '-1'"),
-        ("--size", "big", "it takes a size such as 500MB or 2GB, not 'big'"),
-        ("--keep", "0", "it takes a whole number of 1 or more, not '0'"),
+        ("--days", "soon", "expected a number of days, not 'soon'"),
+        ("--days", "-1", "expected a number of days, not '-1'"),
+        ("--size", "big", "expected a size such as 500MB or 2GB, not 'big'"),
+        ("--keep", "0", "expected a whole number of 1 or more, not '0'"),
     ],
 )
 def test_a_limit_that_is_no_limit_is_refused(terminal: Any, option: str, value: str, said: str) -> None:

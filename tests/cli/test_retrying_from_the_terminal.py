@@ -35,11 +35,11 @@ def test_a_failed_run_is_tried_again_and_a_step_of_it_done_again(terminal: Any, 
     said = terminal.run("retry", failed, "--json")
     assert (said.code, said.data["status"], said.data["forked_from"]) == (3, "pending_action", failed)
     new = said.data["workflow_id"]
-    assert f"{new} is a new run, made of {failed}" in said.err
+    assert f"{new} is a new run, forked from {failed}" in said.err
     assert "build" not in said.err, "what was done is not shown again"
-    assert f", made of {failed}" in terminal.run("show", new).out
+    assert f", forked from {failed}" in terminal.run("show", new).out
     assert terminal.run("show", new, "--json").data["forked_from"] == failed
-    assert "made of" not in terminal.run("show", failed).out
+    assert "forked from" not in terminal.run("show", failed).out
     assert terminal.run("answer", new, "yes").code == 0
 
     terminal.write("answers.yaml", "approve: no")
@@ -66,7 +66,7 @@ steps:
     run_id = terminal.run("run", "each.yaml", "--json").data["workflow_id"]
     said = terminal.run("retry", f"{run_id}.look.1")
     assert (said.code, said.out) == (0, "")
-    assert f"the task {run_id}.look.1 is waiting to start again: {run_id} hands it out" in said.err
+    assert f"the task {run_id}.look.1 will start again: get its action from {run_id}" in said.err
     said = terminal.run("retry", f"{run_id}.look.1", "--json")
     assert (said.code, said.data["action"]["step_id"]) == (0, "look")
 

@@ -137,10 +137,10 @@ def test_a_failed_run_exits_with_1_and_says_where_and_what_was_printed(terminal:
         (["runs", "--limit", "0"], "1 or more, not '0'"),
         (["runs", "--limit", "-5"], "1 or more, not '-5'"),
         (["checkpoints", "--limit", "0"], "1 or more, not '0'"),
-        (["run", "build", "what=it"], "inputs are given as --input what=it"),
-        (["run", "build", "--what", "it"], "inputs are given as --input what=it"),
-        (["run", "build", "--what=it"], "inputs are given as --input what=it"),
-        (["run", "build", "--what"], "inputs are given as --input what=VALUE"),
+        (["run", "build", "what=it"], "write inputs as --input what=it"),
+        (["run", "build", "--what", "it"], "write inputs as --input what=it"),
+        (["run", "build", "--what=it"], "write inputs as --input what=it"),
+        (["run", "build", "--what"], "write inputs as --input what=VALUE"),
         (["run", "build", "--tiemout", "3"], "did you mean --timeout?"),
         (["run", "build", "--time", "3"], "unrecognized arguments: --time 3"),
         (["show", "wf_0", "--jso"], "did you mean --json?"),
@@ -462,7 +462,7 @@ def test_a_beginning_that_several_ids_have_is_refused_with_these_ids(terminal: A
         assert said.code == 2
         assert f"the ids of {len(ids)} runs begin with '{beginning}'" in said.err
         assert any(run_id in said.err for run_id in ids)
-        assert "write more of it" in said.err
+        assert "use more of its characters" in said.err
 
 
 def test_what_a_run_of_another_project_is_can_be_seen_in_the_list(terminal: Any) -> None:

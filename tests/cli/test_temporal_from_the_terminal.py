@@ -98,7 +98,7 @@ def test_temporal_dev_says_where_it_is_is_found_by_its_home_and_goes_when_it_is_
     assert port_in(terminal.home) == port
     again = terminal.run("temporal-dev", "--port", str(free_port()))
     assert again.code == 2
-    assert f"runs already, at 127.0.0.1:{port}" in again.err
+    assert f"is already running, at 127.0.0.1:{port}" in again.err
     assert "taken by another program" in terminal.run("temporal-dev", "--port", str(port), "--db", "x.db").err
     assert server.told(signal.SIGTERM) == 0
     assert server.process.stdout is not None
@@ -141,7 +141,7 @@ def test_a_worker_carries_out_the_steps_of_a_server_that_lends_none(on_server: A
     on_server.write("greet.yaml", GREET)
     on_server.write("answers.yaml", "who: Ada")
     worker = start("worker")
-    assert on_server.environment["WORKFLOWS_TEMPORAL_TASK_QUEUE"] in worker.says("Ctrl-C ends it")
+    assert on_server.environment["WORKFLOWS_TEMPORAL_TASK_QUEUE"] in worker.says("Ctrl-C stops it")
     on_server.environment["WORKFLOWS_TEMPORAL_WORKER"] = "false"
     done = on_server.run("run", "greet.yaml", "--answers", "answers.yaml", "--json")
     assert done.data["outputs"] == {"said": "hello Ada\n"}, done.err
@@ -155,11 +155,11 @@ def test_a_worker_that_is_told_to_go_hands_its_step_back_and_no_command_that_loo
 ) -> None:
     on_server.write("slow.yaml", SLOW)
     worker = start("worker")
-    worker.says("Ctrl-C ends it")
+    worker.says("Ctrl-C stops it")
     client = start("run", "slow.yaml", "--json", WORKFLOWS_TEMPORAL_WORKER="false")
     eventually(lambda: len(begun(on_server)) == 1)
     assert worker.told(signal.SIGTERM) == 0
-    assert "handed back" in worker.said
+    assert "other workers take over" in worker.said
     assert not psutil.pid_exists(begun(on_server)[0])
     runs = on_server.run("runs", "--json").data["runs"]
     assert [run["status"] for run in runs] == ["running"]

@@ -68,7 +68,7 @@ class Place:
         )
         try:
             assert process.stderr is not None
-            assert b"a worker for" in process.stderr.readline()
+            assert b"worker for" in process.stderr.readline()
             yield process
         finally:
             if process.poll() is None:

@@ -1,4 +1,4 @@
-"""`list`, `info` and `validate`: what can be run, and whether a file is right. Nothing is run."""
+"""`list`, `info`, `validate`, `schema` and `plugin`: commands about workflow files. They run nothing."""
 
 from __future__ import annotations
 
@@ -9,18 +9,18 @@ from pathlib import Path
 from typing import Any
 
 import workflows_mcp
-from workflows_mcp.cli.run import meant_workflow, terminal_settings
+from workflows_mcp.cli.run import terminal_settings, workflow_arguments
 from workflows_mcp.cli.terminal import (
     COMPLETED,
     FAILED,
     WRONG_USE,
-    Unreadable,
+    UnreadableFile,
     err,
     out,
     print_json,
     print_table,
     problem_as_json,
-    text_of,
+    read_text_file,
 )
 from workflows_mcp.errors import Place, Problem, RequestError
 from workflows_mcp.runs import Service
@@ -38,13 +38,13 @@ def list_command(options: argparse.Namespace) -> int:
         print_json({"workflows": [_listed(summary) for summary in found]})
         return 0
     if not found:
-        err().line("no workflows" + (" like that" if tags or options.query else ""))
+        err().line("no matching workflows" if tags or options.query else "no workflows")
         return 0
     rows = [(it.name, _short_source(it.source), _first_sentence(it.description)) for it in found]
     print_table(out(), rows, ("bold", "dim"))
     broken = [summary for summary in found if summary.problems]
     if broken:
-        err().line(f"{len(broken)} cannot be run: workflows-mcp validate {broken[0].file} says why")
+        err().line(f"{len(broken)} cannot run: workflows-mcp validate {broken[0].file} shows the problems")
     return 0
 
 
@@ -53,19 +53,19 @@ def _first_sentence(text: str) -> str:
 
 
 def _short_source(source: str) -> str:
-    """Where a workflow comes from, as seen from the working directory or the home directory."""
+    """Return the source of a workflow, relative to the working directory or the home directory."""
     path = Path(source)
-    for base, said in ((Path.cwd(), "."), (Path.home(), "~")):
+    for base, prefix in ((Path.cwd(), "."), (Path.home(), "~")):
         if path.is_absolute() and path.is_relative_to(base):
-            return f"{said}/{path.relative_to(base)}"
+            return f"{prefix}/{path.relative_to(base)}"
     return source
 
 
 def info_command(options: argparse.Namespace) -> int:
     service = Service.open(terminal_settings(runs=False))
-    meant = meant_workflow(options.workflow)
-    if "file" in meant:
-        info = service.file_info(meant["file"])
+    arguments = workflow_arguments(options.workflow)
+    if "file" in arguments:
+        info = service.file_info(arguments["file"])
     else:
         name = options.workflow
         info = {**service.workflow_info(name), "file": service.observing.file_of(name)}
@@ -106,21 +106,21 @@ def validate_command(options: argparse.Namespace) -> int:
 
 def _problems(service: Service, file: str) -> list[Problem]:
     try:
-        text = text_of(file)
-    except Unreadable as why:
-        message, hint = f"the file cannot be read: {why}", _meant_file(service, file)
+        text = read_text_file(file)
+    except UnreadableFile as why:
+        message, hint = f"the file cannot be read: {why}", _file_hint(service, file)
         return [Problem(_UNREADABLE, message, hint, place=Place(file, 1, 1))]
     return service.validate(text, file="<stdin>" if file == "-" else file)
 
 
-def _meant_file(service: Service, given: str) -> str:
-    """What to validate in place of what is no file."""
-    if Path(given).is_dir():
-        return f"it is a directory: validate its files, workflows-mcp validate {Path(given, '*.yaml')}"
-    if given in service.observing.names():
-        file = service.observing.file_of(given)
-        return f"that is the name of a workflow: validate its file, workflows-mcp validate {file}"
-    return "check the path; workflows-mcp info NAME says in which file a workflow is"
+def _file_hint(service: Service, name: str) -> str:
+    """Suggest what to validate instead of a directory, a workflow name or a missing file."""
+    if Path(name).is_dir():
+        return f"it is a directory; validate its files: workflows-mcp validate {Path(name, '*.yaml')}"
+    if name in service.observing.names():
+        file = service.observing.file_of(name)
+        return f"it is the name of a workflow; validate its file: workflows-mcp validate {file}"
+    return "check the path; workflows-mcp info NAME shows the file of a workflow"
 
 
 def _listed(summary: Any) -> dict[str, Any]:
@@ -164,7 +164,7 @@ def _print_info(info: dict[str, Any]) -> None:
         terminal.line("\noutputs")
         print_table(terminal, [(f"  {name}", _text(value)) for name, value in info["outputs"].items()])
     if "asks" in info:
-        terminal.line("\nasks for an answer at: " + ", ".join(question["step"] for question in info["asks"]))
+        terminal.line("\nwaits for an answer at: " + ", ".join(question["step"] for question in info["asks"]))
     if "agent_tools" in info:
         terminal.line("\nthe agent needs the tools: " + ", ".join(info["agent_tools"]))
     if "needs" in info:
@@ -189,8 +189,7 @@ def _text(value: Any) -> str:
     return " ".join(value.split()) if isinstance(value, str) else to_json(value)
 
 
-# ----------------------------------------------------------------------------------------------------
-# `schema` and `plugin`: what editors and Claude Code take from this installation.
+# `schema` and `plugin`
 
 
 def schema_command(options: argparse.Namespace) -> int:
@@ -200,13 +199,13 @@ def schema_command(options: argparse.Namespace) -> int:
         return COMPLETED
     path = Path(options.output)
     _write_whole(path, to_json(schema, indent=2) + "\n")
-    err().line(f"{path} is written. The first line of a workflow, for an editor to find it:")
+    err().line(f"wrote {path}. Put this line first in a workflow, so that editors use it:")
     err().line(f"# yaml-language-server: $schema={path.resolve()}")
     return COMPLETED
 
 
 def _write_whole(path: Path, text: str) -> None:
-    """An editor that watches the file never sees half of it."""
+    """Replace a file atomically: an editor that watches it never reads half of it."""
     part = path.with_name(f".{path.name}.{os.getpid()}.part")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -214,11 +213,11 @@ def _write_whole(path: Path, text: str) -> None:
         part.replace(path)
     except OSError as error:
         part.unlink(missing_ok=True)
-        raise RequestError(f"cannot write {path}: {error.strerror}", hint="give another --output") from None
+        raise RequestError(f"cannot write {path}: {error.strerror}", hint="choose another --output") from None
 
 
 def plugin_command(_: argparse.Namespace) -> int:
-    """Print where the plugin for Claude Code is: beside the package, or in the checkout it is run from."""
+    """Print the directory of the Claude Code plugin: in the package, or in the source checkout."""
     package = Path(workflows_mcp.__file__).parent
     found = [it for it in (package / "plugin", package.parents[1] / "plugin") if it.is_dir()]
     if not found:

@@ -1,4 +1,4 @@
-"""`runs`, `show` and `prune`: what has been run, and how; deleting what is old."""
+"""`runs`, `show`, `prune`, `checkpoints` and `resume`: commands about runs and checkpoints in the store."""
 
 from __future__ import annotations
 
@@ -15,22 +15,22 @@ from workflows_mcp.cli.run import (
     ProgressLines,
     Session,
     can_ask,
-    given,
     interruptible,
-    meant_run,
+    outputs_of,
     print_end,
     read_answer,
+    resolve_run,
     terminal_settings,
 )
 from workflows_mcp.cli.terminal import (
     Terminal,
+    duration_text,
     err,
     out,
     print_json,
     print_table,
     print_values,
-    size_of,
-    took,
+    size_text,
 )
 from workflows_mcp.errors import RequestError
 from workflows_mcp.runs import Service, Watch
@@ -38,7 +38,7 @@ from workflows_mcp.values import LEFT_OUT, Value, to_json
 
 _SHOWN_CHARS = 100
 
-_LOOK_AGAIN_SECONDS = 0.2
+_POLL_SECONDS = 0.2
 
 
 def runs_command(options: argparse.Namespace) -> int:
@@ -51,7 +51,7 @@ def runs_command(options: argparse.Namespace) -> int:
         print_json({"runs": found})
         return 0
     if not found:
-        err().line("nothing has been run yet")
+        err().line("no runs yet")
         return 0
     terminal = out()
     rows = [
@@ -63,13 +63,13 @@ def runs_command(options: argparse.Namespace) -> int:
 
 
 def _project(run: dict[str, Value]) -> str:
-    """The directory that a run works in, from the home directory on where it is below that."""
+    """Return the directory of a run, with ~ for the home directory."""
     directory, home = str(run.get("workspace", "")), str(Path.home())
     return f"~{directory[len(home) :]}" if directory.startswith(f"{home}/") else directory
 
 
 async def _follow(service: Service, run_id: str) -> None:
-    """Show steps as they start and end, and what they print, until the run ends or waits for an answer."""
+    """Print steps and their output until the run ends or waits for an answer."""
     terminal = err()
     progress = ProgressLines(terminal)
     live = LiveLines(terminal, progress)
@@ -80,7 +80,7 @@ async def _follow(service: Service, run_id: str) -> None:
             for line in service.live.lines(run_id, after=seen):
                 seen = line.number
                 live.show(line, under_way=2)
-            await asyncio.sleep(_LOOK_AGAIN_SECONDS)
+            await asyncio.sleep(_POLL_SECONDS)
 
     showing = asyncio.create_task(lines())
     try:
@@ -94,7 +94,7 @@ async def _follow(service: Service, run_id: str) -> None:
 def show_command(options: argparse.Namespace) -> int:
     async def read() -> tuple[dict[str, Any], dict[str, Any]]:
         async with Service.open(terminal_settings(steps=False), adopt=False) as service:
-            options.run = await meant_run(service, options.run)
+            options.run = await resolve_run(service, options.run)
             if options.follow and not options.json:
                 await _follow(service, options.run)
             answer = await service.status(options.run, alone=True)
@@ -111,15 +111,15 @@ def show_command(options: argparse.Namespace) -> int:
     terminal.line(
         f"{terminal.mark(answer['status'])} {terminal.paint(answer['workflow'], 'bold')} {answer['status']}"
     )
-    made_of = f", made of {origin}" if (origin := state["metadata"]["forked_from"]) else ""
+    origin_text = f", forked from {origin}" if (origin := state["metadata"]["forked_from"]) else ""
     started = _when(state["metadata"]["started_at"])
-    terminal.line(terminal.paint(f"{answer['workflow_id']}, started {started}{made_of}", "dim"))
+    terminal.line(terminal.paint(f"{answer['workflow_id']}, started {started}{origin_text}", "dim"))
     if state["inputs"]:
         terminal.line("\ninputs")
         print_values(terminal, state["inputs"], "  ")
     terminal.line("\nblocks")
     _print_blocks(terminal, state["blocks"], "  ")
-    for part, values in given(answer).items():
+    for part, values in outputs_of(answer).items():
         terminal.line(f"\n{part}")
         print_values(terminal, values, "  ")
     if answer["status"] != "completed":
@@ -133,14 +133,16 @@ def _print_blocks(terminal: Terminal, blocks: dict[str, Any], indent: str) -> No
         metadata = block["metadata"]
         status = metadata["status"]
         milliseconds = metadata["execution_time_ms"]
-        how = took(milliseconds / 1000) if milliseconds is not None and status != "skipped" else status
+        details = status
+        if milliseconds is not None and status != "skipped":
+            details = duration_text(milliseconds / 1000)
         if metadata["attempts"] > 1:
-            how += f", {metadata['attempts']} tries"
+            details += f", {metadata['attempts']} tries"
         message = metadata["message"]
         if message:
-            how += f"  {message.splitlines()[0]}"
+            details += f"  {message.splitlines()[0]}"
         mark = terminal.mark(status, metadata["outcome"])
-        terminal.line(f"{indent}{mark} {name}  {terminal.paint(how, 'dim')}")
+        terminal.line(f"{indent}{mark} {name}  {terminal.paint(details, 'dim')}")
         inside = indent + "    "
         if "blocks" in block:
             _print_blocks(terminal, block["blocks"], inside)
@@ -153,7 +155,7 @@ def _print_blocks(terminal: Terminal, blocks: dict[str, Any], indent: str) -> No
 
 
 def _with_outputs(block: dict[str, Any]) -> dict[str, Any]:
-    """The items of a block that was carried out for each of them, with their outputs."""
+    """Return the items of a for_each block, with their outputs."""
     results = block["outputs"]["results"]
     outputs = results.values() if isinstance(results, dict) else results
     return {
@@ -183,15 +185,15 @@ def prune_command(options: argparse.Namespace) -> int:
     terminal, count = out(), len(pruned["deleted"])
     if options.dry_run and count:
         rows = [
-            (it["workflow_id"], it["status"], _when(it["ended_at"]), size_of(it["bytes"]), it["workflow"])
+            (it["workflow_id"], it["status"], _when(it["ended_at"]), size_text(it["bytes"]), it["workflow"])
             for it in pruned["deleted"]
         ]
         print_table(terminal, [("RUN", "STATUS", "ENDED", "SIZE", "WORKFLOW"), *rows])
     verb = "would delete" if options.dry_run else "deleted"
-    said = f"{verb} {count} run{'' if count == 1 else 's'}, {size_of(pruned['bytes'])}"
+    message = f"{verb} {count} run{'' if count == 1 else 's'}, {size_text(pruned['bytes'])}"
     if returned := pruned["file_bytes_returned"]:
-        said += f"; the store is {size_of(returned)} smaller"
-    terminal.line(said)
+        message += f"; the store is {size_text(returned)} smaller"
+    terminal.line(message)
     return 0
 
 
@@ -201,22 +203,19 @@ def _short(value: Value) -> str:
 
 
 def _when(at: Any) -> str:
-    """A time of the journal in the local zone, to the second."""
-    from datetime import datetime
-
+    """Format a time of the journal in local time, to the second; empty if there is none."""
     if not isinstance(at, str):
         return ""
     return datetime.fromisoformat(at).astimezone().strftime("%Y-%m-%d %H:%M:%S")
 
 
-# ----------------------------------------------------------------------------------------------------
-# `checkpoints` and `resume`: where runs can be gone on from, and going on from there.
+# `checkpoints` and `resume`
 
 
 def checkpoints_command(options: argparse.Namespace) -> int:
     one = _is_checkpoint(options.id or "")
     if options.delete and not one:
-        raise RequestError("say which checkpoint to delete", hint="workflows-mcp checkpoints lists them")
+        raise RequestError("--delete needs a checkpoint id", hint="workflows-mcp checkpoints lists them")
 
     async def read() -> dict[str, Any]:
         async with Service.open(terminal_settings(steps=False), adopt=False) as service:
@@ -247,18 +246,18 @@ def resume_command(options: argparse.Namespace) -> int:
         async with session.service() as service:
             value = options.value
             if not _is_checkpoint(options.checkpoint):
-                options.checkpoint = await meant_run(service, options.checkpoint)
+                options.checkpoint = await resolve_run(service, options.checkpoint)
             else:
                 info = await service.checkpoint_info(options.checkpoint)
                 session.watch = await service.observing.so_far(info["workflow_id"])
                 if value is None and info["type"] == "pause":
-                    value = await _asked_for(session.terminal, info["prompt"])
+                    value = await _read_response(session.terminal, info["prompt"])
             response = LEFT_OUT if value is None else value
             answer = await session.start(service.resume(options.checkpoint, response, wait_seconds=0))
             forked = {"forked_from": answer["forked_from"]} if "forked_from" in answer else {}
             if forked:
                 session.watch = await service.observing.so_far(session.run_id)
-                session.terminal.line(f"{session.run_id} is a new run, from {options.checkpoint}")
+                session.terminal.line(f"{session.run_id} is a new run, forked from {options.checkpoint}")
             return session.finish({**await session.follow(service), **forked})
 
     return interruptible(resume(), session)
@@ -268,8 +267,8 @@ def _is_checkpoint(text: str) -> bool:
     return text.startswith(("chk_", "pause_"))
 
 
-async def _asked_for(terminal: Terminal, prompt: str) -> str | None:
-    """The response that was not given on the command line: typed by a person, or piped in."""
+async def _read_response(terminal: Terminal, prompt: str) -> str | None:
+    """Read the response from a person, or from a pipe."""
     if not can_ask():
         return sys.stdin.read().rstrip("\n") or None
     terminal.line(terminal.clean(prompt.rstrip()))
@@ -284,7 +283,7 @@ def _print_list(found: dict[str, Any]) -> None:
     rows = [
         (
             it["checkpoint_id"],
-            _when_made(it["created_at"]),
+            _when(it["created_at"]),
             "moved on" if it["moved_on"] else "waits" if it["type"] == "pause" else "now",
             it["workflow"],
             f"{it['paused_block']}: {it['prompt']}" if it["type"] == "pause" else _ended(it),
@@ -294,13 +293,13 @@ def _print_list(found: dict[str, Any]) -> None:
     terminal = out()
     print_table(terminal, [("CHECKPOINT", "CREATED", "RUN", "WORKFLOW", ""), *rows])
     if "more" in found:
-        err().line("older ones are left out: --limit N shows more, and a run's id only those of that run")
+        err().line("older checkpoints are not shown: use --limit N, or the id of a run")
 
 
 def _print_details(info: dict[str, Any]) -> None:
     terminal = out()
     terminal.line(
-        f"{terminal.paint(info['checkpoint_id'], 'bold')} {info['type']}, {_when_made(info['created_at'])}"
+        f"{terminal.paint(info['checkpoint_id'], 'bold')} {info['type']}, {_when(info['created_at'])}"
     )
     terminal.line(
         terminal.paint(f"{info['workflow']} {info['workflow_id']}, {info['position']} events", "dim")
@@ -318,7 +317,7 @@ def _print_details(info: dict[str, Any]) -> None:
         terminal.line(terminal.clean(info["prompt"].rstrip()))
     if "answered_with" in info:
         terminal.line(f"answered with {terminal.clean(to_json(info['answered_with']))}")
-    what = "makes a new run from here" if info["moved_on"] else "goes on with the run"
+    what = "starts a new run from here" if info["moved_on"] else "continues the run"
     response = " RESPONSE" if info["type"] == "pause" else ""
     terminal.line(f"\nworkflows-mcp resume {info['checkpoint_id']}{response}    {what}")
 
@@ -326,7 +325,3 @@ def _print_details(info: dict[str, Any]) -> None:
 def _ended(checkpoint: dict[str, Any]) -> str:
     count = checkpoint["completed_blocks"]
     return f"{count} block{'s' if count != 1 else ''} ended"
-
-
-def _when_made(at: str) -> str:
-    return datetime.fromisoformat(at).astimezone().strftime("%Y-%m-%d %H:%M:%S")

@@ -1,9 +1,12 @@
-"""The command line: which words there are, and which module carries each out.
+"""The command line: its commands, their options, and the module that runs each.
 
-`workflows-mcp` alone serves MCP over stdio. Modules are imported when their command is used: help and
-mistakes cost nothing, and `mcp` is loaded only to serve.
+    workflows-mcp run greet --input who=Ada      # cli/run.py: run_command(options)
 
-    0 completed · 1 failed or cancelled · 2 wrong use · 3 waiting for an answer · 130 interrupted
+`workflows-mcp` without a command serves MCP over stdio. The module of a command is imported when the command
+runs, so that help and usage errors are fast, and only `serve` imports `mcp`.
+
+    exit codes: 0 completed · 1 failed or cancelled · 2 usage error · 3 waiting for an answer ·
+    130 interrupted
 """
 
 from __future__ import annotations
@@ -20,13 +23,17 @@ from workflows_mcp import __version__
 from workflows_mcp.cli.terminal import FAILED, INTERRUPTED, WRONG_USE
 
 _EPILOG = """\
-exit codes: 0 completed, 1 failed or cancelled, 2 wrong use, 3 waiting for an answer
-Without a command, MCP is served over stdin and stdout: that is what an MCP client starts."""
+Run `workflows-mcp COMMAND --help` for the options of a command, with examples.
+
+exit codes: 0 completed, 1 failed or cancelled, 2 usage error, 3 waiting for an answer, 130 interrupted
+Without a command, workflows-mcp serves MCP over stdin and stdout, for an MCP client."""
 
 
 class Parser(argparse.ArgumentParser):
-    """An argument parser whose refusals are JSON too, where JSON was asked for, and that takes whole words
-    only: what is short for one option today is short for two tomorrow."""
+    """An argument parser that reports errors as JSON with `--json`, and accepts only whole option names.
+
+    An abbreviation that is unique today could be ambiguous after the next release.
+    """
 
     def __init__(self, *positional: Any, **named: Any) -> None:
         super().__init__(*positional, **{"allow_abbrev": False, **named})
@@ -44,170 +51,306 @@ class Parser(argparse.ArgumentParser):
 def build_parser() -> Parser:
     parser = Parser(
         prog="workflows-mcp",
-        description="Runs workflows for LLM agents, and for you.",
+        description="Run workflows for LLM agents, and from the terminal.",
         epilog=_EPILOG,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument("--version", action="version", version=f"workflows-mcp {__version__}")
     commands = parser.add_subparsers(dest="command", metavar="COMMAND", parser_class=Parser)
+    _add_serve(commands)
+    _add_running(commands)
+    _add_continuing(commands)
+    _add_inspecting(commands)
+    _add_definitions(commands)
+    _add_trust(commands)
+    _add_temporal(commands)
+    parser.commands = commands.choices
+    return parser
 
-    serve = commands.add_parser("serve", help="serve MCP over stdin and stdout (the default), or over HTTP")
+
+def _command(
+    commands: argparse._SubParsersAction[Parser], module: str, name: str, help: str, *examples: str
+) -> Parser:
+    """Add a command: the module that runs it, one line of help, and examples for its own help."""
+    text = "\n".join(f"  workflows-mcp {example}" for example in examples)
+    command = commands.add_parser(
+        name,
+        help=help,
+        description=f"{help[0].upper()}{help[1:]}.",
+        epilog=f"example{'s' if len(examples) > 1 else ''}:\n{text}" if examples else None,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    command.set_defaults(module=module)
+    return command
+
+
+def _add_serve(commands: argparse._SubParsersAction[Parser]) -> None:
+    serve = _command(
+        commands,
+        "serve",
+        "serve",
+        "serve MCP over stdin and stdout (the default), or over HTTP",
+        "serve --toolsets core,graph",
+        "serve --http 127.0.0.1:8000",
+    )
     serve.add_argument(
         "--toolsets",
         metavar="A,B",
-        help="which tools: core, graph, stateful, reactive, memory, debug; all, or default, which is core",
+        help="toolsets to serve: core (the default), graph, stateful, reactive, memory, debug, or all",
     )
     serve.add_argument(
         "--workflow-tools",
         metavar="A,B",
-        help="workflows that are tools of their own: names, patterns such as release-*, tag:NAME, or all "
-        "that are not built in",
+        help="workflows to serve as tools: names, patterns such as release-*, tag:NAME, or all "
+        "(without built-in ones)",
     )
     serve.add_argument(
-        "--engine", metavar="NAME", help="what keeps runs: embedded (a file, the default) or temporal"
+        "--engine",
+        metavar="NAME",
+        help="where runs are stored: embedded (a local file, the default) or temporal",
     )
     serve.add_argument(
-        "--read-only", action="store_true", help="only tools that look at runs; this process carries out none"
+        "--read-only", action="store_true", help="serve only tools that read runs, and run no steps"
     )
     serve.add_argument(
         "--http",
         metavar="HOST:PORT",
         nargs="?",
         const="",
-        help="serve streamable HTTP, on 127.0.0.1:8000 if nothing else is said; port 0: any that is free",
+        help="serve streamable HTTP, by default on 127.0.0.1:8000; port 0 picks a free port",
     )
-    serve.set_defaults(module="serve")
 
-    run = commands.add_parser("run", help="run a workflow and print its outputs")
-    run.add_argument("workflow", metavar="NAME|FILE", help="a workflow by name, a YAML file, or - for stdin")
+
+def _add_running(commands: argparse._SubParsersAction[Parser]) -> None:
+    run = _command(
+        commands,
+        "run",
+        "run",
+        "run a workflow and print its outputs",
+        "run greet --input who=Ada --input times:=2",
+        "run release.yaml --answers answers.yaml --yes --json",
+    )
+    run.add_argument("workflow", metavar="NAME|FILE", help="a workflow name, a YAML file, or - for stdin")
     run.add_argument(
         "--input",
         "-i",
         metavar="KEY=VALUE",
         action="append",
         default=[],
-        help="an input; KEY:=JSON for a value that is not text",
+        help="set an input; use KEY:=JSON for a value that is not text",
     )
-    run.add_argument("--inputs-file", metavar="FILE", help="inputs from a JSON file, or - for stdin")
+    run.add_argument("--inputs-file", metavar="FILE", help="read inputs from a JSON file, or - for stdin")
     run.add_argument(
-        "--timeout", metavar="SECONDS", type=_seconds, help="cancel the run if it has not ended by then"
+        "--timeout", metavar="SECONDS", type=_seconds, help="cancel the run if it takes longer than this"
     )
-    _playing(run)
-    _json(run)
-    run.set_defaults(module="run")
+    _add_agent_options(run)
+    _add_json(run)
 
-    answer = commands.add_parser("answer", help="answer what a run asks, and go on with it")
+    answer = _command(
+        commands,
+        "run",
+        "answer",
+        "answer a question of a run, and continue the run",
+        "answer wf_1f2e yes",
+        "answer wf_1f2e --step deploy --fail 'no access to the cluster'",
+    )
     answer.add_argument("run", metavar="RUN_ID")
-    answer.add_argument("value", metavar="VALUE", nargs="?", help="text or JSON; without it, it is asked for")
-    answer.add_argument("--step", metavar="ID", help="which question, where several are asked")
-    answer.add_argument("--fail", metavar="MESSAGE", help="say that it could not be done, and why")
-    _playing(answer)
-    _json(answer)
-    answer.set_defaults(module="run")
+    answer.add_argument("value", metavar="VALUE", nargs="?", help="text or JSON; prompted for if left out")
+    answer.add_argument("--step", metavar="ID", help="the step to answer, if several steps ask")
+    answer.add_argument("--fail", metavar="MESSAGE", help="report that the step could not be done, and why")
+    _add_agent_options(answer)
+    _add_json(answer)
 
-    cancel = commands.add_parser("cancel", help="end a run and all that is under way in it")
+    cancel = _command(
+        commands,
+        "run",
+        "cancel",
+        "cancel a run and stop its running steps",
+        "cancel wf_1f2e --reason 'wrong branch'",
+    )
     cancel.add_argument("run", metavar="RUN_ID")
-    cancel.add_argument("--reason", default="", help="kept with the run")
-    _json(cancel)
-    cancel.set_defaults(module="run")
+    cancel.add_argument("--reason", default="", help="a reason to store with the run")
+    _add_json(cancel)
 
-    retry = commands.add_parser(
-        "retry", help="try again what a run failed by, or go on where it was cancelled"
+
+def _add_continuing(commands: argparse._SubParsersAction[Parser]) -> None:
+    retry = _command(
+        commands,
+        "retry",
+        "retry",
+        "re-run only the failed or cancelled steps, in a new run",
+        "retry wf_1f2e",
     )
     retry.add_argument(
-        "run", metavar="RUN_ID", help="or the id of a task whose sub-agent is gone: it is handed out again"
+        "run", metavar="RUN_ID", help="a run, or a task whose sub-agent is gone: the task starts again"
     )
-    _playing(retry)
-    _json(retry)
-    retry.set_defaults(module="retry")
+    _add_agent_options(retry)
+    _add_json(retry)
 
-    fork = commands.add_parser("fork", help="do one step of a run again, and what follows, in a new run")
+    fork = _command(
+        commands,
+        "retry",
+        "fork",
+        "re-run one step and the steps after it, in a new run",
+        "fork wf_1f2e build",
+    )
     fork.add_argument("run", metavar="RUN_ID")
     fork.add_argument("step", metavar="STEP_ID")
-    fork.add_argument("--keep", action="store_true", help="do not end a run that waits: leave both")
-    _playing(fork)
-    _json(fork)
-    fork.set_defaults(module="retry")
-
-    checkpoints = commands.add_parser("checkpoints", help="where runs can be gone on from")
-    checkpoints.add_argument(
-        "id", metavar="RUN_ID", nargs="?", help="only those of this run; of a checkpoint, all about it"
+    fork.add_argument(
+        "--keep", action="store_true", help="keep the old run if it is waiting; do not cancel it"
     )
-    checkpoints.add_argument("--workflow", metavar="NAME", help="only those of runs of this workflow")
-    checkpoints.add_argument("--limit", type=_count, default=20, metavar="N")
-    checkpoints.add_argument(
-        "--delete", action="store_true", help="delete this checkpoint; its run is left as it is"
-    )
-    _json(checkpoints)
-    checkpoints.set_defaults(module="inspect")
+    _add_agent_options(fork)
+    _add_json(fork)
 
-    resume = commands.add_parser("resume", help="continue a parked run, or continue from a checkpoint")
+    checkpoints = _command(
+        commands,
+        "inspect",
+        "checkpoints",
+        "list checkpoints",
+        "checkpoints --workflow release",
+        "checkpoints chk_wf_1f2e_7 --delete",
+    )
+    checkpoints.add_argument(
+        "id", metavar="RUN_ID", nargs="?", help="list only this run; with a checkpoint id, show its details"
+    )
+    checkpoints.add_argument("--workflow", metavar="NAME", help="list only runs of this workflow")
+    checkpoints.add_argument("--limit", type=_count, default=20, metavar="N", help="list at most N")
+    checkpoints.add_argument(
+        "--delete", action="store_true", help="delete this checkpoint; its run is unchanged"
+    )
+    _add_json(checkpoints)
+
+    resume = _command(
+        commands,
+        "inspect",
+        "resume",
+        "continue a parked run, or continue from a checkpoint",
+        "resume wf_1f2e",
+    )
     resume.add_argument("checkpoint", metavar="RUN_ID|CHECKPOINT")
-    resume.add_argument("value", metavar="RESPONSE", nargs="?", help="the answer, where it is a question")
-    _quiet(resume)
-    _json(resume)
-    resume.set_defaults(module="inspect")
+    resume.add_argument("value", metavar="RESPONSE", nargs="?", help="the answer, if it waits for one")
+    _add_quiet(resume)
+    _add_json(resume)
 
-    runs = commands.add_parser("runs", help="the recent runs")
-    runs.add_argument("--limit", type=_count, default=20, metavar="N")
-    _json(runs)
-    runs.set_defaults(module="inspect")
 
-    show = commands.add_parser("show", help="how a run went, block by block")
+def _add_inspecting(commands: argparse._SubParsersAction[Parser]) -> None:
+    runs = _command(commands, "inspect", "runs", "list recent runs", "runs --limit 5")
+    runs.add_argument("--limit", type=_count, default=20, metavar="N", help="list at most N")
+    _add_json(runs)
+
+    show = _command(commands, "inspect", "show", "show a run, block by block", "show wf_1f2e --follow")
     show.add_argument("run", metavar="RUN_ID")
-    show.add_argument("--follow", action="store_true", help="show what happens until it ends or waits")
-    _json(show)
-    show.set_defaults(module="inspect")
+    show.add_argument("--follow", action="store_true", help="show progress until the run ends or waits")
+    _add_json(show)
 
-    prune = commands.add_parser("prune", help="delete old runs that have ended; unfinished ones are kept")
-    prune.add_argument("--dry-run", action="store_true", help="only list what would be deleted")
+    prune = _command(
+        commands,
+        "inspect",
+        "prune",
+        "delete old runs that have ended",
+        "prune --dry-run",
+        "prune --days 7 --size 500MB",
+    )
+    prune.add_argument("--dry-run", action="store_true", help="list the runs to delete, and delete nothing")
     prune.add_argument("--days", type=_days, metavar="N", help="delete runs that ended more than N days ago")
-    prune.add_argument("--keep", type=_count, metavar="N", help="keep at most N ended runs, the newest")
+    prune.add_argument("--keep", type=_count, metavar="N", help="keep only the newest N ended runs")
     prune.add_argument("--size", type=_bytes, metavar="SIZE", help="shrink the store to SIZE, e.g. 500MB")
-    _json(prune)
-    prune.set_defaults(module="inspect")
+    _add_json(prune)
 
-    listing = commands.add_parser("list", help="the workflows that can be run")
-    listing.add_argument("query", nargs="*", metavar="WORD", help="only those that mention all of these")
-    listing.add_argument("--tags", metavar="A,B", default="", help="only those with all of these tags")
-    _json(listing)
-    listing.set_defaults(module="definitions")
 
-    info = commands.add_parser("info", help="what a workflow takes, does, asks and gives")
+def _add_definitions(commands: argparse._SubParsersAction[Parser]) -> None:
+    listing = _command(
+        commands, "definitions", "list", "list the available workflows", "list git --tags release"
+    )
+    listing.add_argument(
+        "query", nargs="*", metavar="WORD", help="list only workflows that contain every word"
+    )
+    listing.add_argument("--tags", metavar="A,B", default="", help="list only workflows with all these tags")
+    _add_json(listing)
+
+    info = _command(
+        commands, "definitions", "info", "show the inputs, steps and outputs of a workflow", "info greet"
+    )
     info.add_argument("workflow", metavar="NAME|FILE")
-    _json(info)
-    info.set_defaults(module="definitions")
+    _add_json(info)
 
-    validate = commands.add_parser("validate", help="check workflow files: all problems at once")
+    validate = _command(
+        commands,
+        "definitions",
+        "validate",
+        "check workflow files and report all problems",
+        "validate .workflows/*.yaml",
+    )
     validate.add_argument("files", metavar="FILE", nargs="+", help="a YAML file, or - for stdin")
-    _json(validate)
-    validate.set_defaults(module="definitions")
+    _add_json(validate)
 
-    trust = commands.add_parser("trust", help="let the settings and MCP servers of a directory count")
-    trust.add_argument("directory", metavar="DIR", nargs="?", help="without it, the working directory")
+    schema = _command(
+        commands,
+        "definitions",
+        "schema",
+        "print the JSON Schema of workflow files, for editors",
+        "schema --output .workflows/schema.json",
+    )
+    schema.add_argument("--output", "-o", metavar="FILE", help="write to a file instead of stdout")
+
+    _command(commands, "definitions", "plugin", "print the directory of the Claude Code plugin")
+
+
+def _add_trust(commands: argparse._SubParsersAction[Parser]) -> None:
+    trust = _command(
+        commands,
+        "trust",
+        "trust",
+        "trust the settings and MCP servers of a directory",
+        "trust",
+        "trust --list",
+        "trust --remove ~/src/project",
+    )
+    trust.add_argument("directory", metavar="DIR", nargs="?", help="default: the working directory")
     what = trust.add_mutually_exclusive_group()
-    what.add_argument("--list", action="store_true", help="list the directories that you trust")
-    what.add_argument("--remove", action="store_true", help="trust it no more")
-    _json(trust)
-    trust.set_defaults(module="trust")
+    what.add_argument("--list", action="store_true", help="list the trusted directories")
+    what.add_argument("--remove", action="store_true", help="stop trusting the directory")
+    _add_json(trust)
 
-    worker = commands.add_parser("worker", help="carry out steps for a Temporal server, until told to go")
-    worker.set_defaults(module="temporal")
 
-    dev = commands.add_parser("temporal-dev", help="a Temporal server for development, on this machine")
-    dev.add_argument("--port", type=int, default=7233, metavar="N")
-    dev.add_argument("--db", metavar="FILE", help="where it keeps runs; without it, with the other runs")
-    dev.add_argument("--ui", action="store_true", help="with its web page, 1000 ports above")
-    dev.set_defaults(module="temporal")
+def _add_temporal(commands: argparse._SubParsersAction[Parser]) -> None:
+    _command(
+        commands,
+        "temporal",
+        "worker",
+        "run a Temporal worker until it is stopped",
+        "worker",
+    )
+    dev = _command(
+        commands,
+        "temporal",
+        "temporal-dev",
+        "run a Temporal development server on this machine",
+        "temporal-dev --ui",
+    )
+    dev.add_argument("--port", type=int, default=7233, metavar="N", help="the port (default: 7233)")
+    dev.add_argument("--db", metavar="FILE", help="the database file; default: next to the store of runs")
+    dev.add_argument("--ui", action="store_true", help="serve the web UI too, at the port + 1000")
 
-    plugin = commands.add_parser("plugin", help="print the directory of the Claude Code plugin")
-    plugin.set_defaults(module="definitions")
 
-    schema = commands.add_parser("schema", help="the JSON Schema of workflow files, for editors")
-    schema.add_argument("--output", "-o", metavar="FILE", help="write it to a file, and not to stdout")
-    schema.set_defaults(module="definitions")
-    parser.commands = commands.choices
-    return parser
+def _add_agent_options(parser: Parser) -> None:
+    parser.add_argument(
+        "--answers",
+        metavar="FILE",
+        help="answers by step id, in YAML or JSON; a list answers repeated questions",
+    )
+    parser.add_argument("--yes", "-y", action="store_true", help="run requested commands without asking")
+    _add_quiet(parser)
+
+
+def _add_quiet(parser: Parser) -> None:
+    parser.add_argument(
+        "--quiet", "-q", action="store_true", help="print questions, failures and outputs, but no progress"
+    )
+
+
+def _add_json(parser: Parser) -> None:
+    parser.add_argument("--json", action="store_true", help="print exactly one JSON object on stdout")
 
 
 def _count(text: str) -> int:
@@ -216,7 +359,7 @@ def _count(text: str) -> int:
             return number
     except ValueError:
         pass
-    raise argparse.ArgumentTypeError(f"it takes a whole number of 1 or more, not {text!r}")
+    raise argparse.ArgumentTypeError(f"expected a whole number of 1 or more, not {text!r}")
 
 
 def _days(text: str) -> float:
@@ -225,13 +368,13 @@ def _days(text: str) -> float:
             return number
     except ValueError:
         pass
-    raise argparse.ArgumentTypeError(f"it takes a number of days, not {text!r}")
+    raise argparse.ArgumentTypeError(f"expected a number of days, not {text!r}")
 
 
 def _bytes(text: str) -> int:
     match = re.fullmatch(r"(\d+(?:\.\d+)?)\s*([kmg]?)i?b?", text.strip().lower())
     if match is None:
-        raise argparse.ArgumentTypeError(f"it takes a size such as 500MB or 2GB, not {text!r}")
+        raise argparse.ArgumentTypeError(f"expected a size such as 500MB or 2GB, not {text!r}")
     return int(float(match[1]) * 1000 ** " kmg".index(match[2] or " "))
 
 
@@ -241,47 +384,29 @@ def _seconds(text: str) -> float:
             return number
     except ValueError:
         pass
-    raise argparse.ArgumentTypeError(f"it takes seconds, more than 0, not {text!r}")
-
-
-def _playing(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument(
-        "--answers", metavar="FILE", help="answers by step id, YAML or JSON; lists for steps that ask again"
-    )
-    parser.add_argument(
-        "--yes", "-y", action="store_true", help="run the commands that are asked for, without asking"
-    )
-    _quiet(parser)
-
-
-def _quiet(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument(
-        "--quiet", "-q", action="store_true", help="print questions, failures and outputs, but no progress"
-    )
-
-
-def _json(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--json", action="store_true", help="exactly one JSON object on stdout")
+    raise argparse.ArgumentTypeError(f"expected seconds, more than 0, not {text!r}")
 
 
 def _refuse(parser: Parser, left: Sequence[str]) -> NoReturn:
-    """Refuse words that a command does not take, with what was probably meant."""
+    """Reject unknown arguments, with a suggestion."""
     from workflows_mcp.values import nearest
 
-    said = f"unrecognized arguments: {' '.join(left)}"
+    message = f"unrecognized arguments: {' '.join(left)}"
     options = sorted(set(re.findall(r"--[a-z][a-z-]*", parser.format_help())))
-    meant = nearest(left[0].partition("=")[0], options)
-    if meant is not None:
-        said += f"; did you mean {meant}?"
+    suggestion = nearest(left[0].partition("=")[0], options)
+    if suggestion is not None:
+        message += f"; did you mean {suggestion}?"
     if "--input" in options and not re.match(r"-[^-]", left[0]):
         name, value = left[0].removeprefix("--"), left[1] if len(left) > 1 else "VALUE"
-        said += f"; inputs are given as --input {name if '=' in name else f'{name}={value}'}"
-    parser.error(said)
+        message += f"; write inputs as --input {name if '=' in name else f'{name}={value}'}"
+    parser.error(message)
 
 
 def _open_closed_streams() -> None:
-    """A stream that was closed by whoever started us (`>&-`) leads nowhere, and is not the place of the next
-    file that is opened, which would be written to in its stead."""
+    """Open /dev/null for a standard stream that the parent process closed (`>&-`).
+
+    Otherwise the next file that is opened would get its descriptor, and our output would go into that file.
+    """
     for number, name in enumerate(("stdin", "stdout", "stderr")):
         if getattr(sys, name) is None:
             setattr(sys, name, open(os.devnull, "w" if number else "r", encoding="utf-8"))  # noqa: SIM115
@@ -292,7 +417,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser = build_parser()
     options, left = parser.parse_known_args(arguments)
     if len(left) == 1 and getattr(options, "value", "") is None and not left[0].startswith("-"):
-        options.value = left.pop()  # `answer ID --step X VALUE`, which argparse does not understand
+        options.value = left.pop()  # argparse cannot parse `answer ID --step X VALUE`
     if left:
         _refuse(parser.commands.get(options.command, parser), left)
     if options.command is None:
@@ -314,7 +439,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except KeyboardInterrupt:
         return INTERRUPTED
     except BrokenPipeError:
-        # Whoever read our output has gone; leave without a word, also when Python flushes at exit.
+        # The reader of our output has gone: exit silently, also when Python flushes at exit.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return WRONG_USE
     except OSError as error:

@@ -19,17 +19,18 @@ from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
 from datetime import datetime
 from pathlib import Path
 from typing import Any
+
 from workflows_mcp.cli.terminal import (
     INTERRUPTED,
     Terminal,
-    Unreadable,
+    UnreadableFile,
+    duration_text,
     err,
     exit_code,
     out,
     print_json,
     print_values,
-    text_of,
-    took,
+    read_text_file,
 )
 from workflows_mcp.errors import DefinitionError, InvalidInputs, InvalidResult, NotExpected, RequestError
 from workflows_mcp.runs import Line, Progress, Service, Watch, has_stopped, read_yaml
@@ -37,10 +38,10 @@ from workflows_mcp.settings import Settings, load_settings
 from workflows_mcp.values import Value, from_json, kind_of
 
 _ENDED = ("completed", "failed", "cancelled")
-_LOOK_AGAIN_SECONDS = 0.2
-_ID_CHARS = len("wf_") + 12
-_NAMED = 5
-_UNCUT = 1_000_000_000
+_POLL_SECONDS = 0.2
+_WHOLE_ID_CHARS = len("wf_") + 12
+_IDS_SHOWN = 5
+_UNLIMITED = 1_000_000_000
 MISSING = object()
 
 
@@ -50,13 +51,13 @@ def run_command(options: argparse.Namespace) -> int:
 
     async def run() -> int:
         async with session.service() as service:
-            workflow = meant_workflow(options.workflow)
+            workflow = workflow_arguments(options.workflow)
             await session.start(service.start(**workflow, inputs=inputs, wait_seconds=0))
             try:
                 async with asyncio.timeout(options.timeout):
                     answer = await session.follow(service)
             except TimeoutError:
-                reason = f"it had not ended after {options.timeout:g} s"
+                reason = f"it did not end within {options.timeout:g} s"
                 answer = await service.cancel(session.run_id, reason=reason)
             return session.finish(answer)
 
@@ -69,8 +70,8 @@ def answer_command(options: argparse.Namespace) -> int:
     async def answer() -> int:
         session.started_here = False
         async with session.service() as service:
-            options.run = await meant_run(service, options.run)
-            session.run_id = options.run.partition(".")[0]  # of a task, the run is followed
+            options.run = await resolve_run(service, options.run)
+            session.run_id = options.run.partition(".")[0]  # a task: follow its run
             if await service.is_parked(session.run_id):
                 await service.resume_run(session.run_id, wait_seconds=0)
             current = await service.status(session.run_id, alone=True)
@@ -83,13 +84,13 @@ def answer_command(options: argparse.Namespace) -> int:
             if value is not None:
                 step_id = options.step
                 if options.run == session.run_id and "action" in current and "more_actions" not in current:
-                    step_id = step_id or current["action"]["step_id"]  # also where it is a task that asks
+                    step_id = step_id or current["action"]["step_id"]  # a task may be asking
                 try:
                     await service.submit(options.run, value, step_id=step_id, wait_seconds=0)
                 except NotExpected as error:
                     if current["status"] in _ENDED:
-                        how = f"workflows-mcp show {session.run_id} says how it went"
-                        error.hint = f"{error.hint}; {how}" if error.hint else how
+                        show = f"workflows-mcp show {session.run_id} shows the run"
+                        error.hint = f"{error.hint}; {show}" if error.hint else show
                     raise
             elif not (can_ask() or options.answers) or "action" not in current:
                 return session.finish(current)
@@ -101,7 +102,7 @@ def answer_command(options: argparse.Namespace) -> int:
 def cancel_command(options: argparse.Namespace) -> int:
     async def cancel() -> dict[str, Any]:
         async with Service.open(terminal_settings(steps=False), adopt=False) as service:
-            options.run = await meant_run(service, options.run)
+            options.run = await resolve_run(service, options.run)
             return await service.cancel(options.run, reason=options.reason)
 
     answer = asyncio.run(cancel())
@@ -113,16 +114,19 @@ def cancel_command(options: argparse.Namespace) -> int:
 
 
 def terminal_settings(*, runs: bool = True, steps: bool = True) -> Settings:
-    """Settings for a person or a script: nothing is cut, as it would be for an agent. Without `runs`, for a
-    command that needs no server; without `steps`, for one that is soon over and must not begin any there."""
+    """Load settings in which no answer is shortened, as it would be for an agent.
+
+    `runs=False`: the command needs no Temporal server. `steps=False`: the command ends soon, so it must not
+    start steps of other runs on the server.
+    """
     settings = load_settings(engine=None if runs else "embedded")
-    limits = dataclasses.replace(settings.limits, preview_chars=_UNCUT, answer_chars=_UNCUT)
+    limits = dataclasses.replace(settings.limits, preview_chars=_UNLIMITED, answer_chars=_UNLIMITED)
     temporal = dataclasses.replace(settings.temporal, steps=steps)
     return dataclasses.replace(settings, limits=limits, temporal=temporal)
 
 
-def meant_workflow(workflow: str) -> dict[str, Any]:
-    """Whether a name, a file or the definition itself is meant."""
+def workflow_arguments(workflow: str) -> dict[str, Any]:
+    """Return the arguments of `Service.start` for NAME, FILE or `-` (the definition on stdin)."""
     if workflow == "-":
         return {"text": sys.stdin.read()}
     if workflow.endswith((".yaml", ".yml")) or Path(workflow).is_file():
@@ -130,44 +134,48 @@ def meant_workflow(workflow: str) -> dict[str, Any]:
     return {"workflow": workflow}
 
 
-async def meant_run(service: Service, given: str) -> str:
-    """A run, or a task of one, by its id or by the first characters of it."""
-    run, dot, task = given.partition(".")
-    if len(run) >= _ID_CHARS or run in ("", "wf_"):
-        return given
+async def resolve_run(service: Service, text: str) -> str:
+    """Return the id of a run or task, from the id or its first characters: wf_1f2, wf_1f2.review.0."""
+    run, dot, task = text.partition(".")
+    if len(run) >= _WHOLE_ID_CHARS or run in ("", "wf_"):
+        return text
     found = await service.run_ids(run)
     if len(found) > 1:
-        named = ", ".join(found[:_NAMED]) + (" …" if len(found) > _NAMED else "")
+        named = ", ".join(found[:_IDS_SHOWN]) + (" …" if len(found) > _IDS_SHOWN else "")
         raise RequestError(
-            f"the ids of {len(found)} runs begin with '{run}': {named}", hint="write more of it"
+            f"the ids of {len(found)} runs begin with '{run}': {named}",
+            hint="use more of its characters",
         )
-    return f"{found[0]}{dot}{task}" if found else given
+    return f"{found[0]}{dot}{task}" if found else text
 
 
 # Following a run
 
 
 class Session:
-    """One run, followed on the terminal. The id is known outside, so that an interruption can name it."""
+    """One run, followed on the terminal until it ends or waits.
+
+    `run_id` is set as soon as the run exists, so that the message of an interruption can name it.
+    """
 
     def __init__(
         self, *, as_json: bool, answers: Answers | None = None, yes: bool = False, quiet: bool = False
     ) -> None:
         self.as_json = as_json
         self.quiet = quiet
-        """Whether only questions, failures and outputs are shown."""
+        """Show only questions, failures and outputs."""
         self.run_id = ""
         self.terminal = err()
         self.player = Player(self.terminal, answers or Answers(), yes=yes)
         self.progress = ProgressLines(self.terminal, quiet=quiet)
         self.live = LiveLines(self.terminal, self.progress)
         self.watch = Watch()
-        """What of the run has been shown, or need not be."""
+        """The progress that was shown before, or need not be shown."""
         self.parked = False
         self.started_here = True
-        """Whether this command started the run, so that its interruption is that of the run."""
+        """Whether this command started the run: then Ctrl-C parks it."""
         self._started = time.monotonic()
-        self._told: list[str] = []
+        self._messages: list[str] = []
         self._stdout = sys.stdout
 
     def finish(self, answer: dict[str, Any]) -> int:
@@ -177,19 +185,19 @@ class Session:
             seconds = time.monotonic() - self._started
             print_end(answer, self.terminal, outputs=not self.as_json, seconds=seconds, quiet=self.quiet)
             for step_id in self.player.answers.unused() if answer["status"] in _ENDED else ():
-                self.terminal.line(f"nobody asked for the answer to '{step_id}'")
+                self.terminal.line(f"unused answer: no step '{step_id}' asked a question")
         return exit_code(answer["status"])
 
-    def _tell(self, messages: list[str]) -> None:
-        """Show the messages that were not there when it was last looked."""
-        before, self._told = self._told, messages
+    def _show_messages(self, messages: list[str]) -> None:
+        """Show the messages that are new since the last call."""
+        before, self._messages = self._messages, messages
         known = max(n for n in range(len(messages) + 1) if before[len(before) - n :] == messages[:n])
         for message in messages[known:]:
             self.terminal.line()
             self.terminal.line(self.terminal.clean(message.rstrip()))
 
     async def start(self, starting: Coroutine[Any, Any, dict[str, Any]]) -> dict[str, Any]:
-        """Start a run, or make one of another; an interruption meanwhile comes when its id is known."""
+        """Wait until the run is started, and set `run_id`, also if this command is interrupted meanwhile."""
         task = asyncio.ensure_future(starting)
         try:
             answer = await asyncio.shield(task)
@@ -202,7 +210,7 @@ class Session:
 
     @contextlib.asynccontextmanager
     async def service(self) -> AsyncIterator[Service]:
-        """The service, in which an interruption of this command parks the run."""
+        """Open the service; an interruption inside the context parks the run."""
         async with Service.open(terminal_settings(), adopt=False) as service:
             try:
                 yield service
@@ -212,34 +220,37 @@ class Session:
                 raise
 
     async def follow(self, service: Service) -> dict[str, Any]:
-        """Until the run has ended, or waits for an answer that nobody here can give."""
+        """Follow the run until it ends, or waits for an answer that is not available here."""
         if self.as_json or self.quiet:
-            return await self._followed(service)
+            return await self._follow_until_waiting(service)
         with service.live.heard_by(
             self.run_id, lambda line: self.live.show(line, service.live.under_way(self.run_id))
         ):
-            return await self._followed(service)
+            return await self._follow_until_waiting(service)
 
-    async def _followed(self, service: Service) -> dict[str, Any]:
+    async def _follow_until_waiting(self, service: Service) -> dict[str, Any]:
         while True:
             async for step in service.observing.watch(self.run_id, self.watch):
                 self.progress.show(step)
             self.progress.flush()
             answer = await service.status(self.run_id, alone=True)
-            self._tell(answer.get("messages", []))
+            self._show_messages(answer.get("messages", []))
             if answer["status"] in _ENDED or await service.is_parked(self.run_id):
                 return answer
             if "action" not in answer:
                 continue
-            if await self._played(service, answer):
+            if await self._answer_question(service, answer):
                 continue
-            if not can_ask() and await _is_working(service, self.run_id):
-                await asyncio.sleep(_LOOK_AGAIN_SECONDS)
+            if not can_ask() and await _has_running_steps(service, self.run_id):
+                await asyncio.sleep(_POLL_SECONDS)
             else:
                 return answer
 
-    async def _played(self, service: Service, answer: dict[str, Any]) -> bool:
-        """Whether what the run asks was answered. What happens meanwhile is shown, and the question again."""
+    async def _answer_question(self, service: Service, answer: dict[str, Any]) -> bool:
+        """Answer one question, and return whether it was answered.
+
+        Progress is shown meanwhile, and the question is shown again after a failure.
+        """
 
         async def show() -> None:
             async for step in service.observing.watch(self.run_id, self.watch, until=has_stopped):
@@ -264,27 +275,27 @@ def session_of(options: argparse.Namespace) -> Session:
 
 def interruptible(running: Any, session: Session) -> int:
     try:
-        # What a step type prints by accident is no part of the answer.
+        # A step type may print by accident: that must not reach stdout.
         with contextlib.redirect_stdout(sys.stderr):
-            return int(asyncio.run(_until_asked_to_go(running)))
+            return int(asyncio.run(_cancel_on_signals(running)))
     except (KeyboardInterrupt, asyncio.CancelledError):
         if session.run_id:
             session.terminal.line()
             if session.parked:
                 session.terminal.line(
-                    f"interrupted: the run {session.run_id} is parked. Its steps are stopped, and nothing "
-                    "continues it until you resume it; then they are repeated."
+                    f"interrupted: the run {session.run_id} is parked. Its steps are stopped, and run again "
+                    "when you resume it."
                 )
                 session.terminal.line(f"to continue: workflows-mcp resume {session.run_id}")
             else:
-                session.terminal.line(f"interrupted: the run {session.run_id} goes on without this terminal")
-                session.terminal.line(f"to see it: workflows-mcp show {session.run_id}")
-            session.terminal.line(f"to end it: workflows-mcp cancel {session.run_id}")
+                session.terminal.line(f"interrupted: the run {session.run_id} continues in the background")
+                session.terminal.line(f"to show it: workflows-mcp show {session.run_id}")
+            session.terminal.line(f"to cancel it: workflows-mcp cancel {session.run_id}")
         return INTERRUPTED
 
 
-async def _until_asked_to_go(running: Coroutine[Any, Any, int]) -> int:
-    """A process that is told to go, or whose terminal is closed, ends what it has started, as on Ctrl-C."""
+async def _cancel_on_signals(running: Coroutine[Any, Any, int]) -> int:
+    """Treat SIGTERM and SIGHUP (the terminal was closed) like Ctrl-C."""
     task = asyncio.current_task()
     assert task is not None
     for number in (signal.SIGTERM, signal.SIGHUP):
@@ -292,8 +303,8 @@ async def _until_asked_to_go(running: Coroutine[Any, Any, int]) -> int:
     return await running
 
 
-async def _is_working(service: Service, run_id: str) -> bool:
-    """Whether anything but the question is still under way."""
+async def _has_running_steps(service: Service, run_id: str) -> bool:
+    """Return whether a step is running beside the question."""
     waiting = [(await service.state(run_id))["blocks"]]
     while waiting:
         for block in waiting.pop().values():
@@ -308,22 +319,28 @@ async def _is_working(service: Service, run_id: str) -> bool:
 # Playing the agent: answers come from a file, from a command that is run here, or from a person
 
 _COMMANDS = {"shell": 1.0, "agent_shell_command": 0.001}
-"""The actions that are commands, and how many seconds their timeouts are counted in."""
-_NOT_YES = "commands are not run here (allow_commands is off): give the result instead"
+"""The actions that are commands, with the unit of their timeout in seconds."""
+_COMMANDS_OFF = "this server may not run commands (allow_commands is false): type the result instead"
 
 
 class Player:
+    """The agent of a run on the terminal: answers its questions, one at a time.
+
+    An answer comes from the answers file, from a command that is run here, or from a person. There are no
+    sub-agents: questions of tasks are answered in the same way.
+    """
+
     def __init__(self, terminal: Terminal, answers: Answers, *, yes: bool) -> None:
         self.answers = answers
-        self._paper = terminal
+        self._terminal = terminal
         self._yes = yes
         self.failed: list[str] = []
-        """The blocks of the run that have failed so far: whoever is asked should know."""
+        """The blocks that have failed so far, shown with each question."""
         self._asked: dict[str, Any] | None = None
-        self._what = ""
+        self._prompt_text = ""
 
     async def play(self, service: Service, answer: dict[str, Any]) -> bool:
-        """Answer one thing that the run asks; false when nobody here can, or will."""
+        """Answer one question of the run; return false if nobody here can answer it."""
         run_id = answer["workflow_id"]
         actions = [answer["action"], *answer.get("more_actions", ())]
         for action in actions:
@@ -332,63 +349,63 @@ class Player:
                 try:
                     await _submit(service, run_id, action, value)
                 except InvalidResult as error:
-                    self._paper.line(self._paper.paint(f"the answer in the file: {error.message}", "red"))
+                    self._terminal.line(self._terminal.paint(f"the answers file: {error.message}", "red"))
                     return False
                 return True
         if self._yes and service.settings.allow_commands:
             for action in actions:
                 if action["type"] in _COMMANDS:
-                    show_question(self._paper, action)
+                    show_question(self._terminal, action)
                     await _submit(service, run_id, action, await self._run(service, action))
                     return True
         return can_ask() and await self._ask(service, run_id, actions[0])
 
     def _known(self, action: dict[str, Any]) -> Value:
-        """The answer that nobody needs to be asked for."""
+        """Return the answer from the file, or the answer of a message that needs none, or MISSING."""
         value = self.answers.next(action["step_id"])
         if needs_no_answer(action):
-            show_message(self._paper, action)
+            show_message(self._terminal, action)
             return True if value is MISSING else value
         return value
 
     async def _ask(self, service: Service, run_id: str, action: dict[str, Any]) -> bool:
-        """Ask a person until the answer fits; false when they give none."""
-        self._asked, self._what = action, ""
+        """Ask a person until the answer is valid; return false if they give none."""
+        self._asked, self._prompt_text = action, ""
         try:
-            return await self._asked_until_it_fits(service, run_id, action)
+            return await self._ask_until_valid(service, run_id, action)
         finally:
             self._asked = None
 
     def ask_again(self) -> None:
-        """A block has failed while a person is asked: the question is shown again, with its name."""
+        """Show the question again, because a block has failed meanwhile."""
         if self._asked is not None:
             self._show_question(self._asked)
-            self._paper.stream.write(f"{self._what}> ")
-            self._paper.stream.flush()
+            self._terminal.stream.write(f"{self._prompt_text}> ")
+            self._terminal.stream.flush()
 
     def _show_question(self, action: dict[str, Any]) -> None:
-        show_question(self._paper, action)
+        show_question(self._terminal, action)
         if self.failed:
-            self._paper.line(self._paper.paint(f"failed so far: {', '.join(self.failed)}", "red"))
+            self._terminal.line(self._terminal.paint(f"failed so far: {', '.join(self.failed)}", "red"))
 
-    async def _asked_until_it_fits(self, service: Service, run_id: str, action: dict[str, Any]) -> bool:
+    async def _ask_until_valid(self, service: Service, run_id: str, action: dict[str, Any]) -> bool:
         self._show_question(action)
         if action["type"] in _COMMANDS:
             if not service.settings.allow_commands:
-                self._paper.line(_NOT_YES)
-            elif await agrees(self._paper, "run this command?"):
+                self._terminal.line(_COMMANDS_OFF)
+            elif await agrees(self._terminal, "run this command?"):
                 self._asked = None
                 await _submit(service, run_id, action, await self._run(service, action))
                 return True
-        self._what = _what(action)
+        self._prompt_text = _prompt_text(action)
         while True:
-            typed = await read_answer(self._paper, self._what)
+            typed = await read_answer(self._terminal, self._prompt_text)
             if typed is None:
                 return False
             try:
-                await _submit(service, run_id, action, as_typed(action, typed))
+                await _submit(service, run_id, action, parse_typed(action, typed))
             except InvalidResult as error:
-                self._paper.line(self._paper.paint(error.message, "red"))
+                self._terminal.line(self._terminal.paint(error.message, "red"))
                 continue
             return True
 
@@ -403,8 +420,8 @@ class Player:
             directory=parameters.get("working_dir", ""),
             variables=parameters.get("env", {}),
         )
-        how = f"exit code {result['exit_code']} in {took(result['duration'])}"
-        self._paper.line(self._paper.paint(how, "dim"))
+        how = f"exit code {result['exit_code']} in {duration_text(result['duration'])}"
+        self._terminal.line(self._terminal.paint(how, "dim"))
         known = action["result_schema"].get("properties", {})
         return {name: value for name, value in result.items() if name in known}
 
@@ -413,8 +430,8 @@ async def _submit(service: Service, run_id: str, action: dict[str, Any], value: 
     await service.submit(run_id, value, step_id=action["step_id"], wait_seconds=0)
 
 
-def _what(action: dict[str, Any]) -> str:
-    """What is to be typed, where that is not a plain answer."""
+def _prompt_text(action: dict[str, Any]) -> str:
+    """Return the text before `>`; empty if a plain answer is expected."""
     return "" if action["type"] in ("prompt", "user_input") else "its result, as JSON or text "
 
 
@@ -422,15 +439,15 @@ def _what(action: dict[str, Any]) -> str:
 
 _YES = ("y", "yes", "true")
 _NO = ("n", "no", "false")
-_WORDS = {
+_MAIN_PARAMETERS = {  # what a person has to read
     "prompt": ("prompt", "message"),
     "shell": ("command",),
     "agent_shell_command": ("command",),
     "delegate": ("instructions",),
 }
-"""Which parameter of an action is what a person has to read."""
-_SAID_OTHERWISE = {"prompt": ("type", "choices")}
-"""Parameters that are shown in another way, or are meant for an agent."""
+
+_HIDDEN_PARAMETERS = {"prompt": ("type", "choices")}
+"""Parameters that are shown in another way, or are for agents only."""
 
 
 def can_ask() -> bool:
@@ -441,10 +458,12 @@ def show_question(terminal: Terminal, action: dict[str, Any]) -> None:
     terminal.line()
     terminal.line(f"{terminal.mark('paused')} {terminal.paint(action['step_id'], 'bold')}")
     parameters: dict[str, Value] = dict(action["parameters"])
-    shown = next((key for key in _WORDS.get(action["type"], ("prompt",)) if key in parameters), None)
+    shown = next(
+        (key for key in _MAIN_PARAMETERS.get(action["type"], ("prompt",)) if key in parameters), None
+    )
     words = parameters.pop(shown) if shown is not None else None
     terminal.line(terminal.clean(words.rstrip() if isinstance(words, str) else action["instructions"]))
-    for key in _SAID_OTHERWISE.get(action["type"], ()):
+    for key in _HIDDEN_PARAMETERS.get(action["type"], ()):
         parameters.pop(key, None)
     print_values(terminal, parameters)
     options = _options(action)
@@ -456,7 +475,7 @@ def show_question(terminal: Terminal, action: dict[str, Any]) -> None:
 
 
 def show_message(terminal: Terminal, action: dict[str, Any]) -> None:
-    """A message that needs no answer."""
+    """Show a message that needs no answer."""
     terminal.line()
     terminal.line(terminal.clean(str(action["parameters"].get("message", "")).rstrip()))
 
@@ -466,19 +485,19 @@ def needs_no_answer(action: dict[str, Any]) -> bool:
 
 
 async def read_answer(terminal: Terminal, question: str = "") -> str | None:
-    """The line that a person types; None when they would rather not say (Ctrl-D)."""
+    """Read the line that a person types; None for Ctrl-D."""
     terminal.stream.write(f"{question}> ")
     terminal.stream.flush()
-    # A thread that reads could not be stopped by Ctrl-C; the terminal hands out whole lines anyway.
+    # Ctrl-C could not stop a thread that reads; the terminal delivers whole lines anyway.
     loop = asyncio.get_running_loop()
     line: asyncio.Future[bytes] = loop.create_future()
     descriptor = sys.stdin.fileno()
 
-    def typed_something() -> None:
+    def on_input() -> None:
         if not line.done():
             line.set_result(os.read(descriptor, 65536))
 
-    loop.add_reader(descriptor, typed_something)
+    loop.add_reader(descriptor, on_input)
     try:
         typed = await line
     finally:
@@ -490,13 +509,13 @@ async def read_answer(terminal: Terminal, question: str = "") -> str | None:
 
 
 async def agrees(terminal: Terminal, question: str) -> bool:
-    """Whether a person says yes; anything else is no."""
+    """Return whether a person types yes; any other answer is no."""
     typed = await read_answer(terminal, f"{question} (y / n) ")
     return typed is not None and typed.strip().lower() in _YES
 
 
-def as_typed(action: dict[str, Any], typed: str) -> Value:
-    """What a line stands for: yes and no, the number of an option, or what it says."""
+def parse_typed(action: dict[str, Any], typed: str) -> Value:
+    """Return the value of a typed line: true or false, the option with that number, or the text."""
     word = typed.strip().lower()
     field = _main_field(action)
     if field.get("type") == "boolean" and word in (*_YES, *_NO):
@@ -515,48 +534,48 @@ def _options(action: dict[str, Any]) -> list[str]:
 
 
 def _main_field(action: dict[str, Any]) -> dict[str, Any]:
-    """The one field that a question is about; nothing where a result has several."""
+    """Return the schema of the only field that the result needs; {} if it needs several."""
     schema = action.get("result_schema", {})
     fields = schema.get("properties", {})
-    asked_for = schema.get("required") or list(fields)  # what has a default can be left open
-    field: dict[str, Any] = fields.get(asked_for[0], {}) if len(asked_for) == 1 else {}
+    required = schema.get("required") or list(fields)  # a field with a default is optional
+    field: dict[str, Any] = fields.get(required[0], {}) if len(required) == 1 else {}
     return field
 
 
 # Progress, line by line, and how a run ended
 
-_ENDED_STEP = ("completed", "failed", "skipped", "ended")
-_TOGETHER_SECONDS = 0.02
+_ENDED_STATUSES = ("completed", "failed", "skipped", "ended")
+_BATCH_SECONDS = 0.02
 _RETRIES = re.compile(r"action='(retry|fork)'[^)]*\) ([^;]*)")
-"""What `next` says of doing some of a run again."""
+"""The commands that the `next` text of an answer suggests."""
 
 
 class ProgressLines:
-    """A line for every block that starts, ends, is skipped, or asks something, in each of its rounds.
+    """Prints a line for every block that starts, ends, is skipped or asks, in each of its rounds.
 
-    News that come together are put in order: a block that calls a workflow ends after those inside of it.
+    Lines that arrive within 20 ms are sorted: a block that calls a workflow ends after the blocks inside it.
     """
 
     def __init__(self, terminal: Terminal, *, quiet: bool = False) -> None:
-        self._paper = terminal
+        self._terminal = terminal
         self._quiet = quiet
         self._news: list[Progress] = []
         self.failed: list[str] = []
-        """The blocks that have failed so far."""
+        """The addresses of the blocks that have failed so far."""
         self.on_failure: Callable[[], None] | None = None
-        """Called when the failure of a block has been shown."""
+        """Called after the failure of a block was printed."""
 
     def show(self, step: Progress) -> None:
         if step.status == "pending":
             return
         if not self._news:
-            asyncio.get_running_loop().call_later(_TOGETHER_SECONDS, self.flush)
+            asyncio.get_running_loop().call_later(_BATCH_SECONDS, self.flush)
         self._news.append(step)
 
     def flush(self) -> None:
         news, self._news = self._news, []
         known = len(self.failed)
-        for step in sorted(news, key=_in_order):
+        for step in sorted(news, key=_print_order):
             self._print(step)
             if (step.status == "failed" or step.outcome == "failure") and step.address not in self.failed:
                 self.failed.append(step.address)
@@ -566,50 +585,50 @@ class ProgressLines:
     def _print(self, step: Progress) -> None:
         if self._quiet and step.status != "failed" and step.outcome != "failure":
             return
-        terminal = self._paper
+        terminal = self._terminal
         at = datetime.fromtimestamp(step.at).strftime("%H:%M:%S")
         depth = "  " * step.address.count("/")
         parts = [
             terminal.paint(at, "dim"),
             f"{depth}{terminal.mark(step.status, step.outcome)} {step.address}",
-            terminal.paint(terminal.clean(_how(step)), "dim"),
+            terminal.paint(terminal.clean(_details(step)), "dim"),
         ]
         terminal.line("  ".join(part for part in parts if part))
 
 
 class LiveLines:
-    """What running steps print, as it comes; with the name of the step where several are under way."""
+    """Prints the output of running steps line by line, with the name of the step if several run."""
 
     def __init__(self, terminal: Terminal, progress: ProgressLines) -> None:
-        self._paper = terminal
+        self._terminal = terminal
         self._progress = progress
         self._several = False
 
     def show(self, line: Line, under_way: int) -> None:
         self._progress.flush()
         self._several = self._several or under_way > 1
-        name = f"{self._paper.paint(line.step, 'dim')} | " if self._several else "| "
-        self._paper.line(f"          {name}{self._paper.clean(line.text)}")
+        name = f"{self._terminal.paint(line.step, 'dim')} | " if self._several else "| "
+        self._terminal.line(f"          {name}{self._terminal.clean(line.text)}")
 
 
-def _in_order(step: Progress) -> tuple[float, bool, int, tuple[int, ...]]:
-    """At the same time, ends come before starts; inner ends before outer ones, outer starts before inner."""
-    depth, starts = step.address.count("/"), step.status not in _ENDED_STEP
+def _print_order(step: Progress) -> tuple[float, bool, int, tuple[int, ...]]:
+    """Sort by time, then ends before starts, inner before outer ends, outer before inner starts."""
+    depth, starts = step.address.count("/"), step.status not in _ENDED_STATUSES
     return step.at, starts, depth if starts else -depth, step.order
 
 
-def _how(step: Progress) -> str:
+def _details(step: Progress) -> str:
     match step.status:
         case "running":
             return ""
         case "paused":
-            return "asks for an answer"
+            return "waits for an answer"
         case "skipped":
             return f"skipped: {step.message}" if step.message else "skipped"
-    said = took(step.seconds)
+    text = duration_text(step.seconds)
     if step.message:
-        said += f"  {step.message.splitlines()[0]}"
-    return said
+        text += f"  {step.message.splitlines()[0]}"
+    return text
 
 
 def print_end(
@@ -620,19 +639,21 @@ def print_end(
     seconds: float | None = None,
     quiet: bool = False,
 ) -> None:
-    """How a run ended, or what it waits for: outputs on stdout, the rest on stderr. `quiet`: success goes
-    without saying."""
+    """Print how a run ended, or what it waits for: outputs on stdout, the rest on stderr.
+
+    With `quiet`, a run that completed prints its outputs only.
+    """
     status = answer["status"]
     mark = terminal.mark(status)
     name = f"{answer['workflow']} {terminal.paint(answer['workflow_id'], 'dim')}"
     if status in ("completed", "failed", "cancelled"):
-        within = f" in {took(seconds)}" if seconds is not None else ""
+        within = f" in {duration_text(seconds)}" if seconds is not None else ""
         tolerated = answer.get("failed_blocks", [])
         if not quiet or status != "completed" or tolerated:
             terminal.line(f"{mark} {name} {status}{within}{_tolerated(tolerated)}")
         if "error" in answer:
-            _print_fault(answer, terminal)
-        for values in given(answer).values() if outputs else ():
+            _print_error(answer, terminal)
+        for values in outputs_of(answer).values() if outputs else ():
             print_values(out(), values)
         return
     for action in [answer["action"], *answer.get("more_actions", ())] if "action" in answer else []:
@@ -640,11 +661,11 @@ def print_end(
     terminal.line()
     terminal.line(f"{mark} {name} is {answer.get('why', status)}")
     if "action" in answer:
-        terminal.line(f"  to go on: {how_to_answer(answer)}")
+        terminal.line(f"  to continue: {answer_hint(answer)}")
 
 
 def _tolerated(blocks: list[dict[str, Any]]) -> str:
-    """What is said of blocks that failed although the run completed."""
+    """Return ", 1 block failed: NAME" for blocks that failed in a completed run; empty if there are none."""
     if not blocks:
         return ""
     named = [
@@ -655,20 +676,20 @@ def _tolerated(blocks: list[dict[str, Any]]) -> str:
     return f", {len(blocks)} block{'s' if len(blocks) > 1 else ''} failed: {', '.join(named)}"
 
 
-def given(answer: dict[str, Any]) -> dict[str, dict[str, Any]]:
-    """What came of a run: its outputs; or what it returned; or, where it returned nothing, its state."""
+def outputs_of(answer: dict[str, Any]) -> dict[str, dict[str, Any]]:
+    """Return the result of a run, or else its outputs and its state, by what they are."""
     result = answer.get("result")
     if result is not None:
         return {"result": result if isinstance(result, dict) else {"result": result}}
     return {part: answer[part] for part in ("outputs", "state") if answer.get(part)}
 
 
-def how_to_answer(answer: dict[str, Any]) -> str:
+def answer_hint(answer: dict[str, Any]) -> str:
     step = f" --step {answer['action']['step_id']}" if answer.get("more_actions") else ""
     return f"workflows-mcp answer {answer['workflow_id']} VALUE{step}"
 
 
-def _print_fault(answer: dict[str, Any], terminal: Terminal) -> None:
+def _print_error(answer: dict[str, Any], terminal: Terminal) -> None:
     error, run_id = answer["error"], answer["workflow_id"]
     terminal.line(f"  {terminal.paint(terminal.clean(error['message']), 'red')}")
     if "place" in error:
@@ -689,7 +710,10 @@ def _print_fault(answer: dict[str, Any], terminal: Terminal) -> None:
 
 
 def read_inputs(pairs: Sequence[str], file: str | None) -> dict[str, Value]:
-    """Those of the file, and over them those given one by one."""
+    """Read inputs from a file, and from NAME=TEXT or NAME:=JSON pairs, which take precedence.
+
+    Text stays text: the types that the workflow declares convert it to numbers and lists.
+    """
     inputs = _from_file(file) if file is not None else {}
     for pair in pairs:
         name, value = _pair(pair)
@@ -700,7 +724,7 @@ def read_inputs(pairs: Sequence[str], file: str | None) -> dict[str, Value]:
 def _pair(pair: str) -> tuple[str, Value]:
     name, separator, text = pair.partition("=")
     if not separator or not name.strip(":"):
-        raise InvalidInputs(f"--input {pair!r} is no input", hint="write name=text, or name:=JSON")
+        raise InvalidInputs(f"--input {pair!r} is not an input", hint="write name=text or name:=JSON")
     if not name.endswith(":"):
         return name, text
     try:
@@ -713,18 +737,18 @@ def _pair(pair: str) -> tuple[str, Value]:
 
 def _from_file(name: str) -> dict[str, Value]:
     try:
-        text = text_of(name)
-    except Unreadable as why:
+        text = read_text_file(name)
+    except UnreadableFile as why:
         raise InvalidInputs(
-            f"the inputs cannot be read from {name}: {why}",
-            hint="give --inputs-file a JSON file that is there, or - for stdin",
+            f"cannot read inputs from {name}: {why}",
+            hint="check the path of --inputs-file, or use - for stdin",
         ) from None
     try:
         value = from_json(text)
     except ValueError as error:
         raise InvalidInputs(f"{name} is not JSON: {error}") from None
     if not isinstance(value, dict):
-        raise InvalidInputs(f"{name} must hold an object of inputs, not {kind_of(value)}")
+        raise InvalidInputs(f"{name} must contain an object of inputs, not {kind_of(value)}")
     return value
 
 
@@ -732,12 +756,22 @@ def _from_file(name: str) -> dict[str, Value]:
 
 
 class Answers:
+    """Answers by step id, in the order in which the steps ask.
+
+        approve: yes                    # every time that the step `approve` asks
+        name: [Ada, Grace]              # the first time, the second time
+        each/0/read: {stdout: "…"}      # the step `read` of the first item of `each`
+        read: {stdout: "…"}             # the step `read` of any item
+
+    A list has one answer for each time that the step asks; an answer that is a list is nested in it.
+    """
+
     def __init__(self, values: dict[str, Value] | None = None) -> None:
         self._values = values or {}
         self._given: dict[str, int] = {}
 
     def next(self, step_id: str) -> Value:
-        """The next answer for the step at an address, in whichever round; MISSING where there is none."""
+        """Return the next answer for a step, in any round; MISSING if there is none."""
         step_id = step_id.partition("@")[0]
         names = step_id.split("/")
         for key in dict.fromkeys((step_id, names[-1], "/".join(names[:-1]))):
@@ -751,7 +785,7 @@ class Answers:
         return MISSING
 
     def unused(self) -> list[str]:
-        """Steps that never asked: misspelt ones are among them."""
+        """Return the steps that never asked, such as misspelt ones."""
         return [key for key in self._values if key not in self._given]
 
 
@@ -759,11 +793,11 @@ def read_answers(file: str | None) -> Answers:
     if file is None:
         return Answers()
     try:
-        text = text_of(file)
-    except Unreadable as why:
+        text = read_text_file(file)
+    except UnreadableFile as why:
         raise RequestError(
-            f"the answers cannot be read from {file}: {why}",
-            hint="give --answers a YAML or JSON file that is there, or - for stdin",
+            f"cannot read answers from {file}: {why}",
+            hint="check the path of --answers, or use - for stdin",
         ) from None
     try:
         values = read_yaml(text, file)
@@ -772,7 +806,7 @@ def read_answers(file: str | None) -> Answers:
         raise RequestError(f"{file} is neither YAML nor JSON:\n{wrong}") from None
     if not isinstance(values, dict):
         raise RequestError(
-            f"{file} must hold answers by the ids of the steps, not {kind_of(values)}",
+            f"{file} must contain answers by step id, not {kind_of(values)}",
             hint="e.g. approve: yes",
         )
     return Answers(values)

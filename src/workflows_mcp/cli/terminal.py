@@ -121,29 +121,29 @@ def print_error(error: WorkflowsError, *, as_json: bool) -> None:
 
 
 def error_as_json(error: WorkflowsError) -> dict[str, Value]:
-    said: dict[str, Value] = {"code": error.code, "message": error.message}
+    data: dict[str, Value] = {"code": error.code, "message": error.message}
     if error.hint:
-        said["hint"] = error.hint
+        data["hint"] = error.hint
     if isinstance(error, DefinitionError):
-        said["problems"] = [problem_as_json(problem) for problem in error.problems]
-    return said
+        data["problems"] = [problem_as_json(problem) for problem in error.problems]
+    return data
 
 
 def problem_as_json(problem: Problem) -> dict[str, Value]:
-    said: dict[str, Value] = {"code": problem.code, "message": problem.message}
+    data: dict[str, Value] = {"code": problem.code, "message": problem.message}
     if problem.hint:
-        said["hint"] = problem.hint
+        data["hint"] = problem.hint
     if problem.place is not None:
-        said["file"] = problem.place.file
-        said["line"] = problem.place.line
-        said["column"] = problem.place.column
-        said["text"] = problem.place.text
+        data["file"] = problem.place.file
+        data["line"] = problem.place.line
+        data["column"] = problem.place.column
+        data["text"] = problem.place.text
     if problem.warning:
-        said["warning"] = True
-    return said
+        data["warning"] = True
+    return data
 
 
-def size_of(count: int) -> str:
+def size_text(count: int) -> str:
     """Bytes as a person says it."""
     size, unit = float(count), "B"
     for unit in ("B", "KB", "MB", "GB"):
@@ -153,7 +153,7 @@ def size_of(count: int) -> str:
     return f"{size:.0f} {unit}" if unit == "B" or size >= 100 else f"{size:.1f} {unit}"
 
 
-def took(seconds: float | None) -> str:
+def duration_text(seconds: float | None) -> str:
     """A duration as a person says it."""
     if seconds is None:
         return ""
@@ -166,7 +166,6 @@ def took(seconds: float | None) -> str:
     return f"{hours} h {minutes} min" if hours else f"{minutes} min {rest} s"
 
 
-# ----------------------------------------------------------------------------------------------------
 # What the exit code of a command means.
 
 
@@ -189,19 +188,18 @@ def exit_code(status: str) -> int:
     return _BY_STATUS.get(status, WAITING)
 
 
-# ----------------------------------------------------------------------------------------------------
 # What is read from a file that is named on the command line, or from stdin for `-`.
 
 
-class Unreadable(Exception):
+class UnreadableFile(Exception):
     """Why a file cannot be read, in the words of the system."""
 
 
-def text_of(name: str) -> str:
-    """Raises Unreadable."""
+def read_text_file(name: str) -> str:
+    """Raises UnreadableFile."""
     try:
         return sys.stdin.read() if name == "-" else Path(name).read_text(encoding="utf-8")
     except OSError as error:
-        raise Unreadable(error.strerror or str(error)) from None
+        raise UnreadableFile(error.strerror or str(error)) from None
     except UnicodeDecodeError:
-        raise Unreadable("it is not UTF-8") from None
+        raise UnreadableFile("it is not UTF-8") from None

@@ -21,7 +21,9 @@ from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from urllib.parse import quote, unquote
+
 from pydantic import Field
+
 from workflows_mcp.errors import StepError
 from workflows_mcp.policy import Finished, World
 from workflows_mcp.steps.base import Step, StepContext, StepInputs, StepOutputs, StepResult

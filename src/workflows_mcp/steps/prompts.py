@@ -2,10 +2,10 @@
 
     - {id: sure, type: Prompt, inputs: {prompt: "Deploy to production?", confirm: true}}
 
-`Prompt` is for the graph dialect. The agent answers it, or asks the user. With `choices` or `confirm` the user
-decides, and the agent only relays the question and the answer; so it does for `UserPrompt` (`prompt` in the
-stateful dialect) and `UserInput` (`user_input` in the reactive dialect). Answers in other words than those of
-the schema ("yes" for true, the number of an option) are accepted.
+`Prompt` is for the graph dialect: the agent answers it, or asks the user. With `choices` or `confirm` the
+user decides, and the agent only relays the question and the answer. `UserPrompt` (`prompt` in the stateful
+dialect) and `UserInput` (`user_input` in the reactive dialect) always ask the user. An answer may use other
+words than the schema: "yes" for true, the number of an option.
 """
 
 from __future__ import annotations
@@ -13,7 +13,9 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Mapping
 from typing import Any, ClassVar, Literal, Self
+
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
+
 from workflows_mcp.errors import ExpressionError, StepError, WorkflowsError
 from workflows_mcp.expressions import compiled, search
 from workflows_mcp.steps.base import (

@@ -2,9 +2,9 @@
 
     shell: {command: "pytest -q {{ path }}", timeout: 60}
 
-It is `shell` in the stateful dialect and `shell_command` in the reactive one. Values get into the command as
-data, never as syntax: `expressions.shell` quotes them. The parts, from the top: the step type, what it starts,
-what its result says, and the outputs that a command leaves in files.
+It is `shell` in the stateful dialect and `shell_command` in the reactive one. Values in the command are data,
+never syntax: `expressions.shell` quotes them. The parts, from the top: the step type, the process that it
+starts, its result, and outputs that a command leaves in files.
 """
 
 from __future__ import annotations
@@ -19,7 +19,9 @@ from contextlib import contextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, ClassVar, Literal
+
 from pydantic import Field, field_validator
+
 from workflows_mcp.errors import Forbidden, StepError
 from workflows_mcp.expressions import Code, Refusal, problems, quoted_script, quoted_words, spliced
 from workflows_mcp.policy import Finished, Killed, World
