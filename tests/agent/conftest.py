@@ -26,7 +26,7 @@ class Ask(Step):
     """Asks for a text."""
 
     name = "Ask"
-    by = "agent"
+    performer = "agent"
 
     class Inputs(StepInputs):
         prompt: str = Field(description="What to ask")
@@ -45,7 +45,7 @@ class Confirm(Step):
     """Asks for yes or no."""
 
     name = "Confirm"
-    by = "agent"
+    performer = "agent"
 
     def ask(self, inputs: Any) -> Question:
         schema = {
@@ -56,10 +56,10 @@ class Confirm(Step):
         }
         return Question("confirm", "Yes or no?", {}, schema, "confirmed")
 
-    def understood(self, inputs: Any, result: Any) -> Any:
+    def normalize_result(self, inputs: Any, result: Any) -> Any:
         return {**result, "confirmed": True} if result.get("confirmed") == "yes" else result
 
-    def answered(self, inputs: Any, result: dict[str, Any]) -> StepResult:
+    def parse_result(self, inputs: Any, result: dict[str, Any]) -> StepResult:
         return StepResult({"yes": result["confirmed"]})
 
 

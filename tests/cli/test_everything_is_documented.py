@@ -74,7 +74,7 @@ def test_every_step_type_with_its_inputs_and_outputs_is_in_the_page_of_a_dialect
     missing = []
     for name in registry.own_names():
         step = registry.get(name)
-        dialect, called = next(iter((step.offered or {"graph": name}).items()))
+        dialect, called = next(iter((step.dialect_names or {"graph": name}).items()))
         text = section(PAGES[dialect], called)
         if not text:
             missing.append(name)
@@ -91,7 +91,7 @@ def test_every_step_type_with_its_inputs_and_outputs_is_in_the_page_of_a_dialect
 
 def test_every_name_that_a_step_type_has_in_a_dialect_is_in_the_page_of_that_dialect() -> None:
     registry = default_registry()
-    offered = [it for name in registry.own_names() for it in registry.get(name).offered.items()]
+    offered = [it for name in registry.own_names() for it in registry.get(name).dialect_names.items()]
     assert [it for it in offered if f"\n### {it[1]}\n" not in document(PAGES[it[0]])] == []
 
 

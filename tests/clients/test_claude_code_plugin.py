@@ -72,7 +72,7 @@ def known_words() -> set[str]:
         found |= {*words_of(tool.parameters), *words_of(tool.output_schema)}
     registry = default_registry()
     for name in registry.own_names():
-        found |= {name, *registry.get(name).offered.values()}
+        found |= {name, *registry.get(name).dialect_names.values()}
     return found
 
 

@@ -270,7 +270,7 @@ def test_the_skill_names_no_key_tool_or_field_that_there_is_not() -> None:
         known |= {*words_of(tool.parameters), *words_of(tool.output_schema)}
     for name in registry.own_names():
         step = registry.get(name)
-        known |= {name, *step.offered.values(), *step.Outputs.model_fields}
+        known |= {name, *step.dialect_names.values(), *step.Outputs.model_fields}
     known |= {it for text in EXAMPLES.values() for it in re.findall(r"\bid: (\w+)", text)}
     prose = re.sub(r"^```.*?^```$", "", TEXT, flags=re.M | re.S)
     spans = [it for it in re.findall(r"`([^`]+)`", prose) if it not in MISTAKES]

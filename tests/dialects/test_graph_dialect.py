@@ -79,7 +79,7 @@ class Ask(Step):
     """Handed to the agent."""
 
     name = "Ask"
-    by = "agent"
+    performer = "agent"
 
     class Inputs(StepInputs):
         prompt: str

@@ -40,11 +40,11 @@ class Command(Step):
     """Can be carried out by the server and by an agent."""
 
     name = "Shell"
-    offered: ClassVar[dict[str, str]] = {"graph": "Shell", "stateful": "shell"}
+    dialect_names: ClassVar[dict[str, str]] = {"graph": "Shell", "stateful": "shell"}
     code_inputs = frozenset(["command"])
     timeout_input = "timeout"
     may_fail = True
-    told: ClassVar[dict[str, dict[str, Value]]] = {"stateful": {"exit_code_is_a_result": True}}
+    dialect_config: ClassVar[dict[str, dict[str, Value]]] = {"stateful": {"exit_code_is_a_result": True}}
 
     class Inputs(StepInputs):
         command: str
@@ -56,7 +56,7 @@ class Command(Step):
         exit_code: int = 0
         stdout: str = ""
 
-    def usually_by(self, inputs: Any, dialect: str) -> Any:
+    def performer_for(self, inputs: Any, dialect: str) -> Any:
         return "agent" if dialect == "stateful" else "server"
 
     def run(self, inputs: Any, context: StepContext) -> StepResult:
@@ -70,8 +70,8 @@ class Tool(Step):
     """Its result is one of its outputs."""
 
     name = "MCPCall"
-    offered: ClassVar[dict[str, str]] = {"stateful": "mcp_call"}
-    by = "agent"
+    dialect_names: ClassVar[dict[str, str]] = {"stateful": "mcp_call"}
+    performer = "agent"
     result_output = "result"
 
     class Inputs(StepInputs):
@@ -90,8 +90,8 @@ class Ask(Step):
     """Has inputs that must fit each other."""
 
     name = "UserPrompt"
-    offered: ClassVar[dict[str, str]] = {"stateful": "prompt"}
-    by = "agent"
+    dialect_names: ClassVar[dict[str, str]] = {"stateful": "prompt"}
+    performer = "agent"
 
     class Inputs(StepInputs):
         message: str
@@ -111,8 +111,8 @@ class Hand(Step):
     """Is handed to an agent by name."""
 
     name = "Delegate"
-    offered: ClassVar[dict[str, str]] = {"stateful": "delegate"}
-    by = "agent"
+    dialect_names: ClassVar[dict[str, str]] = {"stateful": "delegate"}
+    performer = "agent"
 
     class Inputs(StepInputs):
         instructions: str

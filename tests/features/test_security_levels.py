@@ -56,7 +56,7 @@ class Deploy(Step):
     """Has the agent do something that not every agent should."""
 
     name = "Deploy"
-    by = "agent"
+    performer = "agent"
     level = "privileged"
     capabilities = frozenset({"run_commands"})
 

@@ -25,7 +25,7 @@ def answer(result: Value, **inputs: Value) -> dict[str, Value] | list[str]:
     given = DELEGATE.Inputs.model_validate({"instructions": "Sum it up.", **inputs})
     question = DELEGATE.ask(given)
     taken = understood(Asked(DELEGATE, given, question), result)
-    return violations(taken, question.result_schema) or DELEGATE.answered(given, taken).outputs
+    return violations(taken, question.result_schema) or DELEGATE.parse_result(given, taken).outputs
 
 
 @pytest.mark.parametrize("agent", [{}, {"agent": None}, {"agent": ""}])

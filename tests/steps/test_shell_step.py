@@ -290,13 +290,13 @@ def test_what_was_not_kept_whole_is_not_taken_for_data(
 
 @pytest.mark.rows("R9")
 def test_only_the_reactive_dialect_has_formats() -> None:
-    assert SHELL.told["reactive"] == {"output_format": "text"}
+    assert SHELL.dialect_config["reactive"] == {"output_format": "text"}
     assert [SHELL.result_output_in(dialect) for dialect in ("graph", "stateful", "reactive")] == [
         "",
         "",
         "result",
     ]
-    assert SHELL.usually_by({}, "reactive") == "server"
+    assert SHELL.performer_for({}, "reactive") == "server"
     assert "output_format" not in SHELL.Inputs.model_fields
     assert "result" not in SHELL.output_defaults({})
     assert SHELL.output_defaults({"output_format": "json"})["result"] is None
@@ -358,11 +358,11 @@ def test_an_agent_is_asked_to_run_exactly_this_and_to_say_how_it_went() -> None:
 
 def test_whatever_the_exit_code_a_command_that_an_agent_has_run_is_a_result() -> None:
     inputs = SHELL.Inputs.model_validate({"command": "false"})
-    assert SHELL.answered(inputs, {"exit_code": 3, "stderr": "no", "extra": 1}) == StepResult(
+    assert SHELL.parse_result(inputs, {"exit_code": 3, "stderr": "no", "extra": 1}) == StepResult(
         {"stdout": "", "stderr": "no", "exit_code": 3, "duration": None, "success": False}
     )
     given = {"stdout": "ok", "stderr": None, "exit_code": 0, "duration": 1.5}
-    assert SHELL.answered(inputs, given).outputs == {
+    assert SHELL.parse_result(inputs, given).outputs == {
         "stdout": "ok",
         "stderr": "",
         "exit_code": 0,
@@ -374,11 +374,11 @@ def test_whatever_the_exit_code_a_command_that_an_agent_has_run_is_a_result() ->
 def test_in_the_stateful_dialect_the_exit_code_of_a_command_of_the_server_is_a_result_too(
     run_step: RunStep,
 ) -> None:
-    result = run_step(SHELL, {"command": "exit 7"}, config=SHELL.told["stateful"])
+    result = run_step(SHELL, {"command": "exit 7"}, config=SHELL.dialect_config["stateful"])
     assert result.ok
     assert (result.outputs["exit_code"], result.outputs["success"]) == (7, False)
-    assert SHELL.usually_by({}, "stateful") == "agent"
-    assert SHELL.usually_by({}, "graph") == "server"
+    assert SHELL.performer_for({}, "stateful") == "agent"
+    assert SHELL.performer_for({}, "graph") == "server"
 
 
 @pytest.mark.rows("S8")

@@ -17,7 +17,7 @@ from workflows_mcp.policy.rules import Policy
 from workflows_mcp.steps.base import Step, StepOutputs
 from workflows_mcp.steps.call import ExecuteWorkflow
 from workflows_mcp.steps.prompts import Prompt
-from workflows_mcp.steps.registry import ALIASES, GROUP, OFFERED, StepRegistry, default_registry
+from workflows_mcp.steps.registry import ALIASES, DIALECT_NAMES, GROUP, StepRegistry, default_registry
 
 NAMES = [
     "AgentShell",
@@ -79,9 +79,9 @@ def test_a_prompt_asks_for_a_response() -> None:
     assert question.result_schema["required"] == ["response"]
     assert question.main_field == "response"
     assert '"response"' in question.instructions
-    assert prompt.by == "agent"
+    assert prompt.performer == "agent"
     inputs = prompt.Inputs.model_validate({"prompt": "Deploy?"})
-    assert prompt.answered(inputs, {"response": "yes"}).outputs == {"response": "yes"}
+    assert prompt.parse_result(inputs, {"response": "yes"}).outputs == {"response": "yes"}
     with pytest.raises(TypeError):
         prompt.run(None, None)  # type: ignore[arg-type]
 
@@ -124,7 +124,7 @@ def test_a_type_has_a_name_of_its_own_and_one_in_each_dialect_that_has_it() -> N
 def test_what_is_known_of_our_own_types_without_importing_them_is_what_they_say() -> None:
     registry = default_registry()
     for name in registry.own_names():
-        assert registry.get(name).offered == OFFERED.get(name, {})
+        assert registry.get(name).dialect_names == DIALECT_NAMES.get(name, {})
         assert all(ALIASES[alias] == name for alias in registry.get(name).aliases)
 
 
@@ -132,7 +132,7 @@ class Fetch(Step):
     """Fetches a page."""
 
     name = "Fetch"
-    offered: ClassVar[Mapping[str, str]] = {"stateful": "fetch"}
+    dialect_names: ClassVar[Mapping[str, str]] = {"stateful": "fetch"}
 
 
 class Anywhere(Step):
@@ -172,7 +172,7 @@ def test_what_may_not_run_here_is_not_handed_to_an_agent_either(name: str, tmp_p
     question = denied.get(name).ask(None)
     assert question.type == "forbidden"
     assert question.parameters == {}
-    for dialect, called in default_registry().get(name).offered.items():
+    for dialect, called in default_registry().get(name).dialect_names.items():
         assert denied.names(dialect) == allowed.names(dialect)
         step = denied.find(called, dialect)
         assert step is not None

@@ -29,7 +29,7 @@ def answer(result: Any, **inputs: Value) -> dict[str, Value] | list[str]:
     question = PROMPT.ask(given)
     taken = understood(Asked(PROMPT, given, question), result)
     wrong = violations(taken, question.result_schema)
-    return wrong or PROMPT.answered(given, taken).outputs
+    return wrong or PROMPT.parse_result(given, taken).outputs
 
 
 @pytest.mark.parametrize(

@@ -90,7 +90,7 @@ class Ask(Step):
     """A question to the agent."""
 
     name = "Ask"
-    by = "agent"
+    performer = "agent"
 
     class Inputs(StepInputs):
         prompt: str = ""

@@ -54,7 +54,7 @@ class _CutOff(Step):
     """What becomes of a step that a crash has cut off; the run itself acts on the decision."""
 
     name = "cut_off"
-    by = "agent"
+    performer = "agent"
 
 
 def cut_off(visited: Visited) -> Asked:
@@ -76,7 +76,7 @@ def cut_off(visited: Visited) -> Asked:
             "additionalProperties": False,
         },
         main_field="decision",
-        says_result=True,
+        describes_result=True,
     )
     return Asked(_CutOff(), StepInputs(), question)
 
@@ -86,13 +86,13 @@ class _Unaskable(Step):
     Without it the run would wait for an answer that nobody can give."""
 
     name = "unaskable"
-    by = "agent"
+    performer = "agent"
 
     def __init__(self, wrong: str, outputs: dict[str, Value]) -> None:
         self._wrong = wrong
         self._outputs = outputs
 
-    def answered(self, inputs: Any, result: dict[str, Value]) -> StepResult:
+    def parse_result(self, inputs: Any, result: dict[str, Value]) -> StepResult:
         return StepResult(self._outputs, ok=False, message=f"its inputs do not fit: {self._wrong}")
 
 
@@ -105,7 +105,7 @@ def unaskable(visited: Visited, step: Step, error: ValidationError) -> Asked:
         "out. Submit {} to let the run go on with this step as failed, or cancel the run.",
         parameters=dict(visited.record.inputs),
         result_schema={"type": "object"},
-        says_result=True,
+        describes_result=True,
     )
     defaults = dict(do.defaults) if isinstance(do, Do) else {}
     return Asked(_Unaskable(wrong, defaults), StepInputs(), question)
@@ -387,7 +387,7 @@ def check_result(
     if wrong:
         name = part.step_id(address) if part is not None else address
         message = f"the result does not fit what '{name}' asks for: {'; '.join(wrong)}"
-        said = asked.step.refused(asked.inputs, taken)
+        said = asked.step.rejection_message(asked.inputs, taken)
         schema = asked.question.result_schema
         again = f"submit for example {to_json(example(schema))}"
         if asked.question.for_user:  # an example would be an answer that nobody has given
@@ -398,7 +398,9 @@ def check_result(
             + f"{again}; the result must fit {to_json(schema)}. Nothing has changed.",
             for_user=said or refusal_for_person(taken, asked.question.result_schema),
         )
-    amounts_to = asked.step.judged(asked.step.answered(asked.inputs, taken), _config(machine, address))
+    amounts_to = asked.step.apply_config(
+        asked.step.parse_result(asked.inputs, taken), _config(machine, address)
+    )
     unfit = machine.does_not_fit(address, amounts_to.outputs) if amounts_to.ok else None
     if unfit is not None:
         too_large = isinstance(unfit, TooLarge)
@@ -457,7 +459,7 @@ def already_answered(
     if not fits(taken, asked.question.result_schema):
         failure = reported_failure(result)
         return failure is not None and visited.record.message == (clean(failure) if clean else failure)
-    return asked.step.answered(asked.inputs, taken).outputs == visited.record.outputs
+    return asked.step.parse_result(asked.inputs, taken).outputs == visited.record.outputs
 
 
 # Which question
@@ -565,9 +567,9 @@ def understood(asked: Asked, result: Any) -> Value:
     """What the result means to the step. Text that is JSON of an object is that object where it names the
     main field and fits, and wherever the text itself does not fit: then what is wrong is inside of it."""
     schema, main = asked.question.result_schema, asked.question.main_field
-    taken = asked.step.understood(asked.inputs, _taken(asked.question, result))
+    taken = asked.step.normalize_result(asked.inputs, _taken(asked.question, result))
     if isinstance(result, str) and isinstance(parsed := _read(result), dict):
-        meant = asked.step.understood(asked.inputs, _taken(asked.question, parsed))
+        meant = asked.step.normalize_result(asked.inputs, _taken(asked.question, parsed))
         if (main in parsed and fits(meant, schema)) or not fits(taken, schema):
             return meant
     return taken
@@ -646,7 +648,9 @@ def _as_action(address: str, question: Question, brief: bool = False) -> dict[st
         "instructions": question.instructions,
         "parameters": question.parameters,
     }
-    return action if brief and question.says_result else {**action, "result_schema": question.result_schema}
+    return (
+        action if brief and question.describes_result else {**action, "result_schema": question.result_schema}
+    )
 
 
 def _of_task(machine: Machine, part: Target, address: str) -> dict[str, Value]:

@@ -68,7 +68,7 @@ def type_name(do: Operation, dialect: str, registry: StepRegistry) -> str:
     """What the dialect calls it."""
     step = registry.known(do.step) if isinstance(do, Do) else None
     if step is not None:
-        return step.offered.get(dialect, step.name)
+        return step.dialect_names.get(dialect, step.name)
     kind = kind_of_operation(do)
     return _CALLED_OTHERWISE.get(dialect, {}).get(kind, kind)
 

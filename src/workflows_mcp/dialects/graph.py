@@ -307,7 +307,7 @@ class BlockReader:
         draft.do = Do(
             step=step.name,
             inputs=inputs,
-            by=step.by,
+            by=step.performer,
             code=tuple(name for name in inputs if name in step.code_inputs),
             timeout=timeout,
             config=config,

@@ -647,7 +647,7 @@ TIMED = ("Shell", "AgentShell", "MCPCall")
 
 OUTPUT_FORMAT = "output_format"
 
-"""What steps of types that are told of it beside their inputs (`Step.told`) may say of their output."""
+"""The key for the format of the output, for types that have it in `Step.dialect_config`."""
 
 MCP, MCP_KEYS = "mcp", ("method", "params")
 
@@ -701,7 +701,7 @@ def keys_beside(step: Step) -> tuple[str, ...]:
         keys.append("on_interrupt")
     if step.can_run and step.can_ask:
         keys.append("run_on")
-    if OUTPUT_FORMAT in step.told.get(DIALECT, {}):
+    if OUTPUT_FORMAT in step.dialect_config.get(DIALECT, {}):
         keys.append(OUTPUT_FORMAT)
     return tuple(keys)
 
@@ -868,7 +868,7 @@ class StepReader(StepTypes, ReactiveValues):
             self.report(_moved(problem, nested, len(at) + 1))
         known = {name: value for name, value in inputs.items() if name in shape.names}
         inputs = shape.as_the_type_has_them(known)
-        config = dict(kind.told.get(DIALECT, {}))
+        config = dict(kind.dialect_config.get(DIALECT, {}))
         if OUTPUT_FORMAT in shape.beside and step.get(OUTPUT_FORMAT) is not None:
             config[OUTPUT_FORMAT] = step[OUTPUT_FORMAT]
             for path, message, hint in kind.check_config(config):

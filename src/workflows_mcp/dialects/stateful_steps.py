@@ -421,7 +421,7 @@ class StepReader(StepTypes, StatefulValues):
         for name, value in DEFAULTS.get(kind.name, {}).items():
             inputs.setdefault(name, value)
         by = self.performer_of(shape, step, inputs, at)
-        config = dict(kind.told.get(DIALECT, {}))
+        config = dict(kind.dialect_config.get(DIALECT, {}))
         if ANY_EXIT in config and (by == "server" or draft.on_failure == "fail"):
             config[ANY_EXIT] = False
         draft.do = Do(

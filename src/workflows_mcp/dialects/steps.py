@@ -461,7 +461,7 @@ class StepTypes(StepValues, ABC):
     ) -> Performer:
         """Who carries the step out; `inputs` by the names that the dialect has for them."""
         sound = {name: it for name, it in inputs.items() if name not in shape.texts or isinstance(it, str)}
-        usual = shape.step.usually_by(shape.as_the_type_has_them(sound), self.dialect)
+        usual = shape.step.performer_for(shape.as_the_type_has_them(sound), self.dialect)
         if "run_on" not in shape.beside or step.get("run_on") is None:
             return usual
         given = read_word(step["run_on"], PERFORMERS, (*at, "run_on"), self.report)

@@ -113,7 +113,7 @@ class _AnyInputs(StepInputs):
 class _NotPermitted(Step):
     """Stands in for a step that may not be handed to an agent: all that can be answered is to let it fail."""
 
-    by = "agent"
+    performer = "agent"
     Inputs: ClassVar[type[StepInputs]] = _AnyInputs
     Outputs: ClassVar[type[StepOutputs]] = StepOutputs
 
@@ -133,6 +133,6 @@ class _NotPermitted(Step):
             result_schema={"type": "object", "additionalProperties": False},
         )
 
-    def answered(self, inputs: Any, result: dict[str, Value]) -> StepResult:
+    def parse_result(self, inputs: Any, result: dict[str, Value]) -> StepResult:
         outputs = self._step.output_defaults({})
         return StepResult(outputs, ok=False, message=f"it may not run here: {self._reasons}")

@@ -76,8 +76,8 @@ class AgentShell(Step):
     """
 
     name = "AgentShell"
-    offered: ClassVar[Mapping[str, str]] = {"reactive": "agent_shell_command"}
-    by: ClassVar[Performer] = "agent"
+    dialect_names: ClassVar[Mapping[str, str]] = {"reactive": "agent_shell_command"}
+    performer: ClassVar[Performer] = "agent"
     Inputs = AgentShellInputs
     Outputs = AgentShellOutputs
     level = "privileged"
@@ -117,10 +117,10 @@ class AgentShell(Step):
                 f"as data, {_AS_DATA[inputs.output_format]}",
                 "properties": _PRINTED,
             },
-            says_result=True,
+            describes_result=True,
         )
 
-    def answered(self, inputs: AgentShellInputs, result: Any) -> StepResult:
+    def parse_result(self, inputs: AgentShellInputs, result: Any) -> StepResult:
         given = unpacked(result)
         if given.failed:
             return StepResult(

@@ -54,8 +54,8 @@ class ApplyHints(Step):
     """
 
     name = "ApplyHints"
-    offered: ClassVar[Mapping[str, str]] = {"reactive": "apply_hints"}
-    by: ClassVar[Performer] = "agent"
+    dialect_names: ClassVar[Mapping[str, str]] = {"reactive": "apply_hints"}
+    performer: ClassVar[Performer] = "agent"
     Inputs = ApplyHintsInputs
     Outputs = ApplyHintsOutputs
     level = "trusted"
@@ -74,14 +74,14 @@ class ApplyHints(Step):
             parameters={"file": inputs.file, "hints": inputs.hints},
             result_schema=RESULT_SCHEMA,
             main_field=_FIELD,
-            says_result=True,
+            describes_result=True,
         )
 
-    def understood(self, inputs: ApplyHintsInputs, result: Value) -> Value:
+    def normalize_result(self, inputs: ApplyHintsInputs, result: Value) -> Value:
         """Who says that it failed need not say that nothing was applied."""
         return {_FIELD: 0, **result} if unpacked(result).failed else result
 
-    def answered(self, inputs: ApplyHintsInputs, result: Any) -> StepResult:
+    def parse_result(self, inputs: ApplyHintsInputs, result: Any) -> StepResult:
         given = unpacked(result)
         outputs: dict[str, Value] = {"result": {**result, _FIELD: int(result[_FIELD])}}
         if given.failed:

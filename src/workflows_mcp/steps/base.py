@@ -1,9 +1,4 @@
-"""A step type is one class: names, typed inputs and outputs, what it needs of the world, and `run`.
-
-Schema, documentation, validation and capability checks derive from the class. A step that the server
-carries out has `run`; one that is handed to the agent has `ask`. A step type must not know plans, runs
-or engines.
-
+"""The base of step types: one class declares names, typed inputs and outputs, and what the step does.
     class Reverse(Step):
         '''Reverses a text.'''
 
@@ -17,6 +12,9 @@ or engines.
 
         def run(self, inputs: Inputs, context: StepContext) -> StepResult:
             return StepResult({"reversed": inputs.text[::-1]})
+
+The server performs a step with `run`; an agent performs a step with `ask`. Schema, documentation, validation
+and capability checks derive from the class. A step type does not know plans, runs or engines.
 """
 
 from __future__ import annotations
@@ -42,12 +40,12 @@ Capability = Literal["run_commands", "read_files", "write_files", "network", "mo
 
 
 class StepInputs(BaseModel):
-    """What a step takes: unknown names are refused, a number where text is wanted is taken as text."""
+    """The inputs of a step type. Unknown names are rejected; a number is accepted as text."""
 
     model_config = ConfigDict(extra="forbid", populate_by_name=True, coerce_numbers_to_str=True)
 
     other_names: ClassVar[Mapping[str, str]] = {}
-    """Further spellings of inputs that are understood, and what they stand for: {"options": "choices"}."""
+    """Other spellings of inputs: {"options": "choices"}."""
 
     @model_validator(mode="before")
     @classmethod
@@ -56,7 +54,7 @@ class StepInputs(BaseModel):
 
 
 def by_one_name(given: Any, other_names: Mapping[str, str]) -> Any:
-    """Values under the names that they are known by. Raises ValueError where one is given twice."""
+    """Rename keys in other spellings. Raises ValueError if a value is given under both names."""
     for other, name in other_names.items():
         if isinstance(given, dict) and other in given:
             if name in given:
@@ -66,28 +64,28 @@ def by_one_name(given: Any, other_names: Mapping[str, str]) -> Any:
 
 
 class StepOutputs(BaseModel):
-    """What a step gives; the defaults are the outputs of a block that was skipped or could not run."""
+    """The outputs of a step type, with the defaults for a step that was skipped or could not run."""
 
     model_config = ConfigDict(extra="allow")
 
 
 @dataclass(frozen=True, slots=True)
 class StepContext:
-    """Who runs this step, and the only way for it to reach the world."""
+    """What `Step.run` gets: the run that it belongs to, and its only access to the world."""
 
     run_id: str
     key: str
-    """Names this try of this step; unique in the store, the same after a restart."""
+    """The id of this attempt; unique in the store, and the same after a restart."""
     world: World
     config: dict[str, Value] = field(default_factory=dict)
-    """What the definition says of the step beside its inputs (the declared outputs of a Shell block)."""
+    """The keys of the step beside its inputs, such as the declared outputs of a Shell block."""
     code: dict[str, Code] = field(default_factory=dict)
-    """The inputs that are code, with their values kept apart from the text."""
+    """The code inputs, with the values in them kept apart from their text."""
 
 
 @dataclass(frozen=True, slots=True)
 class StepResult:
-    """How it went. `ok` false: the step was carried out, and what it did failed (a non-zero exit)."""
+    """The outputs of a step that ran. `ok` is false if it failed, as a command with exit code 1."""
 
     outputs: dict[str, Value]
     ok: bool = True
@@ -95,7 +93,7 @@ class StepResult:
 
 
 class StepStopped(asyncio.CancelledError):
-    """A step was ended from outside, like any cancelled coroutine; it says what there was by then."""
+    """Raised by a cancelled step that has outputs, such as what a command had printed by then."""
 
     def __init__(self, outputs: dict[str, Value]) -> None:
         super().__init__()
@@ -104,138 +102,152 @@ class StepStopped(asyncio.CancelledError):
 
 @dataclass(frozen=True, slots=True)
 class Question:
-    """What an agent is asked to do, and the JSON Schema of the result that it hands back."""
+    """What an agent is asked to do, and the JSON Schema of its result."""
 
     type: str
     instructions: str
     parameters: dict[str, Value]
     result_schema: dict[str, Value]
     main_field: str | None = None
-    """A bare value that is submitted is taken as this field of the result."""
+    """The field of the result that a bare value stands for: "yes" for {"response": "yes"}."""
     for_user: str = ""
-    """What the user is shown, where it can be put to the user without the agent."""
-    says_result: bool = False
-    """Whether the instructions describe the result in full: then agents are not sent the schema as well."""
+    """The text for the user, if the client can ask the user without the agent."""
+    describes_result: bool = False
+    """Whether the instructions describe the result in full: then the schema is not sent to agents."""
 
 
 class Step:
-    """Base of all step types. Instances carry no state: one serves all runs."""
+    """Base of all step types: what a type declares, and what it does.
+
+    A type needs `name`, and `run` (the server performs it) or `ask` (an agent performs it). Everything else
+    has a default. Instances have no state: one instance serves all runs.
+    """
+
+    # Declarations
 
     name: ClassVar[str]
+    """The name of the type in plans, and in dialects that `dialect_names` does not list otherwise."""
     aliases: ClassVar[tuple[str, ...]] = ()
-    offered: ClassVar[Mapping[str, str]] = {}
-    """What the type is called in each dialect that has it; empty: its own name, in every dialect."""
-    by: ClassVar[Performer] = "server"
-    """Who carries it out where neither the definition nor the dialect says."""
+    """Other names of the type in definitions: ExecuteWorkflow is also `Workflow`."""
+    dialect_names: ClassVar[Mapping[str, str]] = {}
+    """The name in each dialect that has the type; empty: `name`, in every dialect."""
+    dialect_config: ClassVar[Mapping[str, dict[str, Value]]] = {}
+    """Entries of `StepContext.config` for the steps of a dialect, by dialect."""
+    performer: ClassVar[Performer] = "server"
+    """Who performs the step, unless the definition or `performer_for` says otherwise."""
     Inputs: ClassVar[type[StepInputs]] = StepInputs
+    """The inputs, with types, defaults and descriptions."""
     Outputs: ClassVar[type[StepOutputs]] = StepOutputs
-
-    level: ClassVar[SecurityLevel] = "safe"
-    capabilities: ClassVar[frozenset[Capability]] = frozenset()
-
-    code_inputs: ClassVar[frozenset[str]] = frozenset()
-    """Inputs that hold code; `context.code` has their text and values apart, the input itself the text."""
-    literal_inputs: ClassVar[frozenset[str]] = frozenset()
-    """Inputs in a language of their own with `{{ }}` in it: a dialect whose expressions are written so too
-    takes them as they stand, so that no value ever becomes part of the text."""
-    timeout_input: ClassVar[str | None] = None
-    """The input, in seconds, after which the step is stopped; a `timeout` of the block goes before it."""
-    may_fail: ClassVar[bool] = False
-    """Whether a step that was carried out can still have failed (completed, failure)."""
-    on_interrupt: ClassVar[Literal["repeat", "ask", "fail"]] = "repeat"
-    """What becomes of a step that a crash has cut off, where the block does not say."""
-    takes_output_specs: ClassVar[bool] = False
-    """Whether a block of this type may declare `outputs` of its own (Shell)."""
-    result_fields: ClassVar[tuple[str, ...]] = ()
-    """The fields that its `result` always has, if that is an object."""
+    """The outputs, with the defaults for a step that did not run."""
     result_output: ClassVar[str] = ""
-    """The output that is the result as a whole (Do.gives); empty: all outputs together are."""
-    told: ClassVar[Mapping[str, dict[str, Value]]] = {}
-    """What steps of a dialect are told beside their inputs (Do.config), by dialect."""
+    """The output that is the result as a whole; empty: the result is an object of all outputs."""
+    result_fields: ClassVar[tuple[str, ...]] = ()
+    """Fields that the result always has, if it is an object."""
+    takes_output_specs: ClassVar[bool] = False
+    """Whether a block of this type may declare `outputs` of its own, as Shell does."""
+    level: ClassVar[SecurityLevel] = "safe"
+    """The security level that the settings must allow."""
+    capabilities: ClassVar[frozenset[Capability]] = frozenset()
+    """What the step needs of the world; the settings can deny each."""
+    code_inputs: ClassVar[frozenset[str]] = frozenset()
+    """Inputs that hold code: `StepContext.code` keeps the values in it apart from its text."""
+    literal_inputs: ClassVar[frozenset[str]] = frozenset()
+    """Inputs whose own language uses `{{ }}`: a dialect with such expressions does not evaluate them."""
+    timeout_input: ClassVar[str | None] = None
+    """The input with the timeout in seconds; a `timeout` of the block takes precedence."""
+    may_fail: ClassVar[bool] = False
+    """Whether a step that ran to its end can have failed, as a command with exit code 1."""
+    on_interrupt: ClassVar[Literal["repeat", "ask", "fail"]] = "repeat"
+    """What to do with a step that a crash interrupted, unless the block says otherwise."""
+
+    @property
+    def summary(self) -> str:
+        """The first paragraph of the docstring."""
+        return (inspect.getdoc(type(self)) or "").split("\n\n", 1)[0].replace("\n", " ")
+
+    # Checks when a definition is loaded
+
+    def performer_for(self, inputs: Mapping[str, Value], dialect: str) -> Performer:
+        """Return who performs a step that does not say; `inputs` are as written in the definition."""
+        return self.performer
+
+    def result_output_in(self, dialect: str) -> str:
+        """Return `result_output` for a dialect."""
+        return self.result_output
+
+    def refusals(self, name: str, texts: tuple[str, ...], inputs: Mapping[str, Value]) -> Iterable[Refusal]:
+        """Return the values that cannot stand in the code input `name`; `texts` is the code around them."""
+        return ()
+
+    def check_literals(self, inputs: dict[str, Value]) -> list[tuple[str, WorkflowsError, int]]:
+        """Check inputs without references beyond their types: (input, error, position in its text) each."""
+        return []
+
+    def check_config(self, config: dict[str, Value]) -> list[tuple[tuple[str | int, ...], str, str]]:
+        """Check the keys of the block beside its inputs: (path, message, hint) for each problem."""
+        return []
+
+    def output_defaults(self, config: dict[str, Value]) -> dict[str, Value]:
+        """Return the outputs of a step that did not run; the keys are all outputs there are."""
+        return self.Outputs().model_dump()
+
+    # Performed by the server
 
     @property
     def can_run(self) -> bool:
-        """Whether the server can carry it out."""
+        """Whether the server can perform the step."""
         return type(self).run is not Step.run
 
-    @property
-    def can_ask(self) -> bool:
-        """Whether an agent can carry it out."""
-        return type(self).ask is not Step.ask
-
-    def usually_by(self, inputs: Mapping[str, Value], dialect: str) -> Performer:
-        """Who carries it out where the definition does not say; `inputs` as they stand in it."""
-        return self.by
-
-    def refusals(self, name: str, texts: tuple[str, ...], inputs: Mapping[str, Value]) -> Iterable[Refusal]:
-        """The values that cannot stand in an input that holds code: `texts` are what is around them."""
-        return ()
-
-    def result_output_in(self, dialect: str) -> str:
-        """The output that is the whole result, where the dialect overrides `result_output`."""
-        return self.result_output
-
     def changes_world(self, inputs: dict[str, Value]) -> bool:
-        """Whether repeating the step could be noticed: then the disk is waited for before it starts."""
+        """Return whether a repetition could be noticed: then the start is stored before the step runs."""
         return True
 
     def run(self, inputs: Any, context: StepContext) -> StepResult | Awaitable[StepResult]:
-        """Carry the step out. Short work may be a plain function; anything that waits is a coroutine.
+        """Perform the step. Short work may be a plain function; anything that waits is a coroutine.
 
-        Raises StepError when it could not be carried out. A coroutine that is cancelled must leave
-        nothing of what it started behind.
+        Raises StepError if the step could not run. A cancelled coroutine must stop everything it started.
         """
-        raise TypeError(f"{self.name} is not carried out by the server")
+        raise TypeError(f"{self.name} is not performed by the server")
+
+    # Performed by an agent
+
+    @property
+    def can_ask(self) -> bool:
+        """Whether an agent can perform the step."""
+        return type(self).ask is not Step.ask
 
     def ask(self, inputs: Any) -> Question:
-        """What the agent is handed, for a step that it carries out."""
-        raise TypeError(f"{self.name} is not handed to an agent")
+        """Return what the agent is asked to do."""
+        raise TypeError(f"{self.name} is not performed by an agent")
 
-    def understood(self, inputs: Any, result: Value) -> Value:
-        """The agent's result as it is meant: what says the same in other words, "yes" for true, is put into
-        the words of the schema, which it is checked against next."""
+    def normalize_result(self, inputs: Any, result: Value) -> Value:
+        """Rewrite a result for the schema, which is checked next: "yes" becomes true."""
         return result
 
-    def refused(self, inputs: Any, result: Value) -> str:
-        """What the agent is told, in the step's own words, of a result that does not fit the schema; empty:
-        only what the schema says of it."""
+    def rejection_message(self, inputs: Any, result: Value) -> str:
+        """Return the author's message for a result that does not match the schema, if there is one."""
         return ""
 
-    def answered(self, inputs: Any, result: Any) -> StepResult:
-        """The outputs that the agent's result, already checked against the schema, amounts to."""
+    def parse_result(self, inputs: Any, result: Any) -> StepResult:
+        """Turn a result that matches the schema into outputs."""
         return StepResult(dict(result))
 
-    def judged(self, result: StepResult, config: Mapping[str, Value]) -> StepResult:
-        """What an agent's result amounts to with what the definition says of the step beside its inputs."""
+    def apply_config(self, result: StepResult, config: Mapping[str, Value]) -> StepResult:
+        """Adjust a parsed result by the keys of the step beside its inputs, such as `on_error: fail`."""
         return result
+
+    # Answered by `on_timeout`
 
     @property
     def takes_default_answer(self) -> bool:
-        """Whether `on_timeout` may give the answer that is taken when nobody answers in time."""
+        """Whether `on_timeout` may give an answer, used if nobody answers in time."""
         return type(self).default_answer is not Step.default_answer
 
     def default_answer(
         self, inputs: Mapping[str, Value], value: Value, *, dynamic: bool = False
     ) -> dict[str, Value]:
-        """The outputs when `value` is taken as the answer; `inputs` as they stand in the definition.
+        """Return the outputs for the answer `value`; `inputs` are as written in the definition.
 
-        Raises ValueError where it could never be the answer. A `dynamic` value is known only later.
+        Raises ValueError if `value` can never be the answer. A `dynamic` value is known only at run time.
         """
         raise TypeError(f"{self.name} takes no answer from the definition")
-
-    def output_defaults(self, config: dict[str, Value]) -> dict[str, Value]:
-        """The outputs of a block of this type that did not run; the keys are all outputs there are."""
-        return self.Outputs().model_dump()
-
-    def check_literals(self, inputs: dict[str, Value]) -> list[tuple[str, WorkflowsError, int]]:
-        """What is wrong with inputs that hold no references, beyond their types: the name of the input, the
-        error, and the position in its text."""
-        return []
-
-    def check_config(self, config: dict[str, Value]) -> list[tuple[tuple[str | int, ...], str, str]]:
-        """Problems of what the block says beside its inputs: (path, message, hint) each."""
-        return []
-
-    @property
-    def summary(self) -> str:
-        return (inspect.getdoc(type(self)) or "").split("\n\n", 1)[0].replace("\n", " ")

@@ -28,7 +28,7 @@ class ExecuteWorkflow(Step):
 
     name = "ExecuteWorkflow"
     aliases = ("Workflow",)
-    offered: ClassVar[Mapping[str, str]] = {"graph": "ExecuteWorkflow"}
+    dialect_names: ClassVar[Mapping[str, str]] = {"graph": "ExecuteWorkflow"}
     Inputs = ExecuteWorkflowInputs
     Outputs = StepOutputs
     level = "trusted"

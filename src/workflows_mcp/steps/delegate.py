@@ -51,8 +51,8 @@ class Delegate(Step):
     """Has an agent carry out a task that is given in words, and gives its answer."""
 
     name = "Delegate"
-    offered: ClassVar[Mapping[str, str]] = {"stateful": "delegate"}
-    by: ClassVar[Performer] = "agent"
+    dialect_names: ClassVar[Mapping[str, str]] = {"stateful": "delegate"}
+    performer: ClassVar[Performer] = "agent"
     Inputs = DelegateInputs
     Outputs = DelegateOutputs
     level = "trusted"
@@ -79,16 +79,16 @@ class Delegate(Step):
                 "additionalProperties": False,
             },
             main_field="response",
-            says_result=True,
+            describes_result=True,
         )
 
-    def understood(self, inputs: DelegateInputs, result: Value) -> Value:
+    def normalize_result(self, inputs: DelegateInputs, result: Value) -> Value:
         """An answer that is data is taken as its JSON text. An object that is no result is not an answer."""
         if isinstance(result, dict) and not isinstance(result.get("response", ""), str | None):
             return {**result, "response": to_text(result["response"])}
         return result
 
-    def answered(self, inputs: DelegateInputs, result: Any) -> StepResult:
+    def parse_result(self, inputs: DelegateInputs, result: Any) -> StepResult:
         return StepResult(
             {
                 "response": result["response"],

@@ -24,7 +24,7 @@ class Fail(Step):
     """
 
     name = "Fail"
-    offered: ClassVar[Mapping[str, str]] = {"graph": "Fail", "stateful": "fail", "reactive": "fail"}
+    dialect_names: ClassVar[Mapping[str, str]] = {"graph": "Fail", "stateful": "fail", "reactive": "fail"}
     Inputs = FailInputs
     Outputs = StepOutputs
 

@@ -65,8 +65,8 @@ class MCPCall(Step):
     """
 
     name = "MCPCall"
-    offered: ClassVar[Mapping[str, str]] = {"stateful": "mcp_call", "reactive": "mcp_call"}
-    by: ClassVar[Performer] = "agent"
+    dialect_names: ClassVar[Mapping[str, str]] = {"stateful": "mcp_call", "reactive": "mcp_call"}
+    performer: ClassVar[Performer] = "agent"
     Inputs = MCPCallInputs
     Outputs = MCPCallOutputs
     level = "privileged"
@@ -75,9 +75,9 @@ class MCPCall(Step):
     may_fail = True
     result_output = "result"
 
-    def usually_by(self, inputs: Mapping[str, Value], dialect: str) -> Performer:
+    def performer_for(self, inputs: Mapping[str, Value], dialect: str) -> Performer:
         """The tools of the memory are here, and nowhere else."""
-        return "server" if inputs.get("tool") in MEMORY_TOOLS else self.by
+        return "server" if inputs.get("tool") in MEMORY_TOOLS else self.performer
 
     def changes_world(self, inputs: dict[str, Value]) -> bool:
         return inputs.get("tool") not in _CHANGES_NOTHING
@@ -107,10 +107,10 @@ class MCPCall(Step):
             "submit all it gave.",
             parameters=parameters,
             result_schema={"description": "What the tool returned, as it is"},
-            says_result=True,
+            describes_result=True,
         )
 
-    def answered(self, inputs: MCPCallInputs, result: Any) -> StepResult:
+    def parse_result(self, inputs: MCPCallInputs, result: Any) -> StepResult:
         return _given(inputs.tool, unpacked(result))
 
 

@@ -67,8 +67,8 @@ class Prompt(Step):
     """
 
     name = "Prompt"
-    offered: ClassVar[Mapping[str, str]] = {"graph": "Prompt"}
-    by: ClassVar[Performer] = "agent"
+    dialect_names: ClassVar[Mapping[str, str]] = {"graph": "Prompt"}
+    performer: ClassVar[Performer] = "agent"
     Inputs = PromptInputs
     Outputs = PromptOutputs
 
@@ -117,10 +117,10 @@ class Prompt(Step):
             },
             main_field=field,
             for_user=inputs.prompt,
-            says_result=True,
+            describes_result=True,
         )
 
-    def understood(self, inputs: PromptInputs, result: Value) -> Value:
+    def normalize_result(self, inputs: PromptInputs, result: Value) -> Value:
         if not isinstance(result, dict):
             return result
         if inputs.confirm:
@@ -132,7 +132,7 @@ class Prompt(Step):
             return {**result, "response": option_meant(result["response"], inputs.choices)}
         return result
 
-    def answered(self, inputs: PromptInputs, result: Any) -> StepResult:
+    def parse_result(self, inputs: PromptInputs, result: Any) -> StepResult:
         if not inputs.confirm:
             return StepResult(dict(result))
         confirmed = result["confirmed"]
@@ -235,8 +235,8 @@ class UserPrompt(Step):
     """
 
     name = "UserPrompt"
-    offered: ClassVar[Mapping[str, str]] = {"stateful": "prompt"}
-    by: ClassVar[Performer] = "agent"
+    dialect_names: ClassVar[Mapping[str, str]] = {"stateful": "prompt"}
+    performer: ClassVar[Performer] = "agent"
     Inputs = UserPromptInputs
     Outputs = UserPromptOutputs
 
@@ -279,10 +279,10 @@ class UserPrompt(Step):
             },
             main_field=field,
             for_user=inputs.message,
-            says_result=True,
+            describes_result=True,
         )
 
-    def understood(self, inputs: UserPromptInputs, result: Value) -> Value:
+    def normalize_result(self, inputs: UserPromptInputs, result: Value) -> Value:
         field = _FIELDS[inputs.prompt_type]
         if inputs.prompt_type == "info" and result == {}:
             return {field: True}
@@ -469,8 +469,8 @@ class UserInput(Step):
     """
 
     name = "UserInput"
-    offered: ClassVar[Mapping[str, str]] = {"reactive": "user_input"}
-    by: ClassVar[Performer] = "agent"
+    dialect_names: ClassVar[Mapping[str, str]] = {"reactive": "user_input"}
+    performer: ClassVar[Performer] = "agent"
     Inputs = UserInputInputs
     Outputs = UserInputOutputs
     result_output = "result"
@@ -507,10 +507,10 @@ class UserInput(Step):
             result_schema=_result_schema(inputs),
             main_field=_FIELD,
             for_user=inputs.prompt,
-            says_result=True,
+            describes_result=True,
         )
 
-    def understood(self, inputs: UserInputInputs, result: Value) -> Value:
+    def normalize_result(self, inputs: UserInputInputs, result: Value) -> Value:
         if not isinstance(result, dict):
             return result
         if len(result) == 1 and (spelt := next(iter(result))) in _SPELLINGS:
@@ -520,13 +520,13 @@ class UserInput(Step):
             return {**result, _FIELD: default}
         return {**result, _FIELD: inputs.meant(result[_FIELD])} if _FIELD in result else result
 
-    def refused(self, inputs: UserInputInputs, result: Value) -> str:
+    def rejection_message(self, inputs: UserInputInputs, result: Value) -> str:
         """The author's words, where it is the answer that does not fit, and not the form of the result."""
         rules = inputs.validation
         is_answer = isinstance(result, dict) and result.keys() == {_FIELD} and isinstance(result[_FIELD], str)
         return rules.error_message if rules is not None and is_answer else ""
 
-    def answered(self, inputs: UserInputInputs, result: Any) -> StepResult:
+    def parse_result(self, inputs: UserInputInputs, result: Any) -> StepResult:
         return StepResult({"result": result[_FIELD]})
 
     def check_literals(self, inputs: dict[str, Value]) -> list[tuple[str, WorkflowsError, int]]:

@@ -1,7 +1,7 @@
 """Which step types there are: found through entry points, ours in the same way as everybody's.
 
 A type has one name of its own, by which plans know it. A dialect may call it otherwise, or not have it at all
-(`Step.offered`):
+(`Step.dialect_names`):
 
     registry.get("Shell")                       # by its own name, as a plan has it
     registry.find("shell", dialect="stateful")  # as a definition of that dialect has it: the same type
@@ -27,7 +27,7 @@ GROUP = "workflows_mcp.steps"
 GRAPH = "graph"
 ALIASES = {"Workflow": "ExecuteWorkflow"}
 """Other names of our own types, known without importing their classes."""
-OFFERED: dict[str, Mapping[str, str]] = {
+DIALECT_NAMES: dict[str, Mapping[str, str]] = {
     "AgentShell": {"reactive": "agent_shell_command"},
     "ApplyHints": {"reactive": "apply_hints"},
     "Delegate": {"stateful": "delegate"},
@@ -106,11 +106,11 @@ class StepRegistry:
     def _offered(self, own: str) -> Mapping[str, str]:
         step = self._steps.get(own)
         if step is not None:
-            return step.offered
+            return step.dialect_names
         if self._found[own].value.startswith(_OURS):
-            return OFFERED.get(own, {})
+            return DIALECT_NAMES.get(own, {})
         try:
-            return self.get(own).offered
+            return self.get(own).dialect_names
         except Exception:  # of somebody else's package: whoever uses it will be told
             logger.warning("the step type %s cannot be loaded", own, exc_info=True)
             return {}

@@ -138,7 +138,7 @@ class Shell(Step):
     """
 
     name = "Shell"
-    offered: ClassVar[Mapping[str, str]] = {
+    dialect_names: ClassVar[Mapping[str, str]] = {
         "graph": "Shell",
         "stateful": "shell",
         "reactive": "shell_command",
@@ -151,7 +151,7 @@ class Shell(Step):
     timeout_input = "timeout"
     may_fail = True
     takes_output_specs = True
-    told: ClassVar[Mapping[str, dict[str, Value]]] = {
+    dialect_config: ClassVar[Mapping[str, dict[str, Value]]] = {
         "stateful": {ANY_EXIT: True},
         "reactive": {OUTPUT_FORMAT: "text"},
     }
@@ -159,12 +159,12 @@ class Shell(Step):
     def refusals(self, name: str, texts: tuple[str, ...], inputs: Mapping[str, Value]) -> Iterable[Refusal]:
         return command_refusals(texts, inputs)
 
-    def usually_by(self, inputs: Mapping[str, Value], dialect: str) -> Performer:
-        return "agent" if dialect == "stateful" else self.by
+    def performer_for(self, inputs: Mapping[str, Value], dialect: str) -> Performer:
+        return "agent" if dialect == "stateful" else self.performer
 
     def result_output_in(self, dialect: str) -> str:
         """A step that is told the format of its output gives it as `result`."""
-        return "result" if OUTPUT_FORMAT in self.told.get(dialect, {}) else self.result_output
+        return "result" if OUTPUT_FORMAT in self.dialect_config.get(dialect, {}) else self.result_output
 
     async def run(self, inputs: ShellInputs, context: StepContext) -> StepResult:
         world = context.world
@@ -224,10 +224,10 @@ class Shell(Step):
             'Submit {"stdout": "…", "stderr": "…", "exit_code": 0} as they really were, also if it failed.',
             parameters=parameters,
             result_schema=RESULT_SCHEMA,
-            says_result=True,
+            describes_result=True,
         )
 
-    def answered(self, inputs: ShellInputs, result: Any) -> StepResult:
+    def parse_result(self, inputs: ShellInputs, result: Any) -> StepResult:
         """A command that the agent has run has done what it was to do, whatever its exit code."""
         return StepResult(
             {
@@ -239,7 +239,7 @@ class Shell(Step):
             }
         )
 
-    def judged(self, result: StepResult, config: Mapping[str, Value]) -> StepResult:
+    def apply_config(self, result: StepResult, config: Mapping[str, Value]) -> StepResult:
         """Where a step says `on_error: fail`, another exit code than 0 is a failure."""
         outputs = result.outputs
         if config.get(ANY_EXIT, True) or not outputs.get("exit_code"):

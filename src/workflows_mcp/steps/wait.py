@@ -28,6 +28,6 @@ class Wait(Step):
     """Lets time pass: a timer of the server, which survives a restart."""
 
     name = "Wait"
-    offered: ClassVar[Mapping[str, str]] = {"graph": "Wait"}
+    dialect_names: ClassVar[Mapping[str, str]] = {"graph": "Wait"}
     Inputs = WaitInputs
     Outputs = WaitOutputs
