@@ -43,7 +43,7 @@ class Limits:
     """How much a command may print to each of its output streams."""
     file_bytes: int = 10 * MIB
     """How large a file may be that a step reads or that a command leaves as an output."""
-    stored_bytes: int = 32 * 1024
+    inline_bytes: int = 32 * 1024
     """How large a value may be before it is written apart, once, however often it is passed on."""
     preview_chars: int = 4000
     """How much of one text an answer to an agent carries; the rest is read in slices."""
@@ -79,7 +79,7 @@ class Limits:
     """How long a checkpoint is kept; a question that a run still waits for is kept in any case."""
     run_days: float = 30.0
     """How long a run is kept after it has ended. Unfinished runs are never deleted."""
-    kept_runs: int = 1_000_000
+    max_ended_runs: int = 1_000_000
     """How many ended runs are kept; the oldest are deleted first."""
     store_bytes: int = 2048 * MIB
     """How large the store of runs may grow before the oldest ended runs are deleted."""

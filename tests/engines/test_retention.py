@@ -118,7 +118,7 @@ def test_the_oldest_ended_runs_go_first_where_there_are_too_many(tmp_path: Path)
         for number in range(5):
             made.append(await run(engine, name=f"flow{number}"))
             await clock.advance(10)
-        pruned = await engine.prune(replace(DEFAULT_LIMITS, kept_runs=2))
+        pruned = await engine.prune(replace(DEFAULT_LIMITS, max_ended_runs=2))
         assert [it.run_id for it in pruned.runs] == made[:3]
         assert [it.run_id for it in await engine.recent(10)] == [made[4], made[3]]
         assert engine.store.read("SELECT count(*) FROM bundles") == [(2,)]

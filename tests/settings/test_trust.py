@@ -70,7 +70,7 @@ WIDENING = {
     "limits.javascript_bytes": "[limits]\njavascript_bytes = 4_000_000_000",
     "limits.checkpoint_days": "[limits]\ncheckpoint_days = 0.0001",
     "limits.run_days": "[limits]\nrun_days = 0.0001",
-    "limits.kept_runs": "[limits]\nkept_runs = 1",
+    "limits.max_ended_runs": "[limits]\nkept_runs = 1",
     "limits.store_bytes": "[limits]\nstore_bytes = 1",
 }
 NARROWING = {

@@ -170,7 +170,7 @@ def prune_command(options: argparse.Namespace) -> int:
     if options.days is not None:
         limits = replace(limits, run_days=options.days)
     if options.keep is not None:
-        limits = replace(limits, kept_runs=options.keep)
+        limits = replace(limits, max_ended_runs=options.keep)
     if options.size is not None:
         limits = replace(limits, store_bytes=options.size)
 

@@ -88,7 +88,7 @@ class MemoryEngine:
         return run_id
 
     def _drive(self, run_id: str, machine: Machine) -> Driver:
-        large = LargeValues(run_id, self._executor.limits.stored_bytes, self._blobs.get)
+        large = LargeValues(run_id, self._executor.limits.inline_bytes, self._blobs.get)
         journal = self.journals.setdefault(run_id, MemoryJournal(large, self._blobs))
         driver = Driver(run_id, machine, large, journal, self._executor, self._clock, self._find_bundle)
         self._drivers[run_id] = driver

@@ -5,7 +5,7 @@ the value itself is a blob that is written beside them. A value that is passed o
 is known again by its identity, without being looked at; a run without large values pays for one comparison
 of a length. How blobs are kept is not known here.
 
-    large = LargeValues("wf_1", limits.stored_bytes, fetch=blobs.get)
+    large = LargeValues("wf_1", limits.inline_bytes, fetch=blobs.get)
     body = large.encode(StepDone(1.0, "a#1", {"stdout": "…5 MB…"}))     # a few bytes
     blobs.update(large.take_new())                                      # to be written with `body`
     events = large.decode_events(join_events([body]))                   # the value is whole again
@@ -95,9 +95,9 @@ class _Known(NamedTuple):
 
 
 class LargeValues:
-    def __init__(self, run_id: str, stored_bytes: int, fetch: Fetch = lambda _: None) -> None:
+    def __init__(self, run_id: str, inline_bytes: int, fetch: Fetch = lambda _: None) -> None:
         self._run_id = run_id
-        self._limit = stored_bytes
+        self._limit = inline_bytes
         self._fetch = fetch
         self._known: dict[int, _Known] = {}
         self._by_hash: dict[bytes, Value] = {}

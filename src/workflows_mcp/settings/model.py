@@ -42,6 +42,7 @@ import os
 import shlex
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, fields
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
@@ -65,6 +66,8 @@ LEVELS = ("safe", "trusted", "privileged")
 STATE_ACCESS = ("enforce", "warn")
 ELICITATION = ("workflow", "always", "never")
 """Whether the user is asked directly: where the workflow says so, unless it says otherwise, or not at all."""
+RENAMED_LIMITS = {"stored_bytes": "inline_bytes", "kept_runs": "max_ended_runs"}
+"""Old names of limits, which still work with a notice."""
 ENGINES = ("embedded", "temporal")
 DEFAULT_HOST = "localhost:7233"
 CAPABILITIES = ("run_commands", "read_files", "write_files", "network", "modify_state")
@@ -187,17 +190,18 @@ def load_settings(
     environ = os.environ if environ is None else environ
     workspace = (workspace or Path.cwd()).resolve()
     trust = trust_of(environ)
-    given = read_files(workspace, _READERS)
+    given = _read_files(workspace)
     if (asking := _needing_trust(given, workspace)) and (state := trust.state(workspace)) != TRUSTED:
         given = _without(given, asking)
         _tell_ignored(asking, workspace, state)
+    limits_in_environment: dict[str, str] = {}
     limits = given.pop("limits", {})
     temporal = given.pop("temporal", {})
     _refuse_key_in_file(temporal)
     http: dict[str, str] = {}
     for name, text in environ.items():
         if name.startswith(PREFIX + "LIMIT_"):
-            limits[name[len(PREFIX) + 6 :].lower()] = text
+            limits_in_environment[name[len(PREFIX) + 6 :].lower()] = text
         elif name.startswith(PREFIX + "TEMPORAL_"):
             temporal[name[len(PREFIX) + 9 :].lower()] = text
         elif name.startswith(PREFIX + "HTTP_"):
@@ -209,6 +213,7 @@ def load_settings(
         elif name.startswith(PREFIX) and not name.startswith(PREFIX + "SECRET_"):
             hint = did_you_mean(key, _READERS, what="settings")
             logger.warning("%s is no setting and is ignored; %s", name, hint)
+    limits |= _rename_limits(limits_in_environment, lambda name: f"{PREFIX}LIMIT_{name.upper()}")
     if engine is not None:
         given["engine"] = engine
     http_settings = read_http(given.pop("http", {}), http)
@@ -235,7 +240,37 @@ def load_settings(
 def settings_needing_trust(directory: Path) -> list[str]:
     """The settings in the files of a directory that count only once it is trusted. Raises RequestError."""
     directory = directory.resolve()
-    return _needing_trust(read_files(directory, _READERS), directory)
+    return _needing_trust(_read_files(directory), directory)
+
+
+def _read_files(directory: Path) -> dict[str, Any]:
+    """Read the settings files of a directory, with old names of limits replaced."""
+    settings = read_files(directory, _READERS)
+    if "limits" in settings:
+        settings["limits"] = _rename_limits(settings["limits"], lambda name: f"limits.{name}")
+    return settings
+
+
+def _rename_limits(limits: Mapping[str, Any], setting: Callable[[str], str]) -> dict[str, Any]:
+    """Replace old names of limits; `setting` is how the user wrote the limit with a name."""
+    renamed = dict(limits)
+    for old, new in RENAMED_LIMITS.items():
+        if old not in renamed:
+            continue
+        written = [form.format(name.upper() if form.isupper() else name) for name in (old, new)]
+        if new in renamed:
+            raise RequestError(
+                f"'{written[0]}' is the old name of '{written[1]}'", hint="set only the new one"
+            )
+        renamed[new] = renamed.pop(old)
+        _warn_renamed(*written)
+    return renamed
+
+
+@lru_cache
+def _warn_renamed(old: str, new: str) -> None:
+    """Log the new name of a setting, once in a process."""
+    logger.warning("the setting %s is deprecated: use %s", old, new)
 
 
 def _needing_trust(given: Mapping[str, Any], workspace: Path) -> list[str]:
@@ -481,7 +516,7 @@ _TEMPORAL_READERS: dict[str, Any] = {
     "api_key": _api_key,
 }
 _LIMIT_KINDS = {item.name: (float if isinstance(item.default, float) else int) for item in fields(Limits)}
-_DELETING = frozenset({"checkpoint_days", "run_days", "kept_runs", "store_bytes"})
+_DELETING = frozenset({"checkpoint_days", "run_days", "max_ended_runs", "store_bytes"})
 """Limits whose lower values delete what belongs to other projects, too."""
 
 

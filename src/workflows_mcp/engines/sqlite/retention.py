@@ -95,7 +95,9 @@ class Retention:
         while True:
             rows = self.store.read(_OLDEST, (*last, _RUNS))
             for run_id, workflow, status, changed_at, size in rows:
-                if not (changed_at < oldest_end or ended > limits.kept_runs or used > limits.store_bytes):
+                if not (
+                    changed_at < oldest_end or ended > limits.max_ended_runs or used > limits.store_bytes
+                ):
                     return expired
                 expired.append(PrunedRun(run_id, workflow, status, changed_at, size))
                 ended, used, last = ended - 1, used - size, (changed_at, run_id)

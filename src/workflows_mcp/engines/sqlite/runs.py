@@ -140,7 +140,7 @@ def large_values(store: Store, run_id: str, limits: Limits) -> LargeValues:
         rows = store.read("SELECT body FROM blobs WHERE hash = ?", (digest,))
         return rows[0][0] if rows else None
 
-    return LargeValues(run_id, limits.stored_bytes, fetch)
+    return LargeValues(run_id, limits.inline_bytes, fetch)
 
 
 def read(store: Store, bundles: BundleCache, run_id: str, limits: Limits) -> tuple[Machine, LargeValues]:

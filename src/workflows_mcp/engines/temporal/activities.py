@@ -61,7 +61,7 @@ class Activities:
     async def _performed(self, body: bytes) -> bytes:
         alive = _Alive()
         task = step_task(self._store.unpacked(body))
-        large = LargeValues(task.run_id, self._executor.limits.stored_bytes, self._store.get)
+        large = LargeValues(task.run_id, self._executor.limits.inline_bytes, self._store.get)
         command = decode_command(task.command, large)
         self._executor.secrets.learn(task.secrets)
         if task.again:

@@ -151,7 +151,7 @@ class RunCache:
         await self._finding.close()
 
     def large(self, run_id: str) -> LargeValues:
-        return LargeValues(run_id, self._executor.limits.stored_bytes, self._store.get)
+        return LargeValues(run_id, self._executor.limits.inline_bytes, self._store.get)
 
     async def last(self, run_id: str) -> Seen | None:
         async with self._lock(run_id):

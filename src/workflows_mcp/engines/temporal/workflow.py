@@ -188,7 +188,7 @@ class Run:
         given = run_start(start)
         store = in_use()
         self._start = given
-        self._large = LargeValues(workflow.info().workflow_id, DEFAULT_LIMITS.stored_bytes, store.get)
+        self._large = LargeValues(workflow.info().workflow_id, DEFAULT_LIMITS.inline_bytes, store.get)
         self._written: list[bytes] = []
         """The events of this history."""
         self._last_seen = given.last_seen
