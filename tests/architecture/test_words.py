@@ -1,0 +1,142 @@
+"""Retired words stay out of the code and the pages. `docs/glossary.md` lists them.
+
+`files_with_retired_words.txt` names the files that still have some. It may only get shorter:
+a file that is clean leaves it, and no other file may use a retired word. To remove the clean files:
+
+    python tests/architecture/test_words.py
+"""
+
+from __future__ import annotations
+
+import io
+import re
+import sys
+import tokenize
+from collections.abc import Iterator
+from pathlib import Path
+from typing import NamedTuple
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+GLOSSARY = ROOT / "docs" / "glossary.md"
+LISTED = Path(__file__).parent / "files_with_retired_words.txt"
+SECTION = "\n## Retired words\n"
+
+_BETWEEN = r"(?:[\s_-]|\"\s*f?\"|\n\s*#)+"
+"""What can be between two words of a phrase: a line break in a comment, a string in two pieces."""
+
+
+class Retired(NamedTuple):
+    phrases: tuple[str, ...]
+    names: frozenset[str]
+
+
+def retired(glossary: str) -> Retired:
+    """The first column of the two tables: phrases, and names of the code."""
+    section = glossary.partition(SECTION)[2].partition("\n## ")[0]
+    phrases, names = section.partition("\n### Names\n")[::2]
+    return Retired(tuple(_first_column(phrases)), frozenset(_first_column(names)))
+
+
+def _first_column(text: str) -> Iterator[str]:
+    for row in re.findall(r"^\| (`.*?) \|", text, re.M):
+        yield from re.findall(r"`([^`]+)`", row)
+
+
+def found_in(path: Path, text: str, words: Retired) -> list[str]:
+    """The retired words of a file, each with its line."""
+    pattern = "|".join(_BETWEEN.join(map(re.escape, phrase.split())) for phrase in words.phrases)
+    found = [
+        (text.count("\n", 0, match.start()) + 1, " ".join(match[0].split()))
+        for match in re.finditer(rf"(?<![A-Za-z])(?:{pattern})(?![A-Za-z])", text, re.I)
+    ]
+    found += [(line, name) for line, name in _names(path, text) if name.strip("_()") in words.names]
+    return [f"{path.name}:{line} {word}" for line, word in sorted(found)]
+
+
+def _names(path: Path, text: str) -> Iterator[tuple[int, str]]:
+    """Names of Python code; in a page, whatever is in backticks."""
+    if path.suffix == ".py":
+        for token in tokenize.generate_tokens(io.StringIO(text).readline):
+            if token.type == tokenize.NAME:
+                yield token.start[0], token.string
+    elif path.suffix == ".md":
+        for match in re.finditer(r"`([^`\n]+)`", text):
+            yield text.count("\n", 0, match.start()) + 1, match[1]
+
+
+def files() -> list[Path]:
+    found = [ROOT / "README.md", *(ROOT / "docs").glob("*.md"), *(ROOT / "plugin").rglob("*.md")]
+    found += [*(ROOT / "src").rglob("*.py"), *(ROOT / "src").rglob("*.yaml")]
+    return sorted(found)
+
+
+def text_of(path: Path) -> str:
+    text = path.read_text(encoding="utf-8")
+    return text.partition(SECTION)[0] if path == GLOSSARY else text
+
+
+def uses() -> dict[str, list[str]]:
+    words = retired(GLOSSARY.read_text(encoding="utf-8"))
+    found = {path.relative_to(ROOT).as_posix(): found_in(path, text_of(path), words) for path in files()}
+    return {path: uses for path, uses in found.items() if uses}
+
+
+def listed() -> list[str]:
+    return LISTED.read_text(encoding="utf-8").split() if LISTED.exists() else []
+
+
+def test_no_other_file_uses_a_retired_word() -> None:
+    wrong = {path: found for path, found in uses().items() if path not in listed()}
+    assert wrong == {}, "docs/glossary.md, 'Retired words', says what to write instead"
+
+
+def test_files_without_retired_words_leave_the_list() -> None:
+    clean = sorted(set(listed()) - uses().keys())
+    assert clean == [], "remove them: python tests/architecture/test_words.py"
+
+
+def test_the_glossary_explains_every_retired_word() -> None:
+    rows = re.findall(r"^\| `.*$", GLOSSARY.read_text(encoding="utf-8").partition(SECTION)[2], re.M)
+    assert [row for row in rows if len([it for it in row.split("|") if it.strip()]) != 2] == []
+    words = retired(GLOSSARY.read_text(encoding="utf-8"))
+    assert len(words.phrases) > 10
+    assert len(words.names) > 20
+
+
+def test_modules_that_the_glossary_names_exist() -> None:
+    text = GLOSSARY.read_text(encoding="utf-8").partition(SECTION)[0]
+    named = set(re.findall(r"`([\w/]+(?:\.py|/))`", text))
+    source = ROOT / "src" / "workflows_mcp"
+    assert [name for name in sorted(named) if not (source / name).exists()] == []
+    assert len(named) > 20
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "expected"),
+    [
+        ("a.py", "# The run goes\n# on here.\n", ["a.py:1 goes # on"]),
+        ("a.py", 'error = "it goes " "on"\n', ['a.py:1 goes " "on']),
+        ("a.py", "def bury(it): ...\n", ["a.py:1 bury"]),
+        ("a.py", "progress_told = 1\n", ["a.py:1 told"]),
+        ("a.py", "buried = 'bury'\n", []),
+        ("a.md", "Whoever asks `bury()`", ["a.md:1 Whoever", "a.md:1 bury()"]),
+        ("a.md", "to bury a recommended value", []),
+        ("a.yaml", "description: goes on", ["a.yaml:1 goes on"]),
+    ],
+)
+def test_uses_are_found(name: str, text: str, expected: list[str]) -> None:
+    words = Retired(("goes on", "whoever", "told", "mend"), frozenset({"bury"}))
+    assert found_in(Path(name), text, words) == expected
+
+
+def main(everything: bool) -> None:
+    """`--all` also adds files, for a new row of the table."""
+    found = uses()
+    kept = sorted(found if everything else found.keys() & set(listed()))
+    LISTED.write_text("".join(f"{path}\n" for path in kept), encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main("--all" in sys.argv)
