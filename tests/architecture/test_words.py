@@ -109,7 +109,8 @@ def test_modules_that_the_glossary_names_exist() -> None:
     text = GLOSSARY.read_text(encoding="utf-8").partition(SECTION)[0]
     named = set(re.findall(r"`([\w/]+(?:\.py|/))`", text))
     source = ROOT / "src" / "workflows_mcp"
-    assert [name for name in sorted(named) if not (source / name).exists()] == []
+    missing = [name for name in sorted(named - {"src/workflows_mcp/"}) if not (source / name).exists()]
+    assert missing == []
     assert len(named) > 20
 
 
