@@ -27,7 +27,7 @@ test: $(READY) ## run all tests
 	$(BIN)/python -m pytest -n 3 -m "not alone"
 	$(BIN)/python -m pytest -m alone
 
-QUICK := architecture plan machine expressions dialects agent settings policy
+QUICK := architecture plan machine expressions dialects answers settings policy
 
 quick: $(READY) ## lint, types and the fast tests, in under 90 seconds
 	$(BIN)/ruff check .

@@ -14,7 +14,7 @@ import pytest
 
 from support.screen import Screen
 from workflows_mcp.cli.run import parse_typed
-from workflows_mcp.runs.service import Acting
+from workflows_mcp.runs.service import CommandRunner
 from workflows_mcp.settings.model import Settings
 
 TALK = """\
@@ -239,7 +239,7 @@ def test_an_interruption_ends_the_command_that_the_terminal_runs_and_keeps_the_r
 
 def test_whoever_is_told_to_go_at_the_moment_a_command_begins_leaves_nothing_of_it(tmp_path: Path) -> None:
     async def told_to_go(turns: int) -> None:
-        acting = Acting(Settings(workspace=tmp_path, home=tmp_path))
+        acting = CommandRunner(Settings(workspace=tmp_path, home=tmp_path))
         running = asyncio.create_task(
             acting.run_command("sleep 97 & wait", seconds=None, directory="", variables={})
         )

@@ -96,7 +96,7 @@ def test_an_answer_that_two_processes_take_in_at_once_is_not_taken_for_one_to_th
                     await asyncio.sleep(0.05)
                 answers = await asyncio.gather(*handed_in)
                 assert [type(answer) for answer in answers] == [dict] * 2, answers
-                assert await one.stepping.read(run, ("answers",), None) == {"answers": ["one"]}
+                assert await one.step_protocol.read(run, ("answers",), None) == {"answers": ["one"]}
                 assert (await other.status(run, wait_seconds=5))["action"]["step_id"] == "q@2"
 
     asyncio.run(asyncio.wait_for(go(), 60))

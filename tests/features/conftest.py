@@ -12,8 +12,11 @@ import pytest
 
 from support.git import GitRepository, repository_at, without_configuration
 from support.programs import Programs
+from support.workspaces import settings, workspace
 from workflows_mcp.runs.service import Service
 from workflows_mcp.settings.model import Settings
+
+__all__ = ["settings", "workspace"]
 
 
 class Ran(NamedTuple):
@@ -23,18 +26,6 @@ class Ran(NamedTuple):
 
 
 Run = Callable[..., Ran]
-
-
-@pytest.fixture
-def workspace(tmp_path: Path) -> Path:
-    path = tmp_path / "workspace"
-    (path / ".workflows").mkdir(parents=True)
-    return path
-
-
-@pytest.fixture
-def settings(tmp_path: Path, workspace: Path) -> Settings:
-    return Settings(workspace=workspace, home=tmp_path / "home")
 
 
 @pytest.fixture

@@ -373,7 +373,7 @@ def test_a_workflow_says_what_going_on_after_a_failure_means(
             await service.submit(answer["workflow_id"], BROKEN)
             answer = await service.submit(answer["workflow_id"], BROKEN)
             assert answer["status"] == "failed"
-            resumed = await service.stepping.resume(answer["workflow_id"], 30.0)
+            resumed = await service.step_protocol.resume(answer["workflow_id"], 30.0)
             assert (resumed["step"] and resumed["step"]["id"].partition("@")[0]) == asked
             assert [error["step"] for error in resumed["state"]["workflow_errors"]] == errors
             assert (asked is None) == (resumed["state"].get("workflow_status") == "failed")
@@ -421,7 +421,7 @@ def test_a_full_context_runs_its_steps_and_parks_the_run_until_it_is_resumed(
             run_id = answer["workflow_id"]
             assert answer["action"]["step_id"] == "lint"
             if reported_by == "workflow_checkpoint":
-                told = await service.stepping.checkpoint(run_id, "context nearly full", None)
+                told = await service.step_protocol.checkpoint(run_id, "context nearly full", None)
             else:
                 told = await service.context_full(run_id)
                 assert told["status"] == "waiting"
@@ -434,7 +434,7 @@ def test_a_full_context_runs_its_steps_and_parks_the_run_until_it_is_resumed(
                 await service.submit(run_id, {"issues": 0})
             listed = (await service.checkpoints(run_id=run_id))["checkpoints"]
             assert listed[0]["reason"] == "Context approaching limit"
-            resumed = await service.stepping.resume(run_id, 30.0)
+            resumed = await service.step_protocol.resume(run_id, 30.0)
             assert resumed["step"]["id"] == "lint"
             assert resumed["messages"] == []
             assert resumed["last_checkpoint"]["reason"] == "Context approaching limit"
@@ -470,7 +470,7 @@ def test_the_workflow_chooses_what_the_answer_to_a_resume_contains(
         async with Service.open(on_engine) as service:
             answer = await service.start(text=workflow(ASKED, text, STATE))
             await service.context_full(answer["workflow_id"])
-            resumed = await service.stepping.resume(answer["workflow_id"], 30.0)
+            resumed = await service.step_protocol.resume(answer["workflow_id"], 30.0)
             every = {"workflow_metadata", "computed_field_definitions", "state", "historical_data"}
             assert every & resumed.keys() == parts
             assert resumed.get("state", {"files": ["a", "b"]}) == {"files": ["a", "b"]}, "only what is raw"

@@ -63,10 +63,10 @@ def test_the_state_is_updated_by_the_server_and_the_next_step_has_computed_value
             "state_update": {"path": "raw.typescript_results"},
         }
         assert "variable_replacements" not in step, "the values are in the definition"
-        step = (await service.stepping.next_step(run_id, None, 30.0))["step"]
+        step = (await service.step_protocol.next_step(run_id, None, 30.0))["step"]
         assert step["variable_replacements"] == {"{{ valid_files }}": ["src/a.ts", "src/b.ts"]}
         assert step["original_expression"] == "valid_files"
-        state = await service.stepping.read(run_id, ["file_count", "raw.status"], None)
+        state = await service.step_protocol.read(run_id, ["file_count", "raw.status"], None)
         assert state == {"file_count": 2, "raw.status": "ready"}
 
     serve(work)
@@ -87,16 +87,16 @@ def test_tasks_come_all_at_once_and_at_the_end_there_is_no_step(serve: Serve) ->
         assert "workflow_get_next_step" in step["definition"]["sub_agent_prompt"]
         assert "EVERY task" in step["instructions"]
         for task in ("batch_1", "batch_0"):
-            mine = await service.stepping.next_step(run_id, task, 30.0)
+            mine = await service.step_protocol.next_step(run_id, task, 30.0)
             assert mine["step"]["definition"]["params"] == {
                 "files": ["src/b.ts" if task == "batch_1" else "src/a.ts"]
             }
             mine = await complete(service, run_id, mine["step"]["id"], {"text": "…"}, task_id=task)
             assert (mine["step"], mine["status"]) == (None, "completed")
-        answer = await service.stepping.next_step(run_id, None, 30.0)
+        answer = await service.step_protocol.next_step(run_id, None, 30.0)
         assert (answer["step"], answer["status"]) == (None, "completed")
         assert answer["messages"] == ["Processed 2 files with 23 fixes applied!"]
-        final = await service.stepping.complete(run_id, "success")
+        final = await service.step_protocol.complete(run_id, "success")
         assert (final["success"], final["final_state"]["typescript_results"]) == (True, {"errors": []})
 
     serve(work)
@@ -110,7 +110,7 @@ def test_tasks_one_at_a_time_are_parallel_tasks_too(serve: Serve, workspace: Pat
     (workspace / ".aromcp" / "workflows" / "docs:one.yaml").write_text(one, encoding="utf-8")
 
     async def work(service: Service) -> None:
-        run_id = (await service.stepping.start("docs:one", {}, 30.0))["workflow_id"]
+        run_id = (await service.step_protocol.start("docs:one", {}, 30.0))["workflow_id"]
         await complete(service, run_id, "detect_files", FILES)
         step = (await complete(service, run_id, "check_typescript", {}))["step"]
         assert step["type"] == "parallel_tasks"
@@ -155,7 +155,7 @@ def test_the_state_is_read_flat_with_computed_fields(serve: Serve) -> None:
             "is_complete": False,
         }
         assert answer["state"] == flat
-        assert await service.stepping.read(answer["workflow_id"], (), None) == flat
+        assert await service.step_protocol.read(answer["workflow_id"], (), None) == flat
 
     serve(work)
 
@@ -172,7 +172,7 @@ def test_an_agent_writes_by_full_paths_and_is_told_what_follows(serve: Serve) ->
             {"path": "raw.fixes", "value": []},
             {"path": "raw.fixes", "operation": "append", "value": "one"},
         ]
-        answer = await service.stepping.update(run_id, updates, None)
+        answer = await service.step_protocol.update(run_id, updates, None)
         assert answer == {
             "success": True,
             "computed": {
@@ -181,7 +181,7 @@ def test_an_agent_writes_by_full_paths_and_is_told_what_follows(serve: Serve) ->
                 "is_complete": True,
             },
         }
-        state = await service.stepping.read(run_id, (), None)
+        state = await service.step_protocol.read(run_id, (), None)
         assert (state["attempts"], state["version"], state["fixes"]) == (2, "1.1", ["one"])
 
     serve(work)
@@ -205,10 +205,10 @@ def test_a_write_that_cannot_be_made_changes_nothing_with_those_beside_it(
     async def work(service: Service) -> None:
         answer = await started(service)
         with pytest.raises(RequestError):
-            await service.stepping.update(
+            await service.step_protocol.update(
                 answer["workflow_id"], [{"path": "raw.fixes", "value": 0}, wrong], None
             )
-        assert await service.stepping.read(answer["workflow_id"], (), None) == answer["state"]
+        assert await service.step_protocol.read(answer["workflow_id"], (), None) == answer["state"]
 
     serve(work)
 
@@ -218,10 +218,10 @@ def test_whoever_writes_to_an_input_is_told_where_it_can_be_written(serve: Serve
     async def work(service: Service) -> None:
         run_id = (await started(service))["workflow_id"]
         with pytest.raises(RequestError) as refused:
-            await service.stepping.update(run_id, [{"path": "inputs.branch", "value": "next"}], None)
+            await service.step_protocol.update(run_id, [{"path": "inputs.branch", "value": "next"}], None)
         assert "raw. or state.: raw.branch." in refused.value.hint
-        await service.stepping.update(run_id, [{"path": "raw.branch", "value": "next"}], None)
-        assert await service.stepping.read(run_id, ("branch", "inputs.branch"), None) == {
+        await service.step_protocol.update(run_id, [{"path": "raw.branch", "value": "next"}], None)
+        assert await service.step_protocol.read(run_id, ("branch", "inputs.branch"), None) == {
             "branch": "next",
             "inputs.branch": "main",
         }
@@ -235,7 +235,7 @@ def test_an_agent_may_write_the_result_itself_and_then_complete_the_step(serve: 
         run_id = (await started(service))["workflow_id"]
         with pytest.raises(InvalidResult, match=r"raw\.git_files"):
             await complete(service, run_id, "detect_files", LEFT_OUT)
-        await service.stepping.update(run_id, [{"path": "raw.git_files", "value": FILES}], None)
+        await service.step_protocol.update(run_id, [{"path": "raw.git_files", "value": FILES}], None)
         answer = await complete(service, run_id, "detect_files", LEFT_OUT)
         assert answer["step"]["definition"]["params"] == {"files": ["src/a.ts", "src/b.ts"]}
 
@@ -246,11 +246,11 @@ def test_an_agent_may_write_the_result_itself_and_then_complete_the_step(serve: 
 def test_what_a_field_follows_from_and_what_follows_from_it(serve: Serve) -> None:
     async def work(service: Service) -> None:
         run_id = (await started(service))["workflow_id"]
-        found = await service.stepping.dependencies(run_id, "is_complete")
+        found = await service.step_protocol.dependencies(run_id, "is_complete")
         assert found["direct_deps"] == ["computed.valid_files", "raw.attempts"]
         assert set(found["all_deps"]) == {"computed.valid_files", "raw.attempts", "raw.git_files"}
         assert found["dependents"] == []
-        found = await service.stepping.dependencies(run_id, "raw.git_files")
+        found = await service.step_protocol.dependencies(run_id, "raw.git_files")
         assert found["direct_deps"] == []
         assert set(found["dependents"]) == {
             "computed.valid_files",
@@ -258,7 +258,7 @@ def test_what_a_field_follows_from_and_what_follows_from_it(serve: Serve) -> Non
             "computed.is_complete",
         }
         with pytest.raises(WorkflowsError, match="is_complte"):
-            await service.stepping.dependencies(run_id, "is_complte")
+            await service.step_protocol.dependencies(run_id, "is_complte")
 
     serve(work)
 
@@ -271,7 +271,7 @@ def test_a_workflow_is_listed_described_and_given_as_it_is_written(serve: Serve,
     file = str(workspace / ".aromcp" / "workflows" / "docs:check.yaml")
 
     async def work(service: Service) -> None:
-        listed = service.describing.listed()["workflows"]
+        listed = service.definitions.listed()["workflows"]
         (found,) = [it for it in listed if it["name"] == "docs:check"]
         assert found == {
             "name": "docs:check",
@@ -279,14 +279,14 @@ def test_a_workflow_is_listed_described_and_given_as_it_is_written(serve: Serve,
             "description": "Looks at what a branch has changed",
             "source": "project",
         }
-        assert {it["source"] for it in service.describing.listed(include_global=False)["workflows"]} == {
+        assert {it["source"] for it in service.definitions.listed(include_global=False)["workflows"]} == {
             "project"
         }
-        info = service.describing.info("docs:check")
+        info = service.definitions.info("docs:check")
         assert (info["version"], info["found_at"]) == ("2.1.0", file)
         branch = info["inputs"]["branch"]
         assert (branch["type"], branch["default"], branch["required"]) == ("string", "main", False)
-        definition = service.describing.definition("docs:check")
+        definition = service.definitions.definition("docs:check")
         assert (definition["loaded_from"], definition["source"]) == (file, "project")
         assert [step["id"] for step in definition["steps"]][:2] == ["detect_files", "update_status"]
         assert definition["state_schema"]["raw"] == {"attempts": "number", "git_files": "array"}

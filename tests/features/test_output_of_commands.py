@@ -13,7 +13,7 @@ from workflows_mcp.engines.live_output import LiveOutput
 from workflows_mcp.limits import MIB, Limits
 from workflows_mcp.machine.state import Execution
 from workflows_mcp.policy.secrets import Secrets
-from workflows_mcp.runs.progress import HowFar, told
+from workflows_mcp.runs.progress import ProgressReport, reporting_progress
 from workflows_mcp.runs.service import Service
 from workflows_mcp.settings.model import Settings
 
@@ -123,7 +123,7 @@ def test_what_a_running_step_prints_is_heard_here_told_as_progress_and_seen_by_a
         last_seen: list[str] = []
         told_of: list[str] = []
 
-        async def tell(how_far: HowFar) -> None:
+        async def tell(how_far: ProgressReport) -> None:
             told_of.append(how_far.doing)
             if "compiling" in how_far.doing:
                 (workspace / "go").touch()
@@ -133,7 +133,7 @@ def test_what_a_running_step_prints_is_heard_here_told_as_progress_and_seen_by_a
             with service.live.heard_by(run, lambda line: last_seen.append(f"{line.step}: {line.text}")):
                 while not [line for line in other.live.lines(run) if line.text == "compiling"]:
                     await asyncio.sleep(0.01)
-                with told(tell):
+                with reporting_progress(tell):
                     answer = await service.status(run, wait_seconds=60)
             assert answer["status"] == "pending_action"
             assert last_seen[-1] == "build: done"

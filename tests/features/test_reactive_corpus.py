@@ -124,7 +124,7 @@ def test_a_real_workflow_begins_with_the_expected_state(
             assert answer["action"]["step_id"] == "before"
             state = (await service.state(answer["workflow_id"]))["state"]
             assert_alike(state, case["expect"]["start_state"], answer["workflow_id"], "state")
-            answer = await service.stepping.start(case["workflow"], case["inputs"], 30.0)
+            answer = await service.step_protocol.start(case["workflow"], case["inputs"], 30.0)
             assert answer["step"]["id"] == "before"
             assert_alike(answer["state"], case["expect"]["start_state"], answer["workflow_id"], "state")
 

@@ -144,7 +144,7 @@ def test_an_agent_reads_the_state_that_it_writes_in_a_workflow_that_was_included
 
     async def go() -> None:
         async with Service.open(settings) as service:
-            stepping = service.stepping
+            stepping = service.step_protocol
             started = await stepping.start("main:asks", {}, 30.0)
             run_id, step = started["workflow_id"], started["step"]["id"]
             assert (started["state"]["name"], started["state"]["loud"]) == ("inner", "INNER")

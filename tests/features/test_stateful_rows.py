@@ -38,7 +38,7 @@ def test_the_description_of_a_workflow_says_who_runs_each_step(settings: Setting
     [name] = [it.name for it in service.list_workflows() if it.source != "built-in"]
     described = service.workflow_info(name)["steps"]
     assert [step.get("by") for step in described] == ["agent", "server", "agent", None]
-    explained = asyncio.run(service.debugging.explain_plan(name, None))["steps"]
+    explained = asyncio.run(service.debugger.explain_plan(name, None))["steps"]
     assert [step.get("by") for step in explained] == ["agent", "server", "agent", None]
 
 

@@ -87,7 +87,7 @@ def test_a_link_out_of_the_project_is_listed_as_one_that_may_not_be_read_without
         [entry] = [it for it in service.list_workflows() if not it.is_built_in]
         said = str(entry)
         with pytest.raises(WorkflowsError) as caught:
-            service.observing.text_of("key")
+            service.inspector.text_of("key")
         said += str(caught.value)
         with pytest.raises(WorkflowsError) as caught:
             service.workflow_info("key")

@@ -195,10 +195,10 @@ def test_the_last_change_is_told_however_fast_it_came(desk: Desk) -> None:
             assert ended["status"] == "completed"
             # Whoever looks after each notice comes to see the end.
             told = await bus.events.get()
-            last = await service.observing.position(run_id)
-            while (await service.observing.moved(run_id, last)) is not None:
+            last = await service.inspector.position(run_id)
+            while (await service.inspector.moved(run_id, last)) is not None:
                 told = await bus.events.get()
-                last = await service.observing.position(run_id)
+                last = await service.inspector.position(run_id)
             assert told == ResourceUpdated(f"run://{run_id}")
             end()
 

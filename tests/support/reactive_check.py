@@ -75,8 +75,8 @@ def serving_check(settings: Settings) -> Serve:
 
 
 async def started(service: Service, **inputs: Any) -> dict[str, Any]:
-    return await service.stepping.start("docs:check", inputs, 30.0)
+    return await service.step_protocol.start("docs:check", inputs, 30.0)
 
 
 async def complete(service: Service, run_id: str, step: str, result: Any, **more: Any) -> dict[str, Any]:
-    return await service.stepping.complete_step(run_id, step, result=result, wait_seconds=30.0, **more)
+    return await service.step_protocol.complete_step(run_id, step, result=result, wait_seconds=30.0, **more)

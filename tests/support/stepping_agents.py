@@ -109,7 +109,7 @@ class SteppingAgents:
 
 def reactive_tools_of(service: Service) -> Call:
     """The tools of the toolset, without a protocol in between."""
-    stepping = service.stepping
+    stepping = service.step_protocol
 
     async def call(tool: str, **given: Any) -> dict[str, Any]:
         match tool:

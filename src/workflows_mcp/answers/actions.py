@@ -166,7 +166,7 @@ def delegated_action(view: RunView, delegation: Delegation, *, brief: bool = Fal
     begun = count.done + count.failed > 0 or any(it.standing == "at work" for it in delegation.tasks)
     known = brief and begun and not any(it.standing == "silent" or it.again for it in delegation.tasks)
     action: dict[str, Value] = {
-        "step_id": view.part.step_id(delegation.address),
+        "step_id": view.target.step_id(delegation.address),
         "type": "foreach" if one_by_one else "parallel_tasks",
         "instructions": _ONCE_MORE if known else _instructions(each, delegation),
         "parameters": parameters,
@@ -226,15 +226,15 @@ def _tasks(view: RunView, delegation: Delegation, block: Visited, brief: bool) -
     items = dict(zip(names, scope.items, strict=True)) if scope.items is not None else None
     listed: list[Value] = []
     for task in delegation.tasks:
-        name = task.part.address.rpartition("/")[2]
+        name = task.target.address.rpartition("/")[2]
         record = scope.records[name]
         given = record.inputs
         context = items[name] if items is not None else given.get("inputs") or given or name
         task_id: Value = task_name(view, task)
         if record.scope is not None and "context" in record.scope.variables:  # a task that has a name
             context, task_id = context_of(record.scope.variables), keys[name]
-        said: dict[str, Value] = {"workflow_id": task.part.id, "context": context}
-        if not brief or not task.part.id.endswith(f".{task_id}"):
+        said: dict[str, Value] = {"workflow_id": task.target.id, "context": context}
+        if not brief or not task.target.id.endswith(f".{task_id}"):
             said = {"task_id": task_id, **said}
         if not brief or task.standing != "to start":
             said["status"] = standing(task, view.now)
@@ -338,15 +338,15 @@ def actions_of(
 ) -> list[dict[str, Value]]:
     """What its agent is to do now, the oldest first; with `at_work`, also the tasks at which its sub-agents
     are at work; `brief`: without schemas of results that the instructions describe."""
-    machine, part = view.machine, view.part
+    machine, target = view.machine, view.target
     found: list[tuple[float, dict[str, Value]]] = []
     if machine.state.parked is not None:
         return []
     doomed = failed_for_good(machine)
     for address, frame in view.pending.questions:
-        name = question_id(machine.state, part, address)
+        name = question_id(machine.state, target, address)
         action = _as_action(name, _asked(machine, registry, address).question, brief)
-        asked = question_id(machine.state, whole_run(part.run_id), address)
+        asked = question_id(machine.state, whole_run(target.run_id), address)
         action["instructions"] = instructions_after_forms(
             view.last_seen, asked, str(action["instructions"]), decided=_DECIDED
         )
@@ -354,7 +354,7 @@ def actions_of(
             action["instructions"] += (
                 f" Note: block {doomed} has failed, so that the run will fail in any case."
             )
-        found.append((frame.since, _of_task(machine, part, address) | action))
+        found.append((frame.since, _of_task(machine, target, address) | action))
     for delegation in view.pending.delegations:
         if at_work or delegation.needs_somebody:
             handed = delegated_action(view, delegation, brief=brief and not at_work)
@@ -368,7 +368,7 @@ def check_result(
     step_id: str | None,
     result: Any,
     clean: Redact | None = None,
-    part: Target | None = None,
+    target: Target | None = None,
     now: float | None = None,
 ) -> tuple[str, StepResult]:
     """The address of the step that `result` answers, and what the result amounts to.
@@ -376,7 +376,7 @@ def check_result(
     Raises NotExpected where nothing (or something else) is asked, InvalidResult where it does not fit.
     """
     at = time.time() if now is None else now
-    address = question_meant(machine, part or whole_run(machine.state.run_id), step_id, at)
+    address = question_meant(machine, target or whole_run(machine.state.run_id), step_id, at)
     asked = _asked(machine, registry, address)
     taken = understood(asked, result)
     taken = clean(taken) if clean is not None else taken
@@ -385,7 +385,7 @@ def check_result(
         message = to_text(clean(failure)) if clean is not None else failure
         return address, StepResult(_default_outputs(machine, address), ok=False, message=message)
     if wrong:
-        name = part.step_id(address) if part is not None else address
+        name = target.step_id(address) if target is not None else address
         message = f"the result does not fit what '{name}' asks for: {'; '.join(wrong)}"
         said = asked.step.rejection_message(asked.inputs, taken)
         schema = asked.question.result_schema
@@ -443,14 +443,14 @@ def already_answered(
     step_id: str | None,
     result: Any,
     clean: Redact | None = None,
-    part: Target | None = None,
+    target: Target | None = None,
 ) -> bool:
     """Whether this very answer was taken before: then submitting it again is harmless.
 
     Without a step id, the last answer is meant, as long as nothing else is asked.
     """
-    part = part or whole_run(machine.state.run_id)
-    visited = _last_answered(machine, part) if step_id is None else _step_meant(machine, part, step_id)
+    target = target or whole_run(machine.state.run_id)
+    visited = _last_answered(machine, target) if step_id is None else _step_meant(machine, target, step_id)
     if visited is None or not _was_answered(visited.node, visited.record):
         return False
     asked = _asked_at(visited, registry)
@@ -465,19 +465,19 @@ def already_answered(
 # Which question
 
 
-def question_meant(machine: Machine, part: Target, step_id: str | None, now: float) -> str:
+def question_meant(machine: Machine, target: Target, step_id: str | None, now: float) -> str:
     """The address of the open question that is meant; raises NotExpected where there is none."""
-    open_questions = {address for address, _ in under_way(machine, "agent") if part.covers(address)}
+    open_questions = {address for address, _ in under_way(machine, "agent") if target.covers(address)}
     if step_id is not None:
         said = step_id.partition("@")[2]
-        for address in part.meant(step_id):
+        for address in target.meant(step_id):
             if address in open_questions and asking_of(machine.state, address) == said:
                 return address
-    view = run_view_of(machine, part=part, now=now)
+    view = run_view_of(machine, target=target, now=now)
     pending = [address for address, _ in view.pending.questions]
     if not pending:
         raise _nothing_asked(view, step_id)
-    names = ", ".join(repr(question_id(machine.state, part, address)) for address in pending)
+    names = ", ".join(repr(question_id(machine.state, target, address)) for address in pending)
     if step_id is None:
         if len(pending) == 1:
             return pending[0]
@@ -485,31 +485,31 @@ def question_meant(machine: Machine, part: Target, step_id: str | None, now: flo
             f"{len(pending)} actions are pending, so say with step_id which one this result is for",
             hint=f"pending now: {names}",
         )
-    known = [question_id(machine.state, part, address) for address in pending]
+    known = [question_id(machine.state, target, address) for address in pending]
     message = f"'{step_id}' does not wait for an answer: {_standing(view, step_id, known)}"
     raise NotExpected(message, hint=f"pending now: {names}")
 
 
 def _nothing_asked(view: RunView, step_id: str | None) -> NotExpected:
-    what = f"the {'run' if view.task is None else 'task'} {view.part.id}"
-    status = f"get_workflow_status(workflow_id='{view.part.id}'"
+    what = f"the {'run' if view.task is None else 'task'} {view.target.id}"
+    status = f"get_workflow_status(workflow_id='{view.target.id}'"
     if view.has_ended:
         message = f"{what} has ended: it is {view.status}"
         if by := view.machine.state.superseded_by:
             return NotExpected(f"{message}, superseded by {by}", hint=f"continue with workflow_id='{by}'")
         return NotExpected(message, hint=f"read how it went with {status})")
     if view.pending.delegations:
-        names = ", ".join(repr(view.part.step_id(it.address)) for it in view.pending.delegations)
+        names = ", ".join(repr(view.target.step_id(it.address)) for it in view.pending.delegations)
         return NotExpected(
             f"{what} takes no result for {names}: the sub-agents of its tasks submit theirs, each for its "
             "own task, and it goes on by itself when all tasks are done",
             hint="whoever carries out a task submits with the workflow_id of that task, as its prompt says; "
             f"see how the tasks stand with {status})",
         )
-    meant = view.part.meant(step_id) if step_id is not None else None
+    meant = view.target.meant(step_id) if step_id is not None else None
     for address, frame in view.under_way("wait"):
         if meant is None or address in meant:
-            name = view.part.step_id(address)
+            name = view.target.step_id(address)
             message = f"'{name}' takes no result: {_waits(frame, view.now)}"
             return NotExpected(message, hint=f"wait with {status}, wait_seconds=30)")
     message = f"{what} asks nothing of you now: it is still working"
@@ -521,17 +521,17 @@ def _waits(frame: Frame, now: float) -> str:
 
 
 def _standing(view: RunView, step_id: str, pending: list[str]) -> str:
-    machine, part = view.machine, view.part
-    visited = _step_meant(machine, part, step_id)
+    machine, target = view.machine, view.target
+    visited = _step_meant(machine, target, step_id)
     if visited is None:
         close = nearest(step_id, pending)
-        what = "run" if part.is_run else "task"
+        what = "run" if target.is_run else "task"
         return f"the {what} has no such step" + (f"; did you mean '{close}'?" if close else "")
     frame = machine.state.frames.get(visited.address)
     if frame is not None and frame.kind == "wait":
         return _waits(frame, view.now)
     if frame is not None and frame.kind == "agent":
-        return f"it is asked again, as '{question_id(machine.state, part, visited.address)}'"
+        return f"it is asked again, as '{question_id(machine.state, target, visited.address)}'"
     if _was_answered(visited.node, visited.record):
         return "it has been answered already, with another result"
     if not _by_agent(visited.node):
@@ -539,22 +539,22 @@ def _standing(view: RunView, step_id: str, pending: list[str]) -> str:
     return f"it is {visited.record.status}"
 
 
-def _step_meant(machine: Machine, part: Target, step_id: str) -> Visited | None:
-    for address in part.meant(step_id):
+def _step_meant(machine: Machine, target: Target, step_id: str) -> Visited | None:
+    for address in target.meant(step_id):
         visited = block_at(machine, address)
         if visited is not None:
             return visited
     return None
 
 
-def _last_answered(machine: Machine, part: Target) -> Visited | None:
+def _last_answered(machine: Machine, target: Target) -> Visited | None:
     """The step that the agent of the part answered last, where nothing is asked of it now."""
-    if run_view_of(machine, part=part, now=machine.state.changed_at).pending.questions:
+    if run_view_of(machine, target=target, now=machine.state.changed_at).pending.questions:
         return None
-    inside = [it for it in blocks_of(machine) if it.address != part.address and part.covers(it.address)]
+    inside = [it for it in blocks_of(machine) if it.address != target.address and target.covers(it.address)]
     others = {it.address for it in inside if it.node.for_each is not None and it.node.for_each.agent}
     own = [it for it in inside if outermost(it.address, others) is None]
-    if (itself := block_at(machine, part.address)) is not None:
+    if (itself := block_at(machine, target.address)) is not None:
         own.append(itself)
     answered = [it for it in own if _was_answered(it.node, it.record)]
     return max(reversed(answered), key=lambda it: it.record.completed_at or 0.0, default=None)
@@ -653,12 +653,12 @@ def _as_action(address: str, question: Question, brief: bool = False) -> dict[st
     )
 
 
-def _of_task(machine: Machine, part: Target, address: str) -> dict[str, Value]:
+def _of_task(machine: Machine, target: Target, address: str) -> dict[str, Value]:
     """Which task of the part a question belongs to, where nobody else drives that task."""
     names = address.split("/")
     for end in reversed(range(2, len(names))):
         item = "/".join(names[:end])
-        if item == part.address or not part.covers(item):
+        if item == target.address or not target.covers(item):
             break
         visited = block_at(machine, item)
         if visited is not None and is_task(visited.node):

@@ -181,12 +181,12 @@ def next_call(
     words: Vocabulary = CORE,
 ) -> str:
     """The exact call that moves a run or a task on."""
-    workflow_id = view.part.id
+    workflow_id = view.target.id
     status = f"get_workflow_status(workflow_id='{workflow_id}')"
     if view.has_ended:
         return _after_the_end(view, redo)
     if view.machine.state.parked is not None:
-        return f"control_workflow(workflow_id='{view.part.run_id}', action='resume')"
+        return f"control_workflow(workflow_id='{view.target.run_id}', action='resume')"
     if not actions:
         return f"{status} waits for it"
     if actions[0]["type"] in HANDED_OUT:
@@ -198,7 +198,7 @@ def next_call(
 def _after_the_end(view: RunView, redo: Redo | None) -> str:
     if view.task is not None:
         return NOTHING_LEFT + (" and the error" * (view.status == "failed"))
-    run_id = view.part.id
+    run_id = view.target.id
     control = f"control_workflow(workflow_id='{run_id}', action="
     if view.status == "completed":
         details = f"get_workflow_state(workflow_id='{run_id}') has the details"
@@ -332,8 +332,8 @@ def _answer(
     redo: Redo | None,
     words: Vocabulary,
 ) -> dict[str, Any]:
-    read = reader(view.part.id)
-    answer: dict[str, Any] = {"workflow_id": view.part.id}
+    read = reader(view.target.id)
+    answer: dict[str, Any] = {"workflow_id": view.target.id}
     if detail != "step":
         answer["workflow"] = view.workflow
     answer["status"] = view.status
@@ -370,7 +370,7 @@ def _answer(
             and (tolerated := failed_blocks(view.machine, scope))
         ):
             answer["failed_blocks"] = cut(tolerated, ("failed_blocks",), how, read)
-        error = error_view(view.machine, place, view.part)
+        error = error_view(view.machine, place, view.target)
         if error is not None:
             answer["error"] = error
     answer["next"] = next_call(view, actions, redo, words)
@@ -385,7 +385,7 @@ def _under_way(view: RunView) -> str:
     pending = view.pending
     addresses = [address for address, _ in pending.questions] + [it.address for it in pending.delegations]
     addresses += [address for address, _ in view.under_way()]
-    prefix = f"{view.part.address}/" if view.part.address else ""
+    prefix = f"{view.target.address}/" if view.target.address else ""
     return next((it[len(prefix) :] for it in addresses if it.startswith(prefix)), "")
 
 
@@ -426,16 +426,16 @@ def failed_blocks(machine: Machine, scope: Scope) -> list[Value]:
     return found
 
 
-def error_view(machine: Machine, place: FindPlace, part: Target | None = None) -> dict[str, Value] | None:
+def error_view(machine: Machine, place: FindPlace, target: Target | None = None) -> dict[str, Value] | None:
     """Why the run or the task failed: what happened, in which block, where that stands, and what it printed
     last."""
-    part = part or whole_run(machine.state.run_id)
-    fault = _fault_of(machine, part)
+    target = target or whole_run(machine.state.run_id)
+    fault = _fault_of(machine, target)
     if fault is None or (fault.code == "cancelled" and fault.message == "cancelled"):
         return None
     error: dict[str, Value] = {"code": fault.code, "message": shortened(fault.message, MESSAGE_CHARS)}
     if fault.address:
-        error["block"] = part.step_id(fault.address) if part.covers(fault.address) else fault.address
+        error["block"] = target.step_id(fault.address) if target.covers(fault.address) else fault.address
     where = place(fault)
     if where is not None:
         error["place"] = str(where)
@@ -449,15 +449,15 @@ def error_view(machine: Machine, place: FindPlace, part: Target | None = None) -
     return error
 
 
-def _fault_of(machine: Machine, part: Target) -> Fault | None:
-    visited = None if part.is_run else block_at(machine, part.address)
+def _fault_of(machine: Machine, target: Target) -> Fault | None:
+    visited = None if target.is_run else block_at(machine, target.address)
     if visited is None:
         return machine.state.fault
     record = visited.record
     if record.fault is not None or not failed(record):
         return record.fault
     code = "cancelled" if machine.state.status == "cancelled" else "block_failed"
-    return Fault(code, record.message or "no reason was given", address=part.address)
+    return Fault(code, record.message or "no reason was given", address=target.address)
 
 
 def _printed(machine: Machine, address: str) -> str:
@@ -476,6 +476,6 @@ def shortened_action(action: dict[str, Value], how: Cut, read: Reader) -> dict[s
     """An action with long texts cut; the schema of its result stays whole."""
     path = ("actions", action["step_id"])
     short = dict(action)
-    for part in ("instructions", "parameters"):
-        short[part] = cut(action[part], (*path, part), how, read)
+    for name in ("instructions", "parameters"):
+        short[name] = cut(action[name], (*path, name), how, read)
     return short

@@ -17,11 +17,11 @@ EVENTS_SHOWN = 200
 
 
 def journal_view(
-    part: Target, events: Sequence[Event], limits: Limits, *, offset: int = 0, limit: int | None = None
+    target: Target, events: Sequence[Event], limits: Limits, *, offset: int = 0, limit: int | None = None
 ) -> dict[str, Any]:
     """The events of a run, or of a task of it, from `offset` on; `position` is that in the journal of the
     run."""
-    mine = [(position, event) for position, event in enumerate(events, 1) if part.covers(event.address)]
+    mine = [(position, event) for position, event in enumerate(events, 1) if target.covers(event.address)]
     most = EVENTS_SHOWN if limit is None else min(limit, EVENTS_SHOWN)
     shown = mine[offset : offset + most]
 
@@ -29,10 +29,10 @@ def journal_view(
         # Whoever asks for less than fits loses no event: what is cut are long values, never the list.
         inside = Cut(how.characters, max(how.items, 3))
         answer: dict[str, Any] = {
-            "workflow_id": part.id,
+            "workflow_id": target.id,
             "total": len(mine),
             "events": [
-                cut(_worded(position, event), (), inside, lambda *_: _how_to_read(part))
+                cut(_worded(position, event), (), inside, lambda *_: _how_to_read(target))
                 for position, event in shown
             ],
         }
@@ -43,8 +43,8 @@ def journal_view(
     return within(limits, build)
 
 
-def _how_to_read(part: Target) -> str:
-    return f"get_workflow_state(workflow_id='{part.id}')"
+def _how_to_read(target: Target) -> str:
+    return f"get_workflow_state(workflow_id='{target.id}')"
 
 
 def _worded(position: int, event: Event) -> dict[str, Value]:

@@ -87,7 +87,7 @@ def step_view_of(
     steps = [_step(view, action, at_work) for action in actions]
     reason, error = "", None
     if view.has_ended:
-        error = error_view(view.machine, place, view.part)
+        error = error_view(view.machine, place, view.target)
         task = view.task
         if task is not None and task.record.status == "skipped":
             reason = f"skipped: {task.record.message}"
@@ -96,12 +96,12 @@ def step_view_of(
     messages, status = view.messages, view.status
     first, more = (steps[0] if steps else None), steps[1:]
     call = _next(view, first)
-    return StepView(view.part.id, view.workflow, status, first, messages, reason, error, call, more)
+    return StepView(view.target.id, view.workflow, status, first, messages, reason, error, call, more)
 
 
 def _next(view: RunView, step: dict[str, Any] | None) -> str:
     """The call that moves it on."""
-    workflow_id = view.part.id
+    workflow_id = view.target.id
     ahead = f"workflow_get_next_step(workflow_id='{workflow_id}')"
     if step is not None:  # what to do with the result of a step is said once, where a run or a task begins
         handed_out = step["type"] == "parallel_tasks"
@@ -176,8 +176,8 @@ def values_at(state: FlatState, paths: Sequence[str], limits: Limits, read: Read
 
 
 def _step(view: RunView, action: dict[str, Value], at_work: bool) -> dict[str, Any]:
-    part, kind = view.part, action["type"]
-    visited = _visited(view, part, action["step_id"])
+    target, kind = view.target, action["type"]
+    visited = _visited(view, target, action["step_id"])
     if visited is not None and kind in DELEGATED:
         return _tasks(view, action, visited, at_work)
     definition = {
@@ -198,8 +198,8 @@ def _step(view: RunView, action: dict[str, Value], at_work: bool) -> dict[str, A
     return step
 
 
-def _visited(view: RunView, part: Target, step_id: str) -> Visited | None:
-    found = (block_at(view.machine, address) for address in part.meant(step_id))
+def _visited(view: RunView, target: Target, step_id: str) -> Visited | None:
+    found = (block_at(view.machine, address) for address in target.meant(step_id))
     return next((it for it in found if it is not None), None)
 
 
@@ -253,7 +253,7 @@ def _tasks(view: RunView, action: dict[str, Value], visited: Visited, at_work: b
     machine, parameters = view.machine, action["parameters"]
     each = visited.node.for_each
     waiting = {
-        task.part.id for it in view.pending.delegations for task in it.tasks if task.standing != "at work"
+        task.target.id for it in view.pending.delegations for task in it.tasks if task.standing != "at work"
     }
     listed: list[Value] = []
     for task in parameters["tasks"]:
@@ -311,7 +311,7 @@ def _name_of_task(view: RunView, task_id: Value, workflow_id: str) -> str:
     so; else its id. Beside a task of a task, another one of the same name may begin."""
     name = str(task_id)
     try:
-        meant = target_of(view.machine, f"{view.part.run_id}.{name}")
+        meant = target_of(view.machine, f"{view.target.run_id}.{name}")
     except RequestError:
         return workflow_id
     return name if meant.id == workflow_id and meant.address.count("/") == 1 else workflow_id
@@ -319,8 +319,8 @@ def _name_of_task(view: RunView, task_id: Value, workflow_id: str) -> str:
 
 def prompt_for_task(view: RunView, *, in_core_words: bool) -> str:
     """What the agent of a task is told, with the task in place; `in_core_words`: its tools are those."""
-    part, scope, machine = view.part, view.scope, view.machine
-    around = block_at(machine, part.address.rpartition("/")[0])
+    target, scope, machine = view.target, view.scope, view.machine
+    around = block_at(machine, target.address.rpartition("/")[0])
     role = role_in(around) if around is not None else ROLE
     task = task_title(around.node.do) if around is not None else view.workflow
     prompt = IN_CORE_WORDS if in_core_words else SUB_AGENT_PROMPT
@@ -328,7 +328,7 @@ def prompt_for_task(view: RunView, *, in_core_words: bool) -> str:
     context: Value = dict(scope.inputs) if scope is not None else {}
     if scope is not None and "context" in scope.variables:
         context = context_of(scope.variables)
-    ids = {"{workflow_id}": part.id, "{task_id}": part.id, "{input}": to_json(context)}
+    ids = {"{workflow_id}": target.id, "{task_id}": target.id, "{input}": to_json(context)}
     for name, value in ids.items():
         text = text.replace(name, value)
     return text

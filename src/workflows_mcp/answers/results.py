@@ -225,16 +225,16 @@ _ACKNOWLEDGEMENTS = ("", "{}", "ok", "done", "true", "acknowledged")
 _FIELDS = {"acknowledged", "resumed", "duration", "success", "status"}
 
 
-def is_harmless(machine: Machine, part: Target, step_id: str | None, result: Any) -> bool:
+def is_harmless(machine: Machine, target: Target, step_id: str | None, result: Any) -> bool:
     """Whether a result acknowledges something that takes no result: a step that was passed, one that waits
     for time to pass, or one whose tasks are handed to sub-agents."""
     if not _acknowledges(result):
         return False
     if step_id is None:
-        view = run_view_of(machine, part=part, now=machine.state.changed_at)
+        view = run_view_of(machine, target=target, now=machine.state.changed_at)
         waits = view.under_way("wait") or view.pending.delegations
         return bool(waits) and not view.pending.questions
-    for address in part.meant(step_id):
+    for address in target.meant(step_id):
         visited = block_at(machine, address)
         if visited is not None:
             return _takes_no_result(visited.node) and _was_come_to(visited)

@@ -107,7 +107,7 @@ def _scope_with_state(machine: Machine, address: str) -> Scope | None:
 @dataclass(frozen=True, slots=True)
 class RunView:
     machine: Machine
-    part: Target
+    target: Target
     pending: Pending
     now: float
     task: Visited | None = None
@@ -129,7 +129,7 @@ class RunView:
         told = [
             it.text
             for it in state.messages
-            if it.part == self.part.address or (everything and not self.part.address)
+            if it.part == self.target.address or (everything and not self.target.address)
         ]
         if state.untold and told and self.task is None:
             told.insert(0, f"({state.untold} earlier messages are left out)")
@@ -184,7 +184,7 @@ class RunView:
         frames = [
             (address, frame)
             for address, frame in self.machine.state.frames.items()
-            if self.part.covers(address) and (not kinds or frame.kind in kinds)
+            if self.target.covers(address) and (not kinds or frame.kind in kinds)
         ]
         return sorted(frames, key=lambda item: item[1].since)
 
@@ -193,14 +193,14 @@ def run_view_of(
     machine: Machine,
     *,
     now: float,
-    part: Target | None = None,
+    target: Target | None = None,
     last_seen: LastSeen = NEVER_SEEN,
     limits: Limits = DEFAULT_LIMITS,
     alone: bool = False,
 ) -> RunView:
     """`alone`: what is asked inside of tasks is asked of this agent as well."""
-    part = part or whole_run(machine.state.run_id)
+    target = target or whole_run(machine.state.run_id)
     lease = limits.action_lease_seconds
-    pending = pending_for(machine.state, part, last_seen, now=now, lease=lease, alone=alone)
-    task = None if part.is_run else block_at(machine, part.address)
-    return RunView(machine, part, pending, now, task, alone, last_seen=last_seen)
+    pending = pending_for(machine.state, target, last_seen, now=now, lease=lease, alone=alone)
+    task = None if target.is_run else block_at(machine, target.address)
+    return RunView(machine, target, pending, now, task, alone, last_seen=last_seen)

@@ -104,7 +104,7 @@ def state_of(
         return within(limits, lambda how: _overview(view, how))
     names = _names(view, registry)
     found = [(text, path, _value_at(path, names)) for text in paths for path in [parse_path(text)]]
-    read = reader(view.part.id)
+    read = reader(view.target.id)
     room = max(limits.answer_chars // (2 * len(found)), 1)
 
     def build(how: Cut) -> dict[str, Any]:
@@ -116,7 +116,7 @@ def state_of(
             values[text] = part.value
             if not part.is_whole:
                 slices[text] = part.described()
-        answer = {"workflow_id": view.part.id, "status": view.status, "values": values}
+        answer = {"workflow_id": view.target.id, "status": view.status, "values": values}
         return {**answer, "slices": slices} if slices else answer
 
     return within(limits, build)
@@ -170,7 +170,7 @@ def _names(view: RunView, registry: StepRegistry) -> dict[str, Any]:
         names |= scope.variables
     names["actions"] = {it["step_id"]: it for it in actions_of(view, registry, at_work=True)}
     names["metadata"] = {
-        "workflow_id": view.part.id,
+        "workflow_id": view.target.id,
         "workflow": view.workflow,
         "status": view.status,
         "started_at": iso(state.started_at if task is None else task.record.started_at),
@@ -183,9 +183,9 @@ def _names(view: RunView, registry: StepRegistry) -> dict[str, Any]:
 
 def _overview(view: RunView, how: Cut) -> dict[str, Any]:
     scope = view.scope
-    read = reader(view.part.id)
+    read = reader(view.target.id)
     overview: dict[str, Any] = {
-        "workflow_id": view.part.id,
+        "workflow_id": view.target.id,
         "workflow": view.workflow,
         "status": view.status,
         "inputs": cut(_inputs(view), ("inputs",), how, read),
@@ -342,7 +342,7 @@ def state_meant(view: RunView) -> str:
     questions = view.pending.questions
     if questions:
         return questions[0][0].rpartition("/")[0]
-    address = view.part.address
+    address = view.target.address
     while True:
         called = _called_inside(view.machine, address)
         if len(called) != 1:
@@ -362,14 +362,14 @@ def _called_inside(machine: Machine, address: str) -> list[str]:
 
 def gather(view: RunView, address: str | None = None) -> StateValues:
     """Of the run or task; or of the reactive workflow at an address inside of it, if there is one."""
-    if address is not None and address != view.part.address:
+    if address is not None and address != view.target.address:
         inside = view.machine.scope_inside(address)
         if inside is not None and inside.reactive is not None:
             parts = parts_of_state(view.machine, address)
             given, known = dict(inside.scope.inputs), dict(inside.scope.variables)
             return StateValues(parts, {}, (), given, known, included=True)
     scope, task = view.scope, view.task
-    parts = parts_of_state(view.machine, view.part.address)
+    parts = parts_of_state(view.machine, view.target.address)
     others: dict[str, Value] = {}
     prefix: Path = ()
     if parts is None and view.is_sequence and scope is not None:

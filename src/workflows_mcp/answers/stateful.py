@@ -64,7 +64,7 @@ def _timer(view: RunView) -> dict[str, Value]:
     visited = block_at(view.machine, address)
     message = visited.record.inputs.get("message") if visited is not None else None
     said: dict[str, Value] = {
-        "step_id": view.part.step_id(address),
+        "step_id": view.target.step_id(address),
         "type": "wait",
         "duration": frame.timeout,
         "seconds_left": round(max((frame.deadline or 0.0) - view.now, 0.0), 3),

@@ -66,13 +66,13 @@ def block_at(machine: Machine, address: str) -> Visited | None:
     scope: Scope | None = machine.state.root
     found: Visited | None = None
     parts = address.split("/")
-    for depth, part in enumerate(parts):
+    for depth, name in enumerate(parts):
         if scope is None:
             return None
-        node = _node_called(machine, scope, found.node if found is not None else None, part)
+        node = _node_called(machine, scope, found.node if found is not None else None, name)
         if node is None:
             return None
-        record = scope.records.get(part, PENDING)
+        record = scope.records.get(name, PENDING)
         found = Visited("/".join(parts[: depth + 1]), node, record)
         scope = record.scope
     return found
@@ -152,12 +152,12 @@ def target_of(machine: Machine, workflow_id: str) -> Target:
     if not rest:
         return whole_run(run_id)
     names = [name.partition("@")[0] for name in rest.split(".")]
-    part = Target(workflow_id, run_id, "/".join(names))
-    known_as = task_of(machine.state, part.address).id
-    around = _scope_around(machine.state, part.address)
-    is_task = around is not None and around.each is not None and block_at(machine, part.address) is not None
+    target = Target(workflow_id, run_id, "/".join(names))
+    known_as = task_of(machine.state, target.address).id
+    around = _scope_around(machine.state, target.address)
+    is_task = around is not None and around.each is not None and block_at(machine, target.address) is not None
     if is_task and known_as == workflow_id:
-        return part
+        return target
     tasks = all_tasks(machine.state)
     if (named := _named_by_key(machine.state, tasks, rest)) is not None:
         return named
@@ -216,11 +216,11 @@ def task_of(state: RunState, address: str) -> Target:
     return Target(".".join(names), state.run_id, address)
 
 
-def question_id(state: RunState, part: Target, address: str) -> str:
+def question_id(state: RunState, target: Target, address: str) -> str:
     """What the agent calls a question. A step that asks again, in a later round or another try, is another
     question: an answer to the first one that comes late must not be taken for an answer to it."""
     asking = asking_of(state, address)
-    return f"{part.step_id(address)}@{asking}" if asking else part.step_id(address)
+    return f"{target.step_id(address)}@{asking}" if asking else target.step_id(address)
 
 
 def asking_of(state: RunState, address: str) -> str:

@@ -37,19 +37,19 @@ def retry_note(task_id: str) -> str:
     return f"{task_id} retry"
 
 
-def given_up_at(state: RunState, part: Target, last_seen: LastSeen) -> float:
+def given_up_at(state: RunState, target: Target, last_seen: LastSeen) -> float:
     """Until when an agent of the task that was heard of is not the one that it has now: it was retried, or
     its time was over and it is tried again."""
-    frame = state.frames.get(part.address)
+    frame = state.frames.get(target.address)
     later_try = frame is not None and frame.attempt.rpartition(".")[2] != "1"
     begun = frame.since if frame is not None and later_try else -math.inf
-    return max(last_seen.get(retry_note(part.id), -math.inf), begun)
+    return max(last_seen.get(retry_note(target.id), -math.inf), begun)
 
 
-def last_contact(state: RunState, part: Target, last_seen: LastSeen) -> float | None:
+def last_contact(state: RunState, target: Target, last_seen: LastSeen) -> float | None:
     """When the agent that a task has now was last heard of; None where it has none yet."""
-    at = last_seen.get(part.id)
-    return None if at is None or at <= given_up_at(state, part, last_seen) else at
+    at = last_seen.get(target.id)
+    return None if at is None or at <= given_up_at(state, target, last_seen) else at
 
 
 Standing = Literal["to start", "at work", "silent", "on the server"]
@@ -60,7 +60,7 @@ Framed = tuple[str, Frame]
 class Task:
     """A task that is under way."""
 
-    part: Target
+    target: Target
     standing: Standing
     since: float
     """When its agent started; of one that is to start, when it was first asked for."""
@@ -111,7 +111,7 @@ class Pending:
 
 def pending_for(
     state: RunState,
-    part: Target,
+    target: Target,
     last_seen: LastSeen = NEVER_SEEN,
     *,
     now: float,
@@ -119,14 +119,14 @@ def pending_for(
     alone: bool = False,
 ) -> Pending:
     """`alone`: there are no sub-agents, and all that is asked inside of tasks is asked of this agent."""
-    frames = [(address, frame) for address, frame in state.frames.items() if part.covers(address)]
-    return _pending(state, frames, part, last_seen, now, lease, alone)
+    frames = [(address, frame) for address, frame in state.frames.items() if target.covers(address)]
+    return _pending(state, frames, target, last_seen, now, lease, alone)
 
 
 def _pending(
     state: RunState,
     frames: list[Framed],
-    part: Target,
+    target: Target,
     last_seen: LastSeen,
     now: float,
     lease: float,
@@ -159,16 +159,16 @@ def _pending(
 
 
 def _task(
-    state: RunState, part: Target, asked: Pending, last_seen: LastSeen, now: float, patience: float
+    state: RunState, target: Target, asked: Pending, last_seen: LastSeen, now: float, patience: float
 ) -> Task:
-    since, contact = asked.since, last_contact(state, part, last_seen)
+    since, contact = asked.since, last_contact(state, target, last_seen)
     if contact is None:
         if since is None:
-            return Task(part, "on the server", now)
-        return Task(part, "to start", since, again=part.id in last_seen)
-    started = min(last_seen.get(started_note(part.id), contact), contact)
+            return Task(target, "on the server", now)
+        return Task(target, "to start", since, again=target.id in last_seen)
+    started = min(last_seen.get(started_note(target.id), contact), contact)
     silent = since is not None and now - max(contact, since) > patience
-    return Task(part, "silent" if silent else "at work", started, contact)
+    return Task(target, "silent" if silent else "at work", started, contact)
 
 
 def _patience(state: RunState, asked: Pending, lease: float) -> float:
@@ -214,10 +214,10 @@ def record_at(state: RunState, address: str) -> Record | None:
     return record
 
 
-def has_ended(state: RunState, part: Target) -> bool:
-    if state.status != "running" or part.is_run:
+def has_ended(state: RunState, target: Target) -> bool:
+    if state.status != "running" or target.is_run:
         return state.status != "running"
-    record = record_at(state, part.address)
+    record = record_at(state, target.address)
     return record is not None and record.status in TERMINAL
 
 

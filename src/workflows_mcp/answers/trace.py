@@ -305,7 +305,7 @@ class Looked:
 def look_at(view: RunView) -> Looked:
     machine = view.machine
     dialects = {name: plan.dialect for name, plan in machine.plans.items()}
-    parts = parts_of_state(machine, view.part.address)
+    parts = parts_of_state(machine, view.target.address)
     state = dict(machine.state.root.state) if parts is None else parts.around.state.get("raw", {})
     step, status = _current_step(view), view.status
     return Looked(step, status, machine.state.events, dialects, state, parts)
@@ -349,7 +349,7 @@ def _current_step(view: RunView) -> str | None:
     addresses = questions or [address for address, _ in view.under_way("step", "wait", "plan", "each")]
     if not addresses:
         return None
-    return question_id(view.machine.state, view.part, addresses[0])
+    return question_id(view.machine.state, view.target, addresses[0])
 
 
 def _ended(step: EndedStep, dialects: dict[str, str], registry: StepRegistry) -> dict[str, Value]:

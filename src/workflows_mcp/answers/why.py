@@ -24,15 +24,15 @@ def why_waiting(machine: Machine, now: float) -> str:
 
 def why(view: RunView, *, brief: bool = False) -> str:
     """Of a run or a task that has not ended. `brief`: beside its actions, which say which tasks to start."""
-    now, part = view.now, view.part
+    now, target = view.now, view.target
     if (parked := view.machine.state.parked) is not None:
         by = "parked by the user"
         if view.machine.state.context_full:
             by = "parked because the context of its agent was nearly full,"
-        return f"{by} at {clock(parked, now)}; to continue: {how_to_resume(part.run_id)}"
+        return f"{by} at {clock(parked, now)}; to continue: {how_to_resume(target.run_id)}"
 
     def named(framed: list[Framed]) -> list[Framed]:
-        return [(part.step_id(address), frame) for address, frame in framed]
+        return [(target.step_id(address), frame) for address, frame in framed]
 
     reasons: list[str] = []
     if asked := named(view.pending.questions):
@@ -63,7 +63,7 @@ def why(view: RunView, *, brief: bool = False) -> str:
 
 
 def _abandoned(view: RunView) -> str:
-    directory, run_id = view.machine.state.workspace, view.part.run_id
+    directory, run_id = view.machine.state.workspace, view.target.run_id
     if not directory:  # it has not begun, and may begin anywhere
         return view.abandoned
     return (
@@ -106,7 +106,7 @@ def until(frame: Frame, now: float) -> str:
 
 def _delegated(view: RunView, delegation: Delegation) -> str:
     count = count_tasks(view.machine.state, delegation.address)
-    name = view.part.step_id(delegation.address)
+    name = view.target.step_id(delegation.address)
     said = [f"waiting for the tasks of '{name}': {count.done} of {count.total} done"]
     if count.failed:
         said.append(f"{count.failed} failed")
@@ -130,7 +130,7 @@ def _delegated(view: RunView, delegation: Delegation) -> str:
         said.append(f"on the server: {names(served)}")
     reason = ", ".join(said)
     if working and not starting and not silent:
-        reason += f"; if its agent is gone, hand out a task again: {retry_call(working[0].part.id)}"
+        reason += f"; if its agent is gone, hand out a task again: {retry_call(working[0].target.id)}"
     return reason
 
 
@@ -149,7 +149,7 @@ def _contact(view: RunView, task: Task) -> str:
 
 def task_name(view: RunView, task: Task) -> str:
     """The id of a task as seen from the part that has it: what may be given as task_id."""
-    return task.part.id[len(view.part.id) + 1 :]
+    return task.target.id[len(view.target.id) + 1 :]
 
 
 def _asked(step_id: str, frame: Frame, now: float) -> str:
@@ -167,7 +167,7 @@ def _trying(step_id: str, frame: Frame, now: float) -> str:
 def _passing(view: RunView, address: str, frame: Frame) -> str:
     visited = block_at(view.machine, address)
     message = visited.record.inputs.get("message") if visited is not None else None
-    said = f"{until(frame, view.now)} at '{view.part.step_id(address)}'"
+    said = f"{until(frame, view.now)} at '{view.target.step_id(address)}'"
     return f"{said}: {str(message)[:_MESSAGE_CHARS]}" if message else said
 
 

@@ -68,7 +68,7 @@ def info_command(options: argparse.Namespace) -> int:
         info = service.file_info(arguments["file"])
     else:
         name = options.workflow
-        info = {**service.workflow_info(name), "file": service.observing.file_of(name)}
+        info = {**service.workflow_info(name), "file": service.inspector.file_of(name)}
     if options.json:
         print_json(info)
     else:
@@ -117,8 +117,8 @@ def _file_hint(service: Service, name: str) -> str:
     """Suggest what to validate instead of a directory, a workflow name or a missing file."""
     if Path(name).is_dir():
         return f"it is a directory; validate its files: workflows-mcp validate {Path(name, '*.yaml')}"
-    if name in service.observing.names():
-        file = service.observing.file_of(name)
+    if name in service.inspector.names():
+        file = service.inspector.file_of(name)
         return f"it is the name of a workflow; validate its file: workflows-mcp validate {file}"
     return "check the path; workflows-mcp info NAME shows the file of a workflow"
 

@@ -33,7 +33,7 @@ from workflows_mcp.cli.terminal import (
     size_text,
 )
 from workflows_mcp.errors import RequestError
-from workflows_mcp.runs import Service, Watch
+from workflows_mcp.runs import Service, ProgressTracker
 from workflows_mcp.values import LEFT_OUT, Value, to_json
 
 _SHOWN_CHARS = 100
@@ -84,7 +84,7 @@ async def _follow(service: Service, run_id: str) -> None:
 
     showing = asyncio.create_task(lines())
     try:
-        async for step in service.observing.watch(run_id, Watch()):
+        async for step in service.inspector.watch(run_id, ProgressTracker()):
             progress.show(step)
     finally:
         showing.cancel()
@@ -249,14 +249,14 @@ def resume_command(options: argparse.Namespace) -> int:
                 options.checkpoint = await resolve_run(service, options.checkpoint)
             else:
                 info = await service.checkpoint_info(options.checkpoint)
-                session.watch = await service.observing.so_far(info["workflow_id"])
+                session.watch = await service.inspector.tracker_at_end(info["workflow_id"])
                 if value is None and info["type"] == "pause":
                     value = await _read_response(session.terminal, info["prompt"])
             response = LEFT_OUT if value is None else value
             answer = await session.start(service.resume(options.checkpoint, response, wait_seconds=0))
             forked = {"forked_from": answer["forked_from"]} if "forked_from" in answer else {}
             if forked:
-                session.watch = await service.observing.so_far(session.run_id)
+                session.watch = await service.inspector.tracker_at_end(session.run_id)
                 session.terminal.line(f"{session.run_id} is a new run, forked from {options.checkpoint}")
             return session.finish({**await session.follow(service), **forked})
 

@@ -49,7 +49,7 @@ def _follow_until_waiting(
         async with session.service() as service:
             options.run = await resolve_run(service, options.run)
             forked_from = (await session.start(make(service)))["forked_from"]
-            session.watch = await service.observing.so_far(session.run_id)
+            session.watch = await service.inspector.tracker_at_end(session.run_id)
             if not session.quiet:
                 session.terminal.line(f"{session.run_id} is a new run, forked from {forked_from}")
             return session.finish({**await session.follow(service), "forked_from": forked_from})

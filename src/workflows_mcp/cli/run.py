@@ -33,7 +33,7 @@ from workflows_mcp.cli.terminal import (
     read_text_file,
 )
 from workflows_mcp.errors import DefinitionError, InvalidInputs, InvalidResult, NotExpected, RequestError
-from workflows_mcp.runs import Line, Progress, Service, Watch, has_stopped, read_yaml
+from workflows_mcp.runs import Line, Progress, Service, ProgressTracker, has_stopped, read_yaml
 from workflows_mcp.settings import Settings, load_settings
 from workflows_mcp.values import Value, from_json, kind_of
 
@@ -75,7 +75,7 @@ def answer_command(options: argparse.Namespace) -> int:
             if await service.is_parked(session.run_id):
                 await service.resume_run(session.run_id, wait_seconds=0)
             current = await service.status(session.run_id, alone=True)
-            session.watch = await service.observing.so_far(session.run_id)
+            session.watch = await service.inspector.tracker_at_end(session.run_id)
             value = options.value
             if options.fail is not None:
                 value = {"is_error": True, "error": options.fail}
@@ -169,7 +169,7 @@ class Session:
         self.player = Player(self.terminal, answers or Answers(), yes=yes)
         self.progress = ProgressLines(self.terminal, quiet=quiet)
         self.live = LiveLines(self.terminal, self.progress)
-        self.watch = Watch()
+        self.watch = ProgressTracker()
         """The progress that was shown before, or need not be shown."""
         self.parked = False
         self.started_here = True
@@ -230,7 +230,7 @@ class Session:
 
     async def _follow_until_waiting(self, service: Service) -> dict[str, Any]:
         while True:
-            async for step in service.observing.watch(self.run_id, self.watch):
+            async for step in service.inspector.watch(self.run_id, self.watch):
                 self.progress.show(step)
             self.progress.flush()
             answer = await service.status(self.run_id, alone=True)
@@ -253,7 +253,7 @@ class Session:
         """
 
         async def show() -> None:
-            async for step in service.observing.watch(self.run_id, self.watch, until=has_stopped):
+            async for step in service.inspector.watch(self.run_id, self.watch, until=has_stopped):
                 self.progress.show(step)
 
         self.player.failed = self.progress.failed
@@ -414,7 +414,7 @@ class Player:
         seconds = parameters.get("timeout")
         if seconds is not None:
             seconds *= _COMMANDS[action["type"]]
-        result = await service.acting.run_command(
+        result = await service.commands.run_command(
             parameters["command"],
             seconds=seconds,
             directory=parameters.get("working_dir", ""),

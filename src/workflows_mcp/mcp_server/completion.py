@@ -124,7 +124,7 @@ async def _runs(service: Service) -> Known:
 
 
 async def _tasks(service: Service, workflow_id: str) -> Known:
-    return dict.fromkeys(await service.observing.tasks(workflow_id), "") if workflow_id else {}
+    return dict.fromkeys(await service.inspector.tasks(workflow_id), "") if workflow_id else {}
 
 
 async def _paths(service: Service, workflow_id: str) -> Known:

@@ -5,9 +5,9 @@ Where the protocol has requests to the client, the call stays open meanwhile. Si
 the call is answered with the form, and made again with what the user has filled in. So nothing of it is kept
 here; which run and which step it is about travels along, sealed. A call that has become a task shows the
 form to whoever asks about the task, and is told the answer by its key. What came of asking is noted beside
-the run (`service.asking`): a user who does not want to answer is not asked that again, by any server; the
-question goes to the agent, who is told so, as it does where a client cannot ask, fails at it, or never comes
-back.
+the run (`service.elicitation`): a user who does not want to answer is not asked that again, by any server;
+the question goes to the agent, who is told so, as it does where a client cannot ask, fails at it, or never
+comes back.
 """
 
 from __future__ import annotations
@@ -122,7 +122,7 @@ class Elicitation:
     async def _ask(
         self, asked: _Asked, result: CallToolResult, context: Ctx, look: FollowUp, taken: _Taken
     ) -> Result:
-        asking = service_of(context).asking if _can_ask(context) else None
+        asking = service_of(context).elicitation if _can_ask(context) else None
         by_calling_again = context.protocol_version in MODERN_PROTOCOL_VERSIONS
         while asking is not None:
             of_the_run = await asking.questions(asked.run_id)
@@ -134,13 +134,13 @@ class Elicitation:
                 break
             asked = _Asked(asked.run_id, question.step_id, asked.rounds + 1)
             form = _form(question, result, taken)
-            await asking.put_up(asked.run_id, question)
+            await asking.form_shown(asked.run_id, question)
             if by_calling_again:
                 return InputRequiredResult(
                     input_requests={_KEY: ElicitRequest(params=form)},
                     request_state=msgspec.json.encode(asked).decode(),
                 )
-            shown = await asking.while_open(asked.run_id, question, _shown(form, asked, context))
+            shown = await asking.until_closed(asked.run_id, question, _shown(form, asked, context))
             taken = await _take(shown, context) if shown is not None else _Taken()
             result = await look(asked.run_id)
         return _with_message(result, taken.late) if taken.late else result
@@ -150,7 +150,7 @@ class Elicitation:
     ) -> tuple[CallToolResult, dict[str, ElicitRequest]]:
         """The answer of a call that is a task, and what is to be put to the user meanwhile, by the key of the
         answer; each time that something is asked has its own."""
-        of_the_run = await service_of(context).asking.questions(run_id) if _can_ask(context) else None
+        of_the_run = await service_of(context).elicitation.questions(run_id) if _can_ask(context) else None
         question = of_the_run.next if of_the_run is not None else None
         if of_the_run is None or question is None:
             return result, {}
@@ -162,7 +162,7 @@ class Elicitation:
 
     async def fill_in(self, run_id: str, given: Mapping[str, Any], context: Ctx) -> None:
         """Take in what the user has said to an open form of a task. What is said to no open one is old."""
-        asking = service_of(context).asking
+        asking = service_of(context).elicitation
         question = (await asking.questions(run_id)).next if _can_ask(context) else None
         if question is None or question.last_seen.form_of_task not in given:
             return
@@ -170,7 +170,7 @@ class Elicitation:
             said = ElicitResult.model_validate(given[question.last_seen.form_of_task])
         except ValidationError:
             said = None
-        await asking.answered_as_task(run_id, question)
+        await asking.form_answered(run_id, question)
         taken = await _take(_Answer(_Asked(run_id, question.step_id, 0), said), context)
         if taken.refusal:
             self._refused[run_id, question.step_id] = taken.refusal
@@ -181,7 +181,9 @@ class Elicitation:
 async def _take(given: _Answer, context: Ctx) -> _Taken:
     service, (asked, said) = service_of(context), given
     if said is None or said.action != "accept":
-        await service.asking.in_vain(asked.run_id, asked.step_id, "unshown" if said is None else "declined")
+        await service.elicitation.form_failed(
+            asked.run_id, asked.step_id, "unshown" if said is None else "declined"
+        )
         return _Taken()
     try:
         await service.submit(asked.run_id, dict(said.content or {}), step_id=asked.step_id, wait_seconds=0)

@@ -20,7 +20,7 @@ from workflows_mcp.mcp_server.tooling import Ctx
 if TYPE_CHECKING:
     from mcp.server.mcpserver.tools import Tool
 
-    from workflows_mcp.runs import HowFar
+    from workflows_mcp.runs import ProgressReport
 
 
 class FollowUp(NamedTuple):
@@ -117,16 +117,16 @@ def progress_told(context: Ctx | None) -> AbstractContextManager[None]:
     """Whatever waits for a run inside of this tells the client of the call."""
     if context is None or (context.request_context.meta or {}).get("progress_token") is None:
         return nullcontext()
-    from workflows_mcp.runs import told
+    from workflows_mcp.runs import reporting_progress
 
     last = -1.0
     again = 0
 
-    async def tell(how_far: HowFar) -> None:
+    async def tell(how_far: ProgressReport) -> None:
         """What is told must grow each time; where nothing more is done, it comes a bit closer to the next."""
         nonlocal last, again
         again = again + 1 if how_far.done <= last else 0
         last = max(how_far.done + again / (again + 1), last + 0.001)
         await context.report_progress(round(last, 3), how_far.total, how_far.doing)
 
-    return told(tell)
+    return reporting_progress(tell)

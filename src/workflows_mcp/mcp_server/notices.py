@@ -49,7 +49,7 @@ class Notices:
     async def follow(self, service: Service, uri: str) -> Callable[[], None]:
         """Have notices of a resource published from now on, until what this gives is called. Raises
         WorkflowsError where there is no such run or workflow; of anything else nothing is known here."""
-        observing = service.observing
+        observing = service.inspector
         position: Any
         moved: Moved
         if (workflow_id := run_in(uri)) is not None:

@@ -284,7 +284,7 @@ def prompts_of(toolsets: Sequence[str], *, read_only: bool = False) -> list[Prom
         workflow_id: Annotated[str, Field(description="Id of the run, or of the task itself")],
         task_id: Annotated[str, Field(description="The task, as the step of its run calls it")] = "",
     ) -> str:
-        stepping = service_of(ctx).stepping
+        stepping = service_of(ctx).step_protocol
         try:
             return await stepping.sub_agent_prompt(workflow_id, task_id or None, way)
         except WorkflowsError as error:
@@ -332,7 +332,7 @@ def offered(service: Service) -> list[OfferedPrompt]:
 def offered_inputs(service: Service) -> dict[str, dict[str, dict[str, Any]]]:
     """What each workflow takes that asks for a prompt of its own, by name; none where none can start."""
     asking = [] if service.settings.read_only else [it for it in service.list_workflows() if it.prompt]
-    return {it.name: service.describing.info(it.name)["inputs"] for it in asking}
+    return {it.name: service.definitions.info(it.name)["inputs"] for it in asking}
 
 
 def carrying_out(service: Service, workflow: str, given: Mapping[str, str]) -> str:
@@ -363,7 +363,7 @@ def _start(words: Words, workflow: str, inputs: Mapping[str, str]) -> str:
 def _behavior(service: Service, workflow: str) -> str:
     """What the author of a workflow tells whoever carries it out."""
     try:
-        plan = service.describing.plan_of(workflow)
+        plan = service.definitions.plan_of(workflow)
     except WorkflowsError:
         return ""
     lines = [f"- {line}" for line in plan.orchestrator]

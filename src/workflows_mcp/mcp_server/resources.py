@@ -142,7 +142,7 @@ def run_in(uri: str) -> str | None:
 def workflow_in(service: Service, uri: str) -> str:
     """The name of the workflow that a resource belongs to; names may hold a slash, too."""
     name = unquote(uri[len(WORKFLOW) :])
-    return name if name in service.observing.names() else name.removesuffix("/graph")
+    return name if name in service.inspector.names() else name.removesuffix("/graph")
 
 
 def is_ours(uri: str) -> bool:
@@ -174,15 +174,15 @@ def unknown(uri: str) -> ResourceNotFoundError:
 def _workflow(service: Service, uri: str) -> ReadResourceContents:
     name = workflow_in(service, uri)
     if name != unquote(uri[len(WORKFLOW) :]):
-        return ReadResourceContents(service.observing.drawing_of(name), MERMAID)
-    return ReadResourceContents(service.observing.text_of(name), YAML)
+        return ReadResourceContents(service.inspector.drawing_of(name), MERMAID)
+    return ReadResourceContents(service.inspector.text_of(name), YAML)
 
 
 async def _run(service: Service, uri: str) -> ReadResourceContents:
     rest, _, query = uri[len(RUN) :].partition("?")
     identity, _, part = rest.partition("/")
     workflow_id = unquote(identity)
-    observing = service.observing
+    observing = service.inspector
     kind, _, path = part.partition("/")
     if kind == "values" and path:
         value = await observing.value(workflow_id, unquote(path), **_slice(query, uri))

@@ -55,7 +55,7 @@ from workflows_mcp.mcp_server.sdk import ClientLog, serve_changes, serve_lines, 
 from workflows_mcp.mcp_server.task_extension import WAIT_SECONDS, Tasks, knows_tasks
 from workflows_mcp.mcp_server.tooling import answer, in_short, refuse_bad_arguments, without_nulls
 from workflows_mcp.mcp_server.toolsets import INSTRUCTIONS, instructions, tools_of, why_not_served
-from workflows_mcp.runs import started
+from workflows_mcp.runs import startup_checks
 from workflows_mcp.settings import Settings
 from workflows_mcp.values import did_you_mean
 
@@ -157,8 +157,8 @@ class WorkflowsServer(ServerOfTheLibrary):
         service = context.request_context.lifespan_context
         more: dict[str, Any] = {"workflow_id": run_id, "success": True}
         if "state" in look.adds:
-            more["state"] = await service.stepping.read(run_id, (), None)
-        if "forked_from" in look.adds and (origin := await service.observing.made_of(run_id)):
+            more["state"] = await service.step_protocol.read(run_id, (), None)
+        if "forked_from" in look.adds and (origin := await service.inspector.made_of(run_id)):
             more["forked_from"] = origin
         added = {name: more[name] for name in look.adds if name in more}
         return answer({**added, **(result.structured_content or {})})
@@ -215,7 +215,7 @@ def build_server(settings: Settings, *, ends_on_signals: bool = True) -> Workflo
         late = LazyService(settings)
         try:
             # The service hides secrets from whoever writes the log by the time that it is opened.
-            with started(settings), log.listening():
+            with startup_checks(settings), log.listening():
                 if settings.engine != "embedded":
                     await late.ready()  # only then is it known whether its server can be reached
                 late.open_in()

@@ -126,7 +126,7 @@ class Tasks(Extension):
         if run_id is None or not isinstance(result, CallToolResult) or status_in(result) not in _GOES_ON:
             return result
         service: Service = ctx.lifespan_context
-        position = await service.observing.position(run_id)
+        position = await service.inspector.position(run_id)
         task = TaskId(params.name, run_id, position, look.style_in(given))
         return {"resultType": "task", **await _told(ctx, task, result)}
 
@@ -188,7 +188,7 @@ class Tasks(Extension):
             raise _no_task(params.task_id)
         service: Service = ctx.lifespan_context
         try:
-            position = await service.observing.position(task.run_id)
+            position = await service.inspector.position(task.run_id)
         except WorkflowsError:
             raise _no_task(params.task_id) from None
         if task.position > position:
@@ -222,7 +222,7 @@ async def _told(
     is_done: bool = False,
 ) -> dict[str, Any]:
     service: Service = ctx.lifespan_context
-    began, changed = await service.observing.times(task.run_id)
+    began, changed = await service.inspector.times(task.run_id)
     said: dict[str, Any] = {"taskId": str(task), "createdAt": began, "lastUpdatedAt": changed, "ttlMs": None}
     if forms:
         shown = {

@@ -1,4 +1,4 @@
-"""The one API that MCP, the terminal and a page use: `Service`."""
+"""Runs workflows: `Service` is the one API behind MCP, the command line and the tests."""
 
 from __future__ import annotations
 
@@ -7,44 +7,36 @@ from typing import TYPE_CHECKING
 from workflows_mcp.lazy import exports
 
 if TYPE_CHECKING:
-    from workflows_mcp.runs.progress import Watch
-    from workflows_mcp.runs.service import (
-        HowFar,
-        Line,
-        Progress,
-        Service,
-        UserQuestion,
-        UserQuestions,
-        WorkflowSummary,
-        has_stopped,
-        read_yaml,
-        told,
-    )
-    from workflows_mcp.runs.start import descriptor_limit, raise_descriptor_limit, started
+    from workflows_mcp.runs.inspection import has_stopped
+    from workflows_mcp.runs.progress import Progress, ProgressReport, ProgressTracker, reporting_progress
+    from workflows_mcp.runs.service import Line, Service, WorkflowSummary, read_yaml
+    from workflows_mcp.runs.startup import descriptor_limit, raise_descriptor_limit, startup_checks
+    from workflows_mcp.runs.user_questions import UserQuestion, UserQuestions
 
 __all__ = [
-    "HowFar",
     "Line",
     "Progress",
+    "ProgressReport",
+    "ProgressTracker",
     "Service",
     "UserQuestion",
     "UserQuestions",
-    "Watch",
     "WorkflowSummary",
     "descriptor_limit",
     "has_stopped",
     "raise_descriptor_limit",
     "read_yaml",
-    "started",
-    "told",
+    "reporting_progress",
+    "startup_checks",
 ]
 
 __getattr__ = exports(
     __name__,
     {
-        "progress": "Watch",
-        "service": "HowFar Line Progress Service UserQuestion UserQuestions WorkflowSummary has_stopped"
-        " read_yaml told",
-        "start": "descriptor_limit raise_descriptor_limit started",
+        "inspection": "has_stopped",
+        "progress": "Progress ProgressReport ProgressTracker reporting_progress",
+        "service": "Line Service WorkflowSummary read_yaml",
+        "startup": "descriptor_limit raise_descriptor_limit startup_checks",
+        "user_questions": "UserQuestion UserQuestions",
     },
 )

@@ -110,7 +110,7 @@ class Histories:
         hint = f"without a response, resume_workflow(checkpoint_id='{run_id}') waits for it"
         raise NotExpected(f"the run {run_id} asks nothing now, so it takes no response", hint=hint)
 
-    async def find(self, checkpoint_id: str, *, gone_too: bool = False) -> Found:
+    async def find(self, checkpoint_id: str, *, even_deleted: bool = False) -> Found:
         """Raises RequestError that says what there is, where there is no such checkpoint (any more)."""
         wanted = parse_checkpoint_id(checkpoint_id)
         if wanted is None:
@@ -127,7 +127,7 @@ class Histories:
         checkpoint = history.find(wanted)
         if checkpoint is None:
             raise _unknown(_not_found(wanted), self._what_exists(history, forgotten))
-        if gone_too:
+        if even_deleted:
             return history, checkpoint
         if wanted.mark in forgotten:
             raise _unknown(f"the checkpoint '{wanted}' was deleted", self._what_exists(history, forgotten))

@@ -23,7 +23,7 @@ _STEPS = ("steps", "blocks")
 _TASKS = ("sub_agent_tasks", "tasks")
 
 
-class Describing:
+class Definitions:
     def __init__(self, catalog: Catalog, workspace: Path, limits: Limits) -> None:
         self._catalog = catalog
         self._workspace = workspace

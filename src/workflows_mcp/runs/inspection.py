@@ -35,13 +35,10 @@ from workflows_mcp.library import Catalog, Entry
 from workflows_mcp.limits import Limits
 from workflows_mcp.machine import Event, RunState, iso, transform_of
 from workflows_mcp.plan import LANGUAGES, Bundle, Computed, check_inputs
-from workflows_mcp.runs.driving import Driving
-from workflows_mcp.runs.progress import Progress, Watch
+from workflows_mcp.runs.agent_protocol import AgentProtocol
+from workflows_mcp.runs.progress import Progress, ProgressTracker
 from workflows_mcp.steps import StepRegistry
 from workflows_mcp.values import Value
-
-__all__ = ["Observing", "Progress", "Watch", "asks", "needs_attention"]
-
 
 _LOOK_SECONDS = 30.0
 
@@ -50,10 +47,10 @@ _LOOK_SECONDS = 30.0
 _LOOK_AT_FILES_SECONDS = 1.0
 
 
-class Observing:
-    def __init__(self, engine: Engine, driving: Driving, catalog: Catalog, limits: Limits) -> None:
+class Inspector:
+    def __init__(self, engine: Engine, agents: AgentProtocol, catalog: Catalog, limits: Limits) -> None:
         self._engine = engine
-        self._driving = driving
+        self._agents = agents
         self._catalog = catalog
         self._limits = limits
         self._looked_at = float("-inf")
@@ -112,23 +109,23 @@ class Observing:
     async def tasks(self, workflow_id: str) -> list[str]:
         """The ids of its tasks, as far as there are any now."""
         run_id = run_of(workflow_id)
-        known = [part.id for part in all_tasks((await self._engine.view(run_id)).state)]
+        known = [target.id for target in all_tasks((await self._engine.view(run_id)).state)]
         return [it for it in known if workflow_id == run_id or it.startswith(f"{workflow_id}.")]
 
     async def graph(self, workflow_id: str) -> str:
-        view = await self._driving.view(workflow_id)
+        view = await self._agents.view(workflow_id)
         return drawn_run(view.machine, view.scope, view.task)
 
     async def journal(self, workflow_id: str, *, offset: int = 0, limit: int | None = None) -> dict[str, Any]:
         _check_slice(offset, limit)
-        part = target_of(await self._engine.view(run_of(workflow_id)), workflow_id)
-        _, events = await self._engine.journal(part.run_id)
-        return journal_view(part, events, self._limits, offset=offset, limit=limit)
+        target = target_of(await self._engine.view(run_of(workflow_id)), workflow_id)
+        _, events = await self._engine.journal(target.run_id)
+        return journal_view(target, events, self._limits, offset=offset, limit=limit)
 
     async def value(self, workflow_id: str, path: str, *, offset: int = 0, limit: int | None = None) -> Value:
         """The value at a path, whole; of a text, a list or an object as much as is asked for."""
         _check_slice(offset, limit)
-        value = await self._driving.value(workflow_id, path)
+        value = await self._agents.value(workflow_id, path)
         end = None if limit is None else offset + limit
         if isinstance(value, dict):
             return dict(list(value.items())[offset:end])
@@ -162,28 +159,35 @@ class Observing:
         state = (await self._engine.view(run_of(run_id))).state
         return iso(state.started_at) or "", iso(state.changed_at) or ""
 
-    async def so_far(self, run_id: str) -> Watch:
-        """A watch that has seen all that has happened by now."""
-        watch = Watch()
-        watch.look(await self._engine.view(run_id))
-        for _ in watch.news():
+    async def tracker_at_end(self, run_id: str) -> ProgressTracker:
+        """Return a tracker that has seen everything so far."""
+        tracker = ProgressTracker()
+        tracker.look(await self._engine.view(run_id))
+        for _ in tracker.news():
             pass
-        return watch
+        return tracker
 
     async def watch(
-        self, run_id: str, watch: Watch | None = None, *, until: Callable[[RunState], bool] | None = None
+        self,
+        run_id: str,
+        tracker: ProgressTracker | None = None,
+        *,
+        until: Callable[[RunState], bool] | None = None,
     ) -> AsyncIterator[Progress]:
-        """Every step as it starts and ends, until the run has ended or needs an answer, or as `until` says;
-        from what the watch has seen on, if there is one."""
-        watch, is_over = watch or Watch(), until or needs_attention
+        """Yield every step as it starts and as it ends.
+
+        Stops when `until` holds: by default, when the run has ended or needs an answer. Steps that `tracker`
+        has seen are left out.
+        """
+        tracker, is_over = tracker or ProgressTracker(), until or needs_attention
         while True:
-            before = watch.position
+            before = tracker.position
             machine = await self._engine.wait(run_id, _moved_beyond(before, is_over), 1.0)
             over = is_over(machine.state)
             events: list[Event] = []
-            if watch.look(machine):
+            if tracker.look(machine):
                 _, events = await self._engine.journal(run_id, before)
-            for step in watch.news(events[: watch.position - before]):
+            for step in tracker.news(events[: tracker.position - before]):
                 yield step
             if over:
                 return
@@ -224,18 +228,18 @@ _PARTS = ("state", "raw", "computed")
 """Parts of a state whose fields are known by their bare names too, the strongest last."""
 
 
-class Debugging:
+class Debugger:
     def __init__(
         self,
         engine: Engine,
-        driving: Driving,
+        agents: AgentProtocol,
         registry: StepRegistry,
         limits: Limits,
         *,
         bundle_of: Callable[[str], Bundle],
     ) -> None:
         self._engine = engine
-        self._driving = driving
+        self._agents = agents
         self._registry = registry
         self._limits = limits
         self._bundle_of = bundle_of
@@ -255,7 +259,7 @@ class Debugging:
         run_id = run_of(workflow_id)
         bundle, events = await self._engine.journal(run_id)
         traced = await asyncio.to_thread(replayed, bundle, events)
-        looked = look_at(await self._driving.view(run_id))
+        looked = look_at(await self._agents.view(run_id))
         return await asyncio.to_thread(debug_answer, looked, traced, self._registry, self._limits)
 
     async def test_transformation(
@@ -266,8 +270,8 @@ class Debugging:
 
     def _tested(self, transform: str, given: Value, context: dict[str, Value], validate: str) -> Answer:
         names: dict[str, Any] = {}
-        for part in _PARTS:
-            fields = context.get(part)
+        for target in _PARTS:
+            fields = context.get(target)
             names |= fields if isinstance(fields, dict) else {}
         names |= {**context, "input": given, "__limits__": self._limits}
         spec = Computed(transform=transform, validate=validate)
@@ -322,10 +326,10 @@ _WHY_CHARS = 300
 _FATAL = ("no_temporal", "no_worker")
 
 
-class Listing:
-    def __init__(self, engine: Engine, driving: Driving, registry: StepRegistry) -> None:
+class RunList:
+    def __init__(self, engine: Engine, agents: AgentProtocol, registry: StepRegistry) -> None:
         self._engine = engine
-        self._driving = driving
+        self._agents = agents
         self._registry = registry
 
     async def runs(self, limit: int) -> dict[str, Value]:
@@ -350,7 +354,7 @@ class Listing:
 
     async def _unfinished(self, run: RunSummary, *, details: bool) -> dict[str, Value]:
         try:
-            view = await self._driving.view(run.run_id)
+            view = await self._agents.view(run.run_id)
         except WorkflowsError as error:
             if error.code in _FATAL:
                 raise

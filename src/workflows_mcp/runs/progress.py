@@ -4,7 +4,7 @@ A step that is carried out again is another one, by its round: `work@2`. What th
 last round only, so how earlier ones ended is read off the events: a round can end and the next one begin with
 one and the same event.
 
-    watch = Watch()
+    watch = ProgressTracker()
     watch.look(machine)             # what the state shows
     watch.news(events)              # and what happened on the way there
 """
@@ -65,7 +65,7 @@ class _Seen:
     order: tuple[int, ...]
 
 
-class Watch:
+class ProgressTracker:
     """What of a run has been seen."""
 
     def __init__(self) -> None:
@@ -157,7 +157,7 @@ def _end(address: str, event: StepEnd, seen: _Seen | None) -> Progress:
 #
 # Who calls decides whether it is told, and how; whatever waits in between need not know of it:
 #
-#     with told(tell):
+#     with reporting_progress(tell):
 #         answer = await service.start(workflow="deploy")     # `tell` hears of it while the run goes on
 
 
@@ -177,39 +177,39 @@ PRINTED_CHARS = 200
 
 
 @dataclass(frozen=True, slots=True)
-class HowFar:
+class ProgressReport:
     done: int
     total: int
     doing: str
     """What is under way, in a sentence."""
 
 
-Tell = Callable[[HowFar], Awaitable[None]]
+ReportProgress = Callable[[ProgressReport], Awaitable[None]]
 
-_TELL: ContextVar[Tell | None] = ContextVar("workflows_mcp.tell", default=None)
+_REPORT: ContextVar[ReportProgress | None] = ContextVar("workflows_mcp.tell", default=None)
 
 
 @contextmanager
-def told(tell: Tell) -> Iterator[None]:
+def reporting_progress(tell: ReportProgress) -> Iterator[None]:
     """Whoever waits inside of this has it told."""
-    before = _TELL.set(tell)
+    before = _REPORT.set(tell)
     try:
         yield
     finally:
-        _TELL.reset(before)
+        _REPORT.reset(before)
 
 
-async def wait_telling(
+async def wait_with_progress(
     engine: Engine,
     run_id: str,
     ready: Callable[[RunState], bool],
     seconds: float,
     *,
-    part: Target | None = None,
+    target: Target | None = None,
     now: Callable[[], float] = time.time,
 ) -> Machine:
     """As `Engine.wait`. `part`: the task that is waited for, where it is no run."""
-    tell = _TELL.get()
+    tell = _REPORT.get()
     if tell is None:
         return await engine.wait(run_id, ready, seconds)
     loop = asyncio.get_running_loop()
@@ -221,7 +221,7 @@ async def wait_telling(
         if loop.time() >= until or ready(machine.state):
             return machine
         position = machine.state.events
-        await tell(_how_far(machine, part, now(), engine.live.last_line(run_id)))
+        await tell(_how_far(machine, target, now(), engine.live.last_line(run_id)))
         await engine.wait(run_id, ready, min(PAUSE_SECONDS, max(until - loop.time(), 0.0)))
 
 
@@ -229,11 +229,11 @@ def _beyond(position: int, ready: Callable[[RunState], bool]) -> Callable[[RunSt
     return lambda state: ready(state) or state.events > position
 
 
-def _how_far(machine: Machine, part: Target | None, now: float, printed: str) -> HowFar:
-    view = run_view_of(machine, now=now, part=part)
+def _how_far(machine: Machine, target: Target | None, now: float, printed: str) -> ProgressReport:
+    view = run_view_of(machine, now=now, target=target)
     scope = view.scope
     count = progress_of(machine, scope, ended=False) if scope is not None else {"done": 0, "total": 1}
     doing = why(view)
     if printed:
         doing = f"{doing}: {printed[:PRINTED_CHARS]}"
-    return HowFar(int(str(count["done"])), int(str(count["total"])), doing)
+    return ProgressReport(int(str(count["done"])), int(str(count["total"])), doing)

@@ -73,7 +73,7 @@ async def unpark(engine: Engine, run_id: str) -> None:
     await engine.ensure_driven(run_id)
 
 
-class Resuming:
+class CheckpointResume:
     def __init__(
         self,
         engine: Engine,
@@ -89,7 +89,7 @@ class Resuming:
         self._submit = submit
         self._redacted = redacted
 
-    async def go_on(self, checkpoint_id: str, response: Any = LEFT_OUT) -> tuple[str, CheckpointId | None]:
+    async def resume(self, checkpoint_id: str, response: Any = LEFT_OUT) -> tuple[str, CheckpointId | None]:
         """The run that goes on, and the checkpoint that it is a fork from, if it is one. With the id of a run
         instead of a checkpoint: that run, whose only question is answered if there is a response. Null is a
         response to a question, and none where nothing is asked."""
@@ -164,11 +164,11 @@ class Resuming:
 # runs and their journals; how an answer is worded is not known here.
 
 
-class Continuing:
+class ConversationResume:
     def __init__(self, engine: Engine) -> None:
         self._engine = engine
 
-    async def go_on(self, run_id: str) -> str:
+    async def resume(self, run_id: str) -> str:
         """The run that goes on: the run itself, or one that was made of it."""
         while True:
             machine = await self._engine.view(run_id)
@@ -236,7 +236,7 @@ _NAMED = 12
 _REMEMBERED = 256
 
 
-class Redoing:
+class Reruns:
     def __init__(self, engine: Engine) -> None:
         self._engine = engine
         self._ways: OrderedDict[str, Redo] = OrderedDict()
@@ -310,11 +310,11 @@ def _for_another_try(run_id: str, bundle: Bundle, events: Sequence[Event]) -> Ch
 
 def _from_step(workflow_id: str, step_id: str, bundle: Bundle, events: Sequence[Event]) -> Changes:
     machine = replayed(bundle, events)
-    part = target_of(machine, workflow_id)
+    target = target_of(machine, workflow_id)
     reached = [it.address for it in blocks_of(machine) if it.record.started_at is not None]
-    address = next((it for it in part.meant(step_id.strip()) if it in reached), None)
+    address = next((it for it in target.meant(step_id.strip()) if it in reached), None)
     if address is None:
-        done = [part.step_id(it) for it in carried_out(events) if part.covers(it)]
+        done = [target.step_id(it) for it in carried_out(events) if target.covers(it)]
         raise RequestError(
             f"the run {workflow_id} has not come to a step '{step_id}'",
             hint=did_you_mean(step_id, done, what="it has carried out", limit=_NAMED),

@@ -55,105 +55,34 @@ from workflows_mcp.policy import (
     secrets_of,
     servers_of,
 )
+from workflows_mcp.runs.agent_protocol import AgentProtocol
 from workflows_mcp.runs.checkpoints import Histories
-from workflows_mcp.runs.definitions import Describing
-from workflows_mcp.runs.driving import Driving
+from workflows_mcp.runs.definitions import Definitions
 from workflows_mcp.runs.inspection import (
-    Debugging,
-    Listing,
-    Observing,
-    Progress,
+    Debugger,
+    Inspector,
+    RunList,
     asks,
-    has_stopped,
     needs_attention,
 )
-from workflows_mcp.runs.progress import HowFar, told, wait_telling
-from workflows_mcp.runs.redo import Redoing, Resuming, unpark
-from workflows_mcp.runs.step_protocol import Stepping
-from workflows_mcp.runs.user_questions import Asking, UserQuestion, UserQuestions
+from workflows_mcp.runs.progress import wait_with_progress
+from workflows_mcp.runs.redo import CheckpointResume, Reruns, unpark
+from workflows_mcp.runs.step_protocol import StepProtocol
+from workflows_mcp.runs.user_questions import Elicitation
 from workflows_mcp.settings import Settings
 from workflows_mcp.steps import StepRegistry, default_registry
 from workflows_mcp.values import LEFT_OUT, Value, beginning, to_json, unfit
 
-# ----------------------------------------------------------------------------------------------------
-# Carrying out what an agent is handed, for whoever plays the agent here: commands, as processes like those
-# of the server's own steps. Knows nothing of runs: what came of a command is for the caller to hand in.
-
-
-SHELL = "/bin/sh"
-
-TIMED_OUT = 124
-
-"""The exit code of a command that was ended because it took too long, as `timeout` has it."""
-
-
-class Acting:
-    def __init__(self, settings: Settings) -> None:
-        self._workspace = settings.workspace
-        self._limits = settings.limits
-
-    async def run_command(
-        self, command: str, *, seconds: float | None, directory: str, variables: Mapping[str, str]
-    ) -> dict[str, Value]:
-        """What an agent hands in for a command: what it printed, its exit code, and how long it took. When it
-        takes too long, or whoever waits for it is told to go, all that it has started is ended first."""
-        running = asyncio.create_task(
-            run_process(
-                [SHELL, "-c", command],
-                directory=self._workspace / directory,
-                environment={**os.environ, **variables},
-                key=f"acting:{uuid.uuid4().hex}",
-                capture=True,
-                keep_bytes=self._limits.captured_bytes,
-                setting=self._limits.setting("captured_bytes"),
-            )
-        )
-        try:
-            await asyncio.wait([running], timeout=seconds)
-        except asyncio.CancelledError:
-            running.cancel()
-            await asyncio.wait([running])
-            raise
-        running.cancel()
-        try:
-            finished = await running
-            code, stderr = finished.exit_code, finished.stderr
-        except Killed as killed:
-            finished, code = killed.finished, TIMED_OUT
-            note = f"[it was ended after {seconds:g} s, which is its timeout]"
-            stderr = f"{finished.stderr}\n{note}" if finished.stderr else note
-        return {
-            "stdout": finished.stdout,
-            "stderr": stderr,
-            "exit_code": code,
-            "duration": round(finished.seconds, 3),
-        }
-
-
-__all__ = [
-    "HowFar",
-    "Line",
-    "Progress",
-    "Service",
-    "UserQuestion",
-    "UserQuestions",
-    "WorkflowSummary",
-    "has_stopped",
-    "read_yaml",
-    "told",
-]
-
+__all__ = ["CommandRunner", "Line", "Service", "WorkflowSummary", "read_yaml"]
 
 Answer = dict[str, Any]
-
-
 CHECKPOINTS_LISTED = 50
-
-_SEARCHED = 1000
-
-"""Among how many recent runs one is found by the first characters of its id."""
-
 RUNS_LISTED = 20
+_SEARCHED = 1000
+"""How many recent runs are searched for an id by its first characters."""
+SHELL = "/bin/sh"
+TIMED_OUT = 124
+"""The exit code of a command that ran out of time, as for `timeout`."""
 
 
 class Service:
@@ -177,26 +106,26 @@ class Service:
         self._tools = tools
         self._askable = PermittedSteps(registry, self._policy)
         self._histories = Histories(engine, self._askable, settings.limits)
-        self._redoing = Redoing(engine)
-        self._driving = Driving(
+        self._reruns = Reruns(engine)
+        self._agents = AgentProtocol(
             engine, self._askable, settings.limits, redacted=self._redacted, place=_place, now=now,
-            redo=self._redoing.ways,
+            redo=self._reruns.ways,
         )  # fmt: skip
-        self._resuming = Resuming(
-            engine, self._histories, self._askable, submit=self._driving.submit, redacted=self._redacted
+        self._checkpoint_resume = CheckpointResume(
+            engine, self._histories, self._askable, submit=self._agents.submit, redacted=self._redacted
         )
-        self._listing = Listing(engine, self._driving, self._askable)
-        self.acting = Acting(settings)
-        self.asking = Asking(engine, self._driving, self._askable, settings.elicitation, now)
-        self.describing = Describing(catalog, settings.workspace, settings.limits)
-        self.stepping = Stepping(
-            engine, self._driving, self._histories, self._resuming, self._askable, settings.limits,
+        self._run_list = RunList(engine, self._agents, self._askable)
+        self.commands = CommandRunner(settings)
+        self.elicitation = Elicitation(engine, self._agents, self._askable, settings.elicitation, now)
+        self.definitions = Definitions(catalog, settings.workspace, settings.limits)
+        self.step_protocol = StepProtocol(
+            engine, self._agents, self._histories, self._checkpoint_resume, self._askable, settings.limits,
             begin=lambda workflow, inputs: self._begin(workflow, None, None, inputs),
-            plan_of=self.describing.plan_of, cancel=self.cancel, redacted=self._redacted, now=now,
+            plan_of=self.definitions.plan_of, cancel=self.cancel, redacted=self._redacted, now=now,
         )  # fmt: skip
         """Runs in the words of the toolset `reactive`."""
-        self.debugging = Debugging(engine, self._driving, registry, settings.limits, bundle_of=catalog.bundle)
-        self.observing = Observing(engine, self._driving, catalog, settings.limits)
+        self.debugger = Debugger(engine, self._agents, registry, settings.limits, bundle_of=catalog.bundle)
+        self.inspector = Inspector(engine, self._agents, catalog, settings.limits)
         self._open = ExitStack()
 
     @classmethod
@@ -308,7 +237,7 @@ class Service:
         detail: Detail = "all",
     ) -> Answer:
         run_id = await self._begin(workflow, text, file, inputs, request_id)
-        return await self._driving.answer(run_id, wait_seconds, detail=detail)
+        return await self._agents.answer(run_id, wait_seconds, detail=detail)
 
     async def submit(
         self,
@@ -322,35 +251,35 @@ class Service:
         """Answer what the run or the task asks. The same answer twice is harmless; another one is refused
         with what is asked now."""
         self._refuse_unfit(result)
-        workflow_id = await self._driving.known_as(workflow_id)
-        await self._driving.submit(workflow_id, result, step_id)
-        whose = await self._driving.whose_agent(workflow_id)
-        return await self._driving.answer(whose, wait_seconds, detail=detail)
+        workflow_id = await self._agents.full_id(workflow_id)
+        await self._agents.submit(workflow_id, result, step_id)
+        whose = await self._agents.next_target(workflow_id)
+        return await self._agents.answer(whose, wait_seconds, detail=detail)
 
     async def next_step(
         self, workflow_id: str, *, task_id: str | None = None, detail: Detail = "all"
     ) -> Answer:
         """What is asked now, again; harmless to repeat. A task is driven by its own id."""
-        meant = await self._driving.known_as(joined(workflow_id, task_id))
-        return await self._driving.hand_out(meant, detail)
+        meant = await self._agents.full_id(joined(workflow_id, task_id))
+        return await self._agents.deliver(meant, detail)
 
     async def status(
         self, workflow_id: str, *, wait_seconds: float = 0.0, alone: bool = False, detail: Detail = "all"
     ) -> Answer:
         """`alone`: for somebody without sub-agents, of whom all is asked that is asked inside of tasks."""
-        return await self._driving.answer(workflow_id, wait_seconds, alone=alone, detail=detail)
+        return await self._agents.answer(workflow_id, wait_seconds, alone=alone, detail=detail)
 
     async def submit_step(
         self, workflow_id: str, result: Any, *, step_id: str | None = None, wait_seconds: float = DEFAULT_WAIT
     ) -> Answer:
         """As `submit`, in the words of the toolset `stateful`."""
         self._refuse_unfit(result)
-        await self._driving.submit(workflow_id, result, step_id)
-        return await self._driving.step(workflow_id, wait_seconds)
+        await self._agents.submit(workflow_id, result, step_id)
+        return await self._agents.step(workflow_id, wait_seconds)
 
     async def step(self, workflow_id: str, *, task_id: str | None = None) -> Answer:
         """As `next_step`, in the words of the toolset `stateful`."""
-        return await self._driving.step(await self._driving.known_as(joined(workflow_id, task_id)))
+        return await self._agents.step(await self._agents.full_id(joined(workflow_id, task_id)))
 
     async def cancel(self, run_id: str, *, reason: str = "", detail: Detail = "all") -> Answer:
         """End a run and all that is under way in it. Cancelling twice is harmless."""
@@ -367,7 +296,7 @@ class Service:
             machine = await self._engine.view(run_id)
             if machine.state.status != "cancelled":
                 raise
-        return await self._driving.answer(run_id, detail=detail)
+        return await self._agents.answer(run_id, detail=detail)
 
     async def park(self, run_id: str, *, if_driven_here: bool = False) -> bool:
         """Interrupt a run for the user: nothing of it continues until it is resumed. False where it has ended
@@ -382,8 +311,8 @@ class Service:
 
     async def context_full(self, run_id: str, *, reason: str = "", detail: Detail = "all") -> Answer:
         """The context of its agent is nearly full: run the steps for that case, then park the run."""
-        await self.stepping.checkpoint(run_id, reason or "context nearly full", None, park=True)
-        return await self._driving.answer(run_of(run_id), detail=detail)
+        await self.step_protocol.checkpoint(run_id, reason or "context nearly full", None, park=True)
+        return await self._agents.answer(run_of(run_id), detail=detail)
 
     async def is_parked(self, run_id: str) -> bool:
         return (await self._engine.view(run_id)).state.parked is not None
@@ -393,16 +322,16 @@ class Service:
     ) -> Answer:
         """Continue a run that was parked, or that the end of its server has cut off."""
         await unpark(self._engine, run_of(run_id))
-        return await self._driving.answer(run_id, wait_seconds, detail=detail)
+        return await self._agents.answer(run_id, wait_seconds, detail=detail)
 
     async def retry(
         self, run_id: str, *, wait_seconds: float = DEFAULT_WAIT, detail: Detail = "all"
     ) -> Answer:
         """Try again, in a new run, what a run has failed by; of one that was cancelled, go on where it was.
-        Asking twice gives the same new run. A task under way is handed to another agent, in the same run."""
+        Retrying twice gives the same new run. A task under way is handed to another agent, in the same run."""
         if run_of(run_id) != run_id:
-            return await self._driving.retry_task(run_id, detail)
-        made, before = await self._redoing.retry(run_id)
+            return await self._agents.retry_task(run_id, detail)
+        made, before = await self._reruns.retry(run_id)
         answer = await self._made_of_another(made, wait_seconds, detail)
         if before:
             said = f"The run {run_id} was continued before, as {made}: this is that run."
@@ -424,7 +353,7 @@ class Service:
         run_id = run_of(workflow_id)
         old = (await self._engine.view(run_id)).state
         waits = old.status == "running" and (asks(old) or old.parked is not None)
-        made = await self._redoing.fork(workflow_id, step_id, request_id=request_id)
+        made = await self._reruns.fork(workflow_id, step_id, request_id=request_id)
         if waits and not keep:
             with suppress(NotExpected):  # it has ended meanwhile
                 await self._engine.send(
@@ -439,8 +368,8 @@ class Service:
 
     async def _made_of_another(self, run_id: str, wait_seconds: float, detail: Detail) -> Answer:
         await self._engine.ensure_driven(run_id)
-        answer = await self._driving.answer(run_id, wait_seconds, detail=detail)
-        return {**answer, "forked_from": await self.observing.made_of(run_id)}
+        answer = await self._agents.answer(run_id, wait_seconds, detail=detail)
+        return {**answer, "forked_from": await self.inspector.made_of(run_id)}
 
     async def note(self, run_id: str, note: str) -> None:
         """Keep something beside a run that its clients want to know later."""
@@ -471,7 +400,7 @@ class Service:
 
     async def runs(self, *, limit: int = RUNS_LISTED) -> dict[str, Any]:
         """Every run that has not ended, with what it waits for, and at most `limit` that have ended."""
-        return await self._listing.runs(limit)
+        return await self._run_list.runs(limit)
 
     async def recent(self, *, limit: int = RUNS_LISTED) -> list[dict[str, Value]]:
         found: list[dict[str, Value]] = (await self.runs(limit=limit))["runs"]
@@ -486,7 +415,7 @@ class Service:
     async def state(
         self, workflow_id: str, *, paths: Sequence[str] = (), offset: int = 0, limit: int | None = None
     ) -> dict[str, Any]:
-        return await self._driving.state(workflow_id, paths=paths, offset=offset, limit=limit)
+        return await self._agents.state(workflow_id, paths=paths, offset=offset, limit=limit)
 
     # Checkpoints, and runs in the words of the toolset `graph`
 
@@ -512,7 +441,7 @@ class Service:
     ) -> Answer:
         """Go on from a checkpoint: answer its question, or, where the run has moved on since, make a new run
         from there. With the id of a run, that run as it is now."""
-        run_id, fork_of = await self._resuming.go_on(checkpoint_id, response)
+        run_id, fork_of = await self._checkpoint_resume.resume(checkpoint_id, response)
         await self._engine.ensure_driven(run_id)
         return await self._graph_answer(run_id, wait_seconds, response_format, fork_of)
 
@@ -534,7 +463,7 @@ class Service:
 
     async def delete_checkpoint(self, checkpoint_id: str) -> dict[str, Any]:
         """Hide a checkpoint for good; the run is left as it is. Deleting twice is harmless."""
-        history, checkpoint = await self._histories.find(checkpoint_id, gone_too=True)
+        history, checkpoint = await self._histories.find(checkpoint_id, even_deleted=True)
         await self._engine.delete_checkpoint(checkpoint.id.run_id, checkpoint.id.mark)
         return deleted_checkpoint(history, checkpoint)
 
@@ -621,7 +550,50 @@ class Service:
 
     async def _wait(self, run_id: str, wait_seconds: float) -> Machine:
         seconds = min(max(wait_seconds, 0.0), self.settings.limits.wait_seconds)
-        return await wait_telling(self._engine, run_id, needs_attention, seconds)
+        return await wait_with_progress(self._engine, run_id, needs_attention, seconds)
+
+
+class CommandRunner:
+    def __init__(self, settings: Settings) -> None:
+        self._workspace = settings.workspace
+        self._limits = settings.limits
+
+    async def run_command(
+        self, command: str, *, seconds: float | None, directory: str, variables: Mapping[str, str]
+    ) -> dict[str, Value]:
+        """What an agent hands in for a command: what it printed, its exit code, and how long it took. When it
+        takes too long, or whoever waits for it is told to go, all that it has started is ended first."""
+        running = asyncio.create_task(
+            run_process(
+                [SHELL, "-c", command],
+                directory=self._workspace / directory,
+                environment={**os.environ, **variables},
+                key=f"command:{uuid.uuid4().hex}",
+                capture=True,
+                keep_bytes=self._limits.captured_bytes,
+                setting=self._limits.setting("captured_bytes"),
+            )
+        )
+        try:
+            await asyncio.wait([running], timeout=seconds)
+        except asyncio.CancelledError:
+            running.cancel()
+            await asyncio.wait([running])
+            raise
+        running.cancel()
+        try:
+            finished = await running
+            code, stderr = finished.exit_code, finished.stderr
+        except Killed as killed:
+            finished, code = killed.finished, TIMED_OUT
+            note = f"[it was ended after {seconds:g} s, which is its timeout]"
+            stderr = f"{finished.stderr}\n{note}" if finished.stderr else note
+        return {
+            "stdout": finished.stdout,
+            "stderr": stderr,
+            "exit_code": code,
+            "duration": round(finished.seconds, 3),
+        }
 
 
 def read_yaml(text: str, file: str) -> Value:

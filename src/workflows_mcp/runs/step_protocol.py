@@ -65,9 +65,9 @@ from workflows_mcp.machine import (
     iso,
 )
 from workflows_mcp.plan import CONTEXT_FULL, Plan
+from workflows_mcp.runs.agent_protocol import AgentProtocol
 from workflows_mcp.runs.checkpoints import Histories
-from workflows_mcp.runs.driving import Driving
-from workflows_mcp.runs.redo import Continuing, Resuming
+from workflows_mcp.runs.redo import CheckpointResume, ConversationResume
 from workflows_mcp.steps import StepRegistry
 from workflows_mcp.values import LEFT_OUT, Value, to_json
 
@@ -76,13 +76,13 @@ FAILED = "the agent reports that it failed"
 _ENDED_AS = {"success": "completed", "failed": "failed", "cancelled": "cancelled"}
 
 
-class Stepping:
+class StepProtocol:
     def __init__(
         self,
         engine: Engine,
-        driving: Driving,
+        agents: AgentProtocol,
         histories: Histories,
-        resuming: Resuming,
+        checkpoint_resume: CheckpointResume,
         registry: StepRegistry,
         limits: Limits,
         *,
@@ -93,10 +93,10 @@ class Stepping:
         now: Callable[[], float] = time.time,
     ) -> None:
         self._engine = engine
-        self._driving = driving
+        self._agents = agents
         self._histories = histories
-        self._resuming = resuming
-        self._continuing = Continuing(engine)
+        self._checkpoint_resume = checkpoint_resume
+        self._conversation_resume = ConversationResume(engine)
         self._registry = registry
         self._limits = limits
         self._begin = begin
@@ -113,9 +113,9 @@ class Stepping:
 
     async def next_step(self, workflow_id: str, task_id: str | None, wait_seconds: float) -> Answer:
         """What its agent is to do, as soon as there is something; harmless to repeat."""
-        meant = await self._driving.known_as(joined(workflow_id, task_id))
+        meant = await self._agents.full_id(joined(workflow_id, task_id))
         try:
-            await self._driving.heartbeat(meant)
+            await self._agents.heartbeat(meant)
         except RequestError as error:
             return rendered(_over(meant, error), self._limits)
         return await self._answer(meant, wait_seconds)
@@ -133,20 +133,20 @@ class Stepping:
     ) -> Answer:
         """A step was carried out. Raises NotExpected with what is asked now where it is not asked, and
         InvalidResult where its result is needed and is not there, or is not what it must be."""
-        meant = await self._driving.known_as(joined(workflow_id, task_id))
+        meant = await self._agents.full_id(joined(workflow_id, task_id))
         done = True
         if status == "failed":
             await self._fail_step(meant, step_id, error)
         elif result is not LEFT_OUT:
-            await self._driving.submit(meant, result, step_id, self._refused)
+            await self._agents.submit(meant, result, step_id, self._refused)
         else:
             done = await self._complete_without_result(meant, step_id)
-        whose = await self._driving.whose_agent(meant)
+        whose = await self._agents.next_target(meant)
         return await self._answer(whose, wait_seconds, first={"success": done}, brief=True)
 
     async def _fail_step(self, workflow_id: str, step_id: str, error: str) -> None:
-        def answered(machine: Machine, part: Target, now: float) -> Event:
-            address = question_meant(machine, part, step_id, self._now())
+        def answered(machine: Machine, target: Target, now: float) -> Event:
+            address = question_meant(machine, target, step_id, self._now())
             visited = block_at(machine, address)
             assert visited is not None
             message = self._redacted(machine)(error) or FAILED
@@ -154,40 +154,38 @@ class Stepping:
                 return Answered(now, address, {"decision": "fail"})
             return Answered(now, address, failed_outputs(visited), ok=False, message=message)
 
-        def harmless(machine: Machine, part: Target) -> bool:
-            visited = _step_meant(machine, part, step_id)
+        def harmless(machine: Machine, target: Target) -> bool:
+            visited = _step_meant(machine, target, step_id)
             message = self._redacted(machine)(error) or FAILED
             return visited is not None and visited.record.message == message
 
         said = (step_id, ["failed", error])
-        await self._driving.hand_in(workflow_id, answered, harmless, self._refused, said=said)
+        await self._agents.send(workflow_id, answered, harmless, self._refused, said=said)
 
     async def _complete_without_result(self, workflow_id: str, step_id: str) -> bool:
         """Whether the step is done: one whose tasks are handed out is done when they are."""
         written = await self._written(workflow_id, step_id)
 
-        def answered(machine: Machine, part: Target, now: float) -> Event:
-            address = question_meant(machine, part, step_id, self._now())
+        def answered(machine: Machine, target: Target, now: float) -> Event:
+            address = question_meant(machine, target, step_id, self._now())
             visited = block_at(machine, address)
             assert visited is not None
             scope, _ = machine.locate(address)
             if scope.reactive is None or machine.state.frames[address].cut_off:
                 clean = self._redacted(machine)
-                _, taken = check_result(machine, self._registry, step_id, {}, clean, part, self._now())
+                _, taken = check_result(machine, self._registry, step_id, {}, clean, target, self._now())
                 return Answered(now, address, taken.outputs, taken.ok, taken.message)
             if missing := written.missing(visited):
                 raise _result_needed(step_id, missing)
             return Answered(now, address, failed_outputs(visited), settled=True)
 
-        def harmless(machine: Machine, part: Target) -> bool:
-            visited = _step_meant(machine, part, step_id)
+        def harmless(machine: Machine, target: Target) -> bool:
+            visited = _step_meant(machine, target, step_id)
             if visited is not None and visited.record.settled:
                 return True
-            return is_harmless(machine, part, step_id, {})
+            return is_harmless(machine, target, step_id, {})
 
-        await self._driving.hand_in(
-            workflow_id, answered, harmless, self._refused, said=(step_id, ["completed"])
-        )
+        await self._agents.send(workflow_id, answered, harmless, self._refused, said=(step_id, ["completed"]))
         machine = await self._engine.view(run_of(workflow_id))
         try:
             visited = _step_meant(machine, target_of(machine, workflow_id), step_id)
@@ -221,10 +219,10 @@ class Stepping:
     async def resume(self, workflow_id: str, wait_seconds: float) -> Answer:
         """What whoever goes on with it needs to know, and no more."""
         if parse_checkpoint_id(workflow_id) is not None:
-            run_id, _ = await self._resuming.go_on(workflow_id)
+            run_id, _ = await self._checkpoint_resume.resume(workflow_id)
             await self._engine.ensure_driven(run_id)
         else:
-            run_id = await self._continuing.go_on(run_of(workflow_id))
+            run_id = await self._conversation_resume.resume(run_of(workflow_id))
         first: Answer = {"workflow_id": run_id, "workflow": ""}
         if run_id != run_of(workflow_id):
             first["resumed_from"] = workflow_id
@@ -267,7 +265,7 @@ class Stepping:
         machine = await self._engine.view(run_id)
         if status == "cancelled" and machine.state.status in ("running", "cancelled"):
             await self._cancel(workflow_id)
-        view = await self._driving.view(workflow_id)
+        view = await self._agents.view(workflow_id)
         said = self._said(view)
         state = await asyncio.to_thread(gather(view).read)
         answer: Answer = {"success": said.status == _ENDED_AS[status], "status": said.status}
@@ -282,8 +280,8 @@ class Stepping:
         if way == "graph":
             hint = "switch on the toolset core or reactive beside it"
             raise RequestError("the toolset graph alone has no tools to carry out a task with", hint=hint)
-        meant = await self._driving.known_as(joined(workflow_id, task_id))
-        view = await self._driving.view(meant)
+        meant = await self._agents.full_id(joined(workflow_id, task_id))
+        view = await self._agents.view(meant)
         if view.task is None:
             raise RequestError(
                 f"'{meant}' is a run, and no task", hint="say which task of it is meant", code="unknown_task"
@@ -300,8 +298,8 @@ class Stepping:
             meant = checkpoint.run_id
             view = run_view_of(machine, now=self._now(), limits=self._limits)
         else:
-            meant = await self._driving.known_as(joined(workflow_id, task_id))
-            view = await self._driving.view(meant)
+            meant = await self._agents.full_id(joined(workflow_id, task_id))
+            view = await self._agents.view(meant)
         state = await asyncio.to_thread(gather(view, state_meant(view)).read)
         if not paths:
             return state_alone(state, self._limits, meant)
@@ -311,10 +309,10 @@ class Stepping:
         self, workflow_id: str, updates: Sequence[dict[str, Any]], task_id: str | None
     ) -> Answer:
         """All of the updates, or none. Raises RequestError that says which one cannot be made, and why."""
-        meant = await self._driving.known_as(joined(workflow_id, task_id))
+        meant = await self._agents.full_id(joined(workflow_id, task_id))
         changes = read_updates(updates)
         machine = await self._engine.view(run_of(meant))
-        target = state_meant(run_view_of(machine, now=self._now(), part=target_of(machine, meant)))
+        target = state_meant(run_view_of(machine, now=self._now(), target=target_of(machine, meant)))
         trial = trial_of(machine, target, changes, self._redacted(machine))
         await asyncio.to_thread(trial.check)
         token = os.urandom(8).hex()
@@ -336,7 +334,7 @@ class Stepping:
             machine = await self._engine.view(run_of(workflow_id))
         except UnknownRun:
             return Dependencies(self._plan_of(workflow_id)).of(field)
-        view = run_view_of(machine, now=self._now(), part=target_of(machine, workflow_id))
+        view = run_view_of(machine, now=self._now(), target=target_of(machine, workflow_id))
         return Dependencies(machine.plan_named(view.workflow)).of(field)
 
     # Inside
@@ -352,9 +350,9 @@ class Stepping:
         brief: bool = False,
     ) -> Answer:
         try:
-            view = await self._driving.view(workflow_id, 0.0 if at_work else wait_seconds)
+            view = await self._agents.view(workflow_id, 0.0 if at_work else wait_seconds)
             if at_work and not view.pending.delegations and wait_seconds:
-                view = await self._driving.view(workflow_id, wait_seconds)
+                view = await self._agents.view(workflow_id, wait_seconds)
         except RequestError as error:
             return rendered(_over(workflow_id, error), self._limits, first=first)
         said = self._said(view, at_work=at_work)
@@ -374,11 +372,11 @@ class Stepping:
             state = replace(state, flat={k: v for k, v in state.flat.items() if (k in computed) == wanted})
         return rendered(said, self._limits, first=first, state=state)
 
-    def _refused(self, refusal: NotExpected, machine: Machine, part: Target) -> NotExpected:
-        view = run_view_of(machine, now=self._now(), part=part, limits=self._limits)
+    def _refused(self, refusal: NotExpected, machine: Machine, target: Target) -> NotExpected:
+        view = run_view_of(machine, now=self._now(), target=target, limits=self._limits)
         said = self._said(view)
         if said.step is None or said.step["type"] in DELEGATED:  # it may be a sub-agent who asks
-            hint = f"workflow_get_next_step(workflow_id='{part.id}') says how it stands"
+            hint = f"workflow_get_next_step(workflow_id='{target.id}') says how it stands"
         else:
             asked = rendered(said, self._limits, brief=True)["step"]
             call = f"{REACTIVE.submit}(step_id='{asked['id']}', result=…)"
@@ -386,7 +384,7 @@ class Stepping:
         return NotExpected(refusal.message, hint=f"{hint}. Nothing has changed.")
 
     def _said(self, view: RunView, *, at_work: bool = False) -> StepView:
-        place = self._driving.place_in(view.machine)
+        place = self._agents.place_in(view.machine)
         return step_view_of(view, self._registry, place, at_work=at_work)
 
 
@@ -397,8 +395,8 @@ def _over(workflow_id: str, error: RequestError) -> StepView:
     return over(workflow_id, error.message)
 
 
-def _step_meant(machine: Machine, part: Target, step_id: str) -> Visited | None:
-    found = (block_at(machine, address) for address in part.meant(step_id))
+def _step_meant(machine: Machine, target: Target, step_id: str) -> Visited | None:
+    found = (block_at(machine, address) for address in target.meant(step_id))
     return next((it for it in found if it is not None), None)
 
 
@@ -420,7 +418,7 @@ def _asked_first(machine: Machine, now: float) -> str:
     view = run_view_of(machine, now=now)
     asked = [address for address, _ in view.pending.questions]
     asked += [it.address for it in view.pending.delegations]
-    return question_id(machine.state, view.part, asked[0]) if asked else ""
+    return question_id(machine.state, view.target, asked[0]) if asked else ""
 
 
 def _follows(mark: Mark, asked: Mark) -> bool:

@@ -21,8 +21,8 @@ from workflows_mcp.answers import (
 )
 from workflows_mcp.engines import Engine
 from workflows_mcp.machine import Machine, RunState
-from workflows_mcp.runs.driving import Driving
-from workflows_mcp.runs.progress import wait_telling
+from workflows_mcp.runs.agent_protocol import AgentProtocol
+from workflows_mcp.runs.progress import wait_with_progress
 from workflows_mcp.steps import StepRegistry
 
 # ----------------------------------------------------------------------------------------------------
@@ -85,7 +85,7 @@ def user_questions(view: RunView, registry: StepRegistry, setting: str) -> UserQ
         if frame.cut_off or not question.for_user:
             busy = True
             continue
-        step_id = question_id(machine.state, view.part, address)
+        step_id = question_id(machine.state, view.target, address)
         last_seen = form_outcome(view.last_seen, step_id)
         if form is not None and not last_seen.is_over and _is_wanted(machine, address, setting):
             found.append(UserQuestion(address, step_id, question.for_user, form, last_seen))
@@ -125,12 +125,17 @@ T = TypeVar("T")
 _LONG = 7 * 86_400.0
 
 
-class Asking:
+class Elicitation:
     def __init__(
-        self, engine: Engine, driving: Driving, registry: StepRegistry, setting: str, now: Callable[[], float]
+        self,
+        engine: Engine,
+        agents: AgentProtocol,
+        registry: StepRegistry,
+        setting: str,
+        now: Callable[[], float],
     ) -> None:
         self._engine = engine
-        self._driving = driving
+        self._agents = agents
         self._registry = registry
         self._setting = setting
         self._now = now
@@ -139,30 +144,30 @@ class Asking:
         """What the run asks that is to be put to the user directly, if anything is."""
         if run_of(run_id) != run_id or self._setting == "never":
             return NOTHING
-        return user_questions(await self._driving.view(run_id), self._registry, self._setting)
+        return user_questions(await self._agents.view(run_id), self._registry, self._setting)
 
     # What comes of asking, for whoever asks next
 
-    async def put_up(self, run_id: str, question: UserQuestion) -> None:
+    async def form_shown(self, run_id: str, question: UserQuestion) -> None:
         await self._note(run_id, question.last_seen.put_up)
 
-    async def answered_as_task(self, run_id: str, question: UserQuestion) -> None:
+    async def form_answered(self, run_id: str, question: UserQuestion) -> None:
         await self._note(run_id, question.last_seen.answered)
 
-    async def in_vain(self, run_id: str, step_id: str, outcome: Outcome) -> None:
+    async def form_failed(self, run_id: str, step_id: str, outcome: Outcome) -> None:
         await self._note(run_id, FormOutcome(step_id).ended(outcome))
 
     async def _note(self, run_id: str, note: str) -> None:
         await self._engine.heartbeat(run_id, note, self._now())
 
-    async def while_open(
+    async def until_closed(
         self, run_id: str, question: UserQuestion, shown: Coroutine[Any, Any, T]
     ) -> T | None:
         """What comes of showing the question; None as soon as nobody needs the answer any more, because the
         run has ended or somebody else has answered. Meanwhile it is told that the run waits."""
         showing = asyncio.ensure_future(shown)
         settled = asyncio.ensure_future(
-            wait_telling(
+            wait_with_progress(
                 self._engine, run_id, lambda state: not question.is_open(state), _LONG, now=self._now
             )
         )

@@ -168,12 +168,12 @@ async def workflow_list(
     include_global: Annotated[bool, Field(description="false: the project's only")] = True,
 ) -> Annotated[CallToolResult, Workflows]:
     """What can be run: name, path, description, source."""
-    return answer(_service(ctx).describing.listed(include_global=include_global))
+    return answer(_service(ctx).definitions.listed(include_global=include_global))
 
 
 async def workflow_get_info(ctx: Ctx, workflow: Name) -> Annotated[CallToolResult, Info]:
     """What a workflow is for, and its inputs."""
-    return answer(_service(ctx).describing.info(workflow))
+    return answer(_service(ctx).definitions.info(workflow))
 
 
 async def workflow_start(
@@ -184,7 +184,7 @@ async def workflow_start(
 ) -> Annotated[CallToolResult, Started]:
     """Start a workflow. Returns its id, its state, and the first step: do what step.instructions say, then
     workflow_step_complete. Show `messages` to the user."""
-    return answer(await _service(ctx).stepping.start(workflow, inputs, wait_seconds))
+    return answer(await _service(ctx).step_protocol.start(workflow, inputs, wait_seconds))
 
 
 async def workflow_get_next_step(
@@ -197,7 +197,7 @@ async def workflow_get_next_step(
     """The next atomic step, all values in place. null: it has ended (status completed, failed, cancelled), or
     nothing is to be done yet (running, waiting: call again). Harmless to repeat."""
     task = task_id or _task_in(sub_agent_context)
-    return answer(await _service(ctx).stepping.next_step(workflow_id, task, wait_seconds))
+    return answer(await _service(ctx).step_protocol.next_step(workflow_id, task, wait_seconds))
 
 
 async def workflow_step_complete(
@@ -215,7 +215,7 @@ async def workflow_step_complete(
     """A step is done. The server stores `result` as its state_update says; leave it out only if you have
     written it yourself with workflow_state_update. The reply carries the next step. Repeating is harmless."""
     return answer(
-        await _service(ctx).stepping.complete_step(
+        await _service(ctx).step_protocol.complete_step(
             workflow_id,
             step_id,
             status=status,
@@ -234,12 +234,12 @@ async def workflow_resume(
 ) -> Annotated[CallToolResult, Resumed]:
     """Go on with a run in a new conversation: where it is, its state, the step to do. A failed run goes on
     from the step that failed, as a new run (another workflow_id)."""
-    return answer(await _service(ctx).stepping.resume(workflow_id, wait_seconds))
+    return answer(await _service(ctx).step_protocol.resume(workflow_id, wait_seconds))
 
 
 async def workflow_load_definition(ctx: Ctx, workflow: Name) -> Annotated[CallToolResult, Definition]:
     """A definition as it is written. Not needed to run it."""
-    return answer(_service(ctx).describing.definition(workflow))
+    return answer(_service(ctx).definitions.definition(workflow))
 
 
 async def workflow_checkpoint(
@@ -249,7 +249,7 @@ async def workflow_checkpoint(
     step_id: Annotated[str | None, Field(description="Else the pending one")] = None,
 ) -> Annotated[CallToolResult, Checkpoint]:
     """Mark where a run is, before a conversation ends. `message` says how to go on."""
-    return answer(await _service(ctx).stepping.checkpoint(workflow_id, reason, step_id))
+    return answer(await _service(ctx).step_protocol.checkpoint(workflow_id, reason, step_id))
 
 
 async def workflow_complete(
@@ -258,7 +258,7 @@ async def workflow_complete(
     status: Annotated[Literal["success", "failed", "cancelled"], Field(description="cancelled: end it")],
 ) -> Annotated[CallToolResult, Finished]:
     """The final state of a run that has ended. success false: it ended otherwise, or has not (`why`)."""
-    return answer(await _service(ctx).stepping.complete(workflow_id, status))
+    return answer(await _service(ctx).step_protocol.complete(workflow_id, status))
 
 
 async def workflow_state_read(
@@ -268,14 +268,14 @@ async def workflow_state_read(
     task_id: TaskId = None,
 ) -> Annotated[CallToolResult, FlatState]:
     """The state: every field by its bare name, computed ones too; or the values at paths."""
-    return answer(await _service(ctx).stepping.read(workflow_id, paths or (), task_id))
+    return answer(await _service(ctx).step_protocol.read(workflow_id, paths or (), task_id))
 
 
 async def workflow_state_update(
     ctx: Ctx, workflow_id: RunId, updates: Updates, task_id: TaskId = None
 ) -> Annotated[CallToolResult, Updated]:
     """Write the state, all updates or none. `computed`: fields that changed because of it."""
-    return answer(await _service(ctx).stepping.update(workflow_id, updates, task_id))
+    return answer(await _service(ctx).step_protocol.update(workflow_id, updates, task_id))
 
 
 async def workflow_state_dependencies(
@@ -284,7 +284,7 @@ async def workflow_state_dependencies(
     field: Annotated[str, Field(description="e.g. valid_files or raw.git_files")],
 ) -> Annotated[CallToolResult, DependenciesOfField]:
     """What a field follows from, and what follows from it."""
-    return answer(await _service(ctx).stepping.dependencies(workflow_id, field))
+    return answer(await _service(ctx).step_protocol.dependencies(workflow_id, field))
 
 
 def reactive_tools() -> list[Tool]:

@@ -54,14 +54,14 @@ async def workflow_trace_transformations(
 ) -> Annotated[CallToolResult, Traces]:
     """How the computed fields of a run got their values, the last 100: what triggered each computation, its
     input, output and error."""
-    debugging = _service(ctx).debugging
+    debugging = _service(ctx).debugger
     return answer(await debugging.trace_transformations(workflow_id, field, include_timing=include_timing))
 
 
 async def workflow_debug_info(ctx: Ctx, workflow_id: RunId) -> Annotated[CallToolResult, DebugInfo]:
     """Where a run is, when each step began and ended and how it went, how large its state is, and which
     computed fields are slow."""
-    return answer(await _service(ctx).debugging.debug_info(workflow_id))
+    return answer(await _service(ctx).debugger.debug_info(workflow_id))
 
 
 async def workflow_test_transformation(
@@ -72,7 +72,7 @@ async def workflow_test_transformation(
     validate: Annotated[str, Field(description="JavaScript over output that must hold")] = "",
 ) -> Annotated[CallToolResult, Tested]:
     """Try a transform out, without a run and without side effects."""
-    debugging = _service(ctx).debugging
+    debugging = _service(ctx).debugger
     return answer(await debugging.test_transformation(transform, input, context, validate))
 
 
@@ -83,7 +83,7 @@ async def workflow_explain_plan(
 ) -> Annotated[CallToolResult, Explained]:
     """What a workflow will do, without running it: its steps, on which conditions, what they read, how many
     sub-agents, which tools. What only a run can tell is "unknown: …"."""
-    return answer(await _service(ctx).debugging.explain_plan(workflow, inputs))
+    return answer(await _service(ctx).debugger.explain_plan(workflow, inputs))
 
 
 def debug_tools() -> list[Tool]:

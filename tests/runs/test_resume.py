@@ -58,9 +58,9 @@ steps:
 
 
 async def failed_run(service: Service) -> str:
-    started = await service.stepping.start("flow", {"who": "Grace"}, 10)
+    started = await service.step_protocol.start("flow", {"who": "Grace"}, 10)
     run_id: str = started["workflow_id"]
-    done = await service.stepping.complete_step(run_id, "ask", result="Lin", wait_seconds=10)
+    done = await service.step_protocol.complete_step(run_id, "ask", result="Lin", wait_seconds=10)
     assert (done["step"], done["status"]) == (None, "failed")
     assert done["error"]["block"] == "build"
     return run_id
@@ -73,16 +73,16 @@ def test_a_failed_run_goes_on_from_the_step_that_failed(serve: Any, define: Any,
     async def work(service: Service) -> None:
         run_id = await failed_run(service)
         (workspace / "ready").write_text("")
-        resumed = await service.stepping.resume(run_id, 10)
+        resumed = await service.step_protocol.resume(run_id, 10)
         assert resumed["resumed_from"] == run_id != resumed["workflow_id"]
         assert resumed["step"]["id"] == "confirm"
         state = resumed["state"]
         assert (state["who"], state["name"], state["runs"]) == ("Grace", "Lin", 1)
         assert state["built"] == "built"
-        again = await service.stepping.resume(run_id, 10)
+        again = await service.step_protocol.resume(run_id, 10)
         assert again["workflow_id"] == resumed["workflow_id"]
         assert (workspace / "counted").read_text() == "x\n"
-        old = await service.stepping.complete(run_id, "failed")
+        old = await service.step_protocol.complete(run_id, "failed")
         assert old["success"] is True
 
     serve(work)
@@ -96,12 +96,12 @@ def test_resuming_a_run_that_failed_twice_goes_on_from_its_second_failure(
 
     async def work(service: Service) -> None:
         run_id = await failed_run(service)
-        second = await service.stepping.resume(run_id, 10)
+        second = await service.step_protocol.resume(run_id, 10)
         while second["status"] == "running":
-            second = await service.stepping.resume(run_id, 10)
+            second = await service.step_protocol.resume(run_id, 10)
         assert second["status"] == "failed"
         (workspace / "ready").write_text("")
-        third = await service.stepping.resume(run_id, 10)
+        third = await service.step_protocol.resume(run_id, 10)
         assert third["workflow_id"] not in (run_id, second["workflow_id"])
         assert third["step"]["id"] == "confirm"
 
@@ -119,16 +119,18 @@ def test_the_errors_of_a_failed_run_can_be_left_behind(serve: Any, define: Any, 
 
     async def work(service: Service) -> None:
         run_id = await failed_run(service)
-        assert len((await service.stepping.read(run_id, (), None))["errors"]) == 2
+        assert len((await service.step_protocol.read(run_id, (), None))["errors"]) == 2
         (workspace / "ready").write_text("")
-        resumed = await service.stepping.resume(run_id, 10)
+        resumed = await service.step_protocol.resume(run_id, 10)
         assert resumed["step"]["id"] == "confirm"
-        assert (await service.stepping.read(resumed["workflow_id"], (), None))["errors"] == []
-        events = (await service.observing.journal(resumed["workflow_id"]))["events"]
+        assert (await service.step_protocol.read(resumed["workflow_id"], (), None))["errors"] == []
+        events = (await service.inspector.journal(resumed["workflow_id"]))["events"]
         kinds = [event["event"] for event in events]
         assert kinds.index("updated") < kinds.index("forked"), "before the new run takes its first step"
-        await service.stepping.resume(run_id, 10)  # nothing more is forgotten by asking again
-        assert (await service.stepping.read(run_id, ("errors[0].step",), None)) == {"errors[0].step": "pre"}
+        await service.step_protocol.resume(run_id, 10)  # nothing more is forgotten by asking again
+        assert (await service.step_protocol.read(run_id, ("errors[0].step",), None)) == {
+            "errors[0].step": "pre"
+        }
 
     serve(work)
 
@@ -139,11 +141,11 @@ def test_a_failed_run_can_begin_again_from_the_start(serve: Any, define: Any) ->
 
     async def work(service: Service) -> None:
         run_id = await failed_run(service)
-        resumed = await service.stepping.resume(run_id, 10)
+        resumed = await service.step_protocol.resume(run_id, 10)
         assert resumed["resumed_from"] == run_id != resumed["workflow_id"]
         assert resumed["step"]["id"] == "ask"
         assert resumed["state"] == {"who": "Grace", "runs": 0, "errors": []}
-        assert (await service.stepping.resume(run_id, 10))["workflow_id"] == resumed["workflow_id"]
+        assert (await service.step_protocol.resume(run_id, 10))["workflow_id"] == resumed["workflow_id"]
 
     serve(work)
 
@@ -154,7 +156,7 @@ def test_a_failed_run_can_stay_failed(serve: Any, define: Any) -> None:
 
     async def work(service: Service) -> None:
         run_id = await failed_run(service)
-        resumed = await service.stepping.resume(run_id, 10)
+        resumed = await service.step_protocol.resume(run_id, 10)
         assert (resumed["workflow_id"], resumed["step"], resumed["status"]) == (run_id, None, "failed")
         assert "resumed_from" not in resumed
         assert resumed["error"]["block"] == "build"
@@ -177,7 +179,7 @@ def test_steps_for_the_case_of_failure_are_not_what_is_gone_on_from(
     async def work(service: Service) -> None:
         run_id = await failed_run(service)
         (workspace / "ready").write_text("")
-        resumed = await service.stepping.resume(run_id, 10)
+        resumed = await service.step_protocol.resume(run_id, 10)
         assert (resumed["step"]["id"], resumed["messages"]) == ("confirm", [])
 
     serve(work)
@@ -199,7 +201,7 @@ sub_agent_tasks:
     )
 
     async def work(service: Service) -> None:
-        stepping = service.stepping
+        stepping = service.step_protocol
         run_id = (await stepping.start("flow", None, 10))["workflow_id"]
 
         async def do(run: str, task: str, **how: Any) -> None:
@@ -236,9 +238,9 @@ steps: [{type: user_message, message: hello}]
     )
 
     async def work(service: Service) -> None:
-        started = await service.stepping.start("flow", None, 10)
+        started = await service.step_protocol.start("flow", None, 10)
         assert (started["status"], started["step"], started["state"]) == ("failed", None, {})
-        resumed = await service.stepping.resume(started["workflow_id"], 10)
+        resumed = await service.step_protocol.resume(started["workflow_id"], 10)
         assert resumed["status"] == "failed"
         assert resumed["resumed_from"] == started["workflow_id"]
 
@@ -253,12 +255,12 @@ def test_a_checkpoint_is_one_of_those_that_the_other_tools_know(
 
     async def work(service: Service) -> None:
         (workspace / "ready").write_text("")
-        run_id = (await service.stepping.start("flow", None, 10))["workflow_id"]
-        made = await service.stepping.checkpoint(run_id, "before the name", None)
+        run_id = (await service.step_protocol.start("flow", None, 10))["workflow_id"]
+        made = await service.step_protocol.checkpoint(run_id, "before the name", None)
         listed = (await service.checkpoints(run_id=run_id))["checkpoints"]
         [found] = [it for it in listed if it["checkpoint_id"] == made["checkpoint_id"]]
         assert found["reason"] == "before the name"
-        await service.stepping.complete_step(run_id, "ask", result="Lin", wait_seconds=10)
+        await service.step_protocol.complete_step(run_id, "ask", result="Lin", wait_seconds=10)
         forked = await service.resume(made["checkpoint_id"])
         assert (forked["status"], forked["forked_from"], forked["prompt"]) == ("paused", run_id, "Name?")
 
@@ -273,12 +275,12 @@ def test_a_retry_and_a_resume_of_one_failed_run_give_the_same_run(
     async def work(service: Service) -> None:
         run_id = await failed_run(service)
         (workspace / "ready").touch()
-        resumed = await service.stepping.resume(run_id, 10)
+        resumed = await service.step_protocol.resume(run_id, 10)
         retried = await service.retry(run_id, wait_seconds=10)
         assert retried["workflow_id"] == resumed["workflow_id"] != run_id
         assert f"was continued before, as {resumed['workflow_id']}" in retried["messages"][0]
         assert len(await service.recent()) == 2
-        again = await service.stepping.resume(run_id, 0)
+        again = await service.step_protocol.resume(run_id, 0)
         assert again["workflow_id"] == resumed["workflow_id"]
 
     serve(work)

@@ -503,7 +503,7 @@ def test_a_sub_agent_that_names_the_run_is_not_told_to_start_sub_agents(serve: A
         assert "the workflow_id of that task, as its prompt says" in said
         assert "Start exactly one sub-agent" not in said
         with pytest.raises(NotExpected) as refused:
-            await service.stepping.complete_step(run_id, "note", result="a note")
+            await service.step_protocol.complete_step(run_id, "note", result="a note")
         assert "Start exactly one sub-agent" not in f"{refused.value.message} {refused.value.hint}"
 
     serve(work)

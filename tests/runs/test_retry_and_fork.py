@@ -364,12 +364,12 @@ steps:
 
     async def work(service: Service) -> None:
         run = (await service.start(workflow="written"))["workflow_id"]
-        await service.stepping.update(run, [{"path": "raw.note", "value": "before"}], None)
+        await service.step_protocol.update(run, [{"path": "raw.note", "value": "before"}], None)
         await service.submit(run, "a")
-        await service.stepping.update(run, [{"path": "raw.note", "value": "after"}], None)
+        await service.step_protocol.update(run, [{"path": "raw.note", "value": "after"}], None)
         await service.submit(run, "b")
         new = (await service.fork(run, "one"))["workflow_id"]
-        assert await service.stepping.read(new, (), None) == {"note": "before"}
+        assert await service.step_protocol.read(new, (), None) == {"note": "before"}
 
     place.serve(work)
 
@@ -554,8 +554,8 @@ def test_one_resume_makes_one_run_however_soon_that_fails(place: Place) -> None:
     )
 
     async def work(service: Service) -> None:
-        old = (await service.stepping.start("quick", {}, 10))["workflow_id"]
-        assert (await service.stepping.resume(old, 10))["status"] == "failed"
+        old = (await service.step_protocol.start("quick", {}, 10))["workflow_id"]
+        assert (await service.step_protocol.resume(old, 10))["status"] == "failed"
         assert len(await service.recent()) == 2
 
     place.serve(work)
@@ -628,7 +628,9 @@ steps:
         await service.submit(first, "b")
         second = (await service.fork(first, "two"))["workflow_id"]
         third = (await service.fork(second, "two"))["workflow_id"]
-        drawn = [(await service.stepping.read(it, ("id",), None))["id"] for it in (run, first, second, third)]
+        drawn = [
+            (await service.step_protocol.read(it, ("id",), None))["id"] for it in (run, first, second, third)
+        ]
         assert drawn[0] != drawn[1] == drawn[2] == drawn[3]
 
     place.serve(work)
@@ -643,16 +645,16 @@ def test_what_an_agent_wrote_in_place_of_a_result_goes_with_its_step_and_stays_w
         run = (await service.start(workflow="review"))["workflow_id"]
         await service.submit(f"{run}.all.1", "answer 1", step_id="ask")
         await service.status(f"{run}.all.1", wait_seconds=5)
-        await service.stepping.update(run, [{"path": "raw.seen.t0", "value": "written"}], None)
-        await service.stepping.complete_step(f"{run}.all.0", "ask", wait_seconds=5)
-        await service.stepping.update(run, [{"path": "raw.seen.t2", "value": "too"}], f"{run}.all.2")
-        await service.stepping.complete_step(f"{run}.all.2", "ask", wait_seconds=5)
+        await service.step_protocol.update(run, [{"path": "raw.seen.t0", "value": "written"}], None)
+        await service.step_protocol.complete_step(f"{run}.all.0", "ask", wait_seconds=5)
+        await service.step_protocol.update(run, [{"path": "raw.seen.t2", "value": "too"}], f"{run}.all.2")
+        await service.step_protocol.complete_step(f"{run}.all.2", "ask", wait_seconds=5)
         assert (await service.status(run, wait_seconds=10))["status"] == "failed"
         place.mend()
         new = await service.retry(run, wait_seconds=10)
         assert new["state"]["seen"] == {"t0": "written", "t1": "answer 1", "t2": "too"}
         forked = await service.fork(f"{new['workflow_id']}.all.2", "ask")
-        assert (await service.stepping.read(forked["workflow_id"], ("seen",), None)) == {
+        assert (await service.step_protocol.read(forked["workflow_id"], ("seen",), None)) == {
             "seen": {"t0": "written", "t1": "answer 1"}
         }
 

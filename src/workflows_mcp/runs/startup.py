@@ -17,7 +17,7 @@ from workflows_mcp.settings import Settings
 
 
 @contextmanager
-def started(settings: Settings) -> Iterator[None]:
+def startup_checks(settings: Settings) -> Iterator[None]:
     """Raises WorkflowsError. The store is made, or brought to today's form, if that is still to be done."""
     with hidden_in_logs(secrets_of(settings)):
         servers_of(settings.mcp_servers)

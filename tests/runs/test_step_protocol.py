@@ -47,7 +47,7 @@ steps: [{id: ask, type: user_input, prompt: Go on?, state_update: {path: raw.ans
 """
 
     async def work(service: Service) -> None:
-        stepping = service.stepping
+        stepping = service.step_protocol
         run_id = (await stepping.start("flow", None, 10))["workflow_id"]
         both: list[dict[str, Any]] = [
             {"path": "raw.count", "value": 1},
@@ -79,7 +79,7 @@ steps: [{id: ask, type: user_input, prompt: Go on?, state_update: {path: raw.ans
 """
 
     async def work(service: Service) -> None:
-        stepping = service.stepping
+        stepping = service.step_protocol
         run_id = (await stepping.start("flow", None, 10))["workflow_id"]
         turns = 0
 
@@ -110,12 +110,12 @@ steps: [{id: ask, type: user_input, prompt: "{{ text }}", state_update: {path: r
 """
 
     async def work(service: Service) -> None:
-        started = await service.stepping.start("flow", None, 10)
+        started = await service.step_protocol.start("flow", None, 10)
         run_id, step = started["workflow_id"], started["step"]
         for shown, path in (
             (started["state"]["text"], "text"),
             (step["definition"]["prompt"], "actions.ask.parameters.prompt"),
-            ((await service.stepping.read(run_id, ("raw.text",), None))["raw.text"], "raw.text"),
+            ((await service.step_protocol.read(run_id, ("raw.text",), None))["raw.text"], "raw.text"),
         ):
             assert f'paths=["{path}"]' in shown
             found = await service.state(run_id, paths=[path], offset=8990)
@@ -134,10 +134,10 @@ steps: [{id: ask, type: mcp_call, method: count, state_update: {path: raw.count}
 """
 
     async def work(service: Service) -> None:
-        run_id = (await service.stepping.start("flow", None, 10))["workflow_id"]
+        run_id = (await service.step_protocol.start("flow", None, 10))["workflow_id"]
         with pytest.raises(InvalidResult, match=r"'raw\.count' is declared as number"):
-            await service.stepping.complete_step(run_id, "ask", result="many")
-        done = await service.stepping.complete_step(run_id, "ask", result=3, wait_seconds=10)
+            await service.step_protocol.complete_step(run_id, "ask", result="many")
+        done = await service.step_protocol.complete_step(run_id, "ask", result=3, wait_seconds=10)
         assert done["status"] == "completed"
 
     serve(text, work)
@@ -158,7 +158,7 @@ steps:
 """
 
     async def work(service: Service) -> None:
-        stepping = service.stepping
+        stepping = service.step_protocol
         started = await stepping.start("flow", None, 10)
         run_id = started["workflow_id"]
         assert started["step"]["id"] == "ping"
@@ -192,10 +192,10 @@ def test_an_update_changes_the_state_of_the_included_workflow_that_is_pending(
     text = "name: flow\ndefault_state: {raw: {n: 100}}\nsteps: [{type: include_workflow, workflow: inner}]\n"
 
     async def work(service: Service) -> None:
-        run_id = (await service.stepping.start("flow", None, 0))["workflow_id"]
-        assert await service.stepping.read(run_id, ("n",), None) == {"n": 1}
-        await service.stepping.update(run_id, [{"path": "raw.n", "operation": "increment"}], None)
-        assert await service.stepping.read(run_id, ("n",), None) == {"n": 2}
+        run_id = (await service.step_protocol.start("flow", None, 0))["workflow_id"]
+        assert await service.step_protocol.read(run_id, ("n",), None) == {"n": 1}
+        await service.step_protocol.update(run_id, [{"path": "raw.n", "operation": "increment"}], None)
+        assert await service.step_protocol.read(run_id, ("n",), None) == {"n": 2}
         found = await service.state(run_id, paths=["raw"])
         assert found["values"]["raw"] == {"n": 100}, "the caller's own"
 

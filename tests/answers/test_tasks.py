@@ -46,8 +46,8 @@ def look(
     at: float = START + 10,
     last_seen: dict[str, float] | None = None,
 ) -> RunView:
-    part = target_of(machine, workflow_id)
-    return run_view_of(machine, now=at, part=part, last_seen=last_seen or {}, limits=LIMITS)
+    target = target_of(machine, workflow_id)
+    return run_view_of(machine, now=at, target=target, last_seen=last_seen or {}, limits=LIMITS)
 
 
 def answer(machine: Machine, workflow_id: str = "wf_1", **how: Any) -> dict[str, Any]:
@@ -60,8 +60,8 @@ def submit(
     machine: Machine, workflow_id: str, result: Any, step_id: str | None = None, at: float = 1002.0
 ) -> str:
     """The address of the step that was answered."""
-    part = target_of(machine, workflow_id)
-    address, taken = check_result(machine, REGISTRY, step_id, result, part=part, now=at)
+    target = target_of(machine, workflow_id)
+    address, taken = check_result(machine, REGISTRY, step_id, result, target=target, now=at)
     machine.apply(Answered(at, address, taken.outputs))
     return address
 
@@ -250,9 +250,9 @@ def test_an_answer_that_comes_twice_is_harmless_and_another_one_is_refused_with_
     machine = run_of_plan(research())
     submit(machine, "wf_1.each.0", "first", "read")
     task = target_of(machine, "wf_1.each.0")
-    assert already_answered(machine, REGISTRY, "read", "first", part=task)
-    assert not already_answered(machine, REGISTRY, "read", "second", part=task)
-    assert not already_answered(machine, REGISTRY, None, "first", part=task)  # something else is asked now
+    assert already_answered(machine, REGISTRY, "read", "first", target=task)
+    assert not already_answered(machine, REGISTRY, "read", "second", target=task)
+    assert not already_answered(machine, REGISTRY, None, "first", target=task)  # something else is asked now
     with pytest.raises(NotExpected, match="answered already, with another result") as refused:
         submit(machine, "wf_1.each.0", "second", "read")
     assert refused.value.hint == "pending now: 'judge'"
@@ -264,10 +264,10 @@ def test_the_last_answer_of_the_main_agent_is_its_own_also_while_sub_agents_answ
     machine = run_of_plan(sequence("research", *steps, tasks=(task,)))
     run = target_of(machine, "wf_1")
     submit(machine, "wf_1", "go", at=1001.0)
-    assert already_answered(machine, REGISTRY, None, "go", part=run)
+    assert already_answered(machine, REGISTRY, None, "go", target=run)
     submit(machine, "wf_1.each.0", "sub", at=1002.0)
-    assert already_answered(machine, REGISTRY, None, "go", part=run)
-    assert not already_answered(machine, REGISTRY, None, "sub", part=run)
+    assert already_answered(machine, REGISTRY, None, "go", target=run)
+    assert not already_answered(machine, REGISTRY, None, "sub", target=run)
 
 
 def test_after_the_end_of_a_task_its_last_answer_may_come_again() -> None:
@@ -275,8 +275,8 @@ def test_after_the_end_of_a_task_its_last_answer_may_come_again() -> None:
     submit(machine, "wf_1.each.0", "a", "read")
     submit(machine, "wf_1.each.0", "b", "judge")
     task = target_of(machine, "wf_1.each.0")
-    assert already_answered(machine, REGISTRY, None, "b", part=task)
-    assert not already_answered(machine, REGISTRY, None, "a", part=task)
+    assert already_answered(machine, REGISTRY, None, "b", target=task)
+    assert not already_answered(machine, REGISTRY, None, "a", target=task)
     with pytest.raises(NotExpected, match=r"the task wf_1\.each\.0 has ended: it is completed"):
         submit(machine, "wf_1.each.0", "c", "judge")
 

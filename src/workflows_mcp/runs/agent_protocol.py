@@ -58,7 +58,7 @@ from workflows_mcp.engines import Engine
 from workflows_mcp.errors import NotExpected, Place, RequestError
 from workflows_mcp.limits import Limits
 from workflows_mcp.machine import Answered, Event, Fault, Machine, RunState
-from workflows_mcp.runs.progress import wait_telling
+from workflows_mcp.runs.progress import wait_with_progress
 from workflows_mcp.steps import StepRegistry
 from workflows_mcp.values import Value, to_json
 
@@ -67,7 +67,7 @@ Refused = Callable[[NotExpected, Machine, Target], NotExpected]
 """A refusal with what is asked now, in the words of whoever is to read it."""
 
 
-class Driving:
+class AgentProtocol:
     def __init__(
         self,
         engine: Engine,
@@ -117,9 +117,9 @@ class Driving:
 
     async def redo_of(self, view: RunView) -> Redo | None:
         failed = view.task is None and view.status == "failed"
-        return await self._redo(view.part.run_id) if failed else None
+        return await self._redo(view.target.run_id) if failed else None
 
-    async def hand_out(self, workflow_id: str, detail: Detail = "all") -> Answer:
+    async def deliver(self, workflow_id: str, detail: Detail = "all") -> Answer:
         """What its agent is to do, again; of a sub-agent something has been heard now."""
         try:
             await self.heartbeat(workflow_id)
@@ -143,20 +143,22 @@ class Driving:
         """Raises NotExpected with what is asked now, where this is not what is asked for. The same result
         twice is harmless, and so is the acknowledgement of a step that takes no result."""
 
-        def answered(machine: Machine, part: Target, now: float) -> Event:
+        def answered(machine: Machine, target: Target, now: float) -> Event:
             clean = self._redacted(machine)
-            address, taken = check_result(machine, self._registry, step_id, result, clean, part, self._now())
+            address, taken = check_result(
+                machine, self._registry, step_id, result, clean, target, self._now()
+            )
             return Answered(now, address, taken.outputs, taken.ok, taken.message)
 
-        def harmless(machine: Machine, part: Target) -> bool:
+        def harmless(machine: Machine, target: Target) -> bool:
             clean = self._redacted(machine)
-            if already_answered(machine, self._registry, step_id, result, clean, part):
+            if already_answered(machine, self._registry, step_id, result, clean, target):
                 return True
-            return is_harmless(machine, part, step_id, result)
+            return is_harmless(machine, target, step_id, result)
 
-        await self.hand_in(workflow_id, answered, harmless, refused, said=(step_id, result))
+        await self.send(workflow_id, answered, harmless, refused, said=(step_id, result))
 
-    async def hand_in(
+    async def send(
         self,
         workflow_id: str,
         answered: Callable[[Machine, Target, float], Event],
@@ -182,10 +184,10 @@ class Driving:
             )
         except NotExpected as refusal:
             machine = await self._engine.view(run_id)
-            part = target_of(machine, workflow_id)
-            if harmless(machine, part) or self._token(machine, workflow_id, said) in machine.state.answers:
+            target = target_of(machine, workflow_id)
+            if harmless(machine, target) or self._token(machine, workflow_id, said) in machine.state.answers:
                 return
-            raise (refused or self._with_current_action)(refusal, machine, part) from None
+            raise (refused or self._with_current_action)(refusal, machine, target) from None
 
     def _token(self, machine: Machine, workflow_id: str, said: tuple[str | None, Value]) -> str:
         """The same for two calls that submit the same for the same step. Secrets are no part of it: a hash
@@ -196,7 +198,7 @@ class Driving:
         submitted = to_json([workflow_id, step_id, self._redacted(machine)(result)])
         return hashlib.blake2b(submitted.encode(), digest_size=9).hexdigest()
 
-    async def whose_agent(self, workflow_id: str) -> str:
+    async def next_target(self, workflow_id: str) -> str:
         """What the agent that hands in a result is to hear of: its task, where that was given to an agent of
         its own; else the run, whose agent carries out the tasks as well and needs the next thing to do."""
         run_id = run_of(workflow_id)
@@ -223,15 +225,15 @@ class Driving:
     async def with_fields(self, view: RunView) -> RunView:
         """With the state of a reactive workflow as it can be read. Computing fields can take long: the run is
         looked at again afterwards, because it may not be while it goes on."""
-        parts = parts_of_state(view.machine, view.part.address)
+        parts = parts_of_state(view.machine, view.target.address)
         if parts is None:
             return view
         fields = await asyncio.to_thread(parts.fields)
         if view.machine.state.status == "running":
-            view = await self.view(view.part.id, alone=view.alone)
+            view = await self.view(view.target.id, alone=view.alone)
         return replace(view, fields=fields)
 
-    async def known_as(self, workflow_id: str) -> str:
+    async def full_id(self, workflow_id: str) -> str:
         """The id of a task that may be called by less than that: wf_1.batch_0"""
         if run_of(workflow_id) == workflow_id:
             return workflow_id
@@ -242,37 +244,37 @@ class Driving:
 
     async def view(self, workflow_id: str, wait_seconds: float = 0.0, *, alone: bool = False) -> RunView:
         run_id = run_of(workflow_id)
-        part = whole_run(run_id)
+        target = whole_run(run_id)
         if workflow_id != run_id:
-            part = target_of(await self._engine.view(run_id), workflow_id)
+            target = target_of(await self._engine.view(run_id), workflow_id)
         last_seen = await self._engine.last_seen(run_id)
         seconds = min(max(wait_seconds, 0.0), self._limits.wait_seconds)
-        ready = self._ready(part, last_seen, alone)
-        machine = await wait_telling(self._engine, run_id, ready, seconds, part=part, now=self._now)
+        ready = self._ready(target, last_seen, alone)
+        machine = await wait_with_progress(self._engine, run_id, ready, seconds, target=target, now=self._now)
         if any(frame.agent for frame in machine.state.frames.values()):
             last_seen = await self._engine.last_seen(run_id)  # meanwhile somebody may have been heard of
             machine = await self._engine.view(run_id)
-        part = target_of(machine, workflow_id)
+        target = target_of(machine, workflow_id)
         limits = self._limits
         found = run_view_of(
-            machine, now=self._now(), part=part, last_seen=last_seen, limits=limits, alone=alone
+            machine, now=self._now(), target=target, last_seen=last_seen, limits=limits, alone=alone
         )
         if found.status in ("running", "waiting") and machine.state.parked is None:
             return replace(found, abandoned=await self._engine.abandoned(run_id))
         return found
 
-    def _ready(self, part: Target, last_seen: LastSeen, alone: bool) -> Callable[[RunState], bool]:
+    def _ready(self, target: Target, last_seen: LastSeen, alone: bool) -> Callable[[RunState], bool]:
         """Whether its agent is to do something, or it has ended, or is over."""
         lease = self._limits.action_lease_seconds
 
         def ready(state: RunState) -> bool:
             if (
-                has_ended(state, part)
+                has_ended(state, target)
                 or state.parked is not None
-                or (not part.is_run and task_of(state, part.address).id != part.id)
+                or (not target.is_run and task_of(state, target.address).id != target.id)
             ):
                 return True
-            return pending_for(state, part, last_seen, now=self._now(), lease=lease, alone=alone).pending
+            return pending_for(state, target, last_seen, now=self._now(), lease=lease, alone=alone).pending
 
         return ready
 
@@ -282,39 +284,39 @@ class Driving:
         if workflow_id == run_id:
             return
         machine = await self._engine.view(run_id)
-        part = target_of(machine, workflow_id)
-        if has_ended(machine.state, part):
+        target = target_of(machine, workflow_id)
+        if has_ended(machine.state, target):
             return
         last_seen, now = await self._engine.last_seen(run_id), self._now()
-        if last_contact(machine.state, part, last_seen) is None:
-            now = max(now, math.nextafter(given_up_at(machine.state, part, last_seen), math.inf))
-            await self._engine.heartbeat(run_id, started_note(part.id), now)
-        await self._engine.heartbeat(run_id, part.id, now)
+        if last_contact(machine.state, target, last_seen) is None:
+            now = max(now, math.nextafter(given_up_at(machine.state, target, last_seen), math.inf))
+            await self._engine.heartbeat(run_id, started_note(target.id), now)
+        await self._engine.heartbeat(run_id, target.id, now)
 
     async def retry_task(self, workflow_id: str, detail: Detail = "all") -> Answer:
         """Hand out a task again whose agent is gone; what is done in it stays done. The answer is that of
         whoever starts its agents, with their prompt. Doing it twice is harmless."""
         run_id = run_of(workflow_id)
         machine = await self._engine.view(run_id)
-        part = target_of(machine, await self.known_as(workflow_id))
-        _refuse_retry(machine.state, part)
+        target = target_of(machine, await self.full_id(workflow_id))
+        _refuse_retry(machine.state, target)
         last_seen = await self._engine.last_seen(run_id)
         for task in all_tasks(machine.state):
-            if part.covers(task.address) and last_contact(machine.state, task, last_seen) is not None:
+            if target.covers(task.address) and last_contact(machine.state, task, last_seen) is not None:
                 await self._engine.heartbeat(run_id, retry_note(task.id), last_seen[task.id])
-        around = starter_of(machine.state, part)
+        around = starter_of(machine.state, target)
         return await self.answer(around.id, detail=detail)
 
     def place_in(self, machine: Machine) -> FindPlace:
         return lambda fault: self._place(machine, fault)
 
-    def _with_current_action(self, refusal: NotExpected, machine: Machine, part: Target) -> NotExpected:
-        view = run_view_of(machine, now=self._now(), part=part)
+    def _with_current_action(self, refusal: NotExpected, machine: Machine, target: Target) -> NotExpected:
+        view = run_view_of(machine, now=self._now(), target=target)
         actions = actions_of(view, self._registry) if view.pending.questions else []
         actions = [it for it in actions if "sub_agent_prompt" not in it]  # it may be a sub-agent who asks
         if not actions:
             return refusal
-        shown = shortened_action(actions[0], Cut(self._limits.preview_chars), reader(part.id))
+        shown = shortened_action(actions[0], Cut(self._limits.preview_chars), reader(target.id))
         asked = f"what is asked now: {to_json(shown)}"
         return NotExpected(refusal.message, hint=f"{refusal.hint}\n{asked}" if refusal.hint else asked)
 
