@@ -140,7 +140,7 @@ def test_an_agent_finds_starts_answers_reads_and_cancels_workflows(place: Any, m
         refused = await agent.refused("control_workflow", workflow_id=run["workflow_id"], action="fork")
         assert "give its step_id" in refused
         refused = await agent.refused("control_workflow", workflow_id=run["workflow_id"], action="retry")
-        assert "has completed, so there is nothing to try again" in refused
+        assert "has completed, so there is nothing to retry" in refused
 
         valid = await agent.call("validate_workflow_yaml", yaml_content=DEPLOY)
         assert valid == {"valid": True, "problems": []}

@@ -238,7 +238,7 @@ def test_the_prompt_of_a_sub_agent_has_its_task_in_place(
         # what it says works
         first = await agent.call(begin, workflow_id=run_id, task_id=task)
         assert first["status"] == "pending_action"
-        with pytest.raises(MCPError, match="is a run, and no task"):
+        with pytest.raises(MCPError, match="is a run, not a task"):
             await agent.client.get_prompt("workflow_sub_agent", {"workflow_id": run_id})
 
     place.serve(work)

@@ -343,7 +343,7 @@ def test_what_is_refused_says_what_is_asked_in_the_words_of_the_tools_that_there
             "workflow_step_complete", workflow_id=run_id, step_id="ask", result="v2"
         )
         assert "has ended: it is cancelled" in refused
-        assert f"workflow_get_next_step(workflow_id='{run_id}') says how it stands" in refused
+        assert f"workflow_get_next_step(workflow_id='{run_id}') has the status" in refused
 
     reactive.serve(work)
 

@@ -385,12 +385,12 @@ blocks:
 @pytest.mark.parametrize(
     ("text", "what", "expected"),
     [
-        ("name: fine\nblocks:\n" + shell("a"), "retry", "has completed, so there is nothing to try again"),
-        (SHIP, "retry", "is under way: nothing has failed"),
+        ("name: fine\nblocks:\n" + shell("a"), "retry", "has completed, so there is nothing to retry"),
+        (SHIP, "retry", "is still running and has not failed"),
         (BROKEN, "retry", "would fail again: block 'b' failed"),
-        (BROKEN, "fork b", "'b' follows from what came before it, and cannot be done again alone"),
-        (SHIP, "fork shipp", "has not come to a step 'shipp'"),
-        (SHIP, "fork ship", "has not come to a step 'ship'"),
+        (BROKEN, "fork b", "'b' follows from the steps before it, and cannot run again alone"),
+        (SHIP, "fork shipp", "has not reached a step 'shipp'"),
+        (SHIP, "fork ship", "has not reached a step 'ship'"),
     ],
 )
 def test_what_cannot_be_done_again_is_refused_with_what_can(
@@ -404,7 +404,7 @@ def test_what_cannot_be_done_again_is_refused_with_what_can(
         with pytest.raises(RequestError) as refused:
             await (service.fork(run, step) if action == "fork" else service.retry(run))
         assert expected in refused.value.message
-        assert "fork" in refused.value.hint or "it has carried out: build, lint, test" in refused.value.hint
+        assert "fork" in refused.value.hint or "it has run: build, lint, test" in refused.value.hint
         assert place.said == said
         assert [it["workflow_id"] for it in await service.recent()] == [run]
 
@@ -690,7 +690,7 @@ def test_only_the_last_round_of_a_step_can_be_done_again(place: Place) -> None:
         run = (await service.start(text=STEPS))["workflow_id"]
         await service.submit(run, "Ada")
         assert (await service.fork(run, "build@2"))["action"]["step_id"] == "sure"
-        with pytest.raises(RequestError, match="has come to 'build' 2 times, and only the last time"):
+        with pytest.raises(RequestError, match="has reached 'build' 2 times, and only the last round"):
             await service.fork(run, "build@1")
 
     place.serve(work)

@@ -1,8 +1,10 @@
-"""Runs and tasks under way, for the agents that drive them: the part of the service that hands out what is
-asked, takes in results, and remembers which sub-agents it has heard of.
+"""`AgentProtocol` serves the agents that drive runs and tasks: next step, result, heartbeat.
 
-Whatever takes the id of a run takes that of a task as well: `wf_7f3a.analyze.0`. Of a sub-agent something is
-heard when it asks for its next step or submits a result; whoever only looks at a task is not its agent.
+    answer = await agents.deliver("wf_7f3a.analyze.0")                   # what its agent is to do
+    await agents.submit("wf_7f3a.analyze.0", {"response": "yes"}, None)
+
+Every method that takes the id of a run also takes the id of a task. A sub-agent sends a heartbeat when it
+asks for its next step or submits a result. Reading the status of a task is not a heartbeat.
 """
 
 from __future__ import annotations
@@ -64,7 +66,7 @@ from workflows_mcp.values import Value, to_json
 
 Answer = dict[str, Any]
 Refused = Callable[[NotExpected, Machine, Target], NotExpected]
-"""A refusal with what is asked now, in the words of whoever is to read it."""
+"""Adds the current question to a refusal, in the words of one toolset."""
 
 
 class AgentProtocol:
@@ -79,7 +81,7 @@ class AgentProtocol:
         redo: Callable[[str], Awaitable[Redo]],
         now: Callable[[], float] = time.time,
     ) -> None:
-        """`redo`: tells what of a run that has failed can be done again."""
+        """`redo` returns which steps of a failed run can run again."""
         self._engine = engine
         self._redo = redo
         self._registry = registry
@@ -97,8 +99,10 @@ class AgentProtocol:
         alone: bool = False,
         detail: Detail = "all",
     ) -> Answer:
-        """How it stands, as soon as its agent is to do something or it has ended. `at_work`: also the action
-        of tasks at which sub-agents are at work; `alone`: there are no sub-agents."""
+        """Return the answer as soon as its agent has something to do, or it has ended.
+
+        `at_work` includes tasks that sub-agents are working on. `alone`: the agent has no sub-agents.
+        """
         try:
             view = await self.view(workflow_id, wait_seconds, alone=alone)
         except RequestError as error:
@@ -120,7 +124,7 @@ class AgentProtocol:
         return await self._redo(view.target.run_id) if failed else None
 
     async def deliver(self, workflow_id: str, detail: Detail = "all") -> Answer:
-        """What its agent is to do, again; of a sub-agent something has been heard now."""
+        """Return the current step of a run or task, and record a heartbeat of its agent."""
         try:
             await self.heartbeat(workflow_id)
         except RequestError as error:
@@ -128,7 +132,7 @@ class AgentProtocol:
         return await self.answer(workflow_id, at_work=True, detail=detail)
 
     async def step(self, workflow_id: str, wait_seconds: float = 0.0) -> Answer:
-        """The same in the words of the toolset `stateful`."""
+        """Return the current step in the words of the toolset `stateful`."""
         try:
             await self.heartbeat(workflow_id)
             view = await self.view(workflow_id, wait_seconds)
@@ -140,8 +144,11 @@ class AgentProtocol:
     async def submit(
         self, workflow_id: str, result: Any, step_id: str | None, refused: Refused | None = None
     ) -> None:
-        """Raises NotExpected with what is asked now, where this is not what is asked for. The same result
-        twice is harmless, and so is the acknowledgement of a step that takes no result."""
+        """Submit the result of a step.
+
+        Submitting the same result twice is harmless; so is acknowledging a step that takes no result. Raises
+        NotExpected, with the current question, if nothing or something else is asked.
+        """
 
         def answered(machine: Machine, target: Target, now: float) -> Event:
             clean = self._redacted(machine)
@@ -156,7 +163,7 @@ class AgentProtocol:
                 return True
             return is_harmless(machine, target, step_id, result)
 
-        await self.send(workflow_id, answered, harmless, refused, said=(step_id, result))
+        await self.send(workflow_id, answered, harmless, refused, submitted=(step_id, result))
 
     async def send(
         self,
@@ -165,42 +172,51 @@ class AgentProtocol:
         harmless: Callable[[Machine, Target], bool],
         refused: Refused | None = None,
         *,
-        said: tuple[str | None, Value],
+        submitted: tuple[str | None, Value],
     ) -> None:
-        """Send what the agent has done; `harmless` tells whether one that is not expected does no harm, and
-        `refused` words what else becomes of it. `said`: the step that the agent names, and its result."""
+        """Send the event of an agent to the run.
+
+        If the run does not expect it, `harmless` decides whether to ignore it; otherwise NotExpected is
+        raised, reworded by `refused`. `submitted`: the step that the agent names, and its result.
+        """
         run_id = run_of(workflow_id)
         try:
             await self.heartbeat(workflow_id)
         except RequestError as error:
-            _over(workflow_id, error)  # a task of an earlier round: its agent is told so by the answer
+            _over(workflow_id, error)  # a task of an earlier round: the answer says so
             return
         try:
             await self._engine.send(
                 run_id,
                 lambda machine, now: _of_this_try(
-                    answered, machine, workflow_id, now, self._token(machine, workflow_id, said)
+                    answered, machine, workflow_id, now, self._token(machine, workflow_id, submitted)
                 ),
             )
         except NotExpected as refusal:
             machine = await self._engine.view(run_id)
             target = target_of(machine, workflow_id)
-            if harmless(machine, target) or self._token(machine, workflow_id, said) in machine.state.answers:
+            token = self._token(machine, workflow_id, submitted)
+            if harmless(machine, target) or token in machine.state.answers:
                 return
             raise (refused or self._with_current_action)(refusal, machine, target) from None
 
-    def _token(self, machine: Machine, workflow_id: str, said: tuple[str | None, Value]) -> str:
-        """The same for two calls that submit the same for the same step. Secrets are no part of it: a hash
-        would let somebody try them out. Empty where the call names no step: it could be the next one."""
-        step_id, result = said
+    def _token(self, machine: Machine, workflow_id: str, submitted: tuple[str | None, Value]) -> str:
+        """Return the idempotency token of a submission; empty if it names no step.
+
+        Secrets are redacted first: a hash of a secret could be brute-forced. A submission without a step
+        could be for the next step, so it has no token.
+        """
+        step_id, result = submitted
         if step_id is None:
             return ""
-        submitted = to_json([workflow_id, step_id, self._redacted(machine)(result)])
-        return hashlib.blake2b(submitted.encode(), digest_size=9).hexdigest()
+        text = to_json([workflow_id, step_id, self._redacted(machine)(result)])
+        return hashlib.blake2b(text.encode(), digest_size=9).hexdigest()
 
     async def next_target(self, workflow_id: str) -> str:
-        """What the agent that hands in a result is to hear of: its task, where that was given to an agent of
-        its own; else the run, whose agent carries out the tasks as well and needs the next thing to do."""
+        """Return the id that the next answer to this agent is about.
+
+        A sub-agent gets its own task. An agent that performs the tasks itself gets the run.
+        """
         run_id = run_of(workflow_id)
         if run_id == workflow_id:
             return run_id
@@ -223,8 +239,10 @@ class AgentProtocol:
         return value_of(view, self._registry, path)
 
     async def with_fields(self, view: RunView) -> RunView:
-        """With the state of a reactive workflow as it can be read. Computing fields can take long: the run is
-        looked at again afterwards, because it may not be while it goes on."""
+        """Add the fields of a reactive state to the view.
+
+        Computing them can take long, so a running run is read again afterwards.
+        """
         parts = parts_of_state(view.machine, view.target.address)
         if parts is None:
             return view
@@ -234,7 +252,7 @@ class AgentProtocol:
         return replace(view, fields=fields)
 
     async def full_id(self, workflow_id: str) -> str:
-        """The id of a task that may be called by less than that: wf_1.batch_0"""
+        """Return the full id of a task that is named in short, such as `wf_1.batch_0`."""
         if run_of(workflow_id) == workflow_id:
             return workflow_id
         try:
@@ -252,7 +270,7 @@ class AgentProtocol:
         ready = self._ready(target, last_seen, alone)
         machine = await wait_with_progress(self._engine, run_id, ready, seconds, target=target, now=self._now)
         if any(frame.agent for frame in machine.state.frames.values()):
-            last_seen = await self._engine.last_seen(run_id)  # meanwhile somebody may have been heard of
+            last_seen = await self._engine.last_seen(run_id)  # heartbeats may have come while we waited
             machine = await self._engine.view(run_id)
         target = target_of(machine, workflow_id)
         limits = self._limits
@@ -264,7 +282,7 @@ class AgentProtocol:
         return found
 
     def _ready(self, target: Target, last_seen: LastSeen, alone: bool) -> Callable[[RunState], bool]:
-        """Whether its agent is to do something, or it has ended, or is over."""
+        """Return the condition to wait for: its agent has something to do, or it has ended."""
         lease = self._limits.action_lease_seconds
 
         def ready(state: RunState) -> bool:
@@ -279,7 +297,7 @@ class AgentProtocol:
         return ready
 
     async def heartbeat(self, workflow_id: str) -> None:
-        """Remember that the agent of a task is at work. Of the agent of a run nothing needs to be known."""
+        """Record that the agent of a task is alive. Does nothing for the agent of a run."""
         run_id = run_of(workflow_id)
         if workflow_id == run_id:
             return
@@ -294,8 +312,10 @@ class AgentProtocol:
         await self._engine.heartbeat(run_id, target.id, now)
 
     async def retry_task(self, workflow_id: str, detail: Detail = "all") -> Answer:
-        """Hand out a task again whose agent is gone; what is done in it stays done. The answer is that of
-        whoever starts its agents, with their prompt. Doing it twice is harmless."""
+        """Delegate a task again because its agent is gone; its completed steps are kept.
+
+        The answer is for the agent that starts the sub-agents. Calling this twice is harmless.
+        """
         run_id = run_of(workflow_id)
         machine = await self._engine.view(run_id)
         target = target_of(machine, await self.full_id(workflow_id))
@@ -313,7 +333,7 @@ class AgentProtocol:
     def _with_current_action(self, refusal: NotExpected, machine: Machine, target: Target) -> NotExpected:
         view = run_view_of(machine, now=self._now(), target=target)
         actions = actions_of(view, self._registry) if view.pending.questions else []
-        actions = [it for it in actions if "sub_agent_prompt" not in it]  # it may be a sub-agent who asks
+        actions = [it for it in actions if "sub_agent_prompt" not in it]  # the caller may be a sub-agent
         if not actions:
             return refusal
         shown = shortened_action(actions[0], Cut(self._limits.preview_chars), reader(target.id))
@@ -328,8 +348,11 @@ def _of_this_try(
     now: float,
     token: str,
 ) -> Event:
-    """What the agent has done, for the question as it is asked now: on its way to the process that drives the
-    run it must not be taken for an answer to the next one."""
+    """Bind an answer to the current attempt of its step.
+
+    Without that, an answer that is delayed on its way to the process that drives the run could be taken for
+    the answer to a later attempt.
+    """
     event = answered(machine, target_of(machine, workflow_id), now)
     if isinstance(event, Answered) and (frame := machine.state.frames.get(event.address)) is not None:
         return msgspec.structs.replace(event, attempt=frame.attempt, token=token)
@@ -337,7 +360,7 @@ def _of_this_try(
 
 
 def _refuse_retry(state: RunState, task: Target) -> None:
-    """Raises RequestError where a task has no agent that another one could replace."""
+    """Raise RequestError if the task has no agent that could be replaced."""
     if state.status != "running":
         raise RequestError(
             f"the run of the task '{task.id}' has ended: it is {state.status}",
@@ -347,7 +370,7 @@ def _refuse_retry(state: RunState, task: Target) -> None:
     if has_ended(state, task):
         raise RequestError(
             f"the task '{task.id}' has ended, so no agent is needed for it",
-            hint="to do a step of it again, in a new run: "
+            hint="to run a step of it again, in a new run: "
             f"control_workflow(workflow_id='{task.id}', action='fork', step_id=…)",
             code="nothing_to_retry",
         )
@@ -361,7 +384,7 @@ def _refuse_retry(state: RunState, task: Target) -> None:
 
 
 def _over(workflow_id: str, error: RequestError) -> Answer:
-    """About a task that is over: its agent has nothing to do any more. Any other error is raised again."""
+    """Return the answer about a task of an earlier round; re-raise any other error."""
     if error.code != "task_over":
         raise error
     return over_answer(workflow_id, error.message)

@@ -1,7 +1,10 @@
-"""Runs read for their checkpoints: finds one by its id, lists those that there are, says what is asked.
+"""`Histories` finds and lists the checkpoints of runs.
 
-Reads journals through whoever keeps them, and changes nothing. What was read of a run that goes on is kept
-for a while, so that one which asks again and again is not read from its beginning each time.
+    history, checkpoint = await histories.find("pause_wf_7f3a_12")
+    found, more = await histories.latest(workflow="deploy", run_id=None, limit=50)
+
+It reads journals and changes nothing. The last few running runs are cached, so polling one does not read its
+journal from the start each time.
 """
 
 from __future__ import annotations
@@ -24,10 +27,10 @@ logger = logging.getLogger(__name__)
 
 _KEPT = 8
 _RUNS_READ = 200
-"""How many runs are read at most to list their checkpoints."""
+"""A list of checkpoints reads at most so many runs."""
 _PAGE = 100
 _SLICE = 256
-"""So many events are read before the rest of the process has a turn."""
+"""After so many events, the event loop gets a turn."""
 _NAMED = 12
 _DAY = 86_400.0
 _HOW_TO_LIST = "list_checkpoints (on a terminal: workflows-mcp checkpoints) lists what there is"
@@ -45,7 +48,7 @@ class Run(Protocol):
 
 
 class Journals(Protocol):
-    """Whoever keeps runs."""
+    """The store of runs: an engine."""
 
     async def journal(self, run_id: str, after: int = 0) -> tuple[Bundle, list[Event]]: ...
     async def deleted_checkpoints(self, run_id: str) -> set[int]: ...
@@ -61,8 +64,10 @@ class Histories:
         self._reading = asyncio.Lock()
 
     async def of(self, run_id: str) -> History:
-        """The run as its journal has it. It is read on by whoever asks next: look at it before anything else
-        gets a turn, or keep to its checkpoints."""
+        """Return the history of a run up to its last event.
+
+        The next call updates the same object, so read it before the next `await`.
+        """
         async with self._reading:
             known = self._kept.pop(run_id, None)
             bundle, events = await self._journals.journal(run_id, known.position if known else 0)
@@ -78,7 +83,7 @@ class Histories:
             return history
 
     async def state_at(self, checkpoint: CheckpointId) -> Machine:
-        """The run as it was at a checkpoint."""
+        """Return the run as it was at a checkpoint."""
         bundle, events = await self._journals.journal(checkpoint.run_id)
         machine = Machine(bundle)
         for event in events[: checkpoint.position]:
@@ -88,7 +93,7 @@ class Histories:
         return machine
 
     async def questions(self, run_id: str) -> tuple[Machine, Questions]:
-        """What a run asks now, and the run at that moment."""
+        """Return the open questions of a run, and the run at that moment."""
         forgotten = await self._journals.deleted_checkpoints(run_id)
         history = await self.of(run_id)
         asked = history.open_questions()
@@ -98,20 +103,19 @@ class Histories:
         )
 
     async def only_question(self, run_id: str) -> str:
-        """The checkpoint of the one question that a run asks. Raises RequestError where it asks none, or
-        several."""
+        """Return the checkpoint of the only open question; raise RequestError if there is not exactly one."""
         _, questions = await self.questions(run_id)
         ids = [str(it.id) for it in questions.open]
         if len(ids) == 1:
             return ids[0]
         if ids:
-            hint = f"say by its checkpoint which one this is the response to: {', '.join(ids)}"
+            hint = f"answer one of them by its checkpoint: {', '.join(ids)}"
             raise NotExpected(f"the run {run_id} asks {len(ids)} questions", hint=hint)
         hint = f"without a response, resume_workflow(checkpoint_id='{run_id}') waits for it"
         raise NotExpected(f"the run {run_id} asks nothing now, so it takes no response", hint=hint)
 
     async def find(self, checkpoint_id: str, *, even_deleted: bool = False) -> Found:
-        """Raises RequestError that says what there is, where there is no such checkpoint (any more)."""
+        """Return a checkpoint; raise RequestError, which lists those that exist, if it does not."""
         wanted = parse_checkpoint_id(checkpoint_id)
         if wanted is None:
             raise _unknown(
@@ -143,7 +147,7 @@ class Histories:
     async def latest(
         self, *, workflow: str | None, run_id: str | None, limit: int
     ) -> tuple[Sequence[Found], bool]:
-        """The latest ones, the latest first, and whether there are more."""
+        """Return the latest checkpoints, newest first, and whether there are more."""
         now, days = time.time(), self._limits.checkpoint_days
         if run_id is not None:
             found = await self._of_run(run_id, now)
@@ -158,7 +162,7 @@ class Histories:
                 read += 1
                 try:
                     found += await self._of_run(run.run_id, now)
-                except StoreError as error:  # one that cannot be read must not hide the others
+                except StoreError as error:  # an unreadable run must not hide the others
                     logger.warning("the checkpoints of the run %s are left out: %s", run.run_id, error)
         found.sort(key=lambda item: item[1].created_at, reverse=True)
         return found[:limit], more or len(found) > limit
@@ -180,7 +184,7 @@ class Histories:
         return f"the run {history.run_id} has: {', '.join(str(it.id) for it in left[:_NAMED])}{more}"
 
     async def _runs(self, workflow: str | None) -> AsyncIterator[Run]:
-        """The runs that changed last, latest first, as far as they are asked for."""
+        """Yield the runs that changed last, newest first."""
         seen: set[str] = set()
         limit = _PAGE
         while True:

@@ -1,5 +1,8 @@
-"""Workflows as their files have them, in the words of the toolset `reactive`: the part of the service that
-lists them, says what they take, and gives their definitions. Knows no runs."""
+"""`Definitions` lists and reads workflow files for the toolset `reactive`.
+
+definitions.listed()                 # {"workflows": [{"name": "deploy", "path": …, "source": "project"}, …]}
+definitions.info("deploy")["inputs"]
+"""
 
 from __future__ import annotations
 
@@ -18,7 +21,7 @@ Answer = dict[str, Any]
 LISTED = 200
 _DESCRIPTION_CHARS = 200
 _WRAPPER = "workflow"
-"""A document may have all of it below this key."""
+"""A document may have the whole definition below this key."""
 _STEPS = ("steps", "blocks")
 _TASKS = ("sub_agent_tasks", "tasks")
 
@@ -30,7 +33,7 @@ class Definitions:
         self._limits = limits
 
     def listed(self, *, include_global: bool = True) -> Answer:
-        """`include_global`: also those that do not belong to the project."""
+        """List the workflows; `include_global` adds those outside the project."""
         found: list[Value] = []
         for summary in self._catalog.list():
             source = self._source(summary.source)
@@ -58,7 +61,7 @@ class Definitions:
         return bundle.plans[bundle.main]
 
     def definition(self, workflow: str) -> Answer:
-        """As it is written, with what it imports. Raises DefinitionError where it cannot be run."""
+        """Return a definition as written, with its imports. Raises DefinitionError if it is invalid."""
         entry = self._catalog.find(workflow)
         found = self._catalog.definition(workflow)
         bundle = self._catalog.bundle(workflow)
@@ -80,20 +83,20 @@ class Definitions:
         return within(self._limits, lambda how: _cut(answer, how, entry))
 
     def _source(self, source: str) -> str:
-        """Whose workflows these are, by where they were found."""
+        """Return `project`, `global` or `built-in`, from where a workflow was found."""
         if source == BUILT_IN:
             return BUILT_IN
         return "project" if Path(source).resolve().is_relative_to(self._workspace.resolve()) else "global"
 
 
 def _input(spec: InputSpec) -> dict[str, Value]:
-    said: dict[str, Value] = {"type": "any", **schema_of(spec.type, spec.rules)}
+    schema: dict[str, Value] = {"type": "any", **schema_of(spec.type, spec.rules)}
     if spec.has_default:
-        said["default"] = spec.default
-    said["required"] = spec.required and not spec.has_default
+        schema["default"] = spec.default
+    schema["required"] = spec.required and not spec.has_default
     if spec.description:
-        said["description"] = spec.description
-    return said
+        schema["description"] = spec.description
+    return schema
 
 
 def _first(written: dict[str, Value], keys: tuple[str, ...], otherwise: Value) -> Value:
@@ -101,7 +104,7 @@ def _first(written: dict[str, Value], keys: tuple[str, ...], otherwise: Value) -
 
 
 def _imports(bundle: Bundle) -> list[Value]:
-    """Every workflow that it calls, and the file that it was found in."""
+    """List every workflow that it calls, with its file."""
     return [
         {"workflow": name, "path": plan.file} for name, plan in bundle.plans.items() if name != bundle.main
     ]

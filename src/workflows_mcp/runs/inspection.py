@@ -1,5 +1,11 @@
-"""Looking at workflows and runs from outside, without driving them: the part of the service behind resources
-and notices. Nothing here changes a run, and nobody is counted as its agent."""
+"""Reads workflows and runs without changing them.
+
+- `Inspector`: what resources, notices and the command line show.
+- `RunList`: the list of runs.
+- `Debugger`: the toolset `debug`.
+
+Nothing here counts as a heartbeat of an agent. Expressions are evaluated outside the event loop.
+"""
 
 from __future__ import annotations
 
@@ -59,24 +65,24 @@ class Inspector:
     # Workflows
 
     def names(self) -> list[str]:
-        """Of all workflows that can be found, whether they can be run or not."""
+        """Return the names of all workflows, valid or not."""
         return sorted(self._catalog.entries())
 
     def text_of(self, workflow: str) -> str:
-        """The definition as it is written, also where it is wrong."""
+        """Return the text of a definition, even an invalid one."""
         return self._catalog.text_of(workflow)
 
     def file_of(self, workflow: str) -> str:
-        """Where a workflow that is known by name stands. Raises UnknownWorkflow."""
+        """Return the file of a workflow. Raises UnknownWorkflow."""
         return str(self._catalog.find(workflow).path)
 
     def stamp_of(self, workflow: str) -> str:
-        """Something that is another when the definition is rewritten. Raises UnknownWorkflow."""
+        """Return a stamp that changes with the file of a workflow. Raises UnknownWorkflow."""
         self._catalog.find(workflow)
         return self._stamp(workflow)
 
     async def rewritten(self, workflow: str, stamp: str) -> str:
-        """Its stamp as soon as that is not this one any more; empty where there is no such workflow."""
+        """Wait until the stamp of a workflow changes, and return it; empty if the workflow is gone."""
         while True:
             found = self._stamp(workflow)
             if found != stamp:
@@ -85,7 +91,7 @@ class Inspector:
 
     def _stamp(self, workflow: str) -> str:
         now = time.monotonic()
-        if now - self._looked_at > _LOOK_AT_FILES_SECONDS / 2:  # once for all that are being watched
+        if now - self._looked_at > _LOOK_AT_FILES_SECONDS / 2:  # one scan for all watchers
             self._looked_at, self._entries = now, self._catalog.entries()
         entry = self._entries.get(workflow)
         try:
@@ -103,11 +109,11 @@ class Inspector:
     # Runs, and tasks of runs
 
     def run_of(self, workflow_id: str) -> str:
-        """The run that this is, or that it is a task of."""
+        """Return the id of the run that an id belongs to."""
         return run_of(workflow_id)
 
     async def tasks(self, workflow_id: str) -> list[str]:
-        """The ids of its tasks, as far as there are any now."""
+        """Return the ids of its current tasks."""
         run_id = run_of(workflow_id)
         known = [target.id for target in all_tasks((await self._engine.view(run_id)).state)]
         return [it for it in known if workflow_id == run_id or it.startswith(f"{workflow_id}.")]
@@ -123,7 +129,7 @@ class Inspector:
         return journal_view(target, events, self._limits, offset=offset, limit=limit)
 
     async def value(self, workflow_id: str, path: str, *, offset: int = 0, limit: int | None = None) -> Value:
-        """The value at a path, whole; of a text, a list or an object as much as is asked for."""
+        """Return the value at a path; of a text, a list or an object, the requested slice."""
         _check_slice(offset, limit)
         value = await self._agents.value(workflow_id, path)
         end = None if limit is None else offset + limit
@@ -132,16 +138,15 @@ class Inspector:
         return value[offset:end] if isinstance(value, str | list) else value
 
     async def made_of(self, run_id: str) -> str:
-        """The run that this one was made of; empty where it was not."""
+        """Return the run that this one was forked from, or an empty string."""
         return (await self._engine.view(run_id)).state.forked_from.partition("@")[0]
 
     async def position(self, workflow_id: str) -> int:
-        """How many events the run has behind it, so that `moved` can tell what has happened since."""
+        """Return how many events the run has; see `moved`."""
         return (await self._engine.view(run_of(workflow_id))).state.events
 
     async def moved(self, workflow_id: str, position: int) -> int | None:
-        """Where the run is as soon as it has gone beyond a position, whichever process drives it. None: it
-        has ended there, and will not change any more."""
+        """Wait until the run is beyond a position, and return the new one; None if it has ended there."""
         while True:
             machine = await self._engine.wait(
                 run_of(workflow_id),
@@ -155,7 +160,7 @@ class Inspector:
                 return None
 
     async def times(self, run_id: str) -> tuple[str, str]:
-        """When a run was begun, and when something happened in it last."""
+        """Return when a run started, and when it changed last."""
         state = (await self._engine.view(run_of(run_id))).state
         return iso(state.started_at) or "", iso(state.changed_at) or ""
 
@@ -199,7 +204,7 @@ def _check_slice(offset: int, limit: int | None) -> None:
 
 
 def needs_attention(state: RunState) -> bool:
-    """Whether the run has ended, is parked, or asks something of the agent."""
+    """Whether the run has ended, is parked, or asks its agent something."""
     return has_stopped(state) or asks(state)
 
 
@@ -216,16 +221,12 @@ def _moved_beyond(position: int, is_over: Callable[[RunState], bool]) -> Callabl
     return lambda state: state.events > position or is_over(state)
 
 
-# ----------------------------------------------------------------------------------------------------
-# Looking into runs and workflows to find out why they do what they do: the part of the service behind the
-# toolset `debug`. Nothing here changes a run; whatever evaluates expressions does so beside the event loop.
-
+# Debugging
 
 Answer = dict[str, Any]
 
 _PARTS = ("state", "raw", "computed")
-
-"""Parts of a state whose fields are known by their bare names too, the strongest last."""
+"""Parts of a state whose fields have short names; later parts take precedence."""
 
 
 class Debugger:
@@ -247,7 +248,7 @@ class Debugger:
     async def trace_transformations(
         self, workflow_id: str, field: str | None, *, include_timing: bool = False
     ) -> Answer:
-        """What was computed in a run, the last of it: when, because of what, from what, and what came out."""
+        """Return the last computations of a run: time, trigger, input and output of each."""
         run_id = run_of(workflow_id)
         only = check_field(await self._engine.view(run_id), field) if field else None
         bundle, events = await self._engine.journal(run_id)
@@ -255,7 +256,7 @@ class Debugger:
         return traces_answer(traced, self._limits, main=bundle.main, include_timing=include_timing)
 
     async def debug_info(self, workflow_id: str) -> Answer:
-        """Where a run is, how its steps went, how large its state is, and what computing it takes."""
+        """Return the current step of a run, its step history, the size of its state, and timings."""
         run_id = run_of(workflow_id)
         bundle, events = await self._engine.journal(run_id)
         traced = await asyncio.to_thread(replayed, bundle, events)
@@ -265,7 +266,7 @@ class Debugger:
     async def test_transformation(
         self, transform: str, given: Value, context: dict[str, Value] | None, validate: str
     ) -> Answer:
-        """What a transform makes of an input; nothing else happens."""
+        """Evaluate a transform on an input, without side effects."""
         return await asyncio.to_thread(self._tested, transform, given, context or {}, validate)
 
     def _tested(self, transform: str, given: Value, context: dict[str, Value], validate: str) -> Answer:
@@ -286,7 +287,7 @@ class Debugger:
         return within(self._limits, lambda how: _cut(answer, how))
 
     async def explain_plan(self, workflow: str, inputs: dict[str, Value] | None) -> Answer:
-        """What a workflow will do with these inputs. Raises InvalidInputs where they do not fit."""
+        """Explain what a workflow will do with these inputs. Raises InvalidInputs if they do not fit."""
         bundle = self._bundle_of(workflow)
         complete: dict[str, Value] | None
         try:
@@ -299,11 +300,10 @@ class Debugger:
 
 
 def _cut(answer: Answer, how: Cut) -> Answer:
-    return {name: cut(it, (), how, lambda *_: "nothing: it was not kept") for name, it in answer.items()}
+    return {name: cut(it, (), how, lambda *_: "nothing: it was not stored") for name, it in answer.items()}
 
 
-# ----------------------------------------------------------------------------------------------------
-# The list of runs: all that have not ended, each with what it waits for, then those that ended last.
+# The list of runs: unfinished ones first, each with what it waits for, then those that ended last
 #
 #     {"runs": [{"workflow_id": "wf_2", "workflow": "deploy", "status": "pending_action",
 #                "question": "Release 1.4?", "why": "waiting for your answer to 'approve' since 12:04:31Z",
@@ -312,17 +312,12 @@ def _cut(answer: Answer, how: Cut) -> Answer:
 #               {"workflow_id": "wf_1", "workflow": "deploy", "status": "failed", "continued_as": "wf_2", …}],
 #      "more": true}
 #
-# `more` says that runs which ended earlier are left out. A run that has not ended is never left out.
-
+# `more` means that older ended runs are left out. An unfinished run is never left out.
 
 _WITH_DETAILS = 50
-
-"""Of how many runs that have not ended the list says what they wait for."""
-
+"""So many unfinished runs are listed with what they wait for."""
 _QUESTION_CHARS = 200
-
 _WHY_CHARS = 300
-
 _FATAL = ("no_temporal", "no_worker")
 
 
@@ -333,7 +328,7 @@ class RunList:
         self._registry = registry
 
     async def runs(self, limit: int) -> dict[str, Value]:
-        """Every run that has not ended, and at most `limit` that have."""
+        """List every unfinished run, and at most `limit` ended ones."""
         unfinished = await self._engine.unfinished()
         known = {run.run_id for run in unfinished}
         recent = await self._engine.recent(len(known) + limit + 1)

@@ -1,12 +1,14 @@
-"""What is new in a run since it was last looked at, step by step: the part of `observing` that remembers.
+"""Progress of a run: steps as they start and end, and reports to a client that waits.
 
-A step that is carried out again is another one, by its round: `work@2`. What the state holds of a step is its
-last round only, so how earlier ones ended is read off the events: a round can end and the next one begin with
-one and the same event.
+    tracker = ProgressTracker()
+    tracker.look(machine)             # read the state
+    tracker.news(events)              # yield what has changed since the last look
 
-    watch = ProgressTracker()
-    watch.look(machine)             # what the state shows
-    watch.news(events)              # and what happened on the way there
+    with reporting_progress(report):
+        answer = await service.start(workflow="deploy")     # `report` is called while the run continues
+
+Each round of a step in a loop counts as a step: `work@2`. The state has only the last round of a step, so the
+end of earlier rounds is read from the events: one event can end a round and start the next.
 """
 
 from __future__ import annotations
@@ -35,11 +37,11 @@ from workflows_mcp.plan import Node
 
 ENDED = "ended"
 
-"""The status of an earlier round of which nobody knows any more how it ended."""
+"""The status of an earlier round whose result is not known any more."""
 
 _TRIES = re.compile(r"(?:r(\d+)\.)?\d+(?:\.|$)")
 
-"""The round, if it is not the first, and the try, of a step or of a call around it."""
+"""The round, if it is not the first, and the attempt, of a step or of a call around it."""
 
 _ROUND = re.compile(r"@\d+(?=/|$)")
 
@@ -55,7 +57,7 @@ class Progress:
     message: str | None
     seconds: float | None
     order: tuple[int, ...] = ()
-    """Its place among those beside it to which something happened at the same time."""
+    """Its position among the steps that changed at the same time."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,17 +68,17 @@ class _Seen:
 
 
 class ProgressTracker:
-    """What of a run has been seen."""
+    """Remembers which steps of a run have been reported."""
 
     def __init__(self) -> None:
         self.position = 0
-        """Of how many events it knows."""
+        """The number of events that it has seen."""
         self._seen: dict[str, _Seen] = {}
         self._now: dict[str, Progress] = {}
         self._since: dict[str, float | None] = {}
 
     def look(self, machine: Machine) -> bool:
-        """Take the run as it is now; whether earlier rounds can have ended meanwhile."""
+        """Read the current state of the run; return whether earlier rounds may have ended since."""
         self.position = machine.state.events
         self._now, self._since = {}, {}
         for address, order, record in _steps(machine, machine.state.root, None, ""):
@@ -90,7 +92,7 @@ class ProgressTracker:
         return any("@" in address for address in self._now)
 
     def news(self, events: Sequence[Event] = ()) -> Iterator[Progress]:
-        """What has changed since the last time; `events` are those that have come since."""
+        """Yield what has changed since the last call; `events` are the events since then."""
         ends = {self._ended_by(event): event for event in events if isinstance(event, StepEnd)}
         for address, event in ends.items():
             seen = self._seen.get(address)
@@ -107,14 +109,14 @@ class ProgressTracker:
                 yield self._told(step)
 
     def _ended_by(self, event: StepEnd) -> str:
-        """The step that has ended with an event; empty where the event does not tell its round."""
+        """Return the step that ended with an event, or an empty string."""
         if event.key:
             return _in_rounds(*address_of(event.key))
         open_ones = (it for it, seen in self._seen.items() if self._is_over(it, seen))
         return next((it for it in open_ones if _ROUND.sub("", it) == event.address), "")
 
     def _is_over(self, address: str, seen: _Seen) -> bool:
-        """Whether a step must have ended because there is a later round of it, or of what it is inside of."""
+        """Whether a step has ended because a later round of it, or of a step around it, has started."""
         if address in self._now or seen.status in (*TERMINAL, ENDED):
             return False
         around = address.rpartition("/")[0]
@@ -128,11 +130,11 @@ class ProgressTracker:
 def _steps(
     machine: Machine, scope: Scope, around: Node | None, prefix: str
 ) -> Iterator[tuple[str, tuple[int, ...], Record]]:
-    """Every step that a run has reached, and those next to them, with its address and its place."""
+    """Yield every step that a run has reached, and its neighbours: address, position and record."""
     for index, (node, record) in enumerate(blocks_in(machine, scope, around)):
         visits = scope.visits.get(node.id, 1)
         address = f"{prefix}{node.id}@{visits}" if visits > 1 else f"{prefix}{node.id}"
-        # A loop is told as a whole, and in it one round after the other.
+        # The steps of a loop stay together, in order of their rounds.
         loop = node.loops[0] if node.loops else index
         yield address, (loop, visits, index), record
         if record.scope is not None:
@@ -140,7 +142,7 @@ def _steps(
 
 
 def _in_rounds(address: str, attempt: str) -> str:
-    """The address with the rounds that the attempt is one of; what an attempt leaves out are first ones."""
+    """Add the rounds of an attempt to an address: `loop/work` becomes `loop@2/work`."""
     names, visits = address.split("/"), _TRIES.findall(attempt)
     visits = [""] * (len(names) - len(visits)) + visits
     return "/".join(f"{name}@{at}" if at else name for name, at in zip(names, visits, strict=True))
@@ -152,28 +154,14 @@ def _end(address: str, event: StepEnd, seen: _Seen | None) -> Progress:
     return Progress(event.at, address, *event.ended_as, event.message, seconds, order)
 
 
-# ----------------------------------------------------------------------------------------------------
-# Telling how far a run is while somebody waits for it: the part of the service that waits.
-#
-# Who calls decides whether it is told, and how; whatever waits in between need not know of it:
-#
-#     with reporting_progress(tell):
-#         answer = await service.start(workflow="deploy")     # `tell` hears of it while the run goes on
-
+# Reports to a client that waits
 
 PAUSE_SECONDS = 0.3
-
-"""At least so long between two times of being told."""
-
+"""The shortest time between two reports."""
 STILL_SECONDS = 5.0
-
-"""After so long without a change it is told that things are as they were: clients give up on what is
-silent."""
-
-
+"""The longest time between two reports: clients give up on silent calls."""
 PRINTED_CHARS = 200
-
-"""How much is told of the last line that a running step has printed."""
+"""How much of the last printed line of a step is reported."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -181,7 +169,7 @@ class ProgressReport:
     done: int
     total: int
     doing: str
-    """What is under way, in a sentence."""
+    """What is running, in a sentence."""
 
 
 ReportProgress = Callable[[ProgressReport], Awaitable[None]]
@@ -191,7 +179,7 @@ _REPORT: ContextVar[ReportProgress | None] = ContextVar("workflows_mcp.tell", de
 
 @contextmanager
 def reporting_progress(tell: ReportProgress) -> Iterator[None]:
-    """Whoever waits inside of this has it told."""
+    """Report the progress of runs that are waited for inside this context."""
     before = _REPORT.set(tell)
     try:
         yield
@@ -208,7 +196,7 @@ async def wait_with_progress(
     target: Target | None = None,
     now: Callable[[], float] = time.time,
 ) -> Machine:
-    """As `Engine.wait`. `part`: the task that is waited for, where it is no run."""
+    """Wait as `Engine.wait` does, and report progress. `target`: the task that is waited for."""
     tell = _REPORT.get()
     if tell is None:
         return await engine.wait(run_id, ready, seconds)

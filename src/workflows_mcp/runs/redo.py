@@ -1,13 +1,34 @@
-"""Doing some of a run again: the part of the service behind `retry` and `fork`.
+"""Retry, fork and resume: which run continues, and with which events.
 
-| what is asked for             | what goes on                                                              |
-| ----------------------------- | ------------------------------------------------------------------------- |
-| retry, the run has failed     | a new run, in which the steps that it failed by are under way again       |
-| retry, it was cancelled       | a new run, from where it was cancelled                                    |
-| retry, it was retried before  | the run that was made then; where that one has failed too, one made of it |
-| fork from a step              | a new run, in which this step is under way again                          |
+`Reruns` re-runs some steps of a run, in a new run. Steps that do not depend on them keep their results; the
+old run is unchanged.
 
-What does not depend on these steps stays done, and is not done again. The old run is left as it is.
+| request                      | what continues                                                          |
+| ---------------------------- | ----------------------------------------------------------------------- |
+| retry, the run has failed    | a new run, which re-runs the failed steps                               |
+| retry, it was cancelled      | a new run, from where it was cancelled                                  |
+| retry, it was retried before | the run that was made then, or, if that has failed too, one made of it  |
+| fork from a step             | a new run, which re-runs this step                                      |
+
+`CheckpointResume` continues from a checkpoint.
+
+| checkpoint                            | what continues                                              |
+| ------------------------------------- | ----------------------------------------------------------- |
+| an open question                      | the run, with the response                                  |
+| a question that had the same response | the run, wherever it is                                     |
+| a question that was closed otherwise  | a fork with the response; the same one if it exists already |
+| automatic, the run has moved on       | a fork                                                      |
+| automatic, the run has not moved on   | the run                                                     |
+
+`ConversationResume` continues a run in a new conversation. Resuming twice gives the same new run.
+
+| run                                    | what continues                                    |
+| -------------------------------------- | ------------------------------------------------- |
+| running                                | the run                                           |
+| failed                                 | a new run, which re-runs the failed steps         |
+| failed, `skip_completed_steps: false`  | a new run, from the start, with the same inputs   |
+| failed, `retry_failed_steps: false`    | nothing                                           |
+| completed or cancelled                 | nothing                                           |
 """
 
 from __future__ import annotations
@@ -67,7 +88,7 @@ Submit = Callable[[str, Any, str], Awaitable[None]]
 
 
 async def unpark(engine: Engine, run_id: str) -> None:
-    """Let a run continue that is parked, or that nobody drives any more; harmless where neither is so."""
+    """Continue a run that is parked or that no process drives; harmless otherwise."""
     with suppress(NotExpected):
         await engine.send(run_id, lambda machine, now: Resumed(now))
     await engine.ensure_driven(run_id)
@@ -90,9 +111,11 @@ class CheckpointResume:
         self._redacted = redacted
 
     async def resume(self, checkpoint_id: str, response: Any = LEFT_OUT) -> tuple[str, CheckpointId | None]:
-        """The run that goes on, and the checkpoint that it is a fork from, if it is one. With the id of a run
-        instead of a checkpoint: that run, whose only question is answered if there is a response. Null is a
-        response to a question, and none where nothing is asked."""
+        """Return the run that continues and, if it is a fork, the checkpoint that it was made from.
+
+        With the id of a run instead of a checkpoint, that run continues, and a response answers its only
+        question. Null is a response if the run asks something, and no response otherwise.
+        """
         if await self._is_run(checkpoint_id):
             await unpark(self._engine, checkpoint_id)
             if response is LEFT_OUT or (response is None and not await self._asks(checkpoint_id)):
@@ -109,7 +132,7 @@ class CheckpointResume:
         if response is not LEFT_OUT and response is not None:
             raise RequestError(
                 f"'{checkpoint.id}' asks nothing, so it takes no response",
-                hint="leave the response out; where the run asks, it gives a checkpoint to answer",
+                hint="leave out the response; each open question of the run has a checkpoint of its own",
             )
         if not history.moved_on(checkpoint):
             await unpark(self._engine, checkpoint.id.run_id)
@@ -134,7 +157,7 @@ class CheckpointResume:
         made = await self._engine.fork(
             run_id, checkpoint.id.position, request_id=f"fork {request.hexdigest()}"
         )
-        await self._submit(made, response, question)  # harmless where the same call has made it before
+        await self._submit(made, response, question)  # harmless if the same call made the fork before
         return made
 
     async def _asks(self, run_id: str) -> bool:
@@ -169,7 +192,7 @@ class ConversationResume:
         self._engine = engine
 
     async def resume(self, run_id: str) -> str:
-        """The run that goes on: the run itself, or one that was made of it."""
+        """Return the run that continues: this one, or one that was made from it."""
         while True:
             machine = await self._engine.view(run_id)
             plan = machine.plan_named(machine.state.workflow)
@@ -201,19 +224,18 @@ class ConversationResume:
 
 
 def retry_request(run_id: str, position: int) -> str:
-    """The request that makes a new run of one that has failed. It is the same for `retry` and for a resume in
-    another conversation, so that both give the same run."""
+    """Return the request id of a retry; a resume uses it too, so that both give the same run."""
     return f"retry {run_id}@{position}"
 
 
 async def continued_as(engine: Engine, run_id: str, position: int) -> str | None:
-    """The run that was made of this one before, by a retry or a resume, if any was."""
+    """Return the run that a retry or a resume has made from this one, if any."""
     made = await engine.made_by(retry_request(run_id, position))
     return made or await engine.made_by(f"resume {run_id}@{position}")  # as earlier versions called it
 
 
 def _without_errors(where: Path, bundle: Bundle, events: Sequence[Event], changes: Changes) -> Changes:
-    """With a last event that takes out of the new run the errors that it has from the old one."""
+    """Append an event that empties the list of errors in the new run."""
     then = replayed(bundle, replayed_events(events, changes))
     errors = value_at(then.state.root.state, where)
     if not isinstance(errors, list) or not errors:
@@ -224,9 +246,10 @@ def _without_errors(where: Path, bundle: Bundle, events: Sequence[Event], change
 
 
 def _resume_for_another_try(bundle: Bundle, events: Sequence[Event]) -> Changes:
-    """What the new run has in place of events, so that what the old one failed by is done again: nothing at
-    all where nothing comes before. Where a step failed by the values that it had, what came before it is
-    done again, which may give others."""
+    """Return the changes of the journal that re-run the failed steps.
+
+    If a step failed because of its input values, the steps before it run again too, and may give others.
+    """
     journal = Journal(bundle, events, failed_steps(replayed(bundle, events)))
     return journal.changes(journal.ends(of_others=True) or {len(events)})
 
@@ -240,10 +263,10 @@ class Reruns:
     def __init__(self, engine: Engine) -> None:
         self._engine = engine
         self._ways: OrderedDict[str, Redo] = OrderedDict()
-        """Of runs that have failed: nothing changes these any more."""
+        """By the id of a failed run, which does not change any more."""
 
     async def ways(self, run_id: str) -> Redo:
-        """What of a run that has failed can be done again."""
+        """Return which steps of a failed run can run again."""
         if run_id not in self._ways:
             bundle, events = await self._engine.journal(run_id)
             self._ways[run_id] = await asyncio.to_thread(_ways, run_id, bundle, events)
@@ -252,8 +275,7 @@ class Reruns:
         return self._ways[run_id]
 
     async def retry(self, run_id: str) -> tuple[str, bool]:
-        """The run that goes on, which is made of this one, and whether it was made when that was asked for
-        before."""
+        """Return the run that continues this one, and whether it existed before."""
         while True:
             bundle, events = await self._engine.journal(run_id)
             request = retry_request(run_id, len(events))
@@ -267,8 +289,7 @@ class Reruns:
             run_id = made
 
     async def fork(self, workflow_id: str, step_id: str, *, request_id: str | None = None) -> str:
-        """A new run, in which a step of this one is under way again; another one each time, unless the
-        request_id is known."""
+        """Make a new run that re-runs a step; the same `request_id` gives the same run."""
         run_id = run_of(workflow_id)
         bundle, events = await self._engine.journal(run_id)
         changes = await asyncio.to_thread(_from_step, workflow_id, step_id, bundle, events)
@@ -289,19 +310,19 @@ def _for_another_try(run_id: str, bundle: Bundle, events: Sequence[Event]) -> Ch
     if status == "cancelled":
         return Journal(bundle, events, []).changes(_cancels(events))
     if status != "failed" or fault is None:
-        how = "is under way: nothing has failed by which it ends" if status == "running" else "has completed"
+        how = "is still running and has not failed" if status == "running" else "has completed"
         raise RequestError(
-            f"the run {run_id} {how}, so there is nothing to try again",
-            hint=f"to do a step of it again, in a new run: {_forking(events)}",
+            f"the run {run_id} {how}, so there is nothing to retry",
+            hint=f"to run a step of it again, in a new run: {_forking(events)}",
             code="nothing_to_retry",
         )
     journal = Journal(bundle, events, failed_steps(machine))
     ends = journal.ends()
     if not ends:
         raise RequestError(
-            f"the run {run_id} did not fail by what a step did, but by its definition and the values that it "
-            f"had, so it would fail again: {fault.message}",
-            hint="mend the workflow and start it again; or, to do an earlier step again, in a new run: "
+            f"the run {run_id} failed because of its definition and values, not because of a step, so it "
+            f"would fail again: {fault.message}",
+            hint="fix the workflow and start it again; or, to run an earlier step again, in a new run: "
             f"{_forking(events)}",
             code="nothing_to_retry",
         )
@@ -316,8 +337,8 @@ def _from_step(workflow_id: str, step_id: str, bundle: Bundle, events: Sequence[
     if address is None:
         done = [target.step_id(it) for it in carried_out(events) if target.covers(it)]
         raise RequestError(
-            f"the run {workflow_id} has not come to a step '{step_id}'",
-            hint=did_you_mean(step_id, done, what="it has carried out", limit=_NAMED),
+            f"the run {workflow_id} has not reached a step '{step_id}'",
+            hint=did_you_mean(step_id, done, what="it has run", limit=_NAMED),
             code="unknown_step",
         )
     _refuse_an_earlier_round(machine, step_id.strip(), address)
@@ -325,7 +346,7 @@ def _from_step(workflow_id: str, step_id: str, bundle: Bundle, events: Sequence[
     changes = journal.changes(journal.all_of(address) | _cancels(events))
     if address not in replayed(bundle, replayed_events(events, changes)).state.frames:
         raise RequestError(
-            f"the step '{step_id}' follows from what came before it, and cannot be done again alone",
+            f"the step '{step_id}' follows from the steps before it, and cannot run again alone",
             hint=_forking(events),
             code="unknown_step",
         )
@@ -333,7 +354,7 @@ def _from_step(workflow_id: str, step_id: str, bundle: Bundle, events: Sequence[
 
 
 def _refuse_an_earlier_round(machine: Machine, step_id: str, address: str) -> None:
-    """`ask@2` names the second round of a step; only the last one can be done again."""
+    """Raise RequestError for `ask@2` if round 2 of the step is not its last."""
     wanted = step_id.partition("@")[2].partition(".")[0]
     around, _, name = address.rpartition("/")
     record = record_at(machine.state, around) if around else None
@@ -341,8 +362,8 @@ def _refuse_an_earlier_round(machine: Machine, step_id: str, address: str) -> No
     visits = scope.visits.get(name, 1) if scope is not None else 1
     if wanted.isdecimal() and int(wanted) != visits:
         raise RequestError(
-            f"the run has come to '{name}' {visits} times, and only the last time can be done again",
-            hint=f"leave out '@{wanted}', or do a step again that comes before the {name!r} that you mean",
+            f"the run has reached '{name}' {visits} times, and only the last round can run again",
+            hint=f"leave out '@{wanted}', or fork from a step before the round of '{name}' that you mean",
             code="unknown_step",
         )
 
@@ -352,6 +373,6 @@ def _cancels(events: Sequence[Event]) -> set[int]:
 
 
 def _forking(events: Sequence[Event]) -> str:
-    """How to do a step again, in words."""
+    """Say how to run a step again."""
     steps = ", ".join(f"'{it}'" for it in carried_out(events)[-_NAMED:])
-    return f"fork from one of {steps}" if steps else "start the workflow again: it has carried out nothing"
+    return f"fork from one of {steps}" if steps else "start the workflow again: no step of it has run"

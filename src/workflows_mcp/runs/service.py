@@ -1,8 +1,8 @@
-"""The one API: what MCP, the terminal and a page in a browser can do, they all do through this.
+"""`Service` is the API that MCP and the command line use to start and drive runs.
 
-The main path of the product: `start` finds the definition and has it read (`dialects`) into a plan with
-all that it calls (`library`), checks the inputs (`plan`), hands both to an engine (`engines`), which feeds
-the interpreter (`machine`), and words the answer (`agent`).
+`start` is the main path: it finds the definition (`library`), compiles it to a plan (`dialects`), checks the
+inputs (`plan`), starts the run on an engine (`engines`), which feeds the interpreter (`machine`), and builds
+the answer (`answers`).
 
     async with Service.open(load_settings()) as service:
         answer = await service.start(workflow="deploy", inputs={"environment": "staging"})
@@ -123,7 +123,7 @@ class Service:
             begin=lambda workflow, inputs: self._begin(workflow, None, None, inputs),
             plan_of=self.definitions.plan_of, cancel=self.cancel, redacted=self._redacted, now=now,
         )  # fmt: skip
-        """Runs in the words of the toolset `reactive`."""
+        """Serves the toolset `reactive`."""
         self.debugger = Debugger(engine, self._agents, registry, settings.limits, bundle_of=catalog.bundle)
         self.inspector = Inspector(engine, self._agents, catalog, settings.limits)
         self._open = ExitStack()
@@ -137,7 +137,7 @@ class Service:
         adopt: bool = True,
         now: Callable[[], float] = time.time,
     ) -> Service:
-        """Over the engine of the settings. One that adopts goes on with what dead processes left."""
+        """Build a service from settings; with `adopt`, it recovers the runs of dead processes."""
         from workflows_mcp.engines import Executor, SystemClock, engine_of
 
         registry = registry or default_registry()
@@ -168,7 +168,7 @@ class Service:
 
     @property
     def live(self) -> LiveOutput:
-        """What running steps print, as it comes."""
+        """The output of running steps, line by line."""
         return self._engine.live
 
     # Definitions
@@ -180,7 +180,7 @@ class Service:
         return self._info(self._catalog.bundle(workflow), self._catalog.source_of(workflow))
 
     def definition(self, workflow: str) -> dict[str, Any]:
-        """The text of a definition, also where it is wrong, and where it stands."""
+        """Return the text of a definition, even an invalid one, and its file."""
         text, file = self._catalog.text_of(workflow), str(self._catalog.find(workflow).path)
         about = {"workflow": workflow, "source": file}
         end = note(len(text), "characters", f"read the file {file}")
@@ -203,27 +203,27 @@ class Service:
         )
 
     def validate(self, text: str, *, file: str = "<yaml>") -> list[Problem]:
-        """All problems and warnings of a definition, with those of its calls; nothing when it is fine."""
+        """Return all problems and warnings of a definition, with those of the workflows that it calls."""
         try:
             return self._catalog.check_text(text, file=file, missing_secrets=self._secrets.missing)
         except DefinitionError as error:
             return error.problems
 
     def workflow_schema(self) -> dict[str, Any]:
-        """The JSON Schema that definitions fit."""
+        """Return the JSON Schema of definitions."""
         from workflows_mcp.dialects import workflow_schema
 
         return workflow_schema(self._registry)
 
     def schema_part(self, dialect: str | None = None, step_type: str | None = None) -> dict[str, Any]:
-        """The part of it for a dialect, or for a step type; without either, what parts there are."""
+        """Return the schema of a dialect or of a step type; without either, list them."""
         from workflows_mcp.dialects import schema_overview, schema_part
 
         if dialect is None and step_type is None:
             return schema_overview(self._registry)
         return schema_part(self._registry, dialect, step_type)
 
-    # Runs, and the tasks of runs, which are known by ids of their own
+    # Runs, and tasks of runs, which have ids of their own
 
     async def start(
         self,
@@ -248,8 +248,8 @@ class Service:
         wait_seconds: float = DEFAULT_WAIT,
         detail: Detail = "all",
     ) -> Answer:
-        """Answer what the run or the task asks. The same answer twice is harmless; another one is refused
-        with what is asked now."""
+        """Submit the result of the current step. Submitting it twice is harmless; a different result is
+        refused with the current question."""
         self._refuse_unfit(result)
         workflow_id = await self._agents.full_id(workflow_id)
         await self._agents.submit(workflow_id, result, step_id)
@@ -259,34 +259,34 @@ class Service:
     async def next_step(
         self, workflow_id: str, *, task_id: str | None = None, detail: Detail = "all"
     ) -> Answer:
-        """What is asked now, again; harmless to repeat. A task is driven by its own id."""
+        """Return the current step again; safe to repeat. A task is driven by its own id."""
         meant = await self._agents.full_id(joined(workflow_id, task_id))
         return await self._agents.deliver(meant, detail)
 
     async def status(
         self, workflow_id: str, *, wait_seconds: float = 0.0, alone: bool = False, detail: Detail = "all"
     ) -> Answer:
-        """`alone`: for somebody without sub-agents, of whom all is asked that is asked inside of tasks."""
+        """Return the status. `alone`: the caller has no sub-agents and gets the questions of all tasks."""
         return await self._agents.answer(workflow_id, wait_seconds, alone=alone, detail=detail)
 
     async def submit_step(
         self, workflow_id: str, result: Any, *, step_id: str | None = None, wait_seconds: float = DEFAULT_WAIT
     ) -> Answer:
-        """As `submit`, in the words of the toolset `stateful`."""
+        """Do the same as `submit`, in the words of the toolset `stateful`."""
         self._refuse_unfit(result)
         await self._agents.submit(workflow_id, result, step_id)
         return await self._agents.step(workflow_id, wait_seconds)
 
     async def step(self, workflow_id: str, *, task_id: str | None = None) -> Answer:
-        """As `next_step`, in the words of the toolset `stateful`."""
+        """Do the same as `next_step`, in the words of the toolset `stateful`."""
         return await self._agents.step(await self._agents.full_id(joined(workflow_id, task_id)))
 
     async def cancel(self, run_id: str, *, reason: str = "", detail: Detail = "all") -> Answer:
-        """End a run and all that is under way in it. Cancelling twice is harmless."""
+        """Cancel a run and everything in it. Cancelling twice is harmless."""
         if run_of(run_id) != run_id:
             raise RequestError(
                 f"'{run_id}' is a task, and a task cannot be cancelled alone",
-                hint=f"to end the whole run, cancel '{run_of(run_id)}'",
+                hint=f"to cancel the whole run, cancel '{run_of(run_id)}'",
             )
         try:
             await self._engine.send(
@@ -299,8 +299,10 @@ class Service:
         return await self._agents.answer(run_id, detail=detail)
 
     async def park(self, run_id: str, *, if_driven_here: bool = False) -> bool:
-        """Interrupt a run for the user: nothing of it continues until it is resumed. False where it has ended
-        or, with `if_driven_here`, where another process drives it."""
+        """Park a run until the user resumes it.
+
+        Returns False if the run has ended or, with `if_driven_here`, if another process drives it.
+        """
         if if_driven_here and not await self._engine.is_driven_here(run_id):
             return False
         try:
@@ -310,7 +312,7 @@ class Service:
         return True
 
     async def context_full(self, run_id: str, *, reason: str = "", detail: Detail = "all") -> Answer:
-        """The context of its agent is nearly full: run the steps for that case, then park the run."""
+        """Run the steps for a full context of the agent, then park the run."""
         await self.step_protocol.checkpoint(run_id, reason or "context nearly full", None, park=True)
         return await self._agents.answer(run_of(run_id), detail=detail)
 
@@ -320,22 +322,24 @@ class Service:
     async def resume_run(
         self, run_id: str, *, wait_seconds: float = DEFAULT_WAIT, detail: Detail = "all"
     ) -> Answer:
-        """Continue a run that was parked, or that the end of its server has cut off."""
+        """Continue a run that was parked, or whose server has ended."""
         await unpark(self._engine, run_of(run_id))
         return await self._agents.answer(run_id, wait_seconds, detail=detail)
 
     async def retry(
         self, run_id: str, *, wait_seconds: float = DEFAULT_WAIT, detail: Detail = "all"
     ) -> Answer:
-        """Try again, in a new run, what a run has failed by; of one that was cancelled, go on where it was.
-        Retrying twice gives the same new run. A task under way is handed to another agent, in the same run."""
+        """Re-run only the failed steps, in a new run; continue a cancelled run where it was.
+
+        Retrying twice returns the same new run. A task in progress is delegated again, in the same run.
+        """
         if run_of(run_id) != run_id:
             return await self._agents.retry_task(run_id, detail)
         made, before = await self._reruns.retry(run_id)
         answer = await self._made_of_another(made, wait_seconds, detail)
         if before:
-            said = f"The run {run_id} was continued before, as {made}: this is that run."
-            answer["messages"] = [said, *answer.get("messages", ())]
+            message = f"The run {run_id} was continued before, as {made}: this is that run."
+            answer["messages"] = [message, *answer.get("messages", ())]
         return answer
 
     async def fork(
@@ -348,8 +352,10 @@ class Service:
         wait_seconds: float = DEFAULT_WAIT,
         detail: Detail = "all",
     ) -> Answer:
-        """Do a step again, in a new run that keeps all that does not depend on it. A run that waits for an
-        agent, or is parked, is superseded by the new one and cancelled, unless it is to be kept."""
+        """Re-run a step and what depends on it, in a new run.
+
+        A run that waits for an agent or is parked is cancelled as superseded, unless `keep` is set.
+        """
         run_id = run_of(workflow_id)
         old = (await self._engine.view(run_id)).state
         waits = old.status == "running" and (asks(old) or old.parked is not None)
@@ -362,8 +368,8 @@ class Service:
         answer = await self._made_of_another(made, wait_seconds, detail)
         if waits and keep:
             end = f"control_workflow(workflow_id='{run_id}', action='cancel')"
-            said = f"The run {run_id} waits as before; to end it: {end}."
-            answer["messages"] = [said, *answer.get("messages", ())]
+            message = f"The run {run_id} waits as before; to end it: {end}."
+            answer["messages"] = [message, *answer.get("messages", ())]
         return answer
 
     async def _made_of_another(self, run_id: str, wait_seconds: float, detail: Detail) -> Answer:
@@ -372,14 +378,14 @@ class Service:
         return {**answer, "forked_from": await self.inspector.made_of(run_id)}
 
     async def note(self, run_id: str, note: str) -> None:
-        """Keep something beside a run that its clients want to know later."""
+        """Store a note beside a run, for its clients."""
         await self._engine.heartbeat(run_id, note, self._now())
 
     async def noted(self, run_id: str, note: str) -> bool:
         return note in await self._engine.last_seen(run_id)
 
     async def prune(self, limits: Limits | None = None, *, dry_run: bool = False) -> dict[str, Any]:
-        """Delete ended runs beyond the limits: those of the settings, or those given here."""
+        """Delete ended runs beyond the limits: those given, or those of the settings."""
         limits = limits or self.settings.limits
         pruned = await self._engine.prune(limits, dry_run=dry_run)
         return {
@@ -399,7 +405,7 @@ class Service:
         }
 
     async def runs(self, *, limit: int = RUNS_LISTED) -> dict[str, Any]:
-        """Every run that has not ended, with what it waits for, and at most `limit` that have ended."""
+        """List every unfinished run, with what it waits for, and at most `limit` ended ones."""
         return await self._run_list.runs(limit)
 
     async def recent(self, *, limit: int = RUNS_LISTED) -> list[dict[str, Value]]:
@@ -407,7 +413,7 @@ class Service:
         return found
 
     async def run_ids(self, prefix: str) -> list[str]:
-        """The recent runs whose ids begin so; `wf_` need not be said."""
+        """Return the recent runs whose ids start with a prefix, with or without `wf_`."""
         prefix = prefix.removeprefix("wf_")
         recent = await self._engine.recent(_SEARCHED)
         return [run.run_id for run in recent if run.run_id.removeprefix("wf_").startswith(prefix)]
@@ -439,8 +445,10 @@ class Service:
         wait_seconds: float = DEFAULT_WAIT,
         response_format: ResponseFormat = "minimal",
     ) -> Answer:
-        """Go on from a checkpoint: answer its question, or, where the run has moved on since, make a new run
-        from there. With the id of a run, that run as it is now."""
+        """Resume from a checkpoint: answer its question, or fork the run if it has moved on since.
+
+        With the id of a run instead of a checkpoint, resume that run as it is now.
+        """
         run_id, fork_of = await self._checkpoint_resume.resume(checkpoint_id, response)
         await self._engine.ensure_driven(run_id)
         return await self._graph_answer(run_id, wait_seconds, response_format, fork_of)
@@ -448,7 +456,7 @@ class Service:
     async def checkpoints(
         self, *, workflow: str | None = None, run_id: str | None = None, limit: int = CHECKPOINTS_LISTED
     ) -> dict[str, Any]:
-        """Those that can be gone on from, the latest first."""
+        """List checkpoints, newest first."""
         found, more = await self._histories.latest(workflow=workflow, run_id=run_id, limit=max(limit, 1))
         if not found and workflow is not None and not await self._engine.recent(1, workflow):
             self._catalog.bundle(workflow)
@@ -462,7 +470,7 @@ class Service:
         return checkpoint_details(history, checkpoint, then, self.settings.limits, last_seen)
 
     async def delete_checkpoint(self, checkpoint_id: str) -> dict[str, Any]:
-        """Hide a checkpoint for good; the run is left as it is. Deleting twice is harmless."""
+        """Hide a checkpoint for good; the run is unchanged. Deleting twice is harmless."""
         history, checkpoint = await self._histories.find(checkpoint_id, even_deleted=True)
         await self._engine.delete_checkpoint(checkpoint.id.run_id, checkpoint.id.mark)
         return deleted_checkpoint(history, checkpoint)
@@ -491,18 +499,18 @@ class Service:
             fork_of=fork_of,
         )
 
-    # What is remembered beyond runs
+    # Memory: values that outlive runs
 
     async def save_memory(self, key: str, value: Value) -> None:
-        """Keep a value, without its secrets, under a key; null forgets the key."""
+        """Store a value under a key, with secrets redacted; null deletes the key."""
         await self._engine.remember(self._secrets.redact(key), self._secrets.redact(value))
 
     async def load_memory(self, key: str) -> Value:
-        """What is kept under a key; null if nothing is."""
+        """Return the value of a key, or null."""
         return self._secrets.redact(await self._engine.recall(self._secrets.redact(key)))
 
     async def list_memory(self, prefix: str = "") -> list[str]:
-        """The keys that there are, those that begin so."""
+        """List the keys that start with a prefix."""
         return await self._engine.remembered(prefix)
 
     # Inside
@@ -526,12 +534,12 @@ class Service:
         return await self._engine.start(bundle, complete, request_id=request_id)
 
     def _refuse_unfit(self, result: Any) -> None:
-        """Raises RequestError where a result could not be written down as it is, or not be read again."""
+        """Raise RequestError if a result could not be stored and read back unchanged."""
         if (found := unfit(result, depth=self.settings.limits.value_depth)) is not None:
             raise RequestError(f"the result{found.place} cannot be taken: {found.why}")
 
     def _redacted(self, machine: Machine) -> Redact:
-        """What comes from outside, in the form in which a run may keep it."""
+        """Return the function that redacts the secrets of a run in values from outside."""
         plans = machine.state.plans.values()
         self._secrets.learn((*machine.bundle.secrets, *(name for plan in plans for name in plan.secrets)))
         return self._secrets.redact
@@ -545,7 +553,7 @@ class Service:
             return self._catalog.bundle_of_file(Path(file))
         raise RequestError(
             "say which workflow to start, by exactly one of `workflow` (its name), `yaml` or its file",
-            hint="list_workflows has the names that there are",
+            hint="list_workflows has the names",
         )
 
     async def _wait(self, run_id: str, wait_seconds: float) -> Machine:
@@ -561,8 +569,10 @@ class CommandRunner:
     async def run_command(
         self, command: str, *, seconds: float | None, directory: str, variables: Mapping[str, str]
     ) -> dict[str, Value]:
-        """What an agent hands in for a command: what it printed, its exit code, and how long it took. When it
-        takes too long, or whoever waits for it is told to go, all that it has started is ended first."""
+        """Run a command for an agent; return its output, exit code and duration.
+
+        On a timeout or a cancellation, all processes that it has started are killed first.
+        """
         running = asyncio.create_task(
             run_process(
                 [SHELL, "-c", command],
@@ -586,7 +596,7 @@ class CommandRunner:
             code, stderr = finished.exit_code, finished.stderr
         except Killed as killed:
             finished, code = killed.finished, TIMED_OUT
-            note = f"[it was ended after {seconds:g} s, which is its timeout]"
+            note = f"[killed after {seconds:g} s, its timeout]"
             stderr = f"{finished.stderr}\n{note}" if finished.stderr else note
         return {
             "stdout": finished.stdout,
@@ -597,7 +607,7 @@ class CommandRunner:
 
 
 def read_yaml(text: str, file: str) -> Value:
-    """Values that a user has written, read as definitions are. Raises DefinitionError."""
+    """Read YAML values as definitions are read. Raises DefinitionError."""
     document = read_document(text, file)
     if document.problems:
         raise DefinitionError(document.problems)

@@ -1,9 +1,11 @@
-"""The part of starting a server that cannot wait until it has answered.
+"""Checks that a server makes before its first answer.
 
-A server opens its service just after its first answer, because that takes half a second (`mcp_server.late`).
-What a user has to put right must not come that late: settings that cannot be meant, and a store that cannot
-be used. Nor may the log show a secret meanwhile. This module must stay cheap to import; it knows no runs, no
-workflows and no step types.
+    with startup_checks(settings):
+        serve()
+
+Opening the service takes half a second, so a server does it after its first answer. Errors that the user must
+fix cannot wait that long: invalid settings, an unusable store. Secrets are hidden in the log from the start.
+This module must stay cheap to import (`tests/clients/test_cold_start.py`).
 """
 
 from __future__ import annotations
@@ -18,7 +20,7 @@ from workflows_mcp.settings import Settings
 
 @contextmanager
 def startup_checks(settings: Settings) -> Iterator[None]:
-    """Raises WorkflowsError. The store is made, or brought to today's form, if that is still to be done."""
+    """Check the settings and create or migrate the store. Raises WorkflowsError."""
     with hidden_in_logs(secrets_of(settings)):
         servers_of(settings.mcp_servers)
         if settings.engine == "embedded":
@@ -28,17 +30,14 @@ def startup_checks(settings: Settings) -> Iterator[None]:
         yield
 
 
-# ----------------------------------------------------------------------------------------------------
-# How many files and connections this process may have open at once.
-
+# How many files and connections this process may have open at once
 
 ENOUGH = 65_536
-
-"""More is not asked for: commands inherit the limit, and some programs close every number below it."""
+"""The limit is raised no further: commands inherit it, and some programs close every number below it."""
 
 
 def raise_descriptor_limit() -> None:
-    """Raises the soft limit to the hard one: the usual 1,024 is for programs that use select()."""
+    """Raise the soft limit to the hard one: the usual 1,024 is for programs that use select()."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     wanted = ENOUGH if hard == resource.RLIM_INFINITY else min(hard, ENOUGH)
     if soft != resource.RLIM_INFINITY and soft < wanted:

@@ -1,9 +1,11 @@
-"""Runs in the words of the toolset `reactive`: the part of the service that hands out one atomic step after
-the other, takes in that they are complete, and lets agents read and write the state.
+"""`StepProtocol` serves the toolset `reactive`: one atomic step at a time, and the state.
 
-Whatever takes the id of a run takes that of a task too, and a task may be named by what its step calls it.
-The results of steps are stored by the run itself; an agent that has written one with `update` completes the
-step without a result.
+    answer = await steps.start("deploy", {"env": "prod"}, 30)
+    answer = await steps.complete_step("wf_7f3a", "approve", result="yes")
+
+Every method that takes the id of a run also takes the id of a task, or the id of a run and the name of a
+task. The run stores the results of steps; an agent that has written a result with `update` completes the step
+without one.
 """
 
 from __future__ import annotations
@@ -112,7 +114,7 @@ class StepProtocol:
         return await self._answer(run_id, wait_seconds, first={"workflow_id": run_id}, with_state=True)
 
     async def next_step(self, workflow_id: str, task_id: str | None, wait_seconds: float) -> Answer:
-        """What its agent is to do, as soon as there is something; harmless to repeat."""
+        """Return the step that its agent is to do, as soon as there is one; safe to repeat."""
         meant = await self._agents.full_id(joined(workflow_id, task_id))
         try:
             await self._agents.heartbeat(meant)
@@ -131,8 +133,11 @@ class StepProtocol:
         task_id: str | None = None,
         wait_seconds: float = 0.0,
     ) -> Answer:
-        """A step was carried out. Raises NotExpected with what is asked now where it is not asked, and
-        InvalidResult where its result is needed and is not there, or is not what it must be."""
+        """Complete a step, with success or failure.
+
+        Raises NotExpected, with the current step, if this step is not asked; InvalidResult if its result is
+        missing or does not fit.
+        """
         meant = await self._agents.full_id(joined(workflow_id, task_id))
         done = True
         if status == "failed":
@@ -159,11 +164,11 @@ class StepProtocol:
             message = self._redacted(machine)(error) or FAILED
             return visited is not None and visited.record.message == message
 
-        said = (step_id, ["failed", error])
-        await self._agents.send(workflow_id, answered, harmless, self._refused, said=said)
+        submitted = (step_id, ["failed", error])
+        await self._agents.send(workflow_id, answered, harmless, self._refused, submitted=submitted)
 
     async def _complete_without_result(self, workflow_id: str, step_id: str) -> bool:
-        """Whether the step is done: one whose tasks are handed out is done when they are."""
+        """Complete a step without a result; False if it still waits for delegated tasks."""
         written = await self._written(workflow_id, step_id)
 
         def answered(machine: Machine, target: Target, now: float) -> Event:
@@ -185,17 +190,19 @@ class StepProtocol:
                 return True
             return is_harmless(machine, target, step_id, {})
 
-        await self._agents.send(workflow_id, answered, harmless, self._refused, said=(step_id, ["completed"]))
+        await self._agents.send(
+            workflow_id, answered, harmless, self._refused, submitted=(step_id, ["completed"])
+        )
         machine = await self._engine.view(run_of(workflow_id))
         try:
             visited = _step_meant(machine, target_of(machine, workflow_id), step_id)
-        except RequestError:  # the task is over: the run has come to its step again
+        except RequestError:  # the task is over: the run has started its step again
             return True
         frame = machine.state.frames.get(visited.address) if visited is not None else None
         return frame is None or not frame.agent
 
     async def _written(self, workflow_id: str, step_id: str) -> WrittenState:
-        """What agents have written since a step was handed out."""
+        """Return the state paths that agents have written since a step was delivered."""
         run_id = run_of(workflow_id)
         machine = await self._engine.view(run_id)
         try:
@@ -217,7 +224,7 @@ class StepProtocol:
     # In another conversation
 
     async def resume(self, workflow_id: str, wait_seconds: float) -> Answer:
-        """What whoever goes on with it needs to know, and no more."""
+        """Continue a run in a new conversation, and return what its agent needs to know."""
         if parse_checkpoint_id(workflow_id) is not None:
             run_id, _ = await self._checkpoint_resume.resume(workflow_id)
             await self._engine.ensure_driven(run_id)
@@ -231,9 +238,11 @@ class StepProtocol:
     async def checkpoint(
         self, workflow_id: str, reason: str, step_id: str | None, *, park: bool = False
     ) -> Answer:
-        """Mark the place to which somebody means to come back. Raises NotExpected where the run has ended.
-        Where the workflow has steps for a full context and that is the reason, they run, and the run is
-        parked; with `park`, it is parked in any case."""
+        """Mark the current position, to resume from it later.
+
+        If the reason is a full context and the workflow has steps for that case, they run and the run is
+        parked; `park` parks it in any case. Raises NotExpected if the run has ended.
+        """
         run_id = run_of(workflow_id)
         made: list[Mark] = []
 
@@ -249,49 +258,49 @@ class StepProtocol:
         mark = next(it for it in machine.state.marks if _follows(it, made[0]))
         checkpoint_id = str(CheckpointId(run_id, mark.event))
         own = f"{CONTEXT_FULL}/"
-        told = [it.text for it in machine.state.messages if it.address.startswith(own)]
+        messages = [it.text for it in machine.state.messages if it.address.startswith(own)]
         return {
-            **({"messages": told} if told else {}),
+            **({"messages": messages} if messages else {}),
             "checkpoint_id": checkpoint_id,
             "state_path": f"workflow_state_read(workflow_id='{checkpoint_id}')",
-            "message": "All progress is kept, up to the last completed step. To go on in a new conversation: "
-            f"workflow_resume(workflow_id='{run_id}'), or /workflow resume {run_id}. To go back to this very "
-            f"place later: workflow_resume(workflow_id='{checkpoint_id}').",
+            "message": "All progress is kept, up to the last completed step. To continue in a new "
+            f"conversation: workflow_resume(workflow_id='{run_id}'), or /workflow resume {run_id}. To return "
+            f"to this position later: workflow_resume(workflow_id='{checkpoint_id}').",
         }
 
     async def complete(self, workflow_id: str, status: Literal["success", "failed", "cancelled"]) -> Answer:
-        """The final state of a run that has ended, or that is cancelled by this."""
+        """Return the final state of a run; the status `cancelled` cancels it first."""
         run_id = run_of(workflow_id)
         machine = await self._engine.view(run_id)
         if status == "cancelled" and machine.state.status in ("running", "cancelled"):
             await self._cancel(workflow_id)
         view = await self._agents.view(workflow_id)
-        said = self._said(view)
+        step_view = self._step_view(view)
         state = await asyncio.to_thread(gather(view).read)
-        answer: Answer = {"success": said.status == _ENDED_AS[status], "status": said.status}
+        answer: Answer = {"success": step_view.status == _ENDED_AS[status], "status": step_view.status}
         if not answer["success"]:
-            answer["why"] = _why_not(said, status)
-        return {**answer, "final_state": state_alone(state, self._limits, said.workflow_id)}
+            answer["why"] = _why_not(step_view, status)
+        return {**answer, "final_state": state_alone(state, self._limits, step_view.workflow_id)}
 
     async def sub_agent_prompt(
         self, workflow_id: str, task_id: str | None, way: Literal["core", "reactive", "graph"]
     ) -> str:
-        """What the agent of a task is told, in the words of the tools that it has."""
+        """Return the prompt for the sub-agent of a task, in the words of its toolset."""
         if way == "graph":
-            hint = "switch on the toolset core or reactive beside it"
-            raise RequestError("the toolset graph alone has no tools to carry out a task with", hint=hint)
+            hint = "enable the toolset core or reactive as well"
+            raise RequestError("the toolset graph alone has no tools to perform a task", hint=hint)
         meant = await self._agents.full_id(joined(workflow_id, task_id))
         view = await self._agents.view(meant)
         if view.task is None:
             raise RequestError(
-                f"'{meant}' is a run, and no task", hint="say which task of it is meant", code="unknown_task"
+                f"'{meant}' is a run, not a task", hint="give the id of one of its tasks", code="unknown_task"
             )
         return prompt_for_task(view, in_core_words=way == "core")
 
     # The state
 
     async def read(self, workflow_id: str, paths: Sequence[str], task_id: str | None) -> dict[str, Value]:
-        """By bare names, or by the paths that are asked for. Also of a checkpoint."""
+        """Return the state by field names, or the values at `paths`; also of a checkpoint."""
         if (checkpoint := parse_checkpoint_id(workflow_id)) is not None:
             await self._histories.find(workflow_id)
             machine = await self._histories.state_at(checkpoint)
@@ -308,7 +317,7 @@ class StepProtocol:
     async def update(
         self, workflow_id: str, updates: Sequence[dict[str, Any]], task_id: str | None
     ) -> Answer:
-        """All of the updates, or none. Raises RequestError that says which one cannot be made, and why."""
+        """Make all of the updates, or none: then raise RequestError that names the wrong one."""
         meant = await self._agents.full_id(joined(workflow_id, task_id))
         changes = read_updates(updates)
         machine = await self._engine.view(run_of(meant))
@@ -329,7 +338,7 @@ class StepProtocol:
         return {**answer, "errors": errors} if errors else answer
 
     async def dependencies(self, workflow_id: str, field: str) -> dict[str, Value]:
-        """Of a run, of a task, or of a workflow by its name."""
+        """Return what a field depends on, in a run, a task, or a workflow given by name."""
         try:
             machine = await self._engine.view(run_of(workflow_id))
         except UnknownRun:
@@ -355,41 +364,45 @@ class StepProtocol:
                 view = await self._agents.view(workflow_id, wait_seconds)
         except RequestError as error:
             return rendered(_over(workflow_id, error), self._limits, first=first)
-        said = self._said(view, at_work=at_work)
+        step_view = self._step_view(view, at_work=at_work)
         if first is not None and "workflow" in first:
-            first = {**first, "workflow": said.workflow, "last_checkpoint": _last_checkpoint(view, said)}
+            checkpoint = _last_checkpoint(view, step_view)
+            first = {**first, "workflow": step_view.workflow, "last_checkpoint": checkpoint}
         if not with_state:
-            return rendered(said, self._limits, first=first, brief=brief)
+            return rendered(step_view, self._limits, first=first, brief=brief)
         gathered = gather(view, state_meant(view))
         parts = _parts_of_resume(view) if at_work else None
         if parts is None:
-            return rendered(said, self._limits, first=first, state=await asyncio.to_thread(gathered.read))
+            state = await asyncio.to_thread(gathered.read)
+            return rendered(step_view, self._limits, first=first, state=state)
         first = {**(first or {}), **_about(view, parts)}
-        state = await asyncio.to_thread(gathered.read) if parts & _STATES else None
-        if state is not None and not parts >= _STATES:
+        if not parts & _STATES:
+            return rendered(step_view, self._limits, first=first)
+        state = await asyncio.to_thread(gathered.read)
+        if not parts >= _STATES:
             computed = view.machine.plan_named(view.workflow).computed
             wanted = "computed_state" in parts
             state = replace(state, flat={k: v for k, v in state.flat.items() if (k in computed) == wanted})
-        return rendered(said, self._limits, first=first, state=state)
+        return rendered(step_view, self._limits, first=first, state=state)
 
     def _refused(self, refusal: NotExpected, machine: Machine, target: Target) -> NotExpected:
         view = run_view_of(machine, now=self._now(), target=target, limits=self._limits)
-        said = self._said(view)
-        if said.step is None or said.step["type"] in DELEGATED:  # it may be a sub-agent who asks
-            hint = f"workflow_get_next_step(workflow_id='{target.id}') says how it stands"
+        step_view = self._step_view(view)
+        if step_view.step is None or step_view.step["type"] in DELEGATED:  # the caller may be a sub-agent
+            hint = f"workflow_get_next_step(workflow_id='{target.id}') has the status"
         else:
-            asked = rendered(said, self._limits, brief=True)["step"]
+            asked = rendered(step_view, self._limits, brief=True)["step"]
             call = f"{REACTIVE.submit}(step_id='{asked['id']}', result=…)"
             hint = f"what is asked now, with {call}: {to_json(asked)}"
         return NotExpected(refusal.message, hint=f"{hint}. Nothing has changed.")
 
-    def _said(self, view: RunView, *, at_work: bool = False) -> StepView:
+    def _step_view(self, view: RunView, *, at_work: bool = False) -> StepView:
         place = self._agents.place_in(view.machine)
         return step_view_of(view, self._registry, place, at_work=at_work)
 
 
 def _over(workflow_id: str, error: RequestError) -> StepView:
-    """About a task that is over: its agent has nothing to do any more. Any other error is raised again."""
+    """Return the view of a task of an earlier round; re-raise any other error."""
     if error.code != "task_over":
         raise error
     return over(workflow_id, error.message)
@@ -408,9 +421,9 @@ def _around(address: str) -> list[str]:
 def _result_needed(step_id: str, missing: list[str]) -> InvalidResult:
     return InvalidResult(
         f"'{step_id}' needs a result: nothing has been written at {' and '.join(missing)} since it was asked",
-        hint=f"call {REACTIVE.submit}(step_id='{step_id}', result=…) with what came of it, as its "
-        "instructions say, and the server stores it; or write it yourself with workflow_state_update before. "
-        "If it could not be done, say status='failed' and error. Nothing has changed.",
+        hint=f"call {REACTIVE.submit}(step_id='{step_id}', result=…) with its result, as its instructions "
+        "say, and the server stores it; or write it yourself with workflow_state_update first. If the step "
+        "failed, pass status='failed' and error. Nothing has changed.",
     )
 
 
@@ -422,12 +435,12 @@ def _asked_first(machine: Machine, now: float) -> str:
 
 
 def _follows(mark: Mark, asked: Mark) -> bool:
-    """Whether a mark is the one that was asked for. The engine decides the time at which it is made."""
+    """Whether a mark is the requested one. The engine sets its time, so that may differ."""
     return (mark.reason, mark.step) == (asked.reason, asked.step) and mark.event > asked.event
 
 
-def _last_checkpoint(view: RunView, said: StepView) -> dict[str, Value]:
-    """The last place that somebody has marked; without one, where the run is."""
+def _last_checkpoint(view: RunView, step_view: StepView) -> dict[str, Value]:
+    """Return the last marked position; without one, the current position."""
     state = view.machine.state
     if state.marks:
         mark = state.marks[-1]
@@ -438,7 +451,7 @@ def _last_checkpoint(view: RunView, said: StepView) -> dict[str, Value]:
             "reason": mark.reason,
         }
     return {
-        "step_id": said.step["id"] if said.step is not None else "",
+        "step_id": step_view.step["id"] if step_view.step is not None else "",
         "timestamp": iso(state.changed_at),
         "reason": "automatic: every completed step is kept",
     }
@@ -448,15 +461,15 @@ _STATES = frozenset({"current_raw_state", "computed_state"})
 
 
 def _parts_of_resume(view: RunView) -> set[str] | None:
-    """What the workflow says that the answer to a resume contains; None where it says nothing."""
-    says = view.machine.plan_named(view.machine.state.workflow).on_resume
-    if not {"load_from_checkpoint", "exclude"} & says.keys():
+    """Return which parts the answer to a resume has; None if the workflow does not say."""
+    on_resume = view.machine.plan_named(view.machine.state.workflow).on_resume
+    if not {"load_from_checkpoint", "exclude"} & on_resume.keys():
         return None
-    return set(says.get("load_from_checkpoint", _STATES)) - set(says.get("exclude", ()))
+    return set(on_resume.get("load_from_checkpoint", _STATES)) - set(on_resume.get("exclude", ()))
 
 
 def _about(view: RunView, parts: set[str]) -> Answer:
-    """The parts that are not the state, nor the step to do, which is always there."""
+    """Return the parts other than the state and the step."""
     machine = view.machine
     plan = machine.plan_named(machine.state.workflow)
     about: Answer = {}
@@ -490,10 +503,10 @@ def _brief(visited: Visited) -> Answer:
     return {"step": visited.address, "status": record.status, "completed_at": iso(record.completed_at)}
 
 
-def _why_not(said: StepView, status: str) -> str:
-    if said.error is not None:
-        return f"the run is {said.status}: {said.error['message']}"
-    if said.status in _ENDED_AS.values():
-        return f"the run is {said.status}"
+def _why_not(step_view: StepView, status: str) -> str:
+    if step_view.error is not None:
+        return f"the run is {step_view.status}: {step_view.error['message']}"
+    if step_view.status in _ENDED_AS.values():
+        return f"the run is {step_view.status}"
     hint = "" if status == "cancelled" else "; status='cancelled' ends it"
-    return f"the run has not ended: it is {said.status}, {said.why}{hint}"
+    return f"the run has not ended: it is {step_view.status}, {step_view.why}{hint}"

@@ -1,6 +1,13 @@
-"""Putting to the user directly what a run asks of its user: the part of the service behind forms. How a form
-is shown is for whoever shows it; here is which question comes next, what has come of asking it before, and
-when nobody needs its answer any more."""
+"""Questions that a client can show to its user directly, as forms, without the agent.
+
+    questions = await elicitation.questions("wf_7f3a")
+    if question := questions.next:
+        await elicitation.form_shown("wf_7f3a", question)
+        answer = await elicitation.until_closed("wf_7f3a", question, show(question.form))
+
+A form is the JSON Schema of the result, reduced to what clients can show: texts, numbers, decisions and
+choices, without nesting. The rest of the schema, such as a pattern, is checked when the answer is submitted.
+"""
 
 from __future__ import annotations
 
@@ -25,17 +32,18 @@ from workflows_mcp.runs.agent_protocol import AgentProtocol
 from workflows_mcp.runs.progress import wait_with_progress
 from workflows_mcp.steps import StepRegistry
 
-# ----------------------------------------------------------------------------------------------------
-# What a run asks that can be put to the user without the agent: the words, and a form for the answer.
-#
-# A form is the JSON Schema of the result with what clients can show: texts, numbers, decisions and choices,
-# none inside of another. Whatever a form cannot say, such as a pattern, is checked when the answer is
-# submitted.
-
-
 _KINDS = ("string", "number", "integer", "boolean")
-
-_SAID = ("type", "title", "description", "enum", "minLength", "maxLength", "minimum", "maximum", "default")
+_KEYWORDS = (
+    "type",
+    "title",
+    "description",
+    "enum",
+    "minLength",
+    "maxLength",
+    "minimum",
+    "maximum",
+    "default",
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,10 +53,10 @@ class UserQuestion:
     message: str
     form: dict[str, Any]
     last_seen: FormOutcome
-    """What has come of asking it until now."""
+    """The forms that were shown for it so far."""
 
     def is_open(self, state: RunState) -> bool:
-        """Whether somebody still has to answer it."""
+        """Whether it is still unanswered."""
         frame = state.frames.get(self.address)
         asked = frame is not None and frame.kind == "agent"
         return asked and question_id(state, whole_run(state.run_id), self.address) == self.step_id
@@ -56,12 +64,12 @@ class UserQuestion:
 
 @dataclass(frozen=True, slots=True)
 class UserQuestions:
-    """What a run asks that is to be put to the user directly."""
+    """The questions of a run that can be shown to the user directly."""
 
     questions: list[UserQuestion]
     """The oldest first."""
     agent_is_busy: bool
-    """Whether the agent has work of its own to do, for which nobody need wait for the user."""
+    """Whether the agent has other work, so that it need not wait for the user."""
 
     @property
     def next(self) -> UserQuestion | None:
@@ -72,9 +80,10 @@ NOTHING = UserQuestions([], agent_is_busy=False)
 
 
 def user_questions(view: RunView, registry: StepRegistry, setting: str) -> UserQuestions:
-    """The questions of a run that are for the user, where workflow and `setting` want the user to be asked
-    directly. One that a crash has cut off is for the agent to decide, and so is one that has been put to the
-    user in vain."""
+    """Return the questions for the user, if the workflow or the setting asks for forms.
+
+    A question about an interrupted step goes to the agent, and so does one whose form was declined or failed.
+    """
     if setting == "never" or view.task is not None:
         return NOTHING
     machine, found = view.machine, []
@@ -93,7 +102,7 @@ def user_questions(view: RunView, registry: StepRegistry, setting: str) -> UserQ
 
 
 def _is_wanted(machine: Machine, address: str, setting: str) -> bool:
-    """The workflow in which the step stands decides; if it does not say, the one that has called it."""
+    """Whether to ask directly: the workflow of the step decides, else its callers, else the setting."""
     plans = [machine.plan_named(machine.state.root.workflow)]
     scope = machine.state.root
     for name in address.split("/"):
@@ -102,19 +111,19 @@ def _is_wanted(machine: Machine, address: str, setting: str) -> bool:
             break
         scope = record.scope
         plans.append(machine.plan_named(scope.workflow))
-    said = [plan.elicitation for plan in plans if plan.elicitation is not None]
-    return said[-1] if said else setting == "always"
+    choices = [plan.elicitation for plan in plans if plan.elicitation is not None]
+    return choices[-1] if choices else setting == "always"
 
 
 def _form(schema: dict[str, Any]) -> dict[str, Any] | None:
-    """None where the result is not what a form can ask for."""
+    """Return the form for a result schema; None if a form cannot show it."""
     fields: dict[str, Any] = {}
     for name, field in schema.get("properties", {}).items():
         if "const" in field:
-            continue  # that the user has seen it is said by the answer itself
+            continue  # the answer itself shows that the user has seen it
         if field.get("type") not in _KINDS:
             return None
-        fields[name] = {key: field[key] for key in _SAID if key in field}
+        fields[name] = {key: field[key] for key in _KEYWORDS if key in field}
     required = [name for name in schema.get("required", ()) if name in fields]
     return {"type": "object", "properties": fields, **({"required": required} if required else {})}
 
@@ -141,12 +150,12 @@ class Elicitation:
         self._now = now
 
     async def questions(self, run_id: str) -> UserQuestions:
-        """What the run asks that is to be put to the user directly, if anything is."""
+        """Return the questions of a run that can be shown to the user directly."""
         if run_of(run_id) != run_id or self._setting == "never":
             return NOTHING
         return user_questions(await self._agents.view(run_id), self._registry, self._setting)
 
-    # What comes of asking, for whoever asks next
+    # Notes about forms, which every server of the run reads
 
     async def form_shown(self, run_id: str, question: UserQuestion) -> None:
         await self._note(run_id, question.last_seen.put_up)
@@ -163,8 +172,11 @@ class Elicitation:
     async def until_closed(
         self, run_id: str, question: UserQuestion, shown: Coroutine[Any, Any, T]
     ) -> T | None:
-        """What comes of showing the question; None as soon as nobody needs the answer any more, because the
-        run has ended or somebody else has answered. Meanwhile it is told that the run waits."""
+        """Return the result of `shown`, or None as soon as the question is closed.
+
+        A question is closed when the run has ended or somebody else has answered. Meanwhile progress is
+        reported.
+        """
         showing = asyncio.ensure_future(shown)
         settled = asyncio.ensure_future(
             wait_with_progress(
