@@ -29,9 +29,7 @@ from workflows_mcp.steps.shell import KEYS as OUTPUT_KEYS
 ROOT = Path(__file__).resolve().parents[2]
 BESIDE = ROOT.parent / "shared" / "corpus"
 CORPUS = Path(os.environ.get("WORKFLOWS_CORPUS", BESIDE))
-BROKEN = ROOT / "tests" / "dialects" / "broken"
-BROKEN_STEPS = ROOT / "tests" / "dialects" / "broken_stateful"
-BROKEN_REACTIVE = ROOT / "tests" / "dialects" / "broken_reactive"
+ERR = ROOT / "tests" / "testdata" / "err"
 FOLDERS = [
     ROOT / "src" / "workflows_mcp" / "library" / "templates",
     ROOT / "examples",
@@ -183,7 +181,7 @@ def test_every_workflow_that_loads_fits(path: Path) -> None:
     ],
 )  # fmt: skip
 def test_mistakes_that_need_no_knowledge_of_the_whole_file_are_seen(name: str) -> None:
-    assert problem(read_document((BROKEN / f"{name}.yaml").read_text(), name).value)
+    assert problem(read_document((ERR / "graph" / f"{name}.yaml").read_text(), name).value)
 
 
 @pytest.mark.rows("X12")
@@ -196,7 +194,7 @@ def test_mistakes_that_need_no_knowledge_of_the_whole_file_are_seen(name: str) -
     ],
 )  # fmt: skip
 def test_mistakes_in_steps_are_seen_too(name: str) -> None:
-    assert problem(read_document((BROKEN_STEPS / f"{name}.yaml").read_text(), name).value)
+    assert problem(read_document((ERR / "stateful" / f"{name}.yaml").read_text(), name).value)
 
 
 @pytest.mark.rows("X12")
@@ -211,7 +209,7 @@ def test_mistakes_in_steps_are_seen_too(name: str) -> None:
     ],
 )  # fmt: skip
 def test_mistakes_in_reactive_files_are_seen_too(name: str) -> None:
-    assert problem(read_document((BROKEN_REACTIVE / f"{name}.yaml").read_text(), name).value)
+    assert problem(read_document((ERR / "reactive" / f"{name}.yaml").read_text(), name).value)
 
 
 def reactive_step(**keys: Any) -> dict[str, Any]:

@@ -11,7 +11,7 @@ from collections.abc import Awaitable, Callable, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
-EXAMPLES = Path(__file__).parents[1] / "dialects" / "stateful_examples"
+TESTDATA = Path(__file__).parents[1] / "testdata"
 Call = Callable[..., Awaitable[dict[str, Any]]]
 """call(tool, **arguments) gives the answer of the server."""
 Answers = Mapping[str, Any]
@@ -93,8 +93,10 @@ class Agents:
 def example(name: str) -> str:
     """One of the examples as it is written; of interactive-planning, which reads what it does not declare, with
     the line that lets it."""
-    text = (EXAMPLES / f"{name}.yaml").read_text(encoding="utf-8")
-    return f"state_access: warn\n{text}" if name == "interactive-planning" else text
+    if name == "interactive-planning":
+        text = (TESTDATA / "err" / "stateful" / f"{name}.yaml").read_text(encoding="utf-8")
+        return f"state_access: warn\n{text}"
+    return (TESTDATA / "ok" / "stateful" / f"{name}.yaml").read_text(encoding="utf-8")
 
 
 def ran(stdout: str = "", exit_code: int = 0) -> dict[str, Any]:
