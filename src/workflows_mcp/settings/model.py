@@ -257,13 +257,11 @@ def _rename_limits(limits: Mapping[str, Any], setting: Callable[[str], str]) -> 
     for old, new in RENAMED_LIMITS.items():
         if old not in renamed:
             continue
-        written = [form.format(name.upper() if form.isupper() else name) for name in (old, new)]
         if new in renamed:
-            raise RequestError(
-                f"'{written[0]}' is the old name of '{written[1]}'", hint="set only the new one"
-            )
+            message = f"'{setting(old)}' is the old name of '{setting(new)}'"
+            raise RequestError(message, hint="set only the new one")
         renamed[new] = renamed.pop(old)
-        _warn_renamed(*written)
+        _warn_renamed(setting(old), setting(new))
     return renamed
 
 
