@@ -1,4 +1,4 @@
-"""`workflows-mcp`, and `python -m workflows_mcp`."""
+"""The entry point of `workflows-mcp` and `python -m workflows_mcp`."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from workflows_mcp.cli.main import main as run
 def main() -> None:
     code = run()
     if "temporalio" in sys.modules:
-        # Its threads still speak to Python, and one that does so while Python goes down aborts the process.
+        # Its threads still call into Python, and a call while Python exits would abort the process.
         sys.stdout.flush()
         sys.stderr.flush()
         os._exit(code)

@@ -1,23 +1,25 @@
-"""Every error that a user can see, as one small tree.
+"""The errors that a user can see, as one tree.
 
-An error says where, what, and what to do. It is raised where it is known, worded once, and shown the
-same through MCP, the terminal and a log. This module knows nothing of any other part.
+    raise RequestError("port 8000 is in use", hint="choose another port with --http")
+
+An error says what is wrong, where, and how to fix it. MCP, the terminal and logs show the same text. This
+module imports no other module of the package.
 
     WorkflowsError
-    ├── DefinitionError      a workflow file is wrong; carries all of its problems
-    ├── RequestError         what was asked for cannot be done; nothing has changed
+    ├── DefinitionError      a workflow file is invalid; has all of its problems
+    ├── RequestError         a request cannot be fulfilled; nothing has changed
     │   ├── UnknownWorkflow
     │   ├── UnknownRun
-    │   ├── InvalidInputs    values for a workflow's inputs do not fit; names all of them
-    │   ├── InvalidResult    an agent's result does not fit its action
-    │   ├── NotExpected      an answer to a question that nobody asks (any more)
-    │   └── MissingSecret    secrets that a workflow uses are not there, or cannot be used; names all of them
+    │   ├── InvalidInputs    inputs of a workflow are invalid; names all of them
+    │   ├── InvalidResult    an agent's result does not match its action
+    │   ├── NotExpected      an answer to a question that is not open
+    │   └── MissingSecret    secrets of a workflow are missing or unusable; names all of them
     ├── ExpressionError      an expression is malformed, or its value does not exist
-    ├── StepError            a step could not be carried out
-    │   └── Forbidden        policy does not allow what a step wants
+    ├── StepError            a step could not run
+    │   └── Forbidden        policy does not allow what a step needs
     └── StoreError           the store of runs cannot be used
-        ├── Damaged          something that was written of a run is gone, or is not what was written
-        └── LeaseLost        another process drives this run now; what was to be written is refused
+        ├── Damaged          stored data of a run is missing or was changed
+        └── LeaseLost        another process drives this run now; the write is rejected
 """
 
 from __future__ import annotations
@@ -26,12 +28,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 LINE_CHARS = 160
-"""How much of a long line is shown."""
+"""The number of characters of a long line that are shown."""
 
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """A position in a definition file; `text` is the whole line that stands there."""
+    """A position in a definition file; `text` is the whole line."""
 
     file: str
     line: int
@@ -42,7 +44,7 @@ class Place:
         return f"{self.file}:{self.line}:{self.column}"
 
     def excerpt(self) -> tuple[str, int]:
-        """The line, or of a long line what is around the column; and the position of the column in it."""
+        """Return the line, cut around the column if it is long, and the position of the column in it."""
         position = self.column - 1
         if len(self.text) <= LINE_CHARS:
             return self.text, position
@@ -52,7 +54,7 @@ class Place:
         return before + self.text[start : start + LINE_CHARS] + after, position - start + len(before)
 
     def snippet(self) -> str:
-        """The line with a mark below the column, as a compiler shows it."""
+        """Return the line with a mark below the column, as a compiler does."""
         margin = f"{self.line:>5} | "
         text, position = self.excerpt()
         return f"{margin}{text}\n{' ' * (len(margin) - 2)}| {' ' * position}^"
@@ -60,10 +62,10 @@ class Place:
 
 @dataclass(frozen=True, slots=True)
 class Problem:
-    """One thing that is wrong in a definition.
+    """One problem of a definition.
 
-    `path` leads to the value in the document, e.g. ("blocks", 3, "inputs", "command"); `offset` is a
-    position inside the text of that value. Whoever has the file turns both into a `place`.
+    `path` is the path of the value in the document, e.g. ("blocks", 3, "inputs", "command"); `offset` is a
+    position in the text of that value. The reader of the file turns both into a `place`.
     """
 
     code: str
@@ -89,7 +91,7 @@ class Problem:
 
 
 class WorkflowsError(Exception):
-    """The root of the tree: a code for programs, a message for people, a hint on what to do."""
+    """The root of the tree: a code for programs, a message for people, a hint how to fix it."""
 
     code = "error"
 
@@ -111,7 +113,7 @@ class DefinitionError(WorkflowsError):
         self.problems = list(problems)
         self.name = name
         self.draft = draft
-        """As much of the definition as could be read, for whoever looks for further problems."""
+        """The part of the definition that could be read, for further checks."""
         count = len(self.problems)
         what = f"workflow '{name}'" if name else "the workflow"
         super().__init__(f"{what} has {count} problem{'s' if count != 1 else ''}")
@@ -137,7 +139,7 @@ class InvalidInputs(RequestError):
 
 
 class InvalidResult(RequestError):
-    """`for_user` says the same to somebody who has filled in a form, and knows no steps and schemas."""
+    """`for_user` is the message for a user who filled in a form, without steps and schemas."""
 
     code = "invalid_result"
 
@@ -156,12 +158,11 @@ class MissingSecret(RequestError):
 
 TOO_SLOW = "too_slow"
 TOO_LARGE = "too_large"
-"""The code of an expression that was stopped because it took too long: nobody can say that it would be
-stopped again."""
+"""The codes of an expression that exceeded a limit. One that was too slow may succeed next time."""
 
 
 class ExpressionError(WorkflowsError):
-    """`offset` is the position in the source of the expression at which it went wrong."""
+    """`offset` is the position of the error in the source of the expression."""
 
     code = "expression"
 

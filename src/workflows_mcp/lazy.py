@@ -1,8 +1,8 @@
-"""Exports of a package whose modules are imported only when a name of them is used.
+"""Exports of a package that import their module when they are first used.
 
     __getattr__ = exports(__name__, {"sqlite.store": "check_store StoreIsBusy"})
 
-A server starts for each session of an agent, so a package that a command does not use must cost it nothing.
+A server starts for each session of an agent, so a command must not import a package that it does not use.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from typing import Any
 
 
 def exports(package: str, modules: Mapping[str, str]) -> Callable[[str], Any]:
-    """Return the `__getattr__` of a package: the names of each of its modules, between spaces."""
+    """Return the `__getattr__` of a package, from the names in each of its modules, separated by spaces."""
     module_of = {name: module for module, names in modules.items() for name in names.split()}
 
     def get(name: str) -> Any:

@@ -1,7 +1,8 @@
-"""Every limit of the product in one place, each with the setting that changes it.
+"""The limits of the product, each with its default and what it limits.
 
-A limit that is reached gives an error that says the limit and the name of the setting. `Limits` fields
-are set by `WORKFLOWS_LIMIT_<NAME>` or `[limits]` in workflows.toml.
+    WORKFLOWS_LIMIT_PARALLEL_STEPS=20        # or parallel_steps = 20 under [limits] in workflows.toml
+
+The error of an exceeded limit has the limit and the name of its setting.
 """
 
 from __future__ import annotations
@@ -16,81 +17,81 @@ class Limits:
     call_depth: int = 50
     """How deep workflows may call workflows."""
     state_bytes: int = MIB
-    """How large the state of one workflow may be."""
+    """The size of the state of one workflow."""
     state_depth: int = 200
-    """How deep the state of one workflow may be nested; more than 200 cannot be stored."""
+    """The nesting depth of the state of one workflow; more than 200 cannot be stored."""
     loop_iterations: int = 10_000
-    """How often the body of a loop may be carried out that says no max_iterations."""
+    """The iterations of a loop without `max_iterations`."""
     messages: int = 200
-    """How many messages to the user are kept until an agent passes them on."""
+    """The messages to the user that are stored until an agent passes them on."""
     for_each_items: int = 10_000
-    """How many items one block may be carried out for."""
+    """The items of one block or step with `for_each`."""
     task_depth: int = 5
-    """How deep tasks may hand out tasks."""
+    """How deep tasks may start tasks."""
     parallel_children: int = 100
-    """How many children of one foreach may be under way at once."""
+    """The children of one `foreach` that run at the same time."""
     pending_actions: int = 50
-    """How many actions of one run may wait for agents at once."""
+    """The actions of one run that wait for agents at the same time."""
     step_interruptions: int = 2
-    """How often the end of its server may cut off one step before the run asks whether to repeat it."""
+    """How often a server may end during one step before the run asks whether to repeat it."""
     steps_per_workflow: int = 1000
-    """How many steps a workflow, or one of its tasks, may have."""
+    """The steps of a workflow, or of one of its tasks."""
     cached_definitions: int = 100
-    """How many definitions are kept read; a file that has changed is read again at once."""
+    """The definitions that are cached; a file that has changed is read again at once."""
     cached_bytes: int = 16 * MIB
-    """How large the texts of those definitions may be together."""
+    """The size of the texts of all cached definitions."""
     captured_bytes: int = 64 * MIB
-    """How much a command may print to each of its output streams."""
+    """The output of a command on each of stdout and stderr."""
     file_bytes: int = 10 * MIB
-    """How large a file may be that a step reads or that a command leaves as an output."""
+    """The size of a file that a step reads, or that a command leaves as an output."""
     inline_bytes: int = 32 * 1024
-    """How large a value may be before it is written apart, once, however often it is passed on."""
+    """The size of a value inside an event; a larger one is stored once, apart from the events."""
     preview_chars: int = 4000
-    """How much of one text an answer to an agent carries; the rest is read in slices."""
+    """The part of one text in an answer to an agent; the rest is read in slices."""
     answer_chars: int = 40_000
-    """How large the outputs in one answer may be together before the long ones are previewed harder."""
+    """The size of one answer to an agent, before long values are cut further."""
     expression_seconds: float = 5.0
-    """How long one template may take to render."""
+    """The time to render one template."""
     expression_chars: int = 2_000_000
-    """How long a rendered template may be."""
+    """The length of a rendered template."""
     javascript_bytes: int = 64 * MIB
-    """How much memory one JavaScript expression may take."""
+    """The memory of one JavaScript expression."""
     document_bytes: int = 16 * MIB
-    """How large a definition file may be."""
+    """The size of a definition file."""
     document_nodes: int = 1_000_000
-    """How many values a definition may hold once its aliases are followed."""
+    """The values in a definition, with its aliases expanded."""
     document_depth: int = 60
-    """How deep a definition may be nested."""
+    """The nesting depth of a definition."""
     parallel_steps: int = 100
-    """How many steps one process carries out at once."""
+    """The steps that one process runs at the same time."""
     wait_seconds: float = 45.0
-    """The longest that one call waits for a run."""
+    """The longest time that one call waits for a run."""
     action_lease_seconds: float = 300.0
-    """How long a sub-agent may be silent before another one may take over its task."""
+    """The time without a sign of a sub-agent after which another may take over its task."""
     argument_bytes: int = 10 * MIB
-    """How large one argument of a tool may be, such as a result; a definition may have `document_bytes`."""
+    """The size of one argument of a tool, such as a result; a definition may have `document_bytes`."""
     value_depth: int = 200
-    """How deep a value may be nested that an agent sends."""
+    """The nesting depth of a value from an agent."""
     memory_value_bytes: int = MIB
-    """How large a value may be that is remembered beyond a run."""
+    """The size of one value in the memory."""
     memory_keys: int = 10_000
-    """How many keys the memory may have."""
+    """The keys in the memory."""
     checkpoint_days: float = 30.0
-    """How long a checkpoint is kept; a question that a run still waits for is kept in any case."""
+    """How long a checkpoint is kept; the question of a waiting run is always kept."""
     run_days: float = 30.0
-    """How long a run is kept after it has ended. Unfinished runs are never deleted."""
+    """How long a run is kept after its end. Unfinished runs are never deleted."""
     max_ended_runs: int = 1_000_000
-    """How many ended runs are kept; the oldest are deleted first."""
+    """The ended runs that are kept; the oldest are deleted first."""
     store_bytes: int = 2048 * MIB
-    """How large the store of runs may grow before the oldest ended runs are deleted."""
+    """The size of the store above which the oldest ended runs are deleted."""
 
     @property
     def of_a_run(self) -> dict[str, int | float]:
-        """Those that decide how a run goes. It keeps the ones that it was started with."""
+        """The limits that change the course of a run. A run keeps those that it was started with."""
         return {name: getattr(self, name) for name in _OF_A_RUN}
 
     def setting(self, name: str) -> str:
-        """What a user sets to change the limit `name`."""
+        """Return the environment variable of the limit `name`."""
         assert name in {field.name for field in fields(self)}
         return f"WORKFLOWS_LIMIT_{name.upper()}"
 
@@ -111,5 +112,5 @@ _OF_A_RUN = (
     "javascript_bytes",
 )
 DEFAULT_WAIT = 30.0
-"""Seconds that a call waits for its run where it does not say how long."""
+"""Seconds that a call waits for its run by default."""
 DEFAULT_LIMITS = Limits()

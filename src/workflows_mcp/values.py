@@ -1,7 +1,10 @@
-"""Values: the JSON data that flows through a run, and the one way in which each thing is done with it.
+"""Values are the JSON data of a run; the functions here convert, check and show them.
 
-How a value becomes text inside a template, how it is named in an error, how a long one is previewed,
-how it is written as JSON, and which known name is nearest to a misspelt one. Knows no other part.
+    to_text(True)                      # "true", as inside a template
+    kind_and_value(5)                  # "integer 5", as in an error
+    nearest("comand", ["command"])     # "command"
+
+The parts: marks of secrets, checks of values that can be stored, JSON, text, and hints for misspelt names.
 """
 
 from __future__ import annotations
@@ -20,7 +23,7 @@ Value: TypeAlias = Any
 
 
 class LeftOut:
-    """What stands for a value that was not given, where null is a value."""
+    """The type of LEFT_OUT: a value that was not given, where null is a value."""
 
     __slots__ = ()
 
@@ -34,21 +37,21 @@ _COMPARED = 300
 
 SECRET_OPEN, SECRET_CLOSE = "⟦secret:", "⟧"
 SECRET_MARK = re.compile(rf"{SECRET_OPEN}([^:⟦⟧]*)(?::([a-z0-9-]+))?{SECRET_CLOSE}")
-"""A mark: the name of the secret, and the form of its value, if it is not the value itself."""
+"""A mark: the name of a secret, and the encoding of its value, if any: ⟦secret:TOKEN:base64⟧."""
 _HALF = re.compile("[\ud800-\udfff]")
 _OPENING_BYTES = SECRET_OPEN[0].encode()
 _BEGINNINGS = "|".join(rf"{SECRET_OPEN[1:length]}\Z" for length in range(1, len(SECRET_OPEN)))
 _OPENING = re.compile(rf"{SECRET_OPEN[0]}(?={SECRET_OPEN[1:]}|{_BEGINNINGS})")
-"""Also one that another text, put after it, would complete."""
+"""Also the beginning of a mark at the end of a text, which a following text could complete."""
 
 
 def secret_mark(name: str) -> str:
-    """What stands for the value of a secret everywhere but in the hands of the step that uses it."""
+    """Return the mark that replaces a secret everywhere except in the step that uses it."""
     return f"{SECRET_OPEN}{name}{SECRET_CLOSE}"
 
 
 def disarmed(text: str, genuine: str = "") -> str:
-    """A text in which nothing is a mark, but for those that `genuine` has too."""
+    """Return the text with every mark broken, except marks that also occur in `genuine`."""
     if SECRET_OPEN[0] not in text:
         return text
 
@@ -60,8 +63,10 @@ def disarmed(text: str, genuine: str = "") -> str:
 
 
 def may_hold_mark(value: Value) -> bool:
-    """Whether a mark, or the beginning of one, can be anywhere in the value. Looking at the value in its
-    written form takes a tenth of the time that looking at each of its texts does."""
+    """Return whether a mark, or the beginning of one, can be in the value.
+
+    Searching the encoded value takes a tenth of the time of searching each of its texts.
+    """
     try:
         return _OPENING_BYTES in _written(value)
     except (OverflowError, RecursionError, TypeError, UnicodeEncodeError, ValueError):
@@ -69,7 +74,7 @@ def may_hold_mark(value: Value) -> bool:
 
 
 def is_whole(value: Value) -> bool:
-    """Whether every text in it can be written down: none holds half of a character (a lone surrogate)."""
+    """Return whether every text in the value can be encoded: none has a lone surrogate."""
     try:
         _written(value)
     except UnicodeEncodeError:
@@ -80,20 +85,22 @@ def is_whole(value: Value) -> bool:
 
 
 def made_whole(value: Value) -> Value:
-    """The value with a mark for every character of which it holds only half."""
+    """Return the value with U+FFFD for every lone surrogate."""
     return value if is_whole(value) else with_texts(value, lambda text: _HALF.sub("\ufffd", text))
 
 
 class Unfit(NamedTuple):
-    """Why a value cannot be kept, and where in it."""
+    """Why a value cannot be stored, and where in it."""
 
     place: str
     why: str
 
 
 def unfit(value: Value, *, depth: int) -> Unfit | None:
-    """The first part of a value that is no JSON, or that could not be read again: a number that is none, an
-    integer beyond 64 bits, nesting beyond `depth`. None where all of it can be kept."""
+    """Return the first part of a value that cannot be stored as JSON; None if there is none.
+
+    Such parts are NaN and Infinity, integers of more than 64 bits, and nesting deeper than `depth`.
+    """
     waiting: list[tuple[Value, str, int]] = [(value, "", 0)]
     while waiting:
         item, place, at = waiting.pop()
@@ -112,7 +119,7 @@ def unfit(value: Value, *, depth: int) -> Unfit | None:
 
 
 def with_texts(value: Value, change: Callable[[str], str]) -> Value:
-    """The value with every text in it changed, keys too; what stays the same is shared."""
+    """Return the value with `change` applied to every text, keys too; unchanged parts are shared."""
     if isinstance(value, str):
         return change(value)
     if isinstance(value, dict):
@@ -132,14 +139,14 @@ def to_json(value: Value, *, indent: int = 0) -> str:
     return encoded.decode("utf-8")
 
 
-def beginning(text: str, most: int) -> str:
-    """As much of a text as takes at most so many characters in an answer, as JSON."""
-    lengths = range(min(len(text), most) + 1)
-    return text[: bisect_right(lengths, most, key=lambda length: len(to_json(text[:length]))) - 1]
+def beginning(text: str, limit: int) -> str:
+    """Return the longest beginning of a text whose JSON has at most `limit` characters."""
+    lengths = range(min(len(text), limit) + 1)
+    return text[: bisect_right(lengths, limit, key=lambda length: len(to_json(text[:length]))) - 1]
 
 
 def from_json(text: str | bytes) -> Value:
-    """Raises ValueError with the position when `text` is not JSON."""
+    """Decode JSON. Raises ValueError with the position if `text` is not JSON."""
     try:
         return _decode(text)
     except msgspec.DecodeError as error:
@@ -147,8 +154,10 @@ def from_json(text: str | bytes) -> Value:
 
 
 def from_json_in_run(text: str) -> Value:
-    """What JSON text that a run has stands for. No mark is in it that is not in the text: an escape cannot
-    spell one, and a text cannot be cut so that it becomes part of one."""
+    """Decode JSON text of a run so that it has no marks of secrets that the text does not have.
+
+    An escape sequence cannot spell a mark.
+    """
     value = from_json(text)
     if SECRET_OPEN[0] not in text and "\\u" not in text:
         return value
@@ -156,7 +165,7 @@ def from_json_in_run(text: str) -> Value:
 
 
 def to_text(value: Value) -> str:
-    """A value inside other text: text as it is, true/false, nothing for null, JSON for the rest."""
+    """Return a value as part of a text: text unchanged, true/false, "" for null, JSON for the rest."""
     if isinstance(value, str):
         return value
     if value is None:
@@ -171,7 +180,7 @@ def to_text(value: Value) -> str:
 
 
 def kind_of(value: Value) -> str:
-    """What people call the type of a value."""
+    """Return the name of the type of a value, as in errors: "text", "list"."""
     if value is None:
         return "null"
     if isinstance(value, bool):
@@ -190,24 +199,24 @@ def kind_of(value: Value) -> str:
 
 
 def shown(value: Value, limit: int = 60) -> str:
-    """A value as an error message shows it: JSON, cut."""
+    """Return a value as an error shows it: JSON, cut to `limit` characters."""
     text = to_json(value)
     return text if len(text) <= limit else text[: limit - 1] + "…"
 
 
 def kind_and_value(value: Value, show: Callable[[Value], str] = shown) -> str:
-    """A value as an error says what came in place of what was wanted: integer 5, text "five", null."""
+    """Return the type and the value, as in an error: integer 5, text "five", null."""
     return "null" if value is None else f"{kind_of(value)} {show(value)}"
 
 
 def nearest(name: str, known: Iterable[str]) -> str | None:
-    """The known name that `name` was probably meant to be."""
+    """Return the known name that is most similar to `name`, if one is similar."""
     options = list(known)
     folded = {option.lower().replace("-", "_"): option for option in options}
     match = folded.get(name.lower().replace("-", "_"))
     if match is not None:
         return match
-    if len(options) > _COMPARED:  # comparing is slow: keep to those that are alike at first sight
+    if len(options) > _COMPARED:  # comparing is slow: compare only names of similar length
         alike = [it for it in options if it[:1] == name[:1] and abs(len(it) - len(name)) <= 2]
         options = alike[:_COMPARED]
     close = difflib.get_close_matches(name, options, n=1, cutoff=0.6)
@@ -215,7 +224,7 @@ def nearest(name: str, known: Iterable[str]) -> str | None:
 
 
 def did_you_mean(name: str, known: Iterable[str], *, what: str = "there is", limit: int = 12) -> str:
-    """The hint for a misspelt name: the nearest one if any, and what exists."""
+    """Return the hint for a misspelt name: the most similar name if any, and all names."""
     options = sorted(set(known))
     if not options:
         return "there are none"
