@@ -29,7 +29,7 @@ class TookTooLong(Exception):
 
 
 class _Stop(BaseException):
-    """What is raised inside the call; not an Exception, so that nothing in there swallows it."""
+    """Raised inside the call; not an Exception, so that the call cannot catch it by accident."""
 
 
 def call_within(
@@ -38,7 +38,7 @@ def call_within(
     *arguments: Arguments.args,
     **named: Arguments.kwargs,
 ) -> Result:
-    number = _watchdog.number()  # before anything is watched, so that whatever interrupts us, it is known
+    number = _watchdog.number()  # before the watch starts, so that it is known after any interruption
     try:
         try:
             try:
@@ -54,11 +54,11 @@ def call_within(
 
 
 class _Watchdog:
-    """Which calls are watched, and the thread that watches them.
+    """Watches calls in a thread, and interrupts those past their deadline.
 
     The exception can reach a call at any instruction, also while that call is entering or leaving here, so a
     watched thread never takes a lock: it would die holding it. Both sides only use single operations on
-    dicts and sets, which nothing can interrupt. The exception can also get lost (in a `__del__`, or in a
+    dicts and sets, which cannot be interrupted. The exception can also get lost (in a `__del__`, or in a
     callback of the garbage collector), so it is sent again until the call is over.
     """
 
@@ -109,7 +109,9 @@ class _Watchdog:
 
     def _run(self) -> None:
         while True:
-            self._wakes_at = inf  # before looking: who comes after the look finds this and wakes us again
+            self._wakes_at = (
+                inf  # before the scan: a call added after the scan sees this and wakes the thread
+            )
             now = monotonic()
             earliest = inf
             for number, (deadline, _) in list(self._watched.items()):
@@ -121,7 +123,7 @@ class _Watchdog:
             self._sleep.acquire(timeout=-1 if earliest == inf else max(0.0, earliest - now))
 
     def _stop(self, number: int, again: float) -> None:
-        """Takes the call out of what is watched meanwhile, so that it cannot leave in the middle of this."""
+        """Stops watching the call meanwhile, so that it cannot leave in the middle of this."""
         self._being_sent.add(number)
         watched = self._watched.pop(number, None)
         if watched is not None:
@@ -141,11 +143,11 @@ _watchdog = _Watchdog()
 
 
 def processor_seconds() -> float:
-    """How long the processor has worked for the calling thread."""
+    """The processor time of the calling thread."""
     return thread_time()
 
 
 class PerThread(threading.local, Generic[Kept]):
-    """Something that each thread has its own of."""
+    """A value per thread."""
 
     value: Kept | None = None

@@ -131,7 +131,7 @@ class Dollar:
 
     @staticmethod
     def foreign(text: str) -> ExpressionError | None:
-        """What is wrong with a text that has `{{ }}` where `${ }` belongs, as in older definitions."""
+        """The error for a text with `{{ }}` where `${ }` belongs, as in older definitions."""
         for found in _BRACES.finditer(text) if "{{" in text else ():
             if found.start() and text[found.start() - 1] == "\\":
                 continue
@@ -152,8 +152,10 @@ class Dollar:
 
 
 class OldDollar(Dollar):
-    """As plans before version 3 have it: white space around a single reference is ignored, names without a
-    dot are text everywhere, and so are the keys of mappings."""
+    """The language of plans before version 3.
+
+    White space around a single reference is ignored; names without a dot and the keys of mappings are text.
+    """
 
     resolves_keys = False
 
@@ -189,7 +191,7 @@ def _as_output(text: str, template: Expression) -> Expression:
 
 
 def _unwrap(text: str) -> str | None:
-    """The expression that stands in braces of its own, with blanks in place of the braces."""
+    """The expression inside `${ … }`, with blanks in place of the braces; None if the text is not one."""
     start = _EXPRESSION.match(text.lstrip()) if "${" in text else None
     if start is None or not text.rstrip().endswith("}"):
         return None
@@ -280,8 +282,10 @@ class TextTemplate(_Interpolated):
 
 
 class QuotedReference(WholeReference):
-    """A reference alone in quotes, inside of a condition: text, except that true and false stay what
-    they are, because older files compare '${…}' with 'True' and with 'true'."""
+    """A single reference in quotes, inside a condition: text, except for true and false.
+
+    They keep their type because older files compare '${…}' with 'True' and with 'true'.
+    """
 
     __slots__ = ()
 
@@ -338,7 +342,7 @@ def _split(
 
 
 def _operand(match: re.Match[str], *, all_names: bool = False) -> Operand | None:
-    """What stands there, or None where it is a name of the shell's own."""
+    """The reference, or None if the name belongs to the shell."""
     head, rest = match[1], match[2]
     if head not in ROOTS and "." not in rest and not all_names:
         return None
@@ -427,7 +431,7 @@ def _parse_condition(text: str) -> ParsedCondition:
     shifted = code.strip()
     indent = len(code) - len(code.lstrip())
     try:
-        with warnings.catch_warnings():  # what Python thinks of the style is of no interest here
+        with warnings.catch_warnings():  # ignore warnings about style
             warnings.simplefilter("ignore")
             body = ast.parse(shifted, mode="eval").body
     except (SyntaxError, RecursionError, MemoryError, ValueError) as error:
@@ -456,7 +460,7 @@ def _condition_reference(match: re.Match[str]) -> Operand:
 
 
 def _words(text: str, start: int, end: int) -> str:
-    """What stands between references and quoted text, with true, false and null as Python spells them."""
+    """The source between references and quoted texts, with true, false and null in Python's spelling."""
     between = text[start:end]
     if "${" in between:
         raise _malformed(text, start + between.index("${"))
@@ -479,13 +483,15 @@ def _quoted(text: str, start: int) -> Expression:
 
 
 class ParsedCondition(NamedTuple):
-    """The syntax tree of a condition in which every reference has become the name `_`, as long as the
-    reference was, so that positions in the tree are positions in the text."""
+    """The syntax tree of a condition.
+
+    Each reference is replaced with the name `_`, padded to its length, so offsets in the tree and text agree.
+    """
 
     source: str
     code: str
     indent: int
-    """By how much `code` was shifted to the left."""
+    """The number of characters removed from the start of the source."""
     body: ast.expr
     references: Mapping[int, ConditionOperand]
     """By the position at which each stands."""
@@ -516,7 +522,7 @@ class Condition:
 
 
 def compile_condition(parsed: ParsedCondition, quoted: Callable[[str, int], Expression]) -> Condition:
-    """`quoted` reads the references inside of quoted text that starts at a position."""
+    """Compile a condition; `quoted` parses the quoted text that starts at an offset."""
     read: list[Reference] = []
 
     def compile_(node: ast.expr, depth: int) -> Evaluator:
@@ -571,7 +577,7 @@ def compile_condition(parsed: ParsedCondition, quoted: Callable[[str, int], Expr
 
 
 def _offset(parsed: ParsedCondition, node: ast.expr) -> int:
-    """The position of `node` in the source; a syntax tree counts in bytes, people in characters."""
+    """The offset of `node` in the source, in characters; the tree counts bytes."""
     code, column = parsed.code, node.col_offset
     if not code.isascii():
         column = len(code.encode("utf-8")[:column].decode("utf-8", "ignore"))
@@ -618,7 +624,7 @@ def as_truth(value: Value) -> bool:
 
 
 def equal(left: Value, right: Value) -> bool:
-    """As a person means it: 'True' is true, 1 is not true, text is never a number."""
+    """Whether two values are equal: 'True' is true, 1 is not true, text is never a number."""
     if isinstance(left, bool) and isinstance(right, str):
         right = _TRUTH.get(right, right)
     elif isinstance(right, bool) and isinstance(left, str):
@@ -697,9 +703,9 @@ _COMPARISONS: dict[type[ast.cmpop], Callable[[Value, Value], bool]] = {
 class Filter(NamedTuple):
     apply: Callable[..., Value]
     takes: frozenset[str]
-    """Kinds of values, as an input type calls them; empty: any."""
+    """The types of its value; empty: any."""
     gives: str
-    """The type of the result; "same": what went in."""
+    """The type of the result; "same": the type of the value."""
     arguments: tuple[int, int] = (0, 0)
     """The smallest and the largest number of arguments."""
     doc: str = ""
@@ -763,7 +769,7 @@ _ALIASES = {
     "split": "lines",
     "d": "default",
 }
-"""What other languages call them."""
+"""Names of filters in other languages."""
 _TYPE_OF_KIND = {"text": "string"}
 
 
@@ -804,7 +810,7 @@ def wrong_kind(applied: Applied, reference: str, found: str) -> ExpressionError:
 
 
 def read_filter(name: str, arguments: str | None, offset: int) -> Applied:
-    """The filter called `name`; `arguments` is what stands between its parentheses."""
+    """Parse a filter; `arguments` is the text between its parentheses."""
     known = FILTERS.get(name)
     if known is None:
         suggestion = _ALIASES.get(name)
@@ -832,7 +838,7 @@ def read_filter(name: str, arguments: str | None, offset: int) -> Applied:
 
 
 def _as_python(arguments: str) -> str:
-    """With true, false and null as Python spells them, outside of quotes."""
+    """The arguments with true, false and null in Python's spelling, outside quotes."""
     words = {"true": "True", "false": "False", "null": "None", "none": "None"}
     return re.sub(
         r"""'(?:[^'\\]|\\.)*'|"(?:[^"\\]|\\.)*"|\b(true|false|null|none)\b""",

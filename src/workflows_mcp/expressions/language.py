@@ -21,25 +21,25 @@ from workflows_mcp.values import Value, did_you_mean, kind_of
 
 
 class Language(Protocol):
-    """Every method raises ExpressionError, with the offset, when the source is malformed."""
+    """Parses source text. Every method raises ExpressionError, with the offset, for malformed source."""
 
     resolves_keys: bool
     """Whether the keys of mappings are templates too."""
 
     def is_dynamic(self, text: str) -> bool:
-        """Whether `text` holds any expression at all."""
+        """Whether `text` contains an expression."""
 
     def template(self, text: str) -> Expression:
-        """Text with expressions in it; exactly one expression keeps the type of its value."""
+        """Parse text with expressions in it; exactly one expression keeps the type of its value."""
 
     def condition(self, text: str) -> Expression:
-        """An expression that must give true or false."""
+        """Parse an expression that is true or false."""
 
     def output(self, text: str) -> Expression:
-        """What a workflow hands out: an expression over references if it is one, else a template."""
+        """Parse an output of a workflow: an expression over references if it is one, else a template."""
 
     def code(self, text: str) -> CodeTemplate:
-        """A template of code, whose values are kept apart from its text."""
+        """Parse code (a shell command) with expressions in it; its values stay apart from its text."""
 
 
 class Expression(Protocol):
@@ -50,10 +50,10 @@ class Expression(Protocol):
     def references(self) -> tuple[Reference, ...]: ...
 
     def kinds(self, at: KindsAt) -> Kinds | None:
-        """The types that the value can have when there is one; None where they are not known."""
+        """The possible types of the value; None if unknown."""
 
     def evaluate(self, scope: Scope) -> Value:
-        """The value; raises ExpressionError where a reference does not exist."""
+        """The value on a scope; raises ExpressionError for an undefined reference."""
 
 
 class CodeTemplate(Protocol):
@@ -62,10 +62,10 @@ class CodeTemplate(Protocol):
 
     @property
     def known_texts(self) -> tuple[str, ...] | None:
-        """The texts of the code, where they are the same whatever the values are."""
+        """The texts of the code, if they do not depend on values; else None."""
 
     def offset(self, number: int) -> int:
-        """Where in the source the value of a number stands."""
+        """The offset in the source of the value with this number."""
 
     def evaluate(self, scope: Scope) -> Code: ...
 
@@ -79,7 +79,7 @@ Scope = Mapping[str, Any]
 class Reference(NamedTuple):
     """A path that an expression reads: names, and integers for list positions.
 
-    `optional`: the expression knows what to do when there is nothing there.
+    `optional`: the expression also works if nothing is there.
     """
 
     path: tuple[str | int, ...]
@@ -92,20 +92,20 @@ class Reference(NamedTuple):
 
 
 class Namespace(Protocol):
-    """A value with named parts that are looked up, not stored: blocks, a block, run metadata."""
+    """A value whose members are computed on lookup: blocks, a block, run metadata."""
 
     def lookup(self, name: str | int) -> Any:
-        """The part called `name`, or at that position, or MISSING."""
+        """The member called `name`, or at that position; MISSING if there is none."""
 
     def names(self) -> list[str]:
-        """What exists here, for error messages."""
+        """The names of the members, for error messages."""
 
     def plain(self) -> Value:
-        """The whole as JSON data, for when it is used as a value itself."""
+        """The whole value as JSON data."""
 
 
 class Missing:
-    """The answer of a namespace for a name that it does not have."""
+    """What a namespace returns for an unknown name."""
 
     __slots__ = ()
 
@@ -114,7 +114,7 @@ MISSING = Missing()
 
 
 class Unset:
-    """What stands in a scope for a name that exists and has no value yet."""
+    """Stands in a scope for a name that is declared and has no value yet."""
 
     __slots__ = ()
 
@@ -126,10 +126,10 @@ UNSET = Unset()
 
 
 class Code(NamedTuple):
-    """Text in another language (a shell command, say) with values in it that must stay data.
+    """Text in another language, such as a shell command, and the values in it, which must stay data.
 
-    `texts` has one item more than `values`; value i stands between text i and text i + 1. Whoever runs
-    the code decides how a value is handed over without becoming part of the code.
+    `texts` has one item more than `values`; value i stands between text i and text i + 1. The
+    runner of the code decides how to pass the values, so that none becomes part of the code.
     """
 
     texts: tuple[str, ...]
@@ -137,7 +137,7 @@ class Code(NamedTuple):
 
 
 class Refusal(NamedTuple):
-    """Why the value of a number cannot stand in code where it does, and how to write it instead."""
+    """Why a value (by number) is not allowed at its place in code, and how to write it instead."""
 
     number: int
     message: str
@@ -145,9 +145,9 @@ class Refusal(NamedTuple):
 
 
 Kinds = frozenset[str]
-"""The types that a value can have: those of inputs, and `null`."""
+"""The possible types of a value: the types of inputs, and `null`."""
 KindsAt = Callable[[tuple[str | int, ...]], Kinds | None]
-"""The types that what stands at a path can have; None where nobody knows."""
+"""Returns the possible types of the value at a path; None if unknown."""
 KIND_NAMES: Mapping[type, str] = {
     str: "string",
     bool: "boolean",
@@ -164,7 +164,7 @@ STRING, BOOLEAN = frozenset({"string"}), frozenset({"boolean"})
 
 
 def follow(reference: Reference, scope: Scope) -> Value:
-    """The value that `reference` leads to, as plain data."""
+    """The value of a reference, as JSON data; raises ExpressionError if there is none."""
     value: Any = scope
     for position, part in enumerate(reference.path):
         kind = type(value)
@@ -183,8 +183,10 @@ def follow(reference: Reference, scope: Scope) -> Value:
 
 
 def follow_if_there(reference: Reference, scope: Scope) -> Any:
-    """The value that `reference` leads to, as plain data; MISSING where there is none, also where a block
-    that did not run shows the outputs that it would have had."""
+    """The value of a reference, as JSON data; MISSING if there is none.
+
+    The default outputs of a block that did not run count as missing.
+    """
     value: Any = scope
     for position, part in enumerate(reference.path):
         kind = type(value)
@@ -232,7 +234,7 @@ def _nothing_there(reference: Reference, position: int, value: Any, part: str | 
 
 
 def braces(source: str, number: int) -> int:
-    """Where the expression of a number begins in a source with `{{ }}` in it."""
+    """The offset of the expression with this number in a source with `{{ }}`."""
     found = -1
     for _ in range(number + 1):
         found = source.find("{{", found + 1)

@@ -21,14 +21,14 @@ if TYPE_CHECKING:
     from regex import Match, Pattern
 
 PATTERN_SECONDS = 1.0
-"""How long one pattern may be tried on one text."""
+"""The time limit for matching one pattern with one text."""
 MAX_CHARS = 10_000
-"""How long a pattern may be."""
+"""The maximum length of a pattern."""
 
 
 @lru_cache(maxsize=512)
 def compiled(pattern: str) -> Pattern[str]:
-    """The pattern, read; raises ExpressionError where it is malformed."""
+    """The compiled pattern; raises ExpressionError if it is malformed."""
     import regex
 
     if len(pattern) > MAX_CHARS:
@@ -49,20 +49,20 @@ def compiled(pattern: str) -> Pattern[str]:
 
 
 def search(pattern: str, text: str) -> Match[str] | None:
-    """The first place in the text that the pattern fits."""
+    """The first match of the pattern in the text."""
     with _explain_errors(pattern, text):
         return compiled(pattern).search(text, timeout=PATTERN_SECONDS, concurrent=True)
 
 
 def groups(match: Match[str], limit: int) -> list[str | None]:
-    """What the groups of the pattern took; the whole match if it has none. `limit` characters together."""
+    """The groups of a match, or the whole match if there are none; at most `limit` characters in total."""
     numbers = range(1, match.re.groups + 1) if match.re.groups else range(1)
     _measure(sum(match.end(number) - match.start(number) for number in numbers), limit)
     return [match.group(number) for number in numbers]
 
 
 def find_all(pattern: str, text: str, limit: int) -> list[str | list[str]]:
-    """Every match: its group, a list of its groups if there are several, or the whole if there is none."""
+    """Every match: its only group, a list of its groups, or the whole match if there are none."""
     found: list[str | list[str]] = []
     length = 0
     with _explain_errors(pattern, text):

@@ -31,20 +31,20 @@ class Code:
 
 @dataclass(slots=True)
 class Reading:
-    """What a command does with its words."""
+    """How a command uses its words."""
 
     code: list[Code] = field(default_factory=list)
     input: Code | None = None
-    """Who reads standard input as code."""
+    """The program that reads standard input as code."""
     whole: list[int] = field(default_factory=list)
     """Words that must not become several."""
     computed: list[int] = field(default_factory=list)
     """Words in which only numbers are data, in bash and zsh or (`computed_in_zsh`) in zsh only."""
     computed_in_zsh: list[int] = field(default_factory=list)
     named_if_bare: list[int] = field(default_factory=list)
-    """Words in which bash would look for the name of a variable, if a value became several words."""
+    """Words in which bash evaluates the name of a variable, if a value is split into words."""
     expanded: list[int] = field(default_factory=list)
-    """Words in which `$` is special to make."""
+    """Words in which make expands `$`."""
 
     def add(self, first: int, last: int, name: str, hint: str = _ENV) -> None:
         self.code.append(Code(first, last, name, hint))
@@ -52,7 +52,7 @@ class Reading:
 
 @dataclass(frozen=True, slots=True)
 class _Interpreter:
-    """`code`: options whose next word is code. `takes`: options whose next word is something else."""
+    """A program. `code`: options followed by code. `takes`: options followed by another word."""
 
     code: str
     hint: str = f"{_ARGUMENT}, or in `env:`"
@@ -155,7 +155,7 @@ CODE_VARIABLE = re.compile(
     r"(PS[0-4]|PROMPT_COMMAND|BASH_ENV|ENV|(GIT_)?(SEQUENCE_)?EDITOR|VISUAL|(GIT_)?PAGER|GIT_SSH_COMMAND|LESSOPEN|LESSCLOSE"
     r"|RSYNC_RSH|FZF_DEFAULT_COMMAND|PERL5OPT|PYTHONSTARTUP|RUBYOPT|NODE_OPTIONS)\+?="
 )
-"""Variables whose values are code to a shell or to another program."""
+"""Variables whose values a shell or another program runs as code."""
 _WRAPPERS = frozenset(
     {
         "exec",
@@ -194,7 +194,7 @@ _SSH_TAKES = re.compile(r"-[a-zA-Z0-9]*[bcDEeFIiJLlmOpQRSWw]")
 
 
 def read_words(words: Sequence[str]) -> Reading:
-    """What a command with these words does with them."""
+    """How a command with these words uses them."""
     reading = Reading()
     if not words:
         return reading
@@ -219,7 +219,7 @@ def read_words(words: Sequence[str]) -> Reading:
 
 
 def _name(word: str) -> str:
-    """The name of a program by its path; empty if it is not known before it runs."""
+    """The name of the program at a path; empty if it depends on a value or an expansion."""
     if HOLE in word or EXPANSION in word:
         return ""
     name = word.rpartition("/")[2]
@@ -228,7 +228,7 @@ def _name(word: str) -> str:
 
 
 def _start(words: Sequence[str]) -> int:
-    """Where the command itself stands: $SUDO before it may be empty."""
+    """The index of the command itself, after words such as $SUDO that may be empty."""
     start = 0
     while start + 1 < len(words) and (
         not _name(words[start]) or words[start] in ("command", "builtin", "exec")
@@ -352,7 +352,7 @@ def _interpreter(words: Sequence[str], position: int, name: str, reading: Readin
 
 
 def _filter(words: Sequence[str], position: int, name: str, reading: Reading) -> None:
-    """awk, sed and jq: the program is the first word that is no option, unless an option has it."""
+    """awk, sed and jq: the code is the first operand, unless an option contains it."""
     hint = _FILTERS[name]
     kind = next(it for it in _FILTER_TAKES if it in name)
     takes, expressions = _FILTER_TAKES[kind], frozenset() if kind == "jq" else _FILTER_CODE
@@ -426,7 +426,7 @@ def _git_word(words: Sequence[str], position: int, index: int, reading: Reading)
 
 
 def _replaced(words: Sequence[str], position: int, reading: Reading) -> None:
-    """What xargs puts into code, or gives to a shell as code."""
+    """Code into which xargs inserts its input."""
     marks = {"{}"} if any(word.startswith(("-i", "--replace")) for word in words) else set()
     for index in range(position + 1, len(words)):
         if words[index] == "-I":
@@ -440,7 +440,7 @@ def _replaced(words: Sequence[str], position: int, reading: Reading) -> None:
             reading.input = Code(0, 0, f"xargs {use.name}", hint)
 
 
-# What shells evaluate without being asked: the subscript of a name, and arithmetic
+# Words that shells evaluate: subscripts of names, and arithmetic
 
 _COMPARES_NUMBERS = frozenset({"-eq", "-ne", "-lt", "-le", "-gt", "-ge"})
 _DECLARES = frozenset({"declare", "typeset", "local", "export", "readonly", "integer", "float"})

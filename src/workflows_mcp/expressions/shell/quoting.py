@@ -38,15 +38,15 @@ from workflows_mcp.expressions.shell.syntax import HOLE, Document, Place, Quotin
 from workflows_mcp.values import shown, to_text
 
 VARIABLE_BYTES = 32 * 1024
-"""A larger value goes into a file: the system allows 128 KiB for one variable, and 2 MiB for all."""
+"""Larger values go into files: Linux allows 128 KiB for one variable, and 2 MiB for all."""
 VARIABLES_BYTES = 256 * 1024
 MAX_BYTES = 100 * 1024
-"""How long a command may be: systems allow 128 KiB for one argument."""
+"""The maximum length of a command for an agent: Linux allows 128 KiB for one argument."""
 
 ANY_SHELL = "any"
 
 KeepInFile = Callable[[int, str], str]
-"""Puts the value of a number into a file and gives the path of it."""
+"""Writes a value (by number) to a file, and returns the path."""
 
 
 # The public functions
@@ -54,7 +54,7 @@ KeepInFile = Callable[[int, str], str]
 
 @dataclass(frozen=True, slots=True)
 class QuotedScript:
-    """What the shell is to run, and the variables that it refers to."""
+    """A script for the shell, and the variables that it references."""
 
     text: str
     variables: dict[str, str] = field(default_factory=dict)
@@ -63,7 +63,7 @@ class QuotedScript:
 def quoted_script(
     code: Code, *, shell: str = "sh", names: Iterable[str] = (), keep_in_file: KeepInFile
 ) -> QuotedScript:
-    """A script for `shell`. `names` are variables that ours must not be called like."""
+    """A script for `shell`. `names` are variables that it must not overwrite."""
     if is_own_code(code.texts):
         return QuotedScript(spliced(code))
     try:
@@ -75,7 +75,7 @@ def quoted_script(
 
 
 def quoted_words(code: Code) -> list[str]:
-    """The words of a command that is run without a shell: its text is split, a value never is."""
+    """The words of a command that runs without a shell; only its text is split, never a value."""
     if is_own_code(code.texts):
         return _split(spliced(code))
     try:
@@ -89,7 +89,7 @@ def quoted_words(code: Code) -> list[str]:
 
 
 def quoted_text(code: Code) -> str:
-    """The command as one text. Raises ExpressionError where a value cannot be put in and stay data."""
+    """The command as one text; raises ExpressionError if a value in it cannot stay data."""
     if is_own_code(code.texts):
         return spliced(code)
     try:
@@ -106,7 +106,7 @@ def quoted_text(code: Code) -> str:
 
 
 def spliced(code: Code) -> str:
-    """The text with the values simply put in: for showing, and for `unsafe: raw`."""
+    """The text with the values inserted as they are: for previews, and for `unsafe: raw`."""
     parts = [code.texts[0]]
     for value, text in zip(code.values, code.texts[1:], strict=True):
         parts += (to_text(value), text)
@@ -114,10 +114,10 @@ def spliced(code: Code) -> str:
 
 
 def problems(texts: tuple[str, ...], shell: str = "sh") -> tuple[Refusal, ...]:
-    """Every value that cannot stand in a command with these texts around its values.
+    """The values that are not allowed in a command with these texts.
 
-    `shell` is sh, bash, zsh or any (whichever an agent has); "" for none; else a program that is given the
-    command as its code.
+    `shell` is sh, bash, zsh or any (for agents); "" for none; else a program that gets the command as its
+    code.
     """
     if is_own_code(texts):
         return ()
@@ -137,7 +137,7 @@ def problems(texts: tuple[str, ...], shell: str = "sh") -> tuple[Refusal, ...]:
 
 
 def is_own_code(texts: Sequence[str]) -> bool:
-    """No reference, or nothing but one reference: all of it is the author's own code."""
+    """Whether the command has no reference, or is one reference: it is the author's own code."""
     return len(texts) == 1 or (len(texts) == 2 and not "".join(texts).strip())
 
 
@@ -237,7 +237,7 @@ def _read_template(texts: tuple[str, ...], shell: str) -> _Template:
 
 
 def check_values(code: Code, shell: str) -> _Template:
-    """The template of a command, into which these values can go. Raises ExpressionError."""
+    """The parsed command; raises ExpressionError if a value is not allowed in it."""
     template = _template(code.texts, shell)
     for refusal in template.refusals:
         raise ExpressionError(refusal.message, hint=refusal.hint)
@@ -247,14 +247,14 @@ def check_values(code: Code, shell: str) -> _Template:
 
 
 class _Template:
-    """A command that has been read: how references to values are written, and which are refused."""
+    """A parsed command: writes references to values, and knows which values are refused."""
 
     def __init__(self, source: str, shell: str) -> None:
         self.source = source
         self.script: Script = read(source)
         self.places = sorted(self.script.places, key=lambda place: place.number)
         self.first_words: set[int] = set()
-        """Values in what may be the name of a command, an assignment or a reserved word."""
+        """Values that may become the name of a command, an assignment or a reserved word."""
         self._code: dict[int, CodeWords] = {}
         self._named: set[int] = set()
         self._expanded: set[int] = set()
@@ -296,7 +296,7 @@ class _Template:
     def _refuse_input(
         self, statement: int, fed: Iterable[tuple[int, int]], start: int, use: CodeWords
     ) -> None:
-        """Values in what is piped, or given as a here-document, to a program that reads its code there."""
+        """Refuse values in the input (a pipe, a here-document) of a program that reads code from it."""
         anywhere = self.script.defines_functions
         spans = [(0, len(self.source))] if anywhere else fed
         redirected = {it.number for it in self.places if it.whole and it.quoting is Quoting.BARE}
@@ -308,7 +308,7 @@ class _Template:
         self._refuse([*(document.body for document in same), *strings], use)
 
     def _refuse_integers(self) -> None:
-        """A variable that was declared as an integer is computed with whenever it is assigned."""
+        """Refuse values assigned to integer variables: the shell evaluates each assignment."""
         declared: dict[str, str] = {}
         for command in self.script.commands:
             texts = [word.text for word in command.words]
@@ -348,7 +348,7 @@ class _Template:
         return f"`{text.replace(HOLE, '${…}')}`"
 
     def check(self, place: Place, text: str) -> None:
-        """What can only be said of the value itself."""
+        """Raise ExpressionError if this value is not allowed at its place."""
         if place.computed and not _NUMBERS.fullmatch(text):
             raise ExpressionError(
                 f"the value {_shown(text)} stands in shell arithmetic, where only numbers and operators "
@@ -393,7 +393,7 @@ class _Template:
         return f"{place.before}${{{'=' if split else ''}{name}}}"
 
     def _open_document(self, document: Document, values: _Values) -> list[tuple[int, int, str]]:
-        """Makes a literal here-document one with references in it, by protecting everything else."""
+        """Turn a literal here-document into one that expands references, and escape everything else."""
         body = document.body
         text = escaped(self.source[body.start : body.end], "\\$`")
         for place in body.places:
@@ -414,7 +414,7 @@ def escaped(text: str, special: str) -> str:
 
 
 class _Values:
-    """The variables or files that the values of one command travel in."""
+    """The variables and files that hold the values of a command."""
 
     def __init__(self, code: Code, names: Iterable[str], keep_in_file: KeepInFile) -> None:
         self.prefix = "_wf_"
@@ -436,7 +436,7 @@ class _Values:
         return f"{self.prefix}{number}"
 
     def preamble(self) -> str:
-        """Commands that read those of the values that are in files. The x keeps newlines at their ends."""
+        """Commands that read values from files. The x preserves trailing newlines."""
         return "".join(
             f"{name}=$(command -p cat {shlex.quote(path)} && printf x) && {name}=${{{name}%x}} || exit 1; "
             for number, path in self._files.items()
@@ -448,16 +448,16 @@ class _Values:
 
 
 _WORD = re.compile(r"[A-Za-z0-9@%+=:,./_-]+")
-"""What no shell reads as anything but part of a word."""
+"""Text that every shell reads as part of a word."""
 _ANYWHERE = re.compile(r"[A-Za-z0-9_]+(?:[.-][A-Za-z0-9_]+)*")
-"""What is nothing but itself wherever it stands in a script."""
+"""Text without a special meaning anywhere in a script."""
 _NUMBER = re.compile(r"-?[0-9]+")
 _REMARK = re.compile(r"[A-Za-z0-9@%+=:,./_ -]*")
 _BLANKS = re.compile(r"[ \t\n]+")
 _BOUNDARY = frozenset(" \t\n;&|<>()")
 _APART = _BOUNDARY | {HOLE}
 _BEGINS_SYNTAX = ("<", ">", "(", HOLE)
-"""What must not follow a word without quotes: `2` before `>` is not a word, `f` before `(` a function."""
+"""May not follow an unquoted word: `2` before `>` is not a word, `f` before `(` is a function."""
 _ENDS_IN_NAME = re.compile(r"\$(?:[A-Za-z_][A-Za-z_0-9]*|[0-9@*#?$!-])\Z")
 _RESERVED = frozenset(
     "if then else elif fi do done case esac while until for in function select time coproc".split()  # noqa: SIM905
@@ -468,13 +468,13 @@ _UNCERTAIN = re.compile(
     r"|`|\$['\"\[]|\(\(|\[\[|[<>=+@!?*]\(|\(\s*\)|\r|\$\{(?![A-Za-z_][A-Za-z_0-9]*\})"
     r"|\b(?:case|esac|function|select|coproc|alias|shopt|setopt|emulate)\b"
 )
-"""What shells read differently from each other, or we perhaps differently from them."""
+"""Syntax that shells, or this parser, may read differently."""
 
 
 class _Text:
     def __init__(self, code: Code) -> None:
         self._code = code
-        # Whatever must not be put in at all is refused here.
+        # refuses values that are not allowed
         template = check_values(code, ANY_SHELL)
         self._texts = texts_of(code)
         for text in self._texts:
@@ -501,10 +501,10 @@ class _Text:
                 return text
         return self._with_variables()
 
-    # What is put in
+    # Fragments for single values
 
     def _fragment(self, number: int) -> str | None:
-        """What stands in the text where the hole is; None if only a reference to a variable can."""
+        """The text for a hole; None if it needs a reference to a variable."""
         text, hole = self._texts[number], self._places[number]
         if self._is_itself(number):
             return hole.before + text
@@ -525,7 +525,7 @@ class _Text:
         return None
 
     def _is_itself(self, number: int) -> bool:
-        """Whether the text of the value is the value, read as whatever it may be read as there."""
+        """Whether the text of the value has no special meaning at its place."""
         text, hole, at = self._texts[number], self._places[number], self._at[number]
         if hole.computed:
             return _NUMBER.fullmatch(text) is not None and self._source[at - 1 : at] not in "+-"
@@ -535,19 +535,19 @@ class _Text:
         if before[-1:] in ("\\", "$", "~", "!", HOLE) or _ENDS_IN_NAME.search(before):
             return False
         if before.endswith("\\\n") or self._source.startswith("\\\n", at + 1):
-            return False  # it is a part of what the line goes on with
+            return False  # the next line continues the word
         if self._source[at + 1 : at + 2] in _BEGINS_SYNTAX:
             return False
         return self._is_alone(at) or number not in self._first_words
 
     def _is_alone(self, first: int, last: int | None = None) -> bool:
-        """Whether what stands there is a whole word."""
+        """Whether the span is a whole word."""
         last = first + 1 if last is None else last
         before, after = self._source[max(first - 1, 0) : first], self._source[last : last + 1]
         return (not before or before in _BOUNDARY) and (not after or after in _BOUNDARY)
 
     def _follows_name(self, hole: Place) -> bool:
-        """Whether what comes would make the name of a variable before it longer."""
+        """Whether the value would extend the name of a variable before it."""
         return _ENDS_IN_NAME.search(self._source[: hole.start]) is not None
 
     def _bare(self, number: int, hole: Place) -> str:
@@ -559,7 +559,7 @@ class _Text:
         words = _BLANKS.split(text)
         inside = [word for word in words if word]
         first, last = self._source[max(hole.start - 1, 0) : hole.start], self._source[hole.end : hole.end + 1]
-        # What the blank of a value sets apart is still part of a word, and nothing that the shell knows.
+        # A word split off by a blank in the value must not become syntax.
         before = "" if words[0] else " " if not first or first in _APART else "'' "
         after = "" if words[-1] else " " if not last or last in _APART else " ''"
         if not inside:
@@ -572,7 +572,7 @@ class _Text:
         return before + " ".join(written) + after
 
     def _can_follow(self, hole: Place) -> bool:
-        """Whether a plain word stays one after what stands directly before it."""
+        """Whether a plain word stays plain after the text before it."""
         if hole.before or hole.start != self._at[hole.number] or self._follows_name(hole):
             return False
         return self._source[max(hole.start - 1, 0) : hole.start] not in ("~", "!", HOLE)
@@ -582,7 +582,7 @@ class _Text:
         return _WORD.fullmatch(word) is not None and not word.startswith("=")
 
     def _may_begin(self, hole: Place, word: str, number: int) -> bool:
-        """Whether the first word of a value can stand without quotes after what stands before it."""
+        """Whether the first word of a value needs no quotes after the text before it."""
         if not self._can_follow(hole):
             return False
         if number not in self._first_words:
@@ -590,7 +590,7 @@ class _Text:
         return self._is_alone(hole.start) and "=" not in word and word not in _RESERVED
 
     def _is_all_of_nothing(self, number: int) -> bool:
-        """Whether a word consists of nothing but values that are empty: then there is no such word."""
+        """Whether a word consists of empty values only: then the word does not exist."""
         first, last = self._at[number], self._at[number] + 1
         while first and self._source[first - 1] == HOLE and not self._texts[self._at.index(first - 1)]:
             first -= 1
@@ -607,7 +607,7 @@ class _Text:
             return text
         return None if self._follows_name(hole) else hole.before + escaped(text, "\\$`")
 
-    # All of it
+    # The whole text
 
     def _assemble(self, fragments: dict[int, str], start: int = 0, end: int | None = None) -> str:
         parts: list[str] = []
@@ -629,7 +629,7 @@ class _Text:
         return any(line.lstrip("\t") == document.delimiter for line in body.split("\n"))
 
     def _with_variables(self) -> str:
-        """What is nothing but itself in its place, all other values in variables before the command."""
+        """The command with plain values inserted, and assignments to variables for the others before it."""
         texts, values = [self._code.texts[0]], []
         for number, (value, text) in enumerate(zip(self._code.values, self._code.texts[1:], strict=True)):
             if self._is_itself(number):

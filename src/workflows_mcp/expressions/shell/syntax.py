@@ -21,7 +21,7 @@ from workflows_mcp.errors import ExpressionError
 HOLE = "\0"
 """Stands in the source, and in the text of a word, for a value."""
 EXPANSION = "\1"
-"""Stands in the text of a word for what the shell itself will put there."""
+"""Stands in the text of a word for an expansion of the shell."""
 SUBSTITUTION = "\1<("
 """The text of a word that is <( … ) or >( … )."""
 Spans = tuple[tuple[int, int], ...]
@@ -57,7 +57,7 @@ class Quoting(Enum):
 
 @dataclass(slots=True)
 class Place:
-    """A hole. `start` to `end` is what a reference to the value replaces, with `before` in front of it."""
+    """A hole. A reference to the value, with `before` in front of it, replaces `start` to `end`."""
 
     number: int
     start: int
@@ -65,11 +65,11 @@ class Place:
     quoting: Quoting
     before: str = ""
     whole: bool = False
-    """Bare, but one word all the same: an assignment, a file to write to."""
+    """Bare, but never split into words: an assignment, the target of a redirection."""
     computed: bool = False
     """Inside arithmetic, where only numbers and operators are data."""
     refused: str = ""
-    """Why no value can stand here."""
+    """The reason why no value is allowed here."""
 
 
 @dataclass(slots=True)
@@ -81,12 +81,12 @@ class Word:
     text: str = ""
     quoted: bool = False
     places: list[Place] = field(default_factory=list)
-    """The holes in it, also those inside of what the shell expands."""
+    """The holes in it, including those inside expansions."""
 
 
 @dataclass(slots=True)
 class Document:
-    """A here-document. `start` and `end` are its delimiter's; `close` is where its last line begins."""
+    """A here-document. `start` and `end` are the delimiter; `close` is the start of its last line."""
 
     start: int
     end: int
@@ -104,13 +104,13 @@ class Command:
 
     start: int
     statement: int
-    """Where the outermost pipeline begins that it is in."""
+    """The start of its outermost pipeline."""
     fed: Spans
-    """Where the commands stand whose output may be its input: before it in its pipeline, or around that."""
+    """The spans of the commands that may feed it: earlier in its pipeline, or around it."""
     words: list[Word] = field(default_factory=list)
     assignments: list[Word] = field(default_factory=list)
     strings: list[Word] = field(default_factory=list)
-    """What <<< feeds to it."""
+    """Its input from <<<."""
 
 
 @dataclass(slots=True)
@@ -138,7 +138,7 @@ class _Reader:
         self.at = 0
         self.script = Script(source)
         self.words: list[Word] = []
-        """The words under way, each inside an expansion of the one before it."""
+        """The open words, each inside an expansion of the previous one."""
         self.awaited: list[Document] = []
         self.computed = 0
         self.in_ticks = False
@@ -198,7 +198,7 @@ class _Reader:
         self.in_ticks = ticks
 
     def piece(self, quoting: Quoting, plain: str) -> None:
-        """One step through text of a word, of quotes, or of a here-document."""
+        """Read the next part of a word, of quotes or of a here-document."""
         if found := _PLAIN[plain].match(self.source, self.at, self.end):
             self.text(found[0])
             self.at = found.end()
@@ -236,7 +236,7 @@ class _Reader:
         start = self.at
         self.at += 1
         if self.sees(HOLE):
-            # It would quote the first character of the value (bare), or is just a backslash.
+            # It would quote the first character of the value (bare), or is only a backslash.
             bare = quoting is Quoting.BARE
             if not bare:
                 self.text("\\")
@@ -290,7 +290,7 @@ class _Reader:
                 self.at += 1
 
     def closing_arithmetic(self, start: int) -> int | None:
-        """Where the )) stands that closes arithmetic; None where it is a list of commands instead."""
+        """The offset of the )) that closes arithmetic; None if it is a list of commands instead."""
         depth = 0
         for found in re.compile(r"[()]").finditer(self.source, start, self.end):
             if found[0] == "(":
@@ -312,7 +312,7 @@ class _Reader:
         self.at, self.end = close + 2, end
 
     def ansi(self) -> None:
-        """$'…', which dash reads as a dollar sign and single quotes."""
+        """Read $'…', which dash reads as a dollar sign and single quotes."""
         self.at += 2
         while self.more("'"):
             if self.sees("\\'"):
@@ -327,7 +327,7 @@ class _Reader:
         self.text(EXPANSION)
 
     def parameter(self, quoting: Quoting) -> None:
-        """${name…}: what follows the name decides what a hole in there would be."""
+        """Read ${name…}. The operator after the name decides what a hole inside means."""
         self.at += 2
         refusing = self.refusing
         if found := _BRACED_NAME.match(self.source, self.at, self.end):
@@ -387,7 +387,7 @@ class _Reader:
             self.at, self.end = after, end
 
     def find_body(self, document: Document) -> int:
-        """Sets where the body is, and gives the position after it and its last line."""
+        """Set the span of the body, and return the offset after its last line."""
         line_start = document.body.start = self.at
         continued = False
         while line_start < self.end:
@@ -406,7 +406,7 @@ class _Reader:
 
 
 class _List:
-    """Puts the words of one list of commands together: a script, or what stands in parentheses."""
+    """Assembles the commands of a list: a script, or the content of parentheses."""
 
     def __init__(self, reader: _Reader, closing: str, statement: int | None, fed: Spans) -> None:
         self.reader = reader
@@ -414,15 +414,15 @@ class _List:
         self.statement = statement
         self.fed = fed
         self.pipeline: int | None = None
-        """Where the pipeline begins that is under way."""
+        """The start of the open pipeline."""
         self.around: list[tuple[int, int]] = []
-        """For each compound command that is open, where its pipeline begins, and where it does itself."""
+        """For each open compound command, the start of its pipeline and its own start."""
         self.cases: list[str] = []
-        """For each `case` that is open what comes next: word, in, pattern or body."""
+        """For each open `case`, what comes next: word, in, pattern or body."""
         self.parentheses = 0
         self.brackets = False
         self.loop = False
-        """Inside `for NAME in WORDS`, which is no command."""
+        """Inside `for NAME in WORDS`, which is not a command."""
         self.command: Command | None = None
 
     def read(self) -> None:
@@ -464,7 +464,7 @@ class _List:
         self.finish()
 
     def begin(self, start: int) -> tuple[int, Spans]:
-        """The outermost pipeline of what begins here, and where what feeds it stands."""
+        """The start of the outermost pipeline, and the spans that feed a command that starts here."""
         if self.pipeline is None:
             self.pipeline = start
         spans = (*self.fed, *self.around, (self.pipeline, start))
@@ -523,7 +523,7 @@ class _List:
         reader.commands(")", statement, fed)
 
     def closes_parenthesis(self) -> bool:
-        """Whether a closing parenthesis here belongs to a pattern or to [[ ]] instead of ending the list."""
+        """Whether a closing parenthesis belongs to a pattern or to [[ ]], and does not end the list."""
         if self.parentheses:
             self.parentheses -= 1
             return True
