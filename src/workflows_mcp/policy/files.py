@@ -29,7 +29,7 @@ LOCK_SECONDS = 10.0
 
 _LISTED = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 _PASSED = getattr(os, "O_PATH", os.O_RDONLY) | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
-"""To pass through a directory one need not be allowed to list it."""
+"""Traversing a directory does not need permission to list it."""
 _OPEN = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
 _CREATE = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
 _CHUNK = 1024 * 1024
@@ -43,7 +43,7 @@ _part_numbers = itertools.count()
 def read_file(path: Path, limit: int, limit_hint: str) -> bytes | None:
     """The content of an ordinary file of at most `limit` bytes; None if there is no file.
 
-    The links of the path were followed when it was checked: one that has come there since is not followed.
+    The check of the path resolved its links; a link created since is not followed.
     """
     try:
         descriptor = _open_without_links(path)
@@ -56,7 +56,7 @@ def read_file(path: Path, limit: int, limit_hint: str) -> bytes | None:
         if not stat.S_ISREG(status.st_mode):
             kind = "a directory" if stat.S_ISDIR(status.st_mode) else "not an ordinary file"
             raise StepError(f"cannot read {path}: it is {kind}")
-        # Not only the size that it says is looked at: it may be growing, or be in /proc.
+        # The reported size may be wrong: the file may be growing, or be in /proc.
         parts: list[bytes] = []
         size = status.st_size
         while size <= limit and (part := os.read(descriptor, 1024 * 1024)):
@@ -87,9 +87,9 @@ def _open_without_links(path: Path) -> int:
 
 
 def write_file(path: Path, data: bytes, *, permissions: int | None = None, overwrite: bool = True) -> bool:
-    """Puts `data` at `path`, whole or not at all; says whether the file is new.
+    """Write `data` to `path`, whole or not at all; return whether the file is new.
 
-    Without `permissions` a new file gets the usual ones and an existing file keeps its own.
+    Without `permissions`, a new file gets the default ones and an existing file keeps its own.
     """
     before = _existing_mode(path)
     if before is not None:
@@ -113,7 +113,7 @@ def write_file(path: Path, data: bytes, *, permissions: int | None = None, overw
             if overwrite:
                 os.replace(part, path)
             else:
-                os.link(part, path)  # unlike a move this fails if somebody was quicker
+                os.link(part, path)  # unlike a move, this fails if the file exists by now
         finally:
             with suppress(FileNotFoundError):
                 os.unlink(part)
@@ -144,9 +144,9 @@ def _exists(path: Path) -> StepError:
 
 @contextmanager
 def only_writer_in(directory: Path) -> Iterator[None]:
-    """Keeps other steps that read, change and write a file in `directory` out meanwhile, in any process.
+    """Lock `directory` against other steps that read, change and write a file in it, in any process.
 
-    The directory itself is what is locked: nothing is left behind in it.
+    The lock is on the directory itself, so no lock file remains.
     """
     try:
         descriptor = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
@@ -181,10 +181,10 @@ def make_directory(path: Path) -> None:
 
 
 def remove_directory(path: Path) -> None:
-    """Removes a directory with all that is in it, also read-only ones; it need not exist.
+    """Remove a directory and its content, including read-only directories; it need not exist.
 
-    No link is followed: one that is found is removed, also in place of the directory itself. Directories are
-    moved up to the first level before they are emptied, so any depth needs two descriptors.
+    Links are removed, never followed, even in place of the directory itself. Directories are moved up to the
+    first level before they are emptied, so any depth needs two descriptors.
     """
     top = _open_to_empty(path)
     if top is None:
@@ -211,7 +211,7 @@ def remove_directory(path: Path) -> None:
 
 
 def _open_to_empty(path: Path) -> int | None:
-    """None where there is no directory, or one that is not ours."""
+    """A descriptor; None if there is no directory, or it belongs to someone else."""
     with suppress(OSError):
         with suppress(PermissionError):
             return os.open(path, _LISTED)
@@ -222,7 +222,7 @@ def _open_to_empty(path: Path) -> int | None:
 
 
 def _unlink_files(directory: int, names: list[str]) -> list[str]:
-    """Removes what is no directory, and returns those that are, which can be listed and emptied then."""
+    """Remove everything but directories; return the directories, made writable."""
     directories = []
     for name in names:
         try:
@@ -237,7 +237,7 @@ def _unlink_files(directory: int, names: list[str]) -> list[str]:
 
 
 def _make_writable(name: str, parent: int) -> None:
-    """Lets the owner of a directory list and change it. Raises OSError where there is a link in its place."""
+    """Let the owner list and change a directory. Raises OSError if it is a link."""
     if os.chmod in os.supports_follow_symlinks:
         os.chmod(name, stat.S_IRWXU, dir_fd=parent, follow_symlinks=False)
         return
@@ -254,8 +254,7 @@ def _descriptor(number: int) -> Iterator[int]:
 
 
 def copy_directory(source: Path, target: Path) -> None:
-    """Copies `source` to `target`, where nothing may be yet. Raises OSError; the part that was copied by then
-    stays."""
+    """Copy `source` to `target`, which must not exist. After an OSError, a partial copy remains."""
     os.makedirs(target.parent, exist_ok=True)
     created: list[tuple[Path, int]] = []
     pending = [Path()]
@@ -278,12 +277,12 @@ def copy_directory(source: Path, target: Path) -> None:
                     pending.append(inside / entry.name)
                 elif entry.is_file(follow_symlinks=False):
                     _copy_file(entry.path, target / inside / entry.name)
-    for directory, mode in reversed(created):  # last of all: one may be read-only
+    for directory, mode in reversed(created):  # last, because a directory may be read-only
         os.chmod(directory, mode)
 
 
 def _same_place(source: Path, link: Path) -> str:
-    """Where the copy of a link leads: as it is, or, inside of the directory, by a way that stays inside."""
+    """The target of a copied link; a target inside the directory becomes relative."""
     leads_to = os.readlink(link)
     place = Path(os.path.normpath(link.parent / leads_to))
     if place == source or source in place.parents:
@@ -295,7 +294,7 @@ def _copy_file(source: str, target: Path) -> None:
     with open(os.open(source, _OPEN), "rb") as original:
         status = os.fstat(original.fileno())
         if not stat.S_ISREG(status.st_mode):
-            return  # it has become something else meanwhile
+            return  # replaced meanwhile
         with open(os.open(target, _CREATE, 0o600), "wb") as copy:
             shutil.copyfileobj(original, copy, _CHUNK)
             os.fchmod(copy.fileno(), stat.S_IMODE(status.st_mode) & 0o777)

@@ -28,17 +28,16 @@ from workflows_mcp.policy.rules import MODIFY_STATE, READ_FILES, RUN_COMMANDS, W
 from workflows_mcp.values import Value
 
 SCRATCH = "SCRATCH"
-"""The variable that names the scratch directory of this execution of a step, in commands and at the beginning
-of paths."""
+"""The variable with the scratch directory of a step, in commands and at the start of paths."""
 RUN_SCRATCH = "RUN_SCRATCH"
-"""The variable that names the scratch directory that all steps of the run share."""
+"""The variable with the scratch directory that all steps of a run share."""
 STEPS_DIRECTORY = ".steps"
-"""Where the directories of steps are, in the scratch directory of their run."""
+"""The directory for the steps, inside the scratch directory of their run."""
 INTERNAL = "WORKFLOWS_"
-"""Our own settings: commands do not get them."""
+"""The prefix of our settings, which commands do not get."""
 
 MayStart = Callable[[], Awaitable[None]]
-"""Asked at the last moment before a command is started; raises where it must not be started after all."""
+"""Called just before a command starts; raises if it may not start."""
 
 _DENIED = {
     RUN_COMMANDS: "commands are",
@@ -49,7 +48,7 @@ _DENIED = {
 
 
 class Memory(Protocol):
-    """What is remembered beyond a run; an engine keeps it."""
+    """The memory beyond a run, which an engine stores."""
 
     async def remember(self, key: str, value: Value) -> None: ...
 
@@ -92,16 +91,19 @@ class World:
         self._memory = memory
 
     def for_step(self, name: str, on_output: OnOutput | None = None) -> World:
-        """The same world for one execution of a step. It begins with an empty directory of its own; without a
-        `name` it shares that of the run. `on_output` is given what its commands print, as it comes."""
+        """The world for one execution of a step.
+
+        It has an empty scratch directory of its own; without a `name` it shares the directory of the run.
+        `on_output` gets the output of its commands as they print it.
+        """
         world = copy(self)
         world._on_output = on_output
         if name:
             world._scratch = self._run_scratch / STEPS_DIRECTORY / name
             for directory in (self._run_scratch, self._run_scratch / STEPS_DIRECTORY):
-                if directory.is_symlink():  # a command has put it there, in place of our directory
+                if directory.is_symlink():  # a command has replaced our directory with a link
                     files.remove_directory(directory)
-            if world._scratch.exists():  # of an execution that was cut off, or that a fork does again
+            if world._scratch.exists():  # from an interrupted execution, or from the original of a fork
                 files.remove_directory(world._scratch)
         return world
 
@@ -113,7 +115,7 @@ class World:
 
     @property
     def scratch_path(self) -> Path:
-        """Where the step's scratch directory is, or would be."""
+        """The path of the step's scratch directory, which may not exist yet."""
         return self._scratch
 
     def scratch_directory(self) -> Path:
@@ -144,7 +146,7 @@ class World:
 
     @property
     def _own_place(self) -> Path:
-        """Where the run's scratch directory is; a link that a command puts in its place is not followed."""
+        """The run's scratch directory; a link in its place is not followed."""
         return _resolved(self._run_scratch.parent) / self._run_scratch.name
 
     def _allowed_path(self, text: str, verb: str) -> Path:
@@ -176,7 +178,7 @@ class World:
     # Files
 
     def read(self, path: Path, *, most: int | None = None, limit_hint: str = "") -> bytes | None:
-        """The content of a file, None if there is none; refused if it has more than `most` bytes."""
+        """The content of a file of at most `most` bytes; None if there is no file."""
         self._check(READ_FILES)
         if most is None:
             most = self.limits.file_bytes
@@ -192,7 +194,7 @@ class World:
         overwrite: bool = True,
         create_parents: bool = True,
     ) -> bool:
-        """Puts a file there, whole or not at all; says whether it is new."""
+        """Write a file, whole or not at all; return whether it is new."""
         self._check(WRITE_FILES)
         if create_parents and not path.parent.is_dir():
             files.make_directory(path.parent)
@@ -200,7 +202,7 @@ class World:
 
     @contextmanager
     def only_writer_of(self, path: Path, *, create_parents: bool = True) -> Iterator[None]:
-        """Keeps other steps, of any process, from changing the file between reading and writing it."""
+        """Lock a file between reading and writing it, against other steps in any process."""
         if create_parents and not path.parent.is_dir():
             files.make_directory(path.parent)
         with files.only_writer_in(path.parent):
@@ -212,13 +214,13 @@ class World:
         self._check(RUN_COMMANDS)
 
     def _check(self, capability: str) -> None:
-        """For steps that do what they have not declared; what they declare is looked at before they run."""
+        """Raise Forbidden if the settings deny a capability, declared by the step or not."""
         denial = self.policy.denial(capability)
         if denial is not None:
             raise Forbidden(f"{_DENIED[capability]} switched off: {denial.setting}", hint=denial.remedy)
 
     def command_environment(self, added: Mapping[str, str]) -> dict[str, str]:
-        """The server's own variables without its settings, then `added`, then SCRATCH and RUN_SCRATCH."""
+        """The server's variables without its settings, then `added`, then SCRATCH and RUN_SCRATCH."""
         environment = {name: value for name, value in os.environ.items() if not name.startswith(INTERNAL)}
         for name, value in added.items():
             if not name or "=" in name or "\0" in name:
@@ -240,8 +242,10 @@ class World:
         capture: bool = True,
         truncate: bool = False,
     ) -> Finished:
-        """Runs a command to its end; cancelling kills everything that it has started. `key` marks it. Raises
-        StepError where it prints more than is kept, unless only the beginning is wanted (`truncate`)."""
+        """Run a command to its end. `key` marks its processes; cancelling kills all of them.
+
+        Raises StepError if it prints more than the limit, unless `truncate` keeps the beginning.
+        """
         self.check_command()
         if self._may_start is not None:
             await self._may_start()
@@ -261,7 +265,7 @@ class World:
     # Tools of other servers
 
     async def call_tool(self, tool: str, arguments: dict[str, Value]) -> ToolResult:
-        """Calls a tool of an MCP server that the settings or the workspace describe."""
+        """Call a tool of an MCP server from the settings or the workspace."""
         if self._tools is None:
             raise StepError(f"the tool '{tool}' cannot be called: this engine does not call tools")
         if self._may_start is not None:
@@ -269,21 +273,21 @@ class World:
         workspace = self.policy.workspace
         return await self._tools.call(tool, arguments, workspace=workspace, denied=self.policy.denial)
 
-    # What is remembered beyond the run
+    # Memory beyond the run
 
     async def remember(self, key: str, value: Value) -> None:
-        """Keeps a value under a key; null forgets it."""
+        """Store a value under a key; null deletes it."""
         self._check(MODIFY_STATE)
         if self._may_start is not None:
             await self._may_start()
         await self._memory_or_refuse().remember(key, value)
 
     async def recall(self, key: str) -> Value:
-        """What is kept under a key; null if nothing is."""
+        """The value under a key; null if there is none."""
         return await self._memory_or_refuse().recall(key)
 
     async def remembered(self, prefix: str = "") -> list[str]:
-        """The keys that there are, those that begin so."""
+        """The keys that start with `prefix`."""
         return await self._memory_or_refuse().remembered(prefix)
 
     def _memory_or_refuse(self) -> Memory:

@@ -39,13 +39,13 @@ logger = logging.getLogger(__name__)
 
 CONNECT_SECONDS = 30.0
 IDLE_SECONDS = 300.0
-"""How long a server that nobody uses is kept."""
+"""How long an unused server stays."""
 CLOSE_SECONDS = 8.0
 _AT_ONCE_SECONDS = 0.5
-"""How soon a call fails that was never sent, because its server was gone before."""
+"""A call that fails sooner was never sent, because its server had already ended."""
 
 INTERNAL = "WORKFLOWS_"
-"""Our own settings: other servers do not get them."""
+"""The prefix of our settings, which other servers do not get."""
 _PAGES = 100
 _TAIL_BYTES = 2000
 _CLAUDE = "mcp__"
@@ -55,7 +55,7 @@ _ENVELOPE = frozenset(
 )
 
 Denied = Callable[[str], Denial | None]
-"""Why a capability may not be used; None where it may."""
+"""Returns why a capability is denied; None if it is allowed."""
 
 
 def _nothing_denied(_: str) -> Denial | None:
@@ -70,7 +70,7 @@ class ToolServers:
         trusts: Callable[[Path], bool],
         idle_seconds: float = IDLE_SECONDS,
     ) -> None:
-        """`trusts`: whether the servers in the file of a directory count."""
+        """`trusts`: whether to use the servers in the file of a directory."""
         self._servers = dict(servers or {})
         self._trusts = trusts
         self._idle_seconds = idle_seconds
@@ -78,12 +78,12 @@ class ToolServers:
         self._closing: set[asyncio.Task[None]] = set()
 
     def servers(self, workspace: Path) -> dict[str, McpServer]:
-        """All that can be used by runs in `workspace`; those of the settings go before those of its file."""
+        """The servers for runs in `workspace`; the settings take precedence over its file."""
         found = servers_in(workspace)
         return {**(found if found and self._trusts(workspace) else {}), **self._servers}
 
     def _untrusted(self, workspace: Path) -> str:
-        """Why the servers of its file are not there; empty where that is not why."""
+        """The hint to trust the workspace, if its file has servers; else empty."""
         if not servers_in(workspace) or self._trusts(workspace):
             return ""
         place = shlex.quote(str(workspace))
@@ -97,8 +97,10 @@ class ToolServers:
         workspace: Path,
         denied: Denied = _nothing_denied,
     ) -> ToolResult:
-        """Call `server.tool`, or the one tool of that name that there is. Raises StepError where it cannot be
-        called; a tool that was called and failed says so in its result."""
+        """Call `server.tool`, or the only tool of that name.
+
+        Raises StepError if it cannot be called. A tool that was called and failed returns a failed result.
+        """
         server, name = await self._resolve(tool, workspace, denied)
         _refuse_denied(server, denied)
         connection = await self._connect(server, workspace)
@@ -150,7 +152,7 @@ class ToolServers:
     async def _search(
         self, tool: str, servers: Mapping[str, McpServer], workspace: Path
     ) -> tuple[McpServer, str]:
-        """The one server that has a tool of this name."""
+        """The only server with a tool of this name."""
         prefix = tool.partition(".")[0] if "." in tool else ""
         close = nearest(prefix, servers) if prefix else None
         if close is not None:
@@ -217,7 +219,7 @@ async def _call(connection: Connection, tool: str, arguments: dict[str, Value]) 
 
 
 def _is_harmless(tool: Tool | None) -> bool:
-    """Whether the tool says that calling it twice does no more than calling it once."""
+    """Whether the tool declares that a second call changes nothing."""
     hints = tool.annotations if tool is not None else None
     return hints is not None and (hints.read_only_hint is True or hints.idempotent_hint is True)
 
@@ -232,11 +234,11 @@ class Gone(Exception):
         super().__init__()
         self.last_output = last_output
         self.undelivered = undelivered
-        """The call is sure not to have reached the server."""
+        """The call certainly did not reach the server."""
 
 
 class Connection:
-    """All of it happens in one task, as the protocol library wants it; calls come from any."""
+    """A connection. It lives in one task, as the protocol library requires; any task may call it."""
 
     def __init__(
         self,
@@ -264,11 +266,11 @@ class Connection:
 
     @property
     def silent(self) -> bool:
-        """Nobody holds its standard error open any more: a program that has not closed it has ended."""
+        """Whether its standard error is closed: the program has ended, or has closed it."""
         return self._tail.ended
 
     async def ready(self) -> None:
-        """Wait until it can be called. Raises StepError where it cannot be."""
+        """Wait until the server can be called. Raises StepError if it cannot."""
         await asyncio.shield(self._client)
 
     async def has(self, tool: str) -> bool:
@@ -281,7 +283,7 @@ class Connection:
         return tool in self.tools
 
     async def call(self, name: str, arguments: dict[str, Value]) -> ToolResult:
-        """Raises Gone where the connection ends, StepError where the server refuses the call."""
+        """Call a tool. Raises Gone if the connection ends, StepError if the server rejects the call."""
         from mcp.shared.exceptions import MCPError
         from pydantic import ValidationError
 
@@ -295,7 +297,7 @@ class Connection:
         return tool_result(answer.structured_content, content, failed=answer.is_error)
 
     def stop(self) -> asyncio.Task[None]:
-        """Have it end; the task is done when it has."""
+        """End the connection; the task is done once it has ended."""
         self._stop.set()
         if self._timer is not None:
             self._timer.cancel()
@@ -328,7 +330,7 @@ class Connection:
                     await request
             self._count_call(-1)
         at_once = loop.time() - started < _AT_ONCE_SECONDS
-        await asyncio.wait((self._task,), timeout=0.2)  # to hear why
+        await asyncio.wait((self._task,), timeout=0.2)  # for the cause
         cause = self._cause()
         raise Gone(
             f": {cause}" if cause else self._tail.last_output,
@@ -346,7 +348,7 @@ class Connection:
             logger.info("the connection to the MCP server '%s' has ended: %s", self.server.name, cause)
 
     def _count_call(self, change: int) -> None:
-        """A server that nobody uses is ended after a while."""
+        """Count the open calls, and end the server some time after the last one."""
         self._calls += change
         if self._timer is not None:
             self._timer.cancel()
@@ -365,7 +367,7 @@ class Connection:
         except BaseException as error:
             if not self._client.done():
                 self._client.set_exception(self._unreachable(error))
-                self._client.exception()  # whoever waited may have gone
+                self._client.exception()  # marks it as retrieved, if nobody awaits it any more
             elif not self._stop.is_set():
                 raise
         finally:
@@ -417,7 +419,7 @@ class Connection:
 
 @asynccontextmanager
 async def _connected_in_time(client: Client) -> AsyncIterator[Client]:
-    """A client that has connected in time, or TimeoutError."""
+    """Connect the client within the time limit, or raise TimeoutError."""
     async with asyncio.timeout(CONNECT_SECONDS) as limit:
         async with client as connected:
             limit.reschedule(None)
@@ -437,15 +439,17 @@ async def _list_tools(client: Client) -> dict[str, Tool]:
 
 
 def _innermost(error: BaseException) -> BaseException:
-    """What went wrong, without the wrappings of the task groups that it came through."""
+    """The cause of an error, without exception groups around it."""
     while isinstance(error, BaseExceptionGroup):
         error = error.exceptions[0]
     return error
 
 
 class _Tail:
-    """What a server prints to its standard error: into the log, the end of it kept for an error message. When
-    nobody holds that output open any more, the server has ended."""
+    """Logs the standard error of a server, and keeps its end for error messages.
+
+    When the pipe closes, the server has ended.
+    """
 
     def __init__(self, name: str) -> None:
         self._name = name
@@ -464,7 +468,7 @@ class _Tail:
         return f"; it printed last: {lines[-1].strip()[:300]}" if lines else ""
 
     def started(self) -> None:
-        """The server has the pipe now: from here on its end is the end of the server."""
+        """Close our copy of the pipe: from now on, its end is the end of the server."""
         self.file.close()
 
     def close(self) -> None:
@@ -499,13 +503,13 @@ class _Tail:
 class ToolResult:
     value: Value
     failed: bool = False
-    """The tool was called, and says that it could not do what it was to do."""
+    """The tool was called and reports a failure."""
     message: str = ""
-    """What it says of its failure."""
+    """The reason of the failure."""
 
 
 def tool_result(structured: Any, content: list[dict[str, Any]], *, failed: bool = False) -> ToolResult:
-    """`content`: the blocks of the answer, as the protocol has them."""
+    """The result of a call; `content` has the content blocks of the protocol."""
     texts = [block["text"] for block in content if block.get("type") == "text" and "text" in block]
     text = "\n".join(texts)
     value: Value = structured
@@ -515,7 +519,7 @@ def tool_result(structured: Any, content: list[dict[str, Any]], *, failed: bool 
 
 
 def unpacked(result: Value) -> ToolResult:
-    """What somebody has handed on: the answer of a tool as the protocol has it, or only what it was."""
+    """The result in a forwarded value: a result in the format of the protocol, or its value only."""
     if not isinstance(result, dict):
         return ToolResult(result)
     failed = result.get("is_error") is True or result.get("isError") is True

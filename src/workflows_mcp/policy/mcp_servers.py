@@ -44,11 +44,11 @@ class McpServer:
 
     @property
     def needs(self) -> str:
-        """The capability that using it takes."""
+        """The capability that a step needs to use it."""
         return "network" if self.url else "run_commands"
 
     def filled(self, environ: Mapping[str, str]) -> McpServer:
-        """With environment variables in their places. Raises StepError where one is missing."""
+        """The server with its environment variables resolved. Raises StepError if one is missing."""
 
         def value(found: re.Match[str]) -> str:
             name, default = found[1], found[2]
@@ -77,7 +77,7 @@ class McpServer:
         return server
 
     def _refuse_headers_in_the_open(self) -> None:
-        """Headers are what tokens are sent in."""
+        """Raise StepError if headers, which may hold tokens, would be sent unencrypted."""
         parts = urlsplit(self.url)
         if self.headers and parts.scheme != "https" and not is_loopback(parts.hostname or ""):
             raise StepError(
@@ -93,7 +93,7 @@ def servers_of(given: Mapping[str, Any]) -> dict[str, McpServer]:
 
 
 def servers_in(workspace: Path) -> dict[str, McpServer]:
-    """The servers of `.mcp.json`; keys that other clients know are let be. Raises RequestError."""
+    """The servers of `.mcp.json`; keys of other clients are ignored. Raises RequestError."""
     path = workspace / FILE_NAME
     try:
         document = from_json(path.read_bytes())

@@ -36,18 +36,18 @@ from workflows_mcp.errors import StepError
 
 MARK = "WORKFLOWS_MCP_STEP"
 LARGE_BYTES = 256 * 1024
-"""More output than this is decoded in a thread, so that nobody else waits for it."""
+"""Larger output is decoded in a thread, so that it does not block the event loop."""
 STREAMS = ("stdout", "stderr")
 
 CHUNK = 65536
-"""How much is read at once: what a pipe holds."""
+"""The bytes per read: the capacity of a pipe."""
 CHUNKS_AT_EXIT = 16
 GRACE_SECONDS = 0.1
-"""How long output is still read when the process has ended and something else holds its output open."""
+"""How long to read output after the process has ended, if another process holds it open."""
 MIN_PART = 4
-"""How much of what must not be seen has to stand at the end of what a killed command has printed."""
+"""The shortest part of a secret that is removed at the end of the output of a killed command."""
 START_PAUSES = (0.05, 0.1, 0.2, 0.4, 0.8, 1.6, 3.2)
-"""How long is waited, in seconds, before a command is started again that the system had no room for."""
+"""Seconds to wait between attempts to start a command when the system is out of resources."""
 NO_ROOM = frozenset({errno.EMFILE, errno.ENFILE, errno.EAGAIN, errno.ENOMEM})
 
 ROUNDS = 200
@@ -55,21 +55,21 @@ PAUSE_SECONDS = 0.005
 _IN_MEMORY = "/memfd:"
 
 OnOutput = Callable[[str, bytes], None]
-"""Is given what a command prints, as it comes: the name of the stream, and some bytes of it."""
+"""Called with output as it is printed: the name of the stream, and bytes."""
 
 
 # Running a command
 
 
 class Trim(Protocol):
-    """Takes away what is left, at a cut, of something that must not be seen."""
+    """Removes a partial secret at the end of truncated text."""
 
     def end_of_cut(self, text: str, min_chars: int = 1) -> str: ...
 
 
 @dataclass(frozen=True, slots=True)
 class Finished:
-    """How a command ended. `exit_code` is 128 + N after signal N, as a shell says it."""
+    """The result of a command. `exit_code` is 128 + N after signal N, as in a shell."""
 
     exit_code: int
     signal: int | None
@@ -87,7 +87,7 @@ class OutputTooLarge(StepError):
 
 
 class Killed(asyncio.CancelledError):
-    """The command was cancelled and is gone; what it had printed by then is not."""
+    """The command was cancelled and killed; `finished` has its output so far."""
 
     def __init__(self, finished: Finished) -> None:
         super().__init__()
@@ -204,17 +204,17 @@ def _start(
 
 
 async def _kill(running: _Running, key: str) -> None:
-    """Kills all that the command has started. Who is whose child is looked at before anything is killed."""
+    """Kill all processes of the command. Parents are determined before any process is killed."""
     process = running.process
     for _ in range(ROUNDS):
-        # The number of a session stays taken as long as anything lives in it, so it cannot mean another one.
+        # The id of a session is not reused while a process lives in it.
         if not kill_all_of((key,), process.pid) and process.poll() is not None:
             return
         await asyncio.sleep(PAUSE_SECONDS)
 
 
 class _Running:
-    """A process under way, and what has been heard of it."""
+    """A running process and its output so far."""
 
     def __init__(
         self,
@@ -249,7 +249,7 @@ class _Running:
     def _watch_exit(self) -> None:
         try:
             self._exit_descriptor = os.pidfd_open(self.process.pid)
-        except (AttributeError, OSError):  # not Linux, or an old one
+        except (AttributeError, OSError):  # not Linux, or an old kernel
             threading.Thread(target=self._wait_in_thread, daemon=True, name="wait-for-command").start()
         else:
             self._loop.add_reader(self._exit_descriptor, self._exited)
@@ -260,7 +260,7 @@ class _Running:
             self._loop.call_soon_threadsafe(self._exited)
 
     def _read(self, descriptor: int) -> bool:
-        """Takes what the pipe has; says whether there may be more at once."""
+        """Read once from the pipe; return whether more may be available."""
         stream, captured = self._open[descriptor]
         try:
             data = os.read(descriptor, CHUNK)
@@ -352,7 +352,7 @@ class Captured:
 
 
 def _without_broken_end(data: bytearray) -> bytearray:
-    """Without the first bytes of a character whose rest was cut off."""
+    """The data without the first bytes of a truncated character."""
     decoder = codecs.getincrementaldecoder("utf-8")("replace")
     decoder.decode(data[-4:])
     return data[: len(data) - len(decoder.getstate()[0])]
@@ -362,9 +362,9 @@ def _without_broken_end(data: bytearray) -> bytearray:
 
 
 def end_leftovers(keys: Collection[str]) -> int:
-    """Kills whatever is left of these steps on this machine and returns how many processes that were.
+    """Kill the remaining processes of these steps on this machine, and return their number.
 
-    Comes back when they are gone. For a server that starts after another was killed, before it repeats steps.
+    Returns when they are gone. A server that replaces a killed one calls it before it repeats steps.
     """
     ended: set[int] = set()
     for _ in range(ROUNDS):
@@ -377,10 +377,10 @@ def end_leftovers(keys: Collection[str]) -> int:
 
 
 def kill_all_of(keys: Collection[str], session: int | None = None) -> set[int]:
-    """Kills what is found of these steps, and of the session, and returns it.
+    """Kill the processes of these steps and of the session, and return them.
 
-    A process may start another while it is looked for: call this until nothing is found. Whoever has started
-    another goes first: a shell that outlives its command, for a moment, says "Killed" in its output.
+    A process may start another during the search, so call this until nothing is found. Parents are killed
+    first: a shell that outlives its command prints "Killed".
     """
     if not keys:
         return set()
@@ -397,13 +397,13 @@ class Process(NamedTuple):
     group: int
     session: int
     key: str | None
-    """The step that its environment names."""
+    """The step in its environment."""
     held: str | None = None
-    """The name of the file in memory that it has inherited from its step; looked for where `key` is None."""
+    """The name of the memory file inherited from its step; only looked up if `key` is None."""
 
 
 def open_mark(key: str) -> int | None:
-    """An empty file in memory, for a command to inherit; None where the system has none. Close it."""
+    """An empty memory file for a command to inherit, to be closed; None if not supported."""
     try:
         return os.memfd_create(_name_of(key))
     except (AttributeError, OSError):
@@ -415,7 +415,7 @@ def _name_of(key: str) -> str:
 
 
 def _belonging_to(keys: Collection[str], session: int | None, processes: list[Process]) -> list[int]:
-    """Parents before their children."""
+    """The processes of these steps and of the session, parents first."""
     parents = {process.pid: process.parent for process in processes}
     children: dict[int, list[int]] = {}
     for process in processes:
@@ -439,7 +439,7 @@ def _belonging_to(keys: Collection[str], session: int | None, processes: list[Pr
 
 
 def _ancestry(pid: int, parents: dict[int, int]) -> set[int]:
-    """A process and those that it runs in."""
+    """A process and its ancestors."""
     ancestry: set[int] = set()
     while pid and pid not in ancestry:
         ancestry.add(pid)
@@ -448,7 +448,7 @@ def _ancestry(pid: int, parents: dict[int, int]) -> set[int]:
 
 
 def _processes() -> Iterator[Process]:
-    """All living processes; one that has ended but was not collected yet does not count."""
+    """All processes except zombies."""
     return _from_proc() if sys.platform == "linux" else _from_psutil()
 
 

@@ -27,38 +27,38 @@ import msgspec
 from workflows_mcp.values import SECRET_MARK, SECRET_OPEN, Value, disarmed, may_hold_mark, secret_mark
 
 MIN_CHARS = 4
-"""A shorter value cannot be kept out of texts: it would be found everywhere."""
+"""A shorter value cannot be redacted: it would be found everywhere."""
 MIN_PART_CHARS = 8
-"""A shorter line of a value, or part of its encoding, says little and is found in many texts."""
+"""A shorter line or encoded part of a value reveals little and is found in many texts."""
 
 PART = "[part of a secret]"
-"""Stands for what is left of a secret where a text was cut in the middle of it."""
+"""Replaces a partial secret in a truncated text."""
 
 _ELLIPSES = ("…", "...")
-"""What is written where a text was cut."""
+"""The signs of a truncated text."""
 _BASE64_LINE = 60
-"""Programs break base64 into lines that are longer than this."""
+"""Programs wrap base64 into lines longer than this."""
 _HEAD = 12
-"""How much of the beginning of a form is looked for first."""
+"""The length of the prefix of a form that is searched first."""
 _MAX_COMPILED = 256
 _NEWLINE = re.compile(r"\r?\n")
 
 ValueOf = Callable[[str, str], str]
-"""The value of the secret with this name, in the form with this label."""
+"""Returns the secret with this name, in the form with this label."""
 
 
 # Marks replaced by values
 
 
 def filled(text: str, value_of: ValueOf) -> str:
-    """The text with values in place of marks."""
+    """Replace the marks in a text with values."""
     if SECRET_OPEN[0] not in text:
         return text
     return SECRET_MARK.sub(lambda mark: value_of(mark[1], mark[2] or ""), text)
 
 
 def split_at_marks(text: str, value_of: ValueOf) -> tuple[tuple[str, ...], tuple[str, ...]]:
-    """The text around the marks, and the values that the marks stand for: one text more than values."""
+    """The texts around the marks, and the values for the marks; one more text than values."""
     marks = list(SECRET_MARK.finditer(text)) if SECRET_OPEN[0] in text else []
     starts = [0, *(mark.end() for mark in marks)]
     ends = [*(mark.start() for mark in marks), len(text)]
@@ -70,7 +70,7 @@ def split_at_marks(text: str, value_of: ValueOf) -> tuple[tuple[str, ...], tuple
 
 
 def redacted(value: Value, redactor: Redactor) -> Value:
-    """A value from outside: disarmed, with marks in place of known secrets. What is not changed is shared."""
+    """Disarm a value from outside, and replace known secrets with marks; unchanged parts are shared."""
 
     def clean(text: str) -> str:
         return redactor.text(disarmed(text))
@@ -97,13 +97,13 @@ def _changed(value: Value, text: Callable[[str], str], number: Callable[[float],
     try:
         plain = msgspec.to_builtins(value)
     except (TypeError, ValueError):
-        return value  # nothing that can be written down
+        return value  # not JSON data
     return _changed(plain, text, number) if isinstance(plain, str | dict | list) else plain
 
 
 class Redactor:
     def __init__(self, known: Mapping[str, str]) -> None:
-        """`known`: the values of secrets, with the name of each."""
+        """`known`: the name of each secret, by value."""
         marks: dict[str, str] = {}
         patterns: dict[str, str] = {}
         for value, name in known.items():
@@ -128,7 +128,7 @@ class Redactor:
         return bool(self._forms)
 
     def text(self, text: str) -> str:
-        """The text with a mark in place of every occurrence of a known value."""
+        """Replace every occurrence of a known value with a mark."""
         if not self._forms or len(text) < MIN_CHARS:
             return text
         found = self._forms_in(text)
@@ -137,8 +137,10 @@ class Redactor:
         return self._without_parts(text) if any(cut in text for cut in _ELLIPSES) else text
 
     def _forms_in(self, text: str) -> tuple[str, ...]:
-        """The forms whose beginning is in the text: looking for plain text takes a hundredth of the time that
-        looking for all patterns at once does."""
+        """The forms whose prefix is in the text.
+
+        A search for plain text takes a hundredth of the time of a search for all patterns.
+        """
         found = [form for form in self._forms if form[:_HEAD] in text]
         if self._wrapped and "\n" in text:
             unwrapped = _NEWLINE.sub("", text)
@@ -163,7 +165,7 @@ class Redactor:
     # Where a text was cut
 
     def end_of_cut(self, text: str, min_chars: int = 1) -> str:
-        """A text that was cut off at its end, without the beginning of a secret that may stand there."""
+        """A truncated text without the beginning of a secret at its end."""
         end = len(text)
         start = min((_head_at_end(text, form, min_chars) for form in self._forms), default=end)
         if self._wrapped and "\n" in text[-self._longest :]:  # text broken into lines may start earlier
@@ -173,7 +175,7 @@ class Redactor:
             prefix_start = min(starts, default=len(joined))
             start = min(start, near[prefix_start]) if prefix_start < len(joined) else start
         if start < end and (found := self._forms_in(text)):
-            # What was taken for the beginning of a secret may be the end of a whole one, which goes whole.
+            # The assumed beginning may be the end of a whole secret, which is removed as a whole.
             for whole in self._pattern_of(found).finditer(text):
                 if whole.start() < start < whole.end():
                     start = whole.start()
@@ -181,7 +183,7 @@ class Redactor:
         return text[:start]
 
     def _without_parts(self, text: str) -> str:
-        """Without what is left of secrets where the text itself says that something was cut."""
+        """The text without partial secrets next to an ellipsis."""
         parts: list[tuple[int, int]] = []
         for start in _starts(self._heads, text):
             for form in self._by_head[text[start : start + MIN_CHARS]]:
@@ -221,7 +223,7 @@ def _head_at_end(text: str, form: str, min_chars: int) -> int:
 
 
 def _starts(pattern: re.Pattern[str], text: str) -> Iterator[int]:
-    """Where it is found, one that overlaps another too."""
+    """The offsets of all matches, including overlapping ones."""
     found = pattern.search(text)
     while found is not None:
         yield found.start()
@@ -229,7 +231,7 @@ def _starts(pattern: re.Pattern[str], text: str) -> Iterator[int]:
 
 
 def _same(one: str, other: str) -> int:
-    """How many characters the two begin with in common."""
+    """The length of the common prefix."""
     for position, (a, b) in enumerate(zip(one, other, strict=False)):
         if a != b:
             return position
@@ -254,7 +256,7 @@ _LINE = "line"
 
 
 def forms_of(value: str) -> Iterator[tuple[str, str]]:
-    """Label and text of all forms that differ; the value itself first, with no label."""
+    """Label and text of all distinct forms; first the value itself, without a label."""
     seen = set()
     for label, text in _all_forms(value):
         min_chars = MIN_CHARS if label in _WHOLE else MIN_PART_CHARS
@@ -264,7 +266,7 @@ def forms_of(value: str) -> Iterator[tuple[str, str]]:
 
 
 def form_of(value: str, label: str) -> str | None:
-    """The text of one form; None where the value has no such form."""
+    """The text of one form; None if the value has no such form."""
     if label in _FORMS:
         return _FORMS[label](value)
     if label.startswith(_LINE) and label[len(_LINE) :].isdecimal():
@@ -275,7 +277,7 @@ def form_of(value: str, label: str) -> str | None:
 
 
 def is_base64(label: str) -> bool:
-    """Whether programs break a text in this form into lines."""
+    """Whether programs wrap text in this form into lines."""
     return label.startswith("base64")
 
 
@@ -292,7 +294,7 @@ def _base64(value: str, end: str = "") -> str:
 
 
 def _inside_base64(value: str, before: int) -> str:
-    """What is the same in the base64 of every text that has the value after `before` bytes (modulo 3)."""
+    """The part common to the base64 of all texts with the value after `before` bytes (modulo 3)."""
     data = value.encode()
     encoded = base64.b64encode(b"\0" * before + data).decode()
     return encoded[-(-before * 8 // 6) : (before + len(data)) * 8 // 6]
@@ -307,7 +309,7 @@ def _for_urls(text: str) -> str:
 
 
 def _lower(quoted: str) -> str:
-    """Percent signs with small letters, as some programs write them."""
+    """Percent-encoding in lower case, as some programs write it."""
     parts = quoted.split("%")
     return "%".join([parts[0], *(part[:2].lower() + part[2:] for part in parts[1:])])
 

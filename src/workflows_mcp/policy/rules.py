@@ -23,7 +23,7 @@ MODIFY_STATE = "modify_state"
 
 
 class Denial(NamedTuple):
-    """Why a step may not run, or not do something: what it is about, the setting, and what would allow it."""
+    """Why a step may not run: what it needs, the setting that denies it, and how to allow it."""
 
     what: str
     setting: str
@@ -36,21 +36,21 @@ class Denial(NamedTuple):
 @dataclass(frozen=True, slots=True)
 class Policy:
     workspace: Path
-    """Where relative paths start, and what steps may always touch."""
+    """The base of relative paths; steps always have access to it."""
     allowed_paths: tuple[Path, ...] = ()
     allow_commands: bool = True
     limits: Limits = field(default_factory=Limits)
     security_level: str = LEVELS[-1]
     """The highest level that may run."""
     denied_capabilities: frozenset[str] = frozenset()
-    """What no step may do; not to allow commands is the same as to deny `run_commands`."""
+    """Denied to all steps. `allow_commands = False` is the same as denying `run_commands`."""
 
     @property
     def roots(self) -> tuple[Path, ...]:
         return (self.workspace, *self.allowed_paths)
 
     def denials(self, level: str, capabilities: Iterable[str]) -> list[Denial]:
-        """Every reason why a step may not run; none where it may."""
+        """All reasons why a step may not run; empty if it may."""
         if self.allow_commands and not self.denied_capabilities and self.security_level == LEVELS[-1]:
             return []
         found = []
@@ -61,7 +61,7 @@ class Policy:
         return found + [denial for denial in denied if denial is not None]
 
     def denial(self, capability: str) -> Denial | None:
-        """Why no step may do this; None where it is allowed."""
+        """Why no step may do this; None if it is allowed."""
         what = f"it needs {capability}"
         if capability in self.denied_capabilities:
             remedy = (
@@ -76,7 +76,7 @@ class Policy:
 
 
 def _rank(level: str) -> int:
-    """A level that nobody knows counts as the highest."""
+    """The rank of a level; an unknown level counts as the highest."""
     return LEVELS.index(level) if level in LEVELS else len(LEVELS) - 1
 
 

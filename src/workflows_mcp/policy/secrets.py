@@ -43,7 +43,7 @@ from workflows_mcp.values import SECRET_OPEN, Value, with_texts
 logger = logging.getLogger(__name__)
 
 VARIABLE = "WORKFLOWS_SECRET_"
-"""Begins the names of variables that hold secrets and nothing else."""
+"""The prefix of variables that are only secrets."""
 NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 MAX_BYTES = 1024 * 1024
 
@@ -56,12 +56,12 @@ class Secrets:
         allowed: Iterable[str] | None = None,
         environ: Mapping[str, str] | None = None,
     ) -> None:
-        """`allowed`: the only names that may be used; None for all."""
+        """`allowed`: the names that may be used; None for all."""
         self._file = SecretFile(file) if file is not None else None
         self._allowed = frozenset(allowed) if allowed is not None else None
         self._environ = os.environ if environ is None else environ
         self._known: dict[str, str] = {}
-        """Every value that was ever seen, with its name."""
+        """The name of each value ever seen."""
         self._used: set[str] = set()
         self._redactor = Redactor({})
         self._stale = False
@@ -78,25 +78,25 @@ class Secrets:
     # Whether they are there
 
     def check(self, names: Iterable[str]) -> None:
-        """Raise MissingSecret, naming all that cannot be used and how to give them."""
+        """Raise MissingSecret if any cannot be used, with all of them and how to set them."""
         found = [(name, self._look_up_and_learn(name)[1]) for name in sorted(set(names))]
         unusable = [(name, problem) for name, problem in found if problem]
         if unusable:
             raise _missing(unusable)
 
     def missing(self, names: Iterable[str]) -> list[str]:
-        """Those that cannot be used. To ask makes nothing known."""
+        """The names that cannot be used. Does not learn any value."""
         return [name for name in sorted(set(names)) if self._look_up(name)[1]]
 
     def learn(self, names: Iterable[str]) -> None:
-        """From now on the values of these are taken out, if they exist, wherever they turn up."""
+        """Redact the values of these names from now on, if they exist."""
         for name in names:
             self._look_up_and_learn(name)
 
     # In and out
 
     def put_in(self, value: Value) -> Value:
-        """The value with secrets in place of marks. Raises MissingSecret."""
+        """Replace the marks in a value with secrets. Raises MissingSecret."""
         if not value:
             return value
         try:
@@ -105,22 +105,22 @@ class Secrets:
             raise _too_deep() from None
 
     def split(self, text: str) -> tuple[tuple[str, ...], tuple[str, ...]]:
-        """The text around its marks, and the secrets that they stand for: one text more than secrets."""
+        """The texts around the marks, and the secrets for the marks; one more text than secrets."""
         return split_at_marks(text, self._form)
 
     def redact(self, value: Value) -> Value:
-        """A value from outside, in which nothing is a mark but what stands for a known secret."""
+        """Disarm a value from outside, and replace known secrets in it with marks."""
         try:
             return redacted(value, self._current())
         except RecursionError:
             raise _too_deep() from None
 
     def hide(self, text: str) -> str:
-        """A text for people, with marks in place of known secrets."""
+        """Replace known secrets in a text for people with marks."""
         return self._current().text(text)
 
     def end_of_cut(self, text: str, min_chars: int = 1) -> str:
-        """A text that was cut off at its end, without a part of a secret, of so many characters, there."""
+        """A truncated text without a partial secret of at least `min_chars` characters at its end."""
         return self._current().end_of_cut(text, min_chars)
 
     # Inside
@@ -138,7 +138,7 @@ class Secrets:
         return text
 
     def _look_up_and_learn(self, name: str) -> tuple[str, str]:
-        """The value, or why it cannot be used. One that can be is known from now on."""
+        """The value, or why it cannot be used. A usable value is redacted from now on."""
         value, problem = self._look_up(name)
         if not problem:
             self._used.add(name)
@@ -162,7 +162,7 @@ class Secrets:
         return ("", problem) if problem else (value or "", "")
 
     def _in_file(self) -> dict[str, str]:
-        """The secrets of the file; all of them are known from now on. Raises RequestError."""
+        """The secrets of the file, all redacted from now on. Raises RequestError."""
         values = self._file.values() if self._file is not None else {}
         if values is not self._seen_in_file:
             self._seen_in_file = values
@@ -172,14 +172,14 @@ class Secrets:
         return values
 
     def _remember(self, name: str, value: str) -> None:
-        """Of several names of one value, the mark has one that somebody uses."""
+        """Remember a value. If it has several names, its mark has one that is used."""
         other = self._known.get(value)
         if other is None or (other not in self._used and name in self._used):
             self._known[value] = name
             self._stale = True
 
     def _current(self) -> Redactor:
-        """The redactor for all that is known, of the file too."""
+        """The redactor for all known values, including those of the file."""
         if self._file is not None and self._file.changed():
             try:
                 self._in_file()
@@ -210,7 +210,7 @@ def _missing(unusable: list[tuple[str, str]]) -> MissingSecret:
 
 
 def _unusable(value: str) -> str:
-    """Why the value cannot be a secret; nothing where it can."""
+    """Why the value cannot be a secret; empty if it can."""
     if len(value.strip()) < MIN_CHARS:
         return f"has fewer than {MIN_CHARS} characters, which is too short to be redacted"
     if SECRET_OPEN[0] in value:
@@ -235,8 +235,10 @@ def _too_deep() -> RequestError:
 
 @contextmanager
 def hidden_in_logs(secrets: Secrets) -> Iterator[None]:
-    """Before every handler that writes the log of this process; also before the one of last resort. Who has
-    known a secret goes on hiding it: a process may have something to say when all is over."""
+    """Redact everything that the log handlers of this process write, including the last resort.
+
+    If a secret became known, the filters stay: a process may log something when it exits.
+    """
     loggers = [logging.getLogger(), *logging.Logger.manager.loggerDict.values()]
     handlers = {handler for it in loggers if isinstance(it, logging.Logger) for handler in it.handlers}
     if logging.lastResort is not None:
@@ -252,7 +254,7 @@ def hidden_in_logs(secrets: Secrets) -> Iterator[None]:
 
 
 class RedactingFilter(logging.Filter):
-    """Takes secrets out of what a handler writes, out of the texts of exceptions too."""
+    """Redacts secrets in log records, including the texts of exceptions."""
 
     def __init__(self, secrets: Secrets) -> None:
         super().__init__()
@@ -261,7 +263,7 @@ class RedactingFilter(logging.Filter):
     def filter(self, record: logging.LogRecord) -> bool:
         try:
             message = record.getMessage()
-        except Exception:  # its arguments do not fit; the handler would say so, with all of them
+        except Exception:  # its arguments do not fit; the handler would print them all
             message = str(record.msg)
         record.msg, record.args = self._secrets.hide(message), None
         if record.exc_info and record.exc_info[1] is not None:
@@ -288,7 +290,7 @@ _ESCAPED = {"n": "\n", "r": "\r", "t": "\t", '"': '"', "\\": "\\", "$": "$"}
 
 
 class SecretFile:
-    """The secrets of a file, read again when it has changed."""
+    """The secrets of a file, re-read when it changes."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -296,14 +298,14 @@ class SecretFile:
         self._values: dict[str, str] = {}
 
     def changed(self) -> bool:
-        """Whether reading could give something else than the last time."""
+        """Whether the file may have changed since it was read."""
         try:
             return _file_stamp(os.stat(self.path)) != self._seen
         except OSError:
             return True
 
     def values(self) -> dict[str, str]:
-        """All of them, by name. Raises RequestError where the file cannot be used."""
+        """The secrets by name. Raises RequestError if the file cannot be used."""
         try:
             descriptor = os.open(self.path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
         except OSError as error:
@@ -335,7 +337,7 @@ class SecretFile:
 
 
 def parse(content: bytes, file: str) -> dict[str, str]:
-    """The secrets by name; of a name that stands twice, the last value. Raises RequestError."""
+    """The secrets by name; the last value of a duplicate name. Raises RequestError."""
     try:
         text = content.decode("utf-8-sig").replace("\r\n", "\n")
     except UnicodeDecodeError:
@@ -356,7 +358,7 @@ def parse(content: bytes, file: str) -> dict[str, str]:
 
 
 def _value(text: str, start: int, file: str) -> tuple[str, int]:
-    """The value that starts there, and where the next line does."""
+    """The value at an offset, and the offset of the next line."""
     quote = text[start : start + 1]
     if quote not in ("'", '"'):
         line = _PLAIN.match(text, start)
