@@ -31,14 +31,14 @@ from workflows_mcp.values import Value, did_you_mean, from_json, to_json
 
 STACK_BYTES = 768 * 1024
 OWN_BYTES = 4 * 1024 * 1024
-"""What the context itself and the compiled functions may take, beside what a function takes that is run."""
+"""The memory of the context and its compiled functions, in addition to that of a run."""
 _MAX_RUNS = 50_000
 _MAX_FUNCTIONS = 1_000
 _MAX_CHARS = 200_000
 _COMPILING_SECONDS = 5.0
 _MAX_TRIES = 2
 _RETRY_FACTOR = 4
-"""How many times as long it gets when others have used its time up."""
+"""The factor for the time of the second try, after other threads used up the first."""
 
 _PLACE = re.compile(r"<input>:(\d+):(\d+)")
 
@@ -51,23 +51,23 @@ class Function(NamedTuple):
 
     text: str
     check: str = ""
-    """Another one, which is called with the result as well, and says whether it is valid."""
+    """A second function, called with the result as well, that returns whether it is valid."""
     finds: bool = False
-    """Whether what is not found under a key is looked for under its other spelling."""
+    """Whether a missing key is looked up in its other spelling."""
 
 
 class Arguments(NamedTuple):
-    """What a function is called with."""
+    """The arguments of a call."""
 
     values: str
-    """JSON: the arguments, the positions of those that are undefined, and `this`."""
+    """JSON: the values, the indexes of undefined ones, and `this`."""
     now: float | None = None
     seed: str = ""
-    """32 hexadecimal digits, or nothing."""
+    """32 hexadecimal digits, or empty."""
 
 
 class Stopped(Exception):
-    """It took too long."""
+    """The function ran too long."""
 
 
 class OutOfMemory(Exception):
@@ -75,7 +75,7 @@ class OutOfMemory(Exception):
 
 
 class Failed(Exception):
-    """What JavaScript says that is wrong, and the line and column of the function where it is."""
+    """An error in JavaScript, with its line and column in the function."""
 
     def __init__(self, message: str, place: tuple[int, int] | None = None, in_check: bool = False) -> None:
         super().__init__(message)
@@ -85,7 +85,7 @@ class Failed(Exception):
 
 
 class Invalid(Exception):
-    """The check was not content with the result."""
+    """The check rejected the result."""
 
     def __init__(self, result: str) -> None:
         super().__init__(result)
@@ -93,7 +93,7 @@ class Invalid(Exception):
 
 
 def compile_function(function: Function, max_bytes: int) -> None:
-    """Raises Failed if it cannot be read."""
+    """Compile a function; raises Failed for a syntax error."""
     try:
         _of_thread(max_bytes).compiled(function)
     except (Stopped, OutOfMemory):
@@ -102,7 +102,10 @@ def compile_function(function: Function, max_bytes: int) -> None:
 
 
 def run_function(function: Function, arguments: Arguments, seconds: float, max_bytes: int) -> str | None:
-    """The result as JSON text; None if it is undefined. Raises Stopped, OutOfMemory, Failed, Invalid."""
+    """Run a function. Returns JSON text, or None for undefined.
+
+    Raises Stopped, OutOfMemory, Failed or Invalid.
+    """
     allowed = seconds
     for tries in range(_MAX_TRIES):
         last = tries == _MAX_TRIES - 1
@@ -117,7 +120,7 @@ def run_function(function: Function, arguments: Arguments, seconds: float, max_b
             allowed *= _RETRY_FACTOR
         except OutOfMemory:
             _contexts.value = None
-            if last or context.runs == 1:  # what others have left behind can be to blame
+            if last or context.runs == 1:  # earlier runs may have used the memory
                 raise
     raise AssertionError("the last try returns or raises")
 
@@ -195,12 +198,12 @@ class _Context:
             if isinstance(fault, Failed):
                 fault.in_check = is_check
             raise fault from None
-        _contexts.value = None  # something else was run than one function
+        _contexts.value = None  # the source was more than one function
         raise Failed("SyntaxError: it is not one expression", in_check=is_check)
 
 
 def _error_from(message: str) -> Exception:
-    """What the runner of the prelude reports, or the engine itself."""
+    """The exception for an error message of the prelude's runner, or of the engine."""
     if message.startswith("["):
         try:
             kind, *rest = from_json(message.split("\n", 1)[0])
@@ -228,7 +231,7 @@ def _error_from(message: str) -> Exception:
 
 
 def _place(stack: str) -> tuple[int, int] | None:
-    """The innermost place in the expression: the prelude has all its code on its first line."""
+    """The innermost place in the expression; the code of the prelude is on line 1."""
     for found in _PLACE.finditer(stack):
         if (line := int(found[1])) > 1:
             return line, int(found[2])
@@ -239,14 +242,14 @@ def _place(stack: str) -> tuple[int, int] | None:
 
 
 Members: TypeAlias = "dict[str | int, Members] | None"
-"""The members of a value that are read, each with what is read of it; None is the whole value."""
+"""The members of a value that are read, each with its own members; None is the whole value."""
 _NOT_OF_KEYS = re.compile(r"[^A-Za-z0-9_]")
 _HALF = re.compile(r"(?<!\\)((?:\\\\)*)\\ud[89a-f][0-9a-f]{2}")
 _GIANT = re.compile(r"\d{19}")
 
 
 def members_read(free: Iterable[Free]) -> dict[str, Members]:
-    """By name, what of each value is read."""
+    """The members that are read, by name."""
     names: dict[str | int, Members] = {}
     for one in free:
         members: Members = names
@@ -260,7 +263,7 @@ def members_read(free: Iterable[Free]) -> dict[str, Members]:
 
 
 def pick(value: Any, members: Members) -> Any:
-    """As much of a value as is read of it."""
+    """The part of a value that is read."""
     if hasattr(value, "lookup"):
         if members is None:
             return value.plain()
@@ -282,12 +285,12 @@ def pick(value: Any, members: Members) -> Any:
 
 
 def path_to_key(text: str) -> str:
-    """A path as a key that can be written without quotes."""
+    """A path as a key that needs no quotes."""
     return _NOT_OF_KEYS.sub("_", text)
 
 
 def encoded(value: Any) -> str:
-    """Raises TypeError, ValueError or RecursionError for what is not JSON data."""
+    """A value as JSON text. Raises TypeError, ValueError or RecursionError if it is not JSON data."""
     return _encode(value).decode("utf-8")
 
 
@@ -303,14 +306,16 @@ _encode = msgspec.json.Encoder(enc_hook=_plain).encode
 
 
 def decoded(text: str) -> Value:
-    """What the engine has written. Half a character, which it writes as an escape, becomes one that is
-    unknown. Raises ValueError or RecursionError."""
+    """Parse JSON text from the engine. Raises ValueError or RecursionError.
+
+    Half a character, which the engine writes as an escape, becomes U+FFFD.
+    """
     value = from_json(_HALF.sub(r"\1\\ufffd", text) if "\\ud" in text else text)
     return _without_giants(value) if _GIANT.search(text) else value
 
 
 def _without_giants(value: Value) -> Value:
-    """Whole numbers that take more than 64 bits as what they are in JavaScript."""
+    """Replace integers of more than 64 bits with floats, as in JavaScript."""
     if isinstance(value, dict):
         return {key: _without_giants(item) for key, item in value.items()}
     if isinstance(value, list):
@@ -319,7 +324,7 @@ def _without_giants(value: Value) -> Value:
 
 
 def known_names(scope: Scope) -> list[str]:
-    """What expressions can name."""
+    """The names that expressions can use."""
     return [name for name in scope if not name.startswith("_")]
 
 
@@ -330,7 +335,7 @@ _WHOLE_FLOAT = re.compile(r"\.0(?=[,\]}e])|\de")
 
 
 def truth(value: Any) -> bool:
-    """Whether JavaScript takes it for true."""
+    """Whether the value is true in JavaScript."""
     if value is None or value is UNSET:
         return False
     if isinstance(value, float):
@@ -339,7 +344,7 @@ def truth(value: Any) -> bool:
 
 
 def as_text(value: Value) -> str:
-    """A value inside other text, as JavaScript spells it."""
+    """A value inside a text, in JavaScript's spelling."""
     if isinstance(value, str):
         return value
     if value is None:
@@ -371,7 +376,7 @@ def number_text(number: float) -> str:
 
 
 def _with_numbers(value: Value) -> Value:
-    """The same with whole numbers where they are whole."""
+    """Replace floats with integers where they are whole."""
     if isinstance(value, float):
         return (
             int(value)
@@ -405,7 +410,7 @@ _HOST_NAMES = frozenset(
 
 
 def syntax_error(error: Failed, source: str, written: Written) -> ExpressionError:
-    """What the engine cannot read."""
+    """The error for source that the engine cannot compile."""
     offset = written.offset(*error.place) if error.place else 0
     words = [_WORD.match(source, offset), _LAST_WORD.search(source[:offset].rstrip())]
     hints = [_PYTHON_WORDS[word[0]] for word in words if word is not None and word[0] in _PYTHON_WORDS]
@@ -413,7 +418,7 @@ def syntax_error(error: Failed, source: str, written: Written) -> ExpressionErro
 
 
 def evaluation_error(error: Exception, source: str, written: Written, limits: Limits) -> ExpressionError:
-    """What went wrong while it was evaluated."""
+    """The ExpressionError for an error during evaluation."""
     what = f"`{excerpt(source)}`"
     if isinstance(error, Stopped):
         return ExpressionError(
@@ -467,7 +472,7 @@ def no_such_name(name: str, offset: int, scope: Scope) -> ExpressionError:
 
 
 def excerpt(source: str, offset: int = 0) -> str:
-    """The line at `offset` if there are several, else all of it; without much of it where it is long."""
+    """The line at `offset`, or the whole source if it has one line; shortened if long."""
     if "\n" in source.strip():
         offset = offset or len(source) - len(source.lstrip())
         source = source[source.rfind("\n", 0, offset) + 1 :].split("\n", 1)[0]

@@ -115,8 +115,11 @@ class TruthExpression(ValueExpression):
 
 
 class Transform:
-    """JavaScript that makes a value of `input`: an expression, a body with `return`, or statements that end
-    in an expression. With `validate`, the result, which is `output` there, must make that true."""
+    """JavaScript that turns `input` into a value.
+
+    It is an expression, a body with `return`, or statements that end in an expression. If there is
+    `validate`, it must be true for the result, which it can read as `output`.
+    """
 
     __slots__ = ("_program", "references", "source")
 
@@ -130,7 +133,7 @@ class Transform:
 
 
 class _Interpolated:
-    """Texts with values between them."""
+    """Text with expressions in it."""
 
     __slots__ = ("_program", "_simple", "_texts", "references", "source")
 
@@ -175,7 +178,7 @@ class TextExpression(_Interpolated):
         limits = limits_of(scope)
         if len(text) > limits.expression_chars:
             raise too_long(self.source, len(text), limits)
-        # what a text and a value, or two values, make together is no mark of a secret
+        # a mark put together from texts and values is not the mark of a secret
         return disarmed(text, "\n".join(values)) if SECRET_OPEN[0] in text else text
 
 
@@ -251,13 +254,15 @@ class JavaScript:
 
     @staticmethod
     def pieces(text: str) -> tuple[str, ...]:
-        """The expressions of a template as they are written, with their braces."""
+        """The sources of the expressions in a template, with their braces."""
         return tuple("{{" + part.text + "}}" for part in split(text) if part.source is not None)
 
 
 class OldJavaScript(JavaScript):
-    """As plans before version 3 have it: white space around a single expression is ignored, and the keys of
-    mappings are text."""
+    """The language of plans before version 3.
+
+    White space around a single expression is ignored, and the keys of mappings are text.
+    """
 
     resolves_keys = False
 
@@ -273,7 +278,7 @@ class OldJavaScript(JavaScript):
 
 
 def _only(parts: list[Part]) -> Source | None:
-    """The expression, if there is exactly one and nothing but white space around it."""
+    """The expression, if there is exactly one, with only white space around it."""
     sources = [part.source for part in parts if part.source is not None]
     has_text = any(part.text.strip() for part in parts if part.source is None)
     return sources[0] if len(sources) == 1 and not has_text else None

@@ -22,17 +22,17 @@ from workflows_mcp.expressions.javascript.syntax import OF_FILTERS
 
 MOST_ITEMS = 2_000_000
 
-"""Of a list that a built-in function goes through."""
+"""The longest list that a built-in function may process."""
 
 MOST_CHARS = 16_777_216
 
 MOST_CHARS_OF_SLOW = 2_097_152
 
-"""For functions that look each character up in a table."""
+"""The same for functions that look up each character in a table."""
 
 MOST_COMPARED = 1_000_000_000
 
-"""Characters that a search may have to compare."""
+"""The number of characters that a search may compare."""
 
 MOST_PATTERN_CHARS = 10_000
 

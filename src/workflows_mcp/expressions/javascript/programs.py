@@ -71,13 +71,13 @@ from workflows_mcp.values import SECRET_OPEN, Value, disarmed, with_texts
 
 LIMITS_NAME, NOW_NAME, SEED_NAME = "__limits__", "__now__", "__seed__"
 OUTPUT = "output"
-"""What a check calls the result."""
+"""The name of the result in a check."""
 _RETURNING = ("return", "throw", "while", "for", "do")
 """Words of statements that return a value or never end."""
 
 Edits = Sequence[Edit]
 Body = Callable[[Writer, Sequence[Edits]], None]
-"""Writes the body of a function, with the edits that are to be made in each of its sources."""
+"""Writes the body of a function, with edits for each of its sources."""
 
 
 # Programs by what they are written as
@@ -107,8 +107,10 @@ def of_values(text: str, sources: Sequence[Source]) -> Program:
 
 
 def of_transform(text: str, source: Source, check: Source | None) -> Program:
-    """A compiled program of what may be written as an expression, as a body, or as statements that end in an
-    expression: the first of them that can be read."""
+    """A compiled transform: an expression, a body, or statements that end in an expression.
+
+    The first reading that compiles is used.
+    """
     if not source.tokens:
         hint = "write JavaScript that returns a value made from 'input'"
         raise ExpressionError("the transform is empty", hint=hint, code="syntax")
@@ -133,7 +135,7 @@ def of_transform(text: str, source: Source, check: Source | None) -> Program:
 
 
 def _statements(source: Source, last: int | None = None) -> Body:
-    """Statements, the last of which may be an expression that begins at `last`."""
+    """Statements; the last one may be an expression that starts at `last`."""
 
     def body(writer: Writer, edits: Sequence[Edits]) -> None:
         if last is None:
@@ -147,7 +149,7 @@ def _statements(source: Source, last: int | None = None) -> Body:
 
 
 def _end(source: Source) -> int:
-    """Where the last statement ends, without its semicolon."""
+    """The end of the last statement, without its semicolon."""
     index = len(source.tokens) - 1
     while index > 0 and source.sign(index) == ";":
         index -= 1
@@ -189,7 +191,7 @@ class Program:
             self._short = _form(parameters, body, check, edits, any(map(reads_computed_member, every, edits)))
 
     def compile(self) -> None:
-        """Raises ExpressionError if it cannot be read."""
+        """Compile the full form; raises ExpressionError for a syntax error."""
         try:
             compile_function(self._full.function, DEFAULT_LIMITS.javascript_bytes)
         except Failed as error:
@@ -212,19 +214,19 @@ class Program:
             problem = Failed(f"the result is nested too deeply, or is not JSON data: {error}")
             raise evaluation_error(problem, self._text, form.written, limits) from None
         if result is not None and SECRET_OPEN[0] in result:
-            # an expression can put together what looks like the mark of a secret
+            # an expression can forge the mark of a secret
             return with_texts(value, lambda text: disarmed(text, arguments.values))
         return value
 
     def _place_of(self, error: Exception, form: Form) -> tuple[str, Written]:
-        """The source that an error arose in."""
+        """The source of an error."""
         in_check = isinstance(error, Invalid) or (isinstance(error, Failed) and error.in_check)
         if in_check and form.checking is not None:
             return self._check_text, form.checking
         return self._text, form.written
 
     def _arguments(self, scope: Scope) -> tuple[Form, list[Any], Any]:
-        """The arguments, and `this`: short if everything is clear."""
+        """The form to run, its arguments and `this`; the short form if all paths can be resolved."""
         values: list[Any] = []
         this = None
         for name, free, steps, continues in self._parameters:
@@ -268,7 +270,7 @@ class Program:
 
 
 class Form(NamedTuple):
-    """One way of writing a program."""
+    """A form of a program, as JavaScript."""
 
     function: Function
     written: Written
@@ -299,19 +301,19 @@ Keys = tuple[object, ...]
 
 
 class Parameter(NamedTuple):
-    """What a path leads to after so many steps; it keeps its own name where that is none."""
+    """The value after some steps of a path; after no step, it keeps the name of the path."""
 
     name: str
     free: Free
     steps: int
     continues: bool
-    """More is read of it in JavaScript."""
+    """JavaScript reads a member of it."""
 
 
 def extract_parameters(
     sources: Sequence[tuple[Source, Sequence[Free]]],
 ) -> tuple[list[Parameter], list[list[Edit]]]:
-    """The parameters, and for each source the edits that put them in the place of its paths."""
+    """The parameters, and for each source the edits that replace its paths with them."""
     shortest = _shortest([free for _, names in sources for free in names])
     parameters: dict[tuple[str, Keys], Parameter] = {}
     edits: list[list[Edit]] = []
@@ -320,7 +322,7 @@ def extract_parameters(
         next_token = 0
         for free in names:
             if free.token < next_token:
-                continue  # it is part of a path that was taken out
+                continue  # part of a path that was replaced
             keys = _keys(free)
             steps = next(length for length in range(len(keys) + 1) if keys[:length] in shortest[free.name])
             continues = free.continues or steps < len(keys)
@@ -338,7 +340,7 @@ def extract_parameters(
 
 
 def reads_computed_member(source: Source, replaced: Sequence[Edit] = ()) -> bool:
-    """Whether `object[key]` is read in JavaScript, with a key that may have another spelling."""
+    """Whether JavaScript reads `object[key]` with a key that may have another spelling."""
     starts = [edit.start for edit in replaced]
     for index, held in source.holds.items():
         if held != "index":
@@ -358,7 +360,7 @@ def _keys(free: Free) -> Keys:
 
 
 def _shortest(names: Sequence[Free]) -> dict[str, set[Keys]]:
-    """By name, the paths that do not lead on from another one."""
+    """The paths that do not extend another path, by name."""
     paths: dict[str, set[Keys]] = {}
     for free in names:
         paths.setdefault(free.name, set()).add(_keys(free))
@@ -385,14 +387,14 @@ _OF_EVERY_OBJECT = words(
 
 
 class Simple(NamedTuple):
-    """A path or a literal, and how often it is negated."""
+    """A path or a literal, and the number of negations."""
 
     free: Free | None
     literal: Any
     negations: int
 
     def kinds(self, at: KindsAt) -> Kinds | None:
-        """The types that the value can have; undefined counts as null."""
+        """The possible types of the value; undefined counts as null."""
         if self.negations:
             return BOOLEAN
         if self.free is None:
@@ -400,7 +402,7 @@ class Simple(NamedTuple):
         return at(self.free.path) if len(self.free.path) == len(self.free.steps) + 1 else None
 
     def evaluate(self, scope: Scope) -> Any:
-        """The value, UNSET where it is undefined, or UNCLEAR."""
+        """The value; UNSET if undefined; UNCLEAR if only JavaScript can tell."""
         value = self.literal if self.free is None else resolve(self.free, len(self.free.steps), scope)
         if value is UNCLEAR or not self.negations:
             return value
@@ -435,13 +437,15 @@ def _number(text: str) -> int | float | None:
 
 
 def whole_or_not(number: float) -> int | float:
-    """JavaScript makes no difference between 2.0 and 2."""
+    """2 for 2.0: JavaScript has one type of numbers."""
     return int(number) if number.is_integer() and abs(number) < 2**53 else number
 
 
 def resolve(free: Free, steps: int, scope: Scope, continues: bool = False) -> Any:
-    """What so many steps of a path lead to; UNSET where it is undefined. With `continues`, more is read of it
-    in JavaScript, which must then know whether a `?.` has cut the path short."""
+    """The value after `steps` of a path; UNSET if undefined, UNCLEAR if only JavaScript can tell.
+
+    If it `continues`, JavaScript reads more of it and must know whether a `?.` ended the path early.
+    """
     if free.name.startswith("_"):
         return UNCLEAR
     try:

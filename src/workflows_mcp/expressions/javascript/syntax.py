@@ -44,7 +44,7 @@ _PATTERN = re.compile(r"/(?![*/])(?:[^\\/\[\n\r]|\\[^\n\r]|\[(?:[^\]\\\n\r]|\\[^
 
 _CHUNK = re.compile(r"(?:[^`\\$]|\\[\s\S]|\$(?!\{))*(`|\$\{)")
 
-"""Of a template literal: what comes before its end or before a value in it."""
+"""The part of a template literal up to its end or to a value in it."""
 
 _SIGN = re.compile(
     r">>>=|\.\.\.|===|!==|\*\*=|<<=|>>=|>>>|&&=|\|\|=|\?\?=|=>|==|!=|<=|>=|&&|\|\||\?\?|\?\.(?!\d)|\+\+|--"
@@ -53,7 +53,7 @@ _SIGN = re.compile(
 
 _OBJECT = re.compile(r"\s*(?:\}|\.\.\.|(?:[\w$]+|\"[^\"\n]*\"|'[^'\n]*')\s*[:,}]|\[[^\]\n]*\]\s*:)")
 
-"""What follows the brace of an object, where a block could begin as well."""
+"""The text after the brace of an object, where a block could begin as well."""
 
 _CLOSING = {"(": ")", "[": "]", "{": "}"}
 
@@ -82,18 +82,18 @@ class Token(NamedTuple):
     start: int
     end: int
     inside: int
-    """The index of the bracket that it stands in; -1 at the top."""
+    """The index of the enclosing bracket; -1 at the top."""
 
 
 class Source(NamedTuple):
-    """The JavaScript that stands in a text from `start` to `end`."""
+    """The JavaScript in a text, from `start` to `end`."""
 
     text: str
     start: int
     end: int
     tokens: list[Token]
     partners: dict[int, int]
-    """Of each bracket the other one, both ways; by index of token."""
+    """The partner of each bracket, both ways, by index of token."""
     holds: dict[int, Holds]
     """By opening bracket."""
 
@@ -102,21 +102,21 @@ class Source(NamedTuple):
         return self.text[self.start : self.end]
 
     def at(self, index: int) -> str:
-        """The text of a token; nothing where there is none."""
+        """The text of a token; empty if there is none."""
         return self.tokens[index].text if 0 <= index < len(self.tokens) else ""
 
     def sign(self, index: int) -> str:
-        """The same, but only of a token that is neither a name nor a literal."""
+        """The text of a token that is neither a name nor a literal; else empty."""
         is_sign = 0 <= index < len(self.tokens) and self.tokens[index].kind == "sign"
         return self.tokens[index].text if is_sign else ""
 
     def word(self, index: int) -> str:
-        """The same, but only of a name that is no member of something."""
+        """The text of a name that is not a member; else empty."""
         is_word = 0 <= index < len(self.tokens) and self.tokens[index].kind == "name"
         return self.tokens[index].text if is_word and self.sign(index - 1) not in (".", "?.") else ""
 
     def over(self, index: int) -> int:
-        """The token behind this one, or behind the brackets that open here."""
+        """The index after this token, or after the brackets that open here."""
         return self.partners[index] + 1 if index in self.holds else index + 1
 
     def closes(self, index: int) -> bool:
@@ -124,7 +124,7 @@ class Source(NamedTuple):
         return self.partners.get(index, index) < index
 
     def separates(self, index: int) -> bool:
-        """Whether no expression goes on over it: a bracket that closes, a comma, a semicolon, …"""
+        """Whether it ends any expression: a closing bracket, a comma, a semicolon, …"""
         return self.closes(index) or self.sign(index) in (",", ";") or self.sign(index).startswith("}")
 
     def on_new_line(self, index: int) -> bool:
@@ -139,12 +139,12 @@ class Part(NamedTuple):
 
 
 def read(text: str, start: int = 0, *, braced: bool = False) -> Source:
-    """The tokens of `text` from `start` on: to its end, or to the `}}` that closes the expression."""
+    """The tokens of `text` from `start` to its end, or to the `}}` that closes the expression."""
     return _Reader(text, start, braced).read()
 
 
 def split(text: str) -> list[Part]:
-    """A template: its texts and the expressions between them."""
+    """Split a template into its texts and expressions."""
     parts: list[Part] = []
     position = 0
     while (opening := text.find("{{", position)) >= 0:
@@ -386,11 +386,11 @@ _WORDS = words(
     void while with yield"""
 )
 
-"""What can be no name at all. `this` is one here: the scope has it."""
+"""Words that cannot be names. `this` is a name here: the scope has it."""
 
 _WORDS_HERE = words("arguments eval implements interface package private protected public static")
 
-"""What can be no name in strict code; as a member of something it can."""
+"""Words that cannot be names in strict code; they can be members."""
 
 GLOBALS = words(
     """Array Boolean Date Error EvalError Infinity Iterator JSON Map Math NaN Number Object RangeError
@@ -415,21 +415,21 @@ _MOST_STEPS = 50
 
 _MOST_INNER = 3
 
-"""How deep paths may stand in paths, `a[b[c[d]]]`, to be followed."""
+"""The maximum nesting of paths in paths, `a[b[c[d]]]`."""
 
 
 class Step(NamedTuple):
-    """A member that is read: of a fixed name or position, or one that another path leads to."""
+    """A member that is read, by a fixed name or position, or by the value of another path."""
 
     key: str | int | Free
     asked: bool
     """`?.` stands before it."""
     ends: int
-    """The token behind it."""
+    """The index of the token after it."""
 
 
 class Free(NamedTuple):
-    """A name that is read from outside, and what is read of it."""
+    """A free name, and the path that is read from it."""
 
     name: str
     steps: tuple[Step, ...]
@@ -437,15 +437,15 @@ class Free(NamedTuple):
     offset: int
     """In the text."""
     may_be_missing: bool
-    """The name itself need not exist: it is asked about, or has a default."""
+    """The name itself may be undefined: it is tested, or has a default."""
     optional: bool
-    """What the path leads to need not exist."""
+    """The value of the path may be undefined."""
     continues: bool
-    """Something more is read of what it leads to, or it is called."""
+    """The value is called, or more is read from it."""
 
     @property
     def path(self) -> tuple[str | int, ...]:
-        """As far as it is fixed."""
+        """The path up to its first computed step."""
         path: list[str | int] = [self.name]
         for key, _, _ in self.steps:
             if isinstance(key, Free):
@@ -454,12 +454,12 @@ class Free(NamedTuple):
         return tuple(path)
 
     def ends(self, steps: int) -> int:
-        """The token behind so many of its steps."""
+        """The index of the token after some of its steps."""
         return self.steps[steps - 1].ends if steps else self.token + 1
 
 
 def free_names(source: Source) -> list[Free]:
-    """In the order in which they stand. Raises ExpressionError where a name cannot be one."""
+    """The free names in order. Raises ExpressionError for a name that is not allowed."""
     declarations = _Declarations(source)
     return [_followed(source, index, declarations) for index in _free(source, declarations)]
 
@@ -485,7 +485,7 @@ def mentions(source: Source, *names: str) -> bool:
 
 
 def refused(source: Source) -> ExpressionError | None:
-    """What can be read, and still never run here."""
+    """The error for valid JavaScript that is not supported; None if there is none."""
     for index, token in enumerate(source.tokens):
         word = source.word(index)
         if word not in ("async", "await", "import") or _is_key(source, index):
@@ -754,7 +754,7 @@ def _step(source: Source, at: int, declarations: _Declarations, inner: int) -> S
 
 
 def literal_text(token: Token) -> str | None:
-    """What a plain literal says; None if it takes JavaScript to read it."""
+    """The text of a plain literal; None if only JavaScript can read it."""
     inner = token.text[1:-1]
     return None if "\\" in inner or "\r" in inner or token.text[0] not in "'\"`" else inner
 
@@ -769,25 +769,25 @@ _NOT_STARTING = words(
     switch throw try var while with"""
 )
 
-"""The words that no expression begins with, where a statement can begin."""
+"""Words that start a statement, never an expression."""
 
 _STARTING = ("{", "!", "~")
 
-"""The signs that begin an expression on a new line, and do not go on with the line before."""
+"""Signs that start an expression on a new line, and do not continue the line before."""
 
 
 class Edit(NamedTuple):
-    """What is put in the place of a part of the source."""
+    """A replacement for a part of the source."""
 
     start: int
     end: int
     text: str
     first: bool = False
-    """Before what else is put at the same place."""
+    """Whether it precedes other edits at the same place."""
 
 
 class Written(NamedTuple):
-    """Text for the engine, and where it comes from the source."""
+    """Text for the engine, mapped to the source."""
 
     text: str
     marks: tuple[tuple[int, int, int], ...]

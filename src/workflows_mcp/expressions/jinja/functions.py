@@ -33,7 +33,7 @@ from workflows_mcp.expressions.jinja.sandbox import OUR_FILTERS, as_text, larges
 from workflows_mcp.values import Value, from_json_in_run, kind_and_value, shown
 
 TIME_NAME = "__now__"
-"""The name in a scope under which the time stands, in seconds since 1970; expressions cannot reach it."""
+"""The name of the time in a scope, in seconds since 1970; expressions cannot read it."""
 
 _FENCES = ("```", "~~~")
 _NOTHING = object()
@@ -48,7 +48,7 @@ _TRUTH = {
 
 
 class Day:
-    """A day, of which only what is listed in `METHODS_OF_TIME` can be asked."""
+    """A day; expressions can call the methods in `METHODS_OF_TIME`."""
 
     __slots__ = ("_day",)
 
@@ -67,7 +67,7 @@ class Day:
 
 
 class Moment:
-    """A time in UTC, of which only what is listed in `METHODS_OF_TIME` can be asked."""
+    """A time in UTC; expressions can call the methods in `METHODS_OF_TIME`."""
 
     __slots__ = ("_at",)
 
@@ -99,7 +99,7 @@ METHODS_OF_TIME: tuple[tuple[type, frozenset[str]], ...] = (
 
 @pass_context
 def _time_of_step(context: Context) -> Moment:
-    """`now()`: the time at which the step began, the same whenever the expression is evaluated again."""
+    """`now()`: the start time of the step, the same for every evaluation."""
     at = context.parent.get(TIME_NAME)
     if at is None:
         raise ExpressionError("now() is not available here: it is the time of a step")
@@ -126,7 +126,7 @@ def _regex_replace(value: Any, pattern: Any, replacement: Any = "") -> str:
 
 
 def _parse_json(value: Any) -> Value:
-    """The data that a text is JSON of, also if it stands in a code fence. What is data already stays."""
+    """Parse JSON text, also in a code fence or in prose. A value that is not text is returned."""
     if not isinstance(value, str):
         return value
     text = value.strip()
@@ -150,7 +150,7 @@ def _parse_json(value: Any) -> Value:
 
 
 def _unfenced(text: str) -> str | None:
-    """What stands in the first code fence of a text; None if there is no fence."""
+    """The content of the first code fence of a text; None if there is none."""
     lines = text.split("\n")
     for first, line in enumerate(lines):
         fence = line.strip()[:3]
@@ -165,7 +165,7 @@ def _unfenced(text: str) -> str | None:
 
 
 def _outermost(text: str) -> Any:
-    """The first list or object that stands in prose; _NOTHING if there is none."""
+    """The first JSON list or object in prose; _NOTHING if there is none."""
     decoder = JSONDecoder()
     starts = islice(re.finditer(r"[\[{]", text), _MOST_STARTS)
     for start in starts:
@@ -178,7 +178,7 @@ def _outermost(text: str) -> Any:
 
 
 def _flatten(value: Any, levels: int | None = None, depth: int = 0) -> list[Any]:
-    """The items of lists in a list, at all depths or down to so many levels."""
+    """Flatten nested lists, completely or by `levels`."""
     if not isinstance(value, list | tuple | GeneratorType):
         raise ExpressionError(f"flatten takes a list, not {kind_and_value(value)}")
     found: list[Any] = []
@@ -202,7 +202,7 @@ def _strip(value: Any, characters: str | None = None) -> str:
 
 
 def _bool(value: Any) -> bool:
-    """As people write it: yes and no, on and off, 1 and 0."""
+    """Parse a truth value: yes and no, on and off, 1 and 0."""
     if not isinstance(value, str):
         return bool(value)
     truth = _TRUTH.get(value.strip().lower())
@@ -211,7 +211,7 @@ def _bool(value: Any) -> bool:
     return truth
 
 
-# What is offered under which name
+# Names of filters and functions
 
 
 FILTERS: dict[str, Callable[..., Any]] = {
@@ -242,7 +242,7 @@ FUNCTIONS: dict[str, Any] = {
     "regex_search": lambda pattern, text: _regex_search(text, pattern),
     "tojson": OUR_FILTERS["tojson"],
 }
-"""`null` is how data spells what Jinja calls none."""
+"""Global functions, and `null`, which Jinja calls none."""
 RESULT_TYPES: Mapping[str, str] = {
     **dict.fromkeys(
         """basename capitalize center hash indent join lower regex_replace replace string strip title tojson
@@ -257,9 +257,9 @@ RESULT_TYPES: Mapping[str, str] = {
     **dict.fromkeys(("bool", "equalto", "greaterthan", "lessthan"), "boolean"),
     **dict.fromkeys(("count", "length", "wordcount"), "integer"),
 }
-"""The types of what filters give, where it is always the same."""
+"""The result types of filters that always return the same type."""
 PATTERN_WORDS = frozenset({"regex_findall", "regex_replace", "regex_search"})
-"""What takes a pattern."""
+"""Filters and functions with a pattern as argument."""
 
 
 # Calls that can never work
@@ -283,8 +283,10 @@ def wrong_call(
     *,
     filters: bool = False,
 ) -> tuple[str, str] | None:
-    """Why the call can never work, and what it takes; None if it may work. `filters`: the value on the left
-    is one more argument."""
+    """Why a call can never work, and its signature; None if it may work.
+
+    `filters`: the value on the left is the first argument.
+    """
     found = _signature(function)
     if found is None:
         return None
@@ -322,7 +324,7 @@ def _takes(signature: inspect.Signature, filters: bool) -> str:
 
 @lru_cache(maxsize=512)
 def _signature(function: Callable[..., Any]) -> tuple[inspect.Signature, dict[str, tuple[type, ...]]] | None:
-    """What a template may pass, and the types of those arguments of which the signature says them."""
+    """The parameters that a template may pass, and their annotated types."""
     plain = inspect.unwrap(function)
     try:
         signature = inspect.signature(plain)
@@ -333,16 +335,16 @@ def _signature(function: Callable[..., Any]) -> tuple[inspect.Signature, dict[st
         parameters = parameters[1:]
     try:
         hints = get_type_hints(plain)
-    except Exception:  # of another package, and not to be resolved here
+    except Exception:  # annotations of another package
         hints = {}
     if not getattr(plain, "__module__", "").startswith(_OURS):
-        hints = {}  # what others write there is not all that works
+        hints = {}  # their annotations are too narrow
     types = {it.name: allowed for it in parameters if (allowed := _types(hints.get(it.name)))}
     return signature.replace(parameters=parameters), types
 
 
 def _types(hint: Any) -> tuple[type, ...] | None:
-    """The types that a constant may have; None where any may be right."""
+    """The types that a constant may have; None for any."""
     parts = get_args(hint) if get_origin(hint) in (Union, UnionType) else (hint,)
     kinds = [get_origin(part) or part for part in parts]
     if bool in kinds or not all(kind in (*_WORDS, NoneType) for kind in kinds):

@@ -123,8 +123,10 @@ class Jinja:
 
     @staticmethod
     def check_constant(text: str, expression: Expression) -> None:
-        """Evaluate what reads nothing, to raise its ExpressionError before a run. What the limits of a server
-        end, and what its sandbox hides, is for the run to say."""
+        """Evaluate an expression without references, to raise its ExpressionError before a run.
+
+        Errors of the limits and of the sandbox are left to the run.
+        """
         if expression.references or not isinstance(expression, _Sourced) or "now" in text:
             return
         try:
@@ -148,8 +150,10 @@ class Jinja:
 
 
 class OldJinja(Jinja):
-    """As plans before version 3 have it: white space around a single expression is ignored, and the keys of
-    mappings are text."""
+    """The language of plans before version 3.
+
+    White space around a single expression is ignored, and the keys of mappings are text.
+    """
 
     resolves_keys = False
 
@@ -164,7 +168,7 @@ class OldJinja(Jinja):
 
 
 def _is_padded(text: str) -> bool:
-    """Whether it is one expression with white space around it."""
+    """Whether the text is one expression with white space around it."""
     return text != text.strip() and _has_expressions(text) and _parse(text)[1] is not None
 
 
@@ -173,7 +177,10 @@ def _has_expressions(text: str) -> bool:
 
 
 def _parse(text: str, before: str = "", after: str = "") -> tuple[Parsed, nodes.Node | None]:
-    """A template and, if it is exactly one expression, that. `before` and `after` complete the source."""
+    """Parse a template; also return its expression if it is exactly one.
+
+    `before` and `after` are added to the source.
+    """
     try:
         tree = Parser(environment(), before + text + after).parse()
         found = read(tree, environment())
@@ -202,7 +209,7 @@ def _only_expression(tree: nodes.Template) -> nodes.Node | None:
 
 
 def _texts_of(tree: nodes.Template) -> tuple[str, ...] | None:
-    """The texts around the expressions; None where `{% %}` decides what they are."""
+    """The texts around the expressions; None if they depend on `{% %}`."""
     texts = [""]
     for statement in tree.body:
         if not isinstance(statement, nodes.Output):
@@ -228,7 +235,7 @@ class _Sourced:
 
     @property
     def optional_references(self) -> tuple[Reference, ...]:
-        """Those that may be absent: they are asked about, or have a default."""
+        """The references that may be absent: they are tested, or have a default."""
         return tuple(reference for reference in self.references if reference.optional)
 
 
@@ -267,7 +274,7 @@ class TextExpression(_Sourced):
 
 
 class TruthExpression(ValueExpression):
-    """A condition. Nothing, zero and what is empty are false."""
+    """A condition. Null, zero and empty values are false."""
 
     __slots__ = ()
 
@@ -334,7 +341,7 @@ Result = TypeVar("Result")
 
 
 class Parsed:
-    """A template that was read; it is compiled when it is first evaluated."""
+    """A parsed template, compiled on first evaluation."""
 
     __slots__ = ("_shift", "_template", "found", "source", "tree")
 
@@ -357,7 +364,7 @@ class Parsed:
 
     def _compiled(self) -> Template:
         if self.found.takes_patterns:
-            import regex  # noqa: F401  here, and not for the first time where it can be interrupted
+            import regex  # noqa: F401  not first in a call that can be interrupted
         tree = self.tree
         if tree is None:  # another thread has just compiled it
             assert self._template is not None
@@ -404,7 +411,7 @@ def _code(fragments: Iterator[Fragment]) -> Code:
 
 
 def _value_at(path: tuple[str | int, ...], scope: Scope) -> Any:
-    """What stands at a path of plain data; MISSING if it takes more than that to find it, or to miss it."""
+    """The value at a path in plain data; MISSING if only the template can decide."""
     value: Any = scope
     for part in path:
         kind = type(value)
@@ -418,8 +425,7 @@ def _value_at(path: tuple[str | int, ...], scope: Scope) -> Any:
 
 
 def _without_forged_marks(value: Value, references: tuple[Reference, ...], scope: Scope) -> Value:
-    """The value without what looks like the mark of a secret, but is none that the scope has: an expression
-    can put one together from texts that have been harmless each for itself."""
+    """Disarm marks of secrets that an expression has put together from harmless texts."""
     if SECRET_OPEN[0] not in value if isinstance(value, str) else not may_hold_mark(value):
         return value
     names = {str(path[1]) for path, _, _ in references if path[0] == "secrets" and len(path) > 1}
@@ -457,7 +463,7 @@ class FragmentError(Exception):
 def syntax_error(
     error: ExpressionError | TemplateSyntaxError | RecursionError, source: str, shift: int
 ) -> ExpressionError:
-    """What is malformed. `shift` is how far the source that was read was ahead of `source`."""
+    """The error for malformed source; `shift` is the length of the text added before it."""
     if isinstance(error, RecursionError):
         return ExpressionError(_TOO_DEEP, code="syntax")
     offset = error.offset if isinstance(error, ExpressionError) else error.lineno - 1
@@ -481,7 +487,7 @@ def evaluation_error(
     scope: Scope,
     limits: Limits,
 ) -> ExpressionError:
-    """What went wrong while an expression was evaluated."""
+    """The ExpressionError for an error during evaluation."""
     position = _position(error)
     if isinstance(error, FragmentError):
         position, error = error.position, error.cause
@@ -509,7 +515,7 @@ def evaluation_error(
 
 
 def _position(error: BaseException) -> int:
-    """Where in the source an error arose: positions are where Jinja has its line numbers."""
+    """The position of an error in the source, which is Jinja's line number here."""
     position = 1
     traceback: TracebackType | None = error.__traceback__
     while traceback is not None:
@@ -521,7 +527,7 @@ def _position(error: BaseException) -> int:
 
 
 def _excerpt(source: str, offset: int) -> str:
-    """The line that an error arose in, from the braces on."""
+    """The line of an error, from its braces on."""
     start = source.rfind("\n", 0, offset) + 1
     start = max(start, source.rfind("{", 0, offset + 1) - 1)
     line = source[start:].split("\n", 1)[0].strip()
@@ -559,7 +565,7 @@ _KINDS_OF_TIME = {Moment: "time", Day: "day"}
 def _undefined_name(
     error: MissingName, offset: int, references: Iterable[Reference], scope: Scope
 ) -> ExpressionError:
-    """Names the whole reference if the missing part is part of one."""
+    """The error for an undefined name; it shows the whole reference if there is one."""
     owner, name = error.owner, error.name
     for reference in references:
         position, found_in = _first_missing(reference, scope)
@@ -576,7 +582,7 @@ def _undefined_name(
 
 
 def _first_missing(reference: Reference, scope: Scope) -> tuple[int, Any]:
-    """The first part of a reference that is not there, and what it was looked for in; -1 if all are."""
+    """The index of the first missing part of a reference, and its parent; -1 if nothing is missing."""
     value: Any = missing
     for position, part in enumerate(reference.path):
         if position == 0:
@@ -593,7 +599,7 @@ def _first_missing(reference: Reference, scope: Scope) -> tuple[int, Any]:
 
 
 def _nothing_there(parent: str, owner: Any, name: Any, scope: Scope) -> tuple[str, str]:
-    """What to say of `name` that is not in `owner`, which is what `parent` leads to if that is known."""
+    """Message and hint for a `name` missing in `owner`; `parent` is the path of `owner` if known."""
     if owner is missing:
         for root in ("state", "inputs"):
             fields = scope.get(root)

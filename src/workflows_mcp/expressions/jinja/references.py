@@ -63,7 +63,7 @@ class Found(NamedTuple):
 
 
 def read(tree: nodes.Template, environment: FragmentEnvironment) -> Found:
-    """The references of a template, in the order in which they stand there. Raises ExpressionError."""
+    """The references of a template, in order. Raises ExpressionError for mistakes."""
     reader = _Reader(environment)
     reader.block(tree.body, set())
     references = (
@@ -74,7 +74,7 @@ def read(tree: nodes.Template, environment: FragmentEnvironment) -> Found:
 
 
 def path_of(node: nodes.Node) -> tuple[Path, nodes.Name] | None:
-    """The path that an expression is, if it is nothing else, and the name that it starts from."""
+    """The path and the name it starts from, if the expression is only a path."""
     whole = _Chain(node)
     if not isinstance(whole.root, nodes.Name) or whole.computed:
         return None
@@ -82,7 +82,7 @@ def path_of(node: nodes.Node) -> tuple[Path, nodes.Name] | None:
 
 
 def kinds_of(node: nodes.Node) -> Kinds | None:
-    """The types that the value of an expression can have, whatever it reads; None where that decides."""
+    """The possible types of an expression; None if they depend on its references."""
     match node:
         case nodes.Const(value=value):
             return frozenset({KIND_NAMES[type(value)]})
@@ -109,7 +109,7 @@ _OF_TEMPLATES = frozenset({"self", "super"})
 _METHODS_OF_JINJA = frozenset({"cycle", "changed", "next", "reset"})
 MAX_BLOCKS = 18
 MAX_DEPTH = 60
-"""How deep statements and expressions may be nested: less than what Python can compile."""
+"""The nesting limits of statements and expressions, lower than those of Python's compiler."""
 
 _ALONE = "a template cannot use other templates"
 
@@ -129,13 +129,13 @@ class _Reader:
         self.environment = environment
         self.references: list[Reference] = []
         self.asked: set[Path] = set()
-        """What the template has asked whether it is there."""
+        """The paths whose existence the template tests."""
         self.takes_patterns = False
         self._optional_nodes: set[int] = set()
         self._blocks = self._depth = 0
         self._methods = frozenset().union(*(names for _, names in environment.methods)) | _METHODS_OF_JINJA
 
-    # Statements. `bound` are the names that the template has made itself by then.
+    # Statements. `bound` are the names that the template has defined so far.
 
     def block(self, body: Iterable[nodes.Node], bound: set[str]) -> None:
         self._blocks += 1
@@ -300,7 +300,7 @@ class _Reader:
             hint = hint or did_you_mean(node.name, words, what="there are", limit=len(words))
             _refuse(node, f"there is no {what} '{node.name}'", hint)
 
-    # What may be absent
+    # Optional references
 
     def asks_about(self, node: nodes.Expr, bound: set[str]) -> None:
         self._optional_nodes.add(id(node))
@@ -309,7 +309,7 @@ class _Reader:
             self.asked.add(found[0])
 
     def asks_for_key(self, name: str, owner: nodes.Expr, asking: nodes.Expr, bound: set[str]) -> bool:
-        """`'x' in state` and `state.get('x')`: whether these ask about `state.x`."""
+        """Whether `'x' in state` or `state.get('x')` tests `state.x`; if so, add the reference."""
         found = path_of(owner)
         if found is None or len(found[0]) > 1 or found[1].name in bound or name.startswith("_"):
             return False
@@ -320,7 +320,7 @@ class _Reader:
         return True
 
     def with_default(self, node: nodes.Filter, bound: set[str]) -> None:
-        """The reference that a default is for is where the filters and calls before it begin."""
+        """Read a `default`; its reference is at the start of the chain of filters and calls before it."""
         before = start = node.node
         while start is not None and not isinstance(_Chain(start).root, nodes.Name):
             match start:
@@ -339,7 +339,7 @@ class _Reader:
 
 
 class _Chain:
-    """`root.part['part'][0]…`: the parts up to the first one that is computed, and what computes others."""
+    """`root.part['part'][0]…`: the parts up to the first computed one, and what computes others."""
 
     __slots__ = ("computed", "parts", "root")
 
@@ -371,7 +371,7 @@ class _Chain:
 def _check_call(
     node: nodes.Filter | nodes.Test | nodes.Call, what: str, name: str, known: Mapping[str, Any]
 ) -> None:
-    """Refuse arguments that can never be right."""
+    """Refuse a call with arguments that can never work."""
     if node.dyn_args is None and node.dyn_kwargs is None and callable(known.get(name)):
         named = [it for it in node.kwargs if isinstance(it, nodes.Keyword)]
         wrong = wrong_call(known[name], node.args, named, filters=what != "function")
@@ -398,7 +398,7 @@ def _is_position(index: int) -> bool:
 
 
 Fragment = str | tuple[Any]
-"""Text of the template itself, or a value that it puts out."""
+"""Text of the template itself, or a value that it outputs."""
 Token = tuple[int, str, str]
 
 
@@ -409,12 +409,12 @@ def environment() -> FragmentEnvironment:
 
 @lru_cache(maxsize=1)
 def functions() -> dict[str, Any]:
-    """The names that every template has."""
+    """The global names of templates."""
     return dict(environment().globals)
 
 
 def context_of(names: Mapping[str, Any]) -> Context:
-    """What a template looks its names up in."""
+    """The context in which a template looks up names."""
     return Context(environment(), {**functions(), **names}, None, {})
 
 
@@ -427,8 +427,10 @@ class _OffsetLexer(RawStringLexer):
 
 
 def _with_offsets(source: str, tokens: Iterable[Token]) -> Iterator[Token]:
-    """Tokens with positions instead of lines. Between two of them there is nothing, or white space that a
-    `-` in a tag has taken away."""
+    """Replace the line numbers of tokens with offsets.
+
+    Between two tokens there is nothing, or white space that a `-` in a tag removes.
+    """
     position = 0
     try:
         for _, kind, text in tokens:
@@ -481,7 +483,7 @@ class FragmentEnvironment(Sandbox):
     methods = (*METHODS, *METHODS_OF_TIME)
 
     def __init__(self) -> None:
-        # Not optimized: nothing is evaluated before it is evaluated within limits.
+        # Not optimized: constant folding would evaluate without limits.
         super().__init__(strict=True, keep_trailing_newline=True, optimized=False)
         self.filters.update(FILTERS)
         self.filters["attr"] = self.part
@@ -489,7 +491,7 @@ class FragmentEnvironment(Sandbox):
         self._own_lexer = _OffsetLexer(self)
 
     def part(self, owner: Any, name: str) -> Any:
-        """What `owner.name` is."""
+        """The value of `owner.name`."""
         if isinstance(owner, Mapping):
             if name in owner:
                 return owner[name]
@@ -506,13 +508,13 @@ class FragmentEnvironment(Sandbox):
         return self.undefined(obj=owner, name=name)
 
     def getattr(self, obj: Any, attribute: str) -> Any:
-        """What is called in `obj.attribute()`."""
+        """The method called in `obj.attribute()`."""
         if isinstance(obj, Undefined):
             return obj
         return ImmutableSandboxedEnvironment.getattr(self, obj, attribute)
 
     def getitem(self, obj: Any, argument: Any) -> Any:
-        """What `obj[argument]` is. Keys of data are texts: a number finds the text that it is written as."""
+        """The value of `obj[argument]`. Keys are texts; a number finds its decimal text."""
         if isinstance(argument, int) and not isinstance(argument, bool):
             if isinstance(obj, list | tuple | str):
                 if -len(obj) <= argument < len(obj):

@@ -31,14 +31,14 @@ from jinja2.utils import Cycler, Joiner, Namespace, missing
 from workflows_mcp.values import to_json, to_text
 
 MAX_ITEMS = 1_000_000
-"""How many items a list may get by `+` or `*`."""
+"""The maximum number of items of a list made by `+` or `*`."""
 MAX_FILTERED_ITEMS = 100_000
-"""How many items a list may get by `batch` or `slice`; Jinja's own limit for `range`."""
+"""The maximum count for `batch` and `slice`; Jinja's own limit for `range`."""
 MAX_BITS = 4096
-"""How large an integer may get by multiplication or a power."""
+"""The maximum size of an integer made by multiplication or a power."""
 
 largest: ContextVar[int] = ContextVar("largest", default=2_000_000)
-"""How long any one text may be, for the template that is rendered now."""
+"""The maximum length of any text in the current template."""
 
 
 # Values as text and as JSON data
@@ -68,7 +68,7 @@ _LISTS: tuple[type[Iterable[Any]], ...] = (
 
 
 def plain(value: Any) -> Any:
-    """A value as JSON data; refuses what is too large, also by holding the same list again and again."""
+    """A value as JSON data; raises SecurityError if it is too large, also by repeating a list."""
     return _plain(value, iter(range(largest.get())), 0)
 
 
@@ -93,7 +93,7 @@ def _plain(value: Any, budget: Iterator[int], depth: int) -> Any:
 
 
 def _number(value: int | float) -> int | float:
-    """A number as JSON has it."""
+    """The number, if JSON can represent it; else SecurityError."""
     if isinstance(value, float):
         if not isfinite(value):
             raise SecurityError(f"{value} cannot be used as a value: JSON has no such number")
@@ -103,7 +103,7 @@ def _number(value: int | float) -> int | float:
 
 
 def joined(parts: Iterable[Any]) -> str:
-    """Parts put together, measured while that is done."""
+    """Join parts, and raise TooLong as soon as the text is too long."""
     limit = largest.get()
     texts: list[str] = []
     length = 0
@@ -128,7 +128,7 @@ def measure(length: int) -> None:
 
 
 class TooLong(SecurityError):
-    """A text is longer than any may be."""
+    """A text is longer than allowed."""
 
 
 def _too_long(length: int) -> TooLong:
@@ -223,7 +223,7 @@ def _tojson_filter(value: Any, indent: int | None = None) -> str:
 
 
 def _with_count_limited(function: Callable[..., Any]) -> Callable[..., Any]:
-    """For filters whose first argument says how many items or columns there are to be."""
+    """Limit the first argument of a filter, a number of items or columns."""
 
     @wraps(function)
     def limited(value: Any, count: int, *rest: Any, **named: Any) -> Any:
@@ -273,7 +273,7 @@ def _wordwrap_filter(
 
 
 REMOVED_FILTERS = ("format", "pprint", "random", "urlize")
-"""Formatting with widths, addresses in memory, chance, and slow patterns."""
+"""They offer formatting with widths, memory addresses, randomness or slow patterns."""
 OUR_FILTERS: dict[str, Callable[..., Any]] = {
     "batch": _with_count_limited(standard.do_batch),
     "center": _center_filter,
@@ -293,7 +293,7 @@ OUR_FILTERS: dict[str, Callable[..., Any]] = {
 
 
 class MissingName(UndefinedError):
-    """A name that does not exist was used: `owner` is what it was looked for in, `missing` at the top."""
+    """An undefined name was used. `owner` is its parent; `missing` for a top-level name."""
 
     def __init__(self, owner: Any, name: Any, message: str | None) -> None:
         super().__init__(message)
@@ -317,7 +317,7 @@ class _Lenient(ChainableUndefined):
 
 
 class RawStringLexer(Lexer):
-    """Understands r'…', and a backslash that begins no escape as itself."""
+    """Accepts r'…', and a backslash that begins no escape."""
 
     def wrap(
         self, stream: Iterable[tuple[int, str, str]], name: str | None = None, filename: str | None = None
@@ -356,7 +356,7 @@ def _with_raw_strings(stream: Iterable[tuple[int, str, str]]) -> Iterator[tuple[
 
 
 class _Buffer(list[str]):
-    """What a macro or a {% set %} block collects, measured while that is done."""
+    """Collects the output of a macro or a {% set %} block, within the limit."""
 
     def __init__(self) -> None:
         super().__init__()

@@ -35,7 +35,7 @@ def render(
     seconds: float = DEFAULT_LIMITS.expression_seconds,
     max_chars: int = DEFAULT_LIMITS.expression_chars,
 ) -> str:
-    """The text that a template makes. Not `strict`: what does not exist is empty instead of an error."""
+    """Render a template. Undefined names are errors if `strict`, else empty."""
     try:
         return call_within(seconds, _render, source, variables, strict, max_chars)
     except TookTooLong:
@@ -62,7 +62,7 @@ def render(
 
 @lru_cache(maxsize=1024)
 def syntax_error(source: str) -> ExpressionError | None:
-    """What is malformed in a template, before anybody renders it."""
+    """The syntax error of a template, without rendering it; None if there is none."""
     try:
         _sandbox(True).parse(source)
     except TemplateSyntaxError as error:
@@ -77,8 +77,10 @@ def _render(source: str, variables: Mapping[str, Value], strict: bool, max_chars
 
 
 def _context(template: Template, variables: Mapping[str, Value]) -> Context:
-    """What `template.new_context` makes, from one plain mapping: asking its chain of global names one by
-    one, for every render, takes longer than rendering a small template."""
+    """The same as `template.new_context`, from one plain mapping.
+
+    Looking up each name in Jinja's chain of globals takes longer than rendering a small template.
+    """
     shared = _globals_of(template.environment)
     names = {**shared, **variables}
     return new_context(
@@ -97,9 +99,9 @@ def _sandbox(strict: bool) -> Sandbox:
 
 
 class _Compiled:
-    """The templates used last, at most so many and of so much text together.
+    """A cache of compiled templates, limited in number and total text.
 
-    No lock: rendering can be stopped at any point, and would leave it locked.
+    It has no lock: rendering can be stopped at any point, and would never release it.
     """
 
     MAX_TEMPLATES = 512
@@ -116,7 +118,7 @@ class _Compiled:
             self._templates[key] = template
             self._evict_oldest()
         else:
-            with suppress(KeyError):  # another thread has just forgotten it
+            with suppress(KeyError):  # evicted by another thread
                 self._templates.move_to_end(key)
         return template
 
@@ -133,7 +135,7 @@ _compiled = _Compiled()
 
 
 def _line_of(error: BaseException) -> int:
-    """The line of the template in which an error arose; 1 if that is not known."""
+    """The line of an error in the template; 1 if unknown."""
     line = 1
     traceback: TracebackType | None = error.__traceback__
     while traceback is not None:
