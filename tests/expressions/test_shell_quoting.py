@@ -9,7 +9,7 @@ import pytest
 
 from workflows_mcp.errors import StepError
 from workflows_mcp.expressions.language import Code
-from workflows_mcp.expressions.shell.quoting import problems, quoted_script, quoted_words, spliced
+from workflows_mcp.expressions.shell.quoting import problems, quoted_script, quoted_words, substitute
 from workflows_mcp.values import Value
 
 CALCULATOR = """
@@ -257,7 +257,7 @@ def test_without_a_shell_an_open_quote_is_an_error() -> None:
 
 
 def test_spliced_text_is_what_a_reader_expects_to_see() -> None:
-    assert spliced(code("echo '@' @", "a", [1])) == "echo 'a' [1]"
+    assert substitute(code("echo '@' @", "a", [1])) == "echo 'a' [1]"
 
 
 def test_deep_nesting_is_an_answer_not_a_crash() -> None:

@@ -37,7 +37,7 @@ if TYPE_CHECKING:
         quoted_script,
         quoted_text,
         quoted_words,
-        spliced,
+        substitute,
     )
 
 __all__ = [
@@ -66,7 +66,7 @@ __all__ = [
     "quoted_words",
     "render",
     "search",
-    "spliced",
+    "substitute",
     "syntax_error",
 ]
 
@@ -80,6 +80,6 @@ __getattr__ = exports(
         "language": "Code CodeTemplate Expression KIND_NAMES Kinds Language MISSING Reference Refusal Scope"
         " UNSET follow",
         "patterns": "compiled search",
-        "shell.quoting": "problems quoted_script quoted_text quoted_words spliced",
+        "shell.quoting": "problems quoted_script quoted_text quoted_words substitute",
     },
 )

@@ -23,7 +23,7 @@ from typing import Any, ClassVar, Literal
 from pydantic import Field, field_validator
 
 from workflows_mcp.errors import Forbidden, StepError
-from workflows_mcp.expressions import Code, Refusal, problems, quoted_script, quoted_words, spliced
+from workflows_mcp.expressions import Code, Refusal, problems, quoted_script, quoted_words, substitute
 from workflows_mcp.policy import Finished, Killed, World
 from workflows_mcp.steps.base import (
     Performer,
@@ -184,11 +184,11 @@ class Shell(Step):
                     truncate=inputs.truncate,
                 )
             except Killed as killed:
-                executed = _cut(spliced(code), world.limits.preview_chars)
+                executed = _cut(substitute(code), world.limits.preview_chars)
                 raise StepStopped(_outputs(killed.finished, executed, ok=False)) from None
         success = finished.exit_code == 0 or inputs.continue_on_error
         ok = success or context.config.get(ANY_EXIT) is True
-        outputs = _outputs(finished, _cut(spliced(code), world.limits.preview_chars), ok=success)
+        outputs = _outputs(finished, _cut(substitute(code), world.limits.preview_chars), ok=success)
         specs = context.config.get("outputs")
         if specs:
             outputs |= read_outputs(
@@ -297,14 +297,14 @@ def variables_as_text(env: Any) -> Any:
 def _arguments(inputs: ShellInputs, code: Code, environment: dict[str, str], files: _ValueFiles) -> list[str]:
     """What to start; the variables that it refers to are added to the environment."""
     if inputs.unsafe == "raw":
-        code = Code((spliced(code),), ())
+        code = Code((substitute(code),), ())
     if inputs.shell is False:
         return quoted_words(code)
     name = _shell_name(inputs.shell)
     if isinstance(inputs.shell, list) or name in ("python", "node"):
         for refusal in problems(code.texts, name if name in SHELLS else f"`{name}`"):
             raise StepError(refusal.message, hint=refusal.hint)
-        text = spliced(code)
+        text = substitute(code)
     else:
         script = quoted_script(code, shell=name, names=inputs.env, keep_in_file=files.add)
         environment |= script.variables

@@ -65,7 +65,7 @@ def quoted_script(
 ) -> QuotedScript:
     """A script for `shell`. `names` are variables that it must not overwrite."""
     if is_own_code(code.texts):
-        return QuotedScript(spliced(code))
+        return QuotedScript(substitute(code))
     try:
         template = check_values(code, shell)
     except ExpressionError as error:
@@ -77,7 +77,7 @@ def quoted_script(
 def quoted_words(code: Code) -> list[str]:
     """The words of a command that runs without a shell; only its text is split, never a value."""
     if is_own_code(code.texts):
-        return _split(spliced(code))
+        return _split(substitute(code))
     try:
         template = _word_template(code.texts)
     except ExpressionError as error:
@@ -91,7 +91,7 @@ def quoted_words(code: Code) -> list[str]:
 def quoted_text(code: Code) -> str:
     """The command as one text; raises ExpressionError if a value in it cannot stay data."""
     if is_own_code(code.texts):
-        return spliced(code)
+        return substitute(code)
     try:
         text = _Text(code).write()
     except StepError as error:
@@ -105,7 +105,7 @@ def quoted_text(code: Code) -> str:
     return text
 
 
-def spliced(code: Code) -> str:
+def substitute(code: Code) -> str:
     """The text with the values inserted as they are: for previews, and for `unsafe: raw`."""
     parts = [code.texts[0]]
     for value, text in zip(code.values, code.texts[1:], strict=True):
