@@ -209,7 +209,7 @@ def test_a_position_at_which_the_run_had_ended_is_refused(on_engine: OnEngine) -
     async def scenario(world: World, engine: Engine) -> None:
         old = await engine.start(bundle(plan(block("a", note("a")))), {})
         events = (await engine.wait(old, ended, 10)).state.events
-        with pytest.raises(RequestError, match="nothing is left to do"):
+        with pytest.raises(RequestError, match="there is nothing to continue"):
             await engine.fork(old, events)
         assert len(await engine.recent(10)) == 1
 

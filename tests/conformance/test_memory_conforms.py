@@ -68,14 +68,14 @@ def test_there_are_limits_to_what_is_remembered(on_engine: OnEngine) -> None:
                 await engine.remember(key, 1)
             with pytest.raises(RequestError, match="key"):
                 await engine.recall(key)
-        with pytest.raises(RequestError, match="at most 100 are kept") as caught:
+        with pytest.raises(RequestError, match="at most 100 are stored") as caught:
             await engine.remember("large", "x" * 200)
         assert "WORKFLOWS_LIMIT_MEMORY_VALUE_BYTES" in caught.value.hint
         with pytest.raises(RequestError, match="cannot be kept"):
             await engine.remember("odd", 2**70)
         await engine.remember("one", 1)
         await engine.remember("two", 2)
-        with pytest.raises(RequestError, match="the memory has 2 keys") as caught:
+        with pytest.raises(RequestError, match="the memory is full: it has 2 keys") as caught:
             await engine.remember("three", 3)
         assert "WORKFLOWS_LIMIT_MEMORY_KEYS" in caught.value.hint
         await engine.remember("two", "again")

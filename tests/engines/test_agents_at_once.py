@@ -58,7 +58,7 @@ class Threads:
 @pytest.fixture
 def threads(monkeypatch: pytest.MonkeyPatch) -> Threads:
     threads = Threads()
-    monkeypatch.setattr(Executor, "apply_elsewhere", threads.apply)
+    monkeypatch.setattr(Executor, "apply_in_thread", threads.apply)
     return threads
 
 

@@ -348,7 +348,7 @@ def test_a_process_that_is_too_slow_to_follow_a_run_shows_it_as_it_is(
     tmp_path: Path, temporal_address: Address, monkeypatch: pytest.MonkeyPatch, slow: str
 ) -> None:
     """The worker has time enough for the expression, and whoever looks has not."""
-    apply = Executor.apply_elsewhere
+    apply = Executor.apply_in_thread
 
     def too_slow(executor: Executor, machine: Machine, event: Event) -> Any:
         language.too_slow = {"SLOW"}
@@ -360,7 +360,7 @@ def test_a_process_that_is_too_slow_to_follow_a_run_shows_it_as_it_is(
     monkeypatch.setattr(
         program, "language_of", lambda plan: {**LANGUAGES, "reactive": language}[plan.dialect]
     )
-    monkeypatch.setattr(Executor, "apply_elsewhere", too_slow)
+    monkeypatch.setattr(Executor, "apply_in_thread", too_slow)
     text = """
     name: hard
     default_state: {raw: {n: 0}}

@@ -130,7 +130,7 @@ def test_what_a_running_step_prints_is_heard_here_told_as_progress_and_seen_by_a
 
         async with Service.open(settings) as service, Service.open(settings, adopt=False) as other:
             run = (await service.start(text=WAITS, wait_seconds=0))["workflow_id"]
-            with service.live.heard_by(run, lambda line: last_seen.append(f"{line.step}: {line.text}")):
+            with service.live.listening(run, lambda line: last_seen.append(f"{line.step}: {line.text}")):
                 while not [line for line in other.live.lines(run) if line.text == "compiling"]:
                     await asyncio.sleep(0.01)
                 with reporting_progress(tell):
@@ -159,11 +159,11 @@ def test_no_part_of_a_secret_that_comes_in_two_pieces_is_shown_live(
         secrets.learn(["TOKEN"])
         live = LiveOutput(secrets, tmp_path)
         last_seen: list[str] = []
-        with live.heard_by("wf_1", lambda line: last_seen.append(line.text)):
+        with live.listening("wf_1", lambda line: last_seen.append(line.text)):
             output = live.begin("wf_1", Execution("a", "1", 1))
-            output.hear("stdout", f"first\nit is {SECRET[:at]}".encode())
+            output.write("stdout", f"first\nit is {SECRET[:at]}".encode())
             assert last_seen == ["first"]
-            output.hear("stdout", f"{SECRET[at:]} yes{end}".encode())
+            output.write("stdout", f"{SECRET[at:]} yes{end}".encode())
             live.end("wf_1", output)
         return last_seen
 

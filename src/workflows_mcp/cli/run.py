@@ -223,7 +223,7 @@ class Session:
         """Follow the run until it ends, or waits for an answer that is not available here."""
         if self.as_json or self.quiet:
             return await self._follow_until_waiting(service)
-        with service.live.heard_by(
+        with service.live.listening(
             self.run_id, lambda line: self.live.show(line, service.live.under_way(self.run_id))
         ):
             return await self._follow_until_waiting(service)

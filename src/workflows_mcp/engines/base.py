@@ -1,5 +1,11 @@
-"""What every engine offers to the service. An engine knows the machine and the executor, and keeps runs;
-it knows nothing of agents, YAML or MCP."""
+"""The interface of an engine, which makes runs durable.
+
+    run_id = await engine.start(bundle, inputs)
+    await engine.send(run_id, lambda machine, now: Answered(now, "ask", {"response": "yes"}))
+    machine = await engine.wait(run_id, lambda state: state.status != "running", 10.0)
+
+An engine knows the machine and the executor, and stores runs. It knows nothing of agents, YAML or MCP.
+"""
 
 from __future__ import annotations
 
@@ -15,10 +21,10 @@ from workflows_mcp.plan import Bundle
 from workflows_mcp.values import Value
 
 MakeEvent = Callable[[Machine, float], Event]
-"""Makes the event to send from the run as it is now; raises when it cannot be sent."""
+"""Makes the event to send, from the present state of the run; raises if the event is not possible."""
 
 FindBundle = Callable[[str, str], Bundle]
-"""Finds a workflow by name, as seen from a file, with all that it calls; raises WorkflowsError."""
+"""Finds a workflow by name, as seen from a file, with the workflows that it calls; raises WorkflowsError."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,9 +36,9 @@ class RunSummary:
     started_at: float
     changed_at: float
     forked_from: str = ""
-    """The run that it was made of, if it was."""
+    """The run that it is a fork of, if any."""
     workspace: str = ""
-    """The directory that it works in, where that is known without reading the run."""
+    """The directory that it works in, if the engine knows it without reading the run."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,88 +53,95 @@ class PrunedRun:
 
 @dataclass(frozen=True, slots=True)
 class Pruned:
-    """What a pruning has deleted, or would delete."""
+    """The runs that a pruning deleted, or would delete."""
 
     runs: tuple[PrunedRun, ...]
     returned: int = 0
-    """How many bytes the file of runs has become smaller."""
+    """How many bytes were returned to the file system."""
 
 
 class Engine(Protocol):
+    """Starts, drives, stores and recovers runs. "Committed" means: safe on disk."""
+
     @property
     def live(self) -> LiveOutput:
-        """What running steps print."""
+        """The output of running steps."""
 
     async def open(self) -> None:
-        """Start; take over what a process that is gone has left, if this engine adopts runs."""
+        """Start, and recover the runs of dead processes if this engine adopts runs."""
 
     async def close(self) -> None:
-        """Stop what is under way here and leave every run to be taken over."""
+        """Stop the steps that run here; other processes can take over the runs."""
 
     async def start(self, bundle: Bundle, inputs: dict[str, Value], *, request_id: str | None = None) -> str:
-        """Start a run and give its id; a request_id that is known gives the run that it started."""
+        """Start a run and return its id. A known request_id returns the run that it started."""
 
     async def send(self, run_id: str, make_event: MakeEvent) -> None:
-        """Hand an event to a run. When this returns, the event is safe on disk."""
+        """Send an event to a run. When this returns, the event is committed."""
 
     async def ensure_driven(self, run_id: str) -> None:
-        """Go on with a run that nobody alive drives, also in a process that does not look for such runs, and
-        whichever process started it: from now on it belongs to this one."""
+        """Continue a run that no live process drives, even if this engine does not adopt runs.
+
+        From now on the run belongs to the home of this process."""
 
     async def is_driven_here(self, run_id: str) -> bool:
         """Whether this process drives the run at this moment."""
 
     async def view(self, run_id: str) -> Machine:
-        """The run as it is now, to be read only. What it shows is safe on disk."""
+        """The present state of a run, committed; read only."""
 
     async def wait(self, run_id: str, ready: Callable[[RunState], bool], seconds: float) -> Machine:
-        """The run as soon as `ready` holds, or as it is after `seconds`."""
+        """Wait until `ready` holds, at most `seconds`, and return the run."""
 
     async def recent(self, limit: int, workflow: str | None = None) -> list[RunSummary]:
-        """The runs that changed last, latest first; those of one workflow only, if it is named."""
+        """The runs that changed last, latest first; of one workflow, or of all."""
 
     async def prune(self, limits: Limits, *, dry_run: bool = False) -> Pruned:
-        """Delete ended runs beyond the limits, oldest first; unfinished ones never. `dry_run` deletes
-        nothing. RequestError where the engine does not decide how long runs are kept."""
+        """Delete ended runs beyond the limits, oldest first; unfinished runs never.
+
+        `dry_run` deletes nothing. Raises RequestError if a server decides how long runs are kept."""
 
     async def unfinished(self) -> list[RunSummary]:
-        """All runs that have not ended, the one that changed last first."""
+        """All runs that have not ended, latest change first."""
 
     async def journal(self, run_id: str, after: int = 0) -> tuple[Bundle, list[Event]]:
-        """What the run is pinned to, and its events after so many that are safe on disk, in order."""
+        """The bundle that the run is pinned to, and its committed events after the first `after` ones."""
 
     async def fork(
         self, run_id: str, position: int, *, instead: Instead = NO_CHANGES, request_id: str | None = None
     ) -> str:
-        """Make a new run of the first `position` events of a run, some of them left out or replaced, and give
-        its id; a request_id that is known gives the fork that it made. It goes on by itself, like a run that
-        was taken over after a crash. The old one stays as it is. RequestError where there is no such
-        position, or nothing is left to do."""
+        """Create a run from the first `position` events of another one, and return its id.
+
+        `instead` drops or replaces events. A known request_id returns the fork that it created. The fork
+        continues like a run that was recovered after a crash; the other run does not change. Raises
+        RequestError if there is no such position, or if the run had ended there."""
 
     async def made_by(self, request_id: str) -> str | None:
-        """The run that was started, or made of another one, by the request with this id, if any was."""
+        """The run or fork that the request with this id created, if any."""
 
     async def delete_checkpoint(self, run_id: str, position: int) -> None:
-        """Remember that nobody wants to be offered this position of a run any more."""
+        """Stop listing the checkpoint at this position of a run; the events stay."""
 
     async def deleted_checkpoints(self, run_id: str) -> set[int]:
-        """The positions of a run that were forgotten."""
+        """The positions of the deleted checkpoints of a run."""
 
     async def heartbeat(self, run_id: str, task: str, at: float) -> None:
-        """Remember that somebody was at work on a task of a run at this time."""
+        """Record that the agent of a task was active at this time."""
 
     async def last_seen(self, run_id: str) -> dict[str, float]:
-        """When somebody was last at work on each task of a run, as far as anybody was."""
+        """The last heartbeat of each task of a run that had one."""
 
     async def abandoned(self, run_id: str) -> str:
-        """Why no process sees to it that a run goes on, as long as it needs no agent; empty if one does."""
+        """Why no process continues the run; empty if one does."""
 
     async def remember(self, key: str, value: Value) -> None:
-        """Keep a value beyond runs, for everybody who shares the store; null forgets the key. When this
-        returns, it is safe on disk. RequestError where it is too large, or there are too many keys."""
+        """Store a value in the memory that all runs of the store share; null deletes the key.
+
+        When this returns, it is committed. Raises RequestError if it is too large, or if there are too many
+        keys."""
 
     async def recall(self, key: str) -> Value:
-        """What is kept under a key; null if nothing is."""
+        """The value of a key in the memory; null if there is none."""
 
     async def remembered(self, prefix: str = "") -> list[str]:
-        """The keys that there are, those that begin so, in order."""
+        """The keys of the memory that start with `prefix`, sorted."""

@@ -1,4 +1,4 @@
-"""Time, the one place that reads it: the system's, or one that a test moves by hand."""
+"""The clock of an engine: the system's, or a virtual one that tests advance."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ class Clock(Protocol):
         """Seconds since the epoch."""
 
     def call_at(self, when: float, callback: Callable[[], None]) -> Timer:
-        """Call back once `when` has been reached; needs a running event loop."""
+        """Call back at `when`; needs a running event loop."""
 
 
 class SystemClock:
@@ -31,7 +31,7 @@ class SystemClock:
 
 
 class VirtualClock:
-    """Stands still until it is moved; timers fire in the order of their times."""
+    """Stands still until `advance`; timers fire in the order of their times."""
 
     def __init__(self, start: float = 1_000_000.0) -> None:
         self._now = start
@@ -47,7 +47,7 @@ class VirtualClock:
         return timer
 
     async def advance(self, seconds: float) -> None:
-        """Move on, firing what falls due on the way and letting the rest of the program keep up."""
+        """Advance the time; fire the timers that become due, and run other tasks after each."""
         until = self._now + seconds
         await settle()
         while self._timers and self._timers[0][0] <= until:
@@ -73,6 +73,6 @@ class _VirtualTimer:
 
 
 async def settle(turns: int = 20) -> None:
-    """Let everything that can go on without time passing go on."""
+    """Run other tasks until they wait for something other than a turn."""
     for _ in range(turns):
         await asyncio.sleep(0)

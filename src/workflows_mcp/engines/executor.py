@@ -1,8 +1,11 @@
-"""Performs steps: the same for every engine.
+"""Performs steps, in the same way for every engine.
 
-`StepRunner` carry out the steps of one driver of one run: what they have begun they can end, and nothing that
-another driver of the same run has begun. Whatever happens becomes an event; how a run is kept is not
-known here.
+    runner = executor.runner_for(run_id, workspace)
+    runner.perform(command, driver.feed)        # reports StepDone or StepFailed once
+    runner.stop(command.key, "it took longer than 10 s")
+
+An `Executor` is shared by a process; a `StepRunner` belongs to one driver of one run, and stops only steps
+that it has started itself. Nothing here knows how runs are stored.
 """
 
 from __future__ import annotations
@@ -51,14 +54,13 @@ _THREADS = 16
 _TURN_SECONDS = 0.001
 
 _UNFINISHED = "."
-"""What the name of a directory begins with that is being copied."""
+"""The prefix of a directory that is still being copied."""
 _SCRATCH_SECONDS = 86_400.0
-"""How long the files of a run are kept that has failed or was cancelled, or that is nowhere to be found:
-somebody may want to try it again, or be making it."""
+"""How long the files of a failed, cancelled or unknown run are kept: it may be retried, or being created."""
 
 
 class Executor:
-    """What all drivers of a process share: step types, policy, and room for so many steps at once."""
+    """What the drivers of a process share: step types, policy, and the number of parallel steps."""
 
     def __init__(
         self,
@@ -74,7 +76,7 @@ class Executor:
         self.secrets = secrets or Secrets()
         self.clock = clock
         self.scratch = scratch
-        """Where the files of runs are, a directory each."""
+        """The parent of the scratch directories of runs."""
         self.live = LiveOutput(self.secrets, scratch)
         self._tools = tools
         self._memory: Memory | None = None
@@ -87,29 +89,29 @@ class Executor:
         return self.policy.limits
 
     def runner_for(self, run_id: str, workspace: str, may_start: MayStart | None = None) -> StepRunner:
-        """For a run that works in `workspace`; empty is the workspace of this process."""
+        """A runner for a run in `workspace`; empty means the workspace of this process."""
         policy = replace(self.policy, workspace=Path(workspace)) if workspace else self.policy
         scratch, tools, memory = self.scratch / run_id, self._tools, self._memory
         world = World(policy, run_id, scratch, may_start, self.secrets, tools=tools, memory=memory)
         return StepRunner(self, run_id, world)
 
     def use_memory(self, memory: Memory) -> None:
-        """Where steps find what is remembered beyond runs: with the engine that they belong to."""
+        """Give steps a memory: that of their engine, redacted."""
         self._memory = RedactingMemory(memory, self.secrets)
 
     def learn_secrets(self, plans: Iterable[Plan]) -> None:
-        """What steps give may hold the secrets of these plans, whichever process has put them there."""
+        """Redact the secrets of these plans in outputs, whichever process has used them."""
         self.secrets.learn(name for plan in plans for name in plan.secrets)
 
-    def apply_elsewhere(self, machine: Machine, event: Event) -> asyncio.Future[list[Command]]:
-        """Apply an event in a thread of its own, so that an expression that takes long holds up nobody."""
+    def apply_in_thread(self, machine: Machine, event: Event) -> asyncio.Future[list[Command]]:
+        """Apply an event in a thread, so that a slow expression does not block the event loop."""
         if self._threads is None:
             self._threads = ThreadPoolExecutor(_THREADS, thread_name_prefix="expressions")
-            sys.setswitchinterval(_TURN_SECONDS)  # whoever waits for its turn waits a fifth as long
+            sys.setswitchinterval(_TURN_SECONDS)  # a fifth of the default
         return asyncio.get_running_loop().run_in_executor(self._threads, machine.apply, event)
 
     def close(self) -> None:
-        """Let go of the threads; what is still being applied in one ends there."""
+        """Shut down the threads without waiting for them."""
         if self._threads is not None:
             self._threads.shutdown(wait=False, cancel_futures=True)
 
@@ -123,25 +125,25 @@ class Executor:
         try:
             return self.registry.get(command.step).changes_world(command.inputs)
         except Exception:
-            return True  # performing it will find the same and report it
+            return True  # performing it will report the error
 
-    def leave_scratch(self, run_id: str, *, keep: bool) -> None:
-        """A run has ended: what was its own goes with it, or is kept for whoever tries it again soon."""
+    def release_scratch(self, run_id: str, *, keep: bool) -> None:
+        """Remove the scratch directory of an ended run, or keep it for a retry."""
         directory = self.scratch / run_id
         if not keep or not any(files for _, _, files in os.walk(directory)):
             self.clear_scratch(run_id)
         else:
-            os.utime(directory, follow_symlinks=False)  # from now on it gets old
+            os.utime(directory, follow_symlinks=False)  # the day that it is kept begins now
 
     def clear_scratch(self, run_id: str) -> None:
         remove_directory(self.scratch / run_id)
 
     def copy_scratch(self, run_id: str, new_run_id: str) -> None:
-        """A run is made of another one: it gets a copy of what that one's steps have handed each other."""
+        """Copy the scratch directory of a run for its fork."""
         source = self.scratch / run_id
         if not source.is_dir():
             return
-        # Whole or not at all, and never over what is there: of two who make the same run, one may be done.
+        # Copy and rename: complete or not at all, and never over the files of a fork that exists already.
         unfinished = self.scratch / f"{_UNFINISHED}{new_run_id}-{token_hex(4)}"
         try:
             copy_directory(source, unfinished)
@@ -149,29 +151,29 @@ class Executor:
         except OSError as error:
             if error.errno not in (errno.ENOTEMPTY, errno.EEXIST):
                 raise RequestError(
-                    f"the files of the run {run_id} cannot be copied for a new one: {error}",
-                    hint=f"see whether {source} can be read and the disk has room",
+                    f"cannot copy the files of the run {run_id} for its fork: {error}",
+                    hint=f"check that {source} is readable and that the disk has space",
                 ) from None
         finally:
             remove_directory(unfinished)
 
     def scratch_is_old(self, run_id: str) -> bool:
-        """Whether nobody has put anything into the scratch directory of a run for long."""
+        """Whether the scratch directory of a run has not changed for a day."""
         try:
             return self.clock.now() - os.stat(self.scratch / run_id).st_ctime > _SCRATCH_SECONDS
         except OSError:
             return False
 
-    def is_a_copy_cut_off(self, name: str) -> bool:
-        """Whether a directory of this name was being copied for a run by a process that is gone."""
+    def is_unfinished_copy(self, name: str) -> bool:
+        """Whether a process died while it copied this directory for a fork."""
         return name.startswith(_UNFINISHED) and self.scratch_is_old(name)
 
     def scratch_of_runs(self) -> list[str]:
-        """The runs that have a scratch directory."""
+        """The ids of runs that have a scratch directory."""
         return [path.name for path in self.scratch.iterdir()] if self.scratch.is_dir() else []
 
     async def end_leftovers(self, steps: list[tuple[str, str]]) -> None:
-        """End what a process that is gone left running of these steps, before they are repeated."""
+        """Kill the processes that a dead process left running for these steps."""
         if steps:
             await asyncio.to_thread(end_leftovers, {f"{run_id}/{key}" for run_id, key in steps})
 
@@ -185,16 +187,18 @@ class Executor:
 
 
 class StepRunner:
+    """Performs and stops the steps of one driver of one run."""
+
     def __init__(self, executor: Executor, run_id: str, world: World) -> None:
         self._executor = executor
         self._run_id = run_id
         self._world = world
         self._tasks: dict[str, asyncio.Task[None]] = {}
         self._stopped: dict[str, str] = {}
-        """Steps that are being ended, and the reason to report, if any."""
+        """Steps that are being stopped, with the reason to report, if any."""
 
     def perform(self, command: RunStep, report: Report) -> None:
-        """Carry out a step and report once. What needs no waiting reports before this returns."""
+        """Run a step and report once; a step that waits for nothing reports before this returns."""
         output: StepOutput | None = None
         try:
             step = self._executor.registry.get(command.step)
@@ -205,7 +209,7 @@ class StepRunner:
             key = f"{self._run_id}/{command.key}"
             execution = command.execution
             output = self._executor.live.begin(self._run_id, execution)
-            world = self._world.for_step("" if command.shares_scratch else execution.file_name, output.hear)
+            world = self._world.for_step("" if command.shares_scratch else execution.file_name, output.write)
             outcome = step.run(inputs, StepContext(self._run_id, key, world, real.config, real.code))
             if isinstance(outcome, StepResult):
                 self._executor.live.end(self._run_id, output)
@@ -222,8 +226,9 @@ class StepRunner:
         task.add_done_callback(lambda _: self._ended(command.key, output))
 
     def stop(self, key: str, reason: str = "") -> bool:
-        """End a step; with a reason, it is reported as failed for it. False if it is not under way.
-        Ending takes a moment, in which it must not be disturbed."""
+        """Stop a step; with a reason, it is reported as failed. Returns False if it is not under way.
+
+        A second call does not disturb a step that is being stopped."""
         task = self._tasks.get(key)
         if task is None:
             return False
@@ -233,7 +238,7 @@ class StepRunner:
         return True
 
     def when_ended(self, address: str, callback: Callable[[], None]) -> bool:
-        """Whether steps of the same block at the top of the run are being ended; calls back when one has."""
+        """Whether steps of the same top-level block are being stopped; call back when one has ended."""
         block = address.partition("/")[0]
         for key in self._stopped:
             task = self._tasks.get(key)
@@ -248,7 +253,7 @@ class StepRunner:
         await self.drained()
 
     async def drained(self, seconds: float = 5.0) -> None:
-        """Wait until nothing is under way any more."""
+        """Wait until no step is under way."""
         if self._tasks:
             await asyncio.wait(self._tasks.values(), timeout=seconds)
 
@@ -270,8 +275,8 @@ class StepRunner:
         except asyncio.CancelledError as error:
             reason = self._stopped.get(command.key)
             if reason is None:
-                gave_up = RuntimeError(f"the step gave up by itself {error}".strip())
-                event = self._without_secrets(self._failed(command, gave_up))
+                cancelled = RuntimeError(f"the step cancelled itself {error}".strip())
+                event = self._without_secrets(self._failed(command, cancelled))
             elif reason:
                 outputs = error.outputs if isinstance(error, StepStopped) else {}
                 now = self._executor.clock.now()
@@ -283,7 +288,7 @@ class StepRunner:
         report(event)
 
     async def _redacted(self, event: StepDone | StepFailed) -> StepDone | StepFailed:
-        """Without secrets; much output is searched for them in a thread, so that nobody else waits for it."""
+        """Redact an event; in a thread if it has much output."""
         if sum(len(value) for value in event.outputs.values() if isinstance(value, str)) > LARGE_BYTES:
             return await asyncio.to_thread(self._without_secrets, event)
         return self._without_secrets(event)
@@ -292,37 +297,37 @@ class StepRunner:
         return StepDone(self._executor.clock.now(), command.key, result.outputs, result.ok, result.message)
 
     def _without_secrets(self, event: StepDone | StepFailed) -> StepDone | StepFailed:
-        """What a step gives may be kept and told only with marks in place of secrets."""
+        """The event with secrets redacted."""
         secrets = self._executor.secrets
         try:
             if isinstance(event, StepFailed):
                 message, hint = (secrets.redact(_writable(text)) for text in (event.message, event.hint))
                 outputs = secrets.redact(event.outputs)
                 return msgspec.structs.replace(event, outputs=outputs, message=message, hint=hint)
-            outputs, said = secrets.redact(event.outputs), secrets.redact(event.message)
+            outputs, message = secrets.redact(event.outputs), secrets.redact(event.message)
         except RequestError as error:
             return StepFailed(event.at, event.key, error.code, f"its outputs are refused: {error}")
-        if outputs is event.outputs and said is event.message:
+        if outputs is event.outputs and message is event.message:
             return event
-        return msgspec.structs.replace(event, outputs=outputs, message=said)
+        return msgspec.structs.replace(event, outputs=outputs, message=message)
 
     def _failed(self, command: RunStep, error: BaseException) -> StepFailed:
         now = self._executor.clock.now()
         if isinstance(error, WorkflowsError):
             return StepFailed(now, command.key, error.code, error.message, hint=error.hint)
         if isinstance(error, ValidationError):
-            return StepFailed(now, command.key, "invalid_inputs", _worded(command.step, error))
-        logger.error("the step %s of type %s broke", command.key, command.step, exc_info=error)
+            return StepFailed(now, command.key, "invalid_inputs", _input_problems(command.step, error))
+        logger.error("the step %s of type %s failed with a bug", command.key, command.step, exc_info=error)
         return StepFailed(now, command.key, "internal", f"{type(error).__name__}: {error}")
 
 
 def _writable(text: str) -> str:
-    """What went wrong must be told, whatever characters are in it."""
+    """The text without characters that UTF-8 cannot encode."""
     return text.encode("utf-8", "replace").decode("utf-8")
 
 
-def _worded(step: str, error: ValidationError) -> str:
-    """All that does not fit the inputs of a step type, in one line."""
+def _input_problems(step: str, error: ValidationError) -> str:
+    """The validation problems of the inputs, in one line."""
     problems = [
         f"{'.'.join(str(part) for part in problem['loc'])}: {problem['msg']}" for problem in error.errors()
     ]

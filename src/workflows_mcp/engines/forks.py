@@ -1,9 +1,11 @@
-"""A fork: a new run that is made of the first events of another one, some of which may be left out, and goes
-on in its own way.
+"""Forks: new runs that are made from the first events of another run, some of which may be replaced.
 
-It is whole by itself: its events are copies, the first of them with its own id and where it comes from. What
-was under way at that point is started afresh, as after a crash. The other run is not touched. How either
-is kept is not known here.
+    fork = fork_of("wf_1", bundle, events, position=12, now=now)
+    fork.events, fork.machine
+
+A fork is complete: its events are copies, and the first one has its own id and names its origin. Steps that
+were under way at that position start again, as after a crash. The origin does not change. Also here: what a
+driver writes (`Batch`, `Journal`), because a fork is written as one batch.
 """
 
 from __future__ import annotations
@@ -23,7 +25,7 @@ from workflows_mcp.plan import Bundle
 from workflows_mcp.values import Value
 
 # ----------------------------------------------------------------------------------------------------
-# New ids of runs, the one place that makes them.
+# Ids of runs
 
 
 def new_run_id() -> str:
@@ -31,11 +33,11 @@ def new_run_id() -> str:
 
 
 # ----------------------------------------------------------------------------------------------------
-# What a driver writes, and what it takes to write it: a batch of events, and the journal of one run.
+# What a driver writes: batches of events, to the journal of one run
 
 
 class Batch(msgspec.Struct, frozen=True):
-    """Events of one run, to be written together or not at all."""
+    """Events of one run that are committed together."""
 
     position: int
     """How many events of the run come before these."""
@@ -46,28 +48,30 @@ class Batch(msgspec.Struct, frozen=True):
     at: float
     snapshot: bytes | None = None
     blobs: tuple[Blob, ...] = ()
-    """Large values that the events or the snapshot refer to, and that are not written yet."""
+    """Large values that the events or the snapshot refer to, and that are new."""
 
 
 class Journal(Protocol):
-    """Where the events of one run go."""
+    """The journal of one run, under the lease of this process."""
 
     def append(self, batch: Batch, done: Callable[[Exception | None], None]) -> None:
-        """Write; call `done` on the event loop when it is safe, in the order of the calls."""
+        """Write a batch; call `done` on the event loop after the commit, in order."""
 
     def in_force(self) -> bool:
-        """Whether the run is known to be ours at this moment. A process that was stopped for a while does
-        not know, and must ask before it starts what cannot be taken back."""
+        """Whether this process certainly owns the run.
+
+        A process that was suspended does not know: it must `confirm` before it starts a step."""
 
     def confirm(self, done: Callable[[Exception | None], None]) -> None:
-        """Find out whether the run is still ours; an error where it is not."""
+        """Check in the store that this process owns the run; an error if not."""
 
 
 # ----------------------------------------------------------------------------------------------------
-# A run from its events: the machine that they lead to.
+# Forks
 
 
 def replayed(bundle: Bundle, events: Iterable[Event]) -> Machine:
+    """The machine of a run after these events."""
     machine = Machine(bundle)
     for event in events:
         machine.apply(event)
@@ -76,7 +80,7 @@ def replayed(bundle: Bundle, events: Iterable[Event]) -> Machine:
 
 Instead = Mapping[int, Sequence[Event]]
 
-"""By the numbers of events, counted from 1: what a fork has in their place; nothing where one is left out."""
+"""Replacements by the number of an event, counted from 1; an empty sequence drops the event."""
 
 NO_CHANGES: Instead = {}
 
@@ -90,7 +94,7 @@ class Fork:
 
 
 def request_digest(run_id: str, position: int, instead: Instead) -> str:
-    """A fork in words: the same for two requests that ask for the same one."""
+    """A text that is the same for two requests for the same fork."""
     changes = ",".join(f"{number}:{len(instead[number])}" for number in sorted(instead))
     return f"{run_id}@{position}" + (f"-{changes}" if changes else "")
 
@@ -105,17 +109,19 @@ def fork_of(
     instead: Instead = NO_CHANGES,
     scratch: Path | None = None,
 ) -> Fork:
-    """`scratch` is the directory with the files of runs: a path in the outputs of a step that leads into the
-    old run's files then leads to the new run's copy of them.
-    Raises RequestError where there is no such position, or nothing is left to do at it."""
+    """Make a fork of a run at a position.
+
+    `scratch` is the directory with the scratch directories of runs: a path in the outputs of a step that
+    points into the files of the origin is changed to point to the copy. Raises RequestError if there is no
+    such position, or if the run had ended there."""
     first, started = next((number, it) for number, it in enumerate(events) if isinstance(it, Started))
     if not first < position <= len(events):
         raise RequestError(
             f"the run {run_id} has no position {position}",
-            hint=f"a position is the number of events that a fork is made of: {first + 1} to {len(events)}",
+            hint=f"a position is the number of events that a fork starts with: {first + 1} to {len(events)}",
         )
     new_id = new_id or new_run_id()
-    seed = started.seed or started.run_id  # what the events that are copied were made with
+    seed = started.seed or started.run_id  # the seed of the copied events
     numbered = enumerate(events[:position], start=1)
     kept = [it for number, event in numbered for it in instead.get(number, (event,))]
     origin = msgspec.structs.replace(started, run_id=new_id, forked_from=f"{run_id}@{len(kept)}", seed=seed)
@@ -125,7 +131,7 @@ def fork_of(
     machine = replayed(bundle, copied)
     if machine.state.status != "running":
         raise RequestError(
-            f"the run {run_id} had ended at position {position}: nothing is left to do",
+            f"the run {run_id} had ended at position {position}: there is nothing to continue",
             hint="fork it from an earlier position, or start the workflow again",
         )
     forked = Forked(now, begun_anew=True, seed=f"{machine.state.seed}/{new_id}")
@@ -134,8 +140,7 @@ def fork_of(
 
 
 def _seeded(events: list[Event], seed: str, run_id: str) -> list[Event]:
-    """Chance in what is copied stays what it was. Earlier versions did not write it down, but made it of the
-    id of the run."""
+    """Keep the random seeds of the copied events; earlier versions derived them from the id of the run."""
     seeded: list[Event] = []
     for event in events:
         if isinstance(event, Forked):
@@ -147,11 +152,12 @@ def _seeded(events: list[Event], seed: str, run_id: str) -> list[Event]:
 
 
 def _with_own_files(events: list[Event], old: str, new: str) -> list[Event]:
+    """The events, with one directory replaced by another in the outputs of steps."""
     return [event.map_outputs(lambda outputs: _replaced(outputs, old, new)) for event in events]
 
 
 def _replaced(value: Value, old: str, new: str) -> Value:
-    """The value with one text in place of another; the same object where nothing is to be replaced."""
+    """The value with one text replaced by another; the same object if nothing is replaced."""
     if isinstance(value, str):
         return value.replace(old, new) if old in value else value
     if isinstance(value, dict):
@@ -164,14 +170,15 @@ def _replaced(value: Value, old: str, new: str) -> Value:
 
 
 def needs_scratch(machine: Machine) -> bool:
-    """Whether a run that has ended may be tried again, with the files that its steps handed each other. Files
-    of runs that use secrets are not kept: a command may have written one down."""
+    """Whether the scratch directory of an ended run is kept for a retry.
+
+    It is not if the run uses secrets: a command may have written one to a file."""
     secrets = machine.bundle.secrets or any(plan.secrets for plan in machine.state.plans.values())
     return machine.state.status != "completed" and not secrets
 
 
 def batch_of(fork: Fork, large: LargeValues, at: float) -> Batch:
-    """All of a fork, to be written together."""
+    """All events of a fork as one batch."""
     events = join_events([large.encode(event) for event in fork.events])
     snapshot = large.snapshot(fork.machine)
     return Batch(0, events, len(fork.events), "running", at, snapshot, large.take_new())

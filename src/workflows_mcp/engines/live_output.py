@@ -1,11 +1,11 @@
-"""The last lines that running steps have printed, while they run.
+"""The last lines that running steps have printed.
 
-Lines are kept in memory, a bounded number for each run, with marks in place of secrets. A snapshot of them is
-written into the run's scratch directory now and then, so that another process can follow it. Both are gone
-once no step of the run is under way: what steps printed is in the journal.
-
-    output = live.begin(run_id, execution)      # output.hear("stdout", b"compil")
+    output = live.begin(run_id, execution)      # output.write("stdout", b"compil")
     live.lines(run_id, after=0)                 # [Line(1, "build", "stdout", "compiling")]
+
+Lines are kept in memory, a bounded number for each run, with secrets redacted. A snapshot of them is written
+to the run's scratch directory now and then, so that another process can follow it. Both are deleted when no
+step of the run is under way: then the journal has what the steps printed.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from workflows_mcp.policy import STREAMS, Secrets
 LINES = 200
 """How many lines of a run are kept."""
 LINE_CHARS = 2000
-"""A longer line is shown in pieces."""
+"""A longer line is split."""
 FILE = ".live"
 WRITE_SECONDS = 0.25
 
@@ -45,7 +45,7 @@ Listener = Callable[[Line], None]
 
 
 class LiveOutput:
-    """What the steps that this process runs are printing."""
+    """The output of the steps that this process runs."""
 
     def __init__(self, secrets: Secrets, scratch: Path) -> None:
         self._secrets = secrets
@@ -75,8 +75,7 @@ class LiveOutput:
                     self._listeners.pop(run_id, None)
 
     def lines(self, run_id: str, after: int = 0) -> list[Line]:
-        """The lines of a run that came after so many; of one that another process drives, as that has written
-        them down."""
+        """The lines of a run after line number `after`; if another process drives it, from its snapshot."""
         run = self._runs.get(run_id)
         known = list(run.lines) if run is not None else _written(self._scratch / run_id / FILE)
         return [line for line in known if line.number > after]
@@ -90,8 +89,8 @@ class LiveOutput:
         return len(run.under_way) if run is not None else 0
 
     @contextmanager
-    def heard_by(self, run_id: str, listener: Listener) -> Iterator[None]:
-        """The listener is given every line of a run as it comes, from now on."""
+    def listening(self, run_id: str, listener: Listener) -> Iterator[None]:
+        """Call the listener with every new line of a run."""
         listeners = self._listeners.setdefault(run_id, [])
         listeners.append(listener)
         try:
@@ -123,7 +122,7 @@ class _RunOutput:
     def _write(self) -> None:
         self._writing = None
         part = self._file.with_name(f"{FILE}-{os.getpid()}")
-        with suppress(OSError):  # nobody can follow it then; the run goes on
+        with suppress(OSError):  # other processes cannot follow the output then; the run continues
             descriptor = os.open(part, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW, 0o600)
             with open(descriptor, "wb") as file:
                 file.write(_encoder.encode(list(self.lines)))
@@ -137,8 +136,9 @@ class _RunOutput:
 
 
 class StepOutput:
-    """What one execution prints. A line is shown when it is complete. What may begin a secret is
-    held back until it is known whether it is one."""
+    """The output of one execution, line by line.
+
+    The possible beginning of a secret is held back until the rest of it has come."""
 
     def __init__(self, execution: Execution, run: _RunOutput, secrets: Secrets) -> None:
         self.execution = execution
@@ -146,11 +146,11 @@ class StepOutput:
         self._secrets = secrets
         self._decoders = {name: codecs.getincrementaldecoder("utf-8")("replace") for name in STREAMS}
         self._unsafe = dict.fromkeys(STREAMS, "")
-        """What has come and may be the beginning of a secret."""
+        """Text that may be the beginning of a secret."""
         self._line = dict.fromkeys(STREAMS, "")
-        """The beginning of a line, without secrets."""
+        """The beginning of a line, redacted."""
 
-    def hear(self, stream: str, data: bytes) -> None:
+    def write(self, stream: str, data: bytes) -> None:
         text = self._unsafe[stream] + self._decoders[stream].decode(data)
         safe = self._secrets.end_of_cut(text)
         self._unsafe[stream] = text[len(safe) :]

@@ -1,6 +1,6 @@
-"""The engine of tests and dry runs: everything in memory, under a clock that a test may move by hand.
+"""The engine of tests and dry runs: runs live in memory, under a clock that a test can advance.
 
-It keeps the events that it was given, so a test can kill a run and restore it from any position.
+It keeps all events, so that a test can kill a run and restore it from any position.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ class MemoryEngine:
         self._drivers: dict[str, Driver] = {}
         self._requests: dict[str, str] = {}
         self._forked_at: dict[str, float] = {}
-        self._forgotten: dict[str, set[int]] = {}
+        self._deleted_checkpoints: dict[str, set[int]] = {}
         self._last_seen: dict[str, dict[str, float]] = {}
         self._blobs: dict[bytes, bytes] = {}
         self._memory: dict[str, bytes] = {}
@@ -95,7 +95,7 @@ class MemoryEngine:
         return driver
 
     async def crash_and_resume(self, run_id: str) -> None:
-        """What a kill and a restart amount to: all but the journal is lost, and the run goes on from it."""
+        """Simulate a kill and a restart: lose all but the journal, and resume from it."""
         driver = self._drivers.pop(run_id)
         bundle = driver.machine.bundle
         await driver.abandon()
@@ -169,11 +169,11 @@ class MemoryEngine:
 
     async def delete_checkpoint(self, run_id: str, position: int) -> None:
         self._driver(run_id)
-        self._forgotten.setdefault(run_id, set()).add(position)
+        self._deleted_checkpoints.setdefault(run_id, set()).add(position)
 
     async def deleted_checkpoints(self, run_id: str) -> set[int]:
         self._driver(run_id)
-        return set(self._forgotten.get(run_id, ()))
+        return set(self._deleted_checkpoints.get(run_id, ()))
 
     async def heartbeat(self, run_id: str, task: str, at: float) -> None:
         self._driver(run_id)

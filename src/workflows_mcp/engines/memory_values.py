@@ -1,6 +1,9 @@
-"""What is remembered beyond runs: a value under a key. Which keys and values there can be, for every engine.
+"""Keys and values of the memory: what all engines check and encode.
 
-Steps and agents of all runs share it, so it holds no secrets: `RedactingMemory` takes them out.
+    body = packed("release", {"version": 3}, limits)    # bytes, or RequestError
+    unpacked(body)                                      # {"version": 3}
+
+Steps and agents of all runs share the memory, so it holds no secrets: `RedactingMemory` redacts them.
 """
 
 from __future__ import annotations
@@ -20,7 +23,7 @@ _CONTROL = re.compile(r"[\x00-\x1f\x7f]")
 
 
 def check_key(key: str) -> None:
-    """Raises RequestError where nothing can be kept under such a key."""
+    """Raises RequestError if the key is empty, too long, or has control characters."""
     if not key.strip():
         raise RequestError("a key of the memory must not be empty")
     if len(key) > KEY_CHARS or _CONTROL.search(key):
@@ -31,14 +34,14 @@ def check_key(key: str) -> None:
 
 
 def packed(key: str, value: Value, limits: Limits) -> bytes:
-    """A value as it is kept. Raises RequestError where it cannot be."""
+    """Encode a value. Raises RequestError if the key is invalid or the value is too large."""
     check_key(key)
     encode(key)
     body = encode(value)
     if len(body) > limits.memory_value_bytes:
         raise RequestError(
-            f"the value for '{key}' has {len(body)} bytes, at most {limits.memory_value_bytes} are kept",
-            hint=f"keep less of it, or set {limits.setting('memory_value_bytes')}",
+            f"the value for '{key}' has {len(body)} bytes, at most {limits.memory_value_bytes} are stored",
+            hint=f"store less, or set {limits.setting('memory_value_bytes')}",
         )
     return body
 
@@ -49,14 +52,14 @@ def unpacked(body: bytes) -> Value:
 
 def full(limits: Limits) -> RequestError:
     return RequestError(
-        f"the memory has {limits.memory_keys} keys, and cannot hold more",
-        hint="save null under keys that are not needed any more, which forgets them, or set "
+        f"the memory is full: it has {limits.memory_keys} keys",
+        hint="save null under keys that are no longer needed, which deletes them, or set "
         f"{limits.setting('memory_keys')}",
     )
 
 
 class RedactingMemory:
-    """The memory as steps get it: what they hand over may hold secrets, what is kept does not."""
+    """The memory that steps use: redacts secrets in keys and values."""
 
     def __init__(self, memory: Memory, secrets: Secrets) -> None:
         self._memory = memory

@@ -1,9 +1,11 @@
-"""Which steps may run under the policy in force: before a run starts, and again when a step is performed.
+"""Checks which steps the policy permits: before a run starts, and when a step is performed.
 
-A step type declares its level and what it needs of the world; `policy` says what is allowed. What may not run
-is refused before anything has run, with all blocks that it is about. It is looked at again when a step is
-performed, because a workflow may be chosen while the run is under way, and a run may have been started by a
-server with other settings. How a step is carried out is not known here.
+    check_bundle(bundle, registry, policy)      # raises Forbidden and names every forbidden block
+    PermittedSteps(registry, policy)            # a registry that asks no agent to perform a forbidden step
+
+A step type declares its level and the capabilities that it needs; `policy` says what is allowed. The second
+check is needed because a call may choose its workflow while the run is under way, and because a server with
+other settings may have started the run.
 """
 
 from __future__ import annotations
@@ -19,7 +21,7 @@ from workflows_mcp.steps import GRAPH, Question, Step, StepInputs, StepOutputs, 
 from workflows_mcp.values import Value
 
 CALL = "ExecuteWorkflow"
-"""The step type that declares what a call is."""
+"""The step type that declares the level of a call."""
 
 
 class ForbiddenBlock(NamedTuple):
@@ -34,12 +36,12 @@ class ForbiddenBlock(NamedTuple):
 
 
 def denials(step: Step, policy: Policy) -> list[Denial]:
-    """Every reason why the step may not run; none where it may."""
+    """Every reason why the policy forbids the step."""
     return policy.denials(step.level, step.capabilities)
 
 
 def check_step(step: Step, policy: Policy) -> None:
-    """Raise Forbidden where the step may not run."""
+    """Raises Forbidden if the policy forbids the step."""
     found = denials(step, policy)
     if found:
         reasons = "; ".join(str(denial) for denial in found)
@@ -47,7 +49,7 @@ def check_step(step: Step, policy: Policy) -> None:
 
 
 def forbidden_blocks(bundle: Bundle, registry: StepRegistry, policy: Policy) -> list[ForbiddenBlock]:
-    """All blocks of a workflow, and of those that it calls by a fixed name, that may not run."""
+    """The forbidden blocks of a workflow, and of those that it calls by a fixed name."""
     found = []
     for name, plan in sorted(bundle.every_plan.items(), key=lambda item: item[0] != bundle.main):
         for node in plan.body.nodes:
@@ -61,7 +63,7 @@ def forbidden_blocks(bundle: Bundle, registry: StepRegistry, policy: Policy) -> 
 
 
 def check_bundle(bundle: Bundle, registry: StepRegistry, policy: Policy) -> None:
-    """Raise Forbidden, naming every block that may not run."""
+    """Raises Forbidden if blocks are forbidden, and names all of them."""
     found = forbidden_blocks(bundle, registry, policy)
     if found:
         count = f"{len(found)} blocks" if len(found) > 1 else "a block"
@@ -80,7 +82,7 @@ def _remedies(found: list[Denial]) -> str:
 
 
 class PermittedSteps(StepRegistry):
-    """The step types as an agent may be handed them: what may not run is asked of nobody."""
+    """A registry in which a forbidden step asks its agent for nothing but a confirmation."""
 
     def __init__(self, registry: StepRegistry, policy: Policy) -> None:
         super().__init__()
@@ -111,7 +113,7 @@ class _AnyInputs(StepInputs):
 
 
 class _NotPermitted(Step):
-    """Stands in for a step that may not be handed to an agent: all that can be answered is to let it fail."""
+    """Replaces a forbidden step of an agent; its only answer lets the step fail."""
 
     performer = "agent"
     Inputs: ClassVar[type[StepInputs]] = _AnyInputs

@@ -1,4 +1,4 @@
-"""Which engine keeps the runs, as the settings say. What an engine needs is imported only if it is chosen."""
+"""Selects the engine that the settings name, and imports only that one."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from workflows_mcp.temporal_dev import install_command
 def engine_of(
     settings: Settings, executor: Executor, find_bundle: FindBundle, clock: Clock, *, adopt: bool
 ) -> Engine:
-    """`adopt`: it goes on with what dead processes left, which a Temporal server does in any case."""
+    """`adopt`: recover the runs of dead processes, which a Temporal server does in any case."""
     if settings.engine == "temporal":
         return _temporal(settings, executor, find_bundle)
     from workflows_mcp.engines.sqlite.engine import SqliteEngine

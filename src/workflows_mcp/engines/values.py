@@ -1,14 +1,13 @@
-"""The large values of one run: each is written once, by its hash, however often it is passed on.
-
-In memory values stay whole. In the written form of events and snapshots a mark stands for a large value, and
-the value itself is a blob that is written beside them. A value that is passed on stays the same object, so it
-is known again by its identity, without being looked at; a run without large values pays for one comparison
-of a length. How blobs are kept is not known here.
+"""Encodes events, and stores each large value of a run once, as a blob named by its hash.
 
     large = LargeValues("wf_1", limits.inline_bytes, fetch=blobs.get)
     body = large.encode(StepDone(1.0, "a#1", {"stdout": "…5 MB…"}))     # a few bytes
     blobs.update(large.take_new())                                      # to be written with `body`
     events = large.decode_events(join_events([body]))                   # the value is whole again
+
+In memory, values stay whole. In encoded events and snapshots, a mark stands for a large value. A value that
+is passed from step to step stays the same object, so it is recognised by its identity without being read. A
+run without large values pays for one comparison of a length. Nothing here knows how blobs are stored.
 """
 
 from __future__ import annotations
@@ -26,7 +25,7 @@ from workflows_mcp.machine import Event, Machine, Record, RunState, Scope
 from workflows_mcp.values import Value
 
 # ----------------------------------------------------------------------------------------------------
-# Events in their written form. What cannot be written down is refused before it becomes a fact.
+# Encoding; a value that cannot be encoded is refused before it becomes part of an event
 
 
 _encoder = msgspec.msgpack.Encoder()
@@ -35,7 +34,7 @@ _event: msgspec.msgpack.Decoder[Event] = msgspec.msgpack.Decoder(Event)
 
 
 def encode(value: Any) -> bytes:
-    """An event, or a value of one. Raises RequestError where it is not JSON data that can be kept."""
+    """Encode an event or a value. Raises RequestError if it is not JSON data."""
     try:
         return _encoder.encode(value)
     except (OverflowError, UnicodeEncodeError, TypeError, ValueError, RecursionError) as error:
@@ -51,33 +50,26 @@ def decode_event(body: bytes) -> Event:
 
 
 def join_events(encoded: list[bytes]) -> bytes:
-    """A batch, of events that have been encoded before."""
+    """A batch of encoded events."""
     return _encoder.encode([msgspec.Raw(body) for body in encoded])
 
 
+# ----------------------------------------------------------------------------------------------------
+# Large values
+
+
 MARK = 1
-
-"""The kind of extension, in msgpack, that a mark is."""
-
+"""The msgpack extension code of a mark."""
 _HASH_BYTES = 20
-
 _DEPTH = 4
-
-"""How far into lists and objects large values are looked for: inputs of calls, results of items."""
-
+"""How deep large values are searched for in lists and objects: inputs of calls, results of items."""
 _FEW = 64
-
 _KNOWN_BYTES = 64 * 1024 * 1024
-
-"""How much is known by its identity; what was known longest is forgotten, which costs only time."""
-
-_WORTH_BYTES = 1024
-
-"""How much a state must hold for each event before it is searched for values that no event has brought."""
-
+"""The size of the values that are recognised by identity; dropping the oldest only costs time."""
+_SEARCHED_BYTES = 1024
+"""A state with more bytes for each event is searched for large values that came with no event."""
 
 Fetch = Callable[[bytes], bytes | None]
-
 """The body of a blob by its hash; None if there is none."""
 
 
@@ -88,13 +80,14 @@ class Blob(NamedTuple):
 
 class _Known(NamedTuple):
     value: Value
-    """Held, so that nothing else can get its identity."""
+    """Referenced, so that no other object can get its identity."""
     mark: Ext
     digest: bytes
     size: int
 
 
 class LargeValues:
+    """Encodes and decodes the events and snapshots of one run, with large values as blobs."""
     def __init__(self, run_id: str, inline_bytes: int, fetch: Fetch = lambda _: None) -> None:
         self._run_id = run_id
         self._limit = inline_bytes
@@ -111,7 +104,7 @@ class LargeValues:
     # Writing
 
     def encode(self, event: Event) -> bytes:
-        """Raises RequestError where a value in it is not JSON data that can be kept."""
+        """Encode an event. Raises RequestError if a value in it is not JSON data."""
         if not self._known:
             body = encode(event)
             if len(body) <= self._limit:
@@ -122,14 +115,13 @@ class LargeValues:
         state = machine.state
         if not self._known:
             body = machine.snapshot()
-            if len(body) <= max(self._limit, _WORTH_BYTES * state.events):
+            if len(body) <= max(self._limit, _SEARCHED_BYTES * state.events):
                 return body
         thin = replace(state, root=self._thin_scope(state.root), outputs=self.thin_entries(state.outputs))
         return encode(thin)
 
     def take_new(self) -> tuple[Blob, ...]:
-        """What has become a blob since this was last asked. It must be written no later than what refers
-        to it."""
+        """The new blobs since the last call; write them no later than what refers to them."""
         if not self._new:
             return ()
         new, self._new = tuple(self._new), []
@@ -155,14 +147,14 @@ class LargeValues:
         return record
 
     def thin_entries(self, values: dict[str, Value], depth: int = 0) -> dict[str, Value]:
-        """With marks for what is large; the same object if nothing is."""
+        """The entries with marks for large values; the same object if there are none."""
         changed = {
             key: thin for key, value in values.items() if (thin := self._thin(value, depth)) is not value
         }
         return {**values, **changed} if changed else values
 
     def _thin(self, value: Value, depth: int) -> Value:
-        """What stands for a value in what is written: itself, a mark, or a copy with marks inside."""
+        """What to encode for a value: itself, a mark, or a copy with marks inside."""
         kind = type(value)
         if kind is str:
             if len(value) * 4 <= self._limit:
@@ -214,18 +206,18 @@ class LargeValues:
     # Reading
 
     def decode_events(self, batch: bytes) -> list[Event]:
-        """Raises Damaged where a value is gone."""
+        """Decode a batch. Raises Damaged if a blob is missing."""
         return self._events.decode(batch)
 
     def decode_as(self, kind: Any, body: bytes) -> Any:
-        """Anything else that has marks in it. Raises Damaged where a value is gone."""
+        """Decode another type that has marks. Raises Damaged if a blob is missing."""
         decoder = self._decoders.get(kind)
         if decoder is None:
             decoder = self._decoders[kind] = msgspec.msgpack.Decoder(kind, ext_hook=self._value_of)
         return decoder.decode(body)
 
     def restore(self, snapshot: bytes) -> RunState:
-        """Raises Damaged where a value is gone."""
+        """Decode a snapshot. Raises Damaged if a blob is missing."""
         return self._state.decode(snapshot)
 
     def _value_of(self, code: int, data: memoryview) -> Value:
@@ -234,17 +226,17 @@ class LargeValues:
             return self._by_hash[digest]
         body = self._fetch(digest) if code == MARK else None
         if body is None:
-            raise self._damaged("a large value of it is missing", digest)
+            raise self._damaged("a large value is missing", digest)
         if _hash(body) != digest:
-            raise self._damaged("a large value of it is not what was written", digest)
+            raise self._damaged("a large value was changed", digest)
         value = self._value.decode(body)
         self._remember(value, digest, len(body))
         return value
 
     def _damaged(self, what: str, digest: bytes) -> Damaged:
         return Damaged(
-            f"the run {self._run_id} cannot be read: {what} (blob {digest.hex()})",
-            hint="the store of runs is damaged: put it back from a backup, or start the workflow again",
+            f"cannot read the run {self._run_id}: {what} (blob {digest.hex()})",
+            hint="the store of runs is damaged: restore it from a backup, or start the workflow again",
         )
 
 

@@ -332,7 +332,7 @@ class SqliteEngine(Notes):
     async def _clean_up(self, driver: Driver) -> None:
         try:
             await driver.drained()
-            self._executor.leave_scratch(driver.run_id, keep=needs_scratch(driver.machine))
+            self._executor.release_scratch(driver.run_id, keep=needs_scratch(driver.machine))
         finally:
             self._draining.pop(driver.run_id, None)
 

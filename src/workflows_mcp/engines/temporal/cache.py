@@ -272,7 +272,7 @@ class RunCache:
         """False where an expression took longer here than it did there: then this is not how the run is."""
         for event in events:
             if machine.sequences:
-                await self._executor.apply_elsewhere(machine, event)
+                await self._executor.apply_in_thread(machine, event)
             else:
                 machine.apply(event)
             if machine.stopped:

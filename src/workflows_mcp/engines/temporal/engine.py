@@ -70,7 +70,7 @@ class Scratch:
 
     def leave(self, run_id: str, keep: bool) -> None:
         """A run has ended."""
-        self._begin(asyncio.to_thread(self._executor.leave_scratch, run_id, keep=keep))
+        self._begin(asyncio.to_thread(self._executor.release_scratch, run_id, keep=keep))
 
     def sweep(self) -> None:
         """Clear what was left of runs that the server has ended, and of those that ended by themselves and
@@ -89,7 +89,7 @@ class Scratch:
             try:
                 described = await self._client.get_workflow_handle(run_id).describe()
             except RPCError:
-                if self._executor.is_a_copy_cut_off(run_id):
+                if self._executor.is_unfinished_copy(run_id):
                     await asyncio.to_thread(self._executor.clear_scratch, run_id)
                 continue
             may_be_tried_again = described.status in _ENDED_BY_ITSELF
