@@ -246,7 +246,7 @@ def test_an_answer_that_comes_together_with_what_leads_to_its_question_is_taken(
     store = BlobStore(tmp_path / "blobs")
 
     def moves() -> TemporalEngine:
-        return TemporalEngine(temporal_address, world.executor(), world.find, store, carry_out=False)
+        return TemporalEngine(temporal_address, world.executor(), world.find, store, steps=False)
 
     async def work() -> None:
         client = await connect(temporal_address)

@@ -302,7 +302,7 @@ async def two(stack: AsyncExitStack, home: Path, address: Address) -> tuple[Worl
     world = World(home, address=address)
     first = await stack.enter_async_context(world.engine("temporal"))
     assert isinstance(first, TemporalEngine)
-    second = TemporalEngine(address, world.executor(), world.find, first._store, lend_worker=False)
+    second = TemporalEngine(address, world.executor(), world.find, first._store, worker=False)
     await second.open()
     stack.push_async_callback(second.close)
     return world, first, second

@@ -86,7 +86,7 @@ def test_a_step_that_ended_in_time_has_ended_in_time_also_where_nobody_heard_of_
         activities = Activities(world.executor(), store, world.find)
         slow = Do("Gate", {"name": "slow"}, timeout=1.0, defaults={"name": ""})
         async with Worker(client, task_queue=temporal_address.task_queue, activities=activities.all()):
-            mover = TemporalEngine(temporal_address, world.executor(), world.find, store, carry_out=False)
+            mover = TemporalEngine(temporal_address, world.executor(), world.find, store, steps=False)
             await mover.open()
             run_id = await mover.start(bundle(plan(block("slow", slow))), {})
             while not world.gate.started:

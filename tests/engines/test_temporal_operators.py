@@ -420,7 +420,7 @@ def test_search_attributes_that_another_process_has_just_added_are_used(
 
     async def work() -> None:
         client = await connect(temporal_address)
-        assert await workflow.are_known(client)
+        assert await workflow.register_attributes(client)
         monkeypatch.setattr(OperatorService, "list_search_attributes", none, raising=False)
         monkeypatch.setattr(OperatorService, "add_search_attributes", exists, raising=False)
         async with Service.open(settings_of(tmp_path, temporal_address)) as service:

@@ -234,8 +234,8 @@ async def interrupted(world: Somewhere, engine: TemporalEngine) -> str:
     run_id = await engine.start(bundle(main), {})
     while len(world.gate.started) < 3:
         await asyncio.sleep(0.01)
-    assert engine._worker is not None
-    await engine._worker.close()
+    assert engine._supervisor is not None
+    await engine._supervisor.close()
     await engine.open()
     await until(engine, run_id, status_of("asks", "paused"))
     world.gate.open("again")

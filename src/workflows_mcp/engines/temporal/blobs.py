@@ -1,7 +1,9 @@
-"""Large values, in a directory that all workers share: written once under their hash, never changed.
+"""Large values, in a directory that all workers share; each is one file, named by its hash.
 
-What is read by its hash is the same whenever it is read, so that also the code of a workflow, which must come
-to the same result whenever it is repeated, may read it.
+    store.put(digest, body)
+    store.unpacked(store.packed(body)) == body      # `packed` is what goes through the server
+
+A file never changes, so the code of a workflow may read it although a replay must give the same result.
 """
 
 from __future__ import annotations
@@ -17,7 +19,7 @@ from workflows_mcp.engines.values import Blob
 from workflows_mcp.errors import Damaged
 
 PACKED_BYTES = 256 * 1024
-"""What is larger is kept here, and only its hash goes through the server, which takes at most 2 MiB."""
+"""Larger payloads are stored here; only the hash goes through the server, which takes at most 2 MiB."""
 _HERE, _THERE = b"h", b"t"
 _HASH_BYTES = 20
 _NOTES = "stopped"
@@ -34,7 +36,7 @@ class BlobStore:
             return None
 
     def put(self, digest: bytes, body: bytes) -> None:
-        """Whole or not at all; writing the same twice is harmless."""
+        """Write a blob atomically; writing it twice is harmless."""
         path = self._path(digest)
         if not path.exists():
             self._write(path, body)
@@ -59,7 +61,7 @@ class BlobStore:
             self.put(blob.hash, blob.body)
 
     def note(self, name: str, body: bytes) -> None:
-        """Keep what is called by a name that nothing else can have; what was kept first stays."""
+        """Store a note under a unique name; an existing note is not replaced."""
         path = self._directory / _NOTES / name
         if not path.exists():
             self._write(path, body)
@@ -71,7 +73,7 @@ class BlobStore:
             return None
 
     def packed(self, body: bytes, most: int = PACKED_BYTES) -> bytes:
-        """What goes through the server in place of `body`: itself, or where it is."""
+        """The payload for `body`: itself, or its hash."""
         if len(body) <= most:
             return _HERE + body
         digest = hashlib.blake2b(body, digest_size=_HASH_BYTES).digest()
@@ -95,7 +97,7 @@ class BlobStore:
 
 
 def _sync_directory(path: Path) -> None:
-    """The name of a new file is safe on disk only when its directory is."""
+    """Sync a directory, so that the name of a new file survives a crash."""
     descriptor = os.open(path, os.O_RDONLY)
     try:
         os.fsync(descriptor)
@@ -104,16 +106,16 @@ def _sync_directory(path: Path) -> None:
 
 
 def place_of_stop(run_id: str, position: int, event: bytes) -> str:
-    """The name of the note on the expressions that an event of a run led to and that had to be stopped."""
-    said = b"%s/%d/%s" % (run_id.encode(), position, event)
-    return hashlib.blake2b(said, digest_size=_HASH_BYTES).hexdigest()
+    """The name of the note about the expressions that were stopped after an event of a run."""
+    key = b"%s/%d/%s" % (run_id.encode(), position, event)
+    return hashlib.blake2b(key, digest_size=_HASH_BYTES).hexdigest()
 
 
 _in_use: list[BlobStore] = []
 
 
 def use(store: BlobStore) -> None:
-    """The code of workflows is called by the worker, without anything of ours: this is where it looks."""
+    """Set the store of this process: the worker calls workflows without arguments of ours."""
     _in_use[:] = [store]
 
 

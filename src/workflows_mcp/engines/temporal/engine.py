@@ -1,7 +1,15 @@
-"""The engine over a Temporal server: what the service asks of runs becomes updates, queries and signals.
+"""The engine over a Temporal server: a run is a Temporal workflow, and this process its client.
 
-The process that has the engine lends the server a worker; others may lend more. Nothing of a run is kept
-here: whoever starts it may go away at once.
+    async with engine:                                  # connects, and starts a worker if the settings say so
+        run_id = await engine.start(bundle, inputs)     # starts a Temporal workflow
+        await engine.send(run_id, make_event)           # an update
+        await engine.view(run_id)                       # a query
+
+The process that has the engine runs a worker for the server; other processes may run more. Nothing of a run
+is stored in this process: it may exit at once.
+
+In this module: the engine, scratch directories, the supervisor of the worker, and the engine with its own
+development server.
 """
 
 from __future__ import annotations
@@ -46,121 +54,23 @@ from workflows_mcp.settings import Settings
 from workflows_mcp.temporal_dev import SharedServer
 from workflows_mcp.values import Value, to_json
 
-# ----------------------------------------------------------------------------------------------------
-# The scratch directories of runs, on this machine: they go with the runs that they belong to.
-
-
 logger = logging.getLogger(__name__)
 
+_POLL_SECONDS = (0.02, 0.05, 0.1, 0.2, 0.5)
+"""The pauses between two queries while nothing happens."""
 
-_ENDED_BY_ITSELF = (
-    WorkflowExecutionStatus.COMPLETED,
-    WorkflowExecutionStatus.FAILED,
-    WorkflowExecutionStatus.CANCELED,
-)
-
-_GOING_ON = (WorkflowExecutionStatus.RUNNING, WorkflowExecutionStatus.CONTINUED_AS_NEW)
-
-
-class Scratch:
-    def __init__(self, client: Client, executor: Executor) -> None:
-        self._client = client
-        self._executor = executor
-        self._tasks: set[asyncio.Task[None]] = set()
-
-    def leave(self, run_id: str, keep: bool) -> None:
-        """A run has ended."""
-        self._begin(asyncio.to_thread(self._executor.release_scratch, run_id, keep=keep))
-
-    def sweep(self) -> None:
-        """Clear what was left of runs that the server has ended, and of those that ended by themselves and
-        that nobody has tried again. Directories of runs that the server does not know are not touched: they
-        may be another engine's."""
-        self._begin(self._swept())
-
-    async def close(self) -> None:
-        for task in self._tasks:
-            task.cancel()
-        if self._tasks:
-            await asyncio.wait(self._tasks)
-
-    async def _swept(self) -> None:
-        for run_id in await asyncio.to_thread(self._executor.scratch_of_runs):
-            try:
-                described = await self._client.get_workflow_handle(run_id).describe()
-            except RPCError:
-                if self._executor.is_unfinished_copy(run_id):
-                    await asyncio.to_thread(self._executor.clear_scratch, run_id)
-                continue
-            may_be_tried_again = described.status in _ENDED_BY_ITSELF
-            if described.status in _GOING_ON:
-                continue
-            if not may_be_tried_again or self._executor.scratch_is_old(run_id):
-                await asyncio.to_thread(self._executor.clear_scratch, run_id)
-
-    def _begin(self, work: Coroutine[Any, Any, None]) -> None:
-        task = asyncio.get_running_loop().create_task(work)
-        self._tasks.add(task)
-        task.add_done_callback(self._ended)
-
-    def _ended(self, task: asyncio.Task[None]) -> None:
-        self._tasks.discard(task)
-        if not task.cancelled() and (error := task.exception()) is not None:
-            logger.warning("what a run left behind could not be removed: %s", error)
-
-
-# ----------------------------------------------------------------------------------------------------
-# The worker that this process lends to the server: one that fails is replaced by another.
-#
-# A worker fails when the server refuses it, as when a key has run out; that the server is away for a while,
-# it bears by itself.
-
-
-_LONGEST_PAUSE_SECONDS = 60.0
-
-
-class WorkerSupervisor:
-    def __init__(self, make: Callable[[], Worker]) -> None:
-        self._make = make
-        self._worker = make()
-        self._working = asyncio.create_task(self._work())
-
-    async def _work(self) -> None:
-        pause = 1.0
-        while True:
-            try:
-                return await self._worker.run()
-            except Exception as error:
-                logger.error("the worker has failed; another one begins in %g s: %s", pause, error)
-            await asyncio.sleep(pause)
-            pause = min(pause * 2, _LONGEST_PAUSE_SECONDS)
-            self._worker = self._make()
-
-    async def close(self) -> None:
-        """What it was carrying out is handed back at once. Closing twice is harmless."""
-        await self._worker.shutdown()
-        self._working.cancel()
-        with contextlib.suppress(asyncio.CancelledError):
-            await self._working
-
-
-_LOOK_AGAIN = (0.02, 0.05, 0.1, 0.2, 0.5)
-
-"""How long to wait before looking again, as nothing happens."""
-
-_TRIES = 5
+_SEND_TRIES = 5
 
 _UPDATES_AT_ONCE = 8
+"""The server allows ten updates of a run at once, and delays more for long."""
 
-"""The server lets ten updates of a run be under way, and makes whoever sends more wait for long."""
-
-_EXPRESSIONS = timedelta(seconds=30)
-
-"""How long what one event leads to may take where expressions are programs. A worker that dies meanwhile is
-missed after that time."""
+_TASK_TIMEOUT = timedelta(seconds=30)
+"""How long a workflow task may take if expressions are programs; a dead worker is noticed after that time."""
 
 
 class TemporalEngine:
+    """The engine; see `base.Engine` for what its public methods promise."""
+
     def __init__(
         self,
         address: Address,
@@ -168,30 +78,31 @@ class TemporalEngine:
         find_bundle: FindBundle,
         store: BlobStore,
         *,
-        lend_worker: bool = True,
-        carry_out: bool = True,
+        worker: bool = True,
+        steps: bool = True,
         updates_a_history: int = UPDATES_A_HISTORY,
     ) -> None:
-        """`carry_out`: whether the worker that is lent carries out steps, too, and not only moves runs on."""
+        """`worker`: run a worker in this process. `steps`: the worker also performs steps, not only workflow
+        tasks."""
         self._address = address
         self._executor = executor
         self._find_bundle = find_bundle
         self._store = store
-        self._lend_worker = lend_worker
-        self._carry_out = carry_out
+        self._has_worker = worker
+        self._performs_steps = steps
         self._updates_a_history = updates_a_history
         self._now = executor.clock.now
         self._client: Client
-        self._ears: LocalListeners
+        self._listeners: LocalListeners
         self._cache: RunCache
         self._listing: Listing
-        self._beside: NotesClient
+        self._notes: NotesClient
         self._scratch: Scratch
-        self._worker: WorkerSupervisor | None = None
+        self._supervisor: WorkerSupervisor | None = None
         self._room: WeakValueDictionary[str, asyncio.Semaphore] = WeakValueDictionary()
         self._is_open = False
         self._is_indexed: bool | None = None
-        """Whether runs have search attributes; None: nobody has asked the server yet."""
+        """Whether runs have search attributes; None if the server was not asked yet."""
 
     @property
     def live(self) -> LiveOutput:
@@ -203,25 +114,27 @@ class TemporalEngine:
         client = self._client = await connect(address)
         self._cache = RunCache(client, self._store, self._executor)
         self._listing = Listing(client, address.task_queue, self._cache)
-        self._beside = NotesClient(client, address.task_queue, self._store, limits)
+        self._notes = NotesClient(client, address.task_queue, self._store, limits)
         self._scratch = Scratch(client, self._executor)
-        self._ears = LocalListeners(self._scratch.leave)
+        self._listeners = LocalListeners(self._scratch.release)
         self._executor.use_memory(self)
         self._is_open = True
-        if not self._lend_worker:
+        if not self._has_worker:
             return
-        activities = Activities(self._executor, self._store, self._find_bundle) if self._carry_out else None
-        self._worker = WorkerSupervisor(
+        activities = (
+            Activities(self._executor, self._store, self._find_bundle) if self._performs_steps else None
+        )
+        self._supervisor = WorkerSupervisor(
             lambda: worker_of(client, address, activities, steps=limits.parallel_steps)
         )
-        if self._carry_out:
+        if self._performs_steps:
             self._scratch.sweep()
 
     async def close(self) -> None:
-        if self._worker is not None:
-            await self._worker.close()
+        if self._supervisor is not None:
+            await self._supervisor.close()
         if self._is_open:
-            self._ears.close()
+            self._listeners.close()
             await self._cache.close()
             await self._scratch.close()
         self._executor.close()
@@ -233,7 +146,7 @@ class TemporalEngine:
         workspace, limits = str(self._executor.policy.workspace), self._executor.limits
         large = self._cache.large(run_id)
         started = large.encode(Started(self._now(), run_id, inputs, workspace, limits.of_a_run))
-        await self._keep(large)
+        await self._store_blobs(large)
         asked = "" if request_id is None else _digest(to_json([bundle.main, inputs]))
         start = RunStart(self._packed(bundle), self._store.packed(started))
         await self._begin(run_id, bundle, start, asked)
@@ -244,7 +157,7 @@ class TemporalEngine:
     ) -> str:
         new_id = new_run_id() if request_id is None else self._run_of_request(request_id)
         asked = "" if request_id is None else request_digest(run_id, position, instead)
-        if request_id is not None and await self._was_begun(new_id, asked):
+        if request_id is not None and await self._was_started(new_id, asked):
             return new_id
         bundle, events = await self.journal(run_id)
         scratch = self._executor.scratch
@@ -252,7 +165,7 @@ class TemporalEngine:
         large = self._cache.large(new_id)
         journal = self._store.packed(join_events([large.encode(event) for event in fork.events]))
         snapshot = self._store.packed(large.snapshot(fork.machine))
-        await self._keep(large)
+        await self._store_blobs(large)
         await asyncio.to_thread(self._executor.copy_scratch, run_id, new_id)
         start = RunStart(self._packed(bundle), b"", snapshot, [journal])
         await self._begin(new_id, bundle, start, asked, forked_from=run_id)
@@ -265,7 +178,7 @@ class TemporalEngine:
     async def _begin(
         self, run_id: str, bundle: Bundle, start: RunStart, asked: str, *, forked_from: str = ""
     ) -> None:
-        """`asked`: what the request asks for that begins it, if one does; it may have been made before."""
+        """Start the Temporal workflow. `asked`: the digest of the request, if it has an id."""
         start.updates_a_history, start.rules = self._updates_a_history, RULES
         programs = any(plan.dialect != "graph" for plan in bundle.plans.values())
         begin = functools.partial(
@@ -276,33 +189,33 @@ class TemporalEngine:
             task_queue=self._address.task_queue,
             id_conflict_policy=WorkflowIDConflictPolicy.USE_EXISTING,
             id_reuse_policy=WorkflowIDReusePolicy.REJECT_DUPLICATE,
-            task_timeout=_EXPRESSIONS if programs else None,
+            task_timeout=_TASK_TIMEOUT if programs else None,
             memo={"workflow": bundle.main, "asked": asked, "forked_from": forked_from},
             static_summary=bundle.main,
         )
         if self._is_indexed is None:
-            self._is_indexed = await workflow.are_known(self._client)
+            self._is_indexed = await workflow.register_attributes(self._client)
         try:
             try:
                 found_by = workflow.attributes_of(bundle.main) if self._is_indexed else None
                 await begin(search_attributes=found_by)
             except RPCError as error:
-                if not self._is_indexed or not workflow.is_refusal_of(error):
+                if not self._is_indexed or not workflow.is_unknown_attribute(error):
                     raise
                 self._is_indexed = False
-                workflow.say_that_runs_do_without(self._client, error.message)
+                workflow.warn_about_missing_attributes(self._client, error.message)
                 await begin()
         except WorkflowAlreadyStartedError:
-            await self._was_begun(run_id, asked)
-            return  # and has ended already
+            await self._was_started(run_id, asked)
+            return  # it has ended already
         if asked:
-            await self._was_begun(run_id, asked)
+            await self._was_started(run_id, asked)
         self._cache.know_bundle(run_id, bundle)
         self._listing.begun(run_id)
         await self._cache.begun(run_id)
 
-    async def _was_begun(self, run_id: str, asked: str) -> bool:
-        """Whether the request has begun it. Raises RequestError where it has begun something else."""
+    async def _was_started(self, run_id: str, asked: str) -> bool:
+        """Whether the request has started the run. Raises RequestError if it had other arguments."""
         memo = await self._memo(run_id)
         if memo is None:
             return False
@@ -314,7 +227,7 @@ class TemporalEngine:
         return True
 
     async def _memo(self, run_id: str) -> Mapping[str, Any] | None:
-        """What the server has noted of a run; None where it knows none of that id."""
+        """The memo of a run; None if there is no such run."""
         try:
             return await (await self._handle(run_id).describe()).memo()
         except RPCError as error:
@@ -323,10 +236,9 @@ class TemporalEngine:
             raise
 
     async def send(self, run_id: str, make_event: MakeEvent) -> None:
-        """The event is made from what was seen last. If that is not how things stand any more, the run
-        refuses it, and it is made anew from what is seen then."""
-        for left in reversed(range(_TRIES)):
-            last = await self._cache.last(run_id) if left == _TRIES - 1 else None
+        """Make the event from the cached state and send it; if the run refuses it, query and try again."""
+        for left in reversed(range(_SEND_TRIES)):
+            last = await self._cache.last(run_id) if left == _SEND_TRIES - 1 else None
             machine = (last or await self._cache.now(run_id, again=True, served=True)).machine
             try:
                 event = make_event(machine, self._now())
@@ -347,7 +259,7 @@ class TemporalEngine:
         large = self._cache.large(run_id)
         known, since = machine.state.events, frame.since if frame is not None else 0.0
         body = encode(Sent(large.encode(event), known, since, brief=True))
-        await self._keep(large)
+        await self._store_blobs(large)
         room = self._room.setdefault(run_id, asyncio.Semaphore(_UPDATES_AT_ONCE))
         try:
             async with room:
@@ -360,7 +272,7 @@ class TemporalEngine:
                 raise
             raise NotExpected(cause.message, hint=str(cause.details[0])) from None
         except RPCError as error:
-            if error.status is RPCStatusCode.NOT_FOUND:  # it has ended, which is seen next
+            if error.status is RPCStatusCode.NOT_FOUND:
                 raise NotExpected(f"the run {run_id} has ended") from None
             raise
         await self._cache.add(run_id, answer, event)
@@ -369,7 +281,7 @@ class TemporalEngine:
         await self._cache.now(run_id)
 
     async def is_driven_here(self, run_id: str) -> bool:
-        return False  # but by the server, and whichever workers it has
+        return False  # the server drives it, with any of its workers
 
     async def view(self, run_id: str) -> Machine:
         return (await self._cache.now(run_id)).machine
@@ -382,7 +294,7 @@ class TemporalEngine:
             left = until - time.monotonic()
             if left <= 0:
                 break
-            await self._ears.change(run_id, min(next(pauses), left))
+            await self._listeners.change(run_id, min(next(pauses), left))
             before = seen.machine.state.events
             seen = await self._cache.now(run_id, again=True)
             if seen.machine.state.events != before:
@@ -394,8 +306,8 @@ class TemporalEngine:
 
     async def prune(self, limits: Limits, *, dry_run: bool = False) -> Pruned:
         raise RequestError(
-            "a Temporal server decides itself how long it keeps runs that have ended",
-            hint="set that of its namespace: temporal operator namespace update --retention 30d NAME",
+            "a Temporal server decides how long it keeps ended runs",
+            hint="set it for the namespace: temporal operator namespace update --retention 30d NAME",
         )
 
     async def unfinished(self) -> list[RunSummary]:
@@ -410,15 +322,15 @@ class TemporalEngine:
             events.append(ended_by)
         return bundle, events[after:]
 
-    # Beside runs
+    # Notes: memory, heartbeats and deleted checkpoints
 
     async def delete_checkpoint(self, run_id: str, position: int) -> None:
         await self._cache.now(run_id)
-        await self._beside.delete_checkpoint(run_id, position)
+        await self._notes.delete_checkpoint(run_id, position)
 
     async def deleted_checkpoints(self, run_id: str) -> set[int]:
         await self._cache.now(run_id)
-        return await self._beside.deleted_checkpoints(run_id)
+        return await self._notes.deleted_checkpoints(run_id)
 
     async def heartbeat(self, run_id: str, task: str, at: float) -> None:
         try:
@@ -426,7 +338,7 @@ class TemporalEngine:
         except RPCError as error:
             if error.status is not RPCStatusCode.NOT_FOUND:
                 raise
-            await self._cache.now(run_id)  # it has ended, or there is none
+            await self._cache.now(run_id)  # raises UnknownRun if there is no such run
         self._cache.outdated(run_id)
 
     async def last_seen(self, run_id: str) -> dict[str, float]:
@@ -434,20 +346,20 @@ class TemporalEngine:
 
     async def abandoned(self, run_id: str) -> str:
         if await self._cache.last(run_id) is not None:
-            return ""  # the server sees to it
+            return ""  # the server continues it
         return (
-            f"no worker has begun it: none serves the task queue '{self._address.task_queue}'; start one, "
-            "with the same settings: workflows-mcp worker. The run continues then by itself"
+            f"no worker has started it: none serves the task queue '{self._address.task_queue}'; start one "
+            "with the same settings: workflows-mcp worker. Then the run continues"
         )
 
     async def remember(self, key: str, value: Value) -> None:
-        await self._beside.remember(key, value)
+        await self._notes.remember(key, value)
 
     async def recall(self, key: str) -> Value:
-        return await self._beside.recall(key)
+        return await self._notes.recall(key)
 
     async def remembered(self, prefix: str = "") -> list[str]:
-        return await self._beside.remembered(prefix)
+        return await self._notes.remembered(prefix)
 
     # The server
 
@@ -457,12 +369,12 @@ class TemporalEngine:
     def _packed(self, bundle: Bundle) -> bytes:
         return self._store.packed(encode_bundle(bundle))
 
-    async def _keep(self, large: LargeValues) -> None:
+    async def _store_blobs(self, large: LargeValues) -> None:
         for blob in large.take_new():
             await asyncio.to_thread(self._store.put, blob.hash, blob.body)
 
     def _run_of_request(self, request_id: str) -> str:
-        """The same request makes the same run, wherever it comes from."""
+        """The id of the run that a request starts, in whichever process."""
         return f"wf_{_digest(f'{self._address.task_queue}/{request_id}')}"
 
 
@@ -471,12 +383,103 @@ def _digest(text: str) -> str:
 
 
 def _pauses() -> itertools.chain[float]:
-    return itertools.chain(_LOOK_AGAIN, itertools.repeat(_LOOK_AGAIN[-1]))
+    return itertools.chain(_POLL_SECONDS, itertools.repeat(_POLL_SECONDS[-1]))
 
 
 # ----------------------------------------------------------------------------------------------------
-# The engine as the settings describe it: over a server that they name, or, if they name none, over a
-# development server of our own, which all processes with the same home share.
+# Scratch directories on this machine, removed with their runs
+
+
+_ENDED_BY_ITSELF = (
+    WorkflowExecutionStatus.COMPLETED,
+    WorkflowExecutionStatus.FAILED,
+    WorkflowExecutionStatus.CANCELED,
+)
+
+_UNFINISHED = (WorkflowExecutionStatus.RUNNING, WorkflowExecutionStatus.CONTINUED_AS_NEW)
+
+
+class Scratch:
+    def __init__(self, client: Client, executor: Executor) -> None:
+        self._client = client
+        self._executor = executor
+        self._tasks: set[asyncio.Task[None]] = set()
+
+    def release(self, run_id: str, keep: bool) -> None:
+        """Remove or keep the scratch directory of a run that has ended."""
+        self._begin(asyncio.to_thread(self._executor.release_scratch, run_id, keep=keep))
+
+    def sweep(self) -> None:
+        """Remove the directories of ended runs; those of runs that may be retried are kept for a day.
+
+        Directories of runs that the server does not know are kept: they may belong to another engine."""
+        self._begin(self._swept())
+
+    async def close(self) -> None:
+        for task in self._tasks:
+            task.cancel()
+        if self._tasks:
+            await asyncio.wait(self._tasks)
+
+    async def _swept(self) -> None:
+        for run_id in await asyncio.to_thread(self._executor.scratch_of_runs):
+            try:
+                described = await self._client.get_workflow_handle(run_id).describe()
+            except RPCError:
+                if self._executor.is_unfinished_copy(run_id):
+                    await asyncio.to_thread(self._executor.clear_scratch, run_id)
+                continue
+            may_be_retried = described.status in _ENDED_BY_ITSELF
+            if described.status in _UNFINISHED:
+                continue
+            if not may_be_retried or self._executor.scratch_is_old(run_id):
+                await asyncio.to_thread(self._executor.clear_scratch, run_id)
+
+    def _begin(self, work: Coroutine[Any, Any, None]) -> None:
+        task = asyncio.get_running_loop().create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._ended)
+
+    def _ended(self, task: asyncio.Task[None]) -> None:
+        self._tasks.discard(task)
+        if not task.cancelled() and (error := task.exception()) is not None:
+            logger.warning("cannot remove the scratch directory of a run: %s", error)
+
+
+# ----------------------------------------------------------------------------------------------------
+# The worker of this process: one that fails, as when a key has expired, is replaced by another
+
+
+_LONGEST_PAUSE_SECONDS = 60.0
+
+
+class WorkerSupervisor:
+    def __init__(self, make: Callable[[], Worker]) -> None:
+        self._make = make
+        self._worker = make()
+        self._working = asyncio.create_task(self._work())
+
+    async def _work(self) -> None:
+        pause = 1.0
+        while True:
+            try:
+                return await self._worker.run()
+            except Exception as error:
+                logger.error("the worker has failed; another one starts in %g s: %s", pause, error)
+            await asyncio.sleep(pause)
+            pause = min(pause * 2, _LONGEST_PAUSE_SECONDS)
+            self._worker = self._make()
+
+    async def close(self) -> None:
+        """Stop the worker and hand its steps back to the server; safe to call twice."""
+        await self._worker.shutdown()
+        self._working.cancel()
+        with contextlib.suppress(asyncio.CancelledError):
+            await self._working
+
+
+# ----------------------------------------------------------------------------------------------------
+# The engine of the settings: on a named server, or on a development server that processes share
 
 
 _ANSWER_SECONDS = 2.0
@@ -497,13 +500,13 @@ def temporal_engine(settings: Settings, executor: Executor, find_bundle: FindBun
     parts = address, executor, find_bundle, BlobStore(settings.blobs)
     steps = given.steps and not settings.read_only
     if given.host is not None:
-        return TemporalEngine(*parts, lend_worker=given.worker, carry_out=steps)
+        return TemporalEngine(*parts, worker=given.worker, steps=steps)
     server = SharedServer(settings.dev_server)
-    return EngineWithItsServer(server, *parts, lend_worker=given.worker, carry_out=steps)
+    return DevServerEngine(server, *parts, worker=given.worker, steps=steps)
 
 
-class EngineWithItsServer(TemporalEngine):
-    """Where the server is, is known when it has been started."""
+class DevServerEngine(TemporalEngine):
+    """Starts or joins the shared development server; its address is known when it runs."""
 
     def __init__(
         self,
@@ -513,22 +516,22 @@ class EngineWithItsServer(TemporalEngine):
         find_bundle: FindBundle,
         store: BlobStore,
         *,
-        lend_worker: bool,
-        carry_out: bool,
+        worker: bool,
+        steps: bool,
     ) -> None:
-        super().__init__(address, executor, find_bundle, store, lend_worker=lend_worker, carry_out=carry_out)
-        self._own_server = server
+        super().__init__(address, executor, find_bundle, store, worker=worker, steps=steps)
+        self._dev_server = server
 
     async def open(self) -> None:
-        self._address = replace(self._address, host=await self._own_server.open(self._is_ready))
+        self._address = replace(self._address, host=await self._dev_server.open(self._is_ready))
         try:
             await super().open()
         except BaseException:
-            await self._own_server.close()
+            await self._dev_server.close()
             raise
 
     async def _is_ready(self, host: str) -> bool:
-        """A server that has just been started listens before it can answer."""
+        """Whether the server answers; a new one listens before that."""
         try:
             await connect(replace(self._address, host=host), seconds=_ANSWER_SECONDS)
         except RequestError:
@@ -539,4 +542,4 @@ class EngineWithItsServer(TemporalEngine):
         try:
             await super().close()
         finally:
-            await self._own_server.close()
+            await self._dev_server.close()

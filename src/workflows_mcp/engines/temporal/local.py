@@ -1,7 +1,9 @@
-"""Who in this process wants to know of a run that a worker of this process has just moved on, or ended.
+"""Notifies the engines of this process when a worker of this process has continued or ended a run.
 
-Nothing depends on it: whoever waits looks again after a while in any case, and what a run that has ended left
-behind is found later as well.
+    await listeners.change(run_id, 0.5)     # until `notify_changed`, at most half a second
+    notify_changed(run_id)                  # from any thread
+
+This only saves time: without a notification an engine polls, and removes the files of ended runs later.
 """
 
 from __future__ import annotations
@@ -13,21 +15,21 @@ from weakref import WeakSet
 
 
 class LocalListeners:
-    """Told of changes, from whichever thread; `on_end` is called in the thread that has them."""
+    """The waiting tasks of one engine; `on_end` is called in the thread of its event loop."""
 
     def __init__(self, on_end: Callable[[str, bool], None]) -> None:
         self._loop = asyncio.get_running_loop()
         self._on_end = on_end
         self._waiting: dict[str, set[asyncio.Future[None]]] = {}
         with _lock:
-            _ears.add(self)
+            _engines.add(self)
 
     def close(self) -> None:
         with _lock:
-            _ears.discard(self)
+            _engines.discard(self)
 
     async def change(self, run_id: str, seconds: float) -> None:
-        """Until something is told of the run, at most so many seconds."""
+        """Wait until the run changes, at most so many seconds."""
         waiter = self._loop.create_future()
         self._waiting.setdefault(run_id, set()).add(waiter)
         try:
@@ -39,11 +41,11 @@ class LocalListeners:
             if not waiting:
                 self._waiting.pop(run_id, None)
 
-    def tell(self, run_id: str) -> None:
+    def changed(self, run_id: str) -> None:
         if run_id in self._waiting and not self._loop.is_closed():
             self._loop.call_soon_threadsafe(self._wake, run_id)
 
-    def tell_ended(self, run_id: str, keep: bool) -> None:
+    def ended(self, run_id: str, keep: bool) -> None:
         if not self._loop.is_closed():
             self._loop.call_soon_threadsafe(self._on_end, run_id, keep)
 
@@ -54,21 +56,21 @@ class LocalListeners:
 
 
 _lock = threading.Lock()
-_ears: WeakSet[LocalListeners] = WeakSet()
+_engines: WeakSet[LocalListeners] = WeakSet()
 
 
-def tell_here(run_id: str) -> None:
-    """Something has happened in a run."""
-    for ears in _listening():
-        ears.tell(run_id)
+def notify_changed(run_id: str) -> None:
+    """Wake all who wait for a change of the run."""
+    for listeners in _all():
+        listeners.changed(run_id)
 
 
-def tell_ended(run_id: str, *, keep: bool) -> None:
-    """A run is over, and nothing of it is under way any more. `keep`: its files may still be needed."""
-    for ears in _listening():
-        ears.tell_ended(run_id, keep)
+def notify_ended(run_id: str, *, keep: bool) -> None:
+    """Report that a run and all of its steps have ended. `keep`: its files may be needed for a retry."""
+    for listeners in _all():
+        listeners.ended(run_id, keep)
 
 
-def _listening() -> list[LocalListeners]:
+def _all() -> list[LocalListeners]:
     with _lock:
-        return list(_ears)
+        return list(_engines)

@@ -1,4 +1,7 @@
-"""What goes between the engine, the code of a run, and whoever carries out its steps: plain data."""
+"""The data between the engine, the workflow of a run, and the activities that perform its steps.
+
+The names of fields, and `name=`, are stored on the server: they cannot change.
+"""
 
 from __future__ import annotations
 
@@ -13,34 +16,34 @@ NOTES = "workflows_mcp_notes"
 PERFORM = "workflows_mcp_step"
 FIND = "workflows_mcp_find"
 NOT_EXPECTED = "not_expected"
-"""The type of the error of an update that nothing waits for."""
+"""The error type of an update that the run does not expect."""
 WORKER_GONE = "worker_gone"
-"""The type of the error of a step whose worker went away: it is carried out elsewhere."""
+"""The error type of a step whose worker shut down: another worker performs it."""
 NEVER_BEGUN = "CancelledError"
-"""What the library says of a step whose worker went away before its code was reached."""
+"""The error type that the SDK gives a step whose worker shut down before its code started."""
 
 RULES = 2
-"""The rules of runs that are started now: see RunStart.rules."""
+"""The rules of new runs: see RunStart.rules."""
 UPDATES_A_HISTORY = 1500
-"""The server refuses the 2,001st update of one history: before that, a run goes on as a new one."""
+"""The server refuses the 2,001st update of a history; a run continues as a new one before that."""
 
 
 class RunStart(msgspec.Struct, omit_defaults=True):
-    """What a run begins with: its first event; or, where it goes on from another one, how far that was."""
+    """The argument of a run: its first event, or the snapshot and journal that it continues from."""
 
     bundle: bytes
     started: bytes = b""
     snapshot: bytes = b""
     segments: list[bytes] = []
-    """Its journal up to then, in pieces."""
+    """The journal up to the snapshot, in pieces."""
     last_seen: dict[str, float] = msgspec.field(default_factory=dict, name="heard")
     taken: list[str] = []
-    """The last updates that the history before has taken in: one that could not be told so comes again."""
+    """The ids of the last updates of the previous history: one that got no answer is sent again."""
     updates_a_history: int = UPDATES_A_HISTORY
-    """A run keeps the number that it was started with, so that its histories can be repeated."""
+    """A run keeps this number, so that its histories can be replayed."""
     rules: int = 1
-    """The rules of this module that the run was started with. From 2 on, a run that fails is FAILED on the
-    Temporal server, and one that is cancelled is CANCELED; before, both were COMPLETED."""
+    """The version of the rules that the run was started with. Since 2, a failed run is FAILED on the server,
+    and a cancelled one CANCELED; before, both were COMPLETED."""
 
 
 class Sent(msgspec.Struct, omit_defaults=True):
@@ -48,30 +51,30 @@ class Sent(msgspec.Struct, omit_defaults=True):
 
     event: bytes
     known: int = 0
-    """How many events of the run the sender knows: it is told the others."""
+    """How many events of the run the sender knows: the answer has the others."""
     since: float = 0.0
-    """Since when the question that it answers was asked, as far as the sender knows: the same question may be
-    asked again meanwhile, and that one was not answered."""
+    """When the question that it answers was asked; a question that was asked again is another one."""
     brief: bool = False
-    """The sender needs no copy of the event, nor who was heard of."""
+    """The answer leaves out the event itself, and the heartbeats."""
 
 
 class RunSnapshot(msgspec.Struct, omit_defaults=True):
-    """A run as it is now: for somebody who knows some of its events those that came since, else all of it.
-    With neither, only how many events there are: whoever does not know them has to look."""
+    """The present state of a run: the events since those that the client knows, or a snapshot.
+
+    With neither, only the number of events: the client must query for them."""
 
     position: int
-    """How many events there were before `events`, or up to `snapshot`."""
+    """The number of events before `events`, or up to `snapshot`."""
     events: bytes = b""
     snapshot: bytes = b""
     last_seen: dict[str, float] | None = msgspec.field(default_factory=dict, name="heard")
-    """None: as whoever is told knows it."""
+    """None if the client knows them."""
     ending: bool = False
-    """The run is over, but steps of it are still being ended."""
+    """The run has ended, but some steps are still being stopped."""
     own: int = 0
-    """Which of `events`, from one, is left out because it is that of the sender; 0: none is."""
+    """The position in `events`, from 1, of the sender's own event, which is left out; 0 if none is."""
     own_at: float = 0.0
-    """When that one was taken in."""
+    """When that event was applied."""
 
 
 class StepTask(msgspec.Struct, omit_defaults=True):
@@ -80,7 +83,7 @@ class StepTask(msgspec.Struct, omit_defaults=True):
     command: bytes
     secrets: list[str] = []
     again: bool = False
-    """An earlier try was cut off: what is left of it goes first."""
+    """An earlier attempt was interrupted: its processes are killed first."""
 
 
 class PlanTask(msgspec.Struct, omit_defaults=True):
@@ -96,7 +99,7 @@ plan_task = msgspec.msgpack.Decoder(PlanTask).decode
 
 
 def encode_command(command: RunStep, large: LargeValues) -> bytes:
-    """With marks for what is large."""
+    """Encode a command, with marks for large values."""
     code = {
         name: Code(it.texts, tuple(large.thin_entries({"": value})[""] for value in it.values))
         for name, it in command.code.items()

@@ -1,8 +1,10 @@
-"""The one Temporal workflow: it feeds events to the machine and has its wishes performed.
+"""A run as a Temporal workflow: it feeds events to the machine and performs its commands.
 
-A step is an activity, a wait a timer, and what comes from outside an update. The machine is pure, so that
-repeating the history of a run leads to the same state; time is that of the workflow, and large values are
-read by their hashes. A history that has become long goes on as a new one, from a snapshot.
+    step -> activity        wait -> timer       event from outside -> update        state -> query
+
+The machine is pure, so replaying the history of a run leads to the same state. Time is that of the workflow,
+and large values are read by their hashes. A history that has become long continues as a new one, from a
+snapshot.
 """
 
 from __future__ import annotations
@@ -26,7 +28,7 @@ from temporalio.service import RPCError, RPCStatusCode
 
 from workflows_mcp.engines.forks import needs_scratch
 from workflows_mcp.engines.temporal.blobs import PACKED_BYTES, in_use, place_of_stop
-from workflows_mcp.engines.temporal.local import tell_ended, tell_here
+from workflows_mcp.engines.temporal.local import notify_changed, notify_ended
 from workflows_mcp.engines.temporal.wire import (
     FIND,
     NEVER_BEGUN,
@@ -67,122 +69,53 @@ from workflows_mcp.machine import (
 from workflows_mcp.plan import decode_bundle
 from workflows_mcp.values import Value
 
-# ----------------------------------------------------------------------------------------------------
-# The search attributes by which an operator finds runs: the name of the workflow, and how the run stands.
-#
-#     temporal workflow list --query "WorkflowsName = 'deploy' AND WorkflowsStatus = 'waiting'"
-#
-# The server must know them before a run can have them. Where it does not let us make them known, runs do
-# without: all else works the same.
-
-
 logger = logging.getLogger(__name__)
-
-
-NAME = SearchAttributeKey.for_keyword("WorkflowsName")
-
-STATUS = SearchAttributeKey.for_keyword("WorkflowsStatus")
-
-_KEYWORD = IndexedValueType.INDEXED_VALUE_TYPE_KEYWORD
-
-
-def attributes_of(workflow: str) -> TypedSearchAttributes:
-    """Those of a run that is just started."""
-    return TypedSearchAttributes(
-        [SearchAttributePair(NAME, workflow), SearchAttributePair(STATUS, "running")]
-    )
-
-
-def status_of(state: RunState) -> str:
-    """running, waiting (for an agent, or because the user has parked it), completed, failed or cancelled."""
-    return "waiting" if state.status == "running" and state.idle else state.status
-
-
-async def are_known(client: Client) -> bool:
-    """Whether runs can have them; the server is asked to know them where it does not."""
-    service, namespace = client.operator_service, client.namespace
-    try:
-        listed = await service.list_search_attributes(ListSearchAttributesRequest(namespace=namespace))
-        known = listed.custom_attributes
-        missing = {key.name: _KEYWORD for key in (NAME, STATUS) if key.name not in known}
-        if missing:
-            request = AddSearchAttributesRequest(namespace=namespace, search_attributes=missing)
-            await service.add_search_attributes(request)
-    except RPCError as error:
-        if error.status is not RPCStatusCode.ALREADY_EXISTS:  # else somebody else has just added them
-            say_that_runs_do_without(client, error.message)
-            return False
-        return True
-    wrong = [key.name for key in (NAME, STATUS) if known.get(key.name, _KEYWORD) != _KEYWORD]
-    if wrong:
-        say_that_runs_do_without(client, f"{', '.join(wrong)} is not of the type Keyword")
-    return not wrong
-
-
-def is_refusal_of(error: RPCError) -> bool:
-    """Whether the server refuses a run because it does not know its attributes after all."""
-    return error.status is RPCStatusCode.INVALID_ARGUMENT and "search attribute" in error.message.lower()
-
-
-def say_that_runs_do_without(client: Client, why: str) -> None:
-    logger.warning(
-        "runs have no search attributes on the Temporal server (namespace '%s'): %s; an operator can add "
-        "them: temporal operator search-attribute create --name %s --type Keyword --name %s --type Keyword",
-        client.namespace, " ".join(why.split()), NAME.name, STATUS.name,
-    )  # fmt: skip
-
 
 TIMEOUT = "timeout"
 
 _HEARTBEAT = timedelta(seconds=10)
 
-_LONGEST = timedelta(days=3650)
+_STEP_TIMEOUT = timedelta(days=3650)
 
-_ENDING = timedelta(seconds=5)
+_STOP_TIMEOUT = timedelta(seconds=5)
 
-_ONCE = RetryPolicy(maximum_attempts=1)
+_NO_RETRY = RetryPolicy(maximum_attempts=1)
 
-_TOGETHER = timedelta(milliseconds=50)
-
-"""How long an answer waits for its question. Nobody waits who is asked: that takes a timer of the server."""
+_QUESTION_TIMEOUT = timedelta(milliseconds=50)
+"""How long an answer waits for its question; an answer to an open question does not wait."""
 
 _TURNS = 5
-
-"""Of the loop, until what has come together with a timer is taken."""
+"""Turns of the event loop after which events that came with a timer are applied."""
 
 _STEPS_UNDER_WAY = 500
 
 _BYTES_UNDER_WAY = 2 * 1024 * 1024
-
-"""What the server is asked to have carried out at once. It refuses 2,000 activities of a run, and ends a run
-that asks for more than 4 MiB in one turn."""
+"""The limits of activities at once. The server refuses 2,000 activities of a run, and ends a run that sends
+more than 4 MiB in one workflow task."""
 
 _FEW_EVENTS = 64
-
-"""Whoever knows of all but so many events is told these, and not the whole run."""
+"""A client that misses at most so many events gets these, another one the whole state."""
 
 _UPDATE_BYTES = 2 * 1024
-
-"""What an update answers is kept in the history: whoever is to be told more has to look."""
+"""Answers of updates are stored in the history; a client queries for larger ones."""
 
 _REPEATED = 100
-
-"""Whoever sends an update that a history ended upon sends it again: so many of them are known."""
+"""How many ids of updates are remembered: an update that a history ended upon is sent again."""
 
 _MESSAGE_CHARS = 2000
 
 _QUERY_BYTES = 1024 * 1024
-
-"""What a query answers is not kept, so that it may be larger."""
+"""Answers of queries are not stored, so they may be larger."""
 
 _SEGMENT_BYTES = 4 * 1024
-
-"""The piece of the journal that a history leaves to the next goes with it where it is no larger: there may be
-hundreds of them."""
+"""A smaller piece of the journal is passed to the next history itself, a larger one as a blob: there may be
+hundreds of pieces."""
 
 
 @workflow.defn(name=RUN, sandboxed=False)
 class Run:
+    """One run. Its queries and updates are what `TemporalEngine` asks."""
+
     @workflow.init
     def __init__(self, start: bytes) -> None:
         given = run_start(start)
@@ -195,35 +128,35 @@ class Run:
         self._taken: deque[str] = deque(maxlen=_REPEATED)
         self._updates = 0
         self._draining = False
-        """The history is to go on as a new one: no step is begun any more."""
+        """The history will continue as a new one: no step is started."""
         self._waiting: deque[RunStep] = deque()
-        """Steps that are begun when others have ended."""
-        self._begun: dict[str, int] = {}
-        """The steps that are begun, and how many bytes each was begun with."""
+        """Steps that start when others have ended."""
+        self._started: dict[str, int] = {}
+        """The started steps, with the size of their inputs."""
         self._steps: dict[str, workflow.ActivityHandle[bytes]] = {}
         self._cut_off: set[str] = set()
-        """Steps whose worker went away: what is left of them goes first."""
+        """Steps whose worker died: their processes are killed before they are repeated."""
         self._reasons: dict[str, str] = {}
-        """Steps that are being ended, and why; empty: nobody wants to know of them any more."""
+        """Steps that are being stopped, with the reason to report; empty if none is reported."""
         self._timers: dict[str, asyncio.Task[None]] = {}
         self._tasks: set[asyncio.Task[None]] = set()
-        self._wishes: list[Command] = []
+        self._commands: list[Command] = []
         self._running = False
         bundle = decode_bundle(store.unpacked(given.bundle))
         if given.snapshot:
             state = self._large.restore(store.unpacked(given.snapshot))
             self._machine = Machine(bundle, state)
-            self._wishes += self._machine.outstanding(self._now(), cut_off=False)
+            self._commands += self._machine.outstanding(self._now(), cut_off=False)
         else:
             self._machine = Machine(bundle)
-            self._take(self._large.decode_as(Event, store.unpacked(given.started)))
+            self._apply(self._large.decode_as(Event, store.unpacked(given.started)))
 
     @workflow.run
     async def run(self, start: bytes) -> bytes:
         self._running = True
-        self._perform_wishes()
+        self._perform_commands()
         self._show_status()
-        await self._until_it_is_over()
+        await self._until_ended()
         state = self._machine.state
         if state.status == "running":
             workflow.continue_as_new(args=[self._as_start()])
@@ -234,13 +167,13 @@ class Run:
         workflow.upsert_memo(
             {"status": state.status, "started_at": state.started_at, "changed_at": state.changed_at}
         )
-        tell_ended(state.run_id, keep=needs_scratch(self._machine))
+        notify_ended(state.run_id, keep=needs_scratch(self._machine))
         if self._start.rules >= 2:
             self._raise_unless_completed()
         return in_use().packed(encode(self._result()))
 
     def _result(self) -> dict[str, Value]:
-        """What came of it, for whoever reads it on the server; the run itself is queried."""
+        """The result of the workflow, for people who read it on the server."""
         state = self._machine.state
         given = {"outputs": state.outputs, "result": state.result}
         shown = {name: value for name, value in given.items() if value}
@@ -249,7 +182,7 @@ class Run:
         return result
 
     def _raise_unless_completed(self) -> None:
-        """The server shows a run as it ended. All else about it can still be queried."""
+        """Let the server show a run as failed or cancelled; it can still be queried."""
         status, fault = self._machine.state.status, self._machine.state.fault
         message = fault.message[:_MESSAGE_CHARS] if fault is not None else status
         if status == "failed":
@@ -259,8 +192,8 @@ class Run:
             _allow_cancelled(message)
             raise CancelledError(message)
 
-    async def _until_it_is_over(self) -> None:
-        """Until the run has ended, or its history has."""
+    async def _until_ended(self) -> None:
+        """Wait until the run, or this history, has ended."""
         while True:
             try:
                 await workflow.wait_condition(
@@ -268,40 +201,42 @@ class Run:
                 )
                 await workflow.wait_condition(workflow.all_handlers_finished)
                 return
-            except asyncio.CancelledError:  # by the tools of Temporal
+            except asyncio.CancelledError:  # cancelled with the tools of Temporal
                 if self._machine.state.status == "running":
-                    self._take(CancelRequested(0.0, "it was cancelled on the Temporal server"))
+                    self._apply(CancelRequested(0.0, "it was cancelled on the Temporal server"))
 
-    # What comes from outside
+    # Updates, signals and queries
 
     @workflow.update(name="send")
     async def send(self, body: bytes) -> bytes:
-        """Take in an event, if it is expected; the run as it is then."""
+        """Apply an event if it is expected; answer with the new events."""
         self._updates += 1
         given = sent(in_use().unpacked(body))
         update = workflow.current_update_info()
         if update is not None and update.id in self._start.taken:
-            return encode(self._told(given))
+            return encode(self._answer(given))
         event = self._large.decode_as(Event, given.event)
         refusal = await self._lasting_refusal(event, given)
         if refusal is not None:
             raise ApplicationError(refusal.message, refusal.hint, type=NOT_EXPECTED, non_retryable=True)
-        at, own = self._now(), self._take(event)
+        at, own = self._now(), self._apply(event)
         if update is not None:
             self._taken.append(update.id)
         if isinstance(event, CancelRequested):
-            with suppress(asyncio.TimeoutError):  # whoever cancels is told when it is over
-                await workflow.wait_condition(lambda: not self._steps, timeout=_ENDING)
-        return encode(self._told(given, own, at))
+            with suppress(asyncio.TimeoutError):  # the canceller gets its answer when the steps have ended
+                await workflow.wait_condition(lambda: not self._steps, timeout=_STOP_TIMEOUT)
+        return encode(self._answer(given, own, at))
 
     async def _lasting_refusal(self, event: Event, given: Sent) -> NotExpected | None:
-        """What leads to the question may have come together with the answer, and is taken in after it by a
-        worker that repeats the history, before it by one that does not: the answer must wait for it."""
+        """The refusal of an event, if it lasts: an answer waits a moment for its question.
+
+        What leads to the question may come in the same workflow task as the answer. A worker that replays
+        the history applies it after the answer, another one before it."""
         if self._refusal(event, given) is not None:
             with suppress(asyncio.TimeoutError):
                 await workflow.wait_condition(
                     lambda: self._refusal(event, given) is None or self._machine.state.status != "running",
-                    timeout=_TOGETHER,
+                    timeout=_QUESTION_TIMEOUT,
                 )
         return self._refusal(event, given)
 
@@ -317,8 +252,8 @@ class Run:
 
     @workflow.update(name="looked")
     async def looked(self) -> bytes:
-        """The run as it is when it has begun."""
-        return encode(self._told(Sent(b"")))
+        """Answer when a worker has started the run."""
+        return encode(self._answer(Sent(b"")))
 
     @workflow.signal(name="hear")
     def heartbeat(self, task: str, at: float) -> None:
@@ -337,9 +272,10 @@ class Run:
         """All events, in pieces."""
         return [*self._start.segments, in_use().packed(join_events(self._written))]
 
-    def _told(self, given: Sent, own: int = 0, at: float = 0.0) -> RunSnapshot:
-        """For whoever has changed something: what came of it, if that is little. `own`: the number of the
-        event that was sent, which the sender has; `at`: when it was taken in."""
+    def _answer(self, given: Sent, own: int = 0, at: float = 0.0) -> RunSnapshot:
+        """The answer of an update: the new events, if they are few.
+
+        `own`: the number of the event that was sent, which is left out; `at`: when it was applied."""
         known, left_out = given.known, 0
         events = self._since(known)
         if events is not None and given.brief and own > known:
@@ -361,7 +297,7 @@ class Run:
         return RunSnapshot(known, packed, b"", self._last_seen, self._is_ending())
 
     def _since(self, known: int) -> list[bytes] | None:
-        """The events that somebody does not know yet; None where those are too many, or too old."""
+        """The events after the first `known` ones; None if they are too many, or of an earlier history."""
         state = self._machine.state
         first = state.events - len(self._written)
         if not first <= known <= state.events or state.events - known > _FEW_EVENTS:
@@ -397,11 +333,11 @@ class Run:
         )
 
     def _long_and_quiet(self) -> bool:
-        """Whether the history is to go on as a new one, and can: nothing of it is under way."""
+        """Whether the history is long and nothing is under way, so that it can continue as a new one."""
         if not self._draining:
             suggested = workflow.info().is_continue_as_new_suggested()
             self._draining = suggested or self._updates >= self._start.updates_a_history
-        return self._draining and not self._steps and not self._wishes
+        return self._draining and not self._steps and not self._commands
 
     @property
     def _is_parked(self) -> bool:
@@ -415,31 +351,32 @@ class Run:
     async def _until(self, due: float) -> None:
         await asyncio.sleep(max(due - self._now(), 0.0))
 
-    def _take(self, event: Event) -> int:
-        """Its number among the events of the run."""
+    def _apply(self, event: Event) -> int:
+        """Apply an event and perform the commands; return the number of the event."""
         event = msgspec.structs.replace(event, at=self._now())
         body = self._large.encode(event)
         commands = self._applied(event, body)
         self._written.append(body)
         in_use().keep(self._large.take_new())
         number = self._machine.state.events
-        self._wishes += commands
+        self._commands += commands
         if self._running:
-            self._perform_wishes()
+            self._perform_commands()
             self._show_status()
-        tell_here(self._machine.state.run_id)
+        notify_changed(self._machine.state.run_id)
         return number
 
     def _show_status(self) -> None:
-        """To whoever looks with the tools of Temporal. A run that was started without attributes has none."""
+        """Show the status in the tools of Temporal."""
         status = status_of(self._machine.state)
         workflow.set_current_details(f"{self._machine.state.workflow}: {status}")
         if workflow.info().typed_search_attributes.get(STATUS, status) != status:
             workflow.upsert_search_attributes([STATUS.value_set(status)])
 
     def _applied(self, event: Event, body: bytes) -> list[Command]:
-        """Apply an event. Whether an expression took too long is not the same whenever it is repeated: what
-        was stopped is written down beside the history, and whoever repeats it looks there first."""
+        """Apply an event; record which expressions were stopped because they took too long.
+
+        That differs from replay to replay, so it is stored outside the history, and a replay reads it."""
         machine, store = self._machine, in_use()
         if not machine.sequences:
             return machine.apply(event)
@@ -455,15 +392,15 @@ class Run:
             store.note(place, self._written[-1])
         return commands
 
-    def _perform_wishes(self) -> None:
-        while self._wishes:
-            self._perform(self._wishes.pop(0))
+    def _perform_commands(self) -> None:
+        while self._commands:
+            self._perform(self._commands.pop(0))
 
     def _perform(self, command: Command) -> None:
         match command:
             case RunStep():
                 self._waiting.append(command)
-                self._begin_steps()
+                self._start_steps()
             case SetTimer(key=key, due=due):
                 self._timers[key] = asyncio.create_task(self._timer(key, due))
             case ClearTimer(key=key):
@@ -476,7 +413,7 @@ class Run:
             case LoadPlan():
                 self._begin(self._find(command))
             case TellInterrupted(key=key):
-                self._take(Interrupted(0.0, key))
+                self._apply(Interrupted(0.0, key))
             case Finish():
                 pass
 
@@ -486,27 +423,26 @@ class Run:
         task.add_done_callback(self._tasks.discard)
 
     async def _timer(self, key: str, due: float) -> None:
-        """A step that has ended goes before its timeout, where a worker hears of both at once."""
+        """Fire a timer; a step that has ended in the same workflow task comes before its timeout."""
         await self._until(due)
         for _ in range(_TURNS):
             await asyncio.sleep(0)
         self._timers.pop(key, None)
-        self._take(TimerFired(0.0, key))
+        self._apply(TimerFired(0.0, key))
 
     # Steps
 
-    def _begin_steps(self) -> None:
-        """As many of those that wait as there is room for, in their order; of a history that is to end, none:
-        the one that follows wishes for them again."""
+    def _start_steps(self) -> None:
+        """Start waiting steps in order while there is room; none if the history is about to end."""
         while self._waiting and not self._draining:
-            room = _BYTES_UNDER_WAY - sum(self._begun.values())
-            if self._begun and (room <= 0 or len(self._begun) >= _STEPS_UNDER_WAY):
+            room = _BYTES_UNDER_WAY - sum(self._started.values())
+            if self._started and (room <= 0 or len(self._started) >= _STEPS_UNDER_WAY):
                 return
             command = self._waiting.popleft()
             if is_under_way(self._machine.state, command.key):
                 task = self._task_of(command)
                 packed = in_use().packed(encode(task))
-                self._begun[command.key] = len(packed)
+                self._started[command.key] = len(packed)
                 self._begin(self._step(command, task, packed))
 
     def _task_of(self, command: RunStep) -> StepTask:
@@ -518,27 +454,27 @@ class Run:
         return StepTask(state.run_id, state.workspace, body, secrets, command.key in self._cut_off)
 
     async def _step(self, command: RunStep, task: StepTask, packed: bytes) -> None:
-        event = await self._carried_out(command, task, packed)
-        self._begun.pop(command.key, None)
+        event = await self._performed(command, task, packed)
+        self._started.pop(command.key, None)
         if event is not None:
-            self._take(event)
-        self._begin_steps()
+            self._apply(event)
+        self._start_steps()
 
-    async def _carried_out(self, command: RunStep, task: StepTask, packed: bytes) -> Event | None:
-        """What came of a step; None where nobody waits for it any more."""
+    async def _performed(self, command: RunStep, task: StepTask, packed: bytes) -> Event | None:
+        """Perform a step as an activity; None if the run does not wait for it any more."""
         key = command.key
-        await self._until_earlier_tries_are_gone(command.address)
+        await self._until_earlier_attempts_ended(command.address)
         if self._draining or self._is_parked or not is_under_way(self._machine.state, key):
-            return None  # the history that follows wishes for it again, or whoever resumes the run
+            return None  # the next history starts it again
         event: Event | None = None
         while event is None:
             handle = self._steps[key] = workflow.start_activity(
                 PERFORM,
                 packed,
                 result_type=bytes,
-                start_to_close_timeout=_LONGEST,
+                start_to_close_timeout=_STEP_TIMEOUT,
                 heartbeat_timeout=_HEARTBEAT,
-                retry_policy=_ONCE,
+                retry_policy=_NO_RETRY,
                 cancellation_type=workflow.ActivityCancellationType.WAIT_CANCELLATION_COMPLETED,
                 summary=command.address,
             )
@@ -554,30 +490,30 @@ class Run:
             return event
         return StepFailed(0.0, key, TIMEOUT, reason, getattr(event, "outputs", {})) if reason else None
 
-    async def _until_earlier_tries_are_gone(self, address: str) -> None:
-        """A block that is tried again begins when what is left of its last try has ended."""
+    async def _until_earlier_attempts_ended(self, address: str) -> None:
+        """Wait until the steps of earlier attempts of the same top-level block have ended."""
         block = address.partition("/")[0]
 
-        def are_gone() -> bool:
+        def have_ended() -> bool:
             ending = (key.partition("#")[0].partition("/")[0] for key in self._reasons)
             return block not in ending
 
-        if not are_gone():
-            await workflow.wait_condition(are_gone)
+        if not have_ended():
+            await workflow.wait_condition(have_ended)
 
     def _without_result(self, command: RunStep, error: ActivityError) -> Event | None:
-        """What a step amounts to of which no result came; None: it is to be begun again."""
+        """The event for an activity that failed; None if it starts again."""
         key, cause = command.key, error.cause
         if key in self._reasons:
             return StepFailed(0.0, key, TIMEOUT, "it was ended")
-        # One that was cancelled although the run did not ask for it was cut off by a worker that went away.
+        # A step that was cancelled without a request of the run was interrupted by the end of its worker.
         if isinstance(cause, ApplicationError) and cause.type not in (WORKER_GONE, NEVER_BEGUN):
             return StepFailed(0.0, key, cause.type or "internal", cause.message)
         if not is_under_way(self._machine.state, key):
             return StepFailed(0.0, key, "interrupted", "it was cut off")
         scope, index = self._machine.locate(command.address)
         if scope.program.nodes[index].on_interrupt == "repeat" and scope.program.plan.semantics < 3:
-            return None  # as the histories of such runs have it
+            return None  # the rule of runs with older semantics
         self._cut_off.add(key)
         return Interrupted(0.0, key)
 
@@ -587,7 +523,7 @@ class Run:
             self._reasons.setdefault(key, reason)
             handle.cancel()
         elif reason:
-            self._take(StepFailed(0.0, key, TIMEOUT, reason))
+            self._apply(StepFailed(0.0, key, TIMEOUT, reason))
 
     async def _find(self, command: LoadPlan) -> None:
         task = PlanTask(self._machine.state.workspace, command)
@@ -598,12 +534,75 @@ class Run:
             start_to_close_timeout=timedelta(seconds=60),
             retry_policy=RetryPolicy(maximum_attempts=5),
         )
-        self._take(decode_event(in_use().unpacked(body)))
+        self._apply(decode_event(in_use().unpacked(body)))
 
 
 def _allow_cancelled(reason: str) -> None:
-    """The library makes a run CANCELED only where Temporal's own tools have asked for it. Where it keeps that
-    in another place than today, the run is FAILED with this reason."""
+    """Let a run end as CANCELED, which the SDK allows only after a cancellation by Temporal's own tools.
+
+    If a later SDK stores that in another place, the run ends as FAILED with this reason."""
     instance: Any = workflow._Runtime.current()
     if getattr(instance, "_cancel_reason", reason) is None:
         instance._cancel_reason = reason
+
+
+# ----------------------------------------------------------------------------------------------------
+# Search attributes: an operator finds runs by the name of the workflow and by their status
+#
+#     temporal workflow list --query "WorkflowsName = 'deploy' AND WorkflowsStatus = 'waiting'"
+#
+# The server must know them before a run can have them. If it does not let us register them, runs have none;
+# everything else works.
+
+
+NAME = SearchAttributeKey.for_keyword("WorkflowsName")
+
+STATUS = SearchAttributeKey.for_keyword("WorkflowsStatus")
+
+_KEYWORD = IndexedValueType.INDEXED_VALUE_TYPE_KEYWORD
+
+
+def attributes_of(workflow: str) -> TypedSearchAttributes:
+    """The search attributes of a new run."""
+    return TypedSearchAttributes(
+        [SearchAttributePair(NAME, workflow), SearchAttributePair(STATUS, "running")]
+    )
+
+
+def status_of(state: RunState) -> str:
+    """running, waiting (for an agent, or because it is parked), completed, failed or cancelled."""
+    return "waiting" if state.status == "running" and state.idle else state.status
+
+
+async def register_attributes(client: Client) -> bool:
+    """Register the search attributes if the server does not know them; whether runs can have them."""
+    service, namespace = client.operator_service, client.namespace
+    try:
+        listed = await service.list_search_attributes(ListSearchAttributesRequest(namespace=namespace))
+        known = listed.custom_attributes
+        missing = {key.name: _KEYWORD for key in (NAME, STATUS) if key.name not in known}
+        if missing:
+            request = AddSearchAttributesRequest(namespace=namespace, search_attributes=missing)
+            await service.add_search_attributes(request)
+    except RPCError as error:
+        if error.status is not RPCStatusCode.ALREADY_EXISTS:  # another process may have added them just now
+            warn_about_missing_attributes(client, error.message)
+            return False
+        return True
+    wrong = [key.name for key in (NAME, STATUS) if known.get(key.name, _KEYWORD) != _KEYWORD]
+    if wrong:
+        warn_about_missing_attributes(client, f"{', '.join(wrong)} is not of the type Keyword")
+    return not wrong
+
+
+def is_unknown_attribute(error: RPCError) -> bool:
+    """Whether the server refused a run because it does not know its search attributes."""
+    return error.status is RPCStatusCode.INVALID_ARGUMENT and "search attribute" in error.message.lower()
+
+
+def warn_about_missing_attributes(client: Client, why: str) -> None:
+    logger.warning(
+        "runs have no search attributes on the Temporal server (namespace '%s'): %s; an operator can add "
+        "them: temporal operator search-attribute create --name %s --type Keyword --name %s --type Keyword",
+        client.namespace, " ".join(why.split()), NAME.name, STATUS.name,
+    )  # fmt: skip
