@@ -190,17 +190,3 @@ def test_only_the_terminal_writes_to_stdout() -> None:
             if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == "print":
                 wrong.append(f"{path}:{node.lineno}")
     assert wrong == []
-
-
-def test_frames_are_opened_in_one_place_only() -> None:
-    """A frame that is opened elsewhere has no event number, so that nothing knows which execution it is."""
-    found = [
-        (path.relative_to(SOURCE).as_posix(), function.name)
-        for path in sorted(SOURCE.rglob("*.py"))
-        for function in ast.walk(ast.parse(path.read_text()))
-        if isinstance(function, ast.FunctionDef | ast.AsyncFunctionDef)
-        for node in ast.walk(function)
-        if isinstance(node, ast.Subscript) and isinstance(node.ctx, ast.Store)
-        if ast.unparse(node.value).split(".")[-1] == "frames"
-    ]
-    assert found == [("machine/machine.py", "open_frame")]

@@ -33,7 +33,6 @@ from workflows_mcp.machine.events import (
     StepDone,
     StepEnd,
     StepFailed,
-    Stopped,
     TimerFired,
 )
 from workflows_mcp.machine.machine import Machine, how_to_resume, is_under_way
@@ -107,7 +106,6 @@ __all__ = [
     "StepEnd",
     "StepFailed",
     "StopStep",
-    "Stopped",
     "TellInterrupted",
     "TimerFired",
     "TooLarge",
