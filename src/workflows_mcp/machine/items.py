@@ -1,7 +1,7 @@
-"""A block that is carried out for each item: the items as blocks of a scope of their own.
+"""A block that runs for each item: the items are blocks of a scope of their own.
 
-The items are a graph without dependencies, of which only so many nodes are entered at once. So whatever
-holds for blocks holds for items: retries, timeouts, questions, calls, cancellation, restarts.
+The items are a graph without dependencies, of which a limited number is entered at once. So items have all
+that blocks have: retries, timeouts, questions, calls, cancellation, restarts.
 """
 
 from __future__ import annotations
@@ -75,7 +75,7 @@ class OpenItems(OpenScope):
         return {**self.names, **self.variables(index), "each": each}
 
     def variables(self, index: int) -> dict[str, Value]:
-        """The item as a task sees it that is carried out for it."""
+        """The item as its task sees it."""
         total = len(self._values)
         return {
             "item": self._values[index],
@@ -90,7 +90,7 @@ class OpenItems(OpenScope):
         return [self._to_come.popleft() for _ in range(count)]
 
     def begin_no_more(self) -> None:
-        """Those that have not been begun never are."""
+        """Never begin those that have not begun."""
         self._to_come.clear()
 
     def after(self, index: int) -> list[int]:
@@ -99,18 +99,17 @@ class OpenItems(OpenScope):
         return self.next_ones()
 
     def next_ones(self) -> list[int]:
-        """Those to enter because there is room for one more."""
+        """The item to enter because there is room for one more."""
         return [self._to_come.popleft()] if self._to_come else []
 
-    def come_later(self, index: int) -> None:
-        """Of one that has been begun: begin it when there is room."""
+    def postpone(self, index: int) -> None:
+        """Begin one that has begun again later, when there is room."""
         del self.scope.records[self.program.nodes[index].id]
         self._to_come = deque(sorted([*self._to_come, index]))
 
 
 def items_outcome(prefix: str, scope: Scope, program: Program) -> tuple[str | None, Fault | None]:
-    """How the block went once all items have ended: what to say of those that failed, and why the first
-    of them did."""
+    """The message about the items that failed, and the fault of the first; both None if none failed."""
     keys = scope.each or []
     wrong: list[tuple[str | int, Record]] = []
     for key, node in zip(keys, program.nodes, strict=True):

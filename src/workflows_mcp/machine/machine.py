@@ -391,7 +391,7 @@ class Machine(Core):
             self._scope_finished(opened, self.state.changed_at)
 
     def _scope_finished(self, scope: OpenScope, at: float) -> None:
-        if isinstance(scope, OpenReactive) and (following := scope.after_loose_failure(self)):
+        if isinstance(scope, OpenReactive) and (following := scope.after_detached_failure(self)):
             self.enter_next(scope, following)
             return
         if isinstance(scope, OpenItems):
@@ -545,7 +545,7 @@ def keep_to_limits(machine: Machine) -> None:
             machine.close_inside(inside)
             for address in [it for it in frames if f"{it}/".startswith(inside)]:
                 machine.close_frame(address, "postponed")
-            scope.come_later(index)
+            scope.postpone(index)
 
 
 def step_ended(machine: Machine, event: StepEnd) -> None:

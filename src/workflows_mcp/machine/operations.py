@@ -1,7 +1,11 @@
-"""What entering a block means, for each kind of operation.
+"""What entering a block does, for each kind of operation; and retries and interruptions of blocks.
 
-An operation that is over at once ends its block; any other leaves a frame, and the event that it waits
-for ends the block later. A new kind of operation is a function here and a row in `ENTER`.
+An operation that is over at once ends its block. Any other opens a frame, and the event that it waits for
+ends the block later. A new kind of operation is a function here and a row in `ENTER`.
+
+A block that waits for its next try is a frame of kind `retry` with a timer. A step that was cut off is
+repeated unless its block says otherwise (`on_interrupt`): then it fails, or the agent is asked. The agent is
+also asked when the same step has been cut off `step_interruptions` times: it may be what ends the server.
 """
 
 from __future__ import annotations
@@ -91,7 +95,7 @@ def enter_do(machine: Core, scope: OpenScope, index: int, at: float) -> None:
 
 
 def _handed_out(machine: Core, prefix: str) -> str:
-    """The task around a scope that is handed to a sub-agent; empty if there is none."""
+    """The task of a sub-agent that a scope is in; empty if there is none."""
     cut = prefix.find("/")
     while cut >= 0:
         frame = machine.state.frames.get(prefix[:cut])
@@ -103,8 +107,8 @@ def _handed_out(machine: Core, prefix: str) -> str:
 
 
 def step_command(scope: OpenScope, index: int, frame: Frame) -> RunStep:
-    """The step with its inputs resolved. What it reads has ended, so it is the same whenever it is asked; a
-    state that others change meanwhile is looked at once."""
+    """The command for a step, with its inputs resolved. Called again, it is the same: what a step reads has
+    ended, and a state that others change meanwhile is read once."""
     node = scope.program.nodes[index]
     assert isinstance(node.do, Do)
     address = scope.prefix + node.id
@@ -194,7 +198,7 @@ def enter_call(machine: Core, scope: OpenScope, index: int, at: float) -> None:
 
 
 def enter_items(machine: Core, scope: OpenScope, index: int, at: float) -> None:
-    """Open the items as a scope inside the record of the block that is carried out for each of them."""
+    """Open the items as a scope inside the record of their block."""
     node = scope.program.nodes[index]
     assert node.for_each is not None
     prepared, names = scope.program.prepared(index), scope.names_for(index)
@@ -218,7 +222,7 @@ def enter_items(machine: Core, scope: OpenScope, index: int, at: float) -> None:
         machine.fail(scope, index, at, fault)
         return
     if isinstance(scope, OpenSequence):
-        # Each task asks one thing at a time: no more of them than there is room for questions.
+        # each task has one question at a time: no more tasks than questions that may be open
         room = max(machine.limits.pending_actions - machine.questions, 1)
         limit = room if limit is None else min(limit, room)
     keys = keys_of(items)
@@ -236,11 +240,11 @@ def enter_items(machine: Core, scope: OpenScope, index: int, at: float) -> None:
     machine.open_frame(address, Frame("each", at, agent=node.for_each.agent), None, at)
     machine.open_items(inside, scope, index, items, limit)
     if not node.for_each.wait and items and isinstance(scope, OpenReactive):
-        machine.enter_next(scope, scope.go_on(index))
+        machine.enter_next(scope, scope.continue_after(index))
 
 
 def enter_branch(machine: Core, scope: OpenScope, index: int, at: float) -> None:
-    """Find out whether the test holds; the sequence goes on accordingly."""
+    """Evaluate the test; its result chooses the next step."""
     holds = scope.program.prepared(index).test(scope.names_for(index))
     machine.end(scope, index, at, "completed", "success", {"result": holds})
 
@@ -336,13 +340,7 @@ ENTER: dict[type[Any], Enter] = {
 }
 
 
-# ----------------------------------------------------------------------------------------------------
-# A block that is carried out again: because it failed, or because a crash has cut it off.
-#
-# A block that waits for its next try is a frame of kind `retry` with a timer. A step that was cut off is
-# repeated unless its block says otherwise (`on_interrupt`): then it has failed, or the agent is asked. It
-# is also asked when the same step has been cut off `step_interruptions` times: the step may be what ends
-# the server.
+# Retries and interruptions
 
 
 CUT_OFF = "the server stopped while this step was under way"
@@ -361,13 +359,13 @@ def schedule_retry(
     message: str | None,
     fault: Fault | None,
 ) -> bool:
-    """Whether a block that has failed gets another try, which then waits for its time."""
+    """Open the wait for another try of a block that failed; false if it gets none."""
     state = machine.state
     if machine.known_to_stop(scope, index, RETRYING) is not None:
         return False
     try:
         seconds = _seconds_to_next_try(scope, index, at, state.run_id, record, outputs, fault)
-    except EvaluationError as error:  # what it is made of has changed since the first try
+    except EvaluationError as error:  # its values have changed since the first try
         machine.evaluation_fault(scope, index, error, RETRYING)
         return False
     if seconds is None:
@@ -391,7 +389,7 @@ def _seconds_to_next_try(
     outputs: dict[str, Value],
     fault: Fault | None,
 ) -> float | None:
-    """How long a block that has failed waits for its next try; None where it gets none."""
+    """How long a block that failed waits for its next try; None if it gets none."""
     node = scope.program.nodes[index]
     if node.for_each is not None:
         return None  # its items have had their tries
@@ -406,7 +404,7 @@ def _seconds_to_next_try(
 
 
 def wait_afresh(machine: Core, event: Forked) -> None:
-    """A fork begins where another run was long ago: what waits for a time waits as long from now on."""
+    """Start the waits of a fork now: the original run may have begun them long ago."""
     for address, frame in machine.state.frames.items():
         begun_anew = event.begun_anew and frame.kind in ("step", "agent")
         if frame.deadline is None and not begun_anew:
@@ -445,13 +443,13 @@ def interrupted(machine: Core, event: Interrupted) -> None:
 
 
 def repeated(scope: OpenScope, index: int, frame: Frame, key: str, at: float) -> list[Command]:
-    """What lets a step that was cut off start again; its timeout starts again with it."""
+    """The commands that start a step again that was cut off; its timeout starts again too."""
     timer: list[Command] = [] if frame.timeout is None else [SetTimer(key, at + frame.timeout)]
     return [*timer, step_command(scope, index, frame)]
 
 
 def decided(machine: Core, scope: OpenScope, index: int, event: StepEnd) -> None:
-    """The agent has said what becomes of a step that was cut off."""
+    """Apply the decision of the agent about a step that was cut off."""
     decision = event.outputs.get("decision")
     if decision == "repeat":
         scope.scope.records[scope.program.nodes[index].id].attempts += 1

@@ -1,8 +1,8 @@
-"""A reactive workflow while it is under way: a sequence whose steps change a state that more follows from.
+"""A reactive workflow under way: a sequence whose steps change a state with computed fields.
 
-What it adds to a sequence: loops, the changes that the result of a step makes, what happens when a step has
-failed (a fallback, a note in the state, another try of the whole workflow, steps for that case), and items
-that nobody waits for.
+It adds to a sequence: loops; the changes that the result of a step makes; what follows a failed step (a
+fallback, an entry in a list of errors, another try of the whole workflow, steps for that case); and items
+that run detached, without the steps waiting for them. The first state of a workflow and its items come last.
 """
 
 from __future__ import annotations
@@ -28,21 +28,17 @@ from workflows_mcp.machine.state import TERMINAL, Fault, Record, Scope
 from workflows_mcp.plan import Call, Do, Each, Node, Plan, Return, fails_on_purpose, names_of_items
 from workflows_mcp.values import Value, to_text
 
+# The ends of keys of expressions that were stopped, by their purpose.
 SETTLING = "~"
-
-"""What the key of a step ends with whose result could not be put into the state in time."""
-
+"""The result of a step was written to the state."""
 NOTING = "~failed"
-
-"""The same, of a step that has failed."""
-
+"""The failure of a step was written to the state."""
 FALLING_BACK = "~fallback"
-
-"""The same, of what takes the place of its result."""
-
+"""The fallback of a step was evaluated."""
 BEGINNING = "~anew"
-
-"""The same, where the whole workflow was to begin anew."""
+"""The first state of another try was made."""
+LEAVING = "~left"
+"""The state of a workflow that had ended was given to its caller."""
 
 
 class OpenReactive(OpenSequence):
@@ -66,10 +62,10 @@ class OpenReactive(OpenSequence):
         self.reactive = reactive
         self.run_id = run_id
         self.seed = seed
-        """What chance is made of, now."""
+        """The seed of random values, now."""
         self.limits: Limits = reactive.limits
         self.fresh: dict[str, Value] | None = None
-        """What the workflow begins anew with, once a step has failed."""
+        """The state of the next try of the workflow, once a step has failed."""
 
     # What expressions see
 
@@ -114,7 +110,7 @@ class OpenReactive(OpenSequence):
                     left.append(result)
         return left
 
-    # Where it goes on
+    # Which step follows
 
     def after(self, index: int) -> list[int]:
         node = self.program.nodes[index]
@@ -123,36 +119,36 @@ class OpenReactive(OpenSequence):
             return self._at_end() if self.scope.at_end else []  # it runs beside the steps
         if record.status != "completed":
             self.scope.loops.pop(node.id, None)
-        if _is_loose(node, record):
+        if _is_detached(node, record):
             if self.scope.at_end:
                 return self._at_end()
-            return []  # it went on when the items were begun
+            return []  # the next step began with the items
         if ends_with(self.program.plan, node, record):
             return self._failed(node, record)
-        return self.go_on(index)
+        return self.continue_after(index)
 
-    def after_loose_failure(self, machine: Core) -> list[int]:
-        """It is at its end: where it goes on because items have failed that nobody waited for before."""
+    def after_detached_failure(self, machine: Core) -> list[int]:
+        """The step that follows at the end of the workflow, because detached items have failed."""
         for index, node in enumerate(self.program.nodes):
             record = self.scope.records.get(node.id) or Record()
-            if _is_loose(node, record) and ends_with(self.program.plan, node, record):
+            if _is_detached(node, record) and ends_with(self.program.plan, node, record):
                 self._guarded(machine, index, self._make_fresh, BEGINNING)
                 self.finished = False
                 return self._failed(node, record)
         return []
 
-    def go_on(self, index: int) -> list[int]:
-        """The step behind one that has ended, or that nobody waits for."""
+    def continue_after(self, index: int) -> list[int]:
+        """The step after one that has ended, or whose items are detached."""
         node = self.program.nodes[index]
         record = self.scope.records[node.id]
         if isinstance(node.do, Return) and record.status == "completed" and self.program.plan.semantics >= 3:
             self.finished = True  # what is under way ends with it
             return []
-        chosen = self._goes_on_at(index, node, record)
+        chosen = self._next_index(index, node, record)
         section = self.program.plan.on_failure
         if chosen >= len(self.program.plan.body.nodes) or (chosen == section and self.scope.failure is None):
             return self._at_end()
-        self._come_to(self.program.nodes[chosen].id)
+        self._reach(self.program.nodes[chosen].id)
         return [chosen]
 
     def _at_end(self) -> list[int]:
@@ -166,10 +162,10 @@ class OpenReactive(OpenSequence):
         return []
 
     def on_context_full(self) -> list[int]:
-        """Where the steps for a full context begin; nowhere if there are none."""
+        """The step that handles a full context, if there is one."""
         index = self.program.context_full
         if index >= 0:
-            self._come_to(self.program.nodes[index].id)
+            self._reach(self.program.nodes[index].id)
         return [index] if index >= 0 else []
 
     def _failed(self, node: Node, record: Record) -> list[int]:
@@ -183,19 +179,19 @@ class OpenReactive(OpenSequence):
 
     @property
     def can_clean_up(self) -> bool:
-        """Whether it has steps for the case that it fails, and they have not been begun."""
+        """Whether it has steps for its failure that have not begun."""
         return self.program.plan.on_failure >= 0 and self.scope.failure is None
 
     def clean_up(self, fault: Fault) -> list[int]:
-        """It has failed: where the steps for that case begin."""
+        """The first of the steps for its failure."""
         plan, scope = self.program.plan, self.scope
         scope.failure, scope.at_end = fault, False
         scope.loops.clear()
-        self._come_to(self.program.nodes[plan.on_failure].id)
+        self._reach(self.program.nodes[plan.on_failure].id)
         return [plan.on_failure]
 
     def _make_fresh(self, machine: Core, index: int, node: Node, record: Record) -> None:
-        """A step has failed: if the whole workflow is carried out once more, make what it begins with."""
+        """A step has failed: if the whole workflow gets another try, make its first state."""
 
         plan, scope = self.program.plan, self.scope
         if scope.failure is not None or scope.tries >= plan.tries or not ends_with(plan, node, record):
@@ -210,12 +206,12 @@ class OpenReactive(OpenSequence):
         self.fresh = fresh
 
     def _begin_anew(self, fresh: dict[str, Value]) -> None:
-        """Carry the whole workflow out once more, with nothing left of the last time but its errors."""
+        """Run the whole workflow again; only the list of its errors is kept."""
         plan, scope = self.program.plan, self.scope
         self.fresh = None
         scope.tries += 1
         for name in list(scope.records):
-            self._come_to(name)
+            self._reach(name)
         scope.records.clear()
         scope.loops.clear()
         if self.reactive.scope is scope:
@@ -226,10 +222,10 @@ class OpenReactive(OpenSequence):
                 with suppress(WrongChange):  # there may be no place for them in the first state
                     self.reactive.reset(self.reactive.tried([(where, "set", errors)])[0])
 
-    # What the result of a step changes
+    # Results
 
     def settle(self, machine: Core, index: int) -> None:
-        """Put the result of a step where it says, or see what its failure means."""
+        """Write the result of a step to the state, or do what follows from its failure."""
         if index == self.program.context_full:
             machine.park(self.time)
             return
@@ -241,14 +237,14 @@ class OpenReactive(OpenSequence):
             self._guarded(machine, index, self._keep, SETTLING)
         if failed(record):
             self._guarded(machine, index, self._note_failure, NOTING)
-            if not _is_loose(node, record):
+            if not _is_detached(node, record):
                 self._guarded(machine, index, self._make_fresh, BEGINNING)
 
     def _tolerates_items(self, node: Node, record: Record) -> bool:
-        """Whether what came of all items is its result, although some have failed."""
+        """Whether it has a result although some of its items have failed."""
         if node.for_each is None:
             return False
-        return _puts_up(node) or handler_of(self.program.plan, node, record) is not None
+        return _tolerates_failures(node) or handler_of(self.program.plan, node, record) is not None
 
     def _fall_back(self, machine: Core, index: int, node: Node, record: Record) -> None:
         value = node.fallback
@@ -287,7 +283,7 @@ class OpenReactive(OpenSequence):
         self.reactive.change(self._changes_by(index, record, result))
 
     def _changes_by(self, index: int, record: Record, result: Value) -> Changes:
-        """What the result of a step changes, and where."""
+        """The changes of the state that the result of a step makes."""
         do, semantics = self.program.nodes[index].do, self.program.plan.semantics
         documented: Container[str] | None = do.documented if isinstance(do, Do) else ()
         names = self.names_for(index).with_given(*given_by(result, documented if semantics >= 3 else None))
@@ -298,7 +294,7 @@ class OpenReactive(OpenSequence):
         ]
 
     def keep_for_later(self, index: int, record: Record, code: dict[str, Code]) -> None:
-        """A step is begun: remember what was made of the state as it is now."""
+        """Store what a step that begins has read of the state."""
         node, prepared = self.program.nodes[index], self.program.prepared(index)
         if isinstance(node.do, Do) and node.do.by == "agent":
             names = self.names_for(index)
@@ -312,7 +308,7 @@ class OpenReactive(OpenSequence):
         except EvaluationError as error:
             if error.cause.code in (TOO_SLOW, TOO_LARGE):
                 raise
-            return None  # only the result tells
+            return None  # it depends on the result
 
     def _place(self, record: Record, number: int, change: PreparedChange, names: Names) -> Path:
         known = record.places[number] if number < len(record.places) else None
@@ -321,7 +317,7 @@ class OpenReactive(OpenSequence):
     def _note_failure(self, machine: Core, index: int, node: Node, record: Record) -> None:
         fault = failure_of(self.prefix, self.scope, node, record)
         about = _as_error(fault)
-        if node.for_each is not None and node.for_each.errors_to and not _puts_up(node):
+        if node.for_each is not None and node.for_each.errors_to and not _tolerates_failures(node):
             self._collect_errors(index, node, record)
         if node.error_changes:
             names = self.names_for(index).with_variables({"error": about})
@@ -363,28 +359,28 @@ class OpenReactive(OpenSequence):
         return listed
 
     def does_not_fit(self, index: int, outputs: dict[str, Value], limits: Limits) -> WrongChange | None:
-        """What is wrong with what the agent gives, before it is taken."""
+        """Why the result of an agent cannot be written to the state, if it cannot."""
         node = self.program.nodes[index]
         record = self.scope.records.get(node.id)
         if record is None or any(it.has_value or it.transform for it in node.changes):
-            return None  # what is made of it by expressions is found when it is made: they may take long
+            return None  # expressions may take long: their problems are found later
         try:
             self.reactive.tried(self._changes_by(index, record, outputs.get("result", outputs)))
         except WrongChange as wrong:
             return wrong
         except EvaluationError:
-            return None  # of that the author must hear, not the agent: the step fails
+            return None  # the fault of the author, not of the agent: the step fails
         return None
 
 
-def _puts_up(node: Node) -> bool:
-    """Whether some of its items may fail: what came of all of them is its result then."""
+def _tolerates_failures(node: Node) -> bool:
+    """Whether the block has a result although some of its items fail."""
     each = node.for_each
     return each is not None and (each.tolerate_failures or node.on_failure == "continue")
 
 
-def _is_loose(node: Node, record: Record) -> bool:
-    """Whether there are items that are, or were, under way without anybody waiting for them."""
+def _is_detached(node: Node, record: Record) -> bool:
+    """Whether its items run, or ran, without the steps waiting for them."""
     if node.for_each is None or node.for_each.wait:
         return False
     return record.scope is not None and bool(record.scope.each)
@@ -414,9 +410,9 @@ def initial_state(
     variables: dict[str, Value] | None = None,
     run_id: str = "",
 ) -> dict[str, Value]:
-    """The state that a workflow begins with: its defaults, over them its inputs, and empty lists of errors.
+    """The first state of a workflow: its defaults, over them its inputs, and empty lists of errors.
 
-    `variables` are what a task knows of its item.
+    `variables` are what a task sees of its item.
     """
     plan: Plan = program.plan
     scope = Scope(plan.name, inputs, at, state={"raw": {}, "state": {}})
@@ -441,7 +437,7 @@ def initial_state(
 
 
 def _error_lists(program: Program) -> list[Path]:
-    """Where errors are collected in the state of a workflow, as far as that is known before."""
+    """The places in the state where errors are collected, if they are no templates."""
     plan = program.plan
     sharing = [plan, *(task for task in plan.tasks if task.shares_state)]
     found = [it.errors_to for it in sharing]
@@ -451,14 +447,10 @@ def _error_lists(program: Program) -> list[Path]:
     return [tuple(path) for path in found if path and not any(dynamic(str(key)) for key in path)]
 
 
-# ----------------------------------------------------------------------------------------------------
-# Items of a reactive workflow that are carried out side by side: what each is called and what it knows,
-# what ends them, and what a workflow leaves behind when it has ended.
+# Items, and the end of a workflow
 
 
 REACTIVE = "reactive"
-
-LEAVING = "~left"
 
 STOPPED = "ended, because another one failed"
 
@@ -466,8 +458,7 @@ STOPPED = "ended, because another one failed"
 def task_ids(
     scope: OpenReactive, index: int, items: list[Value], plans: Mapping[str, Plan]
 ) -> list[str | int]:
-    """What the tasks are called: as the step or the task says, else by the `id` of the item, else by
-    position."""
+    """The ids of tasks: from the step or the task, else the `id` of the item, else its position."""
     node = scope.program.nodes[index]
     assert node.for_each is not None
     title, template = node.id, node.for_each.task_id
@@ -489,7 +480,7 @@ def task_ids(
 
 
 def task_variables(run_id: str, workflow: str, items: OpenItems, index: int, plan: Plan) -> dict[str, Value]:
-    """What a task knows beside the state: the fields of its item, and what it is one of."""
+    """What a task sees beside the state: the fields of its item, and the workflow around it."""
     variables = items.variables(index)
     item = variables["item"]
     context: dict[str, Value] = dict(item) if isinstance(item, dict) else {}
@@ -510,7 +501,7 @@ def task_variables(run_id: str, workflow: str, items: OpenItems, index: int, pla
 
 
 def stop_items(machine: Core, scope: OpenItems, at: float) -> None:
-    """One of the items has failed: end the others, and begin no more."""
+    """End the other items because one has failed, and begin no more."""
     frames = machine.state.frames
     machine.forget_work(scope)
     for index, node in enumerate(scope.program.nodes):
@@ -532,13 +523,15 @@ def stop_items(machine: Core, scope: OpenItems, at: float) -> None:
 
 
 def _cleans_up_after(scope: OpenReactive) -> bool:
-    """Whether the steps for the case of its failure are under way."""
+    """Whether the steps for its failure are under way."""
     return scope.program.plan.semantics > 1 and scope.scope.failure is not None
 
 
 def cleaned_up_first(machine: Core, address: str, at: float, fault: Fault) -> bool:
-    """A workflow is to end with a failure from outside: whether it carries out its steps for that case first.
-    What else is under way in it ends at once; for these steps it gets as long as it had for all of it."""
+    """Start the steps for its failure in a workflow that is ended from outside; false if it has none.
+
+    What else is under way in it ends at once. The steps get the time that the workflow had as a whole.
+    """
     scope = machine.scope_inside(address)
     if not isinstance(scope, OpenReactive) or scope.program.plan.semantics < 2 or not scope.can_clean_up:
         return False
@@ -555,7 +548,7 @@ def cleaned_up_first(machine: Core, address: str, at: float, fault: Fault) -> bo
 
 
 def stop_leftovers(machine: Core, scope: OpenReactive, at: float, reason: str = LEFT_OPEN) -> None:
-    """A workflow ends, or fails, although something is under way in it: that ends with it."""
+    """End what is under way in a workflow that ends or fails."""
     for index, node in enumerate(scope.program.nodes):
         address = scope.prefix + node.id
         frame = machine.state.frames.get(address)
@@ -567,7 +560,7 @@ def stop_leftovers(machine: Core, scope: OpenReactive, at: float, reason: str = 
 def left_behind(
     machine: Core, scope: OpenReactive, fault: Fault | None
 ) -> tuple[dict[str, Value], Fault | None]:
-    """What whoever called the workflow gets of it: the value that it ended with, or else its state."""
+    """The outputs for the caller of a workflow: the value that it returned, or else its state."""
     result = scope.scope.result
     if result is not None or not scope.prefix or "#" in scope.scope.workflow:
         return {"result": result}, fault

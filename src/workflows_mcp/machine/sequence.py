@@ -1,8 +1,12 @@
-"""Steps one after the other: a scope in which one step is under way at a time.
+"""Steps one after the other: a scope in which one step is under way at a time; and their loops.
 
-Nested lists are laid out flat in the plan, so going on is a question of where: with the next step, with the
-one that a branch or a jump has chosen, or nowhere, because a step failed or a `return` was reached. A step
-that is come to again starts afresh; its earlier round is history.
+Nested lists are laid out flat in the plan. After a step comes the next one, the one that a branch or a jump
+has chosen, or none, because a step failed or a `return` was reached. A step that is reached again starts
+afresh; only the journal has its earlier round.
+
+The head of a loop decides whether its body runs once more, and keeps count. The count is part of the state,
+so a loop continues after a crash where it was. A goto counts its jumps; one that jumps back begins a new
+round of the steps in between, so that gotos among them count anew.
 """
 
 from __future__ import annotations
@@ -59,7 +63,7 @@ class OpenSequence(OpenScope):
         return [0] if self.program.nodes else []
 
     def does_not_fit(self, index: int, outputs: dict[str, Value], limits: Limits) -> WrongChange | None:
-        """What is wrong with the outputs of a step that the agent carries out, if they are too large."""
+        """Why the result of an agent cannot be written to the state, if it is too large."""
         node = self.program.nodes[index]
         if not node.output_to:
             return None
@@ -69,7 +73,7 @@ class OpenSequence(OpenScope):
         return None if too_large is None else TooLarge(too_large)
 
     def settle(self, machine: Core, index: int) -> None:
-        """Put the result of a step where it says."""
+        """Write the result of a step to the state."""
         node = self.program.nodes[index]
         record = self.scope.records[node.id]
         written = self._written(machine, node, record)
@@ -84,8 +88,8 @@ class OpenSequence(OpenScope):
         record.fault = machine.fault(self, index, "state_size", too_large)
 
     def _written(self, machine: Core, node: Node, record: Record) -> dict[str, Value]:
-        """The fields of the state that the end of a step writes. After a failure `output_to` holds what
-        outputs there are, and `error` and `error_code`; of items, the list of their results."""
+        """The fields of the state that the end of a step writes. After a failure `output_to` has the outputs
+        that exist, and `error` and `error_code`; of items, the list of their results."""
         told = self.program.plan.semantics >= 3 and failed(record)
         written: dict[str, Value] = {}
         if node.error_to and record.status != "skipped":
@@ -104,15 +108,15 @@ class OpenSequence(OpenScope):
     def after(self, index: int) -> list[int]:
         node = self.program.nodes[index]
         record = self.scope.records[node.id]
-        chosen = self._goes_on_at(index, node, record)
+        chosen = self._next_index(index, node, record)
         self.finished = ends_with(self.program.plan, node, record) or chosen >= len(self.program.nodes)
         if self.finished:
             return []
-        self._come_to(self.program.nodes[chosen].id)
+        self._reach(self.program.nodes[chosen].id)
         return [chosen]
 
-    def _goes_on_at(self, index: int, node: Node, record: Record) -> int:
-        """The step that follows; behind the last one where there is none."""
+    def _next_index(self, index: int, node: Node, record: Record) -> int:
+        """The index of the step that follows; after the last one if there is none."""
         if record.status == "completed":
             match node.do:
                 case Branch(otherwise=otherwise):
@@ -129,8 +133,8 @@ class OpenSequence(OpenScope):
                     return index + 1
         return index + 1 if node.goes_to < 0 else node.goes_to
 
-    def _come_to(self, name: str) -> None:
-        """A step that has been done before is done again, from the beginning."""
+    def _reach(self, name: str) -> None:
+        """Start a step that has ended before from the beginning."""
         before = self.scope.records.get(name)
         if before is not None and before.status in TERMINAL:
             del self.scope.records[name]
@@ -163,7 +167,7 @@ def error_of(node: Node, record: Record) -> dict[str, Value]:
 
 
 def ends_with(plan: Plan, node: Node, record: Record) -> bool:
-    """Whether the sequence ends with this step, because nobody handles its failure."""
+    """Whether the sequence ends with this step, because its failure is not handled."""
     return failed(record) and handler_of(plan, node, record) is None
 
 
@@ -183,7 +187,7 @@ def state_too_large(state: dict[str, Value], limits: Limits, plan: Plan) -> str 
 
 
 def finished_sequence(prefix: str, scope: Scope, program: Program) -> Fault | None:
-    """Why the sequence failed, if it did: the step that ended it."""
+    """Why the sequence failed, if it did."""
     if scope.failure is not None:
         return scope.failure
     for node in program.nodes:
@@ -203,12 +207,7 @@ def finished_sequence(prefix: str, scope: Scope, program: Program) -> Fault | No
 _encode = msgspec.msgpack.Encoder().encode
 
 
-# ----------------------------------------------------------------------------------------------------
-# Loops of a sequence: the head decides whether the body is carried out once more, and keeps count.
-#
-# A loop is under way from the first time its head lets the body begin until the head ends it, or a `break`
-# does; what is counted is part of the state, so a loop goes on after a crash where it was. A goto counts
-# its jumps. One that jumps back begins a new round of the steps in between: gotos among them count anew.
+# Loops
 
 
 def enter_while(machine: Core, scope: OpenScope, index: int, at: float) -> None:
