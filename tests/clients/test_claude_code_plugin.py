@@ -18,8 +18,8 @@ from support.claude_code import Claude, claude_code
 from support.scripted_model import last_result, scripted_model, texts
 from workflows_mcp import __version__
 from workflows_mcp.answers.actions import SUB_AGENT_PROMPT
-from workflows_mcp.mcp_server.compat.reactive import reactive_tools
-from workflows_mcp.mcp_server.tools.core import core_tools
+from workflows_mcp.mcp_server.compat import reactive
+from workflows_mcp.mcp_server.tools import core
 from workflows_mcp.steps.registry import default_registry
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -27,7 +27,7 @@ PLUGIN = ROOT / "plugin"
 COMMAND = PLUGIN / "commands" / "workflow.md"
 AGENT = PLUGIN / "agents" / "workflow-task.md"
 TOOL = "mcp__plugin_workflows_workflows__"
-TOOLS = {tool.name for tool in core_tools()}
+TOOLS = {tool.name for tool in core.TOOLSET.make().values()}
 FORMS = (
     "list",
     "NAME info",
@@ -68,7 +68,7 @@ def words_of(schema: object) -> Iterator[str]:
 def known_words() -> set[str]:
     """The names of tools, of what they take and give, and of what an agent is handed."""
     found = TOOLS | HANDED_OUT | ELSEWHERE
-    for tool in core_tools():
+    for tool in core.TOOLSET.make().values():
         found |= {*words_of(tool.parameters), *words_of(tool.output_schema)}
     registry = default_registry()
     for name in registry.own_names():
@@ -122,7 +122,7 @@ def test_the_pages_for_the_model_name_nothing_that_the_server_does_not_have(path
     _, text = page(path)
     named = set(re.findall(r"`(?:action\.)?([a-z]+(?:_[a-z]+)+)`", text))
     assert named & TOOLS
-    assert {tool.name for tool in reactive_tools()} >= ELSEWHERE
+    assert {tool.name for tool in reactive.TOOLSET.make().values()} >= ELSEWHERE
     assert named - known_words() == set()
 
 

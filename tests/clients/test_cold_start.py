@@ -44,8 +44,8 @@ NOT_AT_START = (
 """What the answer to `initialize` needs nothing of."""
 HELD_BACK = """\
 import atexit, json, sys
-from workflows_mcp.mcp_server import late
-late._AFTER_AN_ANSWER = late._WITHOUT_A_MESSAGE = 3600.0  # its client leaves long before
+from workflows_mcp.mcp_server import lazy
+lazy._AFTER_ANSWER = lazy._WITHOUT_MESSAGE = 3600.0  # its client leaves long before
 atexit.register(lambda: print(json.dumps(sorted(sys.modules)), file=sys.stderr))
 from workflows_mcp.__main__ import main
 main()

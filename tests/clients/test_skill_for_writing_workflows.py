@@ -19,7 +19,7 @@ from support.claude_code import claude_code
 from support.scripted_model import scripted_model
 from workflows_mcp.dialects.schema import workflow_schema
 from workflows_mcp.mcp_server.server import build_server
-from workflows_mcp.mcp_server.tools.core import core_tools
+from workflows_mcp.mcp_server.tools import core
 from workflows_mcp.mcp_server.toolsets import tools_of
 from workflows_mcp.settings.model import TOOLSETS, load_settings
 from workflows_mcp.steps.registry import default_registry
@@ -266,7 +266,7 @@ def test_the_skill_names_no_key_tool_or_field_that_there_is_not() -> None:
     registry = default_registry()
     known = {*words_of(DEFINITIONS)} | REFERENCES | OF_THE_SERVER | OF_ANSWERS
     known |= {tool.name for tool in tools_of(TOOLSETS)} | {*TOOLSETS}
-    for tool in core_tools():
+    for tool in core.TOOLSET.make().values():
         known |= {*words_of(tool.parameters), *words_of(tool.output_schema)}
     for name in registry.own_names():
         step = registry.get(name)

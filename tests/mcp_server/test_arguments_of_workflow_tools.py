@@ -84,7 +84,7 @@ def test_an_argument_stands_for_its_input_and_says_which_where_their_names_diffe
 def test_an_input_that_is_given_by_both_of_its_names_is_refused() -> None:
     arguments = Arguments.of({"properties": {"a b": {"type": "string"}}, "required": ["a b"]})
     with pytest.raises(InvalidInputs, match="the input 'a b' is given twice\ngive only 'a_b'"):
-        arguments.meant({"a_b": "1", "a b": "2"})
+        arguments.to_inputs({"a_b": "1", "a b": "2"})
 
 
 # A workflow that has changed

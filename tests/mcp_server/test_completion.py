@@ -10,7 +10,7 @@ from mcp.shared.exceptions import MCPError
 from mcp.types import INVALID_PARAMS, PromptReference, ResourceTemplateReference
 
 from support.in_memory import ERAS, Desk, called
-from workflows_mcp.mcp_server.completion import MOST
+from workflows_mcp.mcp_server.completion import LIMIT
 
 pytestmark = pytest.mark.rows("X8")
 
@@ -131,7 +131,7 @@ def test_the_words_of_the_command_are_completed_one_by_one_or_in_one_text(desk: 
 
 
 def test_at_most_a_hundred_are_told_with_how_many_there_are(desk: Desk) -> None:
-    for number in range(MOST + 7):
+    for number in range(LIMIT + 7):
         desk.define(
             f"many{number}", f"name: many{number}\nblocks: [{{id: a, type: Prompt, inputs: {{prompt: x}}}}]\n"
         )
@@ -139,7 +139,7 @@ def test_at_most_a_hundred_are_told_with_how_many_there_are(desk: Desk) -> None:
     async def work(client: Client) -> None:
         reference = PromptReference(type="ref/prompt", name="workflow_orchestrator")
         found = (await client.complete(reference, {"name": "workflow_name", "value": "many"})).completion
-        assert (len(found.values), found.total, found.has_more) == (MOST, MOST + 7, True)
+        assert (len(found.values), found.total, found.has_more) == (LIMIT, LIMIT + 7, True)
 
     desk.serve(work)
 

@@ -33,7 +33,7 @@ def server_of(toolsets: str, tmp_path: Path, read_only: str = "true") -> Any:
         "WORKFLOWS_READ_ONLY": read_only,
         "WORKFLOWS_HOME": str(tmp_path),
     }
-    return build_server(load_settings(environ, workspace=tmp_path), ends_on_signals=False)
+    return build_server(load_settings(environ, workspace=tmp_path), exits_on_signals=False)
 
 
 def tools(server: Any) -> dict[str, Any]:
@@ -68,8 +68,8 @@ def test_what_would_start_or_resume_something_is_told_to_be_impossible(tmp_path:
     server = server_of("core", tmp_path)
     for typed in ("greet start --input who=Ada", "resume wf_1"):
         found = asyncio.run(server.get_prompt("workflow", {"command": typed}))
-        assert "only looks" in found.messages[0].content.text
-    assert "only looks" in server.instructions
+        assert "read-only" in found.messages[0].content.text
+    assert "read-only" in server.instructions
 
     async def work() -> None:
         async with Client(server) as client:
@@ -112,7 +112,7 @@ def test_a_run_that_nobody_drives_is_looked_at_and_left_alone(tmp_path: Path) ->
 @pytest.mark.parametrize(
     ("toolsets", "read_only", "tool", "said"),
     [
-        ("core", "true", "start_workflow", "changes runs, and this server only looks"),
+        ("core", "true", "start_workflow", "changes runs, and this server is read-only"),
         ("core", "false", "execute_workflow", "is in the toolset 'graph'"),
         ("graph", "true", "workflow_state_read", "is in the toolset 'reactive'"),
         ("core", "true", "list_workflow", "did you mean 'list_workflows'?"),

@@ -29,7 +29,7 @@ class Opening:
         self.let_go = threading.Event()
         self.let_go.set()
         self.failures: list[Exception] = []
-        make = lazy._made
+        make = lazy._open_service
 
         def made(settings: Settings) -> Service:
             self.times += 1
@@ -38,7 +38,7 @@ class Opening:
                 raise self.failures.pop(0)
             return make(settings)
 
-        monkeypatch.setattr(lazy, "_made", made)
+        monkeypatch.setattr(lazy, "_open_service", made)
 
 
 @pytest.fixture
@@ -106,7 +106,7 @@ def test_a_service_that_does_not_open_says_why_and_the_next_call_tries_again(
 def test_the_service_is_opened_also_when_nobody_says_anything(
     place: Any, opening: Opening, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(lazy, "_WITHOUT_A_MESSAGE", 0.0)
+    monkeypatch.setattr(lazy, "_WITHOUT_MESSAGE", 0.0)
 
     async def silence() -> None:
         waiting = lazy.LazyService(load_settings({"WORKFLOWS_HOME": str(place.home)}))

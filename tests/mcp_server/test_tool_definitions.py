@@ -10,7 +10,8 @@ from typing import Any
 
 import pytest
 
-from workflows_mcp.mcp_server.server import INSTRUCTIONS, build_server
+from workflows_mcp.mcp_server.server import build_server
+from workflows_mcp.mcp_server.toolsets import INSTRUCTIONS
 from workflows_mcp.settings.model import TOOLSETS, load_settings
 
 SNAPSHOT = Path(__file__).parent / "tool_schemas.json"

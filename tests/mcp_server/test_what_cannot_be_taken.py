@@ -18,7 +18,7 @@ UPDATES = "name: updates\ndefault_state: {raw: {}}\nsteps:\n  - {id: u, type: us
 REFUSED: list[tuple[Any, str]] = [
     (2**70, "argument 'result' cannot be taken: it is an integer of more than 64 bits"),
     ([-(2**63) - 1], "argument 'result[0]' cannot be taken: it is an integer"),
-    ("x" * 1001, "argument 'result' is larger than 1000 bytes, the most that is taken"),
+    ("x" * 1001, "argument 'result' is larger than the limit of 1000 bytes"),
     (["x" * 1001], "WORKFLOWS_LIMIT_ARGUMENT_BYTES"),
     ([[[[[[[[[[[1]]]]]]]]]]], "it is nested deeper than 10 (WORKFLOWS_LIMIT_VALUE_DEPTH)"),
 ]
@@ -174,7 +174,7 @@ def test_an_answer_to_a_prompt_that_is_too_large_is_refused_in_every_toolset(pla
         paused = await agent.call("execute_workflow", workflow="asks")
         where = {"checkpoint_id": paused["checkpoint_id"]}
         said = await agent.refused("resume_workflow", **where, response="x" * 1001)
-        assert "argument 'response' is larger than 1000 bytes" in said
+        assert "argument 'response' is larger than the limit of 1000 bytes" in said
         ended = await agent.call("resume_workflow", **where, response="x" * 900)
         assert ended["status"] == "success"
 

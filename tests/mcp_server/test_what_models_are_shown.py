@@ -14,7 +14,7 @@ from mcp.shared.exceptions import MCPError
 
 from support.in_memory import ERAS, Desk, called
 from workflows_mcp.errors import WorkflowsError
-from workflows_mcp.mcp_server.tooling import ERROR_CHARS, compact, rendered
+from workflows_mcp.mcp_server.tooling import ERROR_CHARS, compact, render_error
 from workflows_mcp.mcp_server.toolsets import tools_of
 from workflows_mcp.mcp_server.workflow_tools import workflow_tools
 from workflows_mcp.runs.service import Service
@@ -78,7 +78,7 @@ def test_half_of_a_character_is_found_wherever_it_is(tmp_path: Path, result: Any
         (
             "start_workflow",
             {"inputs": '{"who": "Ada",}'},
-            "argument 'inputs' is wrong: it is text that is no JSON: ",
+            "argument 'inputs' is wrong: the text is not valid JSON: ",
         ),
         ("start_workflow", {"inputs": "who=Ada"}, "it must be an object, or JSON text of one"),
         (
@@ -86,7 +86,7 @@ def test_half_of_a_character_is_found_wherever_it_is(tmp_path: Path, result: Any
             {"inputs": '{"a":' + "[" * 3000 + "]" * 3000 + "}"},
             "it is JSON that is nested too deeply",
         ),
-        ("list_workflows", {"tags": '["a",'}, "argument 'tags' is wrong: it is text that is no JSON: "),
+        ("list_workflows", {"tags": '["a",'}, "argument 'tags' is wrong: the text is not valid JSON: "),
         ("start_workflow", {}, "by exactly one of `workflow` (its name), `yaml`"),
     ],
 )
@@ -197,13 +197,13 @@ def test_a_definition_that_is_used_once_stands_where_it_is_used() -> None:
 
 def test_a_long_error_is_cut_between_lines_and_says_how_much_is_left() -> None:
     lines = [f"line {number} is wrong" for number in range(1000)]
-    *shown, note = rendered(WorkflowsError("\n".join(lines))).split("\n")
+    *shown, note = render_error(WorkflowsError("\n".join(lines))).split("\n")
     assert shown == lines[: len(shown)]
     assert len("\n".join(shown)) <= ERROR_CHARS
-    assert note == f"… (cut: {1000 - len(shown)} more lines; mend these first, and the rest is told then)"
+    assert note == f"… (cut: {1000 - len(shown)} more lines; fix these first to see the rest)"
 
 
 def test_an_error_of_one_long_line_is_cut_inside_of_it() -> None:
-    text = rendered(WorkflowsError("wrong:\n" + "xy " * 3000))
+    text = render_error(WorkflowsError("wrong:\n" + "xy " * 3000))
     assert text.endswith("… (cut: 9007 characters in all)")
     assert len(text) < ERROR_CHARS + 50

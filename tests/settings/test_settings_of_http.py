@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from workflows_mcp.errors import RequestError
-from workflows_mcp.mcp_server.http import refuse_an_open_door
+from workflows_mcp.mcp_server.http import require_token
 from workflows_mcp.settings.http import Address, HttpSettings, read_address
 from workflows_mcp.settings.model import load_settings
 
@@ -101,7 +101,7 @@ def test_every_setting_of_http_is_documented() -> None:
 def test_a_token_that_can_be_guessed_is_refused_where_others_can_reach_the_server(token: str) -> None:
     http, everywhere = HttpSettings(token=token), Address("0.0.0.0", 8000)
     with pytest.raises(RequestError, match="fewer than 16 characters") as refusal:
-        refuse_an_open_door(http, everywhere)
+        require_token(http, everywhere)
     assert token not in refusal.value.message
-    refuse_an_open_door(http, Address("127.0.0.1", 8000))
-    refuse_an_open_door(HttpSettings(token="0123456789abcdef"), everywhere)
+    require_token(http, Address("127.0.0.1", 8000))
+    require_token(HttpSettings(token="0123456789abcdef"), everywhere)

@@ -343,7 +343,7 @@ def add_resources_and_prompts(server: WorkflowsServer) -> None:
 
 
 def conformance_server() -> WorkflowsServer:
-    server = build_server(load_settings(), ends_on_signals=False)
+    server = build_server(load_settings(), exits_on_signals=False)
     add_contents(server)
     add_notices(server)
     add_legacy_questions(server)

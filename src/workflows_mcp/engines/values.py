@@ -88,6 +88,7 @@ class _Known(NamedTuple):
 
 class LargeValues:
     """Encodes and decodes the events and snapshots of one run, with large values as blobs."""
+
     def __init__(self, run_id: str, inline_bytes: int, fetch: Fetch = lambda _: None) -> None:
         self._run_id = run_id
         self._limit = inline_bytes

@@ -1,7 +1,10 @@
-"""Completion of what a user types: names of workflows, ids of runs and tasks, inputs with fixed choices.
+"""Completion of arguments: names of workflows, ids of runs and tasks, inputs with fixed choices.
 
-What begins with the typed text comes first, then what has it somewhere inside; a run is found by the name of
-its workflow as well. At most a hundred are told, with how many there are.
+    matching("rel", {"release": "", "pre-release": "", "wf_7f3a": "release"})
+    # ["release", "pre-release", "wf_7f3a"]
+
+Values that begin with the typed text come first, then those that contain it, then runs by the name of their
+workflow. At most a hundred are returned, with their total number.
 """
 
 from __future__ import annotations
@@ -25,18 +28,20 @@ from workflows_mcp.values import did_you_mean, to_json
 if TYPE_CHECKING:
     from workflows_mcp.runs import Service
 
-MOST = 100
+LIMIT = 100
 _RUNS = 1000
 _COMMANDS = ("list", "resume", "status")
 _STARTING = ("start", "resume")
-"""What a server that only looks does not do."""
+"""The commands that a read-only server does not have."""
 Known = Mapping[str, str]
-"""What can be meant, each with what else it is found by."""
+"""The possible values, each with a text that also finds it."""
 
 
 async def complete(service: Service, params: CompleteRequestParams, prompts: Iterable[str]) -> Completion:
-    """`prompts`: those that there are beside those of workflows. Raises MCPError where nothing is called
-    so."""
+    """Complete an argument. `prompts`: the names of the prompts that do not come from workflows.
+
+    Raises MCPError for an unknown prompt or template.
+    """
     name, typed = params.argument.name, params.argument.value
     given = (params.context.arguments if params.context is not None else None) or {}
     try:
@@ -45,9 +50,9 @@ async def complete(service: Service, params: CompleteRequestParams, prompts: Ite
         else:
             known = await _of_template(service, params.ref.uri, name, given)
     except WorkflowsError:
-        known = {}  # of what is not there nothing is known
+        known = {}  # an unknown run or workflow has no values
     found = matching(typed, known)
-    return Completion(values=found[:MOST], total=len(found), has_more=len(found) > MOST)
+    return Completion(values=found[:LIMIT], total=len(found), has_more=len(found) > LIMIT)
 
 
 def matching(typed: str, known: Known) -> list[str]:
@@ -100,7 +105,7 @@ async def _of_template(service: Service, uri: str, name: str, given: Mapping[str
 
 
 async def _of_command(service: Service, name: str, typed: str, given: Mapping[str, str]) -> Known:
-    """`/workflow` is typed as one text, or word by word."""
+    """Complete `/workflow`, which is typed as one text or word by word."""
     before = " ".join(given[it] for it in ("command", "word2", "word3") if it in given and it != name)
     done, space, _ = typed.rpartition(" ")
     words = f"{before} {done}".split()
@@ -128,15 +133,15 @@ async def _tasks(service: Service, workflow_id: str) -> Known:
 
 
 async def _paths(service: Service, workflow_id: str) -> Known:
-    """What an overview of the run shows, by the paths that lead there."""
+    """The paths of all values in the overview of a run."""
     seen = await service.state(workflow_id) if workflow_id else {}
     found = [
         f"{part}.{name}"
         for part in ("inputs", "state", "outputs")
         for name in (seen.get(part) or {} if isinstance(seen.get(part), dict) else ())
     ]
-    for block, said in (seen.get("blocks") or {}).items():
-        outputs: Any = said.get("outputs", ()) if isinstance(said, dict) else ()
+    for block, shown in (seen.get("blocks") or {}).items():
+        outputs: Any = shown.get("outputs", ()) if isinstance(shown, dict) else ()
         found += [f"blocks.{block}", *(f"blocks.{block}.outputs.{output}" for output in outputs)]
     return dict.fromkeys(found, "")
 

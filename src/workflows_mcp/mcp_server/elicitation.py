@@ -52,7 +52,7 @@ logger = logging.getLogger(__name__)
 
 Result = CallToolResult | InputRequiredResult
 
-FollowUp = Callable[[str], Awaitable[CallToolResult]]
+Fetch = Callable[[str], Awaitable[CallToolResult]]
 
 """The answer of the tool anew, for this run."""
 
@@ -110,17 +110,17 @@ class Elicitation:
         given = (context.input_responses or {}).get(_KEY)
         return _Answer(asked, given if isinstance(given, ElicitResult) else None)
 
-    async def go_on(self, given: _Answer, context: Ctx, look: FollowUp) -> Result:
+    async def take_answer(self, given: _Answer, context: Ctx, fetch: Fetch) -> Result:
         """Take in what the user has said, and ask on."""
         taken = await _take(given, context)
-        return await self._ask(given.asked, await look(given.asked.run_id), context, look, taken)
+        return await self._ask(given.asked, await fetch(given.asked.run_id), context, fetch, taken)
 
-    async def ask(self, run_id: str, result: CallToolResult, context: Ctx, look: FollowUp) -> Result:
+    async def ask(self, run_id: str, result: CallToolResult, context: Ctx, fetch: Fetch) -> Result:
         """The answer of a tool, as soon as the user has been asked whatever its run asks of the user."""
-        return await self._ask(_Asked(run_id, "", 0), result, context, look, _Taken())
+        return await self._ask(_Asked(run_id, "", 0), result, context, fetch, _Taken())
 
     async def _ask(
-        self, asked: _Asked, result: CallToolResult, context: Ctx, look: FollowUp, taken: _Taken
+        self, asked: _Asked, result: CallToolResult, context: Ctx, fetch: Fetch, taken: _Taken
     ) -> Result:
         asking = service_of(context).elicitation if _can_ask(context) else None
         by_calling_again = context.protocol_version in MODERN_PROTOCOL_VERSIONS
@@ -142,7 +142,7 @@ class Elicitation:
                 )
             shown = await asking.until_closed(asked.run_id, question, _shown(form, asked, context))
             taken = await _take(shown, context) if shown is not None else _Taken()
-            result = await look(asked.run_id)
+            result = await fetch(asked.run_id)
         return _with_message(result, taken.late) if taken.late else result
 
     async def open_forms(

@@ -1,15 +1,17 @@
-"""Serves MCP over streamable HTTP: one process, one service, many clients at once.
+"""Serves MCP over streamable HTTP: one process, one service, many clients.
 
-Whom it listens to is decided here: by the names that a request may call the server (a web page that has a
-name of its own led to this machine gets nothing), and by the token, which an address that others can reach
-must have. Which protocol a client speaks, and what it is answered, is not known here.
+    workflows-mcp serve --http 127.0.0.1:8000        # MCP at http://127.0.0.1:8000/mcp
 
-Answers are sent as the protocol library does by default: as JSON, or as a stream of events where there is
-more to say than the answer, and always to clients of the older protocols, which can be asked something
-during a call. JSON alone would lose notices of progress, questions to the user, and that a client has gone.
+This module decides who may connect. A request must call the server by one of its names (so a web page whose
+name was pointed at this machine is rejected), and must have the token, which an address that others can
+reach requires. It does not know the protocol.
 
-How much strangers can occupy is bounded here, too: the number of connections, which leaves half of the
-descriptors to runs, and the time that the head and the body of a request may take.
+Answers are sent as the protocol library does by default: as JSON, or as a stream of events if there is more
+to send than the answer, and always as a stream to clients of the older protocols, which can be asked
+something during a call. JSON alone would lose progress, questions to the user, and disconnects.
+
+Limits keep strangers from occupying the server: the number of connections, which leaves half of the
+descriptors to runs, and the time for the head and the body of a request.
 """
 
 from __future__ import annotations
@@ -45,40 +47,40 @@ logger = logging.getLogger(__name__)
 PATH = "/mcp"
 LOOPBACK = ("127.0.0.1", "localhost", "[::1]")
 GRACE_SECONDS = 2
-"""How long calls that are under way may take to end, when the server is told to go."""
+"""How long open calls may take to end when the server shuts down."""
 LEAST_TOKEN_CHARS = 16
-_GOING = "The server ends. Runs go on at the next one: call again when it is there."
+_SHUTTING_DOWN = "The server is shutting down. Runs continue when it is back: call again then."
 _KEEP_ALIVE_SECONDS = 60
-"""Longer than clients keep a connection that they do not use: it is for them to close it."""
+"""Longer than clients keep an idle connection, so that they close it first."""
 _BACKLOG = 128
 
 
 def serve_http(settings: Settings, address: Address) -> int:
-    """Until a signal comes. The exit code says which. Raises RequestError where it cannot be served so."""
-    refuse_an_open_door(settings.http, address)
+    """Serve until a signal comes, and return the exit code. Raises RequestError for a bad address."""
+    require_token(settings.http, address)
     log_to_stderr(settings)
-    return run_http(build_server(settings, ends_on_signals=False), settings, address)
+    return run_http(build_server(settings, exits_on_signals=False), settings, address)
 
 
 def run_http(server: WorkflowsServer, settings: Settings, address: Address) -> int:
     with closing(_bound(address)) as listening:
         host, port = listening.getsockname()[:2]
-        app = _guarded(server, settings, Address(address.host, port), host)
+        app = _protected(server, settings, Address(address.host, port), host)
         return asyncio.run(_serve(server, app, settings.http, listening, Address(address.host, port)))
 
 
-def refuse_an_open_door(http: HttpSettings, address: Address) -> None:
+def require_token(http: HttpSettings, address: Address) -> None:
     if not address.is_loopback and http.token is None:
         raise RequestError(
-            f"others can reach {address}, and whoever reaches it can run commands: it needs a token",
-            hint="set WORKFLOWS_HTTP_TOKEN in the environment, e.g. to the output of `openssl rand -hex 32`, "
-            "which clients then send as `Authorization: Bearer …`; or listen on 127.0.0.1",
+            f"other machines can reach {address}, and clients can run commands: a token is required",
+            hint="set WORKFLOWS_HTTP_TOKEN in the environment, e.g. to the output of `openssl rand -hex 32`; "
+            "clients send it as `Authorization: Bearer …`; or listen on 127.0.0.1",
             code="no_token",
         )
     if not address.is_loopback and http.token is not None and len(http.token) < LEAST_TOKEN_CHARS:
         raise RequestError(
-            f"others can reach {address}, and WORKFLOWS_HTTP_TOKEN can be guessed: it has fewer than "
-            f"{LEAST_TOKEN_CHARS} characters",
+            f"other machines can reach {address}, and WORKFLOWS_HTTP_TOKEN can be guessed: it has "
+            f"fewer than {LEAST_TOKEN_CHARS} characters",
             hint="set it to a random one, e.g. the output of `openssl rand -hex 32`",
             code="no_token",
         )
@@ -88,7 +90,7 @@ async def _serve(
     server: WorkflowsServer, app: ASGIApp, http: HttpSettings, listening: socket.socket, address: Address
 ) -> int:
     config = uvicorn.Config(
-        _until_told_to_go(app),
+        _answering_at_shutdown(app),
         http=_bounded_by(http),
         backlog=_BACKLOG,
         lifespan="off",
@@ -103,16 +105,16 @@ async def _serve(
     listener = _Listener(config, address)
     signals: list[int] = []
 
-    def asked(number: int) -> None:
+    def on_signal(number: int) -> None:
         signals.append(number)
         listener.handle_exit(number, None)
 
-    # The service is opened here and not by the listener, so that what is wrong with it is told as it is.
+    # Opened here and not by the listener, so that an error of the service is reported as it is.
     async with server.session_manager.run():
         loop = asyncio.get_running_loop()
-        loop.set_exception_handler(_tell)
+        loop.set_exception_handler(_log_exception)
         for number in (signal.SIGTERM, signal.SIGHUP, signal.SIGINT):
-            loop.add_signal_handler(number, asked, number)
+            loop.add_signal_handler(number, on_signal, number)
         await listener.serve([listening])
     return 128 + signals[0] if signals else 0
 
@@ -134,8 +136,8 @@ class _Listener(uvicorn.Server):
         sys.stderr.flush()
 
 
-def _tell(loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
-    """Logs one line where a connection cannot be accepted; asyncio would log a traceback for each attempt."""
+def _log_exception(loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
+    """Log one line if a connection cannot be accepted; asyncio would log a traceback for each attempt."""
     error = context.get("exception")
     if isinstance(error, OSError) and error.errno in (
         errno.EMFILE,
@@ -143,40 +145,40 @@ def _tell(loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
         errno.ENOBUFS,
         errno.ENOMEM,
     ):
-        _connections_refused.say("a connection cannot be accepted: %s", error.strerror)
+        _connections_refused.warn("a connection cannot be accepted: %s", error.strerror)
     else:
         loop.default_exception_handler(context)
 
 
-class _Seldom:
-    """Logs a warning at most once a minute, however often there is a reason for it."""
+class _RateLimitedLog:
+    """Logs a warning at most once a minute."""
 
     def __init__(self) -> None:
         self._next = 0.0
 
-    def say(self, message: str, *values: object) -> None:
+    def warn(self, message: str, *values: object) -> None:
         now = asyncio.get_running_loop().time()
         if now >= self._next:
             self._next = now + 60
             logger.warning(message, *values)
 
 
-_connections_refused = _Seldom()
+_connections_refused = _RateLimitedLog()
 
 
 class _Connection(H11Protocol):
-    """One connection: closed when a request does not arrive in time, refused when there are too many."""
+    """A connection that is closed if a request is late, and refused if there are too many."""
 
     http: HttpSettings
     limit: int
     _deadline: asyncio.TimerHandle | None = None
     _awaited: str | None = None
-    """What the deadline is for: `head` or `body`."""
+    """The part of a request that has the deadline: `head` or `body`."""
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
         if len(self.connections) > self.limit:
-            _connections_refused.say(
+            _connections_refused.warn(
                 "%d connections are open, and no more are accepted; set WORKFLOWS_HTTP_CONNECTIONS, or the "
                 "limit of open files (ulimit -n)",
                 self.limit,
@@ -207,13 +209,13 @@ class _Connection(H11Protocol):
         self._awaited = what
         if what is not None:
             seconds = self.http.header_seconds if what == "head" else self.http.body_seconds
-            self._deadline = self.loop.call_later(seconds, self._too_late, what)
+            self._deadline = self.loop.call_later(seconds, self._time_out, what)
 
-    def _too_late(self, what: str) -> None:
+    def _time_out(self, what: str) -> None:
         self._refuse(408, f"The {what} of the request did not arrive in time.\n".encode())
 
     def _refuse(self, status: int, why: bytes) -> None:
-        """Closes the connection, with an answer unless one was begun."""
+        """Close the connection, with an answer unless one has begun."""
         if self.transport.is_closing():
             return
         if self.conn.our_state not in (h11.IDLE, h11.SEND_RESPONSE):
@@ -239,9 +241,8 @@ def _bounded_by(settings: HttpSettings) -> type[H11Protocol]:
     return Connection
 
 
-def _until_told_to_go(app: ASGIApp) -> ASGIApp:
-    """A call that has to be cut off, because the server goes, is told so: it is no fault of the server, which
-    would be written to the log."""
+def _answering_at_shutdown(app: ASGIApp) -> ASGIApp:
+    """Answer a call that a shutdown cuts off with 503, so that it is not logged as an error."""
 
     async def serve(scope: Scope, receive: Receive, send: Send) -> None:
         answered = False
@@ -255,7 +256,7 @@ def _until_told_to_go(app: ASGIApp) -> ASGIApp:
             await app(scope, receive, sent)
         except asyncio.CancelledError:
             if not answered:
-                await PlainTextResponse(_GOING, status_code=503)(scope, receive, send)
+                await PlainTextResponse(_SHUTTING_DOWN, status_code=503)(scope, receive, send)
 
     return serve
 
@@ -276,7 +277,7 @@ def _bound(address: Address) -> socket.socket:
     try:
         listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         listening.bind(where)
-        listening.listen()  # before the service is opened: of two servers, one is told at once
+        listening.listen()  # before the service opens: a second server fails at once
     except OSError as error:
         listening.close()
         if error.errno == errno.EADDRINUSE:
@@ -293,24 +294,24 @@ def _bound(address: Address) -> socket.socket:
     return listening
 
 
-def _guarded(server: WorkflowsServer, settings: Settings, address: Address, bound: str) -> ASGIApp:
+def _protected(server: WorkflowsServer, settings: Settings, address: Address, bound: str) -> ASGIApp:
     app: ASGIApp = server.streamable_http_app(
         streamable_http_path=PATH,
-        transport_security=_names_of(settings.http, address, bound),
+        transport_security=_allowed_names(settings.http, address, bound),
         # A definition may be this large, and is longer as JSON.
         max_request_body_size=2 * settings.limits.document_bytes,
     )
-    app = _named_in_small_letters(app)
+    app = _lower_case_host(app)
     token = settings.http.token
     if token is None:
         return app
     return AuthenticationMiddleware(
-        RequireAuthMiddleware(app, required_scopes=[]), backend=BearerAuthBackend(_OneToken(token))
+        RequireAuthMiddleware(app, required_scopes=[]), backend=BearerAuthBackend(_TokenVerifier(token))
     )
 
 
-def _named_in_small_letters(app: ASGIApp) -> ASGIApp:
-    """Names of hosts are the same in capitals; the protocol library compares them letter by letter."""
+def _lower_case_host(app: ASGIApp) -> ASGIApp:
+    """Lower the case of the Host header, because the protocol library compares case-sensitively."""
 
     async def serve(scope: Scope, receive: Receive, send: Send) -> None:
         headers = [(key, it.lower() if key == b"host" else it) for key, it in scope.get("headers", ())]
@@ -319,8 +320,8 @@ def _named_in_small_letters(app: ASGIApp) -> ASGIApp:
     return serve
 
 
-def _names_of(http: HttpSettings, address: Address, bound: str) -> TransportSecuritySettings:
-    """What a request may call the server. A literal address cannot be led elsewhere by a name."""
+def _allowed_names(http: HttpSettings, address: Address, bound: str) -> TransportSecuritySettings:
+    """The names by which a request may call the server. DNS cannot redirect a literal address."""
     hosts = [*LOOPBACK, in_url(address.host).lower(), in_url(bound), *http.hosts]
     if bound in ("0.0.0.0", "::"):
         hosts += [socket.gethostname().lower(), *_own_addresses()]
@@ -337,8 +338,8 @@ def _own_addresses() -> list[str]:
     return [in_url(it) for it in literal]
 
 
-class _OneToken:
-    """Knows the one token that there is; how long it takes to say no tells nothing about it."""
+class _TokenVerifier:
+    """Compares with the token in constant time."""
 
     def __init__(self, token: str) -> None:
         self._token = token.encode()

@@ -1,8 +1,11 @@
-"""Notices that a resource has changed, for whoever has subscribed to it.
+"""Notices that a run or a definition has changed, for clients that subscribe to it.
 
-A run, or the definition of a workflow, is followed only while somebody has subscribed to it or to a part of
-it (`run://wf_7f3a/graph`), once for all of them, and told of at most so often: a notice says that it is
-worth looking again, not what has happened. Which client hears of it, and how, is known to `sdk_private`.
+    stop = await notices.follow(service, "run://wf_7f3a/graph")
+    …                                   # ResourceUpdated is published at most every 0.3 s
+    stop()
+
+A run or a definition is followed once for all its subscribers, and only while there are some. A notice says
+that the resource should be read again, not what has changed. `sdk` sends it to the clients.
 """
 
 from __future__ import annotations
@@ -25,16 +28,15 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 PAUSE_SECONDS = 0.3
-"""At least so long between two notices of the same."""
-
+"""The shortest time between two notices of one resource."""
 
 Moved = Callable[[Any], Awaitable[Any]]
-"""From where something was seen to where it is when it has changed; None: it will not change any more."""
+"""Waits for a change after a position, and returns the new position; None if there will be no change."""
 
 
 @dataclass(slots=True)
 class _Followed:
-    """A run or a definition that somebody wants to hear of."""
+    """A run or a definition with subscribers."""
 
     task: asyncio.Task[None]
     uris: Counter[str] = field(default_factory=Counter)
@@ -47,20 +49,22 @@ class Notices:
         self._followed: dict[tuple[Service, str], _Followed] = {}
 
     async def follow(self, service: Service, uri: str) -> Callable[[], None]:
-        """Have notices of a resource published from now on, until what this gives is called. Raises
-        WorkflowsError where there is no such run or workflow; of anything else nothing is known here."""
-        observing = service.inspector
+        """Publish notices of a resource until the returned function is called.
+
+        Raises WorkflowsError for an unknown run or workflow. Other resources never change.
+        """
+        inspector = service.inspector
         position: Any
         moved: Moved
         if (workflow_id := run_in(uri)) is not None:
             check_part(uri)
-            run_id = observing.run_of(workflow_id)
-            what, moved = RUN + run_id, partial(observing.moved, run_id)
-            position = await observing.position(workflow_id)
+            run_id = inspector.run_of(workflow_id)
+            what, moved = RUN + run_id, partial(inspector.moved, run_id)
+            position = await inspector.position(workflow_id)
         elif uri.startswith(WORKFLOW):
             name = workflow_in(service, uri)
-            what, moved = WORKFLOW + name, partial(observing.rewritten, name)
-            position = observing.stamp_of(name)
+            what, moved = WORKFLOW + name, partial(inspector.rewritten, name)
+            position = inspector.stamp_of(name)
         else:
             return lambda: None
         key = (service, what)

@@ -1,15 +1,15 @@
-"""Workflows and runs as resources: what a person attaches to a conversation, or a program reads beside it.
+"""Workflows and runs as resources, for people who attach them and for programs.
 
     workflow://standards%3Afix           the definition, as it is written
-    workflow://standards%3Afix/graph     the same as a flowchart
+    workflow://standards%3Afix/graph     its flowchart
     schema://workflow                    the JSON Schema of definitions
-    run://wf_7f3a                        how the run stands, as get_workflow_status tells it
-    run://wf_7f3a/graph                  its steps as a flowchart, with how they went
+    run://wf_7f3a                        the state of a run, as in get_workflow_status
+    run://wf_7f3a/graph                  its flowchart, with the status of each step
     run://wf_7f3a/journal                its events
-    run://wf_7f3a/values/outputs.log     a value, whole, or ?offset=4000&limit=1000 of it
+    run://wf_7f3a/values/outputs.log     a whole value, or ?offset=4000&limit=1000 of it
 
-A name stands in a URI with everything escaped that is no letter, digit or one of `_.-~`; where it is not, it
-is understood all the same. The id of a task goes wherever that of a run does.
+In a URI, every character of a name is escaped except letters, digits and `_.-~`; unescaped names work, too.
+The id of a task may stand in place of the id of a run.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from mcp.server.mcpserver.exceptions import ResourceNotFoundError
 from mcp.types import Annotations, CallToolResult, Resource, ResourceLink, ResourceTemplate
 
 from workflows_mcp.errors import RequestError, UnknownRun, WorkflowsError
-from workflows_mcp.mcp_server.tooling import brief, in_short, rendered
+from workflows_mcp.mcp_server.tooling import brief, render_error, shortened
 from workflows_mcp.values import did_you_mean, from_json, to_json
 
 if TYPE_CHECKING:
@@ -42,8 +42,7 @@ WORKFLOWS_LISTED = 100
 RUNS_LISTED = 20
 
 _DIGITS = 12
-
-"""Of a number in a URI."""
+"""The longest number in a URI."""
 
 _PARTS_OF_RUN = ("graph", "journal", "values")
 
@@ -53,43 +52,43 @@ TEMPLATES = [
         uri_template=f"{WORKFLOW}{{name}}",
         name="workflow",
         title="Definition of a workflow",
-        description="The YAML of a workflow, as it is written. Subscribe to hear when it is rewritten.",
+        description="The YAML of a workflow, as it is written. Subscribe to get a notice when it changes.",
         mime_type=YAML,
     ),
     ResourceTemplate(
         uri_template=f"{WORKFLOW}{{name}}/graph",
         name="workflow_graph",
         title="Flowchart of a workflow",
-        description="The steps of a workflow and what leads to what, in Mermaid.",
+        description="The steps of a workflow and their order, in Mermaid.",
         mime_type=MERMAID,
     ),
     ResourceTemplate(
         uri_template=f"{RUN}{{id}}",
         name="run",
         title="A run",
-        description="How a run or a task stands: status, what it asks, progress, outputs or error. "
-        "Subscribe to hear when it changes.",
+        description="The state of a run or a task: status, pending action, progress, outputs or error. "
+        "Subscribe to get a notice when it changes.",
         mime_type=JSON,
     ),
     ResourceTemplate(
         uri_template=f"{RUN}{{id}}/graph",
         name="run_graph",
         title="Flowchart of a run",
-        description="The steps of a run with how they went, in Mermaid.",
+        description="The steps of a run with their status, in Mermaid.",
         mime_type=MERMAID,
     ),
     ResourceTemplate(
         uri_template=f"{RUN}{{id}}/journal{{?offset,limit}}",
         name="run_journal",
         title="Journal of a run",
-        description="What has happened in a run, in order. Long values are cut.",
+        description="The events of a run, in order. Long values are cut.",
         mime_type=JSON,
     ),
     ResourceTemplate(
         uri_template=f"{RUN}{{id}}/values/{{+path}}{{?offset,limit}}",
         name="run_value",
         title="A value of a run",
-        description="A value of a run, whole: a text as it is, anything else as JSON. The path is e.g. "
+        description="A whole value of a run: a text as it is, anything else as JSON. The path is e.g. "
         "outputs.log or blocks.build.outputs.stdout.",
     ),
 ]
@@ -104,7 +103,7 @@ def run_uri(workflow_id: str) -> str:
 
 
 async def listed(service: Service) -> list[Resource]:
-    """The workflows that there are, and the runs that changed last."""
+    """List the workflows, and the runs that changed last."""
     workflows = [
         Resource(
             uri=workflow_uri(it.name),
@@ -119,7 +118,7 @@ async def listed(service: Service) -> list[Resource]:
             uri=run_uri(str(run["workflow_id"])),
             name=str(run["workflow_id"]),
             title=f"{run['workflow']}: {run['status']}",
-            description=f"A run of {run['workflow']}, begun {run['started_at']}.",
+            description=f"A run of {run['workflow']}, started {run['started_at']}.",
             mime_type=JSON,
             annotations=Annotations(last_modified=str(run["changed_at"])),
         )
@@ -135,12 +134,12 @@ async def listed(service: Service) -> list[Resource]:
 
 
 def run_in(uri: str) -> str | None:
-    """The id of the run, or of its task, that a resource belongs to."""
+    """The id of the run or task of a resource; None for other resources."""
     return unquote(uri[len(RUN) :].partition("/")[0].partition("?")[0]) if uri.startswith(RUN) else None
 
 
 def workflow_in(service: Service, uri: str) -> str:
-    """The name of the workflow that a resource belongs to; names may hold a slash, too."""
+    """The name of the workflow of a resource. Names may contain a slash."""
     name = unquote(uri[len(WORKFLOW) :])
     return name if name in service.inspector.names() else name.removesuffix("/graph")
 
@@ -150,7 +149,7 @@ def is_ours(uri: str) -> bool:
 
 
 async def read(service: Service, uri: str) -> ReadResourceContents:
-    """Raises ResourceNotFoundError with what there is."""
+    """Read a resource. The error for an unknown one lists what exists."""
     try:
         if uri == SCHEMA:
             return ReadResourceContents(to_json(service.workflow_schema()), "application/schema+json")
@@ -162,13 +161,13 @@ async def read(service: Service, uri: str) -> ReadResourceContents:
         hint = did_you_mean(run_in(uri) or "", known, what="the recent runs are")
         raise ResourceNotFoundError(f"{error.message}\n{hint}") from None
     except WorkflowsError as error:
-        raise ResourceNotFoundError(rendered(error)) from None
+        raise ResourceNotFoundError(render_error(error)) from None
 
 
 def unknown(uri: str) -> ResourceNotFoundError:
     known = [template.uri_template for template in TEMPLATES]
     hint = did_you_mean(uri, known, what="there are")
-    return ResourceNotFoundError(in_short(f"Unknown resource: {uri}; {hint}"))
+    return ResourceNotFoundError(shortened(f"Unknown resource: {uri}; {hint}"))
 
 
 def _workflow(service: Service, uri: str) -> ReadResourceContents:
@@ -182,15 +181,15 @@ async def _run(service: Service, uri: str) -> ReadResourceContents:
     rest, _, query = uri[len(RUN) :].partition("?")
     identity, _, part = rest.partition("/")
     workflow_id = unquote(identity)
-    observing = service.inspector
+    inspector = service.inspector
     kind, _, path = part.partition("/")
     if kind == "values" and path:
-        value = await observing.value(workflow_id, unquote(path), **_slice(query, uri))
+        value = await inspector.value(workflow_id, unquote(path), **_slice(query, uri))
         if isinstance(value, str):
             return ReadResourceContents(value, TEXT)
         return ReadResourceContents(to_json(value, indent=2), JSON)
     if part == "journal":
-        found = await observing.journal(workflow_id, **_slice(query, uri))
+        found = await inspector.journal(workflow_id, **_slice(query, uri))
         return ReadResourceContents(to_json(found, indent=2), JSON)
     if query:
         raise RequestError(f"'{uri}': only a journal and values take offset and limit")
@@ -199,14 +198,14 @@ async def _run(service: Service, uri: str) -> ReadResourceContents:
             to_json(await service.status(workflow_id, detail="status"), indent=2), JSON
         )
     if part == "graph":
-        return ReadResourceContents(await observing.graph(workflow_id), MERMAID)
+        return ReadResourceContents(await inspector.graph(workflow_id), MERMAID)
     if kind == "values":
         raise RequestError("a path is missing", hint=f"e.g. {run_uri(workflow_id)}/values/outputs")
     raise _no_part(part)
 
 
 def check_part(uri: str) -> None:
-    """Raises RequestError where a resource belongs to a run, and is none that a run can have."""
+    """Raise RequestError for an unknown part of a run."""
     part = uri[len(RUN) :].partition("?")[0].partition("/")[2]
     if part and part.partition("/")[0] not in _PARTS_OF_RUN:
         raise _no_part(part)
@@ -229,17 +228,11 @@ def _slice(query: str, uri: str) -> dict[str, Any]:
     return given
 
 
-# ----------------------------------------------------------------------------------------------------
-# Links to what an answer shows in part only: a client that reads resources gets the whole value by its
-# address, without a model that reads it in slices.
-#
-# The note at a cut names the value; the link is made from it. Text of a step that looks like such a note
-# leads to a value of the same run at most.
+# ---- links to values that an answer has cut
 
 
-MOST = 5
-
-"""A link costs the model some tokens."""
+_LINKS = 5
+"""Each link costs the model some tokens."""
 
 _NOTE = re.compile(
     r"… \[cut: (\d+ \w+) in all; read on with "
@@ -248,7 +241,10 @@ _NOTE = re.compile(
 
 
 def with_links(result: CallToolResult) -> CallToolResult:
-    """The answer with a link to each long value in it; the same one where nothing is cut."""
+    """Add a link to each value that the answer has cut, so that a client can read the whole value.
+
+    The note at a cut names the value. A step can forge such a note, but only for a value of some run.
+    """
     found = dict(_cut_values(result.structured_content))
     if not found:
         return result
@@ -259,7 +255,7 @@ def with_links(result: CallToolResult) -> CallToolResult:
             name=path,
             description=f"the whole value: {size}",
         )
-        for (run_id, path), size in list(found.items())[:MOST]
+        for (run_id, path), size in list(found.items())[:_LINKS]
     ]
     return result.model_copy(update={"content": [*result.content, *links]})
 

@@ -1,12 +1,17 @@
-"""The one module that reaches into private parts of the protocol library.
+"""The one module that reaches into private parts of the protocol library (tested).
 
-`MCPServer` has no way to serve what clients of the handshake era (up to 2025-11-25) ask for beyond tools,
-prompts and reading: `resources/subscribe`, `resources/unsubscribe` and `logging/setLevel`. In the era of
-2026-07-28 it claims to tell of every change of its lists, and lets nobody know to which resources a client
-listens. Its low-level server can do all of that, but stands behind an underscore, as the connection of a
-client does: so what may break with another version of the library breaks here. It holds for every transport,
-because all are served by that server. Over stdio it also passes over lines that it cannot read; ours are
-answered.
+    server = MCPServer(…)
+    replace_managers(server, tools, prompts)    # tools and prompts, made when they are first used
+    serve_lists(server, …)                      # lists that depend on the service
+    serve_changes(server, notices, log)         # subscriptions, and the log
+    await serve_lines(server)                   # stdio; unreadable lines are answered
+
+`MCPServer` cannot serve three requests of clients of the handshake era (up to 2025-11-25):
+`resources/subscribe`, `resources/unsubscribe` and `logging/setLevel`. In the era of 2026-07-28 it claims to
+report every change of its lists, and does not tell us which resources a client listens to. Its low-level
+server can do all of that, but is private, as the connection of a client is. A new version of the library
+breaks this module, and no other. All transports are served by the low-level server, so all of this holds for
+each of them.
 """
 
 from __future__ import annotations
@@ -16,15 +21,17 @@ import json
 import logging
 import re
 from collections import deque
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Awaitable, Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from contextvars import Context
-from functools import partial
+from functools import cached_property, partial
 from typing import TYPE_CHECKING, Any, Protocol, Self
 
 from mcp.server import MCPServer
 from mcp.server.connection import Connection
 from mcp.server.context import ServerRequestContext
+from mcp.server.mcpserver.prompts.manager import PromptManager
+from mcp.server.mcpserver.tools.tool_manager import ToolManager
 from mcp.server.stdio import stdio_server
 from mcp.server.subscriptions import ListenHandler, ResourceUpdated, ServerEvent
 from mcp.shared.exceptions import MCPError
@@ -60,17 +67,305 @@ from pydantic import ValidationError
 from workflows_mcp.errors import RequestError, WorkflowsError
 from workflows_mcp.mcp_server.notices import Notices
 from workflows_mcp.mcp_server.resources import is_ours, unknown
-from workflows_mcp.mcp_server.tooling import rendered
+from workflows_mcp.mcp_server.tooling import render_error
 from workflows_mcp.values import is_whole
 
-# ----------------------------------------------------------------------------------------------------
-# Lines that are no message of the protocol, over stdio: they are answered, where the protocol library would
-# pass over them and leave whoever sent one to wait for its time to run out.
+if TYPE_CHECKING:
+    from mcp.server.mcpserver.prompts import Prompt as ServedPrompt
+    from mcp.server.mcpserver.tools import Tool
+
+    from workflows_mcp.runs import Service
+
+    Request = ServerRequestContext[Service, Any]
+
+
+def replace_managers(server: MCPServer[Service], tools: ToolManager, prompts: PromptManager) -> None:
+    """Give a server these tools and prompts, instead of those that it was made with."""
+    server._tool_manager = tools
+    server._prompt_manager = prompts
+
+
+async def serve_lines(server: MCPServer[Service]) -> None:
+    """Serve over stdio until the client closes it."""
+    low = server._lowlevel_server
+    async with stdio_server() as (incoming, outgoing):
+        await low.run(Readable(incoming, outgoing), outgoing, low.create_initialization_options())
+
+
+def serve_changes(server: MCPServer[Service], notices: Notices, log: ClientLog) -> None:
+    """Serve subscriptions in both eras, the log in the era that has it, and declare just that."""
+    low = server._lowlevel_server
+    listen = ListenHandler(notices.bus)
+
+    async def follow(ctx: Request, uri: str) -> Callable[[], None]:
+        """Raises WorkflowsError if no such resource exists."""
+        if not is_ours(uri) and uri not in {str(it.uri) for it in await server.list_resources()}:
+            raise RequestError(str(unknown(uri)))
+        return await notices.follow(ctx.lifespan_context, uri)
+
+    async def subscribe(ctx: Request, params: SubscribeRequestParams) -> EmptyResult:
+        try:
+            uri = str(params.uri)
+            await _push(ctx, notices, log).subscribe(uri, partial(follow, ctx, uri))
+        except WorkflowsError as error:
+            raise MCPError(INVALID_PARAMS, render_error(error), {"uri": str(params.uri)}) from None
+        return EmptyResult()
+
+    async def unsubscribe(ctx: Request, params: UnsubscribeRequestParams) -> EmptyResult:
+        _push(ctx, notices, log).unsubscribe(str(params.uri))
+        return EmptyResult()
+
+    async def set_level(ctx: Request, params: SetLevelRequestParams) -> EmptyResult:
+        push = _push(ctx, notices, log)
+        log.want(push.logged, params.level)
+        return EmptyResult()
+
+    async def subscriptions(
+        ctx: Request, params: SubscriptionsListenRequestParams
+    ) -> SubscriptionsListenResult:
+        """Lists never change and unknown runs cannot; neither is acknowledged."""
+        honored: list[str] = []
+        with ExitStack() as followed:
+            for uri in dict.fromkeys(params.notifications.resource_subscriptions or ()):
+                try:
+                    followed.callback(await follow(ctx, uri))
+                except WorkflowsError:
+                    continue
+                honored.append(uri)
+            wanted = SubscriptionFilter(resource_subscriptions=honored or None)
+            return await listen(ctx, params.model_copy(update={"notifications": wanted}))
+
+    low.add_request_handler("resources/subscribe", SubscribeRequestParams, subscribe)
+    low.add_request_handler("resources/unsubscribe", UnsubscribeRequestParams, unsubscribe)
+    low.add_request_handler("logging/setLevel", SetLevelRequestParams, set_level)
+    low.add_request_handler("subscriptions/listen", SubscriptionsListenRequestParams, subscriptions)
+    low.get_capabilities = _truthful(low.get_capabilities)  # type: ignore[method-assign]
+
+
+def serve_lists(
+    server: MCPServer[Service],
+    *,
+    resources: Callable[[Service], Awaitable[list[Resource]]],
+    prompts: Callable[[Service], list[Prompt]],
+    complete: Callable[[Service, CompleteRequestParams, list[str]], Awaitable[Completion]],
+) -> None:
+    """List resources and prompts that depend on the service, and complete arguments.
+
+    The methods of `MCPServer` for that do not get the request, and therefore not the service.
+    """
+    low = server._lowlevel_server
+
+    async def list_resources(ctx: Request, _: PaginatedRequestParams) -> ListResourcesResult:
+        changing = await resources(ctx.lifespan_context)
+        return ListResourcesResult(resources=[*changing, *await server.list_resources()])
+
+    async def list_prompts(ctx: Request, _: PaginatedRequestParams) -> ListPromptsResult:
+        own = await server.list_prompts()
+        names = {prompt.name for prompt in own}
+        changing = [prompt for prompt in prompts(ctx.lifespan_context) if prompt.name not in names]
+        return ListPromptsResult(prompts=[*own, *changing])
+
+    async def completion(ctx: Request, params: CompleteRequestParams) -> CompleteResult:
+        own = [prompt.name for prompt in await server.list_prompts()]
+        return CompleteResult(completion=await complete(ctx.lifespan_context, params, own))
+
+    low.add_request_handler("resources/list", PaginatedRequestParams, list_resources)
+    low.add_request_handler("prompts/list", PaginatedRequestParams, list_prompts)
+    low.add_request_handler("completion/complete", CompleteRequestParams, completion)
+
+
+def _truthful(derived: Callable[..., ServerCapabilities]) -> Callable[..., ServerCapabilities]:
+    """Declare that `list_changed` is never sent, and that only older clients get the log."""
+
+    def capabilities(
+        *positional: Any, protocol_version: str | None = None, **named: Any
+    ) -> ServerCapabilities:
+        found = derived(*positional, protocol_version=protocol_version, **named)
+        for lists in (found.tools, found.prompts, found.resources):
+            if lists is not None:
+                lists.list_changed = False
+        if protocol_version in MODERN_PROTOCOL_VERSIONS:
+            found.logging = None
+        return found
+
+    return capabilities
+
+
+# ---- tools and prompts
+
+
+class LazyTools(ToolManager):
+    """Makes the tools when they are first used."""
+
+    def __init__(self, make: Callable[[], Sequence[Tool]]) -> None:
+        self.warn_on_duplicate_tools = True
+        self._make = make
+
+    @cached_property
+    def _tools(self) -> dict[str, Tool]:  # type: ignore[override]
+        return {tool.name: tool for tool in self._make()}
+
+
+class LazyPrompts(PromptManager):
+    """Makes the prompts when they are first used."""
+
+    def __init__(self, make: Callable[[], Sequence[ServedPrompt]]) -> None:
+        self.warn_on_duplicate_prompts = True
+        self._make = make
+
+    @cached_property
+    def _prompts(self) -> dict[str, ServedPrompt]:  # type: ignore[override]
+        return {prompt.name: prompt for prompt in self._make()}
+
+
+# ---- what a client gets without asking
+
+_STATE_KEY = "workflows_mcp.told"
+_LOG_LINES = 1000
+"""How many log lines wait for a client that does not read; the oldest are dropped first."""
+
+
+def _push(ctx: Request, notices: Notices, log: ClientLog) -> _Push:
+    connection = ctx.session._connection
+    push = connection.state.get(_STATE_KEY)
+    if not isinstance(push, _Push):
+        push = connection.state[_STATE_KEY] = _Push(connection, notices, log)
+        connection.exit_stack.callback(push.close)
+    return push
+
+
+class _Push:
+    """Sends changes and log lines to a client of the handshake era, as long as its connection lasts.
+
+    A task of its own sends them, so a client that does not read delays nobody else.
+    """
+
+    def __init__(self, connection: Connection, notices: Notices, log: ClientLog) -> None:
+        self._connection = connection
+        self._log = log
+        self._followed: dict[str, Callable[[], None]] = {}
+        self._changed: dict[str, None] = {}
+        self._logged: deque[tuple[LoggingLevel, str, str]] = deque(maxlen=_LOG_LINES)
+        self._pending = asyncio.Event()
+        self._stop_listening = notices.bus.subscribe(self._note_change)
+        self._task = asyncio.create_task(self._send(), name="push to a client")
+
+    async def subscribe(self, uri: str, follow: Callable[[], Awaitable[Callable[[], None]]]) -> None:
+        if uri not in self._followed:
+            end = await follow()
+            self._followed.setdefault(uri, end)
+            if self._followed[uri] is not end:  # subscribed twice at the same time
+                end()
+
+    def unsubscribe(self, uri: str) -> None:
+        end = self._followed.pop(uri, None)
+        if end is not None:
+            end()
+
+    def logged(self, level: LoggingLevel, text: str, logger: str) -> None:
+        self._logged.append((level, text, logger))
+        self._pending.set()
+
+    def close(self) -> None:
+        self._stop_listening()
+        self._log.leave(self.logged)
+        for uri in list(self._followed):
+            self.unsubscribe(uri)
+        self._task.cancel()
+
+    def _note_change(self, event: ServerEvent) -> None:
+        if isinstance(event, ResourceUpdated) and event.uri in self._followed:
+            self._changed[event.uri] = None
+            self._pending.set()
+
+    async def _send(self) -> None:
+        while True:
+            await self._pending.wait()
+            self._pending.clear()
+            while (sending := self._next()) is not None:
+                await sending
+
+    def _next(self) -> Awaitable[None] | None:
+        if self._changed:
+            uri = next(iter(self._changed))
+            del self._changed[uri]
+            return self._connection.send_resource_updated(uri)
+        if self._logged:
+            level, text, logger = self._logged.popleft()
+            params = {"level": level, "data": text, "logger": logger}
+            return self._connection.notify("notifications/message", params)
+        return None
+
+
+# ---- the log
+
+Send = Callable[[LoggingLevel, str, str], None]
+
+"""Takes the level, the text and the name of the logger; never waits."""
+
+
+_LOGGER = "workflows_mcp"
+
+_NUMBERS: dict[LoggingLevel, int] = {
+    "debug": logging.DEBUG,
+    "info": logging.INFO,
+    "notice": logging.INFO + 5,
+    "warning": logging.WARNING,
+    "error": logging.ERROR,
+    "critical": logging.CRITICAL,
+    "alert": logging.CRITICAL + 5,
+    "emergency": logging.CRITICAL + 10,
+}
+
+
+class ClientLog(logging.Handler):
+    """Sends what the server logs to the clients of the handshake era that have set a level.
+
+    Later clients have no such request; for them the log goes to stderr only.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._wanted: dict[Send, tuple[int, asyncio.AbstractEventLoop]] = {}
+
+    @contextmanager
+    def listening(self) -> Iterator[None]:
+        logger = logging.getLogger(_LOGGER)
+        logger.addHandler(self)
+        try:
+            yield
+        finally:
+            logger.removeHandler(self)
+
+    def want(self, send: Send, level: LoggingLevel) -> None:
+        """Send this level and above from now on."""
+        self._wanted[send] = (_NUMBERS[level], asyncio.get_running_loop())
+
+    def leave(self, send: Send) -> None:
+        self._wanted.pop(send, None)
+
+    def emit(self, record: logging.LogRecord) -> None:
+        for send, (least, loop) in list(self._wanted.items()):
+            if record.levelno >= least and not loop.is_closed():
+                # any thread may log
+                loop.call_soon_threadsafe(send, _level_of(record), record.getMessage(), record.name)
+
+
+def _level_of(record: logging.LogRecord) -> LoggingLevel:
+    return max(
+        (level for level, number in _NUMBERS.items() if number <= record.levelno),
+        key=_NUMBERS.__getitem__,
+        default="debug",
+    )
+
+
+# ---- lines that are no message
+#
+# Over stdio the protocol library ignores them, and the client waits until its time runs out. Here they get
 #
 #     {"jsonrpc": "2.0", "id": 7, "error": {"code": -32700, "message": "the line is no JSON: …"}}
 #
-# The id is that of the line, as far as one can be made out. Knows nothing of what messages are about.
-
+# with the id of the line, if one can be found.
 
 _SHOWN = 200
 
@@ -94,7 +389,7 @@ Item = SessionMessage | Exception
 
 
 class Incoming(Protocol):
-    """Where messages come from, and what was sent instead of one."""
+    """Yields a message, or the error of a line that is none."""
 
     last_context: Context | None
 
@@ -108,7 +403,7 @@ class Outgoing(Protocol):
 
 
 class Readable:
-    """The messages that come in; whatever is none is answered on the way."""
+    """The messages that come in. A line that is no message is answered on the way."""
 
     def __init__(self, incoming: Incoming, outgoing: Outgoing) -> None:
         self._incoming = incoming
@@ -147,16 +442,16 @@ class Readable:
 
 
 def refusal_of(error: ValidationError) -> JSONRPCError | None:
-    """What to answer to a line that could not be read; None where nobody waits for an answer to it."""
+    """Return the answer to an unreadable line; None if no client waits for one."""
     found = error.errors(include_url=False)
     line = next((it["input"] for it in found if it["type"] == "json_invalid"), None)
     if isinstance(line, str | bytes):
         return _no_json(line)
-    # It is JSON, of whatever: of the kinds of message that it could be, one always misses something of it.
+    # It is JSON, but no kind of message: each kind reports what is missing for it.
     message = next((it["input"] for it in found if len(it["loc"]) == 1 or it["type"] == "missing"), None)
     if isinstance(message, dict):
         if "id" not in message and isinstance(message.get("method"), str):
-            return None  # a notice: nobody waits for an answer
+            return None  # a notification has no answer
         as_request = [it for it in found if it["loc"][:1] == (JSONRPCRequest.__name__,)]
         wrong = "; ".join(f"{'.'.join(map(str, it['loc'][1:]))}: {it['msg']}" for it in as_request)
         return _error(_id_in(message), INVALID_REQUEST, f"the line is no message of JSON-RPC 2.0: {wrong}")
@@ -178,270 +473,21 @@ def _no_json(line: str | bytes) -> JSONRPCError | None:
 
 
 def _id_near_an_end(line: str | bytes) -> int | str | None:
-    """The id of a request that cannot be read as a whole, where it stands before or after everything that is
-    of any length: so it is answered, and whoever sent it does not wait."""
+    """Find the id of an unreadable request, before or after its long fields."""
     text = line.decode("utf-8", "replace") if isinstance(line, bytes) else line
     found = _AT_THE_START.match(text) or _AT_THE_END.search(text[-_NEAR:])
     if found is None or '"method"' not in text:
         return None
-    identity = json.loads(found["id"])
-    return identity if is_whole(identity) else None
+    request_id = json.loads(found["id"])
+    return request_id if is_whole(request_id) else None
 
 
 def _id_in(message: Any) -> int | str | None:
     found = message.get("id") if isinstance(message, dict) and "method" in message else None
-    can_be_told = isinstance(found, int | str) and not isinstance(found, bool) and is_whole(found)
-    return found if can_be_told else None
+    is_valid = isinstance(found, int | str) and not isinstance(found, bool) and is_whole(found)
+    return found if is_valid else None
 
 
 def _error(message_id: int | str | None, code: int, text: str) -> JSONRPCError:
     short = text if len(text) <= _SHOWN else f"{text[: _SHOWN - 1]}…"
     return JSONRPCError(jsonrpc="2.0", id=message_id, error=ErrorData(code=code, message=short))
-
-
-# ----------------------------------------------------------------------------------------------------
-# What the server logs, for clients that want to see it: those of the handshake era can ask for a level and
-# are sent what is logged from that level on. Later clients have no such call; for them the log goes to
-# stderr alone.
-
-
-Send = Callable[[LoggingLevel, str, str], None]
-
-"""Takes the level, what was logged, and who logged it; never waits."""
-
-
-_LOGGER = "workflows_mcp"
-
-_NUMBERS: dict[LoggingLevel, int] = {
-    "debug": logging.DEBUG,
-    "info": logging.INFO,
-    "notice": logging.INFO + 5,
-    "warning": logging.WARNING,
-    "error": logging.ERROR,
-    "critical": logging.CRITICAL,
-    "alert": logging.CRITICAL + 5,
-    "emergency": logging.CRITICAL + 10,
-}
-
-
-class ClientLog(logging.Handler):
-    def __init__(self) -> None:
-        super().__init__()
-        self._wanted: dict[Send, tuple[int, asyncio.AbstractEventLoop]] = {}
-
-    @contextmanager
-    def listening(self) -> Iterator[None]:
-        logger = logging.getLogger(_LOGGER)
-        logger.addHandler(self)
-        try:
-            yield
-        finally:
-            logger.removeHandler(self)
-
-    def want(self, send: Send, level: LoggingLevel) -> None:
-        """From now on, this level and above are sent so."""
-        self._wanted[send] = (_NUMBERS[level], asyncio.get_running_loop())
-
-    def leave(self, send: Send) -> None:
-        self._wanted.pop(send, None)
-
-    def emit(self, record: logging.LogRecord) -> None:
-        for send, (least, loop) in list(self._wanted.items()):
-            if record.levelno >= least and not loop.is_closed():
-                # Whatever logs may do so in any thread.
-                loop.call_soon_threadsafe(send, _level_of(record), record.getMessage(), record.name)
-
-
-def _level_of(record: logging.LogRecord) -> LoggingLevel:
-    return max(
-        (level for level, number in _NUMBERS.items() if number <= record.levelno),
-        key=_NUMBERS.__getitem__,
-        default="debug",
-    )
-
-
-if TYPE_CHECKING:
-    from workflows_mcp.runs import Service
-
-    Request = ServerRequestContext[Service, Any]
-
-
-_KEPT_AS = "workflows_mcp.told"
-
-_MOST_LOGGED = 1000
-
-"""How much of the log waits for a client that does not read; the oldest is lost first."""
-
-
-async def serve_lines(server: MCPServer[Service]) -> None:
-    """Over stdio, until the client closes it."""
-    low = server._lowlevel_server
-    async with stdio_server() as (incoming, outgoing):
-        await low.run(Readable(incoming, outgoing), outgoing, low.create_initialization_options())
-
-
-def serve_changes(server: MCPServer[Service], notices: Notices, log: ClientLog) -> None:
-    """Serve subscriptions in both eras, and the log in the one that has it; say of it what is true."""
-    low = server._lowlevel_server
-    listen = ListenHandler(notices.bus)
-
-    async def follow(ctx: Request, uri: str) -> Callable[[], None]:
-        """Raises WorkflowsError where there is nothing that could change."""
-        if not is_ours(uri) and uri not in {str(it.uri) for it in await server.list_resources()}:
-            raise RequestError(str(unknown(uri)))
-        return await notices.follow(ctx.lifespan_context, uri)
-
-    async def subscribe(ctx: Request, params: SubscribeRequestParams) -> EmptyResult:
-        try:
-            uri = str(params.uri)
-            await _told(ctx, notices, log).subscribe(uri, partial(follow, ctx, uri))
-        except WorkflowsError as error:
-            raise MCPError(INVALID_PARAMS, rendered(error), {"uri": str(params.uri)}) from None
-        return EmptyResult()
-
-    async def unsubscribe(ctx: Request, params: UnsubscribeRequestParams) -> EmptyResult:
-        _told(ctx, notices, log).unsubscribe(str(params.uri))
-        return EmptyResult()
-
-    async def set_level(ctx: Request, params: SetLevelRequestParams) -> EmptyResult:
-        told = _told(ctx, notices, log)
-        log.want(told.logged, params.level)
-        return EmptyResult()
-
-    async def subscriptions(
-        ctx: Request, params: SubscriptionsListenRequestParams
-    ) -> SubscriptionsListenResult:
-        """What cannot be told of is not acknowledged: lists, and runs that are not there."""
-        honored: list[str] = []
-        with ExitStack() as followed:
-            for uri in dict.fromkeys(params.notifications.resource_subscriptions or ()):
-                try:
-                    followed.callback(await follow(ctx, uri))
-                except WorkflowsError:
-                    continue
-                honored.append(uri)
-            wanted = SubscriptionFilter(resource_subscriptions=honored or None)
-            return await listen(ctx, params.model_copy(update={"notifications": wanted}))
-
-    low.add_request_handler("resources/subscribe", SubscribeRequestParams, subscribe)
-    low.add_request_handler("resources/unsubscribe", UnsubscribeRequestParams, unsubscribe)
-    low.add_request_handler("logging/setLevel", SetLevelRequestParams, set_level)
-    low.add_request_handler("subscriptions/listen", SubscriptionsListenRequestParams, subscriptions)
-    low.get_capabilities = _truthful(low.get_capabilities)  # type: ignore[method-assign]
-
-
-def serve_lists(
-    server: MCPServer[Service],
-    *,
-    resources: Callable[[Service], Awaitable[list[Resource]]],
-    prompts: Callable[[Service], list[Prompt]],
-    complete: Callable[[Service, CompleteRequestParams, list[str]], Awaitable[Completion]],
-) -> None:
-    """List what changes while the server runs beside what was added to it, and complete what is typed: the
-    methods of `MCPServer` for that are told nothing of the request, and so nothing of the service."""
-    low = server._lowlevel_server
-
-    async def list_resources(ctx: Request, _: PaginatedRequestParams) -> ListResourcesResult:
-        changing = await resources(ctx.lifespan_context)
-        return ListResourcesResult(resources=[*changing, *await server.list_resources()])
-
-    async def list_prompts(ctx: Request, _: PaginatedRequestParams) -> ListPromptsResult:
-        own = await server.list_prompts()
-        names = {prompt.name for prompt in own}
-        changing = [prompt for prompt in prompts(ctx.lifespan_context) if prompt.name not in names]
-        return ListPromptsResult(prompts=[*own, *changing])
-
-    async def completion(ctx: Request, params: CompleteRequestParams) -> CompleteResult:
-        own = [prompt.name for prompt in await server.list_prompts()]
-        return CompleteResult(completion=await complete(ctx.lifespan_context, params, own))
-
-    low.add_request_handler("resources/list", PaginatedRequestParams, list_resources)
-    low.add_request_handler("prompts/list", PaginatedRequestParams, list_prompts)
-    low.add_request_handler("completion/complete", CompleteRequestParams, completion)
-
-
-def _truthful(derived: Callable[..., ServerCapabilities]) -> Callable[..., ServerCapabilities]:
-    """Nobody is told that a list has changed, in neither era; the log goes to old clients only."""
-
-    def capabilities(
-        *positional: Any, protocol_version: str | None = None, **named: Any
-    ) -> ServerCapabilities:
-        found = derived(*positional, protocol_version=protocol_version, **named)
-        for lists in (found.tools, found.prompts, found.resources):
-            if lists is not None:
-                lists.list_changed = False
-        if protocol_version in MODERN_PROTOCOL_VERSIONS:
-            found.logging = None
-        return found
-
-    return capabilities
-
-
-def _told(ctx: Request, notices: Notices, log: ClientLog) -> _Told:
-    connection = ctx.session._connection
-    told = connection.state.get(_KEPT_AS)
-    if not isinstance(told, _Told):
-        told = connection.state[_KEPT_AS] = _Told(connection, notices, log)
-        connection.exit_stack.callback(told.close)
-    return told
-
-
-class _Told:
-    """What a client of the handshake era is told without having asked, as long as its connection lasts. It is
-    sent by a task of its own: a client that does not read holds up nobody else."""
-
-    def __init__(self, connection: Connection, notices: Notices, log: ClientLog) -> None:
-        self._connection = connection
-        self._log = log
-        self._followed: dict[str, Callable[[], None]] = {}
-        self._changed: dict[str, None] = {}
-        self._logged: deque[tuple[LoggingLevel, str, str]] = deque(maxlen=_MOST_LOGGED)
-        self._something = asyncio.Event()
-        self._deaf = notices.bus.subscribe(self._hear)
-        self._task = asyncio.create_task(self._send(), name="what a client is told")
-
-    async def subscribe(self, uri: str, follow: Callable[[], Awaitable[Callable[[], None]]]) -> None:
-        if uri not in self._followed:
-            end = await follow()
-            self._followed.setdefault(uri, end)
-            if self._followed[uri] is not end:  # asked for twice at once
-                end()
-
-    def unsubscribe(self, uri: str) -> None:
-        end = self._followed.pop(uri, None)
-        if end is not None:
-            end()
-
-    def logged(self, level: LoggingLevel, text: str, logger: str) -> None:
-        self._logged.append((level, text, logger))
-        self._something.set()
-
-    def close(self) -> None:
-        self._deaf()
-        self._log.leave(self.logged)
-        for uri in list(self._followed):
-            self.unsubscribe(uri)
-        self._task.cancel()
-
-    def _hear(self, event: ServerEvent) -> None:
-        if isinstance(event, ResourceUpdated) and event.uri in self._followed:
-            self._changed[event.uri] = None
-            self._something.set()
-
-    async def _send(self) -> None:
-        while True:
-            await self._something.wait()
-            self._something.clear()
-            while (sending := self._next()) is not None:
-                await sending
-
-    def _next(self) -> Awaitable[None] | None:
-        if self._changed:
-            uri = next(iter(self._changed))
-            del self._changed[uri]
-            return self._connection.send_resource_updated(uri)
-        if self._logged:
-            level, text, logger = self._logged.popleft()
-            params = {"level": level, "data": text, "logger": logger}
-            return self._connection.notify("notifications/message", params)
-        return None

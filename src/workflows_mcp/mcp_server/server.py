@@ -1,6 +1,10 @@
-"""Serves the toolsets over MCP. One service for the life of the server: opening it, just after the first
-answer (`late`), goes on with what a dead process left; closing it leaves every run to be taken over. A call
-that is cancelled stops waiting; its run goes on."""
+"""The MCP server: one process, one service, the toolsets that the settings choose.
+
+    build_server(settings).run("stdio")
+
+The service opens just after the first answer (`lazy`) and takes over what a dead process left. When it
+closes, every run is left for the next process. A cancelled call stops waiting; its run continues.
+"""
 
 from __future__ import annotations
 
@@ -9,7 +13,7 @@ import logging
 import os
 import signal
 import sys
-from collections.abc import AsyncIterator, Collection, Iterable
+from collections.abc import AsyncIterator, Iterable
 from contextlib import asynccontextmanager
 from math import inf
 from typing import TYPE_CHECKING, Any, cast
@@ -37,24 +41,35 @@ from workflows_mcp.mcp_server import resources
 from workflows_mcp.mcp_server.completion import complete
 from workflows_mcp.mcp_server.elicitation import Elicitation, sealing_of
 from workflows_mcp.mcp_server.follow_up import (
-    FOLLOW_UPS,
-    WORKFLOW,
     FollowUp,
     is_peek,
-    progress_told,
-    run_meant,
+    reporting_progress,
     seconds_to_wait,
     waiting_at_most,
 )
-from workflows_mcp.mcp_server.lazy import LazyService, install_lazy, wait_for_service
+from workflows_mcp.mcp_server.lazy import LazyService, wait_for_service
 from workflows_mcp.mcp_server.notices import Notices
-from workflows_mcp.mcp_server.prompts import carrying_out, prompts_of
 from workflows_mcp.mcp_server.prompts import offered as prompts_of_workflows
+from workflows_mcp.mcp_server.prompts import prompts_of, render_workflow
 from workflows_mcp.mcp_server.resources import with_links
-from workflows_mcp.mcp_server.sdk import ClientLog, serve_changes, serve_lines, serve_lists
+from workflows_mcp.mcp_server.sdk import (
+    ClientLog,
+    LazyPrompts,
+    LazyTools,
+    replace_managers,
+    serve_changes,
+    serve_lines,
+    serve_lists,
+)
 from workflows_mcp.mcp_server.task_extension import WAIT_SECONDS, Tasks, knows_tasks
-from workflows_mcp.mcp_server.tooling import answer, in_short, refuse_bad_arguments, without_nulls
-from workflows_mcp.mcp_server.toolsets import INSTRUCTIONS, instructions, tools_of, why_not_served
+from workflows_mcp.mcp_server.tooling import (
+    ServedTool,
+    answer,
+    refuse_bad_arguments,
+    shortened,
+    without_nulls,
+)
+from workflows_mcp.mcp_server.toolsets import instructions, tools_of, why_not_served
 from workflows_mcp.runs import startup_checks
 from workflows_mcp.settings import Settings
 from workflows_mcp.values import did_you_mean
@@ -68,33 +83,31 @@ if TYPE_CHECKING:
 else:
     ServerOfTheLibrary = MCPServer
 
-__all__ = ["INSTRUCTIONS", "build_server", "serve_stdio"]
-
 
 class WorkflowsServer(ServerOfTheLibrary):
-    """The server of the protocol library, with refusals that say what was meant, and with what happens
-    between a call that moves a run on and its answer: users are asked, and long waits become tasks."""
+    """The server of the protocol library, with better errors, questions to the user, and tasks.
+
+    Users are asked, and long waits become tasks, between a call that moves a run and its answer.
+    """
 
     def __init__(
         self,
         *arguments: Any,
-        workflow_tools: Collection[str] = (),
+        tools: LazyTools,
+        prompts: LazyPrompts,
         read_only: bool = False,
         limits: Limits = DEFAULT_LIMITS,
         **named: Any,
     ) -> None:
         self._limits = limits
         self._read_only = read_only
-        self._looks = {**FOLLOW_UPS, **dict.fromkeys(workflow_tools, WORKFLOW)}
+        self._served = tools
         self._elicitation = None if read_only else Elicitation()
         tasks = Tasks(
-            self._looks,
-            self.look_again,
-            served=self._served,
-            notes=not read_only,
-            elicitation=self._elicitation,
+            tools.get_tool, self.fetch_again, stores_notes=not read_only, elicitation=self._elicitation
         )
         super().__init__(*arguments, extensions=[tasks], **named)
+        replace_managers(self, tools, prompts)
 
     async def run_stdio_async(self) -> None:
         await serve_lines(self)
@@ -102,65 +115,65 @@ class WorkflowsServer(ServerOfTheLibrary):
     async def call_tool(
         self, name: str, arguments: dict[str, Any], context: Context[Service, Any] | None = None
     ) -> CallToolResult | InputRequiredResult:
-        tools = {tool.name: tool for tool in self._tool_manager.list_tools()}
+        tools = {tool.name: tool for tool in self._served.list_tools()}
         tool = tools.get(name)
         if tool is None:
             hint = why_not_served(name, read_only=self._read_only) or did_you_mean(name, tools, what="tools")
-            raise MCPError(INVALID_PARAMS, in_short(f"Unknown tool: {name}; {hint}"))
+            raise MCPError(INVALID_PARAMS, shortened(f"Unknown tool: {name}; {hint}"))
         given = without_nulls(tool, arguments)
         refuse_bad_arguments(tool, given, self._limits)
-        look = self._looks.get(name)
-        with progress_told(context):
-            if look is None or context is None:
+        follow_up = tool.follow_up if isinstance(tool, ServedTool) else None
+        with reporting_progress(context):
+            if follow_up is None or context is None:
                 return await super().call_tool(name, given, context)
-            becomes_a_task = look.waits and knows_tasks(context.request_context)
+            becomes_a_task = follow_up.waits and knows_tasks(context.request_context)
             with waiting_at_most(WAIT_SECONDS if becomes_a_task else inf):
-                result = await self._move_on(tool, look, given, context)
+                result = await self._move_run(tool, follow_up, given, context)
             return with_links(result) if isinstance(result, CallToolResult) else result
 
-    async def _move_on(
-        self, tool: Tool, look: FollowUp, given: dict[str, Any], context: Context[Service, Any]
+    async def _move_run(
+        self, tool: Tool, follow_up: FollowUp, given: dict[str, Any], context: Context[Service, Any]
     ) -> CallToolResult | InputRequiredResult:
-        async def again(run_id: str) -> CallToolResult:
-            return await self.look_again(context, look, run_id, seconds_to_wait(), look.style_in(given))
+        async def fetch(run_id: str) -> CallToolResult:
+            style = follow_up.style_in(given)
+            return await self.fetch_again(context, follow_up, run_id, seconds_to_wait(), style)
 
         elicitation = self._elicitation
         if elicitation is not None and (answered := elicitation.answer_in(context)) is not None:
-            return await elicitation.go_on(answered, context, again)
+            return await elicitation.take_answer(answered, context, fetch)
         waits = tool.parameters.get("properties", {}).get("wait_seconds")
-        if waits is not None and not look.inputs:
+        if waits is not None and not follow_up.inputs:
             given["wait_seconds"] = seconds_to_wait(float(given.get("wait_seconds", waits["default"])))
         result = await super().call_tool(tool.name, given, context)
-        run_id = run_meant(look, given, result)
+        run_id = follow_up.run_of(given, result)
         if elicitation is None or run_id is None or not isinstance(result, CallToolResult):
             return result
         if is_peek(tool, given):
             return result
-        return await elicitation.ask(run_id, result, context, again)
+        return await elicitation.ask(run_id, result, context, fetch)
 
-    def _served(self, name: str) -> Tool | None:
-        return self._tool_manager.get_tool(name)
-
-    async def look_again(
+    async def fetch_again(
         self,
         context: Context[Service, Any],
-        look: FollowUp,
+        follow_up: FollowUp,
         run_id: str,
         wait_seconds: float = 0,
         style: str = "",
     ) -> CallToolResult:
-        """The run as the tool shows it that looks at it."""
-        result = await super().call_tool(look.tool, look.arguments(run_id, wait_seconds, style), context)
-        assert isinstance(result, CallToolResult), "a tool that looks asks nothing"
-        if result.is_error or not look.adds:
+        """Return the run as it stands now, in the shape of the tool that was called."""
+        result = await super().call_tool(
+            follow_up.tool, follow_up.arguments(run_id, wait_seconds, style), context
+        )
+        assert isinstance(result, CallToolResult), "a follow-up asks nothing"
+        if result.is_error or not follow_up.adds:
             return result
         service = context.request_context.lifespan_context
         more: dict[str, Any] = {"workflow_id": run_id, "success": True}
-        if "state" in look.adds:
+        if "state" in follow_up.adds:
             more["state"] = await service.step_protocol.read(run_id, (), None)
-        if "forked_from" in look.adds and (origin := await service.inspector.made_of(run_id)):
+        if "forked_from" in follow_up.adds and (origin := await service.inspector.made_of(run_id)):
             more["forked_from"] = origin
-        added = {name: more[name] for name in look.adds if name in more}
+        added = {name: more[name] for name in follow_up.adds if name in more}
         return answer({**added, **(result.structured_content or {})})
 
     async def get_prompt(
@@ -177,14 +190,16 @@ class WorkflowsServer(ServerOfTheLibrary):
             hint = did_you_mean(name, [*prompts, *offered], what="prompts")
             raise MCPError(INVALID_PARAMS, f"Unknown prompt: {name}; {hint}")
         known = {argument.name: argument.required for argument in prompt.arguments or ()}
-        given = {it: value for it, value in (arguments or {}).items() if value != ""}  # a field left empty
+        given = {
+            it: value for it, value in (arguments or {}).items() if value != ""
+        }  # an empty field of a form
         problems = [f"'{it}' is missing" for it, required in known.items() if required and it not in given]
         for unknown in (it for it in given if it not in known):
             problems.append(f"unknown argument '{unknown}': {did_you_mean(unknown, known, what='it takes')}")
         if problems:
             raise MCPError(INVALID_PARAMS, f"{name}: {'; '.join(problems)}")
         if name not in prompts and service is not None:
-            text = TextContent(type="text", text=carrying_out(service, name, given))
+            text = TextContent(type="text", text=render_workflow(service, name, given))
             return GetPromptResult(
                 description=prompt.description, messages=[PromptMessage(role="user", content=text)]
             )
@@ -204,31 +219,30 @@ class WorkflowsServer(ServerOfTheLibrary):
             raise resources.unknown(str(uri)) from None
 
 
-def build_server(settings: Settings, *, ends_on_signals: bool = True) -> WorkflowsServer:
+def build_server(settings: Settings, *, exits_on_signals: bool = True) -> WorkflowsServer:
     notices, log = Notices(InMemorySubscriptionBus()), ClientLog()
 
     @asynccontextmanager
     async def lifespan(_: MCPServer[Service]) -> AsyncIterator[Service]:
-        # Standard output belongs to the protocol, which has taken its descriptor by now: whatever is
-        # still printed by accident goes to the log.
+        # Standard output belongs to the protocol; what is printed by accident goes to the log.
         printed_to, sys.stdout = sys.stdout, sys.stderr
-        late = LazyService(settings)
+        service = LazyService(settings)
         try:
             # The service hides secrets from whoever writes the log by the time that it is opened.
             with startup_checks(settings), log.listening():
                 if settings.engine != "embedded":
-                    await late.ready()  # only then is it known whether its server can be reached
-                late.open_in()
-                if ends_on_signals:
-                    _end_when_asked(late)
+                    await service.ready()  # fails at once if the Temporal server cannot be reached
+                service.open_in()
+                if exits_on_signals:
+                    _exit_on_signals(service)
                 try:
-                    yield cast("Service", late)
+                    yield cast("Service", service)
                 finally:
-                    await late.close()
+                    await service.close()
         finally:
             sys.stdout = printed_to
 
-    own: list[Tool] = []
+    own: list[ServedTool] = []
     if settings.workflow_tools and not settings.read_only:
         from workflows_mcp.mcp_server.workflow_tools import workflow_tools
         from workflows_mcp.runs import Service
@@ -236,13 +250,20 @@ def build_server(settings: Settings, *, ends_on_signals: bool = True) -> Workflo
         taken = {tool.name for tool in tools_of(settings.toolsets, workflow_tools=True)}
         own = workflow_tools(Service.open(settings), settings.workflow_tools, taken)
 
+    read_only = settings.read_only
     server = WorkflowsServer(
         "workflows-mcp",
         title="Workflows",
         version=__version__,
-        instructions=instructions(settings.toolsets, read_only=settings.read_only),
-        workflow_tools=[tool.name for tool in own],
-        read_only=settings.read_only,
+        instructions=instructions(settings.toolsets, read_only=read_only),
+        tools=LazyTools(
+            lambda: [
+                *tools_of(settings.toolsets, read_only=read_only, workflow_tools=bool(own)),
+                *own,
+            ]
+        ),
+        prompts=LazyPrompts(lambda: prompts_of(settings.toolsets, read_only=read_only)),
+        read_only=read_only,
         limits=settings.limits,
         lifespan=lifespan,
         middleware=[wait_for_service],
@@ -252,36 +273,29 @@ def build_server(settings: Settings, *, ends_on_signals: bool = True) -> Workflo
     )
     serve_changes(server, notices, log)
     serve_lists(server, resources=resources.listed, prompts=prompts_of_workflows, complete=complete)
-    read_only = settings.read_only
-    install_lazy(
-        server,
-        tools=lambda: [
-            *tools_of(settings.toolsets, read_only=read_only, workflow_tools=bool(own)),
-            *own,
-        ],
-        prompts=lambda: prompts_of(settings.toolsets, read_only=read_only),
-    )
     return server
 
 
-def _end_when_asked(late: LazyService) -> None:
-    """On a signal, end what is under way and go. Waiting for the protocol to end would be waiting for the
-    client, because its next message is being read by a thread that cannot be interrupted."""
+def _exit_on_signals(service: LazyService) -> None:
+    """Close the service on a signal, and exit.
+
+    The protocol cannot end first: a thread that cannot be interrupted is reading the next message.
+    """
     loop = asyncio.get_running_loop()
 
-    async def end(number: int) -> None:
+    async def close_and_exit(number: int) -> None:
         try:
-            await late.close()
+            await service.close()
         finally:
             os._exit(128 + number)
 
     tasks: set[asyncio.Task[None]] = set()
 
-    def asked(number: int) -> None:
-        tasks.add(loop.create_task(end(number)))
+    def on_signal(number: int) -> None:
+        tasks.add(loop.create_task(close_and_exit(number)))
 
     for number in (signal.SIGTERM, signal.SIGHUP, signal.SIGINT):
-        loop.add_signal_handler(number, asked, number)
+        loop.add_signal_handler(number, on_signal, number)
 
 
 def serve_stdio(settings: Settings) -> None:

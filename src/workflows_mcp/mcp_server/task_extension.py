@@ -1,12 +1,13 @@
-"""The extension `io.modelcontextprotocol/tasks`: a call whose run goes on for long is a task that the client
-asks about, instead of a call that waits.
+"""The extension `io.modelcontextprotocol/tasks`: a long call becomes a task that the client polls.
 
-A task is little that is kept: its id says which run it is about, where that stood, and how it is looked at,
-so it is there as long as the run is, in whichever process that serves the tool. It is done when the run
-needs its agent or has ended, and its result is the answer of the tool then; what its run asks of the user is
-asked by the client of the task. A task that was told to be done stays so, wherever its run goes. Cancelling
-one that goes on cancels the run, if the tool is one that moves runs on; who only looks at a run gives up
-looking. Asking about a task changes nothing of the run.
+    tools/call start_workflow   -> {"resultType": "task", "taskId": "start_workflow:wf_7f3a19c2b4d0:12", …}
+    tasks/get                   -> {"status": "working", …}, in the end {"status": "completed", "result": …}
+
+The id of a task says the tool, the run and the position of the run, so any process that serves the tool
+knows the task as long as the run exists. A task is done when the run needs its agent or has ended; its
+result is the answer of the tool at that time. What the run asks its user is asked by the client of the task.
+A task that was reported as done stays done. Cancelling a task that is not done cancels the run, unless the
+tool only reads. Polling changes nothing in the run.
 """
 
 from __future__ import annotations
@@ -32,9 +33,9 @@ from pydantic import Field
 
 from workflows_mcp.errors import NotExpected, WorkflowsError
 from workflows_mcp.mcp_server.elicitation import Elicitation
-from workflows_mcp.mcp_server.follow_up import FollowUp, run_meant, status_in
+from workflows_mcp.mcp_server.follow_up import FollowUp, status_in
 from workflows_mcp.mcp_server.resources import with_links
-from workflows_mcp.mcp_server.tooling import Ctx, in_short, rendered
+from workflows_mcp.mcp_server.tooling import Ctx, ServedTool, render_error, shortened
 
 if TYPE_CHECKING:
     from mcp.server.mcpserver.tools import Tool
@@ -44,15 +45,15 @@ if TYPE_CHECKING:
 TASKS = "io.modelcontextprotocol/tasks"
 WAIT_SECONDS = 1.0
 """How long a call waits before it becomes a task."""
-_GOES_ON = ("running", "waiting")
+_NOT_ENDED = ("running", "waiting")
 _POLL_MS = 1000
 _DIGITS = 12
 _MODERN = frozenset(MODERN_PROTOCOL_VERSIONS)
 
 
-class LookAgain(Protocol):
+class FetchAgain(Protocol):
     async def __call__(
-        self, context: Ctx, look: FollowUp, run_id: str, /, *, style: str = ...
+        self, context: Ctx, follow_up: FollowUp, run_id: str, /, *, style: str = ...
     ) -> CallToolResult: ...
 
 
@@ -62,7 +63,7 @@ class TaskId(NamedTuple):
     tool: str
     run_id: str
     position: int
-    """How many events there were of the run when the call became a task."""
+    """The number of events of the run when the call became a task."""
     style: str = ""
 
     def __str__(self) -> str:
@@ -78,7 +79,7 @@ class TaskId(NamedTuple):
 
     @property
     def done(self) -> str:
-        """The note that it was told to be done."""
+        """The note that the task was reported as done."""
         return f"!{self}"
 
 
@@ -95,17 +96,15 @@ class Tasks(Extension):
 
     def __init__(
         self,
-        looks: Mapping[str, FollowUp],
-        look_again: LookAgain,
+        get_tool: Callable[[str], Tool | None],
+        fetch_again: FetchAgain,
         *,
-        served: Callable[[str], Tool | None],
-        notes: bool,
+        stores_notes: bool,
         elicitation: Elicitation | None,
     ) -> None:
-        self._looks = {tool: look for tool, look in looks.items() if look.waits}
-        self._look_again = look_again
-        self._served = served
-        self._notes = notes
+        self._get_tool = get_tool
+        self._fetch_again = fetch_again
+        self._stores_notes = stores_notes
         self._elicitation = elicitation
 
     def methods(self) -> Sequence[MethodBinding]:
@@ -119,52 +118,55 @@ class Tasks(Extension):
         self, params: CallToolRequestParams, ctx: ServerRequestContext[Any, Any], call_next: CallNext
     ) -> HandlerResult:
         result = await call_next(ctx)
-        look, given = self._looks.get(params.name), params.arguments or {}
-        if look is None or not knows_tasks(ctx) or _does_not_wait(look, given):
+        given = params.arguments or {}
+        if not knows_tasks(ctx):
             return result
-        run_id = run_meant(look, given, result)
-        if run_id is None or not isinstance(result, CallToolResult) or status_in(result) not in _GOES_ON:
+        follow_up = _follow_up_of(self._get_tool(params.name))
+        if follow_up is None or _does_not_wait(follow_up, given):
+            return result
+        run_id = follow_up.run_of(given, result)
+        if run_id is None or not isinstance(result, CallToolResult) or status_in(result) not in _NOT_ENDED:
             return result
         service: Service = ctx.lifespan_context
         position = await service.inspector.position(run_id)
-        task = TaskId(params.name, run_id, position, look.style_in(given))
-        return {"resultType": "task", **await _told(ctx, task, result)}
+        task = TaskId(params.name, run_id, position, follow_up.style_in(given))
+        return {"resultType": "task", **await _task_of(ctx, task, result)}
 
     async def _get(self, ctx: ServerRequestContext[Any, Any], params: TaskParams) -> HandlerResult:
-        task, _ = await self._meant(ctx, params)
-        result, forms, is_done = await self._stands(ctx, task)
-        if is_done and self._notes:
+        task, _, follow_up = await self._task_and_tool(ctx, params)
+        result, forms, is_done = await self._state_of(ctx, task, follow_up)
+        if is_done and self._stores_notes:
             service: Service = ctx.lifespan_context
             await service.note(task.run_id, task.done)
-        return {"resultType": "complete", **await _told(ctx, task, result, forms, is_done=is_done)}
+        return {"resultType": "complete", **await _task_of(ctx, task, result, forms, is_done=is_done)}
 
     async def _update(self, ctx: ServerRequestContext[Any, Any], params: UpdateParams) -> HandlerResult:
-        task, _ = await self._meant(ctx, params)
+        task, _, _ = await self._task_and_tool(ctx, params)
         if self._elicitation is not None:
             await self._elicitation.fill_in(task.run_id, params.input_responses, Context(request_context=ctx))
         return {"resultType": "complete"}
 
     async def _cancel(self, ctx: ServerRequestContext[Any, Any], params: TaskParams) -> HandlerResult:
-        """A task that is done has nothing to cancel, whatever its run does since."""
-        task, tool = await self._meant(ctx, params)
+        """Cancel the run of a task that is not done."""
+        task, tool, follow_up = await self._task_and_tool(ctx, params)
         service: Service = ctx.lifespan_context
-        _, _, is_done = await self._stands(ctx, task)
-        if _moves_runs_on(tool) and not is_done:
+        _, _, is_done = await self._state_of(ctx, task, follow_up)
+        if _moves_runs(tool) and not is_done:
             try:
                 await service.cancel(task.run_id, reason="its task was cancelled")
             except NotExpected:
-                pass  # it has just ended by itself
+                pass  # the run has just ended
             except WorkflowsError as error:
-                raise MCPError(INVALID_PARAMS, rendered(error)) from None
+                raise MCPError(INVALID_PARAMS, render_error(error)) from None
         return {"resultType": "complete"}
 
-    async def _stands(
-        self, ctx: ServerRequestContext[Any, Any], task: TaskId
+    async def _state_of(
+        self, ctx: ServerRequestContext[Any, Any], task: TaskId, follow_up: FollowUp
     ) -> tuple[CallToolResult, Mapping[str, ElicitRequest], bool]:
-        """How its run stands, what is to be put to the user, and whether the task is done."""
+        """Return the answer about its run, the open forms, and whether the task is done."""
         context: Ctx = Context(request_context=ctx)
         try:
-            result = await self._look_again(context, self._looks[task.tool], task.run_id, style=task.style)
+            result = await self._fetch_again(context, follow_up, task.run_id, style=task.style)
         except (ToolError, WorkflowsError):
             raise _no_task(str(task)) from None
         service: Service = ctx.lifespan_context
@@ -173,18 +175,23 @@ class Tasks(Extension):
         forms: Mapping[str, ElicitRequest] = {}
         if self._elicitation is not None:
             result, forms = await self._elicitation.open_forms(task.run_id, result, context)
-        return result, forms, not forms and status_in(result) not in _GOES_ON
+        return result, forms, not forms and status_in(result) not in _NOT_ENDED
 
-    async def _meant(self, ctx: ServerRequestContext[Any, Any], params: TaskParams) -> tuple[TaskId, Tool]:
-        """Nothing but the id says what there is, so all of it is looked up: whoever looks by the tool of the
-        task must know that it is given a run, because a checkpoint in its place would be gone on from."""
+    async def _task_and_tool(
+        self, ctx: ServerRequestContext[Any, Any], params: TaskParams
+    ) -> tuple[TaskId, Tool, FollowUp]:
+        """Check every part of the id, because a client can make one up.
+
+        The run must be a run: the follow-up of some tools would resume a checkpoint in its place.
+        """
         require_client_extension(ctx, TASKS)
         named = getattr(ctx.request, "headers", {}).get("mcp-name") if ctx.request is not None else None
         if named is not None and named != params.task_id:
             raise MCPError(HEADER_MISMATCH, "Mcp-Name does not match params.taskId")
         task = TaskId.read(params.task_id)
-        tool = self._served(task.tool) if task is not None and task.tool in self._looks else None
-        if task is None or tool is None or (task.style and not self._looks[task.tool].style):
+        tool = self._get_tool(task.tool) if task is not None else None
+        follow_up = _follow_up_of(tool)
+        if task is None or tool is None or follow_up is None or (task.style and not follow_up.style):
             raise _no_task(params.task_id)
         service: Service = ctx.lifespan_context
         try:
@@ -193,17 +200,23 @@ class Tasks(Extension):
             raise _no_task(params.task_id) from None
         if task.position > position:
             raise _no_task(params.task_id)
-        return task, tool
+        return task, tool, follow_up
 
 
-def _does_not_wait(look: FollowUp, arguments: Mapping[str, Any]) -> bool:
-    """Whether the caller wants an answer sooner than a call becomes a task."""
-    wanted = None if look.inputs else arguments.get("wait_seconds")
+def _follow_up_of(tool: Tool | None) -> FollowUp | None:
+    """The follow-up of a tool whose calls can become tasks."""
+    found = tool.follow_up if isinstance(tool, ServedTool) else None
+    return found if found is not None and found.waits else None
+
+
+def _does_not_wait(follow_up: FollowUp, arguments: Mapping[str, Any]) -> bool:
+    """Whether the caller wants the answer before a call becomes a task."""
+    wanted = None if follow_up.inputs else arguments.get("wait_seconds")
     return isinstance(wanted, int | float) and wanted < WAIT_SECONDS
 
 
-def _moves_runs_on(tool: Tool) -> bool:
-    """Tools that only look, or hand out again what is asked, say that they destroy nothing."""
+def _moves_runs(tool: Tool) -> bool:
+    """Tools that only read, or repeat what is pending, declare that they are not destructive."""
     return bool(tool.annotations and tool.annotations.destructive_hint)
 
 
@@ -213,7 +226,7 @@ def knows_tasks(ctx: ServerRequestContext[Any, Any]) -> bool:
     return ctx.protocol_version in _MODERN and TASKS in (declared or {})
 
 
-async def _told(
+async def _task_of(
     ctx: ServerRequestContext[Any, Any],
     task: TaskId,
     result: CallToolResult,
@@ -223,22 +236,27 @@ async def _told(
 ) -> dict[str, Any]:
     service: Service = ctx.lifespan_context
     began, changed = await service.inspector.times(task.run_id)
-    said: dict[str, Any] = {"taskId": str(task), "createdAt": began, "lastUpdatedAt": changed, "ttlMs": None}
+    task_fields: dict[str, Any] = {
+        "taskId": str(task),
+        "createdAt": began,
+        "lastUpdatedAt": changed,
+        "ttlMs": None,
+    }
     if forms:
         shown = {
             key: form.model_dump(by_alias=True, mode="json", exclude_none=True) for key, form in forms.items()
         }
-        return {**said, "status": "input_required", "pollIntervalMs": _POLL_MS, "inputRequests": shown}
+        return {**task_fields, "status": "input_required", "pollIntervalMs": _POLL_MS, "inputRequests": shown}
     if not is_done:
         why = (result.structured_content or {}).get("why")
         about = {"statusMessage": why} if why else {}
-        return {**said, "status": "working", "pollIntervalMs": _POLL_MS, **about}
+        return {**task_fields, "status": "working", "pollIntervalMs": _POLL_MS, **about}
     if status_in(result) == "cancelled":
-        return {**said, "status": "cancelled"}
+        return {**task_fields, "status": "cancelled"}
     whole = with_links(result).model_dump(by_alias=True, mode="json", exclude_none=True)
     whole.pop("resultType", None)
-    return {**said, "status": "completed", "result": whole}
+    return {**task_fields, "status": "completed", "result": whole}
 
 
 def _no_task(task_id: str) -> MCPError:
-    return MCPError(INVALID_PARAMS, in_short(f"Failed to retrieve task: there is no task '{task_id}'"))
+    return MCPError(INVALID_PARAMS, shortened(f"Failed to retrieve task: there is no task '{task_id}'"))

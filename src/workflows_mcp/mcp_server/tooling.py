@@ -1,9 +1,19 @@
-"""From a function to a tool: compact schemas, arguments as they were sent, errors that reach the model.
+"""A tool is one record: a function with its title, hints, toolset and follow-up.
 
-What the protocol library makes of a function costs tokens (titles, unions with null) and guesses at
-arguments (any text that looks like JSON is parsed, so that the answer "true" to a question would become
-a boolean). Here schemas are stripped to what they say, and only arguments that are structures are read
-from JSON text.
+    example = Toolset("example")
+
+    @example.tool("Count to a number", READS)
+    async def count(ctx: Ctx, to: Annotated[int, Field(description="The last number")]) -> …:
+        'Count from 1.'
+
+    example.make()      # {"count": the tool as it is served}
+
+The name of the tool, its description and its schemas come from the function. The protocol library would
+add titles and unions with null to the schemas, which cost tokens, and would parse any text that looks like
+JSON, so that the answer "true" to a question became a boolean. Here schemas are compact, and only arguments
+that are structures are read from JSON text.
+
+The parts: the record and its toolset, arguments, answers and errors, schemas.
 """
 
 from __future__ import annotations
@@ -12,7 +22,8 @@ import functools
 import logging
 import re
 from collections.abc import Awaitable, Callable, Mapping
-from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, NotRequired
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, TypeVar
 
 from mcp.server.mcpserver import Context
 from mcp.server.mcpserver.exceptions import ToolError
@@ -21,10 +32,10 @@ from mcp.server.mcpserver.utilities.func_metadata import FuncMetadata
 from mcp.shared.exceptions import MCPError
 from mcp.types import CallToolResult, TextContent, ToolAnnotations
 from pydantic import BeforeValidator, Field, ValidationError, WithJsonSchema
-from typing_extensions import TypedDict
 
 from workflows_mcp.errors import WorkflowsError
 from workflows_mcp.limits import DEFAULT_LIMITS, Limits
+from workflows_mcp.mcp_server.follow_up import FollowUp
 from workflows_mcp.values import LEFT_OUT, did_you_mean, from_json, is_whole, made_whole, to_json, unfit
 
 if TYPE_CHECKING:
@@ -32,44 +43,125 @@ if TYPE_CHECKING:
 
     Ctx = Context[Service, Any]
 else:
-    Ctx = Context  # the library only looks whether a parameter is one; what it holds is loaded later
-
+    Ctx = Context  # the library only checks whether a parameter is a Context
 
 logger = logging.getLogger(__name__)
 
-
+Status = Literal["pending_action", "running", "waiting", "completed", "failed", "cancelled"]
+Way = Literal["core", "reactive", "graph"]
+"""The toolsets that can run a workflow from its start to its end."""
+Role = Literal["list", "describe", "start", "answer", "watch"]
 ToolFunction = Callable[..., Awaitable[CallToolResult]]
+F = TypeVar("F", bound=ToolFunction)
 
-ERROR_CHARS = 8000
+READS = ToolAnnotations(read_only_hint=True, open_world_hint=False)
+RUNS_STEPS = ToolAnnotations(destructive_hint=True)
+"""Steps may do anything; a tool without hints is assumed to do so."""
+ASSIGNS_STEP = ToolAnnotations(destructive_hint=False, idempotent_hint=True, open_world_hint=False)
+"""It notes which agent works on a step."""
+ADDS = ToolAnnotations(destructive_hint=False, open_world_hint=False)
+OVERWRITES = ToolAnnotations(destructive_hint=True, idempotent_hint=True, open_world_hint=False)
+"""It replaces or removes something that the server itself stores."""
 
-"""Clients cut longer errors, and not where we would."""
+_ALWAYS_LOAD = {"anthropic/alwaysLoad": True}
+"""Claude Code shows its model only the names of other tools, until the model searches for them."""
 
-DESCRIPTION_CHARS = 200
 
-_LONG_WORD = re.compile(r"\S{600,}")
+class ServedTool(Tool):
+    """A tool of the protocol library that knows how its run is fetched again."""
 
-"""Nobody reads it to its end: a name of a megabyte, a number of a thousand digits."""
+    follow_up: FollowUp | None = Field(default=None, exclude=True)
+
+
+@dataclass(frozen=True, kw_only=True)
+class ToolRecord:
+    """All that is known of one tool."""
+
+    function: ToolFunction
+    title: str
+    hints: ToolAnnotations
+    follow_up: FollowUp | None = None
+    """How the run is fetched again, where the tool moves a run."""
+    role: Role | None = None
+    """What the tool does in the loop of a run."""
+    always_load: tuple[Way, ...] = ()
+    """The ways in whose loop it has that role; the model sees it there from the first turn."""
+    replaced_in: tuple[Way, ...] = ()
+    """The ways that have a tool of their own for this; it is left out if only they are served."""
+    answers_workflow_tools: bool = False
+    """It is served whenever workflows are served as tools."""
+
+    @property
+    def name(self) -> str:
+        return self.function.__name__
+
+    @property
+    def only_reads(self) -> bool:
+        return bool(self.hints.read_only_hint)
+
+    def make(self, way: Way | None = None) -> ServedTool:
+        """Return the tool as it is served. `way`: the way that the server recommends."""
+        made = ServedTool.from_function(
+            _with_tool_errors(self.function),
+            title=self.title,
+            annotations=self.hints,
+            meta=dict(_ALWAYS_LOAD) if way in self.always_load else None,
+        )
+        assert isinstance(made, ServedTool)
+        metadata = made.fn_metadata
+        made.fn_metadata = UnparsedArguments(
+            arg_model=metadata.arg_model,
+            output_model=metadata.output_model,
+            output_schema=compact(metadata.output_schema),
+        )
+        made.parameters = compact(made.parameters, arguments=True) or {}
+        made.description = " ".join(made.description.split())
+        made.follow_up = self.follow_up
+        return made
+
+
+class Toolset:
+    """The records of the tools that one module defines, in the order of their definition."""
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+        self.records: dict[str, ToolRecord] = {}
+
+    def tool(self, title: str, hints: ToolAnnotations, **more: Any) -> Callable[[F], F]:
+        """Make a function a tool of this set. `more`: further fields of `ToolRecord`."""
+
+        def add(function: F) -> F:
+            record = ToolRecord(function=function, title=title, hints=hints, **more)
+            self.records[record.name] = record
+            return function
+
+        return add
+
+    def make(self) -> dict[str, ServedTool]:
+        return {name: record.make() for name, record in self.records.items()}
+
+
+# ---- arguments
 
 _DEFINITIONS = ("yaml", "yaml_content", "workflow_yaml", "definition")
-
-
-def _cut_word(found: re.Match[str]) -> str:
-    return f"{found[0][:200]}… ({len(found[0])} characters)"
-
-
-def service_of(ctx: Ctx) -> Service:
-    return ctx.request_context.lifespan_context
+_JSON_TYPES: list[dict[str, Any]] = [
+    {"type": "object", "additionalProperties": True},
+    {"type": "array", "items": {}},
+    {"type": "string"},
+    {"type": "number"},
+    {"type": "boolean"},
+]
 
 
 def as_structure(value: Any) -> Any:
-    """JSON text where a list or an object is wanted, because models send it so."""
+    """Parse JSON text of a list or an object, because some models send structures as text."""
     if isinstance(value, str) and value.lstrip()[:1] in ("{", "["):
         try:
             return from_json(value)
         except ValueError as error:
-            raise ValueError(f"it is text that is no JSON: {error}") from None
+            raise ValueError(f"the text is not valid JSON: {error}") from None
         except RecursionError:
-            raise ValueError("it is JSON that is nested too deeply") from None
+            raise ValueError("the JSON is nested too deeply") from None
     return value
 
 
@@ -78,99 +170,31 @@ def _texts(value: Any) -> Any:
     return [value] if isinstance(value, str) else value
 
 
-_KINDS: list[dict[str, Any]] = [
-    {"type": "object", "additionalProperties": True},
-    {"type": "array", "items": {}},
-    {"type": "string"},
-    {"type": "number"},
-    {"type": "boolean"},
-]
-
-AnyOrNull = Annotated[Any, WithJsonSchema({"anyOf": [*_KINDS, {"type": "null"}]})]
-
-"""Anything. That is said in full, because Codex leaves out the description of an argument without a type."""
-
+AnyOrNull = Annotated[Any, WithJsonSchema({"anyOf": [*_JSON_TYPES, {"type": "null"}]})]
+"""Any JSON value. The types are listed because Codex drops the description of an argument without a type."""
 NOT_GIVEN: Any = Field(default_factory=lambda: LEFT_OUT)
-
-"""The default of an argument that may be left out, and that may be null: its schema keeps the null."""
-
+"""The default of an argument that is optional and nullable: its schema keeps the null."""
 Structure = Annotated[dict[str, Any] | None, BeforeValidator(as_structure)]
-
 """An object, or JSON text of one."""
-
 Texts = Annotated[list[str] | None, BeforeValidator(_texts)]
-
 """A list of texts, or JSON text of one, or a single text."""
 
 
-def said_in_full(schema: Mapping[str, Any]) -> dict[str, Any]:
-    """The schema of an argument, with what is left open in it said: that it may be anything, that a list may
-    hold anything, and an object more than is named. Codex takes what is not said to be texts, or nothing."""
-    full = dict(schema)
-    if not {"type", "enum", "const", "anyOf"} & full.keys():
-        full["anyOf"] = [*_KINDS, {"type": "null"}]
-    if full.get("type") == "array":
-        full["items"] = said_in_full(items) if (items := full.get("items")) else {}
-    if full.get("type") == "object":
-        full.setdefault("additionalProperties", True)
-    if "properties" in full:
-        full["properties"] = {name: said_in_full(it) for name, it in full["properties"].items()}
-    return full
-
-
-class AsSent(FuncMetadata):
-    """Arguments reach the function as they were sent."""
+class UnparsedArguments(FuncMetadata):
+    """Passes arguments to the function as they were sent."""
 
     known_by_schema: ClassVar[bool] = True
-    """Only what the schema names is an argument; otherwise the function itself says what is none."""
+    """Reject arguments that the schema does not name; otherwise the function checks them."""
 
     def pre_parse_json(self, data: dict[str, Any]) -> dict[str, Any]:
         return data
 
 
-def make_tool(function: ToolFunction, *, title: str, hints: ToolAnnotations) -> Tool:
-    tool = Tool.from_function(_with_worded_errors(function), title=title, annotations=hints)
-    made = tool.fn_metadata
-    published = compact(made.output_schema)
-    tool.fn_metadata = AsSent(
-        arg_model=made.arg_model, output_model=made.output_model, output_schema=published
-    )
-    tool.parameters = compact(tool.parameters, arguments=True) or {}
-    tool.description = " ".join(tool.description.split())
-    return tool
-
-
-def answer(value: Mapping[str, Any]) -> CallToolResult:
-    """A result, structured for clients that know structure, and the same as text for those that do not."""
-    said = made_whole(dict(value))
-    return CallToolResult(content=[TextContent(type="text", text=to_json(said))], structured_content=said)
-
-
-def rendered(error: WorkflowsError) -> str:
-    return in_short(str(error))
-
-
-def in_short(text: str) -> str:
-    """What is told of a refusal, as long as clients can show it."""
-    text = _LONG_WORD.sub(_cut_word, made_whole(text))
-    if len(text) <= ERROR_CHARS:
-        return text
-    whole_lines = text[:ERROR_CHARS].rpartition("\n")[0]
-    more = text.count("\n") - whole_lines.count("\n")
-    if len(whole_lines) < ERROR_CHARS // 2:  # one of its lines is what makes it long
-        return f"{text[:ERROR_CHARS]}… (cut: {len(text)} characters in all)"
-    return f"{whole_lines}\n… (cut: {more} more lines; mend these first, and the rest is told then)"
-
-
-def brief(description: str) -> str:
-    """What a list says of something that is described at length elsewhere."""
-    text = " ".join(description.split())
-    return text if len(text) <= DESCRIPTION_CHARS else text[: DESCRIPTION_CHARS - 1] + "…"
-
-
 def without_nulls(tool: Tool, arguments: Mapping[str, Any]) -> dict[str, Any]:
-    """Models send null for what they do not want to say; it is a value where one is required, and where the
-    schema of the argument allows it."""
+    """Drop nulls, which models send for arguments that they leave out.
+
+    A null stays where the argument is required, or its schema allows null.
+    """
     required, known = tool.parameters.get("required", ()), tool.parameters.get("properties", {})
 
     def may_be_null(name: str) -> bool:
@@ -192,55 +216,148 @@ def refuse_bad_arguments(tool: Tool, arguments: Mapping[str, Any], limits: Limit
         for name, value in arguments.items()
         if not is_whole(value)
     ]
-    problems += [said for name, value in arguments.items() if (said := _unfit(name, value, limits))]
+    problems += [why for name, value in arguments.items() if (why := _unacceptable(name, value, limits))]
     try:
         tool.fn_metadata.validate_arguments(dict(arguments))
     except ValidationError as error:
         for item in error.errors():
             name = ".".join(str(part) for part in item["loc"][:1])
-            what = "is missing" if item["type"] == "missing" else f"is wrong: {_wrong(item)}"
+            what = "is missing" if item["type"] == "missing" else f"is wrong: {_reason(item)}"
             problems.append(f"argument '{name}' {what}")
     if problems:
-        raise ToolError(in_short(f"{tool.name}: " + "; ".join(dict.fromkeys(problems))))
+        raise ToolError(shortened(f"{tool.name}: " + "; ".join(dict.fromkeys(problems))))
 
 
-def _unfit(name: str, value: Any, limits: Limits) -> str:
-    """Why an argument cannot be taken, whatever the tool would do with it; empty where it can."""
+def _unacceptable(name: str, value: Any, limits: Limits) -> str:
+    """Why no tool accepts this value; empty if it is acceptable."""
     try:
         sent = as_structure(value)
     except ValueError:
-        sent = value  # which is refused, or is a text, by what the tool takes
+        sent = value  # the tool rejects it, or takes it as text
     if (found := unfit(sent, depth=limits.value_depth)) is not None:
         hint = f" ({limits.setting('value_depth')})" if "nested" in found.why else ""
         return f"argument '{name}{found.place}' cannot be taken: {found.why}{hint}"
-    limit = "document_bytes" if name in _DEFINITIONS else "argument_bytes"
-    most = getattr(limits, limit)
-    if _is_larger(value, most):
-        return (
-            f"argument '{name}' is larger than {most} bytes, the most that is taken ({limits.setting(limit)})"
-        )
+    name_of_limit = "document_bytes" if name in _DEFINITIONS else "argument_bytes"
+    limit = getattr(limits, name_of_limit)
+    if _is_larger(value, limit):
+        setting = limits.setting(name_of_limit)
+        return f"argument '{name}' is larger than the limit of {limit} bytes ({setting})"
     return ""
 
 
-def _is_larger(value: Any, most: int) -> bool:
+def _is_larger(value: Any, limit: int) -> bool:
     if isinstance(value, str):
-        return len(value) > most or len(value.encode("utf-8", "replace")) > most
+        return len(value) > limit or len(value.encode("utf-8", "replace")) > limit
     if isinstance(value, list | dict):
-        return len(to_json(made_whole(value))) > most
+        return len(to_json(made_whole(value))) > limit
     return False
 
 
-def _wrong(found: Mapping[str, Any]) -> str:
+def _reason(found: Mapping[str, Any]) -> str:
     if found["type"] == "dict_type":
         return "it must be an object, or JSON text of one"
     return str(found["msg"]).removeprefix("Value error, ")
 
 
+# ---- answers and errors
+
+ERROR_CHARS = 8000
+"""Clients cut longer errors, and not where we would."""
+DESCRIPTION_CHARS = 200
+_LONG_WORD = re.compile(r"\S{600,}")
+"""Such as a name of a megabyte, or a number of a thousand digits."""
+
+
+def service_of(ctx: Ctx) -> Service:
+    return ctx.request_context.lifespan_context
+
+
+def answer(value: Mapping[str, Any]) -> CallToolResult:
+    """Return a result as structured content, and the same as text for older clients."""
+    whole = made_whole(dict(value))
+    return CallToolResult(content=[TextContent(type="text", text=to_json(whole))], structured_content=whole)
+
+
+def brief(description: str) -> str:
+    """Shorten a description for a list."""
+    text = " ".join(description.split())
+    return text if len(text) <= DESCRIPTION_CHARS else text[: DESCRIPTION_CHARS - 1] + "…"
+
+
+def render_error(error: WorkflowsError) -> str:
+    return shortened(str(error))
+
+
+def shortened(text: str) -> str:
+    """Cut the text of an error to a length that clients show whole."""
+    text = _LONG_WORD.sub(_cut_word, made_whole(text))
+    if len(text) <= ERROR_CHARS:
+        return text
+    whole_lines = text[:ERROR_CHARS].rpartition("\n")[0]
+    more = text.count("\n") - whole_lines.count("\n")
+    if len(whole_lines) < ERROR_CHARS // 2:  # a single line is too long
+        return f"{text[:ERROR_CHARS]}… (cut: {len(text)} characters in all)"
+    return f"{whole_lines}\n… (cut: {more} more lines; fix these first to see the rest)"
+
+
+def _cut_word(found: re.Match[str]) -> str:
+    return f"{found[0][:200]}… ({len(found[0])} characters)"
+
+
+def _with_tool_errors(function: ToolFunction) -> ToolFunction:
+    """Turn every error into a ToolError, because the model sees the text of no other error."""
+
+    @functools.wraps(function)
+    async def call(*positional: Any, **named: Any) -> CallToolResult:
+        try:
+            return await function(*positional, **named)
+        except WorkflowsError as error:
+            raise ToolError(render_error(error)) from error
+        except (ToolError, MCPError):
+            raise
+        except RecursionError:
+            raise ToolError("the arguments, or what they lead to, are nested too deeply (too_deep)") from None
+        except Exception as error:
+            logger.exception("the tool %s failed", function.__name__)
+            what = f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
+            raise ToolError(
+                shortened(
+                    f"an internal error of the server (internal): {what}\n"
+                    "the call may or may not have changed something: check with get_workflow_status"
+                )
+            ) from error
+
+    return call
+
+
+# ---- schemas
+
+
+def explicit_schema(schema: Mapping[str, Any]) -> dict[str, Any]:
+    """Spell out what the schema of an argument leaves open.
+
+    A value of any type, a list of any items, an object with any further fields: Codex takes what is left
+    open to be text, or empty.
+    """
+    full = dict(schema)
+    if not {"type", "enum", "const", "anyOf"} & full.keys():
+        full["anyOf"] = [*_JSON_TYPES, {"type": "null"}]
+    if full.get("type") == "array":
+        full["items"] = explicit_schema(items) if (items := full.get("items")) else {}
+    if full.get("type") == "object":
+        full.setdefault("additionalProperties", True)
+    if "properties" in full:
+        full["properties"] = {name: explicit_schema(it) for name, it in full["properties"].items()}
+    return full
+
+
 def compact(schema: Any, *, arguments: bool = False) -> Any:
-    """A JSON Schema without what says nothing: titles, types beside a choice of values, null as an
-    alternative to being absent, an empty default, items that may be anything. A definition that is used once
-    stands where it is used. That an object or a list may hold anything is said of arguments, because Codex
-    takes the one to be empty and the other to be of texts."""
+    """Remove from a JSON Schema what adds no information.
+
+    That is: titles, types beside a choice of values, null as an alternative to leaving out, empty defaults,
+    and items of any type. A definition that is used once is inlined. The schemas of arguments still say that
+    an object or a list may hold anything: Codex takes the one to be empty and the other to hold texts.
+    """
     if isinstance(schema, dict) and "$defs" in schema:
         schema = _inlined(schema)
     return _stripped(schema, arguments)
@@ -261,7 +378,7 @@ def _stripped(schema: Any, arguments: bool) -> Any:
         del schema["default"]
     if not arguments:
         if isinstance(schema.get("description"), str):
-            del schema["description"]  # the docstring of a type is for those who read the code
+            del schema["description"]  # the docstring of a type is for developers
         if schema.get("additionalProperties") is True:
             del schema["additionalProperties"]
         if schema.get("items") == {}:
@@ -277,190 +394,18 @@ def _stripped(schema: Any, arguments: bool) -> Any:
 
 
 def _inlined(schema: dict[str, Any]) -> dict[str, Any]:
-    """A schema with each definition that is used once in the place of its use."""
+    """Put each definition that is used once where it is used."""
     text = to_json(schema)
     once = {name: it for name, it in schema["$defs"].items() if text.count(f'"#/$defs/{name}"') == 1}
 
-    def put(part: Any) -> Any:
+    def replace(part: Any) -> Any:
         if isinstance(part, list):
-            return [put(item) for item in part]
+            return [replace(item) for item in part]
         if not isinstance(part, dict):
             return part
         name = str(part.get("$ref", "")).removeprefix("#/$defs/")
-        return put(once[name]) if name in once else {key: put(value) for key, value in part.items()}
+        return replace(once[name]) if name in once else {key: replace(value) for key, value in part.items()}
 
-    rest = {name: put(it) for name, it in schema["$defs"].items() if name not in once}
-    whole = {key: put(value) for key, value in schema.items() if key != "$defs"}
+    rest = {name: replace(it) for name, it in schema["$defs"].items() if name not in once}
+    whole = {key: replace(value) for key, value in schema.items() if key != "$defs"}
     return {"$defs": rest, **whole} if rest else whole
-
-
-def _with_worded_errors(function: ToolFunction) -> ToolFunction:
-    """Only the text of ToolError reaches the model, so every error of ours becomes one."""
-
-    @functools.wraps(function)
-    async def call(*positional: Any, **named: Any) -> CallToolResult:
-        try:
-            return await function(*positional, **named)
-        except WorkflowsError as error:
-            raise ToolError(rendered(error)) from error
-        except (ToolError, MCPError):
-            raise
-        except RecursionError:
-            raise ToolError("what was sent, or what it leads to, is nested too deeply (too_deep)") from None
-        except Exception as error:
-            logger.exception("the tool %s failed", function.__name__)
-            said = f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
-            raise ToolError(
-                in_short(
-                    f"the server failed inside, which is its own fault (internal): {said}\n"
-                    "whether the call changed anything is not known: look with get_workflow_status"
-                )
-            ) from error
-
-    return call
-
-
-# ----------------------------------------------------------------------------------------------------
-# The shapes of what tools answer. Their JSON Schemas are published; absent fields are left out.
-
-
-Status = Literal["pending_action", "running", "waiting", "completed", "failed", "cancelled"]
-
-
-class Action(TypedDict, total=False):
-    step_id: str
-    type: str
-    instructions: str
-    parameters: dict[str, Any]
-    result_schema: dict[str, Any]
-    sub_agent_prompt: str
-    workflow_id: str
-    task: str
-
-
-class RunAnswer(TypedDict):
-    """The answer of every tool that touches a run or a task. `more_actions` are actions too: to say so again
-    in the schema of every tool would cost more than it tells."""
-
-    workflow_id: str
-    status: Status
-    messages: NotRequired[list[Any]]
-    action: NotRequired[Action]
-    more_actions: NotRequired[list[Any]]
-    progress: NotRequired[dict[str, Any]]
-    why: NotRequired[str]
-    outputs: NotRequired[dict[str, Any]]
-    result: NotRequired[Any]
-    failed_blocks: NotRequired[list[Any]]
-    error: NotRequired[dict[str, Any]]
-    next: str
-
-
-class NextAnswer(TypedDict):
-    """As RunAnswer: what that says of `status`, `messages` and `action` holds here and below, too."""
-
-    workflow_id: str
-    status: str
-    messages: NotRequired[list[Any]]
-    action: NotRequired[dict[str, Any]]
-    more_actions: NotRequired[list[Any]]
-    progress: NotRequired[dict[str, Any]]
-    why: NotRequired[str]
-    outputs: NotRequired[dict[str, Any]]
-    result: NotRequired[Any]
-    failed_blocks: NotRequired[list[Any]]
-    error: NotRequired[dict[str, Any]]
-    next: str
-
-
-class StatusAnswer(TypedDict, total=False):
-    """The answer of a run or a task, or the recent runs."""
-
-    workflow_id: str
-    workflow: str
-    status: str
-    messages: list[Any]
-    action: dict[str, Any]
-    more_actions: list[Any]
-    progress: dict[str, Any]
-    why: str
-    outputs: dict[str, Any]
-    result: Any
-    failed_blocks: list[Any]
-    error: dict[str, Any]
-    next: str
-    runs: list[Any]
-    more: bool
-
-
-class ControlAnswer(NextAnswer):
-    """What became of a run that was interfered with, or of the one that was made of it."""
-
-    forked_from: NotRequired[str]
-
-
-class StateAnswer(TypedDict):
-    workflow_id: str
-    workflow: NotRequired[str]
-    status: str
-    inputs: NotRequired[dict[str, Any]]
-    state: NotRequired[dict[str, Any]]
-    result: NotRequired[Any]
-    outputs: NotRequired[dict[str, Any]]
-    blocks: NotRequired[dict[str, Any]]
-    values: NotRequired[dict[str, Any]]
-    slices: NotRequired[dict[str, Any]]
-
-
-class Listed(TypedDict):
-    """What a list says of a workflow. Its own lists are of texts, as those of WorkflowInfo."""
-
-    name: str
-    description: NotRequired[str]
-    dialect: NotRequired[str]
-    source: str
-    tags: NotRequired[list[Any]]
-    problems: NotRequired[list[Any]]
-
-
-class WorkflowList(TypedDict):
-    workflows: list[Listed]
-    more: NotRequired[int]
-
-
-class WorkflowInfo(TypedDict, total=False):
-    """What a workflow is, or its definition."""
-
-    workflow: str
-    description: str
-    dialect: str
-    version: str
-    tags: list[Any]
-    source: str
-    inputs: dict[str, Any]
-    outputs: dict[str, Any]
-    steps: list[Any]
-    asks: list[Any]
-    agent_tools: list[Any]
-    level: str
-    needs: list[Any]
-    secrets: list[Any]
-    missing_secrets: list[Any]
-    forbidden: list[Any]
-    calls: list[Any]
-    definition: str
-
-
-class FoundProblem(TypedDict):
-    message: str
-    hint: NotRequired[str]
-    place: NotRequired[str]
-    line: NotRequired[str]
-    code: str
-    warning: NotRequired[bool]
-
-
-class Validation(TypedDict):
-    valid: bool
-    problems: list[FoundProblem]
-    more: NotRequired[int]

@@ -1,40 +1,46 @@
-"""Toolsets: which tools are served together, each tool once, and what the server says of itself for them."""
+"""Chooses the tools that are served together, and the instructions that fit them.
+
+    tools_of(["core", "memory"])          # each tool once, in order
+    instructions(["graph"])               # how to run a workflow with these
+
+What is known of a tool stands in its record, in the module of its toolset. The instructions of the toolsets
+stand here, because the first answer of the server has them and must not wait for those modules.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from importlib import import_module
-from typing import Literal
+from typing import cast
 
 from mcp.server.mcpserver.tools import Tool
+
+from workflows_mcp.mcp_server.tooling import Role, ToolRecord, Toolset, Way
+
+_ADDED = ("graph", "stateful", "reactive", "memory", "debug")
+"""The toolsets beside the core, in the order of their tools."""
+_COMPATIBLE = ("graph", "stateful", "reactive")
+"""The toolsets with the names and shapes of older systems, in the package `compat`."""
+_OTHER_WAYS: tuple[Way, ...] = ("reactive", "graph")
 
 _WHAT = (
     "Runs workflows (YAML) durably: the server does the steps, keeps the state and asks you for what only "
     "you or the user can do.\n"
 )
 _LONG_VALUES = "Long values are cut; a note there says which call reads on."
-INSTRUCTIONS = f"""\
-{_WHAT}\
+_STEPS: dict[Way, str] = {
+    "core": """\
 1. list_workflows; get_workflow_info has the inputs.
 2. start_workflow.
 3. While status is "pending_action": do what action.instructions say (ask the user where only the user can \
 decide), then submit_result; it returns the next action. Show `messages` to the user. If you \
-cannot, submit {{"is_error": true, "error": "…"}}.
+cannot, submit {"is_error": true, "error": "…"}.
    Type "parallel_tasks" or "foreach": start sub-agents for its tasks as it says; submit nothing.
 4. While it is "running" or "waiting": get_workflow_status. Lost the workflow_id? Call it without one.
 To write one, read an example: list_workflows(tags=["example"]), get_workflow_info(definition=true); \
 check yours with validate_workflow_yaml, save it as .workflows/NAME.yaml.
-{_LONG_VALUES}"""
-_GRAPH_ALONE = f"""\
-{_WHAT}\
-1. list_workflows, and get_workflow_info for inputs that you do not know.
-2. execute_workflow with inputs.
-3. While status is "paused": answer `prompt` (ask the user where only the user can decide) with \
-resume_workflow(checkpoint_id, response). If it cannot be answered: {{"is_error": true, "error": "<why>"}}.
-4. While status is "running": resume_workflow(checkpoint_id=<workflow_id>) waits on; runs survive restarts.
-{_LONG_VALUES}"""
-_REACTIVE_ALONE = f"""\
-{_WHAT}\
+""",
+    "reactive": """\
 1. workflow_list, and workflow_get_info for inputs that you do not know.
 2. workflow_start with inputs.
 3. While `step` is not null: do what step.instructions say (ask the user where only the user can decide), \
@@ -42,119 +48,53 @@ then workflow_step_complete; the reply carries the next step. Show `messages` to
    Type "parallel_tasks": start sub-agents for its tasks as it says.
 4. While it is null and status is "running" or "waiting": workflow_get_next_step, which waits.
 5. At the end: workflow_complete has the final state. If your context gets full: workflow_checkpoint; \
-another conversation goes on with workflow_resume.
-{_LONG_VALUES}"""
-_ONLY_LOOKING = """\
-Knows workflows (YAML) and their runs. This server only looks: it cannot start, answer, resume or cancel \
-anything; if that is wanted, say so.
-1. {list}, and {info} for what a workflow takes, does and gives.
+another conversation continues with workflow_resume.
+""",
+    "graph": """\
+1. list_workflows, and get_workflow_info for inputs that you do not know.
+2. execute_workflow with inputs.
+3. While status is "paused": answer `prompt` (ask the user where only the user can decide) with \
+resume_workflow(checkpoint_id, response). If it cannot be answered: {"is_error": true, "error": "<why>"}.
+4. While status is "running": resume_workflow(checkpoint_id=<workflow_id>) waits on; runs survive restarts.
+""",
+}
+INSTRUCTIONS = _WHAT + _STEPS["core"] + _LONG_VALUES
+_READ_ONLY = """\
+Knows workflows (YAML) and their runs. This server is read-only: it cannot start, answer, resume or cancel \
+anything; if the user wants that, say so.
+1. {list}, and {describe} for the inputs, steps and outputs of a workflow.
 2. get_workflow_status without an id for the recent runs, with one for where it is and why it waits.
 3. get_workflow_state for the values of a run.
 """
 
-Way = Literal["core", "reactive", "graph"]
-_NOT_FOR_REACTIVE = (
-    "list_workflows",
-    "get_workflow_info",
-    "start_workflow",
-    "submit_result",
-    "get_next_step",
-)
-"""What `reactive` does in its own way. It needs the rest of the core: to read long values, and to watch."""
-_NOT_FOR_GRAPH = ("start_workflow", "submit_result", "get_next_step")
-"""What `graph` does in its own way. It needs the rest of the core: to find, check, watch, read and cancel."""
-_FOR_WORKFLOW_TOOLS = ("submit_result", "get_workflow_status")
-"""What goes on with a run that a tool has started which is a workflow."""
-
-_NEEDED_AT_ONCE: dict[Way, tuple[str, ...]] = {
-    "core": (
-        "list_workflows",
-        "get_workflow_info",
-        "start_workflow",
-        "submit_result",
-        "get_workflow_status",
-    ),
-    "reactive": ("workflow_list", "workflow_get_info", "workflow_start", "workflow_step_complete"),
-    "graph": ("list_workflows", "get_workflow_info", "execute_workflow", "resume_workflow"),
-}
-"""What every run needs from its first step to its last."""
-_LOAD_AT_ONCE = {"anthropic/alwaysLoad": True}
-"""Claude Code shows its model the names of tools only, and the rest after a search; not so of these."""
-_OTHER_WAYS: tuple[Way, ...] = ("reactive", "graph")
-_INSTRUCTIONS: dict[Way, str] = {
-    "core": INSTRUCTIONS,
-    "reactive": _REACTIVE_ALONE,
-    "graph": _GRAPH_ALONE,
-}
-_LOOKING_UP: dict[Way, tuple[str, str]] = {
-    "core": ("list_workflows", "get_workflow_info"),
-    "reactive": ("workflow_list", "workflow_get_info"),
-    "graph": ("list_workflows", "get_workflow_info"),
-}
-"""The tools that tell which workflows there are."""
-_STARTING: dict[Way, str] = {
-    "core": "start_workflow",
-    "reactive": "workflow_start",
-    "graph": "execute_workflow",
-}
-_BESIDE: dict[Way, str] = {
-    "reactive": "workflow_start, workflow_step_complete",
-    "graph": "execute_workflow, resume_workflow",
-}
-"""The tools of a way that is not the first."""
-
-_PACKAGE = {"graph": "compat", "stateful": "compat", "reactive": "compat"}
-"""Where the toolsets with the names and shapes of older systems are; the others are in `tools`."""
-
 
 def tools_of(toolsets: Sequence[str], *, read_only: bool = False, workflow_tools: bool = False) -> list[Tool]:
-    """`workflow_tools`: workflows are served as tools beside these."""
-    tools = _made("core")
+    """Return the tools of the core and of these toolsets. `workflow_tools`: workflows are tools, too."""
     ways = ways_of(toolsets)
-    if "core" not in ways:
-        left_out = set(_NOT_FOR_GRAPH if "graph" in ways else _NOT_FOR_REACTIVE)
-        left_out -= set(_FOR_WORKFLOW_TOOLS if workflow_tools else ())
-        tools = {name: tool for name, tool in tools.items() if name not in left_out}
-    for toolset in _MORE:
-        if toolset in toolsets:
-            tools |= _made(toolset)
-    for name in _NEEDED_AT_ONCE[ways[0]]:
-        tools[name].meta = dict(_LOAD_AT_ONCE)
-    return [tool for tool in tools.values() if not read_only or _only_looks(tool)]
-
-
-def _only_looks(tool: Tool) -> bool:
-    return bool(tool.annotations and tool.annotations.read_only_hint)
-
-
-_MORE = ("graph", "stateful", "reactive", "memory", "debug")
-"""The toolsets that add to the core, or put something in its place."""
+    records = {
+        name: record
+        for name, record in toolset("core").records.items()
+        if not set(ways) <= set(record.replaced_in) or (workflow_tools and record.answers_workflow_tools)
+    }
+    for added in _ADDED:
+        if added in toolsets:
+            records |= toolset(added).records
+    return [record.make(ways[0]) for record in records.values() if record.only_reads or not read_only]
 
 
 def why_not_served(name: str, *, read_only: bool) -> str | None:
-    """What to do about a tool that there is, and that this server does not have; None where there is none."""
-    for toolset in ("core", *_MORE):
-        tool = _made(toolset).get(name)
-        if tool is not None and read_only and not _only_looks(tool):
-            return f"'{name}' changes runs, and this server only looks (--read-only)"
-        if tool is not None:
-            return (
-                f"'{name}' is in the toolset '{toolset}', which this server is started without (--toolsets)"
-            )
+    """Explain why an existing tool is not served here; None if no toolset has such a tool."""
+    for added in ("core", *_ADDED):
+        record = toolset(added).records.get(name)
+        if record is not None and read_only and not record.only_reads:
+            return f"'{name}' changes runs, and this server is read-only (--read-only)"
+        if record is not None:
+            return f"'{name}' is in the toolset '{added}', which is not enabled here (--toolsets)"
     return None
 
 
-def _made(toolset: str) -> dict[str, Tool]:
-    """The tools of one, by name. Its module is loaded for that, and no other."""
-    make = getattr(
-        import_module(f"workflows_mcp.mcp_server.{_PACKAGE.get(toolset, 'tools')}.{toolset}"),
-        f"{toolset}_tools",
-    )
-    return {tool.name: tool for tool in make()}
-
-
 def ways_of(toolsets: Sequence[str]) -> tuple[Way, ...]:
-    """In which ways workflows can be carried out with these, the one to recommend first."""
+    """The ways to run a workflow with these toolsets, the recommended one first."""
     found: list[Way] = []
     if {"core", "stateful"} & set(toolsets) or not {"graph", "reactive"} & set(toolsets):
         found.append("core")
@@ -163,16 +103,34 @@ def ways_of(toolsets: Sequence[str]) -> tuple[Way, ...]:
 
 
 def tool_that_starts(toolsets: Sequence[str]) -> str:
-    """The name of the one that starts any workflow, in the way to recommend."""
-    return _STARTING[ways_of(toolsets)[0]]
+    """The name of the tool that starts any workflow, in the recommended way."""
+    return tool_for("start", ways_of(toolsets)[0])
+
+
+def tool_for(role: Role, way: Way) -> str:
+    """The name of the tool that has a role in the loop of a way."""
+    return next(it.name for it in _loop_of(way) if it.role == role)
 
 
 def instructions(toolsets: Sequence[str], *, read_only: bool = False) -> str:
+    """Return what a client shows to its model about this server."""
     first, *others = ways_of(toolsets)
     if read_only:
-        lists, info = _LOOKING_UP[first]
-        return _ONLY_LOOKING.format(list=lists, info=info) + _LONG_VALUES
-    text = _INSTRUCTIONS[first]
+        names = {"list": tool_for("list", first), "describe": tool_for("describe", first)}
+        return _READ_ONLY.format_map(names) + _LONG_VALUES
+    text = _WHAT + _STEPS[first] + _LONG_VALUES
     if others:
-        text += f"\nThe same in other shapes: {'; '.join(_BESIDE[way] for way in others)}. Keep to one."
+        pairs = (f"{tool_for('start', way)}, {tool_for('answer', way)}" for way in others)
+        text += f"\nThe same in other shapes: {'; '.join(pairs)}. Keep to one."
     return text
+
+
+def toolset(name: str) -> Toolset:
+    """Load a toolset. This imports its module and no other."""
+    package = "compat" if name in _COMPATIBLE else "tools"
+    return cast(Toolset, import_module(f"workflows_mcp.mcp_server.{package}.{name}").TOOLSET)
+
+
+def _loop_of(way: Way) -> Iterator[ToolRecord]:
+    for name in dict.fromkeys((way, "core")):
+        yield from (it for it in toolset(name).records.values() if way in it.always_load)

@@ -1,8 +1,13 @@
-"""Workflows as tools of their own: each is called by its name, with its inputs as arguments of their types.
+"""Workflows as tools: each is called by its name, with its inputs as typed arguments.
 
-Which ones is said when the server starts (`--workflow-tools tag:deploy,release-*`), and stays: clients want a
-list of tools that does not change under their hands. What such a tool does is what `start_workflow` does,
-with the workflow as it is when it is called.
+    workflows-mcp serve --workflow-tools 'tag:deploy,release-*'
+
+    arguments = Arguments.of({"properties": {"due date": {"type": "string"}}})
+    arguments.parameters["properties"]          # {"due_date": {…, "description": "The input 'due date'"}}
+    arguments.to_inputs({"due_date": "today"})  # {"due date": "today"}
+
+The workflows are chosen when the server starts, and the list stays, because clients expect a stable list of
+tools. Such a tool does what `start_workflow` does, with the workflow as it is at the time of the call.
 """
 
 from __future__ import annotations
@@ -13,105 +18,25 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from fnmatch import fnmatchcase
 from typing import Annotated, Any, ClassVar, NamedTuple
 
-from mcp.server.mcpserver.tools import Tool
 from mcp.server.mcpserver.utilities.func_metadata import ArgModelBase
-from mcp.types import CallToolResult, ToolAnnotations
+from mcp.types import CallToolResult
 
 from workflows_mcp.errors import InvalidInputs, RequestError
-from workflows_mcp.mcp_server.follow_up import seconds_to_wait
+from workflows_mcp.mcp_server.follow_up import STATUS, seconds_to_wait
 from workflows_mcp.mcp_server.tooling import (
-    AsSent,
+    RUNS_STEPS,
     Ctx,
-    RunAnswer,
+    ServedTool,
     ToolFunction,
+    ToolRecord,
+    UnparsedArguments,
     answer,
-    make_tool,
-    said_in_full,
+    explicit_schema,
     service_of,
 )
+from workflows_mcp.mcp_server.tools.core import RunAnswer
 from workflows_mcp.mcp_server.toolsets import tool_that_starts
 from workflows_mcp.runs import Service, WorkflowSummary
-
-# ----------------------------------------------------------------------------------------------------
-# The inputs of a workflow as the arguments of a tool: under names that the APIs of models take, and with
-# schemas that say all there is to say.
-#
-#     arguments = Arguments.of({"properties": {"due date": {"type": "string"}}})
-#     arguments.parameters["properties"]        # {"due_date": {…, "description": "The input 'due date'"}}
-#     arguments.meant({"due_date": "today"})    # {"due date": "today"}
-
-
-_CHARS = 64
-
-_TAKEN = re.compile(rf"[a-zA-Z0-9_.-]{{1,{_CHARS}}}")
-
-"""What an argument may be called: an API that is sent another name refuses all tools that came with it."""
-
-_OTHERS = re.compile(r"[^a-zA-Z0-9_.-]+")
-
-_NAMELESS = "input"
-
-
-class Arguments(NamedTuple):
-    inputs: dict[str, str]
-    """The input that each argument stands for."""
-    parameters: dict[str, Any]
-    """Their JSON Schema."""
-
-    @classmethod
-    def of(cls, declared: Mapping[str, Any]) -> Arguments:
-        """`declared`: the JSON Schema of the inputs."""
-        schemas: Mapping[str, Any] = declared.get("properties", {})
-        inputs = argument_names(schemas)
-        arguments = {name: argument for argument, name in inputs.items()}
-        parameters = {
-            **declared,
-            "properties": {
-                argument: _schema(schemas[name], argument, name) for argument, name in inputs.items()
-            },
-            "required": [arguments[name] for name in declared.get("required", ())],
-        }
-        return cls(inputs, parameters)
-
-    def meant(self, sent: Mapping[str, Any]) -> dict[str, Any]:
-        """The inputs. What is no argument is an input by its own name: the workflow takes it, or not."""
-        given: dict[str, Any] = {}
-        for argument, value in sent.items():
-            name = self.inputs.get(argument, argument)
-            if name in given:
-                declared = next(it for it, meant in self.inputs.items() if meant == name)
-                raise InvalidInputs(f"the input '{name}' is given twice", hint=f"give only '{declared}'")
-            given[name] = value
-        return given
-
-
-def argument_names(inputs: Iterable[str]) -> dict[str, str]:
-    """The inputs by what their arguments are called. Names that are taken as they are keep to themselves."""
-    names = list(inputs)
-    found = {name: name for name in names if _TAKEN.fullmatch(name)}
-    for name in names:
-        if name not in found.values():
-            found[_free(_OTHERS.sub("_", name).strip("_") or _NAMELESS, found)] = name
-    order = {name: position for position, name in enumerate(names)}
-    return dict(sorted(found.items(), key=lambda item: order[item[1]]))
-
-
-def _free(wanted: str, taken: Mapping[str, str]) -> str:
-    name, number = wanted[:_CHARS], 2
-    while name in taken:
-        ending = f"_{number}"
-        name, number = wanted[: _CHARS - len(ending)] + ending, number + 1
-    return name
-
-
-def _schema(declared: Mapping[str, Any], argument: str, name: str) -> dict[str, Any]:
-    schema = said_in_full(declared)
-    if argument == name:
-        return schema
-    about = str(schema.get("description", "")).strip()
-    said = f"{about} (the input '{name}')" if about else f"The input '{name}'"
-    return {**schema, "description": said}
-
 
 logger = logging.getLogger(__name__)
 
@@ -120,20 +45,20 @@ TAG = "tag:"
 
 MANY = 40
 
-"""Some clients leave out tools beyond so many."""
+"""Some clients drop further tools."""
 
 _NAME_CHARS = 60
 
-_BUT_BY_NAME = " (those that are built in are chosen by their exact names)"
+_BUT_BY_NAME = " (built-in workflows are chosen by their exact names only)"
 
 _CHANGED = (
     "The workflow has changed since this server was started, and the tool still shows the old inputs: send "
-    "what the workflow takes now all the same, or use {starts}, or let the user restart the server."
+    "the new inputs all the same, or use {starts}, or ask the user to restart the server."
 )
 
 
-class Inputs(AsSent):
-    """The arguments are the inputs of a workflow, whatever they are called; the workflow checks them."""
+class InputArguments(UnparsedArguments):
+    """Passes the arguments on as inputs, which the workflow checks."""
 
     known_by_schema: ClassVar[bool] = False
 
@@ -141,13 +66,17 @@ class Inputs(AsSent):
         return {"inputs": arguments_to_validate}
 
 
-def workflow_tools(service: Service, selectors: Sequence[str], taken: Collection[str]) -> list[Tool]:
-    """A tool for each workflow that is selected. `taken`: names that other tools have. Raises RequestError
-    where two would have the same name."""
-    tools: dict[str, tuple[str, Tool]] = {}
+def workflow_tools(service: Service, selectors: Sequence[str], taken: Collection[str]) -> list[ServedTool]:
+    """Make a tool for each selected workflow. `taken`: the names of other tools.
+
+    Raises RequestError if two tools would have the same name.
+    """
+    tools: dict[str, tuple[str, ServedTool]] = {}
     for summary in _selected(service.list_workflows(), selectors):
         if summary.problems:
-            logger.warning("the workflow %s is no tool, because it has problems: validate it", summary.name)
+            logger.warning(
+                "the workflow %s is not served as a tool, because it has problems: validate it", summary.name
+            )
             continue
         name = tool_name(summary.name)
         other = tools[name][0] if name in tools else None
@@ -170,7 +99,7 @@ def workflow_tools(service: Service, selectors: Sequence[str], taken: Collection
 
 
 def tool_name(workflow: str) -> str:
-    """The name of a workflow as one that every client takes: deploy:web-app → deploy_web_app"""
+    """Turn the name of a workflow into one that every client accepts: deploy:web-app → deploy_web_app."""
     name = re.sub(r"[^a-z0-9]+", "_", workflow.lower()).strip("_")[:_NAME_CHARS].rstrip("_")
     return name if name[:1].isalpha() else f"workflow_{name}".rstrip("_")
 
@@ -190,19 +119,27 @@ def _matches(summary: WorkflowSummary, selector: str) -> bool:
     if summary.name == selector:
         return True
     if summary.is_built_in:
-        return False  # a tag or a pattern is about workflows of one's own
+        return False  # tags and patterns select only the user's own workflows
     if selector.startswith(TAG):
         return selector.removeprefix(TAG).strip() in summary.tags
     return selector == "all" or fnmatchcase(summary.name, selector)
 
 
-def _tool(service: Service, summary: WorkflowSummary, name: str) -> Tool:
+def _tool(service: Service, summary: WorkflowSummary, name: str) -> ServedTool:
     declared = service.workflow_info(summary.name)["inputs"]
     arguments = Arguments.of(declared)
-    made = make_tool(_start(summary.name, declared, arguments), title=summary.name, hints=_HINTS)
+    record = ToolRecord(
+        function=_start(summary.name, declared, arguments),
+        title=summary.name,
+        hints=RUNS_STEPS.model_copy(update={"open_world_hint": True}),
+        follow_up=STATUS._replace(inputs=True),
+    )
+    made = record.make()
     about = summary.description.strip() or f"Runs the workflow {summary.name}."
     text = f"{about} {_HOW}"
-    metadata = Inputs(arg_model=ArgModelBase, output_model=RunAnswer, output_schema=made.output_schema)
+    metadata = InputArguments(
+        arg_model=ArgModelBase, output_model=RunAnswer, output_schema=made.output_schema
+    )
     return made.model_copy(
         update={
             "name": name,
@@ -218,13 +155,11 @@ _HOW = (
     "get_workflow_status.)"
 )
 
-_HINTS = ToolAnnotations(destructive_hint=True, open_world_hint=True)
-
 
 def _start(workflow: str, declared: dict[str, Any], arguments: Arguments) -> ToolFunction:
     async def start(ctx: Ctx, inputs: dict[str, Any]) -> Annotated[CallToolResult, RunAnswer]:
         service = service_of(ctx)
-        given = arguments.meant(inputs)
+        given = arguments.to_inputs(inputs)
         try:
             started = await service.start(
                 workflow=workflow, inputs=given, wait_seconds=seconds_to_wait(), detail="step"
@@ -237,3 +172,77 @@ def _start(workflow: str, declared: dict[str, Any], arguments: Arguments) -> Too
         return answer(started)
 
     return start
+
+
+# ---- the inputs of a workflow as the arguments of a tool
+
+_CHARS = 64
+
+_VALID = re.compile(rf"[a-zA-Z0-9_.-]{{1,{_CHARS}}}")
+
+"""The APIs of models reject a whole list of tools for one argument with another name."""
+
+_INVALID_CHARS = re.compile(r"[^a-zA-Z0-9_.-]+")
+
+_NAMELESS = "input"
+
+
+class Arguments(NamedTuple):
+    inputs: dict[str, str]
+    """The input behind each argument."""
+    parameters: dict[str, Any]
+    """Their JSON Schema."""
+
+    @classmethod
+    def of(cls, declared: Mapping[str, Any]) -> Arguments:
+        """`declared`: the JSON Schema of the inputs."""
+        schemas: Mapping[str, Any] = declared.get("properties", {})
+        inputs = argument_names(schemas)
+        arguments = {name: argument for argument, name in inputs.items()}
+        parameters = {
+            **declared,
+            "properties": {
+                argument: _schema(schemas[name], argument, name) for argument, name in inputs.items()
+            },
+            "required": [arguments[name] for name in declared.get("required", ())],
+        }
+        return cls(inputs, parameters)
+
+    def to_inputs(self, sent: Mapping[str, Any]) -> dict[str, Any]:
+        """Return the inputs. The workflow checks an unknown argument as an input of that name."""
+        given: dict[str, Any] = {}
+        for argument, value in sent.items():
+            name = self.inputs.get(argument, argument)
+            if name in given:
+                declared = next(it for it, own in self.inputs.items() if own == name)
+                raise InvalidInputs(f"the input '{name}' is given twice", hint=f"give only '{declared}'")
+            given[name] = value
+        return given
+
+
+def argument_names(inputs: Iterable[str]) -> dict[str, str]:
+    """Map arguments to inputs. A valid name stays as it is."""
+    names = list(inputs)
+    found = {name: name for name in names if _VALID.fullmatch(name)}
+    for name in names:
+        if name not in found.values():
+            found[_free(_INVALID_CHARS.sub("_", name).strip("_") or _NAMELESS, found)] = name
+    order = {name: position for position, name in enumerate(names)}
+    return dict(sorted(found.items(), key=lambda item: order[item[1]]))
+
+
+def _free(wanted: str, taken: Mapping[str, str]) -> str:
+    name, number = wanted[:_CHARS], 2
+    while name in taken:
+        ending = f"_{number}"
+        name, number = wanted[: _CHARS - len(ending)] + ending, number + 1
+    return name
+
+
+def _schema(declared: Mapping[str, Any], argument: str, name: str) -> dict[str, Any]:
+    schema = explicit_schema(declared)
+    if argument == name:
+        return schema
+    about = str(schema.get("description", "")).strip()
+    described = f"{about} (the input '{name}')" if about else f"The input '{name}'"
+    return {**schema, "description": described}

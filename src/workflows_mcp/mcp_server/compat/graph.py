@@ -4,14 +4,28 @@ from __future__ import annotations
 
 from typing import Annotated, Any, Literal, NotRequired
 
-from mcp.server.mcpserver.tools import Tool
-from mcp.types import CallToolResult, ToolAnnotations
+from mcp.types import CallToolResult
 from pydantic import Field
 from typing_extensions import TypedDict
 
+from workflows_mcp.mcp_server.follow_up import FollowUp
 from workflows_mcp.mcp_server.resources import SCHEMA
-from workflows_mcp.mcp_server.tooling import NOT_GIVEN, AnyOrNull, Ctx, Structure, answer, make_tool
+from workflows_mcp.mcp_server.tooling import (
+    NOT_GIVEN,
+    OVERWRITES,
+    READS,
+    RUNS_STEPS,
+    AnyOrNull,
+    Ctx,
+    Structure,
+    Toolset,
+    answer,
+)
 from workflows_mcp.mcp_server.tooling import service_of as _service
+
+TOOLSET = Toolset("graph")
+_RESUME = FollowUp("resume_workflow", "checkpoint_id", style="response_format")
+
 
 Format = Annotated[
     Literal["minimal", "detailed"],
@@ -81,6 +95,7 @@ class WorkflowSchema(TypedDict):
     next: NotRequired[str]
 
 
+@TOOLSET.tool("Run a workflow", RUNS_STEPS, follow_up=_RESUME, role="start", always_load=("graph",))
 async def execute_workflow(
     ctx: Ctx,
     workflow: Annotated[str, Field(description="Its name")],
@@ -97,6 +112,7 @@ async def execute_workflow(
     )
 
 
+@TOOLSET.tool("Run a workflow given as YAML", RUNS_STEPS, follow_up=_RESUME)
 async def execute_inline_workflow(
     ctx: Ctx,
     workflow_yaml: Annotated[str, Field(description="The whole definition")],
@@ -112,6 +128,7 @@ async def execute_inline_workflow(
     )
 
 
+@TOOLSET.tool("Resume a workflow", RUNS_STEPS, follow_up=_RESUME, role="answer", always_load=("graph",))
 async def resume_workflow(
     ctx: Ctx,
     checkpoint_id: Annotated[
@@ -133,6 +150,7 @@ async def resume_workflow(
     )
 
 
+@TOOLSET.tool("Schema of workflows", READS)
 async def get_workflow_schema(
     ctx: Ctx,
     dialect: Annotated[
@@ -150,6 +168,7 @@ async def get_workflow_schema(
     return answer(found)
 
 
+@TOOLSET.tool("List checkpoints", READS)
 async def list_checkpoints(
     ctx: Ctx,
     workflow_name: Annotated[str | None, Field(description="Only of runs of this workflow")] = None,
@@ -160,6 +179,7 @@ async def list_checkpoints(
     return answer(await _service(ctx).checkpoints(workflow=workflow_name, run_id=workflow_id))
 
 
+@TOOLSET.tool("Describe a checkpoint", READS)
 async def get_checkpoint_info(
     ctx: Ctx, checkpoint_id: CheckpointIdText
 ) -> Annotated[CallToolResult, CheckpointInfo]:
@@ -167,21 +187,7 @@ async def get_checkpoint_info(
     return answer(await _service(ctx).checkpoint_info(checkpoint_id))
 
 
+@TOOLSET.tool("Delete a checkpoint", OVERWRITES)
 async def delete_checkpoint(ctx: Ctx, checkpoint_id: CheckpointIdText) -> Annotated[CallToolResult, Deleted]:
     """Hide a checkpoint for good: it can no longer be resumed. Its run is left as it is."""
     return answer(await _service(ctx).delete_checkpoint(checkpoint_id))
-
-
-def graph_tools() -> list[Tool]:
-    reads = ToolAnnotations(read_only_hint=True, open_world_hint=False)
-    works = ToolAnnotations(destructive_hint=True)  # and whatever steps do in the world, as is assumed
-    deletes = ToolAnnotations(destructive_hint=True, idempotent_hint=True, open_world_hint=False)
-    return [
-        make_tool(execute_workflow, title="Run a workflow", hints=works),
-        make_tool(execute_inline_workflow, title="Run a workflow given as YAML", hints=works),
-        make_tool(resume_workflow, title="Resume a workflow", hints=works),
-        make_tool(get_workflow_schema, title="Schema of workflows", hints=reads),
-        make_tool(list_checkpoints, title="List checkpoints", hints=reads),
-        make_tool(get_checkpoint_info, title="Describe a checkpoint", hints=reads),
-        make_tool(delete_checkpoint, title="Delete a checkpoint", hints=deletes),
-    ]

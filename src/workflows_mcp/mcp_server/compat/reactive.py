@@ -5,23 +5,32 @@ from __future__ import annotations
 
 from typing import Annotated, Any, Literal, NotRequired
 
-from mcp.server.mcpserver.tools import Tool
-from mcp.types import CallToolResult, ToolAnnotations
+from mcp.types import CallToolResult
 from pydantic import BeforeValidator, Field
 from typing_extensions import TypedDict
 
+from workflows_mcp.mcp_server.follow_up import FollowUp
 from workflows_mcp.mcp_server.tooling import (
+    ADDS,
+    ASSIGNS_STEP,
     NOT_GIVEN,
+    OVERWRITES,
+    READS,
+    RUNS_STEPS,
     AnyOrNull,
     Ctx,
     Status,
     Structure,
     Texts,
+    Toolset,
     answer,
     as_structure,
-    make_tool,
 )
 from workflows_mcp.mcp_server.tooling import service_of as _service
+
+TOOLSET = Toolset("reactive")
+_NEXT_STEP = FollowUp("workflow_get_next_step", "workflow_id")
+
 
 RunId = Annotated[str, Field(description="Id of the run")]
 Name = Annotated[str, Field(description="Its name, e.g. team:fix")]
@@ -163,6 +172,7 @@ class DependenciesOfField(TypedDict):
     dependents: list[Any]
 
 
+@TOOLSET.tool("List workflows", READS, role="list", always_load=("reactive",))
 async def workflow_list(
     ctx: Ctx,
     include_global: Annotated[bool, Field(description="false: the project's only")] = True,
@@ -171,11 +181,19 @@ async def workflow_list(
     return answer(_service(ctx).definitions.listed(include_global=include_global))
 
 
+@TOOLSET.tool("Describe a workflow", READS, role="describe", always_load=("reactive",))
 async def workflow_get_info(ctx: Ctx, workflow: Name) -> Annotated[CallToolResult, Info]:
     """What a workflow is for, and its inputs."""
     return answer(_service(ctx).definitions.info(workflow))
 
 
+@TOOLSET.tool(
+    "Start a workflow",
+    RUNS_STEPS,
+    follow_up=_NEXT_STEP._replace(adds=("workflow_id", "state")),
+    role="start",
+    always_load=("reactive",),
+)
 async def workflow_start(
     ctx: Ctx,
     workflow: Name,
@@ -187,6 +205,7 @@ async def workflow_start(
     return answer(await _service(ctx).step_protocol.start(workflow, inputs, wait_seconds))
 
 
+@TOOLSET.tool("Next step", ASSIGNS_STEP, follow_up=_NEXT_STEP)
 async def workflow_get_next_step(
     ctx: Ctx,
     workflow_id: RunId,
@@ -200,6 +219,13 @@ async def workflow_get_next_step(
     return answer(await _service(ctx).step_protocol.next_step(workflow_id, task, wait_seconds))
 
 
+@TOOLSET.tool(
+    "Complete a step",
+    RUNS_STEPS,
+    follow_up=_NEXT_STEP._replace(adds=("success",)),
+    role="answer",
+    always_load=("reactive",),
+)
 async def workflow_step_complete(
     ctx: Ctx,
     workflow_id: RunId,
@@ -227,6 +253,7 @@ async def workflow_step_complete(
     )
 
 
+@TOOLSET.tool("Resume a run", RUNS_STEPS)
 async def workflow_resume(
     ctx: Ctx,
     workflow_id: Annotated[str, Field(description="Id of a run or checkpoint (chk_…)")],
@@ -237,11 +264,13 @@ async def workflow_resume(
     return answer(await _service(ctx).step_protocol.resume(workflow_id, wait_seconds))
 
 
+@TOOLSET.tool("Definition", READS)
 async def workflow_load_definition(ctx: Ctx, workflow: Name) -> Annotated[CallToolResult, Definition]:
     """A definition as it is written. Not needed to run it."""
     return answer(_service(ctx).definitions.definition(workflow))
 
 
+@TOOLSET.tool("Checkpoint a run", ADDS)
 async def workflow_checkpoint(
     ctx: Ctx,
     workflow_id: RunId,
@@ -252,6 +281,7 @@ async def workflow_checkpoint(
     return answer(await _service(ctx).step_protocol.checkpoint(workflow_id, reason, step_id))
 
 
+@TOOLSET.tool("Finish a run", OVERWRITES)
 async def workflow_complete(
     ctx: Ctx,
     workflow_id: RunId,
@@ -261,6 +291,7 @@ async def workflow_complete(
     return answer(await _service(ctx).step_protocol.complete(workflow_id, status))
 
 
+@TOOLSET.tool("Read the state", READS)
 async def workflow_state_read(
     ctx: Ctx,
     workflow_id: Annotated[str, Field(description="Id of a run or checkpoint")],
@@ -271,6 +302,7 @@ async def workflow_state_read(
     return answer(await _service(ctx).step_protocol.read(workflow_id, paths or (), task_id))
 
 
+@TOOLSET.tool("Write the state", RUNS_STEPS)
 async def workflow_state_update(
     ctx: Ctx, workflow_id: RunId, updates: Updates, task_id: TaskId = None
 ) -> Annotated[CallToolResult, Updated]:
@@ -278,6 +310,7 @@ async def workflow_state_update(
     return answer(await _service(ctx).step_protocol.update(workflow_id, updates, task_id))
 
 
+@TOOLSET.tool("Dependencies of a field", READS)
 async def workflow_state_dependencies(
     ctx: Ctx,
     workflow_id: Annotated[str, Field(description="Id of a run, or name of a workflow")],
@@ -285,28 +318,6 @@ async def workflow_state_dependencies(
 ) -> Annotated[CallToolResult, DependenciesOfField]:
     """What a field follows from, and what follows from it."""
     return answer(await _service(ctx).step_protocol.dependencies(workflow_id, field))
-
-
-def reactive_tools() -> list[Tool]:
-    reads = ToolAnnotations(read_only_hint=True, open_world_hint=False)
-    hands_out = ToolAnnotations(destructive_hint=False, idempotent_hint=True, open_world_hint=False)
-    works = ToolAnnotations(destructive_hint=True)  # and whatever steps do in the world, as is assumed
-    keeps = ToolAnnotations(destructive_hint=False, open_world_hint=False)
-    ends = ToolAnnotations(destructive_hint=True, idempotent_hint=True, open_world_hint=False)
-    return [
-        make_tool(workflow_list, title="List workflows", hints=reads),
-        make_tool(workflow_get_info, title="Describe a workflow", hints=reads),
-        make_tool(workflow_start, title="Start a workflow", hints=works),
-        make_tool(workflow_get_next_step, title="Next step", hints=hands_out),
-        make_tool(workflow_step_complete, title="Complete a step", hints=works),
-        make_tool(workflow_resume, title="Resume a run", hints=works),
-        make_tool(workflow_load_definition, title="Definition", hints=reads),
-        make_tool(workflow_checkpoint, title="Checkpoint a run", hints=keeps),
-        make_tool(workflow_complete, title="Finish a run", hints=ends),
-        make_tool(workflow_state_read, title="Read the state", hints=reads),
-        make_tool(workflow_state_update, title="Write the state", hints=works),
-        make_tool(workflow_state_dependencies, title="Dependencies of a field", hints=reads),
-    ]
 
 
 def _task_in(context: dict[str, Any] | None) -> str | None:

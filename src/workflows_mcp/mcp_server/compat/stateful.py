@@ -8,13 +8,25 @@ from __future__ import annotations
 
 from typing import Annotated, Any, Literal
 
-from mcp.server.mcpserver.tools import Tool
-from mcp.types import CallToolResult, ToolAnnotations
+from mcp.types import CallToolResult
 from pydantic import Field
 from typing_extensions import TypedDict
 
-from workflows_mcp.mcp_server.tooling import AnyOrNull, Ctx, Structure, answer, make_tool
+from workflows_mcp.mcp_server.follow_up import STATUS, FollowUp
+from workflows_mcp.mcp_server.tooling import (
+    ASSIGNS_STEP,
+    READS,
+    RUNS_STEPS,
+    AnyOrNull,
+    Ctx,
+    Structure,
+    Toolset,
+    answer,
+)
 from workflows_mcp.mcp_server.tooling import service_of as _service
+
+TOOLSET = Toolset("stateful")
+
 
 WorkflowId = Annotated[str, Field(description="Id of the run, or of a sub-agent's task")]
 Wait = Annotated[float, Field(description="Seconds to wait for the next step; at most 45")]
@@ -61,6 +73,7 @@ class WorkflowAnswer(TypedDict, total=False):
     more: bool
 
 
+@TOOLSET.tool("Start a workflow", RUNS_STEPS, follow_up=STATUS, role="start", always_load=("core",))
 async def start_workflow(
     ctx: Ctx,
     workflow: Annotated[str | None, Field(description="Name of the workflow to run")] = None,
@@ -85,6 +98,7 @@ async def start_workflow(
     return answer(_typed(started))
 
 
+@TOOLSET.tool("Submit a result", RUNS_STEPS, follow_up=STATUS, role="answer", always_load=("core",))
 async def submit_result(
     ctx: Ctx,
     workflow_id: WorkflowId,
@@ -101,6 +115,7 @@ async def submit_result(
     return answer(_typed(said))
 
 
+@TOOLSET.tool("Run status", READS, follow_up=STATUS, role="watch", always_load=("core",))
 async def get_workflow_status(
     ctx: Ctx,
     workflow_id: Annotated[str | None, Field(description="Without it, the recent runs")] = None,
@@ -113,6 +128,7 @@ async def get_workflow_status(
     return answer(_typed(said))
 
 
+@TOOLSET.tool("Next step", ASSIGNS_STEP, follow_up=STATUS)
 async def get_next_step(
     ctx: Ctx,
     workflow_id: WorkflowId,
@@ -122,6 +138,9 @@ async def get_next_step(
     return answer(await _service(ctx).step(workflow_id, task_id=task_id))
 
 
+@TOOLSET.tool(
+    "Submit the result of a step", RUNS_STEPS, follow_up=FollowUp("get_next_step", "workflow_id", waits=False)
+)
 async def submit_step_result(
     ctx: Ctx,
     workflow_id: WorkflowId,
@@ -133,19 +152,6 @@ async def submit_step_result(
     acknowledging a step that the server carries out itself, is harmless."""
     service = _service(ctx)
     return answer(await service.submit_step(workflow_id, result, step_id=step_id, wait_seconds=wait_seconds))
-
-
-def stateful_tools() -> list[Tool]:
-    reads = ToolAnnotations(read_only_hint=True, open_world_hint=False)
-    hands_out = ToolAnnotations(destructive_hint=False, idempotent_hint=True, open_world_hint=False)
-    works = ToolAnnotations(destructive_hint=True)  # and whatever steps do in the world, as is assumed
-    return [
-        make_tool(start_workflow, title="Start a workflow", hints=works),
-        make_tool(submit_result, title="Submit a result", hints=works),
-        make_tool(get_next_step, title="Next step", hints=hands_out),
-        make_tool(submit_step_result, title="Submit the result of a step", hints=works),
-        make_tool(get_workflow_status, title="Run status", hints=reads),
-    ]
 
 
 def _typed(said: dict[str, Any]) -> dict[str, Any]:

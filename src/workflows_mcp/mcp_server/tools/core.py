@@ -1,42 +1,188 @@
-"""Toolset `core`: enough to find, run, answer, watch, read and cancel workflows of every dialect."""
+"""Toolset `core`: find, run, answer, watch, read and cancel workflows of every dialect."""
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, NotRequired
 
-from mcp.server.mcpserver.tools import Tool
-from mcp.types import CallToolResult, ToolAnnotations
+from mcp.types import CallToolResult
 from pydantic import Field
+from typing_extensions import TypedDict
 
 from workflows_mcp.errors import Problem, RequestError
+from workflows_mcp.mcp_server.follow_up import STATUS
 from workflows_mcp.mcp_server.tooling import (
+    ASSIGNS_STEP,
+    READS,
+    RUNS_STEPS,
     AnyOrNull,
-    ControlAnswer,
     Ctx,
-    NextAnswer,
-    RunAnswer,
-    StateAnswer,
-    StatusAnswer,
+    Status,
     Structure,
     Texts,
-    Validation,
-    WorkflowInfo,
-    WorkflowList,
+    Toolset,
     answer,
     brief,
-    in_short,
-    make_tool,
+    shortened,
 )
 from workflows_mcp.mcp_server.tooling import service_of as _service
 from workflows_mcp.values import to_json
 
+TOOLSET = Toolset("core")
+
 RunId = Annotated[str, Field(description="Id of the run or task")]
 Wait = Annotated[float, Field(description="Seconds to wait for it, at most 45")]
 
-_LISTED = 100
+_WORKFLOWS_LISTED = 100
 _PROBLEMS_LISTED = 3
+_OTHER_CHARS = 100
+"""Room in an answer for everything beside its list of problems."""
+
+# ---- shapes of the answers; absent fields are left out
 
 
+class Action(TypedDict, total=False):
+    step_id: str
+    type: str
+    instructions: str
+    parameters: dict[str, Any]
+    result_schema: dict[str, Any]
+    sub_agent_prompt: str
+    workflow_id: str
+    task: str
+
+
+class RunAnswer(TypedDict):
+    """The answer about a run or a task. `more_actions` are actions, too; the schema leaves that out to save
+    tokens."""
+
+    workflow_id: str
+    status: Status
+    messages: NotRequired[list[Any]]
+    action: NotRequired[Action]
+    more_actions: NotRequired[list[Any]]
+    progress: NotRequired[dict[str, Any]]
+    why: NotRequired[str]
+    outputs: NotRequired[dict[str, Any]]
+    result: NotRequired[Any]
+    failed_blocks: NotRequired[list[Any]]
+    error: NotRequired[dict[str, Any]]
+    next: str
+
+
+class NextAnswer(TypedDict):
+    """A RunAnswer with a shorter schema: `status` and `action` are as there, here and below."""
+
+    workflow_id: str
+    status: str
+    messages: NotRequired[list[Any]]
+    action: NotRequired[dict[str, Any]]
+    more_actions: NotRequired[list[Any]]
+    progress: NotRequired[dict[str, Any]]
+    why: NotRequired[str]
+    outputs: NotRequired[dict[str, Any]]
+    result: NotRequired[Any]
+    failed_blocks: NotRequired[list[Any]]
+    error: NotRequired[dict[str, Any]]
+    next: str
+
+
+class StatusAnswer(TypedDict, total=False):
+    """The answer about a run or a task, or the recent runs."""
+
+    workflow_id: str
+    workflow: str
+    status: str
+    messages: list[Any]
+    action: dict[str, Any]
+    more_actions: list[Any]
+    progress: dict[str, Any]
+    why: str
+    outputs: dict[str, Any]
+    result: Any
+    failed_blocks: list[Any]
+    error: dict[str, Any]
+    next: str
+    runs: list[Any]
+    more: bool
+
+
+class ControlAnswer(NextAnswer):
+    """The run after a command, or the new run that the command has made."""
+
+    forked_from: NotRequired[str]
+
+
+class StateAnswer(TypedDict):
+    workflow_id: str
+    workflow: NotRequired[str]
+    status: str
+    inputs: NotRequired[dict[str, Any]]
+    state: NotRequired[dict[str, Any]]
+    result: NotRequired[Any]
+    outputs: NotRequired[dict[str, Any]]
+    blocks: NotRequired[dict[str, Any]]
+    values: NotRequired[dict[str, Any]]
+    slices: NotRequired[dict[str, Any]]
+
+
+class Listed(TypedDict):
+    """A workflow in a list. Its lists hold texts, as those of WorkflowInfo do."""
+
+    name: str
+    description: NotRequired[str]
+    dialect: NotRequired[str]
+    source: str
+    tags: NotRequired[list[Any]]
+    problems: NotRequired[list[Any]]
+
+
+class WorkflowList(TypedDict):
+    workflows: list[Listed]
+    more: NotRequired[int]
+
+
+class WorkflowInfo(TypedDict, total=False):
+    """A workflow: its description, or its definition."""
+
+    workflow: str
+    description: str
+    dialect: str
+    version: str
+    tags: list[Any]
+    source: str
+    inputs: dict[str, Any]
+    outputs: dict[str, Any]
+    steps: list[Any]
+    asks: list[Any]
+    agent_tools: list[Any]
+    level: str
+    needs: list[Any]
+    secrets: list[Any]
+    missing_secrets: list[Any]
+    forbidden: list[Any]
+    calls: list[Any]
+    definition: str
+
+
+class FoundProblem(TypedDict):
+    message: str
+    hint: NotRequired[str]
+    place: NotRequired[str]
+    line: NotRequired[str]
+    code: str
+    warning: NotRequired[bool]
+
+
+class Validation(TypedDict):
+    valid: bool
+    problems: list[FoundProblem]
+    more: NotRequired[int]
+
+
+# ---- tools
+
+
+@TOOLSET.tool("List workflows", READS, role="list", always_load=("core", "graph"), replaced_in=("reactive",))
 async def list_workflows(
     ctx: Ctx,
     tags: Annotated[Texts, Field(description="Only those with all of these tags")] = None,
@@ -45,7 +191,7 @@ async def list_workflows(
     """What can be run. `more`: how many are left out; narrow with tags or query."""
     found = _service(ctx).list_workflows(tags=tags or (), query=query)
     listed = [
-        _present(
+        _without_empty(
             {
                 "name": summary.name,
                 "description": brief(summary.description),
@@ -55,12 +201,15 @@ async def list_workflows(
                 "problems": [str(problem) for problem in summary.problems[:_PROBLEMS_LISTED]],
             }
         )
-        for summary in found[:_LISTED]
+        for summary in found[:_WORKFLOWS_LISTED]
     ]
     more = len(found) - len(listed)
     return answer({"workflows": listed, **({"more": more} if more > 0 else {})})
 
 
+@TOOLSET.tool(
+    "Describe a workflow", READS, role="describe", always_load=("core", "graph"), replaced_in=("reactive",)
+)
 async def get_workflow_info(
     ctx: Ctx,
     workflow: Annotated[str, Field(description="Its name")],
@@ -72,6 +221,14 @@ async def get_workflow_info(
     return answer(service.definition(workflow) if definition else service.workflow_info(workflow))
 
 
+@TOOLSET.tool(
+    "Start a workflow",
+    RUNS_STEPS,
+    follow_up=STATUS,
+    role="start",
+    always_load=("core",),
+    replaced_in=("graph", "reactive"),
+)
 async def start_workflow(
     ctx: Ctx,
     workflow: Annotated[str | None, Field(description="Its name")] = None,
@@ -95,6 +252,15 @@ async def start_workflow(
     )
 
 
+@TOOLSET.tool(
+    "Submit a result",
+    RUNS_STEPS,
+    follow_up=STATUS,
+    role="answer",
+    always_load=("core",),
+    replaced_in=("graph", "reactive"),
+    answers_workflow_tools=True,
+)
 async def submit_result(
     ctx: Ctx,
     workflow_id: RunId,
@@ -121,6 +287,7 @@ async def submit_result(
     )
 
 
+@TOOLSET.tool("Next step", ASSIGNS_STEP, follow_up=STATUS, replaced_in=("graph", "reactive"))
 async def get_next_step(
     ctx: Ctx,
     workflow_id: RunId,
@@ -130,6 +297,9 @@ async def get_next_step(
     return answer(await _service(ctx).next_step(workflow_id, task_id=task_id, detail="step"))
 
 
+@TOOLSET.tool(
+    "Run status", READS, follow_up=STATUS, role="watch", always_load=("core",), answers_workflow_tools=True
+)
 async def get_workflow_status(
     ctx: Ctx,
     workflow_id: Annotated[
@@ -143,6 +313,7 @@ async def get_workflow_status(
     return answer(await _service(ctx).status(workflow_id, wait_seconds=wait_seconds, detail="status"))
 
 
+@TOOLSET.tool("Run state", READS)
 async def get_workflow_state(
     ctx: Ctx,
     workflow_id: RunId,
@@ -159,6 +330,7 @@ async def get_workflow_state(
     return answer(found)
 
 
+@TOOLSET.tool("Control a run", RUNS_STEPS, follow_up=STATUS._replace(adds=("forked_from",)))
 async def control_workflow(
     ctx: Ctx,
     workflow_id: RunId,
@@ -195,6 +367,7 @@ async def control_workflow(
     )
 
 
+@TOOLSET.tool("Validate a workflow", READS)
 async def validate_workflow_yaml(
     ctx: Ctx, yaml_content: Annotated[str, Field(description="The whole definition")]
 ) -> Annotated[CallToolResult, Validation]:
@@ -202,52 +375,31 @@ async def validate_workflow_yaml(
     service = _service(ctx)
     problems = service.validate(yaml_content)
     valid = all(problem.warning for problem in problems)
-    told: list[dict[str, Any]] = []
+    shown: list[dict[str, Any]] = []
     room = service.settings.limits.answer_chars
-    for found in map(_found, problems):
+    for found in map(_problem, problems):
         room -= len(to_json(found)) + 1
-        if told and room < _ROOM:
+        if shown and room < _OTHER_CHARS:
             break
-        told.append(found)
-    more = len(problems) - len(told)
-    return answer({"valid": valid, "problems": told, **({"more": more} if more else {})})
+        shown.append(found)
+    more = len(problems) - len(shown)
+    return answer({"valid": valid, "problems": shown, **({"more": more} if more else {})})
 
 
-_ROOM = 100
-"""Of an answer, for what it says beside its problems."""
-
-
-def core_tools() -> list[Tool]:
-    reads = ToolAnnotations(read_only_hint=True, open_world_hint=False)
-    works = ToolAnnotations(destructive_hint=True)  # and whatever steps do in the world, as is assumed
-    hands_out = ToolAnnotations(destructive_hint=False, idempotent_hint=True, open_world_hint=False)
-    return [
-        make_tool(list_workflows, title="List workflows", hints=reads),
-        make_tool(get_workflow_info, title="Describe a workflow", hints=reads),
-        make_tool(start_workflow, title="Start a workflow", hints=works),
-        make_tool(submit_result, title="Submit a result", hints=works),
-        make_tool(get_next_step, title="Next step", hints=hands_out),
-        make_tool(get_workflow_status, title="Run status", hints=reads),
-        make_tool(get_workflow_state, title="Run state", hints=reads),
-        make_tool(control_workflow, title="Control a run", hints=works),
-        make_tool(validate_workflow_yaml, title="Validate a workflow", hints=reads),
-    ]
-
-
-def _found(problem: Problem) -> dict[str, Any]:
+def _problem(problem: Problem) -> dict[str, Any]:
     place = problem.place
-    return _present(
+    return _without_empty(
         {
-            "message": in_short(problem.message),
-            "hint": in_short(problem.hint),
-            "place": in_short(str(place)) if place else "",
-            "line": in_short(place.excerpt()[0].strip()) if place else "",
+            "message": shortened(problem.message),
+            "hint": shortened(problem.hint),
+            "place": shortened(str(place)) if place else "",
+            "line": shortened(place.excerpt()[0].strip()) if place else "",
             "code": problem.code,
             "warning": problem.warning,
         }
     )
 
 
-def _present(values: dict[str, Any]) -> dict[str, Any]:
-    """What says nothing is left out."""
+def _without_empty(values: dict[str, Any]) -> dict[str, Any]:
+    """Leave out empty fields."""
     return {key: value for key, value in values.items() if value}

@@ -5,13 +5,15 @@ from __future__ import annotations
 
 from typing import Annotated, Any, NotRequired
 
-from mcp.server.mcpserver.tools import Tool
-from mcp.types import CallToolResult, ToolAnnotations
+from mcp.types import CallToolResult
 from pydantic import Field
 from typing_extensions import TypedDict
 
-from workflows_mcp.mcp_server.tooling import AnyOrNull, Ctx, Status, Structure, answer, make_tool
+from workflows_mcp.mcp_server.tooling import READS, AnyOrNull, Ctx, Status, Structure, Toolset, answer
 from workflows_mcp.mcp_server.tooling import service_of as _service
+
+TOOLSET = Toolset("debug")
+
 
 RunId = Annotated[str, Field(description="Id of the run")]
 
@@ -46,6 +48,7 @@ class Explained(TypedDict):
     required_tools: list[str]
 
 
+@TOOLSET.tool("Trace computed fields", READS)
 async def workflow_trace_transformations(
     ctx: Ctx,
     workflow_id: RunId,
@@ -58,12 +61,14 @@ async def workflow_trace_transformations(
     return answer(await debugging.trace_transformations(workflow_id, field, include_timing=include_timing))
 
 
+@TOOLSET.tool("Debug a run", READS)
 async def workflow_debug_info(ctx: Ctx, workflow_id: RunId) -> Annotated[CallToolResult, DebugInfo]:
     """Where a run is, when each step began and ended and how it went, how large its state is, and which
     computed fields are slow."""
     return answer(await _service(ctx).debugger.debug_info(workflow_id))
 
 
+@TOOLSET.tool("Test a transform", READS)
 async def workflow_test_transformation(
     ctx: Ctx,
     transform: Annotated[str, Field(description="JavaScript, as in state_schema.computed")],
@@ -76,6 +81,7 @@ async def workflow_test_transformation(
     return answer(await debugging.test_transformation(transform, input, context, validate))
 
 
+@TOOLSET.tool("Explain a workflow", READS)
 async def workflow_explain_plan(
     ctx: Ctx,
     workflow: Annotated[str, Field(description="Its name")],
@@ -84,13 +90,3 @@ async def workflow_explain_plan(
     """What a workflow will do, without running it: its steps, on which conditions, what they read, how many
     sub-agents, which tools. What only a run can tell is "unknown: …"."""
     return answer(await _service(ctx).debugger.explain_plan(workflow, inputs))
-
-
-def debug_tools() -> list[Tool]:
-    reads = ToolAnnotations(read_only_hint=True, open_world_hint=False)
-    return [
-        make_tool(workflow_trace_transformations, title="Trace computed fields", hints=reads),
-        make_tool(workflow_debug_info, title="Debug a run", hints=reads),
-        make_tool(workflow_test_transformation, title="Test a transform", hints=reads),
-        make_tool(workflow_explain_plan, title="Explain a workflow", hints=reads),
-    ]

@@ -4,14 +4,16 @@ from __future__ import annotations
 
 from typing import Annotated, Any, NotRequired
 
-from mcp.server.mcpserver.tools import Tool
-from mcp.types import CallToolResult, ToolAnnotations
+from mcp.types import CallToolResult
 from pydantic import Field
 from typing_extensions import TypedDict
 
-from workflows_mcp.mcp_server.tooling import AnyOrNull, Ctx, answer, make_tool
+from workflows_mcp.mcp_server.tooling import OVERWRITES, READS, AnyOrNull, Ctx, Toolset, answer
 from workflows_mcp.mcp_server.tooling import service_of as _service
 from workflows_mcp.values import beginning, to_json
+
+TOOLSET = Toolset("memory")
+
 
 Key = Annotated[str, Field(description="The name under which the value is kept")]
 _LISTED = 500
@@ -39,6 +41,7 @@ class Keys(TypedDict):
     more: NotRequired[int]
 
 
+@TOOLSET.tool("Save to memory", OVERWRITES)
 async def save_to_memory(
     ctx: Ctx, key: Key, value: Annotated[AnyOrNull, Field(description="Any JSON value; null forgets the key")]
 ) -> Annotated[CallToolResult, Saved]:
@@ -47,6 +50,7 @@ async def save_to_memory(
     return answer({"saved": value is not None, "key": key})
 
 
+@TOOLSET.tool("Load from memory", READS)
 async def load_from_memory(
     ctx: Ctx,
     key: Key,
@@ -66,6 +70,7 @@ async def load_from_memory(
     return answer({"key": key, "found": True, "text": part, "total_chars": len(text), **more})
 
 
+@TOOLSET.tool("List keys of the memory", READS)
 async def list_memory_keys(
     ctx: Ctx,
     prefix: Annotated[str, Field(description="Only keys that begin so")] = "",
@@ -74,13 +79,3 @@ async def list_memory_keys(
     keys = await _service(ctx).list_memory(prefix)
     more = {"more": len(keys) - _LISTED} if len(keys) > _LISTED else {}
     return answer({"keys": keys[:_LISTED], "count": len(keys), **more})
-
-
-def memory_tools() -> list[Tool]:
-    reads = ToolAnnotations(read_only_hint=True, open_world_hint=False)
-    writes = ToolAnnotations(destructive_hint=True, idempotent_hint=True, open_world_hint=False)
-    return [
-        make_tool(save_to_memory, title="Save to memory", hints=writes),
-        make_tool(load_from_memory, title="Load from memory", hints=reads),
-        make_tool(list_memory_keys, title="List keys of the memory", hints=reads),
-    ]
