@@ -1,5 +1,5 @@
 """The toolset `reactive`: what its tools look like, and workflows driven with them by an agent and its sub-agents,
-over real pipes. To take over a change of the definitions, run `python tests/mcp_server/test_reactive_toolset.py`."""
+over real pipes. To take over a change of the definitions, run `python tests/compat/test_reactive_toolset.py`."""
 
 from __future__ import annotations
 

@@ -17,8 +17,8 @@ from workflows_mcp.limits import DEFAULT_LIMITS
 from workflows_mcp.mcp_server.server import build_server
 from workflows_mcp.settings.model import TOOLSETS, load_settings
 
-SNAPSHOT = Path(__file__).parent / "graph_tool_schemas.json"
-"""A change shows up as a difference; to take it over, run `python tests/mcp_server/test_graph_toolset.py`."""
+SNAPSHOT = Path(__file__).parent / "graph_schemas.json"
+"""A change shows up as a difference; to take it over, run `python tests/compat/test_graph_toolset.py`."""
 GRAPH_TOKENS = 1900
 OWN = [
     "execute_workflow",

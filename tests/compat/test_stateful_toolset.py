@@ -1,5 +1,5 @@
 """The toolset `stateful`: what its tools look like, and a workflow driven with them by a main agent and its
-sub-agents. To take over a change of the definitions, run `python tests/mcp_server/test_stateful_toolset.py`."""
+sub-agents. To take over a change of the definitions, run `python tests/compat/test_stateful_toolset.py`."""
 
 from __future__ import annotations
 

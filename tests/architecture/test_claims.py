@@ -1,0 +1,54 @@
+"""Claims of uniqueness in docstrings, each as a test."""
+
+from __future__ import annotations
+
+import ast
+import importlib
+import inspect
+import re
+from pathlib import Path
+
+import workflows_mcp
+
+ROOT = Path(workflows_mcp.__file__).parent
+MCP_SERVER = sorted((ROOT / "mcp_server").rglob("*.py"))
+PRIVATE = re.compile(r"_[a-z]\w*")
+
+
+def private_reaches(tree: ast.AST) -> list[str]:
+    """Private attributes of other objects, and private names that are imported from the library."""
+    found = []
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Attribute) and PRIVATE.fullmatch(node.attr):
+            if not (isinstance(node.value, ast.Name) and node.value.id in ("self", "cls")):
+                found.append(ast.unparse(node))
+        elif isinstance(node, ast.ImportFrom) and (node.module or "").split(".")[0] == "mcp":
+            names = [*(node.module or "").split("."), *(it.name for it in node.names)]
+            found += [name for name in names if PRIVATE.fullmatch(name)]
+    return [name for name in found if not name.endswith("._replace") and name != "os._exit"]
+
+
+def inherited_reaches(module: str) -> list[str]:
+    """Private attributes that a class shares with a class of the library that it extends."""
+    found = []
+    loaded = importlib.import_module(module)
+    for name, it in inspect.getmembers(loaded, inspect.isclass):
+        bases = [base for base in it.__mro__ if base.__module__.split(".")[0] in ("mcp", "mcp_types")]
+        if it.__module__ != module or not bases:
+            continue
+        theirs = {
+            attr for base in bases for attr in re.findall(r"self\.(_[a-z]\w*)", inspect.getsource(base))
+        }
+        own = set(re.findall(r"(?:self\.|def )(_[a-z]\w*)", inspect.getsource(it)))
+        found += [f"{name}.{attr}" for attr in sorted(theirs & own)]
+    return found
+
+
+def test_only_sdk_reaches_into_private_parts_of_the_mcp_library() -> None:
+    wrong: dict[str, list[str]] = {}
+    for path in MCP_SERVER:
+        module = ".".join(path.relative_to(ROOT.parent).with_suffix("").parts).removesuffix(".__init__")
+        reaches = private_reaches(ast.parse(path.read_text(encoding="utf-8"))) + inherited_reaches(module)
+        if reaches:
+            wrong[module] = reaches
+    assert list(wrong) == ["workflows_mcp.mcp_server.sdk"], wrong
