@@ -70,7 +70,7 @@ def test_every_key_of_a_workflow_a_task_an_input_and_a_step_is_in_its_table() ->
     assert unnamed(INPUT_KEYS, section("### Inputs")) == []
     assert unnamed(ABOUT, section("### Steps")) == []
     assert unnamed(TASK_KEYS, section("## Tasks")) == []
-    assert unnamed(ON_RESUME, section("## Going on later")) == []
+    assert unnamed(ON_RESUME, section("## Continuing later")) == []
 
 
 def test_all_that_can_be_said_of_the_state_is_there() -> None:
