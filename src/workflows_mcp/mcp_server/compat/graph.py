@@ -141,7 +141,7 @@ async def resume_workflow(
     response_format: Format = "minimal",
     wait_seconds: Wait = 30,
 ) -> Annotated[CallToolResult, WorkflowResponse]:
-    """Answer a paused run and go on with it. The same response twice is harmless. Where the run has moved on
+    """Answer a paused run and continue it. The same response twice is harmless. Where the run has moved on
     since the checkpoint, a new run goes on from there (`forked_from`); the old one stays as it is."""
     return answer(
         await _service(ctx).resume(
@@ -174,7 +174,7 @@ async def list_checkpoints(
     workflow_name: Annotated[str | None, Field(description="Only of runs of this workflow")] = None,
     workflow_id: Annotated[str | None, Field(description="Only of this run")] = None,
 ) -> Annotated[CallToolResult, CheckpointList]:
-    """Where runs can be gone on from, the latest first: questions ("pause") and ends of waves ("automatic").
+    """List checkpoints, the latest first: questions ("pause") and ends of waves ("automatic").
     `moved_on`: resuming makes a new run. `more`: older ones are left out."""
     return answer(await _service(ctx).checkpoints(workflow=workflow_name, run_id=workflow_id))
 

@@ -259,7 +259,7 @@ async def workflow_resume(
     workflow_id: Annotated[str, Field(description="Id of a run or checkpoint (chk_…)")],
     wait_seconds: Wait = 30,
 ) -> Annotated[CallToolResult, Resumed]:
-    """Go on with a run in a new conversation: where it is, its state, the step to do. A failed run goes on
+    """Continue a run in a new conversation: where it is, its state, the step to do. A failed run goes on
     from the step that failed, as a new run (another workflow_id)."""
     return answer(await _service(ctx).step_protocol.resume(workflow_id, wait_seconds))
 
@@ -277,7 +277,7 @@ async def workflow_checkpoint(
     reason: Annotated[str, Field(description="e.g. context nearly full")],
     step_id: Annotated[str | None, Field(description="Else the pending one")] = None,
 ) -> Annotated[CallToolResult, Checkpoint]:
-    """Mark where a run is, before a conversation ends. `message` says how to go on."""
+    """Mark where a run is, before a conversation ends. `message` says how to continue."""
     return answer(await _service(ctx).step_protocol.checkpoint(workflow_id, reason, step_id))
 
 

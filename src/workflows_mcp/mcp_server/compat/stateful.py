@@ -106,7 +106,7 @@ async def submit_result(
     step_id: Annotated[str | None, Field(description="action.step_id")] = None,
     wait_seconds: Wait = 30,
 ) -> Annotated[CallToolResult, WorkflowAnswer]:
-    """Hand in the result of the pending action; returns the next one, or the result of the workflow.
+    """Submit the result of the pending action; returns the next one, or the result of the workflow.
     Submitting twice is harmless."""
     service = _service(ctx)
     said = await service.submit(
@@ -134,7 +134,7 @@ async def get_next_step(
     workflow_id: WorkflowId,
     task_id: Annotated[str | None, Field(description="A task of it")] = None,
 ) -> Annotated[CallToolResult, StepAnswer]:
-    """The next step to carry out, or status "complete" with final_result. Harmless to repeat."""
+    """The next step to do, or status "complete" with final_result. Harmless to repeat."""
     return answer(await _service(ctx).step(workflow_id, task_id=task_id))
 
 
@@ -148,8 +148,8 @@ async def submit_step_result(
     result: Result,
     wait_seconds: Wait = 30,
 ) -> Annotated[CallToolResult, StepAnswer]:
-    """Hand in the result of a step. The reply is the next step, as of get_next_step. Submitting twice, and
-    acknowledging a step that the server carries out itself, is harmless."""
+    """Submit the result of a step. The reply is the next step, as of get_next_step. Submitting twice, and
+    acknowledging a step that the server runs itself, is harmless."""
     service = _service(ctx)
     return answer(await service.submit_step(workflow_id, result, step_id=step_id, wait_seconds=wait_seconds))
 

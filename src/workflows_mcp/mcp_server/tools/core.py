@@ -237,7 +237,7 @@ async def start_workflow(
     request_id: Annotated[str | None, Field(description="The same id again returns the same run")] = None,
     wait_seconds: Wait = 30,
 ) -> Annotated[CallToolResult, RunAnswer]:
-    """Start a workflow. Returns when it needs you or has ended, else status "running" and it goes on.
+    """Start a workflow. Returns when it needs you or has ended, else status "running" and it continues.
     On "pending_action": do what `action` says with its parameters. Then make the call in `next`. On
     "completed": outputs or result. On "failed": error says why."""
     return answer(
@@ -277,8 +277,8 @@ async def submit_result(
     ] = None,
     wait_seconds: Wait = 30,
 ) -> Annotated[CallToolResult, NextAnswer]:
-    """Hand in the result of the pending action. The reply carries the next action or the outputs, as in
-    start_workflow. A refused result changes nothing: mend it as the error says. Submitting twice is
+    """Submit the result of the pending action. The reply has the next action or the outputs, as in
+    start_workflow. A rejected result changes nothing: fix it as the error says. Submitting twice is
     harmless."""
     return answer(
         await _service(ctx).submit(
