@@ -160,7 +160,7 @@ def test_what_could_not_be_done_just_now_is_asked_again_as_the_same_request_and_
     monkeypatch.setattr(connection, "_FAILING_SECONDS", 0.02)
     monkeypatch.setattr(connection, "WORKER_SECONDS", 0.05)
     for always, code, words in (
-        (failing, "damaged", "workers fail at it"),
+        (failing, "damaged", "because workers fail"),
         (busy, "no_temporal", "has too much to do"),
         (cut_off, "no_temporal", "context canceled"),
         (no_worker, "no_worker", "queue"),

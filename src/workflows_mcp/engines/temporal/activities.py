@@ -1,7 +1,7 @@
-"""What a worker does for runs: carry out their steps, and find workflows that calls name by an expression.
+"""The activities of a worker: perform a step, and find a workflow that a call names by an expression.
 
-A step tells the server that it is alive; when the server, or nobody any more, wants it, it is ended with all
-that it has started. A worker that goes away says so, and the step is carried out elsewhere.
+A running step sends heartbeats to the server. If the server cancels it, it is stopped with all processes that
+it has started. A worker that shuts down reports that, and another worker performs the step.
 """
 
 from __future__ import annotations
@@ -31,10 +31,10 @@ from workflows_mcp.engines.values import LargeValues, encode
 from workflows_mcp.errors import LeaseLost, WorkflowsError
 from workflows_mcp.machine import RunStep, StepDone, StepFailed
 
-_SIGN_OF_LIFE_SECONDS = 0.8
+_HEARTBEAT_SECONDS = 0.8
 _STALLED_SECONDS = 5.0
-"""After so long without a sign of life the server may have given the step to another worker."""
-_ENDING_SECONDS = 30.0
+"""After so long without a heartbeat the server may have given the step to another worker."""
+_STOP_SECONDS = 30.0
 _STOPPED = "it was ended"
 
 
@@ -49,24 +49,23 @@ class Activities:
 
     @activity.defn(name=PERFORM)
     async def perform(self, body: bytes) -> bytes:
-        """Carry out a step; the event that comes of it. A worker that is told to go may be told so at every
-        moment of it."""
+        """Perform a step and return its event; the worker may shut down at any moment of it."""
         try:
             return await self._performed(body)
         except asyncio.CancelledError:
-            if _is_told_to_go():
-                raise _gone("the worker goes away") from None
+            if _is_shutdown():
+                raise _worker_gone("the worker shuts down") from None
             raise
 
     async def _performed(self, body: bytes) -> bytes:
-        alive = _Alive()
+        heartbeats = _Heartbeats()
         task = step_task(self._store.unpacked(body))
         large = LargeValues(task.run_id, self._executor.limits.inline_bytes, self._store.get)
         command = decode_command(task.command, large)
         self._executor.secrets.learn(task.secrets)
         if task.again:
             await self._executor.end_leftovers([(task.run_id, command.key)])
-        event = await self._carried_out(task.run_id, task.workspace, command, alive)
+        event = await self._step_event(task.run_id, task.workspace, command, heartbeats)
         try:
             encoded = large.encode(event)
         except WorkflowsError as error:
@@ -76,25 +75,25 @@ class Activities:
             await asyncio.to_thread(self._store.put, blob.hash, blob.body)
         return self._store.packed(encoded)
 
-    async def _carried_out(
-        self, run_id: str, workspace: str, command: RunStep, alive: _Alive
+    async def _step_event(
+        self, run_id: str, workspace: str, command: RunStep, heartbeats: _Heartbeats
     ) -> StepDone | StepFailed:
-        hands = self._executor.runner_for(run_id, workspace, alive.confirm)
+        runner = self._executor.runner_for(run_id, workspace, heartbeats.confirm)
         ended: asyncio.Future[StepDone | StepFailed] = asyncio.get_running_loop().create_future()
-        hands.perform(command, lambda event: None if ended.done() else ended.set_result(event))
+        runner.perform(command, lambda event: None if ended.done() else ended.set_result(event))
         try:
             while not ended.done():
-                await asyncio.wait([ended], timeout=_SIGN_OF_LIFE_SECONDS)
+                await asyncio.wait([ended], timeout=_HEARTBEAT_SECONDS)
                 if not ended.done():
-                    alive.tell()
+                    heartbeats.send()
         except asyncio.CancelledError:
-            hands.stop(command.key, _STOPPED)
+            runner.stop(command.key, _STOPPED)
             with contextlib.suppress(asyncio.CancelledError):
-                await asyncio.shield(asyncio.wait([ended], timeout=_ENDING_SECONDS))
-            if _is_told_to_go() or not ended.done():
+                await asyncio.shield(asyncio.wait([ended], timeout=_STOP_SECONDS))
+            if _is_shutdown() or not ended.done():
                 raise
-        if alive.is_too_late:
-            raise _gone("the worker was stopped for a while")
+        if heartbeats.is_too_late:
+            raise _worker_gone("the worker was suspended for a while")
         return ended.result()
 
     @activity.defn(name=FIND)
@@ -106,30 +105,32 @@ class Activities:
         return self._store.packed(encode(found))
 
 
-def _is_told_to_go() -> bool:
-    """Whether it is the worker that is ended, and not the step alone. A step that was begun when the worker
-    had just been told so knows it only from how it was cancelled."""
+def _is_shutdown() -> bool:
+    """Whether the worker shuts down, and not the step alone was cancelled.
+
+    A step that started during the shutdown knows it only from the details of its cancellation."""
     details = activity.cancellation_details()
     return activity.is_worker_shutdown() or (details is not None and details.worker_shutdown)
 
 
-def _gone(why: str) -> ApplicationError:
+def _worker_gone(why: str) -> ApplicationError:
     return ApplicationError(why, type=WORKER_GONE, category=ApplicationErrorCategory.BENIGN)
 
 
-class _Alive:
-    """The signs of life of a step. A process that was stopped for a while does not know whether the step is
-    still its own, and must not start what cannot be taken back."""
+class _Heartbeats:
+    """The heartbeats of a step.
+
+    After a process was suspended, another worker may have the step: then it must start no command."""
 
     def __init__(self) -> None:
-        self._told = time.monotonic()
+        self._sent_at = time.monotonic()
         self.is_too_late = False
 
-    def tell(self) -> None:
+    def send(self) -> None:
         activity.heartbeat()
-        self._told = time.monotonic()
+        self._sent_at = time.monotonic()
 
     async def confirm(self) -> None:
-        if time.monotonic() - self._told > _STALLED_SECONDS:
+        if time.monotonic() - self._sent_at > _STALLED_SECONDS:
             self.is_too_late = True
             raise LeaseLost("the step may have been given to another worker")

@@ -1,8 +1,8 @@
-"""How runs look: asked of the server, which has the code of the run say what has happened since they were
-seen last. The machine is pure: the same events lead here to where they have led there.
+"""The states of runs as this process saw them last, and the lists of runs.
 
-What has just come from the server is taken for how things are: whoever has changed a run meanwhile has not
-been told so yet, because that takes a round trip to the server, too.
+A query asks the workflow of a run for the events since the last query, and the same pure machine applies them
+here. A state that has just come from the server counts as present: a client that has changed the run meanwhile
+has no answer yet, because that takes a round trip, too.
 """
 
 from __future__ import annotations
@@ -37,12 +37,10 @@ from workflows_mcp.machine import CancelRequested, Event, Machine, RunState
 from workflows_mcp.plan import Bundle, decode_bundle
 
 # ----------------------------------------------------------------------------------------------------
-# One question at a time: whoever asks what is being asked already shares the answer to the next question.
+# One query at a time per run: callers that ask while a query is under way share the next one
 #
-# The server takes few questions about a run at a time, and refuses whoever has more of them; of a hundred
-# agents that want to know the same at once, one need ask. An answer that was under way when somebody came
-# may be older than they may be told, so they wait for the one after it, and all who came meanwhile share
-# that one.
+# The server accepts few queries of a run at once and refuses more. A query that is under way may be older than
+# a caller accepts, so the caller waits for the next one, with all others that came meanwhile.
 
 
 T = TypeVar("T")
@@ -52,10 +50,10 @@ class SingleFlight(Generic[T]):
     def __init__(self) -> None:
         self._asking: dict[str, asyncio.Task[T]] = {}
         self._next: dict[str, asyncio.Task[T]] = {}
-        """Those that begin when the one before them has ended; more may still come to them."""
+        """Queries that start when the present one has ended; more callers may join them."""
 
     async def ask(self, key: str, ask: Callable[[], Awaitable[T]]) -> T:
-        """The answer to a question that begins after this call. Whoever goes away leaves it to the others."""
+        """Ask after this call; if one caller is cancelled, the others still get the answer."""
         task = self._next.get(key)
         if task is None:
             before = self._asking.get(key)
@@ -88,44 +86,40 @@ class SingleFlight(Generic[T]):
 
 
 def _unanswered(before: asyncio.Task[T]) -> WorkflowsError | None:
-    """That nobody has answered, after all the time that there is, holds for those who came meanwhile, too."""
+    """The error of a query without an answer in time, which also holds for its successors."""
     error = None if before.cancelled() else before.exception()
     return error if isinstance(error, WorkflowsError) and error.code == "no_worker" else None
 
 
 def _seen(task: asyncio.Task[T]) -> None:
     if not task.cancelled():
-        task.exception()  # those who wanted to know may all have gone away
+        task.exception()  # all callers may have been cancelled
 
 
 _NEW_ENOUGH_SECONDS = 0.005
 
 FIRST_TURN_SECONDS = 5.0
-
-"""How long the start of a run waits until a worker has begun it. The run is started in any case."""
+"""How long `start` waits for a worker; the run is started in any case."""
 
 _KNOWN_RUNS = 256
 
 _UNSERVED_EVENTS = 2
-
-"""The history of a run that no worker has begun: it was started, and its first task is to be taken."""
+"""The length of a history that no worker has worked on: the start, and the first task."""
 
 _WHOLE = -1
-
-"""What a run is asked with that is to show all of itself, and not events."""
+"""The argument of a query for the whole state instead of events."""
 
 
 @dataclass(slots=True)
 class Seen:
-    """A run as it was seen last. What happens later is added to the same machine, so that it is to be read
-    before anything else gets a turn."""
+    """A cached run. Later events are applied to the same machine: read it before the next await."""
 
     machine: Machine
     last_seen: dict[str, float]
     ending: bool
     at: float
     ended_by: Event | None = None
-    """The last event of a run that was ended from outside, so that its journal does not have it."""
+    """The event for a run that the server ended; it is not in the journal."""
 
     @property
     def is_final(self) -> bool:
@@ -133,6 +127,8 @@ class Seen:
 
 
 class RunCache:
+    """The runs that this process has seen, kept up to date with queries."""
+
     def __init__(self, client: Client, store: BlobStore, executor: Executor) -> None:
         self._client = client
         self._store = store
@@ -140,9 +136,9 @@ class RunCache:
         self._last: OrderedDict[str, Seen] = OrderedDict()
         self._bundles: OrderedDict[str, Bundle] = OrderedDict()
         self._adding: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
-        """Held while something is added to what was seen of a run: then nobody may read it."""
+        """Held while events are applied to a cached run, which nobody may read then."""
         self._unknown: OrderedDict[str, int] = OrderedDict()
-        """Runs of which this process is too slow to follow the events."""
+        """Runs that are queried as a whole, because an expression took too long in this process."""
         self._looking: SingleFlight[Seen] = SingleFlight()
         self._finding: SingleFlight[Bundle] = SingleFlight()
 
@@ -158,7 +154,7 @@ class RunCache:
             return self._last.get(run_id)
 
     async def begun(self, run_id: str) -> None:
-        """Look at a run that was just started as soon as a worker has begun it, if one does soon."""
+        """Query a new run as soon as a worker has started it, if one does soon."""
         try:
             async with asyncio.timeout(FIRST_TURN_SECONDS):
                 await self.add(run_id, await self.asked(run_id, "look", bytes, 0))
@@ -169,7 +165,7 @@ class RunCache:
                 raise
 
     async def now(self, run_id: str, *, again: bool = False, served: bool = False) -> Seen:
-        """`again`: also if somebody has just looked. `served`: wait for a worker where none has begun it."""
+        """The present state. `again`: use no recent one. `served`: wait until a worker has started it."""
         last = await self.last(run_id)
         if last is not None and last.is_final:
             return last
@@ -180,7 +176,7 @@ class RunCache:
         return await self._looking.ask(run_id, lambda: self._looked(run_id))
 
     async def _unserved(self, run_id: str) -> Seen | None:
-        """A run that no worker has begun yet, as far as the server alone knows it; None for all others."""
+        """A run that no worker has started yet, from the data of the server; None for others."""
         handle = self._client.get_workflow_handle(run_id)
         try:
             described = await handle.describe()
@@ -190,7 +186,7 @@ class RunCache:
         is_open = described.status is WorkflowExecutionStatus.RUNNING
         events = described.history_length if is_open else described.history_length - 1
         if events > _UNSERVED_EVENTS or first not in ("", described.run_id):
-            return None  # it has begun, or this is the next history of a long run
+            return None  # it has started, or this is a later history of a long run
         started = await anext(handle.fetch_history_events(page_size=1))
         given = started.workflow_execution_started_event_attributes.input.payloads
         (body,) = await self._client.data_converter.decode(given, [bytes])
@@ -217,8 +213,7 @@ class RunCache:
                 return seen if is_open else await self._closed(run_id, seen)
 
     async def _closed(self, run_id: str, seen: Seen) -> Seen:
-        """A run that the server has ended while it was under way, as `temporal workflow terminate` does, is
-        cancelled."""
+        """Mark a run as cancelled that the server ended, as `temporal workflow terminate` does."""
         async with self._lock(run_id):
             if seen.machine.state.status == "running":
                 seen.ended_by = await self._end_of(run_id)
@@ -239,8 +234,9 @@ class RunCache:
         return CancelRequested(last.event_time.ToMicroseconds() / 1e6, message)
 
     async def add(self, run_id: str, body: bytes, sent: Event | None = None) -> Seen | None:
-        """What a run has said of itself, added to what is known of it; None where that is too little. `sent`:
-        the event that it has answered, and that it does not repeat."""
+        """Apply an answer of a run to its cached state; None if events are missing between them.
+
+        `sent`: the event that it answers, which the answer leaves out."""
         given = look(body)
         bundle = await self.bundle(run_id)
         async with self._lock(run_id):
@@ -252,9 +248,9 @@ class RunCache:
                     machine = Machine(bundle, large.restore(self._store.unpacked(given.snapshot)))
             elif given.position > machine.state.events:
                 self.outdated(run_id)
-                return None  # there is more to see, or it was forgotten while the run was asked
+                return None  # events are missing, or the run was dropped from the cache meanwhile
             elif not given.events:
-                return last  # all of it has been seen
+                return last  # nothing new
             else:
                 events = large.decode_events(self._store.unpacked(given.events))
                 if given.own and sent is not None:
@@ -269,7 +265,7 @@ class RunCache:
             return _kept(self._last, run_id, Seen(machine, last_seen, given.ending, at))
 
     async def _applied(self, machine: Machine, events: list[Event]) -> bool:
-        """False where an expression took longer here than it did there: then this is not how the run is."""
+        """Apply events; False if an expression was stopped here that was not stopped there."""
         for event in events:
             if machine.sequences:
                 await self._executor.apply_in_thread(machine, event)
@@ -283,7 +279,7 @@ class RunCache:
         return self._adding.setdefault(run_id, asyncio.Lock())
 
     def outdated(self, run_id: str) -> None:
-        """What was seen last is not how things are any more."""
+        """Do not use the cached state without a query."""
         if (last := self._last.get(run_id)) is not None:
             last.at = 0.0
 
@@ -304,7 +300,7 @@ class RunCache:
         return _kept(self._bundles, run_id, decode_bundle(self._store.unpacked(body)))
 
     async def asked(self, run_id: str, query: str, kind: type[T], *args: Any, only_open: bool = False) -> T:
-        """`only_open`: WorkflowQueryRejectedError where the run is closed on the server."""
+        """Query a run. `only_open`: raise WorkflowQueryRejectedError if it is closed on the server."""
         condition = QueryRejectCondition.NOT_OPEN if only_open else None
         try:
             answer: T = await self._client.get_workflow_handle(run_id).query(
@@ -335,17 +331,17 @@ def _kept(cache: OrderedDict[str, Any], key: str, value: T) -> T:
 
 
 # ----------------------------------------------------------------------------------------------------
-# The runs that changed last. Of one that has ended, the server itself knows what is listed; one that has
-# not is asked. The list of the server lags behind a little, so that what was just started here is added.
+# Lists of runs
+#
+# The server knows what is listed of ended runs; the others are queried. Its index lags behind a little, so
+# runs that were just started here are added.
 
 
 _MOST_OPEN = 200
-
-"""How many runs that have not ended are asked when they last changed."""
+"""How many unfinished runs are queried for a list."""
 
 _MOST_OF_ALL = 5000
-
-"""How many are looked through for those of one workflow."""
+"""How many runs are searched for those of one workflow."""
 
 _AT_ONCE = 16
 
@@ -358,7 +354,7 @@ _ENDED_OUTSIDE = {
     WorkflowExecutionStatus.TIMED_OUT: "failed",
 }
 
-"""What a run has come to that did not end by itself."""
+"""The status of a run that the server ended."""
 
 
 class Listing:
@@ -367,7 +363,7 @@ class Listing:
         self._task_queue = task_queue
         self._cache = looks
         self._begun: OrderedDict[str, float] = OrderedDict()
-        """Runs that were begun here a moment ago."""
+        """Runs that this process has just started."""
 
     def begun(self, run_id: str) -> None:
         self._begun[run_id] = time.monotonic()
@@ -384,7 +380,7 @@ class Listing:
         return sorted(open_ones, key=lambda run: run.changed_at, reverse=True)
 
     async def _open(self, limit: int, workflow: str | None) -> dict[str, RunSummary]:
-        """Those that the server calls running, and those that were begun here a moment ago."""
+        """The runs that the server lists as running, and those that this process has just started."""
         found: dict[str, RunSummary] = {}
         open_ones = [it async for it in self._named("ExecutionStatus = 'Running'", limit, workflow)]
         self._drop_listed()
@@ -398,7 +394,7 @@ class Listing:
     async def _named(
         self, which: str, limit: int, workflow: str | None
     ) -> AsyncIterator[tuple[WorkflowExecution, Mapping[str, Any]]]:
-        """Those of one workflow, or all, with what was noted of each: the latest first."""
+        """The runs of one workflow, or all, with their memos, latest first."""
         task_queue = self._task_queue.replace("'", "''")
         query = f"WorkflowType = '{RUN}' AND TaskQueue = '{task_queue}' AND {which}"
         most = _MOST_OF_ALL if workflow is not None else limit
@@ -432,7 +428,7 @@ class Listing:
             except WorkflowsError as error:
                 if error.code in ("no_temporal", "no_worker"):
                     raise
-                return None  # gone meanwhile, or it cannot be read, which whoever asks for it is told
+                return None  # deleted meanwhile, or unreadable, which a query for this run reports
         origin = state.forked_from.partition("@")[0]
         status = _status_of(state)
         return RunSummary(run_id, state.workflow, status, state.started_at, state.changed_at, origin)

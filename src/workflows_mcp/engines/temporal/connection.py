@@ -1,6 +1,8 @@
-"""The way to a Temporal server, and the worker that this process lends to it.
+"""Connects to a Temporal server, translates its errors, and makes the worker of this process.
 
-Nothing of the library is written to standard output, which belongs to the protocol: it logs where we do.
+    client = await connect(Address(host="localhost:7233"))      # raises RequestError if nobody answers
+
+The SDK writes nothing to standard output, which belongs to the protocol: its log goes to ours.
 """
 
 from __future__ import annotations
@@ -46,36 +48,32 @@ from workflows_mcp.engines.temporal.workflow import Run
 from workflows_mcp.errors import Damaged, RequestError, WorkflowsError
 
 # ----------------------------------------------------------------------------------------------------
-# What the server answers when it cannot, in our words; and how long anybody waits for a worker.
+# Errors of the server, translated, and the time that a caller waits for a worker
 #
-# Whatever asks something of the server goes through here (`Client(interceptors=…)`). That a run does not
-# exist, or refuses something, is left to whoever asked.
+# All calls of the client go through this interceptor. That a run does not exist, or refuses an event, is left
+# to the caller.
 
 
 T = TypeVar("T")
 
 
 WORKER_SECONDS = 40.0
-
-"""How long to wait until a worker has moved a run on. One that is there does it in a few milliseconds; one
-that dies while it does is missed after half a minute."""
+"""How long to wait for a worker. A live one takes a few milliseconds; a dead one is noticed after half a
+minute."""
 
 _AWAY = {RPCStatusCode.UNAVAILABLE, RPCStatusCode.DEADLINE_EXCEEDED, RPCStatusCode.CANCELLED}
 
 _FORBIDDEN = {RPCStatusCode.PERMISSION_DENIED, RPCStatusCode.UNAUTHENTICATED}
 
 _BUSY_SECONDS = 0.2
-
-"""How long to wait, about, before the same is asked again that could not be done just now."""
+"""The average pause before a call that the server could not do is repeated."""
 
 _AT_ONCE_SECONDS = 1.0
-
-"""What fails after a longer wait does not fail for the reason for which it failed before."""
+"""A call that fails later than this fails for another reason than the one before it."""
 
 _FAILING_SECONDS = 10.0
-
-"""A turn of a run fails, and is repeated at once, when something comes while its history ends; and a question
-is cut off when the worker that has it goes away. When that goes on for so long, it is something else."""
+"""How long a failing call is repeated. A workflow task fails once if an update comes while its history ends,
+and a query is cancelled if its worker shuts down; a longer failure has another cause."""
 
 
 def no_temporal(message: str, hint: str) -> RequestError:
@@ -83,22 +81,21 @@ def no_temporal(message: str, hint: str) -> RequestError:
 
 
 def refused(host: str, namespace: str, error: RPCError) -> RequestError | RPCError:
-    """What it means that the server did not do something, where it is not about the run; else the error."""
+    """The error of ours for an error of the server, unless it is about the run."""
     if error.status in _AWAY:
-        hint = "see whether it runs and WORKFLOWS_TEMPORAL_HOST is right; nothing of a run is lost meanwhile"
+        hint = "check that it runs and that WORKFLOWS_TEMPORAL_HOST is right; no run is lost meanwhile"
         return no_temporal(f"the Temporal server at {host} does not answer: {error.message}", hint)
     if error.status is RPCStatusCode.RESOURCE_EXHAUSTED:
-        hint = "ask again in a moment: nothing of it was done, and to answer twice is harmless"
+        hint = "try again in a moment: nothing was done, and answering twice is harmless"
         return no_temporal(f"the Temporal server at {host} has too much to do: {error.message}", hint)
     if error.status in _FORBIDDEN:
-        hint = "see whether WORKFLOWS_TEMPORAL_API_KEY, or the client certificate, is right for it"
+        hint = "check WORKFLOWS_TEMPORAL_API_KEY, or the client certificate"
         return no_temporal(f"the Temporal server at {host} refuses the namespace '{namespace}'", hint)
     return error
 
 
 def _passes(error: RPCError, seconds: float) -> bool:
-    """Whether what was not done may well be done when it is asked again, so many seconds after it first was
-    not."""
+    """Whether a call that has been failing for so many seconds should be repeated."""
     if error.status is RPCStatusCode.FAILED_PRECONDITION:
         return "poller" not in error.message and seconds < _FAILING_SECONDS
     if error.status is RPCStatusCode.CANCELLED:
@@ -107,8 +104,7 @@ def _passes(error: RPCError, seconds: float) -> bool:
 
 
 async def _answered(ask: Callable[[], Awaitable[T]]) -> T:
-    """For updates the library makes one error of what the server has cut off and of what whoever asks has
-    been told to stop: the server's own word is found behind it."""
+    """Call the server; raise its own error if the SDK has wrapped it as a timeout or cancellation."""
     try:
         return await ask()
     except WorkflowUpdateRPCTimeoutOrCancelledError as error:
@@ -117,7 +113,7 @@ async def _answered(ask: Callable[[], Awaitable[T]]) -> T:
         raise
 
 
-def _is_told_to_stop() -> bool:
+def _is_cancelled() -> bool:
     task = asyncio.current_task()
     return task is not None and task.cancelling() > 0
 
@@ -134,8 +130,8 @@ class Refusals(Interceptor):
     def no_worker(self) -> RequestError:
         return RequestError(
             f"no worker answers for the run in time (task queue '{self.task_queue}')",
-            hint="start one with workflows-mcp worker, with the same settings, and ask again: a run that was "
-            "begun goes on by itself; to answer twice is harmless",
+            hint="start one with workflows-mcp worker, with the same settings, and try again: a started run "
+            "continues then, and answering twice is harmless",
             code="no_worker",
         )
 
@@ -153,7 +149,7 @@ class _Asked(OutboundInterceptor):
         return await self._of_a_worker(partial(super().start_workflow, input))
 
     async def start_update_with_start_workflow(self, input: StartWorkflowUpdateWithStartInput) -> Any:
-        # what has failed is raised here; nobody looks for it a second time
+        # the error is raised here, so the SDK need not report it a second time
         update = input.update_workflow_input
         once = dataclasses.replace(update, update_id=update.update_id or uuid.uuid4().hex)
         quiet = dataclasses.replace(input, update_workflow_input=once, _on_start_error=lambda _: None)
@@ -163,23 +159,23 @@ class _Asked(OutboundInterceptor):
         return await self._of_a_worker(partial(super().query_workflow, input))
 
     async def signal_workflow(self, input: SignalWorkflowInput) -> None:
-        with self._in_our_words():
+        with self._translated():
             await super().signal_workflow(input)
 
     async def describe_workflow(self, input: DescribeWorkflowInput) -> Any:
-        with self._in_our_words():
+        with self._translated():
             return await super().describe_workflow(input)
 
     def list_workflows(self, input: ListWorkflowsInput) -> Any:
         return self._listed(super().list_workflows(input))
 
     async def _listed(self, found: AsyncIterator[Any]) -> AsyncIterator[Any]:
-        with self._in_our_words():
+        with self._translated():
             async for execution in found:
                 yield execution
 
     async def _of_a_worker(self, ask: Callable[[], Awaitable[T]]) -> T:
-        """What only a worker can answer, or what begins a run."""
+        """Make a call that needs a worker, or that starts a run."""
         limit = asyncio.timeout(WORKER_SECONDS)
         failing_since: float | None = None
         busy: RPCError | None = None
@@ -194,31 +190,31 @@ class _Asked(OutboundInterceptor):
                         if failing_since is None or now - asked > _AT_ONCE_SECONDS:
                             failing_since = now
                         if not _passes(error, now - failing_since):
-                            raise self._told(error) from None
-                        # what was cut off waits for a worker, as at first
+                            raise self._translate(error) from None
+                        # a cancelled query waits for a worker again
                         busy = None if error.status is RPCStatusCode.CANCELLED else error
                     await asyncio.sleep(_BUSY_SECONDS * random.uniform(0.5, 1.5))
         except (TimeoutError, WorkflowUpdateRPCTimeoutOrCancelledError):
-            if not limit.expired() and _is_told_to_stop():
+            if not limit.expired() and _is_cancelled():
                 raise asyncio.CancelledError from None
-            raise self._refusals.no_worker() if busy is None else self._told(busy) from None
+            raise self._refusals.no_worker() if busy is None else self._translate(busy) from None
 
     def _not_ready(self, error: RPCError) -> WorkflowsError:
         if error.status is RPCStatusCode.DEADLINE_EXCEEDED or "poller" in error.message:
             return self._refusals.no_worker()
         return Damaged(
-            f"the run cannot be read, because workers fail at it: {error.message}",
-            hint="see the log of the workers: all of them need the same version and the same blobs directory",
+            f"cannot read the run, because workers fail: {error.message}",
+            hint="see the log of the workers: they need the same version and the same blobs directory",
         )
 
     @contextmanager
-    def _in_our_words(self) -> Iterator[None]:
+    def _translated(self) -> Iterator[None]:
         try:
             yield
         except RPCError as error:
-            raise self._told(error) from None
+            raise self._translate(error) from None
 
-    def _told(self, error: RPCError) -> WorkflowsError | RPCError:
+    def _translate(self, error: RPCError) -> WorkflowsError | RPCError:
         if error.status in (RPCStatusCode.FAILED_PRECONDITION, RPCStatusCode.DEADLINE_EXCEEDED):
             return self._not_ready(error)
         return refused(self._refusals.host, self._refusals.namespace, error)
@@ -229,13 +225,13 @@ logger = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class Address:
-    """Where the server is, as the settings say."""
+    """The address of the server, from the settings."""
 
     host: str = "localhost:7233"
     namespace: str = "default"
     task_queue: str = "mcp-workflows"
     tls: bool | None = None
-    """None: where there is a key."""
+    """None: use TLS if there is a key."""
     tls_ca: Path | None = None
     tls_cert: Path | None = None
     tls_key: Path | None = None
@@ -248,7 +244,7 @@ _runtime: list[Runtime] = []
 def _quiet_runtime() -> Runtime:
     if not _runtime:
         forwarding = LogForwardingConfig(logger=logging.getLogger("workflows_mcp.temporal"))
-        levels = "ERROR,temporalio_sdk_core=WARN"  # not every try of a call to a server that is away
+        levels = "ERROR,temporalio_sdk_core=WARN"  # do not log every retry while the server is away
         _runtime.append(
             Runtime(telemetry=TelemetryConfig(logging=LoggingConfig(filter=levels, forwarding=forwarding)))
         )
@@ -256,7 +252,7 @@ def _quiet_runtime() -> Runtime:
 
 
 async def connect(address: Address, *, seconds: float = 10.0) -> Client:
-    """Raises RequestError where nobody answers, or there is no such namespace."""
+    """Connect. Raises RequestError if nobody answers, or if the namespace does not exist."""
     tls: TLSConfig | bool | None = address.tls
     if address.tls_ca or address.tls_cert:
         tls = TLSConfig(
@@ -286,15 +282,15 @@ async def connect(address: Address, *, seconds: float = 10.0) -> Client:
             raise no_temporal(message, hint) from None
         raise refused(address.host, address.namespace, error) from None
     except (RuntimeError, TimeoutError, ValueError) as error:
-        said = _plainly(str(error)) or "no answer in time"
+        text = _innermost(str(error)) or "no answer in time"
         if address.api_key:
-            said = said.replace(address.api_key, "…")
-        hint = _what_to_set(address, said, bool(tls or (tls is None and address.api_key)))
-        raise no_temporal(f"the Temporal server at {address.host} does not answer: {said}", hint) from None
+            text = text.replace(address.api_key, "…")
+        hint = _what_to_set(address, text, bool(tls or (tls is None and address.api_key)))
+        raise no_temporal(f"the Temporal server at {address.host} does not answer: {text}", hint) from None
 
 
-def _what_to_set(address: Address, said: str, tls: bool) -> str:
-    if "Certificate" in said:
+def _what_to_set(address: Address, text: str, tls: bool) -> str:
+    if "Certificate" in text:
         return (
             "set WORKFLOWS_TEMPORAL_TLS_CA to the certificate of the authority that has signed the server's"
         )
@@ -307,10 +303,10 @@ def _what_to_set(address: Address, said: str, tls: bool) -> str:
     return hint
 
 
-def _plainly(said: str) -> str:
-    """The innermost message of an error that the library shows as its code does."""
-    inside = re.findall(r'message: "([^"]+)"', said) or re.findall(r"error: (\w+\(\w+\))", said)
-    return inside[-1] if inside else said
+def _innermost(text: str) -> str:
+    """The innermost message of an error of the SDK."""
+    inside = re.findall(r'message: "([^"]+)"', text) or re.findall(r"error: (\w+\(\w+\))", text)
+    return inside[-1] if inside else text
 
 
 def _read(path: Path | None) -> bytes | None:
@@ -319,11 +315,11 @@ def _read(path: Path | None) -> bytes | None:
     try:
         return path.read_bytes()
     except OSError as error:
-        raise RequestError(f"{path} cannot be read: {error}") from None
+        raise RequestError(f"cannot read {path}: {error}") from None
 
 
 def worker_of(client: Client, address: Address, activities: Activities | None, *, steps: int) -> Worker:
-    """A worker that carries out as many steps at once as this process may; without activities, none."""
+    """A worker that performs so many steps at once; without activities, only workflow tasks."""
     return Worker(
         client,
         task_queue=address.task_queue,
@@ -335,6 +331,6 @@ def worker_of(client: Client, address: Address, activities: Activities | None, *
         max_heartbeat_throttle_interval=timedelta(seconds=0.5),
         default_heartbeat_throttle_interval=timedelta(seconds=0.5),
         graceful_shutdown_timeout=timedelta(seconds=0),
-        sticky_queue_schedule_to_start_timeout=timedelta(seconds=2),  # then another worker takes a run on
+        sticky_queue_schedule_to_start_timeout=timedelta(seconds=2),  # then another worker continues the run
         debug_mode=True,  # an expression may take longer than the two seconds of the watchdog
     )

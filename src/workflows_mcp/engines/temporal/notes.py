@@ -1,5 +1,8 @@
-"""What is kept beside runs, for all who share the server: what is remembered under keys, and the checkpoints
-that nobody wants to be offered any more. One workflow that never ends keeps it."""
+"""Notes shared by all processes on the server: the memory, and the deleted checkpoints.
+
+One workflow that never ends stores them; `NotesClient` is how the engine asks it. The names of its updates,
+queries and fields are stored on the server: they cannot change.
+"""
 
 from __future__ import annotations
 
@@ -23,7 +26,7 @@ _MOST_UPDATES = 1000
 
 class Kept(msgspec.Struct, omit_defaults=True):
     memory: dict[str, bytes] = {}
-    """By key: the value, or where it is."""
+    """Packed values by key."""
     forgotten: dict[str, list[int]] = {}
 
 
@@ -47,7 +50,7 @@ class Notes:
 
     @workflow.update(name="remember")
     async def remember(self, key: str, packed: bytes, most: int) -> bool:
-        """Whether there was room for it; an empty value forgets the key."""
+        """Store a value and return whether there was room; an empty value deletes the key."""
         self._updates += 1
         memory = self._kept.memory
         if not packed:
@@ -71,7 +74,7 @@ class Notes:
 
     @workflow.query(name="remembered")
     def remembered(self, prefix: str) -> bytes:
-        """The keys, packed: there may be more of them than a query may answer."""
+        """The keys, packed, because a query may not answer that many."""
         return in_use().packed(encode(sorted(key for key in self._kept.memory if key.startswith(prefix))))
 
     @workflow.query(name="forgotten")
@@ -80,7 +83,7 @@ class Notes:
 
 
 # ----------------------------------------------------------------------------------------------------
-# What is kept beside runs, as the engine asks for it: see `notes`.
+# The client
 
 
 T = TypeVar("T")
@@ -97,26 +100,26 @@ class NotesClient:
     async def remember(self, key: str, value: Value) -> None:
         body = packed(key, value, self._limits)
         kept = b"" if value is None else self._store.packed(body)
-        if not await self._told("remember", key, kept, self._limits.memory_keys, kind=bool):
+        if not await self._update("remember", key, kept, self._limits.memory_keys, kind=bool):
             raise full(self._limits)
 
     async def recall(self, key: str) -> Value:
         check_key(key)
-        body = await self._asked("recall", key, default=b"")
+        body = await self._query("recall", key, default=b"")
         return unpacked(self._store.unpacked(body)) if body else None
 
     async def remembered(self, prefix: str) -> list[str]:
-        body = await self._asked("remembered", prefix, default=b"")
+        body = await self._query("remembered", prefix, default=b"")
         return msgspec.msgpack.decode(self._store.unpacked(body), type=list[str]) if body else []
 
     async def delete_checkpoint(self, run_id: str, position: int) -> None:
-        await self._told("forget", run_id, position, kind=type(None))
+        await self._update("forget", run_id, position, kind=type(None))
 
     async def deleted_checkpoints(self, run_id: str) -> set[int]:
         nothing: list[int] = []
-        return set(await self._asked("forgotten", run_id, default=nothing))
+        return set(await self._query("forgotten", run_id, default=nothing))
 
-    async def _told(self, update: str, *args: Any, kind: type[T]) -> T:
+    async def _update(self, update: str, *args: Any, kind: type[T]) -> T:
         operation: WithStartWorkflowOperation[Any, Any] = WithStartWorkflowOperation(
             NOTES,
             b"",
@@ -129,7 +132,7 @@ class NotesClient:
         )
         return answer
 
-    async def _asked(self, query: str, *args: Any, default: T) -> T:
+    async def _query(self, query: str, *args: Any, default: T) -> T:
         handle: WorkflowHandle[Any, Any] = self._client.get_workflow_handle(self._id)
         try:
             answer: T = await handle.query(query, args=args, result_type=type(default))
