@@ -94,7 +94,7 @@ def test_a_step_that_was_cut_off_is_a_question_with_the_schema_of_its_answer() -
     history.take(Interrupted(2.0, "a#1"))
     (question,) = history.open_questions()
     assert str(question.id) == "pause_wf_1_2"
-    assert question.prompt.startswith("The server stopped while it was carrying out this Note step")
+    assert question.prompt.startswith("The server stopped while it was running this Note step")
     answer = graph_answer(
         history.machine,
         registry,

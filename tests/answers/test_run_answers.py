@@ -5,8 +5,9 @@ from typing import Any
 
 import pytest
 
-from workflows_mcp.answers.answer import run_answer, run_state
+from workflows_mcp.answers.answer import run_answer
 from workflows_mcp.answers.previews import format_path, parse_path
+from workflows_mcp.answers.state import run_state
 from workflows_mcp.errors import Place, RequestError
 from workflows_mcp.limits import Limits
 from workflows_mcp.machine.events import Answered, CancelRequested, Parked, Resumed, StepDone, StepFailed

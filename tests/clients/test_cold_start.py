@@ -28,7 +28,7 @@ NOT_AT_START = (
     "workflows_mcp.expressions",
     "workflows_mcp.plan",
     "workflows_mcp.library",
-    "workflows_mcp.agent",
+    "workflows_mcp.answers",
     "workflows_mcp.steps",
     "workflows_mcp.engines.executor",
     "workflows_mcp.engines.sqlite.engine",

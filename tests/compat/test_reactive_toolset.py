@@ -766,7 +766,7 @@ steps: [{id: ask, type: mcp_call, method: m, state_update: {path: raw.log}}]
         )
         assert "'raw.log' is declared as array" in refused
         assert "give it a value of that type" in refused
-        assert "hand in less" not in refused
+        assert "submit less" not in refused
 
     reactive.serve(work)
 

@@ -1,4 +1,4 @@
-"""Builds what agents and people are shown of a run: one answer, its action, and why it waits."""
+"""Builds answers about runs: status, action, next call, and why a run waits."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from workflows_mcp.answers.actions import (
     question_meant,
 )
 from workflows_mcp.answers.answer import (
+    DELEGATED,
     Detail,
     FindPlace,
     Redo,
@@ -37,7 +38,6 @@ from workflows_mcp.answers.info import workflow_info
 from workflows_mcp.answers.journal import journal_view
 from workflows_mcp.answers.previews import Cut, cut, note, reader, shortened, within
 from workflows_mcp.answers.reactive import (
-    DELEGATED,
     StepView,
     failed_outputs,
     over,

@@ -1,8 +1,11 @@
-"""What a run or a task asks of its agent, and whether a result answers it.
+"""Actions: what a run or a task asks of its agent, and whether a result fits.
 
-An action is a question with everything in place: which step, what to do, with which values, and the
-JSON Schema of the result. A result is checked here, before it becomes a fact: nothing that does not fit
-is ever written down, and the refusal says what would fit.
+    actions_of(view, registry)     # [{"step_id": "approve", "type": "confirm", "instructions": "…", …}]
+    check_result(machine, registry, "approve", {"confirmed": True})
+
+An action has everything that the agent needs: step, instructions, values, and the JSON Schema of the result.
+A result is checked before it becomes an event: one that does not fit is never stored, and the refusal says
+what would fit. Tasks are delegated by one action, with one prompt for all sub-agents.
 """
 
 from __future__ import annotations
@@ -36,14 +39,12 @@ from workflows_mcp.plan import Call, Do, ForEach, Node, Operation, kind_of_opera
 from workflows_mcp.steps import Question, Step, StepInputs, StepRegistry, StepResult
 from workflows_mcp.values import Value, from_json, nearest, to_json, to_text
 
-# ----------------------------------------------------------------------------------------------------
-# What a step asks of the agent, and the two questions that no step type asks: what becomes of a step that
-# a crash has cut off, and that a step cannot be asked because its inputs came out wrong.
+# Questions of steps, and two that no step type asks: about an interrupted step, and about invalid inputs
 
 
 @dataclass(frozen=True, slots=True)
 class Asked:
-    """A step that was handed to the agent, with the inputs that it was handed with."""
+    """A step that asks the agent, with its inputs and its question."""
 
     step: Step
     inputs: StepInputs
@@ -51,7 +52,7 @@ class Asked:
 
 
 class _CutOff(Step):
-    """What becomes of a step that a crash has cut off; the run itself acts on the decision."""
+    """Asks what to do about an interrupted step; the machine acts on the decision."""
 
     name = "cut_off"
     performer = "agent"
@@ -61,16 +62,15 @@ def cut_off(visited: Visited) -> Asked:
     step = visited.node.do.step if isinstance(visited.node.do, Do) else "step"
     question = Question(
         type="interrupted",
-        instructions=f"The server stopped while it was carrying out this {step} step, so nobody knows how "
-        "much of it was done. Find out, or ask the user, and then submit a decision: repeat carries it out "
-        "again, done takes it as done (with its outputs, where later steps need them), "
-        "fail takes it as failed.",
+        instructions=f"The server stopped while it was running this {step} step, so nobody knows how much of "
+        "it was done. Find out, or ask the user, and then submit a decision: repeat runs it again, done "
+        "marks it as done (with its outputs, if later steps need them), fail marks it as failed.",
         parameters={"step": step, "inputs": visited.record.inputs},
         result_schema={
             "type": "object",
             "properties": {
                 "decision": {"type": "string", "enum": ["repeat", "done", "fail"]},
-                "outputs": {"type": "object", "description": "What the step gave, for done"},
+                "outputs": {"type": "object", "description": "The outputs of the step, for done"},
             },
             "required": ["decision"],
             "additionalProperties": False,
@@ -82,8 +82,10 @@ def cut_off(visited: Visited) -> Asked:
 
 
 class _Unaskable(Step):
-    """Stands in for a step whose inputs came out wrong: whatever the agent answers, the step has failed.
-    Without it the run would wait for an answer that nobody can give."""
+    """Replaces a step with invalid inputs: any answer fails the step.
+
+    Without it the run would wait for an answer that nobody can give.
+    """
 
     name = "unaskable"
     performer = "agent"
@@ -101,8 +103,8 @@ def unaskable(visited: Visited, step: Step, error: ValidationError) -> Asked:
     do = visited.node.do
     question = Question(
         type=step.name.lower(),
-        instructions=f"The inputs of this {step.name} step do not fit it ({wrong}), so it cannot be carried "
-        "out. Submit {} to let the run go on with this step as failed, or cancel the run.",
+        instructions=f"The inputs of this {step.name} step are invalid ({wrong}), so it cannot run. "
+        "Submit {} to continue the run with this step as failed, or cancel the run.",
         parameters=dict(visited.record.inputs),
         result_schema={"type": "object"},
         describes_result=True,
@@ -111,27 +113,19 @@ def unaskable(visited: Visited, step: Step, error: ValidationError) -> Asked:
     return Asked(_Unaskable(wrong, defaults), StepInputs(), question)
 
 
-# ----------------------------------------------------------------------------------------------------
-# How the tasks of a block are handed to sub-agents: one action for the agent that starts them, and one
-# prompt for all of them, in which it puts the id and the input of each task.
+# Delegation: one action for the agent that starts the sub-agents, and one prompt with places for id and input
 #
 #     {"step_id": "analyze", "type": "parallel_tasks", "instructions": "…",
 #      "parameters": {"agent": "@task", "task": "analyze_file", "tasks": [{"task_id": "analyze.0",
 #                     "workflow_id": "wf_1.analyze.0", "context": "src/a.py"}, …]},
 #      "sub_agent_prompt": "<workflow-server-rules>…{workflow_id}…{input}…</workflow-server-rules>…"}
 #
-# Nothing is ever submitted for it: the workflow goes on by itself when all of its tasks are done.
-
+# Nothing is submitted for it: the workflow continues by itself when all of its tasks are done.
 
 GENERAL = "@task"
-
-"""The agent that is nobody in particular."""
-
-
+"""An agent without a special role."""
 ROLE = "You carry out one task of a workflow."
-
-"""What a prompt of the author's own replaces."""
-
+"""The default role, which a prompt of the author replaces."""
 _ONCE_MORE = "As before, with the same prompt (get_next_step shows it again)."
 
 SUB_AGENT_PROMPT = """\
@@ -147,7 +141,7 @@ Input: {input}
 
 
 def delegated_action(view: RunView, delegation: Delegation, *, brief: bool = False) -> dict[str, Value]:
-    """`brief`: without the prompt, where the agent has had it with earlier tasks of the step."""
+    """Return the action that delegates tasks. `brief` leaves out a prompt that the agent has had before."""
     block = block_at(view.machine, delegation.address)
     assert block is not None
     each, do = block.node.for_each, block.node.do
@@ -177,25 +171,27 @@ def delegated_action(view: RunView, delegation: Delegation, *, brief: bool = Fal
 
 
 def role_in(block: Visited) -> str:
-    """What the sub-agents of a block are told to be: the author's own words, or the standard ones."""
+    """Return the role of the sub-agents of a block: from the author, or the default."""
     scope = block.record.scope
     return (scope.prompt if scope is not None else "") or ROLE
 
 
 def is_task(node: Node) -> bool:
-    """Whether this is an item that a task of the workflow is carried out for."""
+    """Whether a node is an item that runs a task of the workflow."""
     return node.for_each is None and isinstance(node.do, Call) and node.do.of_item
 
 
 def task_title(do: Operation) -> str:
-    """What is carried out for an item, by its name."""
+    """Return the name of the operation that runs for an item."""
     called = do.workflow if isinstance(do, Call) and isinstance(do.workflow, str) else kind_of_operation(do)
     return called.partition("#")[2] or called
 
 
 def context_of(variables: dict[str, Value]) -> Value:
-    """The context of a task as its agent is told it, each value once: without the ids that expressions see
-    (the agent is told one id, that of its task), and without the item where its fields are there."""
+    """Return the context of a task for its agent, each value once.
+
+    It leaves out the ids that only expressions use, and the item if its fields are there.
+    """
     context = variables["context"]
     if not isinstance(context, dict):
         return context
@@ -218,7 +214,7 @@ def _instructions(each: ForEach, delegation: Delegation) -> str:
 
 
 def _tasks(view: RunView, delegation: Delegation, block: Visited, brief: bool) -> list[Value]:
-    """Those that may be worked at now."""
+    """List the tasks that may be worked on now."""
     scope = block.record.scope
     assert scope is not None
     names = names_of_items(scope.each or [], scope.named)
@@ -233,25 +229,20 @@ def _tasks(view: RunView, delegation: Delegation, block: Visited, brief: bool) -
         task_id: Value = task_name(view, task)
         if record.scope is not None and "context" in record.scope.variables:  # a task that has a name
             context, task_id = context_of(record.scope.variables), keys[name]
-        said: dict[str, Value] = {"workflow_id": task.target.id, "context": context}
+        entry: dict[str, Value] = {"workflow_id": task.target.id, "context": context}
         if not brief or not task.target.id.endswith(f".{task_id}"):
-            said = {"task_id": task_id, **said}
+            entry = {"task_id": task_id, **entry}
         if not brief or task.standing != "to start":
-            said["status"] = standing(task, view.now)
+            entry["status"] = standing(task, view.now)
         if task.last_contact is not None:
-            said |= {"started_at": iso(task.since), "last_contact": iso(task.last_contact)}
-        listed.append(said)
+            entry |= {"started_at": iso(task.since), "last_contact": iso(task.last_contact)}
+        listed.append(entry)
     return listed
 
 
-# ----------------------------------------------------------------------------------------------------
-# Why an answer is refused, in the words that somebody is told who has filled in a form.
-#
-# An agent is told what does not fit which schema, and how to submit it again (`actions.check_result`). A
-# person has seen the question and the form, knows no steps and no schemas, and needs one sentence.
+# Refusals for a person who has filled in a form: one sentence, without steps and schemas
 #
 #     refusal_for_person({"input": "x"}, schema)    # "Choose one of: dev, prod."
-
 
 _WANTED = {
     "string": "Please give a text.",
@@ -266,7 +257,7 @@ _OPTIONS = 20
 
 
 def refusal_for_person(result: Value, schema: dict[str, Any]) -> str:
-    """What is wanted in place of a result that does not fit the schema of its question."""
+    """Return what to enter instead of a result that does not fit its schema."""
     given = result if isinstance(result, dict) else {}
     fields: dict[str, Any] = schema.get("properties", {})
     required = schema.get("required", ())
@@ -276,10 +267,10 @@ def refusal_for_person(result: Value, schema: dict[str, Any]) -> str:
         if (not fits(given[name], field) if name in given else name in required)
     }
     if not wanted:
-        return _ASK_AGAIN  # what is wrong is nothing that a form asks for
+        return _ASK_AGAIN  # no field of the form is wrong
     if len(fields) == 1:
         return next(iter(wanted.values()))
-    return "\n".join(f"{fields[name].get('title', name)}: {said}" for name, said in wanted.items())
+    return "\n".join(f"{fields[name].get('title', name)}: {text}" for name, text in wanted.items())
 
 
 def _wanted(value: Value, field: dict[str, Any]) -> str:
@@ -312,7 +303,9 @@ def _bounds(least: float | None, most: float | None, of: str = "") -> str:
     return f" of at most {most}{of}" if least is None else f" of {least} to {most}{of}"
 
 
-_LESS = "hand in less of it, e.g. only the part that matters, or write it to a file and say where"
+# Results
+
+_LESS = "submit less of it, e.g. only the part that matters, or write it to a file and submit its path"
 
 _DECIDED = "What is submitted must fit result_schema."
 
@@ -322,11 +315,11 @@ _FAILURE_KEYS = frozenset({"is_error", "isError", "error", "message"})
 
 Redact = Callable[[Value], Value]
 
-"""Makes a value from outside fit to be kept; see `policy.secrets`."""
+"""Redacts secrets in a value from outside; see `policy.secrets`."""
 
 
 def pending_actions(machine: Machine, registry: StepRegistry) -> list[dict[str, Value]]:
-    """All that is asked anywhere in a run now, the oldest first."""
+    """Return every open question of a run as an action, the oldest first."""
     return [
         _as_action(address, _asked(machine, registry, address).question)
         for address, _ in under_way(machine, "agent")
@@ -336,8 +329,11 @@ def pending_actions(machine: Machine, registry: StepRegistry) -> list[dict[str, 
 def actions_of(
     view: RunView, registry: StepRegistry, *, at_work: bool = False, brief: bool = False
 ) -> list[dict[str, Value]]:
-    """What its agent is to do now, the oldest first; with `at_work`, also the tasks at which its sub-agents
-    are at work; `brief`: without schemas of results that the instructions describe."""
+    """Return the actions of the agent of a run or task, the oldest first.
+
+    `at_work` includes tasks that sub-agents are working on; `brief` leaves out result schemas that the
+    instructions describe.
+    """
     machine, target = view.machine, view.target
     found: list[tuple[float, dict[str, Value]]] = []
     if machine.state.parked is not None:
@@ -351,9 +347,7 @@ def actions_of(
             view.last_seen, asked, str(action["instructions"]), decided=_DECIDED
         )
         if doomed:
-            action["instructions"] += (
-                f" Note: block {doomed} has failed, so that the run will fail in any case."
-            )
+            action["instructions"] += f" Note: block {doomed} has failed, so the run will fail in any case."
         found.append((frame.since, _of_task(machine, target, address) | action))
     for delegation in view.pending.delegations:
         if at_work or delegation.needs_somebody:
@@ -371,9 +365,9 @@ def check_result(
     target: Target | None = None,
     now: float | None = None,
 ) -> tuple[str, StepResult]:
-    """The address of the step that `result` answers, and what the result amounts to.
+    """Return the address of the step that `result` answers, and the step result.
 
-    Raises NotExpected where nothing (or something else) is asked, InvalidResult where it does not fit.
+    Raises NotExpected if nothing or something else is asked, InvalidResult if the result does not fit.
     """
     at = time.time() if now is None else now
     address = question_meant(machine, target or whole_run(machine.state.run_id), step_id, at)
@@ -387,21 +381,21 @@ def check_result(
     if wrong:
         name = target.step_id(address) if target is not None else address
         message = f"the result does not fit what '{name}' asks for: {'; '.join(wrong)}"
-        said = asked.step.rejection_message(asked.inputs, taken)
+        reason = asked.step.rejection_message(asked.inputs, taken)
         schema = asked.question.result_schema
         again = f"submit for example {to_json(example(schema))}"
-        if asked.question.for_user:  # an example would be an answer that nobody has given
+        if asked.question.for_user:  # an example would be an answer that the user has not given
             again = "ask the user again, and submit what the user then says"
         raise InvalidResult(
-            f"the answer to '{name}' is refused: {said}" if said else message,
-            hint=(f"{'; '.join(wrong)}; " if said else "")
+            f"the answer to '{name}' is refused: {reason}" if reason else message,
+            hint=(f"{'; '.join(wrong)}; " if reason else "")
             + f"{again}; the result must fit {to_json(schema)}. Nothing has changed.",
-            for_user=said or refusal_for_person(taken, asked.question.result_schema),
+            for_user=reason or refusal_for_person(taken, asked.question.result_schema),
         )
-    amounts_to = asked.step.apply_config(
+    step_result = asked.step.apply_config(
         asked.step.parse_result(asked.inputs, taken), _config(machine, address)
     )
-    unfit = machine.does_not_fit(address, amounts_to.outputs) if amounts_to.ok else None
+    unfit = machine.does_not_fit(address, step_result.outputs) if step_result.ok else None
     if unfit is not None:
         too_large = isinstance(unfit, TooLarge)
         raise InvalidResult(
@@ -409,19 +403,18 @@ def check_result(
             hint=f"{_LESS if too_large else unfit.hint}. Nothing has changed.",
             for_user=_SHORTER if too_large else f"That answer cannot be taken: {unfit}.",
         )
-    return address, amounts_to
+    return address, step_result
 
 
 def reported_failure(result: Any) -> str | None:
-    """What an agent says of its failure, where it says that it could not do what it was asked: every action
-    can be answered with `{"is_error": true, "error": "…"}`."""
+    """Return the message of `{"is_error": true, "error": "…"}`, which may answer any action."""
     given = _read(result) if isinstance(result, str) else result
     if not isinstance(given, dict) or not given.keys() <= _FAILURE_KEYS:
         return None
     if given.get("is_error") is not True and given.get("isError") is not True:
         return None
-    said = [text for key in ("error", "message") if isinstance(text := given.get(key), str) and text.strip()]
-    return said[0] if said else "the agent reports a failure, and does not say why"
+    texts = [text for key in ("error", "message") if isinstance(text := given.get(key), str) and text.strip()]
+    return texts[0] if texts else "the agent reports a failure, and does not say why"
 
 
 def _config(machine: Machine, address: str) -> dict[str, Value]:
@@ -431,7 +424,7 @@ def _config(machine: Machine, address: str) -> dict[str, Value]:
 
 
 def _default_outputs(machine: Machine, address: str) -> dict[str, Value]:
-    """The outputs of a step that gave none; a command that nobody ran has no exit code."""
+    """Return the default outputs of a step; a command that did not run has no exit code."""
     scope, index = machine.locate(address)
     outputs = dict(scope.program.defaults(index))
     return {**outputs, "exit_code": None} if "exit_code" in outputs else outputs
@@ -445,9 +438,9 @@ def already_answered(
     clean: Redact | None = None,
     target: Target | None = None,
 ) -> bool:
-    """Whether this very answer was taken before: then submitting it again is harmless.
+    """Whether this result was accepted before, so that submitting it again is harmless.
 
-    Without a step id, the last answer is meant, as long as nothing else is asked.
+    Without a step id, it is compared with the last answer, as long as nothing else is asked.
     """
     target = target or whole_run(machine.state.run_id)
     visited = _last_answered(machine, target) if step_id is None else _step_meant(machine, target, step_id)
@@ -466,12 +459,12 @@ def already_answered(
 
 
 def question_meant(machine: Machine, target: Target, step_id: str | None, now: float) -> str:
-    """The address of the open question that is meant; raises NotExpected where there is none."""
+    """Return the address of the open question that `step_id` names, or raise NotExpected."""
     open_questions = {address for address, _ in under_way(machine, "agent") if target.covers(address)}
     if step_id is not None:
-        said = step_id.partition("@")[2]
+        asking = step_id.partition("@")[2]
         for address in target.meant(step_id):
-            if address in open_questions and asking_of(machine.state, address) == said:
+            if address in open_questions and asking_of(machine.state, address) == asking:
                 return address
     view = run_view_of(machine, target=target, now=now)
     pending = [address for address, _ in view.pending.questions]
@@ -502,9 +495,9 @@ def _nothing_asked(view: RunView, step_id: str | None) -> NotExpected:
         names = ", ".join(repr(view.target.step_id(it.address)) for it in view.pending.delegations)
         return NotExpected(
             f"{what} takes no result for {names}: the sub-agents of its tasks submit theirs, each for its "
-            "own task, and it goes on by itself when all tasks are done",
-            hint="whoever carries out a task submits with the workflow_id of that task, as its prompt says; "
-            f"see how the tasks stand with {status})",
+            "own task, and it continues by itself when all tasks are done",
+            hint="the agent of a task submits with the workflow_id of that task, as its prompt says; "
+            f"check the tasks with {status})",
         )
     meant = view.target.meant(step_id) if step_id is not None else None
     for address, frame in view.under_way("wait"):
@@ -517,7 +510,7 @@ def _nothing_asked(view: RunView, step_id: str | None) -> NotExpected:
 
 
 def _waits(frame: Frame, now: float) -> str:
-    return f"the server itself waits {until(frame, now)}, and then goes on by itself"
+    return f"the server itself waits {until(frame, now)}, and then continues"
 
 
 def _standing(view: RunView, step_id: str, pending: list[str]) -> str:
@@ -535,7 +528,7 @@ def _standing(view: RunView, step_id: str, pending: list[str]) -> str:
     if _was_answered(visited.node, visited.record):
         return "it has been answered already, with another result"
     if not _by_agent(visited.node):
-        return "the server carries it out itself"
+        return "the server runs it"
     return f"it is {visited.record.status}"
 
 
@@ -548,7 +541,7 @@ def _step_meant(machine: Machine, target: Target, step_id: str) -> Visited | Non
 
 
 def _last_answered(machine: Machine, target: Target) -> Visited | None:
-    """The step that the agent of the part answered last, where nothing is asked of it now."""
+    """Return the step that the agent answered last, if nothing is asked of it now."""
     if run_view_of(machine, target=target, now=machine.state.changed_at).pending.questions:
         return None
     inside = [it for it in blocks_of(machine) if it.address != target.address and target.covers(it.address)]
@@ -560,12 +553,15 @@ def _last_answered(machine: Machine, target: Target) -> Visited | None:
     return max(reversed(answered), key=lambda it: it.record.completed_at or 0.0, default=None)
 
 
-# What the result amounts to
+# Reading a result
 
 
 def understood(asked: Asked, result: Any) -> Value:
-    """What the result means to the step. Text that is JSON of an object is that object where it names the
-    main field and fits, and wherever the text itself does not fit: then what is wrong is inside of it."""
+    """Return the result as its step reads it.
+
+    Text that is a JSON object is read as that object if it names the main field and fits, or if the text
+    itself does not fit.
+    """
     schema, main = asked.question.result_schema, asked.question.main_field
     taken = asked.step.normalize_result(asked.inputs, _taken(asked.question, result))
     if isinstance(result, str) and isinstance(parsed := _read(result), dict):
@@ -583,8 +579,7 @@ def _read(text: str) -> Value:
 
 
 def _taken(question: Question, result: Any) -> Value:
-    """The result as the object that the schema describes: JSON text is read, and a bare value is taken
-    as the main field."""
+    """Return the result as the object of the schema; a bare value becomes the main field."""
     main = question.main_field
     if isinstance(result, str):
         parsed = _read(result)
@@ -609,7 +604,7 @@ def _field(question: Question, name: str) -> dict[str, Any]:
 
 
 def _is_bare_object(question: Question, main: str, result: dict[str, Value]) -> bool:
-    """Whether an object is meant as the main field itself and not as the whole result."""
+    """Whether an object is the main field itself, not the whole result."""
     return main not in result and _field(question, main).get("type") == "object"
 
 
@@ -617,7 +612,7 @@ def _is_bare_object(question: Question, main: str, result: dict[str, Value]) -> 
 
 
 def question_at(machine: Machine, registry: StepRegistry, address: str) -> Question:
-    """What is asked at the address of an open question."""
+    """Return the open question at an address."""
     return _asked(machine, registry, address).question
 
 
@@ -654,7 +649,7 @@ def _as_action(address: str, question: Question, brief: bool = False) -> dict[st
 
 
 def _of_task(machine: Machine, target: Target, address: str) -> dict[str, Value]:
-    """Which task of the part a question belongs to, where nobody else drives that task."""
+    """Return the task that a question belongs to, if this agent performs that task itself."""
     names = address.split("/")
     for end in reversed(range(2, len(names))):
         item = "/".join(names[:end])

@@ -1,10 +1,9 @@
-"""The answer that an agent gets about a run or a task: one shape, whatever was asked, with absent parts left
-out.
+"""The answer about a run or a task: one shape for every tool, without empty fields.
 
     {"workflow_id": "wf_7f3a", "status": "pending_action", "action": {…}, "progress": {"done": 3, "total": 9},
      "next": "submit_result(workflow_id='wf_7f3a', step_id='approve', result=…)"}
 
-Only reads the run. Where a fault stands in a file is told by whoever has the file (`place`).
+Building it reads the run and changes nothing. The caller passes `place`, which finds a fault in its file.
 """
 
 from __future__ import annotations
@@ -17,7 +16,6 @@ from typing import Any, Literal
 from workflows_mcp.answers.actions import actions_of
 from workflows_mcp.answers.previews import Cut, Reader, cut, reader, shortened, within
 from workflows_mcp.answers.run_view import RunView, run_view_of
-from workflows_mcp.answers.state import run_state
 from workflows_mcp.answers.targets import Target, block_at, whole_run
 from workflows_mcp.answers.vocabulary import CORE, Vocabulary
 from workflows_mcp.answers.why import why
@@ -28,33 +26,29 @@ from workflows_mcp.plan import Branch, Each, Graph, Jump, Leave, Node, Return, S
 from workflows_mcp.steps import StepRegistry
 from workflows_mcp.values import Value
 
-# ----------------------------------------------------------------------------------------------------
-# How far a workflow is: steps that are done, how many there are, and where its loops are.
+# Progress: done and total steps, and the rounds of its loops
 #
 #     {"done": 3, "total": 9}
 #     {"done": 2, "failed": 1, "total": 4}
 #     {"done": 5, "total": 8, "loop": "item 2 of 3 of 'each', round 1 of at most 5 of 'fix'"}
 #
-# A step counts once, however often a loop repeats it. In a sequence nobody knows which branches will be
-# taken, so its total is what has been done and the longest way that is left; it is exact at the end. What
-# failed, and what was ended from outside, is not done.
+# A step counts once, however often a loop repeats it. The branches of a sequence are not known in advance, so
+# its total is the done steps plus the longest remaining path. Failed and cancelled steps are not done.
 
 
 def progress_of(machine: Machine, scope: Scope, *, ended: bool, address: str = "") -> dict[str, Value]:
-    """`address`: of a step under way inside of the scope, as seen from it."""
+    """Return the progress of a scope. `address`: of a running step, relative to the scope."""
     body = machine.plan_named(scope.workflow).body
     ended_records = [record for record in scope.records.values() if record.status in TERMINAL]
     wrong = sum(failed(record) and not _was_stopped(record) for record in ended_records)
-    said: dict[str, Value] = {"done": sum(_is_done(scope, name) for name in scope.records)}
+    done = sum(_is_done(scope, name) for name in scope.records)
+    progress: dict[str, Value] = {"done": done}
     if wrong:
-        said["failed"] = wrong
-    if isinstance(body, Steps):
-        said["total"] = int(str(said["done"])) + _left(body.nodes, scope, ended)
-    else:
-        said["total"] = len(body.nodes)
+        progress["failed"] = wrong
+    progress["total"] = done + _left(body.nodes, scope, ended) if isinstance(body, Steps) else len(body.nodes)
     if not ended and (loops := ", ".join(_loops(machine, scope, address))):
-        said["loop"] = loops
-    return said
+        progress["loop"] = loops
+    return progress
 
 
 def _is_done(scope: Scope, name: str) -> bool:
@@ -64,12 +58,12 @@ def _is_done(scope: Scope, name: str) -> bool:
 
 
 def _was_stopped(record: Record) -> bool:
-    """Whether it was ended from outside: a block that fails by itself has a reason of its own."""
+    """Whether it was stopped from outside: a block that fails by itself has a fault."""
     return record.status == "failed" and record.fault is None
 
 
 def _left(nodes: tuple[Node, ...], scope: Scope, ended: bool) -> int:
-    """The steps that are not done on the longest way ahead; of a run that has ended, from where it failed."""
+    """Count the steps on the longest remaining path; of an ended run, from where it failed."""
     left = [0] * (len(nodes) + 1)
     for index in reversed(range(len(nodes))):
         name = nodes[index].id
@@ -85,7 +79,7 @@ def _left(nodes: tuple[Node, ...], scope: Scope, ended: bool) -> int:
 
 
 def followers(nodes: tuple[Node, ...], index: int) -> set[int]:
-    """The steps that can come next, each further down the list: behind a loop, where its head is next."""
+    """Return the later steps that can come next; a jump back to a loop counts as leaving the loop."""
     node = nodes[index]
     usual = index + 1 if node.goes_to < 0 else node.goes_to
     match node.do:
@@ -112,7 +106,7 @@ def _behind(nodes: tuple[Node, ...], index: int, target: int) -> int:
 
 
 def _loops(machine: Machine, scope: Scope, address: str) -> Iterator[str]:
-    """Which round of which loop a step is in, the outermost first."""
+    """Yield the round of each loop around a step, the outermost first."""
     inside: Scope | None = scope
     for name in (*(address.split("/") if address else ()), ""):
         if inside is None:
@@ -131,8 +125,8 @@ def _loops(machine: Machine, scope: Scope, address: str) -> Iterator[str]:
 def _items(name: str, scope: Scope) -> str:
     ended = [record for record in scope.records.values() if record.status in TERMINAL]
     wrong = sum(failed(record) for record in ended)
-    said = f"{len(ended) - wrong} of {len(scope.each or ())} items of '{name}' done"
-    return f"{said}, {wrong} failed" if wrong else said
+    done = f"{len(ended) - wrong} of {len(scope.each or ())} items of '{name}' done"
+    return f"{done}, {wrong} failed" if wrong else done
 
 
 def _loop(node: Node, count: int, items: list[Value] | None) -> str:
@@ -142,36 +136,28 @@ def _loop(node: Node, count: int, items: list[Value] | None) -> str:
     return f"round {count}{f' of at most {most}' if isinstance(most, int) else ''} of '{node.id}'"
 
 
-# ----------------------------------------------------------------------------------------------------
-# What happens next with a run or a task: the call that moves it on, and the steps that follow.
+# The next call, and the steps that follow
 #
 # submit_result(workflow_id='wf_1', step_id='approve', result=…)
 # get_workflow_status(workflow_id='wf_1') waits for it; then 'deploy' if ${inputs.publish}, 'notify'
 # control_workflow(workflow_id='wf_1', action='retry') re-runs only what failed
 
-
 _NAMED = 3
-
 _FORKS = 6
-
 _CONDITION_CHARS = 80
-
 NOTHING_LEFT = "nothing: reply with the status"
-
 """For the agent of a task that has ended."""
-
-HANDED_OUT = ("parallel_tasks", "foreach")
-
-"""Actions that are done by sub-agents."""
+DELEGATED = ("parallel_tasks", "foreach")
+"""Actions that sub-agents perform."""
 
 
 @dataclass(frozen=True, slots=True)
 class Redo:
-    """What of a run that has ended can be done again."""
+    """What of an ended run can run again."""
 
     can_retry: bool
     steps: tuple[str, ...]
-    """Those that it can be forked from."""
+    """The steps that it can be forked from."""
 
 
 def next_call(
@@ -180,7 +166,7 @@ def next_call(
     redo: Redo | None = None,
     words: Vocabulary = CORE,
 ) -> str:
-    """The exact call that moves a run or a task on."""
+    """Return the exact call that continues a run or a task."""
     workflow_id = view.target.id
     status = f"get_workflow_status(workflow_id='{workflow_id}')"
     if view.has_ended:
@@ -189,7 +175,7 @@ def next_call(
         return f"control_workflow(workflow_id='{view.target.run_id}', action='resume')"
     if not actions:
         return f"{status} waits for it"
-    if actions[0]["type"] in HANDED_OUT:
+    if actions[0]["type"] in DELEGATED:
         return f"when the sub-agents have ended: {status}"
     call = words.submit_call(workflow_id, str(actions[0]["step_id"]))
     return f"{call}, and so for each of more_actions" if len(actions) > 1 else call
@@ -213,7 +199,7 @@ def _after_the_end(view: RunView, redo: Redo | None) -> str:
 
 
 def steps_that_follow(view: RunView) -> str:
-    """Those behind what is under way, with what decides whether they are reached; empty where none are."""
+    """Name the steps after the running ones, each with its condition."""
     scope = view.scope
     if scope is None or view.has_ended:
         return ""
@@ -263,26 +249,18 @@ def _with_condition(node: Node) -> str:
     return f"'{node.id}' if {shortened(' '.join(condition.split()), _CONDITION_CHARS)}"
 
 
-__all__ = ["answer_about", "error_view", "run_answer", "run_state"]
-
+# The answer
 
 MESSAGE_CHARS = 2000
-
 PRINTED_CHARS = 500
-
-"""How much of what a failed block printed last is part of the error."""
-
+"""How much of the last output of a failed block the error has."""
 STATE_SHARE = 8
-
-"""Beside the value that a workflow returns, its state is cut so many times earlier."""
-
+"""Beside the result of a workflow, its state gets this fraction of the usual length."""
 
 FindPlace = Callable[[Fault], Place | None]
-
 Detail = Literal["step", "status", "all"]
-
-"""How much an answer says. `step`: what an agent needs that drives the run; `status`: also what it is and
-why it waits; `all`: also schemas that the instructions make needless, and the final state, for programs."""
+"""How much an answer says. `step`: what an agent needs to drive the run; `status`: also progress and why it
+waits; `all`: for programs, also every schema and the final state."""
 
 
 def run_answer(
@@ -309,8 +287,11 @@ def answer_about(
     redo: Redo | None = None,
     words: Vocabulary = CORE,
 ) -> dict[str, Any]:
-    """`at_work`: also the action of tasks at which sub-agents are at work, for an agent that has lost it.
-    `with_result`: what came of it, if it has ended; not for the agent of a task, which has it."""
+    """Return the answer about a run or a task.
+
+    `at_work` includes tasks that sub-agents are working on, for an agent that has lost that action.
+    `with_result` includes the result; the agent of a task has it already.
+    """
     actions = actions_of(view, registry, at_work=at_work, brief=detail != "all")
     if with_result is None:
         with_result = view.task is None or detail == "all"
@@ -318,7 +299,7 @@ def answer_about(
 
 
 def over_answer(workflow_id: str, message: str) -> dict[str, Any]:
-    """About a task whose step is being carried out anew: there is nothing left of it, and nothing to do."""
+    """Return the answer about a task whose step has started a new round."""
     return {"workflow_id": workflow_id, "status": "completed", "why": message, "next": NOTHING_LEFT}
 
 
@@ -374,14 +355,14 @@ def _answer(
         if error is not None:
             answer["error"] = error
     answer["next"] = next_call(view, actions, redo, words)
-    handed_out = bool(actions) and actions[0]["type"] in HANDED_OUT
-    if detail != "step" and not handed_out and (following := steps_that_follow(view)):
+    delegated = bool(actions) and actions[0]["type"] in DELEGATED
+    if detail != "step" and not delegated and (following := steps_that_follow(view)):
         answer["next"] += f"; then {following}"
     return answer
 
 
 def _under_way(view: RunView) -> str:
-    """The step that its agent, or else the server, is at, as seen from the part."""
+    """Return the address of the current step, relative to the target."""
     pending = view.pending
     addresses = [address for address, _ in pending.questions] + [it.address for it in pending.delegations]
     addresses += [address for address, _ in view.under_way()]
@@ -390,7 +371,7 @@ def _under_way(view: RunView) -> str:
 
 
 def _given(view: RunView, how: Cut, read: Reader, *, with_state: bool) -> dict[str, Value]:
-    """What came of it: the value that a sequence returned and the state that it left, or outputs."""
+    """Return the result: the value and the state of a sequence, or the outputs."""
     completed = view.status == "completed"
     scope, state = view.scope, view.machine.state
     if view.is_sequence and scope is not None:
@@ -409,7 +390,7 @@ def _given(view: RunView, how: Cut, read: Reader, *, with_state: bool) -> dict[s
 
 
 def failed_blocks(machine: Machine, scope: Scope) -> list[Value]:
-    """The blocks of a workflow that failed, and whose failure was handled: by whom, and why they failed."""
+    """List the failed blocks of a workflow, with the handler that tolerated each failure."""
     plan = machine.plan_named(scope.workflow)
     found: list[Value] = []
     for node in plan.body.nodes:
@@ -417,18 +398,17 @@ def failed_blocks(machine: Machine, scope: Scope) -> list[Value]:
         if record is None or not failed(record):
             continue
         by = handler_of(plan, node, record)
-        said: dict[str, Value] = {"block": node.id}
+        block: dict[str, Value] = {"block": node.id}
         if by:
-            said["tolerated_by"] = by
+            block["tolerated_by"] = by
         if record.message:
-            said["message"] = shortened(record.message, PRINTED_CHARS)
-        found.append(said)
+            block["message"] = shortened(record.message, PRINTED_CHARS)
+        found.append(block)
     return found
 
 
 def error_view(machine: Machine, place: FindPlace, target: Target | None = None) -> dict[str, Value] | None:
-    """Why the run or the task failed: what happened, in which block, where that stands, and what it printed
-    last."""
+    """Return why the run or the task failed: code, message, block, place, and last output."""
     target = target or whole_run(machine.state.run_id)
     fault = _fault_of(machine, target)
     if fault is None or (fault.code == "cancelled" and fault.message == "cancelled"):
@@ -473,7 +453,7 @@ def _printed(machine: Machine, address: str) -> str:
 
 
 def shortened_action(action: dict[str, Value], how: Cut, read: Reader) -> dict[str, Value]:
-    """An action with long texts cut; the schema of its result stays whole."""
+    """Return an action with long texts cut; the schema of its result stays whole."""
     path = ("actions", action["step_id"])
     short = dict(action)
     for name in ("instructions", "parameters"):

@@ -1,4 +1,4 @@
-"""The answers of the toolset `reactive`: the next atomic step, with every value in place, or null.
+"""Answers of the toolset `reactive`: the next atomic step with its values, or null.
 
     {"step": {"id": "deploy", "type": "agent_shell_command", "instructions": "Run definition.command …",
               "definition": {"command": "./deploy.sh --env prod", "reason": "…", "timeout": 600000,
@@ -6,8 +6,7 @@
               "variable_replacements": {"{{ environment }}": "prod"}, "original_expression": "environment"},
      "messages": ["Version 1.2.3"], "status": "pending_action"}
 
-`step_view_of` reads the run while nothing else has a turn; `rendered` cuts what it found to a size that an
-agent can read. Only reads a run.
+`step_view_of` reads the run, without a pause; `rendered` makes the answer and cuts long values.
 """
 
 from __future__ import annotations
@@ -18,7 +17,7 @@ from typing import Any
 
 from workflows_mcp.answers.actions import ROLE, actions_of, context_of, role_in, task_title
 from workflows_mcp.answers.actions import SUB_AGENT_PROMPT as IN_CORE_WORDS
-from workflows_mcp.answers.answer import NOTHING_LEFT, FindPlace, error_view
+from workflows_mcp.answers.answer import DELEGATED, NOTHING_LEFT, FindPlace, error_view
 from workflows_mcp.answers.previews import Cut, Reader, cut, reader, shortened, within
 from workflows_mcp.answers.run_view import RunView
 from workflows_mcp.answers.state import FlatState
@@ -32,16 +31,15 @@ from workflows_mcp.plan import LANGUAGES, Change, Do
 from workflows_mcp.steps import StepRegistry
 from workflows_mcp.values import Value, to_json
 
-DELEGATED = ("parallel_tasks", "foreach")
 _REPLACED = Cut(200, 20)
-"""How much is shown of the values that templates were replaced by: all of it stands in the definition."""
+"""How much is shown of replaced values: the definition has all of each."""
 _EXPRESSION_CHARS = 400
 _STATE_SHARE = 4
-"""Beside a step, the state is cut so many times earlier."""
-_CALLED = REACTIVE.renamed
-"""What the parameters of an `mcp_call` are called in the definition of a step."""
-_WORDED = ("agent_shell_command", "mcp_call", "user_input", "apply_hints")
-"""Types whose instructions say all about the result."""
+"""Beside a step, the state gets this fraction of the usual length."""
+_RENAMED = REACTIVE.renamed
+"""The names of parameters of an `mcp_call` in the definition of a step."""
+_DESCRIBED = ("agent_shell_command", "mcp_call", "user_input", "apply_hints")
+"""Types whose instructions describe the result, so that they need no schema."""
 _WAIT = "Wait until ALL of them have ended"
 _GO_ON = (
     "Do not wait for them: go on with more_steps, or make the call in `next`; only the end of the workflow "
@@ -64,7 +62,7 @@ Context: {input}
 
 @dataclass(frozen=True, slots=True)
 class StepView:
-    """What there is to say of a run or a task at a moment, whole."""
+    """A run or a task for the toolset `reactive`, before long values are cut."""
 
     workflow_id: str
     workflow: str
@@ -75,13 +73,13 @@ class StepView:
     error: dict[str, Value] | None = None
     next: str = ""
     more: list[dict[str, Any]] = field(default_factory=list)
-    """Further steps that can be carried out at once: those behind tasks that nobody waits for."""
+    """Further steps that can run now: those after tasks that the workflow does not wait for."""
 
 
 def step_view_of(
     view: RunView, registry: StepRegistry, place: FindPlace, *, at_work: bool = False
 ) -> StepView:
-    """`at_work`: also the tasks at which sub-agents are at work, for an agent that has lost them."""
+    """Read the current step. `at_work` includes tasks that sub-agents are working on."""
     actions = actions_of(view, registry, at_work=at_work)
     actions.sort(key=lambda action: action["type"] not in DELEGATED)  # so that sub-agents begin
     steps = [_step(view, action, at_work) for action in actions]
@@ -100,7 +98,7 @@ def step_view_of(
 
 
 def _next(view: RunView, step: dict[str, Any] | None) -> str:
-    """The call that moves it on."""
+    """Return the call that continues a run or a task."""
     workflow_id = view.target.id
     ahead = f"workflow_get_next_step(workflow_id='{workflow_id}')"
     if step is not None:  # what to do with the result of a step is said once, where a run or a task begins
@@ -119,48 +117,47 @@ def _next(view: RunView, step: dict[str, Any] | None) -> str:
 
 
 def over(workflow_id: str, message: str) -> StepView:
-    """About a task whose step is being carried out anew: there is nothing left of it, and nothing to do."""
+    """Return the view of a task whose step has started a new round."""
     return StepView(workflow_id, "", "completed", None, [], message, next=NOTHING_LEFT)
 
 
 def rendered(
-    said: StepView,
+    step_view: StepView,
     limits: Limits,
     *,
     state: FlatState | None = None,
     first: dict[str, Any] | None = None,
     brief: bool = False,
 ) -> dict[str, Any]:
-    """The answer, `first` before all else, as large as it may be. `brief`: a step without what was replaced
-    in it, which stands in its definition."""
-    read = reader(said.workflow_id)
+    """Return the answer, cut to the limits. `first` comes first; `brief` leaves out replaced values."""
+    read = reader(step_view.workflow_id)
 
     def build(how: Cut) -> dict[str, Any]:
         answer: dict[str, Any] = dict(first or {})
         if state is not None:
             shown = Cut(max(how.characters // _STATE_SHARE, 40), how.items)
-            answer["state"] = state.shown(shown, said.workflow_id)
-        answer["step"] = None if said.step is None else _shortened(said.step, how, read)
-        if brief and said.step is not None:
+            answer["state"] = state.shown(shown, step_view.workflow_id)
+        answer["step"] = None if step_view.step is None else _shortened(step_view.step, how, read)
+        if brief and step_view.step is not None:
             for name in ("variable_replacements", "original_expression"):
                 answer["step"].pop(name, None)
-        if said.more:
-            answer["more_steps"] = [_shortened(step, how, read) for step in said.more]
-        answer["messages"] = cut(said.messages, ("messages",), how, read)
-        answer["status"] = said.status
-        if said.why and said.status != "pending_action":
-            answer["why"] = said.why
-        if said.error is not None:
-            answer["error"] = said.error
-        if said.next:
-            answer["next"] = said.next
+        if step_view.more:
+            answer["more_steps"] = [_shortened(step, how, read) for step in step_view.more]
+        answer["messages"] = cut(step_view.messages, ("messages",), how, read)
+        answer["status"] = step_view.status
+        if step_view.why and step_view.status != "pending_action":
+            answer["why"] = step_view.why
+        if step_view.error is not None:
+            answer["error"] = step_view.error
+        if step_view.next:
+            answer["next"] = step_view.next
         return answer
 
     return within(limits, build)
 
 
 def state_alone(state: FlatState, limits: Limits, workflow_id: str) -> dict[str, Value]:
-    """All fields by their bare names, as much of each as may be shown."""
+    """Return all fields by their names, cut to the limits."""
     return within(limits, lambda how: state.shown(how, workflow_id))
 
 
@@ -181,7 +178,7 @@ def _step(view: RunView, action: dict[str, Value], at_work: bool) -> dict[str, A
     if visited is not None and kind in DELEGATED:
         return _tasks(view, action, visited, at_work)
     definition = {
-        _CALLED.get(name, name) if kind == "mcp_call" else name: value
+        _RENAMED.get(name, name) if kind == "mcp_call" else name: value
         for name, value in action["parameters"].items()
     }
     step: dict[str, Any] = {"id": action["step_id"], "type": kind}
@@ -189,7 +186,7 @@ def _step(view: RunView, action: dict[str, Value], at_work: bool) -> dict[str, A
         definition["state_update"] = updates[0] if len(updates) == 1 else updates
     step["instructions"] = REACTIVE.instructions(str(action["instructions"]))
     step["definition"] = definition
-    if kind not in _WORDED:
+    if kind not in _DESCRIBED:
         step["result_schema"] = action["result_schema"]
     if visited is not None and visited.record.replaced:
         replaced = visited.record.replaced
@@ -204,7 +201,7 @@ def _visited(view: RunView, target: Target, step_id: str) -> Visited | None:
 
 
 def _state_updates(visited: Visited) -> list[dict[str, Value]]:
-    """Where the result of a step goes, as far as that is known before there is one."""
+    """Return where the result of a step will be stored, as far as that is known before."""
     places = visited.record.places
     updates: list[dict[str, Value]] = []
     for number, change in enumerate(visited.node.changes):
@@ -221,20 +218,20 @@ def _state_updates(visited: Visited) -> list[dict[str, Value]]:
 
 
 def _written(change: Change) -> str:
-    """A path that only the result settles, as the author wrote it."""
+    """Return a path that depends on the result, as the author wrote it."""
     return ".".join(map(str, change.path))
 
 
 def _expressions(replaced: dict[str, Value]) -> str:
-    """What was evaluated, without the braces around it."""
+    """Return the evaluated expressions, without braces."""
     inner = [piece.strip().removeprefix("{{").removesuffix("}}").strip() for piece in replaced]
     return shortened("; ".join(inner), _EXPRESSION_CHARS)
 
 
 def _shortened(step: dict[str, Any], how: Cut, read: Reader) -> dict[str, Any]:
-    """A step with long values cut; what the result is like and where it goes stays whole."""
+    """Return a step with long values cut; its result schema and state update stay whole."""
     path = ("actions", step["id"], "parameters")
-    names = {called: name for name, called in _CALLED.items()} if step["type"] == "mcp_call" else {}
+    names = {called: name for name, called in _RENAMED.items()} if step["type"] == "mcp_call" else {}
     short = dict(step)
     short["instructions"] = cut(step["instructions"], (*path[:2], "instructions"), how, read)
     short["definition"] = {
@@ -262,11 +259,11 @@ def _tasks(view: RunView, action: dict[str, Value], visited: Visited, at_work: b
         called = task["workflow_id"]
         if each is not None and each.wait:
             called = _name_of_task(view, task["task_id"], task["workflow_id"])
-        said: dict[str, Value] = {"task_id": called, "workflow_id": task["workflow_id"]}
-        said["context"] = task["context"]
+        entry: dict[str, Value] = {"task_id": called, "workflow_id": task["workflow_id"]}
+        entry["context"] = task["context"]
         if at_work and task["workflow_id"] not in waiting:
-            said |= {name: task[name] for name in ("status", "started_at", "last_contact")}
-        listed.append(said)
+            entry |= {name: task[name] for name in ("status", "started_at", "last_contact")}
+        listed.append(entry)
     prompt = SUB_AGENT_PROMPT % {"role": role_in(visited), "task": parameters["task"]}
     definition: dict[str, Value] = {"tasks": listed, "sub_agent_prompt": prompt}
     for name in ("max_parallel", "to_come"):
@@ -296,7 +293,7 @@ def _tasks(view: RunView, action: dict[str, Value], visited: Visited, at_work: b
 
 
 def _at_work(listed: list[Value]) -> str:
-    """What to do about tasks that have an agent."""
+    """Say what to do about tasks that have an agent."""
     ids = [task["workflow_id"] for task in listed if "status" in task]
     if not ids:
         return ""
@@ -307,18 +304,20 @@ def _at_work(listed: list[Value]) -> str:
 
 
 def _name_of_task(view: RunView, task_id: Value, workflow_id: str) -> str:
-    """What a sub-agent calls its task: as it is listed, where that tells which one it is and goes on doing
-    so; else its id. Beside a task of a task, another one of the same name may begin."""
+    """Return the name of a task if it stays unique in the run, else its id.
+
+    A nested task always gets its id, because another task of the same name may start beside it.
+    """
     name = str(task_id)
     try:
-        meant = target_of(view.machine, f"{view.target.run_id}.{name}")
+        named = target_of(view.machine, f"{view.target.run_id}.{name}")
     except RequestError:
         return workflow_id
-    return name if meant.id == workflow_id and meant.address.count("/") == 1 else workflow_id
+    return name if named.id == workflow_id and named.address.count("/") == 1 else workflow_id
 
 
 def prompt_for_task(view: RunView, *, in_core_words: bool) -> str:
-    """What the agent of a task is told, with the task in place; `in_core_words`: its tools are those."""
+    """Return the prompt for the sub-agent of one task. `in_core_words`: it has the tools of the core."""
     target, scope, machine = view.target, view.scope, view.machine
     around = block_at(machine, target.address.rpartition("/")[0])
     role = role_in(around) if around is not None else ROLE
@@ -334,10 +333,7 @@ def prompt_for_task(view: RunView, *, in_core_words: bool) -> str:
     return text
 
 
-# Steps that the agent has carried out
-
-
 def failed_outputs(visited: Visited) -> dict[str, Value]:
-    """What a step gives that could not be done."""
+    """Return the outputs of a step that failed."""
     do = visited.node.do
     return dict(do.defaults) if isinstance(do, Do) else {}

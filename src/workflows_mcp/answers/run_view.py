@@ -1,4 +1,8 @@
-"""A run, or a task of it, as its agent sees it at a moment: what all answers about it are made from."""
+"""`RunView`: a run or a task at a moment, as its agent sees it. All answers are made from it.
+
+view = run_view_of(machine, now=now, target=target_of(machine, "wf_7f3a.analyze.0"))
+view.status, view.pending.questions, view.messages
+"""
 
 from __future__ import annotations
 
@@ -22,11 +26,10 @@ from workflows_mcp.machine import (
 from workflows_mcp.plan import Plan, Steps
 from workflows_mcp.values import Value
 
-# ----------------------------------------------------------------------------------------------------
-# The state of a reactive workflow as it is read: flat, with the fields that follow from others.
+# The state of a reactive workflow, flat, with its computed fields
 #
-# Computing those fields can take as long as an expression may, so it is done beside the event loop: a state
-# is never changed in place, and what is computed here is not seen by the run.
+# Computing fields can be slow, so it happens outside the event loop: a state is never changed in place, and
+# the run does not see what is computed here.
 #
 #     parts = parts_of_state(machine, "")        # None for workflows of other dialects
 #     fields = await asyncio.to_thread(parts.fields)
@@ -38,7 +41,7 @@ class Fields:
     state: dict[str, Value]
     computed: dict[str, Value]
     errors: dict[str, str]
-    """Why computed fields have no value of their own, by field."""
+    """The errors of computed fields, by field."""
 
     @property
     def flat(self) -> dict[str, Value]:
@@ -51,7 +54,7 @@ class Fields:
 
 @dataclass(frozen=True, slots=True)
 class PartsOfState:
-    """What the fields are made of, at a moment."""
+    """The inputs of the fields of a state, at a moment."""
 
     plan: Plan
     around: Around
@@ -75,7 +78,10 @@ class PartsOfState:
 
 
 def parts_of_state(machine: Machine, address: str) -> PartsOfState | None:
-    """Of the run, or of the task at an address, which may share the state of the workflow around it."""
+    """Return the state of the run or of the task at an address; None if it is not reactive.
+
+    A task may share the state of the workflow around it.
+    """
     scope = _scope_with_state(machine, address)
     if scope is None:
         return None
@@ -113,31 +119,31 @@ class RunView:
     task: Visited | None = None
     """The item that a task is; nothing for a run."""
     alone: bool = False
-    """Its agent has no sub-agents, and carries out their tasks as well."""
+    """Its agent has no sub-agents, and performs their tasks as well."""
     fields: Fields | None = None
-    """The state of a reactive workflow, with what follows from it, where somebody has computed that."""
+    """The computed state of a reactive workflow, if a caller has computed it."""
     abandoned: str = ""
-    """Why nobody is there to go on with it, as it should."""
+    """Why no process continues the run; empty if one does."""
     last_seen: LastSeen = field(default_factory=dict)
-    """Who was heard of, and when: notes beside the run."""
+    """The heartbeats of agents: notes beside the run."""
 
     @property
     def messages(self) -> list[str]:
-        """What its agent is to tell the user."""
+        """The messages that its agent passes on to the user."""
         state = self.machine.state
         everything = self.alone or state.status != "running"
-        told = [
+        texts = [
             it.text
             for it in state.messages
             if it.part == self.target.address or (everything and not self.target.address)
         ]
-        if state.untold and told and self.task is None:
-            told.insert(0, f"({state.untold} earlier messages are left out)")
-        return told
+        if state.untold and texts and self.task is None:
+            texts.insert(0, f"({state.untold} earlier messages are left out)")
+        return texts
 
     @property
     def scope(self) -> Scope | None:
-        """The workflow that is carried out; a task that is a single step has none."""
+        """The scope of its workflow; a task that is a single step has none."""
         return self.machine.state.root if self.task is None else self.task.record.scope
 
     @property
@@ -158,8 +164,10 @@ class RunView:
 
     @property
     def status(self) -> str:
-        """pending_action whenever its agent is to do something, running while steps run, waiting when only
-        time has to pass or others have to do something, or how it ended."""
+        """`pending_action` if its agent has something to do, `running` if steps run, else `waiting`.
+
+        After its end: completed, failed, skipped or cancelled.
+        """
         state = self.machine.state
         if self.has_ended:
             return state.status if self.task is None else self._how_it_ended(self.task)
@@ -180,7 +188,7 @@ class RunView:
         return "failed"
 
     def under_way(self, *kinds: str) -> list[Framed]:
-        """Its operations of these kinds that are under way, or all of them, the oldest first."""
+        """Return its open frames of these kinds, or all of them, the oldest first."""
         frames = [
             (address, frame)
             for address, frame in self.machine.state.frames.items()
@@ -198,7 +206,7 @@ def run_view_of(
     limits: Limits = DEFAULT_LIMITS,
     alone: bool = False,
 ) -> RunView:
-    """`alone`: what is asked inside of tasks is asked of this agent as well."""
+    """Return the view of a run, or of a task. `alone`: its agent also gets the questions of tasks."""
     target = target or whole_run(machine.state.run_id)
     lease = limits.action_lease_seconds
     pending = pending_for(machine.state, target, last_seen, now=now, lease=lease, alone=alone)

@@ -1,12 +1,12 @@
-"""What one agent drives: a run, or a task of it; and the ids that they are known by.
+"""`Target`: what one agent drives, a run or a task, and its id.
 
     wf_7f3a                      the run
     wf_7f3a.analyze.0            the first task of its step `analyze`
     wf_7f3a.analyze.0.check.2    a task of the step `check` of that task
-    wf_7f3a.review@2.0           a task of `review`, which the run has come to for the second time
+    wf_7f3a.review@2.0           a task of the second round of `review`
 
-A task is no run of its own but a place inside of one: what is carried out for one item of a step. To its
-agent it looks like a run, and the ids of its steps are told as seen from it.
+A task runs the operation of a step for one item. It is a place inside a run, but its agent drives it like a
+run: the ids of its steps are relative to it.
 """
 
 from __future__ import annotations
@@ -19,9 +19,7 @@ from workflows_mcp.errors import RequestError
 from workflows_mcp.machine import TERMINAL, Frame, Machine, Record, RunState, Scope
 from workflows_mcp.plan import Node, item_node, names_of_items
 
-# ----------------------------------------------------------------------------------------------------
-# Walking over the blocks of a run, however deep: the block, what is known of it, and its address.
-
+# Blocks of a run, at any depth
 
 PENDING = Record()
 
@@ -33,9 +31,9 @@ class Visited(NamedTuple):
 
 
 def blocks_of(machine: Machine, scope: Scope | None = None, prefix: str = "") -> Iterator[Visited]:
-    """All blocks that a run has reached, and those next to them, in the order of the plan.
+    """Yield all blocks that a run has reached, and their neighbours, in the order of the plan.
 
-    Works on a run that has ended too, when the machine itself has put its working notes away.
+    This works for ended runs too, which have no open scopes any more.
     """
     for node, record in blocks_in(machine, scope or machine.state.root, None):
         yield from _with_inner(machine, Visited(prefix + node.id, node, record))
@@ -49,7 +47,7 @@ def _with_inner(machine: Machine, visited: Visited) -> Iterator[Visited]:
 
 
 def blocks_in(machine: Machine, scope: Scope, around: Node | None) -> Iterator[tuple[Node, Record]]:
-    """The blocks of one scope: of a workflow, or the items of the block `around`."""
+    """Yield the blocks of one scope: of a workflow, or the items of the block `around`."""
     if scope.each is not None:
         assert around is not None
         for name in names_of_items(scope.each, scope.named):
@@ -62,7 +60,7 @@ def blocks_in(machine: Machine, scope: Scope, around: Node | None) -> Iterator[t
 
 
 def block_at(machine: Machine, address: str) -> Visited | None:
-    """The block at `address`, or None where the run has no such block (yet)."""
+    """Return the block at an address, or None if the run has no such block (yet)."""
     scope: Scope | None = machine.state.root
     found: Visited | None = None
     parts = address.split("/")
@@ -88,17 +86,19 @@ def _node_called(machine: Machine, scope: Scope, around: Node | None, name: str)
 
 
 def under_way(machine: Machine, *kinds: str) -> list[tuple[str, Frame]]:
-    """The operations of these kinds that are under way, the oldest first."""
+    """Return the open frames of these kinds, the oldest first."""
     frames = [(address, frame) for address, frame in machine.state.frames.items() if frame.kind in kinds]
     return sorted(frames, key=lambda item: item[1].since)
 
 
 @dataclass(frozen=True, slots=True)
 class Target:
+    """A run, or a task of a run."""
+
     id: str
     run_id: str
     address: str = ""
-    """Of a task: where it stands in the run."""
+    """The address of a task in its run."""
 
     @property
     def is_run(self) -> bool:
@@ -108,26 +108,28 @@ class Target:
         return not self.address or address == self.address or address.startswith(f"{self.address}/")
 
     def step_id(self, address: str) -> str:
-        """What its agent calls the step at an address; a task that is one step is called as its block."""
+        """Return the id of a step relative to this target; a task of one step has the id of its block."""
         if not self.address:
             return address
         return address[len(self.address) + 1 :] or self.address.split("/")[-2]
 
     def meant(self, step_id: str) -> list[str]:
-        """The addresses that its agent can mean, in whichever round, the likeliest first. A step may also be
-        named as it is seen from the run, or from a task around this one."""
+        """Return the addresses that a step id can mean, the likeliest first, in any round.
+
+        The id may also be relative to the run, or to a task around this one.
+        """
         step_id = step_id.partition("@")[0]
         if not self.address:
             return [step_id]
-        meant = [f"{self.address}/{step_id}"]
+        addresses = [f"{self.address}/{step_id}"]
         names = self.address.split("/")
         for length in reversed(range(len(names))):
             seen_from_there = "/".join([*names[:length], step_id])
             if self.covers(seen_from_there):
-                meant.append(seen_from_there)
+                addresses.append(seen_from_there)
         if step_id == self.step_id(self.address):
-            meant.append(self.address)
-        return meant
+            addresses.append(self.address)
+        return addresses
 
 
 def whole_run(run_id: str) -> Target:
@@ -135,44 +137,46 @@ def whole_run(run_id: str) -> Target:
 
 
 def run_of(workflow_id: str) -> str:
-    """The id of the run that this is, or that it is a task of."""
+    """Return the id of the run that an id belongs to."""
     return workflow_id.partition(".")[0] or workflow_id
 
 
 def joined(workflow_id: str, task_id: str | None) -> str:
-    """The id of a task that is named by its own id, or as seen from what it is a task of."""
+    """Return the id of a task that is given by its id, or relative to `workflow_id`."""
     if not task_id or task_id == workflow_id:
         return workflow_id
     return task_id if task_id.startswith(f"{run_of(workflow_id)}.") else f"{workflow_id}.{task_id}"
 
 
 def target_of(machine: Machine, workflow_id: str) -> Target:
-    """Raises RequestError where there is no such task (any more)."""
+    """Return the target with an id; raise RequestError if there is no such task (any more)."""
     run_id, _, rest = workflow_id.partition(".")
     if not rest:
         return whole_run(run_id)
     names = [name.partition("@")[0] for name in rest.split(".")]
     target = Target(workflow_id, run_id, "/".join(names))
-    known_as = task_of(machine.state, target.address).id
+    current_id = task_of(machine.state, target.address).id
     around = _scope_around(machine.state, target.address)
     is_task = around is not None and around.each is not None and block_at(machine, target.address) is not None
-    if is_task and known_as == workflow_id:
+    if is_task and current_id == workflow_id:
         return target
     tasks = all_tasks(machine.state)
     if (named := _named_by_key(machine.state, tasks, rest)) is not None:
         return named
-    # No id is proposed: the nearest one is the task of another agent.
+    # Suggest no id: the nearest one is the task of another agent.
     hint = "use the workflow_id of the task exactly as it was given" if tasks else "it has no tasks now"
-    if known_as != workflow_id and _before(workflow_id, known_as):
-        message = f"the task '{workflow_id}' is over: the run has come to its step again since"
+    if current_id != workflow_id and _before(workflow_id, current_id):
+        message = f"the task '{workflow_id}' is over: the run has started its step again since"
         raise RequestError(message, hint=hint, code="task_over")
     raise RequestError(f"the run {run_id} has no task '{workflow_id}'", hint=hint, code="unknown_task")
 
 
 def _named_by_key(state: RunState, tasks: list[Target], key: str) -> Target | None:
-    """The only task that is called so, whatever step it belongs to: batch_0. Those that are over come last,
-    and before them those that are tasks of tasks: whoever has been told a name keeps it when others of the
-    same name begin."""
+    """Return the only task with a key, of any step, such as `batch_0`; None if it is ambiguous.
+
+    Running tasks take precedence over ended ones, then outer tasks over nested ones, so that a name keeps its
+    meaning when other tasks of the same name start.
+    """
     found = [task for task in tasks if key_of_task(state, task) == key]
     if len(found) > 1:
         found = [task for task in found if not _is_over(state, task)]
@@ -188,16 +192,16 @@ def _is_over(state: RunState, task: Target) -> bool:
 
 
 def key_of_task(state: RunState, task: Target) -> str:
-    """What a task is called among those of its step."""
+    """Return the key of a task among the tasks of its step."""
     around, name = _scope_around(state, task.address), task.address.rpartition("/")[2]
     if around is None or around.each is None:
         return name
     return str(around.each[names_of_items(around.each, around.named).index(name)])
 
 
-def _before(workflow_id: str, known_as: str) -> bool:
-    """Whether an id is that of an earlier round: the same names, and no later rounds."""
-    pairs = zip(workflow_id.split("."), known_as.split("."), strict=True)
+def _before(workflow_id: str, current_id: str) -> bool:
+    """Whether an id is from an earlier round: the same names, and no later rounds."""
+    pairs = zip(workflow_id.split("."), current_id.split("."), strict=True)
     visits = [(text.partition("@")[2] or "1", known.partition("@")[2] or "1") for text, known in pairs]
     if not all(text.isdecimal() and int(text) <= int(known) for text, known in visits):
         return False
@@ -205,7 +209,7 @@ def _before(workflow_id: str, known_as: str) -> bool:
 
 
 def task_of(state: RunState, address: str) -> Target:
-    """The task at an address, with its id."""
+    """Return the task at an address."""
     scope: Scope | None = state.root
     names = [state.run_id]
     for name in address.split("/"):
@@ -217,14 +221,16 @@ def task_of(state: RunState, address: str) -> Target:
 
 
 def question_id(state: RunState, target: Target, address: str) -> str:
-    """What the agent calls a question. A step that asks again, in a later round or another try, is another
-    question: an answer to the first one that comes late must not be taken for an answer to it."""
+    """Return the id of a question, such as `ask`, `ask@2` (round 2) or `ask@try2`.
+
+    Each round and attempt has its own id, so that a late answer to an earlier one is not accepted.
+    """
     asking = asking_of(state, address)
     return f"{target.step_id(address)}@{asking}" if asking else target.step_id(address)
 
 
 def asking_of(state: RunState, address: str) -> str:
-    """Which round and try of a step asks: nothing for the first ones, `2`, `try2` or `2.try2` for others."""
+    """Return the round and attempt of a question: nothing for the first, else `2`, `try2` or `2.try2`."""
     frame = state.frames.get(address)
     parts = frame.attempt.split(".") if frame is not None else []
     while parts and parts[-1] == "1":
@@ -233,7 +239,7 @@ def asking_of(state: RunState, address: str) -> str:
 
 
 def all_tasks(state: RunState) -> list[Target]:
-    """Every task of a run, those of tasks too."""
+    """Return every task of a run, nested ones too."""
     found: list[Target] = []
     waiting: list[tuple[str, Scope]] = [("", state.root)]
     while waiting:

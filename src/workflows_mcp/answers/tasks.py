@@ -1,15 +1,14 @@
-"""What is asked of whom: of the agent of a run, and of the agents that its tasks were handed to.
+"""What is pending for each agent: its questions, and the tasks that it delegates.
 
-A block with an `agent` hands each of its items to a sub-agent, as a task. What is asked inside of a task is
-asked of its own agent; whoever started that one only hears who is at work, who is to be started, and of
-whom nothing has been heard for so long (the lease) that another may take the task over. Whoever was heard
-of, and when, is told by `last_seen`: notes that are kept beside the run.
+    pending = pending_for(state, whole_run("wf_1"), last_seen, now=1000.0, lease=300.0)
+    pending.questions          # what this agent is asked
+    pending.delegations        # the tasks that it has delegated, or is to delegate
 
-    duties = duties_of(state, whole_run("wf_1"), heard, now=1000.0, lease=300.0)
-    duties.questions          # what this agent itself is asked
-    duties.delegations        # and the tasks that it has handed, or is to hand, to others
+A block with an `agent` delegates each of its items to a sub-agent, as a task. Questions inside a task go to
+its own agent. The agent that starts it only gets the tasks: to start, at work, or silent for longer than the
+lease, so that another sub-agent may take over. `last_seen` has the heartbeats: notes beside the run.
 
-Works on the state of a run alone: no plan, no clock.
+It works on the state of a run alone: no plan, no clock.
 """
 
 from __future__ import annotations
@@ -24,8 +23,8 @@ from workflows_mcp.machine import TERMINAL, Frame, Record, RunState, Scope, fail
 from workflows_mcp.plan import names_of_items
 
 LastSeen = Mapping[str, float]
-"""When the agent of a task was last heard of, by the id of the task; under `started_note` when this agent was
-first heard of, and under `retry_note` the last contact with the agent that was given up."""
+"""The last heartbeat of the agent of a task, by the id of the task; its first heartbeat under `started_note`;
+the last heartbeat of a replaced agent under `retry_note`."""
 NEVER_SEEN: LastSeen = {}
 
 
@@ -38,8 +37,7 @@ def retry_note(task_id: str) -> str:
 
 
 def given_up_at(state: RunState, target: Target, last_seen: LastSeen) -> float:
-    """Until when an agent of the task that was heard of is not the one that it has now: it was retried, or
-    its time was over and it is tried again."""
+    """Return the time up to which heartbeats are from a replaced agent: a retry, or another attempt."""
     frame = state.frames.get(target.address)
     later_try = frame is not None and frame.attempt.rpartition(".")[2] != "1"
     begun = frame.since if frame is not None and later_try else -math.inf
@@ -47,7 +45,7 @@ def given_up_at(state: RunState, target: Target, last_seen: LastSeen) -> float:
 
 
 def last_contact(state: RunState, target: Target, last_seen: LastSeen) -> float | None:
-    """When the agent that a task has now was last heard of; None where it has none yet."""
+    """Return the last heartbeat of the current agent of a task; None if it has none yet."""
     at = last_seen.get(target.id)
     return None if at is None or at <= given_up_at(state, target, last_seen) else at
 
@@ -58,16 +56,16 @@ Framed = tuple[str, Frame]
 
 @dataclass(frozen=True, slots=True)
 class Task:
-    """A task that is under way."""
+    """A task that has not ended."""
 
     target: Target
     standing: Standing
     since: float
-    """When its agent started; of one that is to start, when it was first asked for."""
+    """When its agent started; of a task to start, when it was first needed."""
     last_contact: float | None = None
-    """When its agent was last heard of."""
+    """The last heartbeat of its agent."""
     again: bool = False
-    """It is to start although an agent had started it before: that one was given up."""
+    """It needs a new agent, because its former one was given up."""
 
     @property
     def needs_somebody(self) -> bool:
@@ -76,7 +74,7 @@ class Task:
 
 @dataclass(frozen=True, slots=True)
 class Delegation:
-    """A block whose items are handed to agents of their own."""
+    """A block that delegates its items to sub-agents."""
 
     address: str
     frame: Frame
@@ -89,7 +87,7 @@ class Delegation:
 
 @dataclass(frozen=True, slots=True)
 class Pending:
-    """All that the agent of one part is to do now."""
+    """Everything that the agent of one target has to do now."""
 
     questions: list[Framed]
     """The oldest first."""
@@ -97,12 +95,12 @@ class Pending:
 
     @property
     def pending(self) -> bool:
-        """Whether it is to do anything; tasks at which others are at work are none of its business."""
+        """Whether there is anything to do; tasks that sub-agents are working on do not count."""
         return bool(self.questions) or any(it.needs_somebody for it in self.delegations)
 
     @property
     def since(self) -> float | None:
-        """When the first thing was asked that has not been done."""
+        """The time of the oldest open request."""
         times = [frame.since for _, frame in self.questions]
         tasks = [task for it in self.delegations for task in it.tasks if task.needs_somebody]
         times += [task.since if task.last_contact is None else task.last_contact for task in tasks]
@@ -118,7 +116,7 @@ def pending_for(
     lease: float,
     alone: bool = False,
 ) -> Pending:
-    """`alone`: there are no sub-agents, and all that is asked inside of tasks is asked of this agent."""
+    """Return what is pending for a target. `alone`: it has no sub-agents, and gets their questions."""
     frames = [(address, frame) for address, frame in state.frames.items() if target.covers(address)]
     return _pending(state, frames, target, last_seen, now, lease, alone)
 
@@ -132,14 +130,14 @@ def _pending(
     lease: float,
     alone: bool = False,
 ) -> Pending:
-    handed_out = {} if alone else {address: frame for address, frame in frames if frame.agent}
+    delegated = {} if alone else {address: frame for address, frame in frames if frame.agent}
     inside: dict[str, dict[str, list[Framed]]] = {}
     """The frames of each delegation, by the item that they belong to."""
     questions: list[Framed] = []
     for address, frame in frames:
-        around = outermost(address, handed_out)
+        around = outermost(address, delegated)
         if around is None:
-            if address in handed_out:
+            if address in delegated:
                 inside.setdefault(address, {})
             elif frame.kind == "agent":
                 questions.append((address, frame))
@@ -153,7 +151,7 @@ def _pending(
             task = task_of(state, f"{around}/{item}")
             asked = _pending(state, framed, task, last_seen, now, lease)
             tasks.append(_task(state, task, asked, last_seen, now, _patience(state, asked, lease)))
-        delegations.append(Delegation(around, handed_out[around], tasks))
+        delegations.append(Delegation(around, delegated[around], tasks))
     questions.sort(key=lambda item: item[1].since)
     return Pending(questions, delegations)
 
@@ -172,17 +170,17 @@ def _task(
 
 
 def _patience(state: RunState, asked: Pending, lease: float) -> float:
-    """How long an agent may be silent: a step that may take longer than the lease takes as long as it may."""
+    """Return how long an agent may be silent: the lease, or the longest timeout of its steps."""
     longest = lease
     for address, frame in asked.questions:
         record = record_at(state, address)
-        told = record.inputs.get("timeout") if record is not None else None
-        longest = max(longest, frame.timeout or 0.0, told if isinstance(told, int | float) else 0.0)
+        timeout = record.inputs.get("timeout") if record is not None else None
+        longest = max(longest, frame.timeout or 0.0, timeout if isinstance(timeout, int | float) else 0.0)
     return longest
 
 
 def outermost(address: str, among: Container[str]) -> str | None:
-    """The outermost of these that an address is inside of."""
+    """Return the outermost of these addresses that contains an address."""
     end = address.find("/")
     while end >= 0:
         if address[:end] in among:
@@ -192,7 +190,7 @@ def outermost(address: str, among: Container[str]) -> str | None:
 
 
 def starter_of(state: RunState, task: Target) -> Target:
-    """The part whose agent starts the agent of a task: the run, or the task that it is a task of."""
+    """Return the target whose agent starts the agent of a task: the run, or the task around it."""
     names = task.address.split("/")
     for length in reversed(range(1, len(names) - 1)):
         frame = state.frames.get("/".join(names[:length]))
@@ -201,11 +199,8 @@ def starter_of(state: RunState, task: Target) -> Target:
     return whole_run(state.run_id)
 
 
-# How a part went
-
-
 def record_at(state: RunState, address: str) -> Record | None:
-    """What is known of the block at an address; None where it has not been come to."""
+    """Return the record of the block at an address; None if the run has not reached it."""
     scope: Scope | None = state.root
     record: Record | None = None
     for name in address.split("/"):
@@ -223,7 +218,7 @@ def has_ended(state: RunState, target: Target) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class Count:
-    """How many tasks of a block there are, and how they stand."""
+    """The number of tasks of a block, by status."""
 
     total: int
     done: int

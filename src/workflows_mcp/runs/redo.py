@@ -67,195 +67,9 @@ from workflows_mcp.runs.checkpoints import Histories
 from workflows_mcp.steps import StepRegistry
 from workflows_mcp.values import LEFT_OUT, did_you_mean, to_json
 
-# ----------------------------------------------------------------------------------------------------
-# Going on from a checkpoint: the part of the service that decides whether the run itself goes on, or a
-# fork.
-#
-# | the checkpoint                       | what goes on                                                  |
-# | ------------------------------------ | ------------------------------------------------------------- |
-# | a question that is open              | the run, with the response                                    |
-# | a question that had this response    | the run, wherever it is                                       |
-# | a question that was closed otherwise | a fork with the response; the same one if it was made before  |
-# | automatic, the run has moved on      | a fork                                                        |
-# | automatic, it has not                | the run                                                       |
-#
-# Knows runs and their checkpoints; how an answer is worded is not known here.
-
-
 Submit = Callable[[str, Any, str], Awaitable[None]]
-
 """Answers the question of a run at an address."""
-
-
-async def unpark(engine: Engine, run_id: str) -> None:
-    """Continue a run that is parked or that no process drives; harmless otherwise."""
-    with suppress(NotExpected):
-        await engine.send(run_id, lambda machine, now: Resumed(now))
-    await engine.ensure_driven(run_id)
-
-
-class CheckpointResume:
-    def __init__(
-        self,
-        engine: Engine,
-        histories: Histories,
-        registry: StepRegistry,
-        *,
-        submit: Submit,
-        redacted: Callable[[Machine], Redact],
-    ) -> None:
-        self._engine = engine
-        self._histories = histories
-        self._registry = registry
-        self._submit = submit
-        self._redacted = redacted
-
-    async def resume(self, checkpoint_id: str, response: Any = LEFT_OUT) -> tuple[str, CheckpointId | None]:
-        """Return the run that continues and, if it is a fork, the checkpoint that it was made from.
-
-        With the id of a run instead of a checkpoint, that run continues, and a response answers its only
-        question. Null is a response if the run asks something, and no response otherwise.
-        """
-        if await self._is_run(checkpoint_id):
-            await unpark(self._engine, checkpoint_id)
-            if response is LEFT_OUT or (response is None and not await self._asks(checkpoint_id)):
-                return checkpoint_id, None
-            checkpoint_id = await self._histories.only_question(checkpoint_id)
-        history, checkpoint = await self._histories.find(checkpoint_id)
-        if checkpoint.id.type == "automatic":
-            run_id = await self._from_position(history, checkpoint, response)
-        else:
-            run_id = await self._from_question(history, checkpoint, response)
-        return run_id, checkpoint.id if run_id != checkpoint.id.run_id else None
-
-    async def _from_position(self, history: History, checkpoint: Checkpoint, response: Any) -> str:
-        if response is not LEFT_OUT and response is not None:
-            raise RequestError(
-                f"'{checkpoint.id}' asks nothing, so it takes no response",
-                hint="leave out the response; each open question of the run has a checkpoint of its own",
-            )
-        if not history.moved_on(checkpoint):
-            await unpark(self._engine, checkpoint.id.run_id)
-            return checkpoint.id.run_id
-        return await self._engine.fork(checkpoint.id.run_id, checkpoint.id.position)
-
-    async def _from_question(self, history: History, checkpoint: Checkpoint, response: Any) -> str:
-        run_id, address = checkpoint.id.run_id, checkpoint.address
-        if response is LEFT_OUT:
-            hint = f"it asks: {checkpoint.prompt}"
-            raise RequestError(f"'{checkpoint.id}' is a question, so it needs a response", hint=hint)
-        then = await self._histories.state_at(checkpoint.id)
-        question = question_id(then.state, whole_run(run_id), address)
-        if not history.moved_on(checkpoint):
-            await unpark(self._engine, run_id)
-            await self._submit(run_id, response, question)
-            return run_id
-        _, taken = check_result(then, self._registry, question, response, self._redacted(then))
-        if checkpoint.answer is not None and checkpoint.answer.outputs == taken.outputs:
-            return run_id
-        request = hashlib.blake2b(to_json([str(checkpoint.id), taken.outputs]).encode(), digest_size=12)
-        made = await self._engine.fork(
-            run_id, checkpoint.id.position, request_id=f"fork {request.hexdigest()}"
-        )
-        await self._submit(made, response, question)  # harmless if the same call made the fork before
-        return made
-
-    async def _asks(self, run_id: str) -> bool:
-        _, questions = await self._histories.questions(run_id)
-        return bool(questions.open)
-
-    async def _is_run(self, run_id: str) -> bool:
-        try:
-            await self._engine.view(run_id)
-        except UnknownRun:
-            return False
-        return True
-
-
-# ----------------------------------------------------------------------------------------------------
-# Going on with a run in another conversation: the part of the service that decides what goes on.
-#
-# | the run                                   | what goes on                                             |
-# | ----------------------------------------- | -------------------------------------------------------- |
-# | is under way                              | it; nothing that is done is done again                   |
-# | has failed                                | a new run, in which what it failed by is done again      |
-# | … and says `skip_completed_steps: false`  | a new run, from the start, with the same inputs          |
-# | … and says `retry_failed_steps: false`    | nothing                                                  |
-# | has completed, or was cancelled           | nothing                                                  |
-#
-# Going on twice gives the same new run; where that one has failed as well, it is gone on from there. Knows
-# runs and their journals; how an answer is worded is not known here.
-
-
-class ConversationResume:
-    def __init__(self, engine: Engine) -> None:
-        self._engine = engine
-
-    async def resume(self, run_id: str) -> str:
-        """Return the run that continues: this one, or one that was made from it."""
-        while True:
-            machine = await self._engine.view(run_id)
-            plan = machine.plan_named(machine.state.workflow)
-            if machine.state.status == "running":
-                await unpark(self._engine, run_id)
-                return run_id
-            if machine.state.status != "failed" or not plan.on_resume.get("retry_failed_steps", True):
-                return run_id
-            bundle, events = await self._engine.journal(run_id)
-            known = await continued_as(self._engine, run_id, len(events))
-            if known is None:
-                return await self._made_of(run_id, plan, bundle, events, retry_request(run_id, len(events)))
-            run_id = known
-
-    async def _made_of(
-        self, run_id: str, plan: Plan, bundle: Bundle, events: Sequence[Event], request: str
-    ) -> str:
-        changes: Changes = {}
-        then: list[Event] = []
-        if plan.on_resume.get("skip_completed_steps", True):
-            changes = await asyncio.to_thread(_resume_for_another_try, bundle, events)
-            then = replayed_events(events, changes)
-        if not then:
-            view = await self._engine.view(run_id)
-            return await self._engine.start(bundle, view.state.root.inputs, request_id=request)
-        if plan.on_resume.get("reset_error_counts") and plan.errors_to:
-            changes = await asyncio.to_thread(_without_errors, tuple(plan.errors_to), bundle, events, changes)
-        return await self._engine.fork(run_id, len(events), instead=changes, request_id=request)
-
-
-def retry_request(run_id: str, position: int) -> str:
-    """Return the request id of a retry; a resume uses it too, so that both give the same run."""
-    return f"retry {run_id}@{position}"
-
-
-async def continued_as(engine: Engine, run_id: str, position: int) -> str | None:
-    """Return the run that a retry or a resume has made from this one, if any."""
-    made = await engine.made_by(retry_request(run_id, position))
-    return made or await engine.made_by(f"resume {run_id}@{position}")  # as earlier versions called it
-
-
-def _without_errors(where: Path, bundle: Bundle, events: Sequence[Event], changes: Changes) -> Changes:
-    """Append an event that empties the list of errors in the new run."""
-    then = replayed(bundle, replayed_events(events, changes))
-    errors = value_at(then.state.root.state, where)
-    if not isinstance(errors, list) or not errors:
-        return changes
-    last = len(events)
-    emptied = StateUpdated(events[-1].at, [(list(where), "set", [])])
-    return {**changes, last: (*changes.get(last, (events[-1],)), emptied)}
-
-
-def _resume_for_another_try(bundle: Bundle, events: Sequence[Event]) -> Changes:
-    """Return the changes of the journal that re-run the failed steps.
-
-    If a step failed because of its input values, the steps before it run again too, and may give others.
-    """
-    journal = Journal(bundle, events, failed_steps(replayed(bundle, events)))
-    return journal.changes(journal.ends(of_others=True) or {len(events)})
-
-
 _NAMED = 12
-
 _REMEMBERED = 256
 
 
@@ -376,3 +190,158 @@ def _forking(events: Sequence[Event]) -> str:
     """Say how to run a step again."""
     steps = ", ".join(f"'{it}'" for it in carried_out(events)[-_NAMED:])
     return f"fork from one of {steps}" if steps else "start the workflow again: no step of it has run"
+
+
+# Resuming
+
+
+async def unpark(engine: Engine, run_id: str) -> None:
+    """Continue a run that is parked or that no process drives; harmless otherwise."""
+    with suppress(NotExpected):
+        await engine.send(run_id, lambda machine, now: Resumed(now))
+    await engine.ensure_driven(run_id)
+
+
+class CheckpointResume:
+    def __init__(
+        self,
+        engine: Engine,
+        histories: Histories,
+        registry: StepRegistry,
+        *,
+        submit: Submit,
+        redacted: Callable[[Machine], Redact],
+    ) -> None:
+        self._engine = engine
+        self._histories = histories
+        self._registry = registry
+        self._submit = submit
+        self._redacted = redacted
+
+    async def resume(self, checkpoint_id: str, response: Any = LEFT_OUT) -> tuple[str, CheckpointId | None]:
+        """Return the run that continues and, if it is a fork, the checkpoint that it was made from.
+
+        With the id of a run instead of a checkpoint, that run continues, and a response answers its only
+        question. Null is a response if the run asks something, and no response otherwise.
+        """
+        if await self._is_run(checkpoint_id):
+            await unpark(self._engine, checkpoint_id)
+            if response is LEFT_OUT or (response is None and not await self._asks(checkpoint_id)):
+                return checkpoint_id, None
+            checkpoint_id = await self._histories.only_question(checkpoint_id)
+        history, checkpoint = await self._histories.find(checkpoint_id)
+        if checkpoint.id.type == "automatic":
+            run_id = await self._from_position(history, checkpoint, response)
+        else:
+            run_id = await self._from_question(history, checkpoint, response)
+        return run_id, checkpoint.id if run_id != checkpoint.id.run_id else None
+
+    async def _from_position(self, history: History, checkpoint: Checkpoint, response: Any) -> str:
+        if response is not LEFT_OUT and response is not None:
+            raise RequestError(
+                f"'{checkpoint.id}' asks nothing, so it takes no response",
+                hint="leave out the response; each open question of the run has a checkpoint of its own",
+            )
+        if not history.moved_on(checkpoint):
+            await unpark(self._engine, checkpoint.id.run_id)
+            return checkpoint.id.run_id
+        return await self._engine.fork(checkpoint.id.run_id, checkpoint.id.position)
+
+    async def _from_question(self, history: History, checkpoint: Checkpoint, response: Any) -> str:
+        run_id, address = checkpoint.id.run_id, checkpoint.address
+        if response is LEFT_OUT:
+            hint = f"it asks: {checkpoint.prompt}"
+            raise RequestError(f"'{checkpoint.id}' is a question, so it needs a response", hint=hint)
+        then = await self._histories.state_at(checkpoint.id)
+        question = question_id(then.state, whole_run(run_id), address)
+        if not history.moved_on(checkpoint):
+            await unpark(self._engine, run_id)
+            await self._submit(run_id, response, question)
+            return run_id
+        _, taken = check_result(then, self._registry, question, response, self._redacted(then))
+        if checkpoint.answer is not None and checkpoint.answer.outputs == taken.outputs:
+            return run_id
+        request = hashlib.blake2b(to_json([str(checkpoint.id), taken.outputs]).encode(), digest_size=12)
+        made = await self._engine.fork(
+            run_id, checkpoint.id.position, request_id=f"fork {request.hexdigest()}"
+        )
+        await self._submit(made, response, question)  # harmless if the same call made the fork before
+        return made
+
+    async def _asks(self, run_id: str) -> bool:
+        _, questions = await self._histories.questions(run_id)
+        return bool(questions.open)
+
+    async def _is_run(self, run_id: str) -> bool:
+        try:
+            await self._engine.view(run_id)
+        except UnknownRun:
+            return False
+        return True
+
+
+class ConversationResume:
+    def __init__(self, engine: Engine) -> None:
+        self._engine = engine
+
+    async def resume(self, run_id: str) -> str:
+        """Return the run that continues: this one, or one that was made from it."""
+        while True:
+            machine = await self._engine.view(run_id)
+            plan = machine.plan_named(machine.state.workflow)
+            if machine.state.status == "running":
+                await unpark(self._engine, run_id)
+                return run_id
+            if machine.state.status != "failed" or not plan.on_resume.get("retry_failed_steps", True):
+                return run_id
+            bundle, events = await self._engine.journal(run_id)
+            known = await continued_as(self._engine, run_id, len(events))
+            if known is None:
+                return await self._made_of(run_id, plan, bundle, events, retry_request(run_id, len(events)))
+            run_id = known
+
+    async def _made_of(
+        self, run_id: str, plan: Plan, bundle: Bundle, events: Sequence[Event], request: str
+    ) -> str:
+        changes: Changes = {}
+        then: list[Event] = []
+        if plan.on_resume.get("skip_completed_steps", True):
+            changes = await asyncio.to_thread(_resume_for_another_try, bundle, events)
+            then = replayed_events(events, changes)
+        if not then:
+            view = await self._engine.view(run_id)
+            return await self._engine.start(bundle, view.state.root.inputs, request_id=request)
+        if plan.on_resume.get("reset_error_counts") and plan.errors_to:
+            changes = await asyncio.to_thread(_without_errors, tuple(plan.errors_to), bundle, events, changes)
+        return await self._engine.fork(run_id, len(events), instead=changes, request_id=request)
+
+
+def retry_request(run_id: str, position: int) -> str:
+    """Return the request id of a retry; a resume uses it too, so that both give the same run."""
+    return f"retry {run_id}@{position}"
+
+
+async def continued_as(engine: Engine, run_id: str, position: int) -> str | None:
+    """Return the run that a retry or a resume has made from this one, if any."""
+    made = await engine.made_by(retry_request(run_id, position))
+    return made or await engine.made_by(f"resume {run_id}@{position}")  # as earlier versions called it
+
+
+def _without_errors(where: Path, bundle: Bundle, events: Sequence[Event], changes: Changes) -> Changes:
+    """Append an event that empties the list of errors in the new run."""
+    then = replayed(bundle, replayed_events(events, changes))
+    errors = value_at(then.state.root.state, where)
+    if not isinstance(errors, list) or not errors:
+        return changes
+    last = len(events)
+    emptied = StateUpdated(events[-1].at, [(list(where), "set", [])])
+    return {**changes, last: (*changes.get(last, (events[-1],)), emptied)}
+
+
+def _resume_for_another_try(bundle: Bundle, events: Sequence[Event]) -> Changes:
+    """Return the changes of the journal that re-run the failed steps.
+
+    If a step failed because of its input values, the steps before it run again too, and may give others.
+    """
+    journal = Journal(bundle, events, failed_steps(replayed(bundle, events)))
+    return journal.changes(journal.ends(of_others=True) or {len(events)})
