@@ -1,13 +1,12 @@
-"""A workflow or a run drawn as a flowchart in Mermaid, which many clients and editors show as a picture.
+"""Draws a workflow or a run as a Mermaid flowchart, which many clients show as a picture.
 
     flowchart TD
       n0["build · Shell"]:::completed
       n1{"tests pass? · condition"}:::running
       n0 --> n1
 
-Blocks lead to what depends on them, steps to where it can go on. In a run each has the class of how it went,
-and what is inside of it is drawn inside of it: the workflow that it calls, or its items. A large run is drawn
-in part: a picture of thousands of boxes tells nobody anything.
+Arrows lead from blocks to their dependents, and from steps to the next steps. In a run, each box has the
+class of its status, and calls and items are drawn inside their block. A large run is drawn only in part.
 """
 
 from __future__ import annotations
@@ -44,7 +43,7 @@ _CLASSES = {
     "skipped": "fill:#fafafa,stroke:#bdbdbd,color:#9e9e9e,stroke-dasharray:4 3",
 }
 Way = tuple[int, str]
-"""Where it can go on, and when."""
+"""The index of a next step, and its condition."""
 
 
 def drawn_plan(plan: Plan) -> str:

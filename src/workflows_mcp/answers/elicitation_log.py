@@ -1,16 +1,14 @@
-"""What has been heard of the user to whom a question was put directly, in a form: how often, and what came
-of it.
+"""The log of forms: how often a question was shown to the user, and with which outcome.
 
-It is kept as when agents of tasks were last heard of (`LastSeen`): in notes beside the run, so that every
-process knows it, also after a restart. A note is a name, and begins as no id of a task does:
+It is stored in notes beside the run, like heartbeats (`LastSeen`), so that every process knows it, also after
+a restart. A note starts with `?`, unlike the id of a task:
 
-    ?deploy#2            the second form of the question `deploy` was put up by a call
-    ?deploy/1            the first form that a task showed was answered
-    ?deploy=declined     the user does not want to answer it
-    ?deploy=unshown      the client failed at showing it
+    ?deploy#2            a call showed the second form of the question `deploy`
+    ?deploy/1            the first form of a client task was answered
+    ?deploy=declined     the user declined to answer
+    ?deploy=unshown      the client could not show it
 
-A question is over for the user as soon as one of the last two is noted, or it was put up `MOST_FORMS` times;
-then it is for the agent, who is told why.
+After one of the last two, or after `MOST_FORMS` forms, the question goes to the agent, with the reason.
 """
 
 from __future__ import annotations
@@ -27,9 +25,9 @@ Outcome = Literal["declined", "unshown"]
 class FormOutcome(NamedTuple):
     question: str
     calls: int = 0
-    """How many forms were put up by calls."""
+    """The number of forms shown by calls."""
     tasks: int = 0
-    """How many that a task showed were answered."""
+    """The number of answered forms of a client task."""
     outcome: Outcome | None = None
 
     @property
@@ -38,10 +36,10 @@ class FormOutcome(NamedTuple):
 
     @property
     def form_of_task(self) -> str:
-        """The key of the form that a task shows now: one that was answered does not come again."""
+        """The key of the current form of a client task; an answered form is not shown again."""
         return f"{self.question}#{self.tasks + 1}"
 
-    # The notes of what happens next
+    # Notes to write
 
     @property
     def put_up(self) -> str:
@@ -70,13 +68,15 @@ def form_outcome(last_seen: LastSeen, question: str) -> FormOutcome:
 
 
 def instructions_after_forms(last_seen: LastSeen, question: str, instructions: str, *, decided: str) -> str:
-    """What an agent is to do about a question, where the user has been asked it directly before. `decided`:
-    how to hand in what the user decides after having declined."""
+    """Return the instructions for a question, given its forms so far.
+
+    `decided` says how to submit what the user decides after declining.
+    """
     known = form_outcome(last_seen, question)
     if known.outcome == "declined":
         return (
             "The user was shown this question and declined to answer it. Do not answer it for the user: ask "
-            f"what to do, and hand in only what the user then says, or cancel the run. {decided}"
+            f"what to do, and submit only what the user then says, or cancel the run. {decided}"
         )
     if known.is_over:
         before = "The user was asked this directly, without an answer that fits: ask the user yourself."

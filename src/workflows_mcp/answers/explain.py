@@ -1,8 +1,10 @@
-"""What a workflow will do, before it is run: its steps with what decides whether they are reached, what they
-read, who carries them out, and as much as can be said of how many sub-agents and how long it takes.
+"""Explains a workflow before it runs: steps, conditions, dependencies, sub-agents, duration.
 
-Nothing is guessed: what only a run can tell is said to be unknown, and why. Evaluates expressions over the
-inputs, so it belongs beside the event loop.
+    explained(bundle, registry, limits, {"env": "prod"})     # {"steps": [{"step_id": "build", …}], …}
+    Dependencies(plan).of("valid_files")["direct_deps"]      # ["raw.git_files"]
+
+It does not guess: a value that only a run can know is `unknown: …`, with the reason. It evaluates expressions
+over the inputs: call it outside the event loop.
 """
 
 from __future__ import annotations
@@ -44,17 +46,12 @@ from workflows_mcp.plan import (
 from workflows_mcp.steps import StepRegistry
 from workflows_mcp.values import Value, did_you_mean
 
-# ----------------------------------------------------------------------------------------------------
-# What a field of a reactive state follows from, and what follows from it. Read off the plan alone.
-#
-# Dependencies(plan).of("valid_files")
-# # direct_deps ["raw.git_files"], all_deps ["raw.git_files"], dependents ["computed.file_batches", …]
-
-
 PARTS = ("raw", "state", "computed", "inputs", "config")
 
 
 class Dependencies:
+    """The dependencies between the fields of a reactive state, from its plan."""
+
     def __init__(self, plan: Plan) -> None:
         self._plan = plan
         language = LANGUAGES[plan.dialect]
@@ -66,7 +63,7 @@ class Dependencies:
             self._direct[f"computed.{name}"] = _once(self.spelt(path) for path in paths)
 
     def spelt(self, path: str) -> str:
-        """A path with the part that its field is in: `files` is `raw.files`, or `computed.files`."""
+        """Return a path with the part of its field: `files` becomes `raw.files` or `computed.files`."""
         head = path.partition(".")[0]
         if head in PARTS:
             return path
@@ -81,7 +78,7 @@ class Dependencies:
         return f"config.{path}" if head in plan.config else f"raw.{path}"
 
     def of(self, field: str) -> dict[str, Value]:
-        """Raises RequestError, with what there is, where there is no such field."""
+        """Return the dependencies of a field. Raises RequestError, with the fields, if it is unknown."""
         spelt = self.spelt(field.strip())
         if not self._is_known(spelt):
             known = [*self._plan.computed, *self._plan.known, *self._plan.inputs]
@@ -97,7 +94,7 @@ class Dependencies:
         }
 
     def behind(self, spelt: str) -> list[str]:
-        """All that a field follows from, the nearest first."""
+        """Return every dependency of a field, the nearest first."""
         found: list[str] = []
         waiting = list(self._direct.get(_field(spelt), []))
         while waiting:
@@ -108,7 +105,7 @@ class Dependencies:
         return found
 
     def _dependents(self, spelt: str) -> list[str]:
-        """All that changes, or may change, when it does."""
+        """Return every field that may change when this one does."""
         found = [spelt]
         for _ in self._direct:
             more = [
@@ -135,7 +132,7 @@ class Dependencies:
 
 
 def _field(path: str) -> str:
-    """The field that a path leads into: raw.results.total is in raw.results."""
+    """Return the field of a path: `raw.results` for `raw.results.total`."""
     return ".".join(path.split(".")[:2])
 
 
@@ -163,13 +160,13 @@ _TOOL = "MCPCall"
 
 Inside = tuple[str, Plan, Node]
 
-"""A step with all that leads to it, and the workflow that it is in."""
+"""The id of a step with the calls around it, its workflow, and its node."""
 
 
 def explained(
     bundle: Bundle, registry: StepRegistry, limits: Limits, inputs: dict[str, Value] | None
 ) -> dict[str, Any]:
-    """`inputs` are complete, or None where required ones are missing."""
+    """Explain a workflow. `inputs` are complete, or None if required ones are missing."""
     main = bundle.plans[bundle.main]
     every = list(_every_step(bundle, main, "", ()))
     steps = [_step(bundle, it, registry, limits, inputs) for it in every[:_STEPS]]
@@ -188,7 +185,7 @@ def _cut(answer: dict[str, Any], how: Cut) -> dict[str, Any]:
 
 
 def _every_step(bundle: Bundle, plan: Plan, prefix: str, around: tuple[str, ...]) -> Iterator[Inside]:
-    """The steps of a workflow, each followed by those of what it calls."""
+    """Yield the steps of a workflow, each followed by the steps of the workflow that it calls."""
     for node in plan.body.nodes:
         yield prefix + node.id, plan, node
         called = bundle.every_plan.get(fixed_name(node.do) or "")
@@ -219,7 +216,7 @@ def _step(
 
 
 def _conditions(plan: Plan, node: Node) -> list[Value]:
-    """What must hold for a step to be carried out, the outermost first."""
+    """List the conditions under which a step runs, the outermost first."""
     found: list[Value] = []
     for other in plan.body.nodes:
         length = len(other.at)
@@ -248,7 +245,7 @@ def _conditions(plan: Plan, node: Node) -> list[Value]:
 
 
 def _dependencies(plan: Plan, node: Node) -> list[Value]:
-    """The blocks that a block waits for; of a step in a sequence, the fields that it reads."""
+    """List the blocks that a block waits for, or the fields that a step of a sequence reads."""
     if isinstance(plan.body, Graph):
         return [
             plan.body.nodes[need.node].id + (" (required: false)" * (not need.required))
@@ -302,7 +299,7 @@ def _is_dynamic(plan: Plan, value: Value) -> bool:
 
 
 def _behind(plan: Plan, node: Node) -> set[str]:
-    """All fields that the items of a step follow from."""
+    """Return every field that the items of a step depend on."""
     assert node.for_each is not None
     reader = ReferenceReader(LANGUAGES[plan.dialect])
     dependencies = Dependencies(plan)
@@ -314,7 +311,7 @@ def _behind(plan: Plan, node: Node) -> set[str]:
 
 
 def _written_by_steps(plan: Plan, fields: set[str]) -> list[str]:
-    """The steps that write any of these fields, or of which nobody can say what they write."""
+    """List the steps that write any of these fields, or whose writes are not known in advance."""
     found: list[str] = []
     for other in (plan, *(task for task in plan.tasks if task.shares_state)):
         for node in other.body.nodes:
@@ -360,7 +357,7 @@ def _duration(nodes: list[Node]) -> str:
 
 
 def _tools(nodes: list[Node]) -> list[str]:
-    """The MCP tools that are called, each once."""
+    """List the MCP tools that are called, each once."""
     calls = (node.do for node in nodes if isinstance(node.do, Do) and node.do.step == _TOOL)
     return list(dict.fromkeys(str(do.inputs.get("tool", "")) for do in calls))
 

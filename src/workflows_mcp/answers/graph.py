@@ -1,4 +1,4 @@
-"""The answers of the toolset `graph`: success, failure or paused, with outputs, blocks and metadata.
+"""Answers of the toolset `graph`: success, failure or paused, with outputs and blocks.
 
     {"status": "paused", "workflow_id": "wf_7f3a", "checkpoint_id": "pause_wf_7f3a_2",
      "prompt": "Ship it? yes or no", "message": "answer with resume_workflow(checkpoint_id='pause_…', …)"}
@@ -33,13 +33,13 @@ from workflows_mcp.values import Value
 ResponseFormat = Literal["minimal", "detailed"]
 _LISTED_PROMPT_CHARS = 120
 _PROMPT_SHARE = 8
-"""A question is what the agent is to read, so it is cut so many times later than other values."""
+"""A prompt may be so many times longer than other values before it is cut."""
 
 
 @dataclass(frozen=True, slots=True)
 class Questions:
-    """What a run waits for: the questions that can be answered by their checkpoints, and the addresses of
-    those whose checkpoints were deleted."""
+    """The open questions of a run: those with a checkpoint, and addresses of those whose checkpoint was
+    deleted."""
 
     open: Sequence[Checkpoint] = ()
     deleted: Sequence[str] = ()
@@ -99,7 +99,7 @@ def graph_answer(
 
 
 def error_text(machine: Machine, place: FindPlace) -> str:
-    """Why a run failed, as one text: what happened, where that stands, what it printed last, what to do."""
+    """Return why a run failed, as one text: message, place, last output and hint."""
     error = error_view(machine, place)
     if error is None:
         return f"the run was {machine.state.status}"
@@ -158,7 +158,7 @@ def listed_checkpoint(history: History, checkpoint: Checkpoint) -> dict[str, Val
 def checkpoint_details(
     history: History, checkpoint: Checkpoint, then: Machine, limits: Limits, last_seen: LastSeen = NEVER_SEEN
 ) -> dict[str, Any]:
-    """All that is known of a checkpoint; `then` is the run as it was at its position."""
+    """Return the details of a checkpoint; `then` is the run as it was at its position."""
     ended = {name: it.status for name, it in then.state.root.records.items() if it.status in TERMINAL}
     waves = execution_waves(then.plan_named(then.state.workflow).body)
     current = next((wave for wave, names in enumerate(waves) if set(names) - set(ended)), None)
@@ -235,14 +235,14 @@ def _question(
 
 
 def _declined(machine: Machine, questions: Questions, last_seen: LastSeen) -> list[str]:
-    """What is to be said of each question that the user has been asked in vain."""
+    """Return the notes about questions whose forms were declined or failed; empty for the others."""
     state = machine.state
     names = [question_id(state, whole_run(state.run_id), it.address) for it in questions.open]
     return [instructions_after_forms(last_seen, name, "", decided="").strip() for name in names]
 
 
 def _response_schemas(machine: Machine, registry: StepRegistry) -> dict[str, dict[str, Value]]:
-    """Of the questions that are not simply answered by a text."""
+    """Return the schemas of questions that need more than a plain text."""
     return {
         action["step_id"]: action["result_schema"]
         for action in pending_actions(machine, registry)
@@ -304,7 +304,7 @@ def _how_to_resume(history: History, checkpoint: Checkpoint) -> str:
 
 
 def _workflow_stack(machine: Machine, address: str) -> list[Value]:
-    """The workflows that lead to a block, the outermost first."""
+    """List the workflows around a block, the outermost first."""
     stack: list[Value] = [machine.state.workflow]
     scope = machine.state.root
     for part in address.split("/")[:-1]:

@@ -1,12 +1,12 @@
-"""Checkpoints: the positions in the journal of a run that it can be gone on from.
+"""Checkpoints: the positions in the journal of a run from which it can be resumed.
 
-    chk_wf_7f3a_12       automatic: after 12 events another wave of the workflow had ended
+    chk_wf_7f3a_12       automatic: a wave of the workflow ended with the 12th event
     pause_wf_7f3a_12     the question that the 12th event opened
     pause_wf_7f3a_12.2   the second question that the same event opened
 
 Nothing is stored for a checkpoint: a run is the fold of its events, so what it was at any position can be
-read again, and a checkpoint cannot change afterwards. Every position can be named as `chk_…`; only the
-ends of waves are listed, and what somebody has marked. Knows no engine, no clock and no protocol.
+read again, and a checkpoint cannot change afterwards. Every position has an id `chk_…`; only the ends of
+waves and marked positions are listed.
 
     history = History(Machine(bundle), registry)
     for event in events:
@@ -28,7 +28,7 @@ from workflows_mcp.steps import StepRegistry
 from workflows_mcp.values import Value, to_json
 
 AUTOMATIC = 0
-"""The number of an automatic checkpoint among those of its position; questions count from 1."""
+"""The number of an automatic checkpoint at its position; questions count from 1."""
 _NUMBER_BITS = 20
 _ID = re.compile(r"(chk|pause)_(.+)_([0-9]{1,12})(?:\.([0-9]{1,6}))?")
 _DAY = 86_400.0
@@ -38,7 +38,7 @@ _DAY = 86_400.0
 class CheckpointId:
     run_id: str
     position: int
-    """How many events of the run's journal come before it."""
+    """The number of events before it."""
     number: int = AUTOMATIC
 
     def __str__(self) -> str:
@@ -53,7 +53,7 @@ class CheckpointId:
 
     @property
     def mark(self) -> int:
-        """One number for position and number: what an engine remembers of a checkpoint that was deleted."""
+        """Position and number in one integer, which engines store for a deleted checkpoint."""
         return self.position << _NUMBER_BITS | self.number
 
 
@@ -73,38 +73,38 @@ class Checkpoint:
     id: CheckpointId
     created_at: float
     ended_blocks: int
-    """How many blocks of the workflow itself had ended."""
+    """The number of ended blocks of the main workflow."""
     address: str = ""
     """The block that asks."""
     prompt: str = ""
     closed_at: int | None = None
-    """The position at which the question was answered, or given up."""
+    """The position at which the question was answered or abandoned."""
     answer: Answered | None = None
     reason: str = ""
-    """Why somebody has marked this place."""
+    """The reason of a mark at this position."""
 
     def expired(self, now: float, days: float) -> bool:
-        """A question that is still open never is."""
+        """Whether it is older than the limit; an open question never expires."""
         waits = self.id.type == "pause" and self.closed_at is None
         return not waits and now - self.created_at > days * _DAY
 
 
 class History:
-    """A run read from its journal, event by event, and the checkpoints met on the way."""
+    """Reads a run from its journal, event by event, and collects its checkpoints."""
 
     def __init__(self, machine: Machine, registry: StepRegistry) -> None:
         self.machine = machine
         self.checkpoints: list[Checkpoint] = []
-        """Questions, ends of waves, and places that somebody has marked, in the order of the journal."""
+        """Questions, ends of waves, and marks, in the order of the journal."""
         self._registry = registry
         self._times: list[float] = []
         self._ended_at: int | None = None
         self._inherited = 0
-        """How many of the first events a fork has from the run that it was made of."""
+        """The number of events that a fork has from its original run."""
         self._open: dict[str, tuple[Frame, Checkpoint]] = {}
         plan = machine.bundle.plans[machine.bundle.main]
         self._waves = [list(wave) for wave in reversed(execution_waves(plan.body))]
-        """The blocks that have not ended, of the waves that have not ended, the next one last."""
+        """The unfinished blocks of the unfinished waves, the next wave last."""
 
     @property
     def run_id(self) -> str:
@@ -135,7 +135,7 @@ class History:
         self._open_questions(event.at)
 
     def find(self, wanted: CheckpointId) -> Checkpoint | None:
-        """The checkpoint with this id; an automatic one exists at every position."""
+        """Return the checkpoint with this id; an automatic one exists at every position."""
         for checkpoint in self.checkpoints:
             if checkpoint.id == wanted:
                 return checkpoint
@@ -144,15 +144,15 @@ class History:
         return None
 
     def listed(self) -> list[Checkpoint]:
-        """Its own checkpoints, the latest first: what a fork has from another run is listed there."""
+        """Return its checkpoints, newest first; inherited ones are listed with the original run."""
         return [it for it in reversed(self.checkpoints) if not self._is_inherited(it)]
 
     def open_questions(self) -> list[Checkpoint]:
-        """What the run waits for an answer to, the oldest first."""
+        """Return the open questions, the oldest first."""
         return [checkpoint for _, checkpoint in self._open.values()]
 
     def moved_on(self, checkpoint: Checkpoint) -> bool:
-        """Whether going on from there means to leave what has happened since: a new run."""
+        """Whether the run has changed since, so that resuming from there makes a new run."""
         if checkpoint.id.type == "pause":
             return checkpoint.closed_at is not None
         return (self._ended_at or self.position) > checkpoint.id.position
@@ -172,8 +172,7 @@ class History:
                 checkpoint.answer = event
 
     def _open_questions(self, at: float) -> None:
-        """Those that the event opened. Frames stand in the order in which they were opened, so that only the
-        last ones need a look, however many are under way."""
+        """Add the questions that the event opened. Frames are in order of opening: they are the last ones."""
         opened: list[tuple[str, Frame]] = []
         for address, frame in reversed(self.machine.state.frames.items()):
             if frame.since != at:
@@ -199,7 +198,7 @@ class History:
         return last is not None and last <= self._inherited
 
     def _wave_ended(self) -> bool:
-        """Whether, since last time, a wave has ended together with all before it."""
+        """Whether, since the last call, a wave and all before it have ended."""
         records = self.machine.state.root.records
         ended = False
         while self._waves:
@@ -214,7 +213,7 @@ class History:
 
 
 def prompt_of(action: dict[str, Value]) -> str:
-    """A question as one text: the prompt that the author wrote, or what is to be done and with what."""
+    """Return a question as one text: the author's prompt, or instructions and parameters."""
     parameters = action["parameters"]
     if action["type"] == "prompt":
         prompt = parameters.get("prompt", parameters.get("message"))

@@ -1,5 +1,4 @@
-"""What a workflow is, for somebody who is about to run it: what it takes and gives, its steps, what it
-will ask of the agent, and what it will do to the machine."""
+"""Describes a workflow before it runs: inputs, outputs, steps, questions and capabilities."""
 
 from __future__ import annotations
 

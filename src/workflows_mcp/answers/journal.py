@@ -1,4 +1,4 @@
-"""The events of a run as somebody reads them: what happened, when, and to which step; long values cut."""
+"""Shows the events of a run or a task: time, kind, step and values, with long values cut."""
 
 from __future__ import annotations
 
@@ -26,13 +26,13 @@ def journal_view(
     shown = mine[offset : offset + most]
 
     def build(how: Cut) -> dict[str, Any]:
-        # Whoever asks for less than fits loses no event: what is cut are long values, never the list.
+        # Cut long values, but never the list of events.
         inside = Cut(how.characters, max(how.items, 3))
         answer: dict[str, Any] = {
             "workflow_id": target.id,
             "total": len(mine),
             "events": [
-                cut(_worded(position, event), (), inside, lambda *_: _how_to_read(target))
+                cut(_entry(position, event), (), inside, lambda *_: _how_to_read(target))
                 for position, event in shown
             ],
         }
@@ -47,16 +47,16 @@ def _how_to_read(target: Target) -> str:
     return f"get_workflow_state(workflow_id='{target.id}')"
 
 
-def _worded(position: int, event: Event) -> dict[str, Value]:
+def _entry(position: int, event: Event) -> dict[str, Value]:
     fields: dict[str, Any] = msgspec.to_builtins(event)
-    said: dict[str, Value] = {"position": position, "at": iso(fields.pop("at")), "event": fields.pop("type")}
+    shown: dict[str, Value] = {"position": position, "at": iso(fields.pop("at")), "event": fields.pop("type")}
     if "key" in fields:
-        said["step"], said["try"] = address_of(fields.pop("key"))
+        shown["step"], shown["try"] = address_of(fields.pop("key"))
     elif "address" in fields:
-        said["step"] = fields.pop("address")
-    fields.pop("limits", None)  # what they are is no news
+        shown["step"] = fields.pop("address")
+    fields.pop("limits", None)  # they are settings, not part of what happened
     if isinstance(event, PlanLoaded):
         fields.pop("sources", None)
         if event.plans:
             fields["plans"] = list(event.plans)
-    return said | fields
+    return shown | fields

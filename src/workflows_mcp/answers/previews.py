@@ -1,9 +1,6 @@
-"""Long values in short answers: what is cut, and the note at the cut that says how to read on.
+"""Cuts long values in answers, with a note that has the call to read the rest.
 
-An answer costs the agent tokens, so a text longer than a limit is shown in part. The note says how long
-the whole is and gives the very call that reads the rest.
-
-    cut(outputs, ("outputs",), Cut(4000), reader("wf_1"))
+cut(outputs, ("outputs",), Cut(4000), reader("wf_1"))
 """
 
 from __future__ import annotations
@@ -17,10 +14,7 @@ from workflows_mcp.errors import RequestError
 from workflows_mcp.limits import Limits
 from workflows_mcp.values import Value, to_json
 
-# ----------------------------------------------------------------------------------------------------
-# Paths into a run, as an agent writes them: `outputs.log`, `blocks.build.outputs.files[0]`,
-# `outputs["a.b"]`. Reading and writing them are each other's opposite.
-
+# Paths into a run: `outputs.log`, `blocks.build.outputs.files[0]`, `outputs["a.b"]`
 
 Path = tuple[str | int, ...]
 
@@ -129,7 +123,7 @@ def note(total: int, unit: str, how_to_read_on: str) -> str:
 
 
 def within(limits: Limits, build: Callable[[Cut], dict[str, Any]]) -> dict[str, Any]:
-    """What `build` makes, with as much shown as the limits allow: cut ever harder until it fits."""
+    """Build an answer that fits the limits, by cutting values shorter until it does."""
     preview = limits.preview_chars
     answer: dict[str, Any] = {}
     for how in (

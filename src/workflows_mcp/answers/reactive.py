@@ -298,7 +298,7 @@ def _at_work(listed: list[Value]) -> str:
     if not ids:
         return ""
     return (
-        ". Those with a status have an agent, last heard of at last_contact: start none for them. If it is "
+        ". Those with a status have an agent, last heard from at last_contact: start none for them. If it is "
         f"gone, {retry_call(ids[0])} hands out such a task again, and what is done in it stays done"
     )
 

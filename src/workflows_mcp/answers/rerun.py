@@ -1,15 +1,14 @@
-"""Which events of a run a new one is made of that does some of its steps again: those that it failed by, or
-one that somebody has chosen.
-
-A run is the fold of its events, and an event that nothing waits for changes nothing. So what has to be left
-out is how these steps ended, and what could only come because of that: then they are under way again, and
-whatever was done beside them stays done. Knows no engine, no clock and no protocol.
+"""Selects the events of a new run that re-runs some steps of another one.
 
     events         started · a done · b failed · c done · run failed
-    b again        started · a done ·            c done              b is under way
+    re-run b       started · a done ·            c done              b is running
 
-Of items that are carried out some at a time, the end of one makes room for the next. Where an item is done
-again, `SlotFreed` stands for its end, so that those behind it are begun, and stay done.
+    journal = Journal(bundle, events, failed_steps(machine))
+    replayed_events(events, journal.changes(journal.ends()))
+
+A run is the fold of its events. Leaving out the end of a step, and the events that could only follow from it,
+makes the step run again; other steps keep their results. With a limit of parallel items, the end of one item
+starts the next: `SlotFreed` replaces the end of an item that runs again, so that later items stay done.
 """
 
 from __future__ import annotations
@@ -41,11 +40,11 @@ from workflows_mcp.machine import (
 from workflows_mcp.plan import Bundle, Node, Steps
 
 Changes = Mapping[int, tuple[Event, ...]]
-"""By the numbers of events, counted from 1: what the new run has in their place."""
+"""Replacements of events, by their numbers, counted from 1."""
 
 
 def failed_steps(machine: Machine) -> list[str]:
-    """The steps by whose failure a run has failed, as deep inside as they are."""
+    """Return the addresses of the innermost steps whose failure made the run fail."""
     return list(_failed_steps(machine, machine.state.root, None, ""))
 
 
@@ -61,7 +60,7 @@ def _failed_steps(machine: Machine, scope: Scope, around: Node | None, prefix: s
 
 
 def _fails(machine: Machine, scope: Scope, prefix: str, node: Node, record: Record) -> bool:
-    """Whether the failure of a block is that of the scope that it is in."""
+    """Whether the failure of a block fails its scope."""
     if scope.failure is not None:
         return node.id == scope.failure.address[len(prefix) :].partition("/")[0]
     if scope.each is not None:
@@ -73,25 +72,25 @@ def _fails(machine: Machine, scope: Scope, prefix: str, node: Node, record: Reco
 
 
 def carried_out(events: Sequence[Event]) -> list[str]:
-    """The steps that something has come of, in the order of their first events."""
+    """Return the steps that have events, in the order of their first ones."""
     return list(dict.fromkeys(event.address for event in events if event.of_step))
 
 
 def replayed_events(events: Sequence[Event], changes: Changes) -> list[Event]:
-    """The events that a new run begins with."""
+    """Return the events with the changes made."""
     return [it for number, event in enumerate(events, start=1) for it in changes.get(number, (event,))]
 
 
 class Journal:
-    """All events of a run, for whoever wants some of it done again."""
+    """The events of a run, to re-run some of its steps."""
 
     def __init__(self, bundle: Bundle, events: Sequence[Event], steps: Sequence[str]) -> None:
-        """`steps`: those that may be done again."""
+        """`steps` are the addresses of the steps that may run again."""
         self._bundle = bundle
         self._events = events
         self._steps = list(steps)
         self._items: dict[str, list[str]] = {}
-        """Of each step: the items that it is inside of, or is, the innermost first."""
+        """By step: the items around it, the innermost first; an item contains itself."""
         machine = Machine(bundle)
         self._histories = {step: _History() for step in self._steps}
         for number, event in enumerate(events, start=1):
@@ -106,11 +105,14 @@ class Journal:
             for address in (step, *items, *(it.rpartition("/")[0] for it in items)):
                 self._histories.setdefault(address, _History()).look(record_at(state, address), number)
 
-    # What is to be left out in any case
+    # Events to leave out
 
     def ends(self, *, of_others: bool = False) -> set[int]:
-        """The numbers of the events by which the steps ended the last time. A step can also end by what came
-        before it, because of its condition or its values: that is the end of another one."""
+        """Return the numbers of the events with which the steps last ended.
+
+        A step can end with the event of an earlier one, because of its condition or its values: `of_others`
+        includes such events.
+        """
         found: set[int] = set()
         for step in self._steps:
             history = self._histories[step]
@@ -120,7 +122,7 @@ class Journal:
         return found
 
     def _with_its_try(self, step: str, end: Event, history: _History) -> set[int]:
-        """The end of a step, and what else was of the try that ended with it."""
+        """Return the end of a step, with the other events of the same attempt."""
         numbers = {
             number
             for number, event in enumerate(self._events[: history.failed_at], start=1)
@@ -130,11 +132,11 @@ class Journal:
             numbers |= self._written_for(step, end, history)
             before = [it for it in range(1, history.failed_at) if _is_at(self._events[it - 1], end.address)]
             if before and isinstance(self._events[before[-1] - 1], Interrupted):
-                numbers.add(before[-1])  # the agent was asked what becomes of a step that was cut off
+                numbers.add(before[-1])  # the agent was asked about an interrupted step
         return numbers
 
     def all_of(self, step: str) -> set[int]:
-        """The numbers of all events of a step, and of what it is made of, since it was last begun."""
+        """Return the numbers of all events of a step, and inside it, since its last start."""
         history, inside = self._histories[step], f"{step}/"
         numbers: set[int] = set()
         for number, event in enumerate(self._events, start=1):
@@ -147,7 +149,7 @@ class Journal:
         return numbers
 
     def _written_for(self, step: str, end: Answered, history: _History) -> set[int]:
-        """What the agent has put into the state itself, in place of a result."""
+        """Return the state updates that the agent made instead of submitting a result."""
         if not end.settled:
             return set()
         task = next(iter(self._items.get(step, ())), "")
@@ -157,17 +159,17 @@ class Journal:
             if isinstance(event := self._events[number - 1], StateUpdated) and event.address == task
         }
 
-    # And what goes with it
+    # Events that follow from them
 
     def changes(self, again: set[int]) -> Changes:
-        """What a run has in place of events, in which those of these numbers have not come."""
+        """Return the changes of a run in which the events with these numbers did not happen."""
         machine, so_far = Machine(self._bundle), list[Event]()
         changes: dict[int, tuple[Event, ...]] = {}
         held: list[tuple[int, Event]] = []
-        """What belongs to the event that follows."""
+        """Events that belong to the next one."""
         for number, recorded in enumerate(self._events, start=1):
             event = recorded
-            if changes and isinstance(event, Forked):  # an item that is done again takes no place of others
+            if changes and isinstance(event, Forked):  # an item that runs again takes no slot of others
                 event = msgspec.structs.replace(event, over_limit=True)
                 changes[number] = (event,)
             held.append((number, event))
@@ -196,22 +198,21 @@ class Journal:
         return {step for step in self._steps if step in machine.state.frames}
 
     def _would_end(self, step: str, event: Event, number: int) -> bool:
-        """Whether a step that is to be done again is ended by what is none of its own, such as the timeout of
-        what it is in: that has not come yet."""
+        """Whether an event of something else, such as a timeout around it, would end a step."""
         return number > self._histories[step].begun_at and not _is_of(event, step)
 
     def _slots_freed(self, machine: Machine, at: float, number: int) -> list[SlotFreed]:
-        """For items that had ended with this event, and are under way here."""
+        """Return the freed slots of items that ended with this event, and run again here."""
         items = dict.fromkeys(item for step in self._steps for item in self._items.get(step, ()))
         frames = machine.state.frames
         return [SlotFreed(at, it) for it in items if self._histories[it].ended_at == number and it in frames]
 
     def _still_comes(self, machine: Machine, event: Event, number: int, again: Iterable[int]) -> bool:
-        """Whether an event is to be expected although others have been left out."""
+        """Whether an event still happens although others are left out."""
         if event.marks_position:
             return False
         if isinstance(event, StateUpdated) and not self._is_from_beside(event, number, again):
-            return False  # it was made in the light of what is done again
+            return False  # it may depend on a step that runs again
         try:
             machine.refuse_unexpected(event)
         except NotExpected:
@@ -219,8 +220,10 @@ class Journal:
         return True
 
     def _is_from_beside(self, event: StateUpdated, number: int, again: Iterable[int]) -> bool:
-        """Whether a change of the state came from somebody who was at work beside what is done again: in
-        another task, or, where it does not say, while tasks were under way of which some are done again."""
+        """Whether a state update came from a task that does not run again.
+
+        An update without an address counts if it happened while tasks ran, some of which run again.
+        """
         if event.address:
             concerned = {it.address for number in again if (it := self._events[number - 1]).of_step}
             return not any(_are_related(event.address, other) for other in concerned)
@@ -236,11 +239,11 @@ class Journal:
 
 @dataclass(slots=True)
 class _History:
-    """Of one step: the numbers of the events at which it was last begun, began to fail, and ended."""
+    """The numbers of the events at which a step last started, began to fail, and ended."""
 
     begun_at: int = 0
     failed_at: int = 0
-    """At which it ended, or at which steps were begun that clean up after its failure."""
+    """The event at which it ended, or at which the cleanup after its failure started."""
     ended_at: int = 0
     _record: Record | None = None
     _fails: bool = False
@@ -262,7 +265,7 @@ class _History:
 
 
 def _items_around(state: RunState, address: str) -> list[str]:
-    """The items that an address is inside of, or is itself, the innermost first."""
+    """Return the items around an address, the innermost first; an item contains itself."""
     names = address.split("/")
     found: list[str] = []
     scope: Scope | None = state.root
@@ -284,7 +287,7 @@ def _replayed(bundle: Bundle, events: Iterable[Event]) -> Machine:
 
 
 def _is_of(event: Event, step: str) -> bool:
-    """Whether an event is about a step itself, or about what it is made of."""
+    """Whether an event is about a step, or about something inside it."""
     return event.of_step and f"{event.address}/".startswith(f"{step}/")
 
 

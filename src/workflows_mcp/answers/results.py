@@ -1,9 +1,9 @@
-"""Does a value fit a JSON Schema? As much of JSON Schema as our own actions use, all violations at once.
+"""Checks results against the JSON Schema of an action, and recognises acknowledgements.
 
     violations({"confirmed": "maybe"}, schema)   # ["'confirmed' must be true or false, not text \"maybe\""]
     example(schema)                              # {"confirmed": True}
 
-Knows nothing of runs or steps.
+It supports the part of JSON Schema that actions use, and reports all violations at once.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ def fits(value: Value, schema: dict[str, Any]) -> bool:
 
 
 def violations(value: Value, schema: dict[str, Any], name: str = "the result") -> list[str]:
-    """What is wrong with `value`, worst level first; nothing when it fits."""
+    """List what is wrong with a value, the outermost first; empty if it fits."""
     called = name if name == "the result" else f"'{name}'"
     if "anyOf" in schema:
         return _any_of(value, schema["anyOf"], name, called)
@@ -70,8 +70,8 @@ def violations(value: Value, schema: dict[str, Any], name: str = "the result") -
     if "enum" in schema and not any(_same(value, option) for option in schema["enum"]):
         options = ", ".join(shown(option) for option in schema["enum"])
         close = nearest(value, [o for o in schema["enum"] if isinstance(o, str)]) if _text(value) else None
-        meant = f"; did you mean {shown(close)}?" if close else ""
-        return [f"{called} must be one of {options}, not {shown(value)}{meant}"]
+        suggestion = f"; did you mean {shown(close)}?" if close else ""
+        return [f"{called} must be one of {options}, not {shown(value)}{suggestion}"]
     if isinstance(value, dict):
         return _object(value, schema, name)
     if isinstance(value, list):
@@ -84,7 +84,7 @@ def violations(value: Value, schema: dict[str, Any], name: str = "the result") -
 
 
 def example(schema: dict[str, Any]) -> Value:
-    """A value that fits, as simple as possible, for the hint of an error."""
+    """Return a simple value that fits a schema, for the hint of an error."""
     if "default" in schema:
         return schema["default"]
     if "const" in schema:
@@ -151,7 +151,7 @@ def _string(value: str, schema: dict[str, Any], called: str) -> list[str]:
 
 
 def _unmatched(pattern: str, value: str) -> str:
-    """Why a text does not match; nothing where it does. Patterns come from workflows, and may never end."""
+    """Return why a text does not match a pattern, or an empty string. Matching has a time limit."""
     try:
         return "" if search(pattern, value) is not None else f"{shown(value)} does not"
     except ExpressionError as error:
@@ -215,19 +215,14 @@ def _text(value: Value) -> bool:
     return isinstance(value, str)
 
 
-# ----------------------------------------------------------------------------------------------------
-# Results that need not have been submitted, and do no harm: acknowledgements of steps that the server
-# carries out by itself. Agents that were taught to acknowledge every step may do so.
-
+# Acknowledgements of steps that the server runs: not needed, but accepted from agents that send them
 
 _ACKNOWLEDGEMENTS = ("", "{}", "ok", "done", "true", "acknowledged")
-
 _FIELDS = {"acknowledged", "resumed", "duration", "success", "status"}
 
 
 def is_harmless(machine: Machine, target: Target, step_id: str | None, result: Any) -> bool:
-    """Whether a result acknowledges something that takes no result: a step that was passed, one that waits
-    for time to pass, or one whose tasks are handed to sub-agents."""
+    """Whether a result only acknowledges a step without a result: one that is past, a wait, or delegated tasks."""
     if not _acknowledges(result):
         return False
     if step_id is None:

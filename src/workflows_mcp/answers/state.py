@@ -1,4 +1,4 @@
-"""Looking into a run or a task: an overview of it, or the values at given paths, long ones in slices.
+"""Reads and updates the state of a run or a task: an overview, values at paths, flat fields, changes.
 
 state_of(…)                                             # status, inputs, state, outputs, how each block went
 state_of(…, paths=["outputs.log"], offset=4000)         # the next part of a long text
@@ -50,7 +50,7 @@ _MESSAGE_CHARS = 300
 
 
 class Slice(NamedTuple):
-    """A part of a long value, and how much there is."""
+    """A slice of a long value, and the total length."""
 
     value: Value
     offset: int = 0
@@ -63,15 +63,15 @@ class Slice(NamedTuple):
         return self.length == self.total
 
     def described(self) -> dict[str, Value]:
-        said: dict[str, Value] = {
+        slice_: dict[str, Value] = {
             "offset": self.offset,
             "length": self.length,
             "total": self.total,
             "unit": self.unit,
         }
         if self.offset + self.length < self.total:
-            said["next_offset"] = self.offset + self.length
-        return said
+            slice_["next_offset"] = self.offset + self.length
+        return slice_
 
 
 def run_state(
@@ -83,7 +83,7 @@ def run_state(
     offset: int = 0,
     limit: int | None = None,
 ) -> dict[str, Any]:
-    """The run as a whole, with all that is asked anywhere in it."""
+    """Return the state of a whole run, with every open question."""
     view = run_view_of(machine, now=machine.state.changed_at, limits=limits, alone=True)
     return state_of(view, registry, limits, paths=paths, offset=offset, limit=limit)
 
@@ -97,7 +97,7 @@ def state_of(
     offset: int = 0,
     limit: int | None = None,
 ) -> dict[str, Any]:
-    """Raises RequestError for a path that leads nowhere, with what exists there."""
+    """Return an overview, or the values at `paths`. Raises RequestError for an unknown path."""
     if offset < 0 or (limit is not None and limit < 1):
         raise RequestError("offset must be 0 or more, and limit 1 or more")
     if not paths:
@@ -123,7 +123,7 @@ def state_of(
 
 
 def value_of(view: RunView, registry: StepRegistry, path: str) -> Value:
-    """The value at a path, whole. Raises RequestError as `state_of` does."""
+    """Return the whole value at a path. Raises RequestError as `state_of` does."""
     return _value_at(parse_path(path), _names(view, registry))
 
 
@@ -155,7 +155,7 @@ def _value_at(path: Path, names: dict[str, Any]) -> Value:
 
 
 def _names(view: RunView, registry: StepRegistry) -> dict[str, Any]:
-    """What a path can start from."""
+    """Return the names that a path can start with."""
     machine, scope, task = view.machine, view.scope, view.task
     state = machine.state
     names: dict[str, Any] = {"inputs": _inputs(view)}
@@ -209,7 +209,7 @@ def _overview(view: RunView, how: Cut) -> dict[str, Any]:
 
 
 def _errors(machine: Machine, scope: Scope) -> list[Value]:
-    """Why steps of a sequence have failed, also where the workflow went on: message, code and step."""
+    """List the errors of failed steps of a sequence, also tolerated ones: message, code and step."""
     nodes = machine.program_named(scope.workflow).nodes
     records = [(node, scope.records.get(node.id)) for node in nodes]
     return [error_of(node, record) for node, record in records if record is not None and failed(record)]
@@ -231,7 +231,7 @@ def _blocks(machine: Machine, scope: Scope, around: Node | None = None) -> dict[
 
 
 def _block(machine: Machine, node: Node, record: Record) -> dict[str, Value]:
-    """How a block went, in short; its outputs are named, and read by path."""
+    """Summarise a block; its outputs are only named, to be read by path."""
     said: dict[str, Value] = {"type": kind_of_operation(node.do)}
     said["status"] = record.status
     if record.outcome != "n/a":
@@ -252,14 +252,13 @@ def _block(machine: Machine, node: Node, record: Record) -> dict[str, Value]:
     return said
 
 
-# ----------------------------------------------------------------------------------------------------
-# The state of a run or a task by bare names, for workflows of every dialect.
+# The state as flat fields, for workflows of every dialect
 #
-# A reactive workflow has raw fields, fields of `state`, and fields that follow from them; a stateful one
-# has its state; a graph has outputs, once it has ended. What is read is gathered while nothing else has a
-# turn; fields that follow from others are computed afterwards, beside the event loop.
+# A reactive workflow has raw fields, fields of `state`, and computed fields; a stateful one has its state; a
+# graph has outputs, once it has ended. Values are gathered without a pause; computed fields are evaluated
+# afterwards, outside the event loop.
 #
-#     gathered = gather(situation)
+#     gathered = gather(view)
 #     state = await asyncio.to_thread(gathered.read)
 #     state.at('file_results["a.ts"].status')
 
@@ -270,14 +269,14 @@ class FlatState:
     names: dict[str, Value]
     """What a path can begin with."""
     unset: frozenset[str] = frozenset()
-    """Fields that are known and have no value yet."""
+    """Declared fields without a value."""
     prefix: Path = ()
-    """What goes before a bare name in a path of `get_workflow_state`."""
+    """The prefix of a field in a path of `get_workflow_state`."""
     included: bool = False
-    """It is that of a workflow that was included, which `get_workflow_state` does not lead into."""
+    """Whether it belongs to an included workflow, which `get_workflow_state` cannot read."""
 
     def at(self, text: str) -> Value:
-        """The value at a path. Raises RequestError where it leads nowhere, with what there is."""
+        """Return the value at a path. Raises RequestError, with the known names, for an unknown path."""
         path = parse_path(text)
         names = self.names
         if len(path) == 1 and path[0] in self.unset and path[0] not in names:
@@ -290,12 +289,12 @@ class FlatState:
             raise RequestError(message, hint=hint, code="invalid_path") from None
 
     def where(self, text: str) -> Path:
-        """The same path as `get_workflow_state` takes it."""
+        """Return the path as `get_workflow_state` takes it."""
         path = parse_path(text)
         return (*self.prefix, *path) if path[0] in self.flat else path
 
     def shown(self, how: Cut, workflow_id: str) -> dict[str, Value]:
-        """All fields, as much of each as may be shown."""
+        """Return all fields, cut to a size."""
         read = self.reader(workflow_id)
 
         def on(path: Path, offset: int) -> str:
@@ -306,7 +305,7 @@ class FlatState:
         return dict(fields)
 
     def reader(self, workflow_id: str) -> Reader:
-        """How what was cut is read on."""
+        """Return the function that names the call which reads the rest of a cut value."""
         if not self.included:
             return reader(workflow_id)
         return lambda path, _: f"workflow_state_read and paths that lead into {format_path(path)}"
@@ -314,7 +313,7 @@ class FlatState:
 
 @dataclass(frozen=True, slots=True)
 class StateValues:
-    """What a state is read from, at a moment."""
+    """The values of a state at a moment, before computed fields are evaluated."""
 
     parts: PartsOfState | None
     others: dict[str, Value]
@@ -325,7 +324,7 @@ class StateValues:
     included: bool = False
 
     def read(self) -> FlatState:
-        """Can take as long as expressions may."""
+        """Evaluate the computed fields; this can be slow."""
         if self.parts is None:
             names = {**self.variables, **self.others, "inputs": self.inputs}
             return FlatState(self.others, names, prefix=self.prefix)
@@ -335,9 +334,9 @@ class StateValues:
 
 
 def state_meant(view: RunView) -> str:
-    """Whose state an agent means, to read or to write: that of the step which is pending.
+    """Return the address of the state that an agent reads and writes: that of the pending step.
 
-    The step can be in a workflow that was included: a question, tasks that are handed out, a wait.
+    The pending step (a question, delegated tasks, a wait) can be in an included workflow.
     """
     questions = view.pending.questions
     if questions:
@@ -351,7 +350,7 @@ def state_meant(view: RunView) -> str:
 
 
 def _called_inside(machine: Machine, address: str) -> list[str]:
-    """The workflows that the one at an address has called, and that are under way."""
+    """Return the running calls of the workflow at an address."""
     prefix = f"{address}/" if address else ""
     return [
         inside
@@ -361,7 +360,7 @@ def _called_inside(machine: Machine, address: str) -> list[str]:
 
 
 def gather(view: RunView, address: str | None = None) -> StateValues:
-    """Of the run or task; or of the reactive workflow at an address inside of it, if there is one."""
+    """Gather the state of a run or task, or of the reactive workflow at an address inside it."""
     if address is not None and address != view.target.address:
         inside = view.machine.scope_inside(address)
         if inside is not None and inside.reactive is not None:
@@ -382,9 +381,7 @@ def gather(view: RunView, address: str | None = None) -> StateValues:
     return StateValues(parts, others, prefix, inputs, variables)
 
 
-# ----------------------------------------------------------------------------------------------------
-# Changes of a state that an agent asks for: whether they can be made, what follows from them, and what of a
-# step's result an agent has written itself.
+# State updates of an agent: a trial shows whether they can be made, and which computed fields change
 #
 #     changes = read_updates([{"path": "raw.count", "operation": "increment"}])
 #     trial = trial_of(machine, "", changes, clean)
@@ -401,7 +398,7 @@ _KEYS = ("path", "operation", "value")
 
 
 def read_updates(updates: Sequence[dict[str, Any]]) -> Changes:
-    """Raises RequestError that says which of them is wrong, and how it is written."""
+    """Parse updates; raise RequestError that names the wrong one, and how to write it."""
     if not updates:
         raise _refused("there are no updates", 'e.g. updates: [{"path": "raw.count", "value": 1}]')
     return [_read(update, f"updates[{number}]") for number, update in enumerate(updates)]
@@ -440,7 +437,7 @@ def _refused(message: str, hint: str) -> RequestError:
 
 @dataclass(slots=True)
 class Trial:
-    """Changes that are about to be made to the state at an address."""
+    """Changes to try on the state at an address."""
 
     address: str
     changes: Changes
@@ -451,8 +448,10 @@ class Trial:
     before: Fields | None = None
 
     def check(self) -> None:
-        """Compute what follows, before and after. Raises RequestError where a field propagates its error. Can
-        take as long as expressions may."""
+        """Evaluate the computed fields before and after; this can be slow.
+
+        Raises RequestError if a field that propagates errors fails.
+        """
         parts = self.parts
         self.before = parts.fields()
         try:
@@ -462,11 +461,11 @@ class Trial:
             raise _refused(error.cause.message, error.cause.hint or "write other values") from None
 
     def refuse_wrong(self, machine: Machine) -> None:
-        """Raises RequestError that names the update that cannot be made to the state as it is now."""
+        """Raise RequestError that names an update which the current state does not accept."""
         _refuse_wrong(machine, self.address, self.changes)
 
     def changed_in(self, machine: Machine) -> Callable[[], tuple[dict[str, Value], dict[str, str]]]:
-        """What gives the computed fields that have other values now, and the errors that are new."""
+        """Return a function that computes which fields have changed, and which errors are new."""
         now = parts_of_state(machine, self.address) or self.parts
         # what was computed for the state before need not be computed again
         parts = PartsOfState(now.plan, now.around, self.parts.computed)
@@ -485,7 +484,7 @@ class Trial:
 
 
 def trial_of(machine: Machine, address: str, changes: Changes, clean: Redact) -> Trial:
-    """Raises RequestError where there is no state that can be changed, or a change cannot be made."""
+    """Prepare a trial. Raises RequestError if there is no state to change, or a change is invalid."""
     redacted: Changes = [(path, operation, clean(value)) for path, operation, value in changes]
     state = _refuse_wrong(machine, address, redacted)
     parts = parts_of_state(machine, address)
@@ -494,7 +493,7 @@ def trial_of(machine: Machine, address: str, changes: Changes, clean: Redact) ->
 
 
 def _refuse_wrong(machine: Machine, address: str, changes: Changes) -> dict[str, Value]:
-    """The state with the changes made."""
+    """Return the state with the changes made."""
     if machine.state.status != "running":
         raise NotExpected(f"the run {machine.state.run_id} has ended: it is {machine.state.status}")
     home = machine.reactive_state_at(address)
@@ -517,7 +516,7 @@ def _refuse_wrong(machine: Machine, address: str, changes: Changes) -> dict[str,
 
 @dataclass(frozen=True, slots=True)
 class WrittenState:
-    """Where agents have written since a step was handed out."""
+    """The state paths that agents have written since a step was delivered."""
 
     paths: Sequence[Sequence[str | int]] = ()
 

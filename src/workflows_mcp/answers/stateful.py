@@ -1,4 +1,4 @@
-"""The answers of the toolset `stateful`: a step with its parameters beside its id, until it is complete.
+"""Answers of the toolset `stateful`: a step with its parameters beside its id.
 
     {"step_id": "read-file", "type": "shell", "command": "cat src/main.py", "timeout": 30, "status":
      "pending_action", "workflow_id": "wf_1.analyze.0", "action": {…}}
@@ -37,7 +37,7 @@ def step_answer(
 
 
 def in_stateful_words(answer: dict[str, Any]) -> dict[str, Any]:
-    """The usual answer, with what is asked beside the id of the step, or with the final result."""
+    """Translate an answer: the parameters move beside the step id; at the end comes `final_result`."""
     if answer["status"] == "completed":
         final = answer.pop("result", None) if "result" in answer else answer.pop("outputs", None)
         return {**answer, "status": "complete", "final_result": final}

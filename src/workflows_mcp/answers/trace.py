@@ -1,11 +1,9 @@
-"""A run carried out again from its journal, to see what it did: which steps ended when, and what was computed
-in its state, from what, and how long that took.
-
-Nothing is run and nothing is asked: events are facts. It takes as long as the expressions of the run do, so
-it belongs beside the event loop.
+"""Replays the journal of a run to trace it: when steps ended, what was computed, and how long that took.
 
     traced = replayed(bundle, events, every_field=True)
     traced.computations[-1].trace.field, traced.history[-1].address
+
+A replay runs no steps, but it evaluates the expressions of the run: call it outside the event loop.
 """
 
 from __future__ import annotations
@@ -40,21 +38,18 @@ from workflows_mcp.steps import StepRegistry
 from workflows_mcp.values import Value, did_you_mean
 
 KEPT = 500
-
-"""How many of the last computations and steps are kept."""
-
+"""The number of last computations and steps that are kept."""
 SECONDS = 20.0
-
-"""How long fields are computed that the run itself has not looked at."""
+"""The time limit for computing fields that the run itself did not read."""
 
 
 @dataclass(frozen=True, slots=True)
 class Cause:
-    """What a change comes from: the event that was applied, and the step that was carried out by it."""
+    """The cause of a change: the event, and the step that it ran."""
 
     event: int
     step: str = ""
-    """Empty where no step did it: an agent has written into the state, or the run begins."""
+    """Empty if no step caused it: an agent has updated the state, or the run starts."""
     item: str | int | None = None
     """Of a step in a loop the position of the item, counted from 0; of a task the name of its item."""
 
@@ -83,7 +78,7 @@ class EndedStep:
 
 @dataclass(slots=True)
 class Times:
-    """How often a field was computed, and how long that took together."""
+    """How often a field was computed, and the total time."""
 
     count: int = 0
     seconds: float = 0.0
@@ -94,19 +89,19 @@ class Traced:
     computations: deque[Computation] = field(default_factory=lambda: deque(maxlen=KEPT))
     history: deque[EndedStep] = field(default_factory=lambda: deque(maxlen=KEPT))
     computed: int = 0
-    """How many computations there were."""
+    """The number of computations."""
     ended: int = 0
-    """How many steps have ended."""
+    """The number of ended steps."""
     times: dict[str, Times] = field(default_factory=dict)
     cut_short: bool = False
-    """Whether computing fields after each event took too long, and was given up."""
+    """Whether computing fields after each event exceeded the time limit."""
 
 
 def replayed(
     bundle: Bundle, events: Iterable[Event], *, every_field: bool = False, only: str | None = None
 ) -> Traced:
-    """`every_field`: after each event, fields are computed that the run itself has not looked at; `only` one
-    of them, and what it follows from."""
+    """Replay events. `every_field` also computes fields that the run itself did not read after each event;
+    `only` restricts this to one field and its dependencies."""
     traced = Traced()
     machine = _Watched(bundle, traced, only)
     until = time.monotonic() + SECONDS
@@ -121,7 +116,7 @@ def replayed(
 
 
 class _Watched(Machine):
-    """The interpreter, which tells what it does."""
+    """The interpreter, with hooks that record what it computes."""
 
     def __init__(self, bundle: Bundle, traced: Traced, only: str | None) -> None:
         super().__init__(bundle)

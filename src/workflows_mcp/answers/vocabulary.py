@@ -1,9 +1,9 @@
-"""How an answer names tools and fields: once for each toolset in which runs are driven.
+"""The names of tools and fields in answers, for each toolset that drives runs.
 
     STATEFUL.submit_call("wf_1", "build")        # submit_step_result(workflow_id='wf_1', step_id='build', …)
     REACTIVE.instructions("Run parameters.command …")                    # Run definition.command …
 
-Step types write their instructions in the words of the core (`parameters.NAME`), and know no toolset.
+Step types write instructions with `parameters.NAME`, as in the core, and know no toolset.
 """
 
 from __future__ import annotations

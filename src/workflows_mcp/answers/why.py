@@ -1,4 +1,4 @@
-"""Why a run or a task waits, in one sentence: on whom, since when, and what would unblock it."""
+"""Says in one sentence why a run or a task waits: for whom, since when, and what unblocks it."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ _LAST_MOMENT = 253_402_300_799.0
 
 
 def why_waiting(machine: Machine, now: float) -> str:
-    """Of a run that has not ended, with all that is asked inside of it."""
+    """Say why a run has not ended, with every question inside it."""
     return why(run_view_of(machine, now=now, alone=True))
 
 
 def why(view: RunView, *, brief: bool = False) -> str:
-    """Of a run or a task that has not ended. `brief`: beside its actions, which say which tasks to start."""
+    """Say why a run or a task has not ended. `brief` leaves out tasks to start, which its action lists."""
     now, target = view.now, view.target
     if (parked := view.machine.state.parked) is not None:
         by = "parked by the user"
@@ -56,15 +56,15 @@ def why(view: RunView, *, brief: bool = False) -> str:
     if not reasons and view.task is not None and view.task.record.status == "pending":
         reasons.append("waiting for its turn: it comes when other tasks have ended")
     if doomed := failed_for_good(view.machine):
-        reasons.append(f"block {doomed} has failed, so that the run will fail whatever else comes of it")
+        reasons.append(f"block {doomed} has failed, so the run will fail in any case")
     if view.abandoned:
         reasons.append(_abandoned(view))
-    return "; ".join(reasons) or ("" if brief else "about to go on")
+    return "; ".join(reasons) or ("" if brief else "about to continue")
 
 
 def _abandoned(view: RunView) -> str:
     directory, run_id = view.machine.state.workspace, view.target.run_id
-    if not directory:  # it has not begun, and may begin anywhere
+    if not directory:  # it has not started, and may start anywhere
         return view.abandoned
     return (
         f"but no server continues it: {view.abandoned}; start one in {directory} (workflows-mcp serve, "
@@ -73,7 +73,7 @@ def _abandoned(view: RunView) -> str:
 
 
 def failed_for_good(machine: Machine) -> str:
-    """The first block by which a run that is still under way can only fail, with the reason; empty: none."""
+    """Return the first failed block that makes the run fail, with the reason; empty if there is none."""
     scope = machine.state.root
     plan = machine.plan_named(scope.workflow)
     if isinstance(plan.body, Steps):
@@ -86,7 +86,7 @@ def failed_for_good(machine: Machine) -> str:
 
 
 def standing(task: Task, now: float) -> str:
-    """How a task stands, for whoever has started its agent."""
+    """Return the status of a task for the agent that starts its sub-agent."""
     match task.standing:
         case "to start":
             return "waiting to start"
@@ -99,7 +99,7 @@ def standing(task: Task, now: float) -> str:
 
 
 def until(frame: Frame, now: float) -> str:
-    """When a durable timer ends, and how long that is."""
+    """Say when a durable timer ends, and how long that is."""
     due = frame.deadline if frame.deadline is not None else now
     return f"until {clock(due, now)} (another {duration(due - now)})"
 
@@ -107,9 +107,9 @@ def until(frame: Frame, now: float) -> str:
 def _delegated(view: RunView, delegation: Delegation) -> str:
     count = count_tasks(view.machine.state, delegation.address)
     name = view.target.step_id(delegation.address)
-    said = [f"waiting for the tasks of '{name}': {count.done} of {count.total} done"]
+    reasons = [f"waiting for the tasks of '{name}': {count.done} of {count.total} done"]
     if count.failed:
-        said.append(f"{count.failed} failed")
+        reasons.append(f"{count.failed} failed")
 
     def those(standing: Standing) -> list[Task]:
         return [task for task in delegation.tasks if task.standing == standing]
@@ -118,17 +118,17 @@ def _delegated(view: RunView, delegation: Delegation) -> str:
         return _listed([f"'{task_name(view, task)}'" for task in tasks])
 
     if starting := those("to start"):
-        said.append(f"to be started: {names(starting)}")
+        reasons.append(f"to be started: {names(starting)}")
     if working := those("at work"):
-        said.append(f"at work: {_listed([_contact(view, task) for task in working])}")
+        reasons.append(f"at work: {_listed([_contact(view, task) for task in working])}")
     if silent := those("silent"):
-        said.append(
+        reasons.append(
             f"silent: {_listed([_contact(view, task) for task in silent])}; if its agent is gone, start "
             "another with the same prompt, which is in the action"
         )
     if served := those("on the server"):
-        said.append(f"on the server: {names(served)}")
-    reason = ", ".join(said)
+        reasons.append(f"on the server: {names(served)}")
+    reason = ", ".join(reasons)
     if working and not starting and not silent:
         reason += f"; if its agent is gone, hand out a task again: {retry_call(working[0].target.id)}"
     return reason
@@ -139,16 +139,16 @@ def retry_call(task_id: str) -> str:
 
 
 def _contact(view: RunView, task: Task) -> str:
-    """When the agent of a task started, and when it was last heard of."""
-    now, heard_at = view.now, task.last_contact
-    said = f"'{task_name(view, task)}' since {clock(task.since, now)}"
-    if heard_at is None or heard_at == task.since:
-        return said
-    return f"{said} (last heard of at {clock(heard_at, now)})"
+    """Say when the agent of a task started, and when its last heartbeat was."""
+    now, last_contact = view.now, task.last_contact
+    since = f"'{task_name(view, task)}' since {clock(task.since, now)}"
+    if last_contact is None or last_contact == task.since:
+        return since
+    return f"{since} (last heard from at {clock(last_contact, now)})"
 
 
 def task_name(view: RunView, task: Task) -> str:
-    """The id of a task as seen from the part that has it: what may be given as task_id."""
+    """Return the id of a task relative to the target of the view: a valid task_id."""
     return task.target.id[len(view.target.id) + 1 :]
 
 
@@ -167,8 +167,8 @@ def _trying(step_id: str, frame: Frame, now: float) -> str:
 def _passing(view: RunView, address: str, frame: Frame) -> str:
     visited = block_at(view.machine, address)
     message = visited.record.inputs.get("message") if visited is not None else None
-    said = f"{until(frame, view.now)} at '{view.target.step_id(address)}'"
-    return f"{said}: {str(message)[:_MESSAGE_CHARS]}" if message else said
+    timer = f"{until(frame, view.now)} at '{view.target.step_id(address)}'"
+    return f"{timer}: {str(message)[:_MESSAGE_CHARS]}" if message else timer
 
 
 def _ends(frame: Frame, now: float) -> str:
@@ -181,7 +181,7 @@ def _listed(items: list[str]) -> str:
 
 
 def clock(at: float, now: float) -> str:
-    """A time of today without its date, any other with it; always with its zone."""
+    """Format a time in UTC; without the date if it is less than a day away."""
     if not 0 <= at <= _LAST_MOMENT:
         return "after the year 9999"
     moment = datetime.fromtimestamp(at, UTC)

@@ -33,7 +33,7 @@ from workflows_mcp.cli.terminal import (
     size_text,
 )
 from workflows_mcp.errors import RequestError
-from workflows_mcp.runs import Service, ProgressTracker
+from workflows_mcp.runs import ProgressTracker, Service
 from workflows_mcp.values import LEFT_OUT, Value, to_json
 
 _SHOWN_CHARS = 100

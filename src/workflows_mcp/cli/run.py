@@ -33,7 +33,7 @@ from workflows_mcp.cli.terminal import (
     read_text_file,
 )
 from workflows_mcp.errors import DefinitionError, InvalidInputs, InvalidResult, NotExpected, RequestError
-from workflows_mcp.runs import Line, Progress, Service, ProgressTracker, has_stopped, read_yaml
+from workflows_mcp.runs import Line, Progress, ProgressTracker, Service, has_stopped, read_yaml
 from workflows_mcp.settings import Settings, load_settings
 from workflows_mcp.values import Value, from_json, kind_of
 
