@@ -222,7 +222,7 @@ _FIELDS = {"acknowledged", "resumed", "duration", "success", "status"}
 
 
 def is_harmless(machine: Machine, target: Target, step_id: str | None, result: Any) -> bool:
-    """Whether a result only acknowledges a step without a result: one that is past, a wait, or delegated tasks."""
+    """Whether a result only acknowledges a step that takes none, such as a wait or delegated tasks."""
     if not _acknowledges(result):
         return False
     if step_id is None:
