@@ -47,7 +47,7 @@ from workflows_mcp.answers.reactive import (
     step_view_of,
     values_at,
 )
-from workflows_mcp.answers.rerun import Changes, Journal, carried_out, failed_steps, replayed_events
+from workflows_mcp.answers.rerun import Changes, Journal, failed_steps, replayed_events, steps_with_events
 from workflows_mcp.answers.results import is_harmless
 from workflows_mcp.answers.run_view import RunView, parts_of_state, run_view_of
 from workflows_mcp.answers.state import (
@@ -125,7 +125,6 @@ __all__ = [
     "block_at",
     "blocks_in",
     "blocks_of",
-    "carried_out",
     "check_field",
     "check_result",
     "checkpoint_details",
@@ -180,6 +179,7 @@ __all__ = [
     "state_of",
     "step_answer",
     "step_view_of",
+    "steps_with_events",
     "target_of",
     "task_of",
     "traces_answer",

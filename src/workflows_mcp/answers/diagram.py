@@ -47,14 +47,14 @@ Way = tuple[int, str]
 
 
 def drawn_plan(plan: Plan) -> str:
-    """A workflow as it is written."""
+    """Draw a workflow."""
     drawing = _Drawing()
     drawing.body(plan, "n", "  ")
     return drawing.text()
 
 
 def drawn_run(machine: Machine, scope: Scope | None, task: Visited | None = None) -> str:
-    """A run, or a task of it, with how each step went; `scope` is the workflow that it carries out."""
+    """Draw a run, or a task of it, with the status of each step; `scope` is that of its workflow."""
     drawing = _Drawing(machine)
     if scope is not None:
         drawing.scope(scope, task.node if task is not None else None, "n", "  ")

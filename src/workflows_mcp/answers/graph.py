@@ -283,7 +283,7 @@ def _message(
         said.append(why_waiting(machine, now))
     elif machine.state.status == "running" and not questions.open:
         said.append(
-            f"{why_waiting(machine, now)}; it goes on by itself, wait for it with "
+            f"{why_waiting(machine, now)}; it continues by itself, wait for it with "
             f"resume_workflow(checkpoint_id='{run_id}')"
         )
     return ". ".join(said)

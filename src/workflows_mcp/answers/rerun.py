@@ -71,7 +71,7 @@ def _fails(machine: Machine, scope: Scope, prefix: str, node: Node, record: Reco
     return fails_the_workflow(plan, node, record)
 
 
-def carried_out(events: Sequence[Event]) -> list[str]:
+def steps_with_events(events: Sequence[Event]) -> list[str]:
     """Return the steps that have events, in the order of their first ones."""
     return list(dict.fromkeys(event.address for event in events if event.of_step))
 

@@ -185,7 +185,7 @@ class _Watched(Machine):
                 try:
                     home.fields.value(name, home.around())
                 except EvaluationError as error:
-                    if home.fields.error(name) is None:  # it was stopped: nobody has told of it yet
+                    if home.fields.error(name) is None:  # it was stopped, so there is no trace yet
                         self._note(home, Trace(name, "too long", None, None, error.cause.message))
 
     def end(self, scope: OpenScope, index: int, at: float, status: Any, *more: Any, **named: Any) -> None:

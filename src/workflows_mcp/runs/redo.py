@@ -49,13 +49,13 @@ from workflows_mcp.answers import (
     Redact,
     Redo,
     blocks_of,
-    carried_out,
     check_result,
     failed_steps,
     question_id,
     record_at,
     replayed_events,
     run_of,
+    steps_with_events,
     target_of,
     whole_run,
 )
@@ -114,8 +114,8 @@ def _ways(run_id: str, bundle: Bundle, events: Sequence[Event]) -> Redo:
     try:
         _for_another_try(run_id, bundle, events)
     except RequestError:
-        return Redo(False, tuple(carried_out(events)))
-    return Redo(True, tuple(carried_out(events)))
+        return Redo(False, tuple(steps_with_events(events)))
+    return Redo(True, tuple(steps_with_events(events)))
 
 
 def _for_another_try(run_id: str, bundle: Bundle, events: Sequence[Event]) -> Changes:
@@ -149,7 +149,7 @@ def _from_step(workflow_id: str, step_id: str, bundle: Bundle, events: Sequence[
     reached = [it.address for it in blocks_of(machine) if it.record.started_at is not None]
     address = next((it for it in target.meant(step_id.strip()) if it in reached), None)
     if address is None:
-        done = [target.step_id(it) for it in carried_out(events) if target.covers(it)]
+        done = [target.step_id(it) for it in steps_with_events(events) if target.covers(it)]
         raise RequestError(
             f"the run {workflow_id} has not reached a step '{step_id}'",
             hint=did_you_mean(step_id, done, what="it has run", limit=_NAMED),
@@ -188,7 +188,7 @@ def _cancels(events: Sequence[Event]) -> set[int]:
 
 def _forking(events: Sequence[Event]) -> str:
     """Say how to run a step again."""
-    steps = ", ".join(f"'{it}'" for it in carried_out(events)[-_NAMED:])
+    steps = ", ".join(f"'{it}'" for it in steps_with_events(events)[-_NAMED:])
     return f"fork from one of {steps}" if steps else "start the workflow again: no step of it has run"
 
 
