@@ -153,7 +153,7 @@ def test_a_question_whose_inputs_came_out_wrong_can_still_be_ended(
     )
     machine.state.root.records["one"].inputs = {"prompt": ["not", "text"]}
     (action,) = pending_actions(machine, registry)
-    assert "do not fit it (prompt:" in action["instructions"]
+    assert "are invalid (prompt:" in action["instructions"]
     _, taken = check_result(machine, registry, "one", {})
     assert not taken.ok
     assert taken.outputs == {"response": ""}
