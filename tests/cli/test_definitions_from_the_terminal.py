@@ -76,7 +76,7 @@ def test_two_files_of_one_name_are_told_wherever_the_name_is_used_and_info_says_
     for command in (["list"], ["info", "good"], ["run", "good"]):
         said = terminal.run(*command)
         assert said.code == 0, said.err
-        assert said.err.count("two files hold a workflow called 'good'") == 1
+        assert said.err.count("two files hold a workflow named 'good'") == 1
         assert ".workflows/b.yaml is used, .workflows/a.yaml is not" in said.err
     said = terminal.run("validate", str(hidden))
     assert said.code == 0

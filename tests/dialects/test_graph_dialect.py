@@ -475,7 +475,7 @@ def test_anchors_and_merges_are_part_of_the_language() -> None:
         ("", "there is no workflow in this file"),
         ("- a\n", "a workflow is a mapping, not list"),
         ("just text\n", "a workflow is a mapping, not text"),
-        ("dialect: functional\nsteps: []\n", "the dialect 'functional' is not read here"),
+        ("dialect: functional\nsteps: []\n", "there is no dialect 'functional'"),
         ("dialect: graph\n", "'blocks' is empty"),
     ],
 )

@@ -189,7 +189,7 @@ def test_fields_that_only_a_run_knows_are_nobodys_mistake() -> None:
     write = '  - {type: state_update, path: "raw.{{ inputs.name }}", value: 1}'
     assert said(write, computed) == []
     assert said(write.replace("{{ inputs.name }}", "other"), computed) == [
-        "'a' comes from 'raw.later', which nothing declares or writes"
+        "'a' is computed from 'raw.later', which nothing declares or writes"
     ]
 
 
@@ -341,8 +341,8 @@ def test_steps_that_are_never_come_to_are_told() -> None:
   - {id: further, type: user_message, message: x}
 """
     assert said(steps) == [
-        "warning: step 'lost' is never come to: 'out' leaves the loop in any case",
-        "warning: step 'behind' is never come to: 'end' ends the workflow in any case",
+        "warning: step 'lost' is never reached: 'out' always leaves the loop",
+        "warning: step 'behind' is never reached: 'end' always ends the workflow",
     ]
 
 
@@ -379,8 +379,8 @@ def test_a_path_is_keys_and_an_expression_is_one_of_them(text: str, keys: tuple[
     ("text", "hint"),
     [
         ("count", "write raw.count"),
-        ("results.count", "a path that is written begins with raw. or state.: raw.results.count"),
-        ("computed.count", "computed fields follow from others"),
+        ("results.count", "a path to write starts with raw. or state.: raw.results.count"),
+        ("computed.count", "write the field that it is computed from"),
         ("inputs.count", "inputs stay as they were given"),
         ("raw", "name a field of it: raw.name"),
         ("raw.", "keys are separated by dots"),

@@ -318,7 +318,7 @@ def test_what_comes_after_two_returns_is_reached_only_where_the_condition_can_be
         "inputs: {deep: boolean}\ninitial_state: {}\nsteps:\n"
         f"  - {{id: c, type: condition, needs_state: [], if: 'true', {ends}{keys}}}\n  - {wait('z')}\n"
     )
-    never = "warning: step 'z' is never come to: 'c' ends the workflow in any case"
+    never = "warning: step 'z' is never reached: 'c' always ends the workflow"
     assert said(text) == [never] * warned
 
 
@@ -533,8 +533,8 @@ def test_a_workflow_may_call_itself_where_something_can_end_it() -> None:
         return []
 
     call = "{id: again, type: workflow, needs_state: [], workflow: w}"
-    assert circular(f"  - {call}") == ["the workflows call each other for ever: w → w"]
-    assert circular(f"  - {wait('a')}\n  - {call}") == ["the workflows call each other for ever: w → w"]
+    assert circular(f"  - {call}") == ["the workflows call each other endlessly: w → w"]
+    assert circular(f"  - {wait('a')}\n  - {call}") == ["the workflows call each other endlessly: w → w"]
     guarded = f"  - {{id: c, type: condition, needs_state: [n], if: '{{{{ state.n }}}}', then: [{call}]}}"
     assert circular(guarded) == []
     assert circular("  - {id: a, type: workflow, needs_state: [n], workflow: w, when: '{{ state.n }}'}") == []
@@ -626,7 +626,7 @@ def test_what_the_file_says_of_access_goes_before_the_setting() -> None:
 def test_a_step_that_declares_nothing_sees_what_it_reads_with_a_warning() -> None:
     reads, warnings = access("{id: s, type: return, value: '{{ state.a }} {{ state.b }}'}")
     assert reads == ("a", "b")
-    assert warnings == ["step 's' does not declare which state it reads; it sees what it reads"]
+    assert warnings == ["step 's' does not declare its state; it sees the fields that its expressions name"]
     assert access("{id: s, type: return, value: '{{ state | tojson }}'}")[0] is None
     assert access(f"{wait('a')}, {{id: g, type: goto, target: a, max_iterations: 1}}")[1] == []
 

@@ -53,8 +53,8 @@ def test_a_duplicate_key_names_both_lines_and_the_first_value_counts() -> None:
     document = read_document("a: 1\nb:\n  c: 2\n  d: 3\n  c: 4\na: 5\n", "f.yaml")
     assert document.value == {"a": 1, "b": {"c": 2, "d": 3}}
     assert [problem.message for problem in document.problems] == [
-        "'c' stands on line 3 and again on line 5",
-        "'a' stands on line 1 and again on line 6",
+        "the key 'c' is used twice: on line 3 and on line 5",
+        "the key 'a' is used twice: on line 1 and on line 6",
     ]
 
 

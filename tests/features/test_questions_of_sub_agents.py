@@ -74,11 +74,8 @@ def test_a_question_of_a_workflow_that_is_chosen_at_run_time_fails_the_task(
     answer = run(text.format(called=called), library={"asks": ASKS}).answer
     assert answer["status"] == "failed"
     assert answer["error"]["code"] == "prompt_in_task"
-    assert (
-        "step 'really' asks the user, but the task 'one' is handed to sub-agents"
-        in answer["error"]["message"]
-    )
-    assert "ask before the step that hands it out" in answer["error"]["hint"]
+    assert "step 'really' asks the user, but the task 'one' runs in sub-agents" in answer["error"]["message"]
+    assert "ask before the step that starts the task" in answer["error"]["hint"]
 
 
 @pytest.mark.rows("S17")

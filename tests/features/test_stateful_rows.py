@@ -385,7 +385,7 @@ def test_a_question_to_the_user_in_a_task_of_sub_agents_is_refused_and_otherwise
         with pytest.raises(DefinitionError) as refused:
             await service.start(text=steps(each % ", agent: '@task'", rest=task))
         assert "step 'ask' asks the user" in str(refused.value)
-        assert "handed to sub-agents by foreach 'each'" in str(refused.value)
+        assert "runs in sub-agents of foreach 'each'" in str(refused.value)
         assert "put the prompt before step 'each'" in str(refused.value)
         answer = await service.start(text=steps(each % "", rest=task))
         assert answer["action"]["type"] == "prompt"  # the main agent has a user

@@ -133,7 +133,7 @@ def test_of_two_files_of_one_name_in_a_directory_the_last_is_used_and_both_are_n
     assert catalog.bundle("deploy").plans["deploy"].description == "used"
     assert [summary.name for summary in catalog.list()] == ["deploy"]
     [said] = [record.getMessage() for record in caplog.records]
-    assert said.startswith("two files hold a workflow called 'deploy'")
+    assert said.startswith("two files hold a workflow named 'deploy'")
     used, hidden = tmp_path / "mine" / "inside" / "b.yaml", tmp_path / "mine" / "a.yaml"
     assert f"{used} is used, {hidden} is not" in said
 
@@ -164,7 +164,7 @@ def test_a_file_whose_name_another_one_of_its_directory_has_is_warned_of_when_it
         [problem] = [it for it in checked(path) if it.warning]
         assert problem.code == "name_collision"
         assert str(problem.place) == f"{path}:2:1"
-        assert f"'deploy' is also that of {other}: started by name, {run} is run" in problem.message
+        assert f"'deploy' is also used by {other}: by this name, {run} runs" in problem.message
     assert bool([it for it in checked(first) if not it.warning]) == broken
     last.unlink()
     assert [it for it in checked(first) if it.warning] == []
@@ -191,9 +191,9 @@ def test_a_directory_that_may_not_be_read_is_told_where_a_workflow_is_not_found(
     with pytest.raises(UnknownWorkflow) as refused:
         catalog.bundle("secret")
     inside, closed = tmp_path / "open" / "closed", tmp_path / "closed"
-    assert f"{tmp_path / 'open'} (which cannot be read: {inside}: Permission denied)" in refused.value.hint
-    assert f"{closed} (which cannot be read: Permission denied)" in refused.value.hint
-    assert f"{no_directory} (which cannot be read: Not a directory)" in refused.value.hint
+    assert f"{tmp_path / 'open'} (cannot be read: {inside}: Permission denied)" in refused.value.hint
+    assert f"{closed} (cannot be read: Permission denied)" in refused.value.hint
+    assert f"{no_directory} (cannot be read: Not a directory)" in refused.value.hint
     assert refused.value.hint.endswith(str(tmp_path / "absent"))
 
 

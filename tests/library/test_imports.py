@@ -149,7 +149,7 @@ def test_a_task_that_no_import_has_is_told(tmp_path: Path, write: Write) -> None
     assert "did you mean 'process'?" in problem
     write("tasks.yaml", TASKS.replace("process:", "proces:") + "steps: [{type: exit}]\n")
     [problem] = problems_of(main)
-    assert "has steps, and its tasks are its own" in problem
+    assert "has steps, so only it can use its tasks" in problem
 
 
 @pytest.mark.rows("R16")

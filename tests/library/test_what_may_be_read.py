@@ -92,7 +92,7 @@ def test_a_link_out_of_the_project_is_listed_as_one_that_may_not_be_read_without
         with pytest.raises(WorkflowsError) as caught:
             service.workflow_info("key")
         said += str(caught.value)
-        assert "may not be read" in said
+        assert "outside of the directories that may be read" in said
         assert "do-not-show" not in said
         assert "stolen-name" not in said
 

@@ -108,7 +108,10 @@ def _marks_of_secrets(document: Document) -> list[Problem]:
     hint = "write ${secrets.NAME} where a step takes it"
     return [
         Problem(
-            "secret_mark", f"'{SECRET_OPEN}…' stands for a secret in a run and cannot be written", hint, path
+            "secret_mark",
+            f"'{SECRET_OPEN}…' is reserved for secrets and cannot be written in a file",
+            hint,
+            path,
         )
         for path in find(document.value, ())
     ]
@@ -129,8 +132,8 @@ def _shortened(problems: list[Problem]) -> list[Problem]:
         return problems
     last = Problem(
         "more",
-        "there are more problems from here on",
-        "solve those before it first: many will have the same cause",
+        "there are more problems after this line",
+        "fix the problems above first: many may have the same cause",
         place=problems[MOST_PROBLEMS].place,
         warning=problems[MOST_PROBLEMS].warning,
     )

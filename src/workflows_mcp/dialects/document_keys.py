@@ -55,8 +55,8 @@ _WRITTEN = {
     ("pattern", "validation"): "validation: {pattern: …}",
     ("min", "validation"): "validation: {min: …}",
     ("max", "validation"): "validation: {max: …}",
-    ("matrix", "for_each"): "for_each: ${inputs.items}, which does the block once for each item",
-    ("strategy", "for_each"): "for_each: ${inputs.items}, which does the block once for each item",
+    ("matrix", "for_each"): "for_each: ${inputs.items}, which runs the block once for each item",
+    ("strategy", "for_each"): "for_each: ${inputs.items}, which runs the block once for each item",
     ("uses", "type"): "type: ExecuteWorkflow, with inputs: {workflow: name}",
     ("retries", "retry"): "retry: {retries: N}, tries after the first",
     ("attempts", "retry"): "retry: N, tries in all",
@@ -106,7 +106,7 @@ def text_of(
         Problem(
             "wrong_type",
             f"'{key}' must be text, not {kind_and_value(value)}",
-            "put quotes around it if it is meant as text",
+            "put quotes around it to make it text",
             (*path, key),
         )
     )

@@ -244,7 +244,7 @@ class BlockReader:
             self._problem("missing_key", "a block needs a type", f"add a line: type: …, one of: {types}", at)
         else:
             self._problem(
-                "unknown_type", f"{shown(given)} is no block type", f"types: {types}", (*at, "type")
+                "unknown_type", f"{shown(given)} is not a block type", f"types: {types}", (*at, "type")
             )
         return None
 
@@ -416,7 +416,7 @@ class BlockReader:
             return "true" if given else "false"
         self._problem(
             "wrong_type",
-            f"a condition is text, not {kind_and_value(given)}",
+            f"a condition must be text, not {kind_and_value(given)}",
             "e.g. condition: ${blocks.test.succeeded} and ${inputs.environment} == 'production'",
             path,
         )

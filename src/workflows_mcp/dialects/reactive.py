@@ -84,7 +84,7 @@ def check_tasks(
         if task not in users and not alone:
             yield Problem(
                 "unused_task",
-                f"nothing hands out the task '{task}'",
+                f"the task '{task}' is never used",
                 f"name it in a step of type parallel_foreach: sub_agent_task: {task}, or remove it",
                 ("sub_agent_tasks", task),
                 on_key=True,
@@ -96,16 +96,16 @@ def check_tasks(
 
 def _questions(task: str, steps: Iterable[ReactiveDraft], by: ReactiveDraft | None) -> Iterator[Problem]:
     """A sub-agent has no user: what it carries out must not ask one."""
-    where = f" by parallel_foreach '{by.id}'" if by is not None else ""
+    where = f" of parallel_foreach '{by.id}'" if by is not None else ""
     before = f"step '{by.id}'" if by is not None else "the parallel_foreach"
     for step in steps:
         if step.kind == USER_INPUT:
             yield Problem(
                 "prompt_in_task",
-                f"step '{step.id}' asks the user, but the task '{task}' is handed to sub-agents{where}, and"
-                " they have no user to ask",
-                f"ask before that: put the user_input before {before}, with a state_update, and read in the"
-                " task what it has written",
+                f"step '{step.id}' asks the user, but the task '{task}' runs in sub-agents{where}, and"
+                " sub-agents cannot ask the user",
+                f"ask earlier: put the user_input before {before}, with a state_update, and read that field"
+                " in the task",
                 step.at,
             )
 
@@ -187,8 +187,8 @@ def _operation(
     step: ReactiveDraft, spot: Spot[ReactiveDraft], layout: FlatLayout[ReactiveDraft], report: Report
 ) -> Operation:
     if step.for_each is not None and not step.for_each.wait and spot.loops:
-        message = "its tasks of one round could still be under way in the next one"
-        hint = "inside of a loop wait for them: wait_for_all: true"
+        message = "tasks of one iteration may still be running in the next one"
+        hint = "wait for them inside a loop: wait_for_all: true"
         report(Problem("wait_in_loop", message, hint, (*step.at, "wait_for_all")))
     match step.kind:
         case "conditional" | "sequential":
@@ -205,8 +205,8 @@ def _operation(
 
 def _leave(step: ReactiveDraft, spot: Spot[ReactiveDraft], report: Report) -> Leave:
     if not spot.loops:
-        hint = "it belongs into the body of a while, or the steps of a foreach; exit ends the workflow"
-        message = f"a step of type {step.kind} stands outside of any loop"
+        hint = "put it into the body of a while or the steps of a foreach; to end the workflow, use exit"
+        message = f"a step of type {step.kind} is outside of any loop"
         report(Problem("bad_target", message, hint, step.at))
         return Leave(spot.follows)
     loop = spot.loops[-1]
@@ -216,13 +216,13 @@ def _leave(step: ReactiveDraft, spot: Spot[ReactiveDraft], report: Report) -> Le
 def _never_reached(before: ReactiveDraft, step: ReactiveDraft) -> Problem:
     ends = {
         "break": "leaves the loop",
-        "continue": "goes on with the next round",
+        "continue": "starts the next iteration",
         "exit": "ends the workflow",
     }
     what = ends.get(before.kind, "does not go on here")
     return Problem(
         "unreachable",
-        f"step '{step.id}' is never come to: '{before.id}' {what} in any case",
+        f"step '{step.id}' is never reached: '{before.id}' always {what}",
         f"remove it, or give '{before.id}' a condition: when: …" if before.kind in ends else "remove it",
         step.at,
         warning=True,

@@ -117,7 +117,7 @@ _ONLY_IN = {
     "context": "tasks",
     "task_id": "tasks",
     "total": "tasks",
-    "result": "the state_update of a step that is carried out",
+    "result": "the state_update of a step that has a result",
     "input": "transforms",
     "output": "the validate of a computed field",
     "error": "error_state_update, on_failure and cleanup_on_error",
@@ -215,7 +215,7 @@ class _Reads:
     def _secret(self, use: Use, draft: ReactiveDraft | None) -> None:
         message, hint = (
             "a secret cannot be part of the state",
-            "give it to a step that the server carries out",
+            "give it to a step that the server runs",
         )
         if draft is not None:
             part = use.path[len(draft.at)]
@@ -254,8 +254,8 @@ def _read_as_a_whole(use: Use, body: Body) -> Problem:
     root, *rest = map(str, use.reference.path)
     hint = f"write {rest[0]}" if rest else "name each field that it reads, e.g. raw.files"
     if rest and root == "global" and body.is_task:
-        hint = f'hand it to the task: inputs: {{{rest[0]}: "{{{{ {rest[0]} }}}}"}}, and write {rest[0]}'
-    message = f"{use.reference}: there is no '{root}' in a computed field, which follows from what it names"
+        hint = f'pass it to the task: inputs: {{{rest[0]}: "{{{{ {rest[0]} }}}}"}}, and write {rest[0]}'
+    message = f"{use.reference}: a computed field has no '{root}': it names each field that it reads"
     return Problem("undefined", message, hint, use.path, use.reference.offset)
 
 
@@ -268,11 +268,11 @@ def _unknown(name: str, source: str, path: Path, body: Body, fields: Fields) -> 
         hint = did_you_mean(field, computed, what="computed fields")
         if field in fields.names:
             hint = f"write raw.{field}" if field in fields.raw else f"write state.{field}"
-        message = f"'{name}' comes from '{source}', and there is no computed field '{field}'"
+        message = f"'{name}' is computed from '{source}', but there is no computed field '{field}'"
         return Problem("undefined", message, hint, path)
     if part not in ("raw", "state") or field in fields.of(part) or not fields.complete:
         return None
-    message = f"'{name}' comes from '{source}', which nothing declares or writes"
+    message = f"'{name}' is computed from '{source}', which nothing declares or writes"
     hint = f"declare it: state_schema: {{{part}: {{{field}: any}}}}"
     if field in computed:
         hint = f"write computed.{field}"
@@ -289,10 +289,10 @@ def _check_cycles(body: Body, report: Report) -> None:
     needs = [sorted({position[it] for it in _needed(name, body) if it in position}) for name in names]
     for cycle in cycles(needs, arrange(needs).waves):
         path = [names[index] for index in cycle]
-        message = f"the computed fields come from each other for ever: {' → '.join([*path, path[0]])}"
+        message = f"the computed fields depend on each other: {' → '.join([*path, path[0]])}"
         if len(path) == 1:
-            message = f"the computed field '{path[0]}' comes from itself"
-        hint = "let one of them come from raw fields only; in a transform, raw.name is never the computed one"
+            message = f"the computed field '{path[0]}' depends on itself"
+        hint = "compute one of them from raw fields only; in a transform, raw.name is never a computed field"
         report(Problem("cycle", message, hint, body.declared.places[path[0]], on_key=True))
 
 
@@ -313,14 +313,12 @@ def _check_collisions(body: Body, fields: Fields, report: Report) -> None:
     for name, place in body.declared.places.items():
         parts = [part for part in ("raw", "state") if name in fields.of(part)]
         if parts:
-            message = (
-                f"'{name}' is a computed field, and a field of {parts[0]} too: read by its name, it is the"
-            )
-            message += " computed one"
+            message = f"'{name}' is both a computed field and a field of {parts[0]}: the bare name means the"
+            message += " computed field"
             hint = f"give one of the two another name, or read {parts[0]}.{name}"
             report(Problem("name_collision", message, hint, place, on_key=True, warning=True))
     for name in sorted(fields.raw & fields.state - body.declared.computed.keys()):
-        message = f"'{name}' is a field of raw, and of state too: read by its name, it is that of raw"
+        message = f"'{name}' is a field of both raw and state: the bare name means raw.{name}"
         hint = f"give one of the two another name, or read state.{name}"
         path = body.path or ("steps",)
         for section in ("default_state", "state_schema"):

@@ -38,7 +38,7 @@ Keys = tuple[Value, ...]
 WRITABLE = ("raw", "state")
 
 _READ_ONLY = {
-    "computed": "computed fields follow from others: write what they come from, e.g. raw.files",
+    "computed": "write the field that it is computed from, e.g. raw.files",
     "inputs": "inputs stay as they were given; they are in raw as well, and can be written there: raw.name",
     "config": "the configuration stays as it is written: keep what changes in raw",
 }
@@ -85,7 +85,7 @@ def read_path(text: str, language: Pieces) -> Keys:
         raise WrongPath(message, "name a field of it, e.g. raw.count")
     hint = f"write {meant}"
     if len(keys) > 1 or not isinstance(head, str) or "{{" in head:
-        hint = f"a path that is written begins with raw. or state.: {meant}"
+        hint = f"a path to write starts with raw. or state.: {meant}"
     raise WrongPath(message, hint)
 
 
@@ -233,7 +233,7 @@ class StateReader:
             where = (*path, key)
             if key == "computed":
                 if value:
-                    message = "computed fields have no first values: they follow from others"
+                    message = "computed fields have no initial values: they are computed from other fields"
                     hint = "remove it; they are declared under state_schema: {computed: …}"
                     self.problems.append(
                         Problem("without_effect", message, hint, where, on_key=True, warning=True)
@@ -243,7 +243,7 @@ class StateReader:
                 declared.in_defaults += self.references.in_value(fields, where)
                 declared.initial[key] = {**declared.initial[key], **fields}
             else:
-                message = f"'{key}' stands outside of 'raw' and 'state'"
+                message = f"'{key}' is outside of 'raw' and 'state'"
                 hint = f"put it below raw: default_state: {{raw: {{{key}: {shown(value, 30)}}}}}"
                 self._problem("unknown_key", message, hint, where, on_key=True)
                 declared.initial["raw"] = {**declared.initial["raw"], key: value}
@@ -287,7 +287,7 @@ class StateReader:
         names = dict.fromkeys(TYPES.values())
         hint = did_you_mean(str(given), TYPES, what="types") if isinstance(given, str) else ""
         hint = hint if "did you mean" in hint else f"types: {', '.join(names)}"
-        self._problem("unknown_type", f"there is no type of fields {shown(given)}", hint, path)
+        self._problem("unknown_type", f"there is no field type {shown(given)}", hint, path)
         return "any"
 
     # Computed fields
@@ -308,7 +308,7 @@ class StateReader:
         if given.get("static"):
             return self._static(name, given, path)
         if "value" in given:
-            message = f"the computed field '{name}' has a value of its own and does not say static: true"
+            message = f"the computed field '{name}' has a 'value', but not static: true"
             self._problem("wrong_value", message, "add a line: static: true", (*path, "value"), on_key=True)
         return self._following(name, given, path, declared)
 
@@ -318,8 +318,8 @@ class StateReader:
             self._problem("missing_key", message, "add a line: value: …", path, on_key=True)
         for key in ("from", "transform", "on_error", "fallback", "validate"):
             if given.get(key) is not None:
-                message = f"'{key}' says nothing of a static field, which is its value"
-                hint = "remove it, or static: true"
+                message = f"'{key}' has no effect on a static field, which is always its value"
+                hint = "remove it, or remove static: true"
                 self._problem("unknown_key", message, hint, (*path, key), on_key=True)
         self.references.in_value(given.get("value"), (*path, "value"))
         return Computed(static=True, value=given.get("value"))
@@ -365,7 +365,7 @@ class StateReader:
         braced = _BRACED.fullmatch(script.strip())
         if len(self.references.problems) > known and braced is not None:
             del self.references.problems[known:]
-            message = f"'{path[-1]}' is JavaScript as it stands, and no template"
+            message = f"'{path[-1]}' is JavaScript, not a template"
             self._problem("syntax", message, f"leave out the braces: {path[-1]}: {braced[1]}", path)
         return uses
 
@@ -401,13 +401,13 @@ class StateReader:
             return given
         meant = self._meant(name, given)
         if meant:
-            message = f"{shown(given)} is understood, and is not the documented spelling"
+            message = f"{shown(given)} works, but is not the documented spelling"
             self.problems.append(Problem("spelling", message, f"write from: {meant}", path, warning=True))
             return meant
         hint = 'e.g. from: "raw.files" or "computed.valid_files"'
         if isinstance(given, str) and _BARE.fullmatch(given) and (raw := written_as(given)):
             hint = f"write {raw}, or computed.{raw.partition('.')[2]} for a computed field"
-        self._problem("bad_path", f"{shown(given)} is no path of the state", hint, path)
+        self._problem("bad_path", f"{shown(given)} is not a path of the state", hint, path)
         return ""
 
     def _meant(self, name: str, given: Value) -> str:

@@ -216,9 +216,7 @@ def _body(reader: StepReader, draft: ReactiveDraft, step: dict[str, Value]) -> N
 def _read_while(reader: StepReader, draft: ReactiveDraft, step: dict[str, Value]) -> None:
     if step.get("condition") is not None:
         draft.test = reader.condition(draft, step["condition"], (*draft.at, "condition"))
-    means = (
-        "how often the body is carried out at most; after that the loop fails, or ends (on_limit: continue)"
-    )
+    means = "the maximum number of iterations; then the loop fails, or ends (on_limit: continue)"
     draft.most = reader.number(draft, step, "max_iterations", 1, means, whole=True)
     draft.on_limit = read_on_limit(step, draft.at, reader.report)
     _body(reader, draft, step)
@@ -276,10 +274,10 @@ def _read_parallel(reader: StepReader, draft: ReactiveDraft, step: dict[str, Val
     limit, uses = read_max_parallel(step.get("max_parallel"), path, reader.references, reader.report)
     draft.uses += uses
     check_children(items, limit, at, reader.limits, reader.report)
-    prompt = reader.text(draft, step, "sub_agent_prompt_override", "what each sub-agent is told")
+    prompt = reader.text(draft, step, "sub_agent_prompt_override", "the prompt for each sub-agent")
     wait = True
     if step.get("wait_for_all") is not None:
-        means = "false: the steps behind it go on while the tasks are under way"
+        means = "false: the next steps run while the tasks are running"
         wait = reader.flag(step["wait_for_all"], (*at, "wait_for_all"), means)
     strategy, errors_to = _on_sub_agent_error(reader, draft, step.get("on_sub_agent_error"))
     draft.for_each = ForEach(
@@ -348,7 +346,7 @@ def _on_sub_agent_error(
     where = given.get("error_state_path")
     collect = where is not None
     if given.get("collect_errors") is not None:
-        means = "true: what went wrong in a task is added to the list at error_state_path"
+        means = "true: the errors of tasks are added to the list at error_state_path"
         collect = reader.flag(given["collect_errors"], (*path, "collect_errors"), means)
     keys = reader.state_path(draft, where or ITEM_ERRORS, (*path, "error_state_path")) if collect else ()
     return strategy, keys
@@ -378,7 +376,7 @@ def _read_state_update(reader: StepReader, draft: ReactiveDraft, step: dict[str,
     own = [key for key in ("path", "value", "operation", "transform") if key in step]
     if step.get("updates") is not None:
         if own:
-            message = f"'{own[0]}' stands beside 'updates', which has its own"
+            message = f"'{own[0]}' is next to 'updates', which has its own"
             hint = "put it into the list of updates"
             reader.problem("unknown_key", message, hint, (*at, own[0]), on_key=True)
         draft.updates = reader.updates(draft, step["updates"])
@@ -611,7 +609,7 @@ class ReactiveValues(StepValues):
             return 1 + MORE_TRIES
         if isinstance(given, str) and self.references.language.is_dynamic(given):
             return self._scaled(draft, given, path, "+ 1")
-        hint = f"how often it is tried again, e.g. {key}: 3"
+        hint = f"the number of retries, e.g. {key}: 3"
         try:
             number: int = converted(given, "integer")
         except ValueError as error:
@@ -721,7 +719,7 @@ class StepReader(StepTypes, ReactiveValues):
     def read_list(self, given: Value, path: Path) -> list[ReactiveDraft]:
         turned = ""
         if path[-1] == "then":
-            turned = 'put steps into it, or turn the test around: condition: "{{ !(…) }}"'
+            turned = 'put steps into it, or negate the test: condition: "{{ !(…) }}"'
         return [self._read(step, at) for step, at in self.mappings(given, path, turned)]
 
     def kind(self, step: Mapping[str, Value], at: Path) -> str:
@@ -774,7 +772,7 @@ class StepReader(StepTypes, ReactiveValues):
         return value
 
     def _spelt(self, written: str, documented: str, path: Path, *, on_key: bool = False) -> None:
-        message = f"'{written}' is understood, and is not the documented spelling"
+        message = f"'{written}' works, but is not the documented spelling"
         hint = f"write {documented}"
         self.report(Problem("spelling", message, hint, path, on_key=on_key, warning=True))
 
@@ -835,7 +833,7 @@ class StepReader(StepTypes, ReactiveValues):
             draft.fallback, draft.has_fallback = step["fallback_value"], True
             if word == "fail":
                 message = "'fallback_value' is never used with on_error: fail"
-                hint = "write on_error: continue, or on_error: retry to try it again before"
+                hint = "write on_error: continue, or on_error: retry to retry it first"
                 self.problem("wrong_value", message, hint, path, on_key=True)
 
     def on_timeout(
@@ -851,7 +849,7 @@ class StepReader(StepTypes, ReactiveValues):
         )
 
     def _without_retry(self, key: str, path: Path) -> None:
-        message = f"'{key}' counts only with on_error: retry; this step is not tried again"
+        message = f"'{key}' needs on_error: retry; this step is not retried"
         hint = "write on_error: retry, or remove it"
         self.report(Problem("without_effect", message, hint, path, on_key=True, warning=True))
 
@@ -1045,8 +1043,8 @@ class ErrorReader:
             return
         where = (*path, "return_on_error")
         if not self.reader.flag(given["return_on_error"], where, "write true, or remove it"):
-            message = "the failure of a task is always told to the workflow"
-            hint = "to go on all the same, the parallel_foreach says on_sub_agent_error: {strategy: continue}"
+            message = "a task always reports its failure to the workflow"
+            hint = "to continue anyway, add to the parallel_foreach: on_sub_agent_error: {strategy: continue}"
             if given["return_on_error"] is False:
                 self.reader.problem("wrong_value", message, hint, where)
 
@@ -1067,7 +1065,7 @@ class ErrorReader:
     def _retries(self, given: Value, path: Path) -> int:
         if given is None:
             return 1
-        hint = "how often the workflow is carried out again, e.g. max_retries: 2"
+        hint = "the number of retries of the workflow, e.g. max_retries: 2"
         try:
             number: int = converted(given, "integer")
         except ValueError as error:
@@ -1091,7 +1089,7 @@ class ErrorReader:
             reader.report(problem)
         enabled = True
         if given.get("enabled") is not None:
-            means = "true: what went wrong in a step is added to the list at state_path"
+            means = "true: the errors of steps are added to the list at state_path"
             enabled = reader.flag(given["enabled"], (*path, "enabled"), means)
         where = (*path, "include_stack_traces")
         if given.get("include_stack_traces") is not None and reader.flag(

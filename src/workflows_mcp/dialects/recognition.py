@@ -56,19 +56,19 @@ def dialect_of(document: Value) -> str | Problem:
         return Problem("empty", "there is no workflow in this file", _EXPECTED)
     if not isinstance(document, dict):
         return Problem("wrong_type", f"a workflow is a mapping, not {kind_of(document)}", _EXPECTED)
-    said = document.get("dialect")
-    if said is not None:
-        if said in DIALECTS:
-            return str(said)
-        hint = did_you_mean(str(said), DIALECTS, what="this version reads")
-        return Problem("dialect", f"the dialect '{said}' is not read here", hint, ("dialect",))
+    dialect = document.get("dialect")
+    if dialect is not None:
+        if dialect in DIALECTS:
+            return str(dialect)
+        hint = did_you_mean(str(dialect), DIALECTS, what="dialects")
+        return Problem("dialect", f"there is no dialect '{dialect}'", hint, ("dialect",))
     if "blocks" in document:
         return "graph"
     if "steps" in document:
         return "reactive" if _is_reactive(document) else "stateful"
     if isinstance(document.get(WRAPPER), dict):
         beside = next(key for key in document if key != WRAPPER and not key.startswith("x-"))
-        message = f"'{beside}' stands beside '{WRAPPER}'"
+        message = f"'{beside}' is next to '{WRAPPER}', not below it"
         hint = f"put it below '{WRAPPER}', or remove the line {WRAPPER}: and what indents the rest"
         return Problem("unknown_key", message, hint, (beside,), on_key=True)
     if document.keys() & REACTIVE_KEYS:

@@ -119,7 +119,7 @@ def read_max_parallel(
     try:
         return at_once(given), uses
     except ValueError as error:
-        hint = "how many items may be under way at once"
+        hint = "the number of items that run at the same time"
         report(Problem("wrong_type", f"'{path[-1]}' {error}", hint, path))
         return None, uses
 
@@ -130,10 +130,10 @@ def check_children(
     """That no more items are under way at once than may be; `instead` is another way to have fewer."""
     most, setting = limits.parallel_children, limits.setting("parallel_children")
     if isinstance(limit, int) and limit > most:
-        message = f"'max_parallel' is {limit}; at most {most} children may be under way at once"
+        message = f"'max_parallel' is {limit}; at most {most} may run at the same time"
         report(Problem("parallel_children", message, f"the limit is {setting}", (*at, "max_parallel")))
     elif limit is None and isinstance(items, list) and len(items) > most:
-        message = f"there are {len(items)} items; at most {most} children may be under way at once"
+        message = f"there are {len(items)} items; at most {most} may run at the same time"
         hint = f"add max_parallel: {most}{instead}; the limit is {setting}"
         report(Problem("parallel_children", message, hint, (*at, "items"), on_key=True))
 

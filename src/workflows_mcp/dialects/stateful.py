@@ -138,7 +138,7 @@ def _read_by(step: StepDraft, drafts: list[StepDraft]) -> tuple[str, ...]:
 def _never_reached(before: StepDraft, step: StepDraft) -> Problem:
     return Problem(
         "unreachable",
-        f"step '{step.id}' is never come to: '{before.id}' ends the workflow in any case",
+        f"step '{step.id}' is never reached: '{before.id}' always ends the workflow",
         "remove it, or put the return into a condition",
         step.at,
         warning=True,
@@ -167,7 +167,7 @@ def _target(step: StepDraft, spot: Spot[StepDraft], layout: FlatLayout[StepDraft
         report(Problem("bad_target", message, hint, path))
     elif target in layout.index and target not in known:
         hint = f"a goto reaches the steps of its own list and of those around it: {', '.join(known)}"
-        message = f"step '{target}' is inside of another list, and cannot be jumped to from here"
+        message = f"step '{target}' is in another list, and a goto cannot reach it from here"
         report(Problem("bad_target", message, hint, path))
     elif target not in known:
         hint = did_you_mean(target, known.keys() - {step.id}, what="steps")
@@ -374,10 +374,10 @@ def _prompts_of_sub_agents(steps: list[StepDraft], tasks: dict[str, list[StepDra
     return [
         Problem(
             "prompt_in_task",
-            f"step '{step.id}' asks the user, but the task '{task}' is handed to sub-agents by"
-            f" foreach '{by.id}', and they have no user to ask",
-            f"ask before that foreach: put the prompt before step '{by.id}', with an output_to, and let what"
-            " it gives decide which items there are, or be part of them",
+            f"step '{step.id}' asks the user, but the task '{task}' runs in sub-agents of"
+            f" foreach '{by.id}', and sub-agents cannot ask the user",
+            f"ask earlier: put the prompt before step '{by.id}', with an output_to, and use the answer in its"
+            " items",
             step.at,
         )
         for task, by in handed_out.items()
@@ -391,7 +391,7 @@ def _unused_tasks(steps: list[StepDraft], tasks: dict[str, list[StepDraft]]) -> 
     return [
         Problem(
             "unused_task",
-            f"nothing carries out the task '{task}'",
+            f"the task '{task}' is never used",
             f"name it in a step of type foreach: task: {task}, or remove it",
             ("tasks", task),
             on_key=True,

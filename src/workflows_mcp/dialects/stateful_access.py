@@ -26,12 +26,12 @@ def misplaced_secret(do: Operation, reference: Reference, part: str | int, is_in
     """What is wrong with a secret in this part of a step, and what to do; both empty if nothing is.
     `is_input`: the part is one that the type of the step takes."""
     if len(reference.path) != 2:
-        return "a secret is named by one word", "e.g. {{ secrets.GITHUB_TOKEN }}"
+        return "a secret has a name of one word", "e.g. {{ secrets.GITHUB_TOKEN }}"
     if isinstance(do, Call) and part == "inputs":
         return "", ""
     if isinstance(do, Do) and do.by == "server" and is_input:
         return "", ""
-    hint = "a secret can be given to steps that the server carries out (run_on: server), and to workflows"
+    hint = "a secret can be given to steps that the server runs (run_on: server), and to workflows"
     return f"a secret cannot be part of '{part}' here", hint
 
 
@@ -108,9 +108,9 @@ def check_order(
 def _too_early(step: StepDraft, use: Use, writer: str) -> Problem:
     name = use.reference.path[1]
     message = f"{use.reference}: nothing has written the field '{name}' when step '{step.id}' reads it"
-    hint = f"give it a first value, initial_state: {{{name}: null}}, or put step '{writer}' before it"
+    hint = f"give it an initial value, initial_state: {{{name}: null}}, or put step '{writer}' before it"
     if writer == step.id:
-        hint = f"give it a first value: initial_state: {{{name}: null}}"
+        hint = f"give it an initial value: initial_state: {{{name}: null}}"
     return Problem("undefined", message, hint, use.path, use.reference.offset)
 
 
@@ -210,7 +210,7 @@ def _unknown_root(root: str, step: StepDraft, use: Use, around: Surroundings) ->
         return message, f"an input is written inputs.{root}"
     if root in OF_ITEMS:
         return (
-            f"'{root}' exists only in a task, which a foreach carries out for each item",
+            f"'{root}' exists only in a task, which a foreach runs for each item",
             "read state or inputs",
         )
     return message, did_you_mean(root, around.roots, what="an expression starts with one of")
@@ -270,7 +270,7 @@ def _inferred(step: StepDraft, read: tuple[str, ...], report: Report) -> tuple[s
         report(
             Problem(
                 "undeclared_state",
-                f"step '{step.id}' does not declare which state it reads; it sees what it reads",
+                f"step '{step.id}' does not declare its state; it sees the fields that its expressions name",
                 f"add a line: needs_state: {line}",
                 step.at,
                 warning=True,

@@ -205,7 +205,7 @@ def _read_goto(reader: StepReader, draft: StepDraft, step: dict[str, Value]) -> 
     elif target is not None:
         message = f"'target' must be the id of a step, not {kind_and_value(target)}"
         reader.problem("wrong_type", message, "e.g. target: improve-quality", path)
-    least = "how often it may jump; after that it fails, or the steps below it go on (on_limit: continue)"
+    least = "the maximum number of jumps; then it fails, or the next steps run (on_limit: continue)"
     draft.most = reader.number(draft, step, "max_iterations", 1, least, whole=True)
     if step.get("max_iterations") is not None:  # that it is missing is said already
         draft.on_limit = read_on_limit(step, draft.at, reader.report)
@@ -235,7 +235,7 @@ def _read_workflow(reader: StepReader, draft: StepDraft, step: dict[str, Value])
 
 
 _ON_RETURN = {
-    "when": "put the return into the then of a condition",
+    "when": "put the return into the 'then' of a condition",
     "output_to": "what it returns is the result; nothing comes after it",
     "error_to": "nothing comes after it; put what may fail into a step before it",
     "on_error": "nothing comes after it; put what may fail into a step before it",
@@ -361,7 +361,7 @@ class StepReader(StepTypes, StatefulValues):
     keys_beside = staticmethod(keys_beside)
 
     def read_list(self, given: Value, path: Path) -> list[StepDraft]:
-        turned = 'put steps into it, or turn the test around: if: "{{ not … }}"' if path[-1] == "then" else ""
+        turned = 'put steps into it, or negate the test: if: "{{ not … }}"' if path[-1] == "then" else ""
         return [self._read(step, at) for step, at in self.mappings(given, path, turned)]
 
     def _read(self, step: dict[str, Value], at: Path) -> StepDraft:

@@ -163,7 +163,7 @@ def check_step_inputs(
         errors = [error for error in found if _is_certain(error, dynamic, containers)]
         yield from _wrong_values(shape, inputs, errors, path)
     for own, wrong, offset in shape.step.check_literals(shape.as_the_type_has_them(literals)):
-        hint = wrong.hint or f"correct it; {name} could not be carried out"
+        hint = wrong.hint or f"fix it, or {name} fails each time"
         yield Problem("syntax", wrong.message, hint, (*path, shape.renamed.get(own, own)), offset)
 
 

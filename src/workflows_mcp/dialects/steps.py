@@ -80,7 +80,7 @@ def duplicate_id(name: str, at: Path, first: Path, document: Document, what: str
     line = document.place((*at, "id")).line
     return Problem(
         "duplicate_id",
-        f"the id '{name}' stands on line {before} and again on line {line}",
+        f"the id '{name}' is used twice: on line {before} and on line {line}",
         f"give one of the two {what}s another id",
         (*at, "id"),
     )
@@ -296,7 +296,7 @@ class StepValues:
         if isinstance(given, str):
             draft.uses += self.references.in_condition(given, path)
             return given
-        message = f"a condition is text, not {kind_and_value(given)}"
+        message = f"a condition must be text, not {kind_and_value(given)}"
         self.problem("wrong_type", message, f'e.g. {path[-1]}: "{self.condition_example}"', path)
         return None
 
@@ -418,7 +418,7 @@ class StepTypes(StepValues, ABC):
             self.problem("unknown_type", f"there is no step type '{given}'", hint, (*at, "type"))
             return meant or ""
         hint = f"types: {', '.join(self.types())}"
-        self.problem("unknown_type", f"{shown(given)} is no step type", hint, (*at, "type"))
+        self.problem("unknown_type", f"{shown(given)} is not a step type", hint, (*at, "type"))
         return ""
 
     def shape(self, kind: str) -> StepShape | None:

@@ -199,7 +199,7 @@ class Importer:
 
 
 def _forbidden(text: str, index: int) -> Problem:
-    message = f"'{text}' may not be imported: it is outside of the directories that steps may read"
+    message = f"'{text}' may not be imported: it is outside of the directories that may be read"
     return Problem("forbidden", message, HINT, ("imports", index))
 
 
@@ -246,8 +246,8 @@ def _unknown_task(task: str, node: Node, plan: Plan, imported: Imported) -> Prob
     hint = did_you_mean(task, [*own, *imported.tasks], what="tasks")
     if task in imported.elsewhere:
         hint = (
-            f"{imported.elsewhere[task]} has steps, and its tasks are its own: put the task into a file that"
-            " has only sub_agent_tasks"
+            f"{imported.elsewhere[task]} has steps, so only it can use its tasks: move the task to a file"
+            " that has only sub_agent_tasks"
         )
     message = f"there is no task '{task}', in this file or in those that it imports"
     return Problem("unknown_task", message, hint, (*node.at, "sub_agent_task"))

@@ -103,7 +103,7 @@ class Folder:
         for _ in self.files(errors.append):
             pass
         closed = [self._why(error) for error in errors if not isinstance(error, FileNotFoundError)]
-        return f"{self.label} (which cannot be read: {'; '.join(closed)})" if closed else self.label
+        return f"{self.label} (cannot be read: {'; '.join(closed)})" if closed else self.label
 
     def _why(self, error: OSError) -> str:
         said = str(error.strerror)
@@ -123,7 +123,7 @@ def _can_be_told(directory: str, name: str) -> bool:
         return True
     if (directory, name) not in _passed_over:
         _passed_over.add((directory, name))
-        logger.warning("%s: a name that is no UTF-8 is passed over: %r; rename it", directory, name)
+        logger.warning("%s: skipping a name that is not UTF-8: %r; rename it", directory, name)
     return False
 
 
@@ -225,7 +225,7 @@ BUILT_IN = "built-in"
 
 _HEAD_BYTES = 64 * 1024
 
-_OUT_OF_REACH = "the file may not be read: it leads out of the directories that steps may read"
+_OUT_OF_REACH = "the file is outside of the directories that may be read"
 
 _HIDES_CALLS = frozenset({"cycle", "duplicate_id", "circular_call"})
 
@@ -465,7 +465,7 @@ class Catalog:
             return
         self._memory.told.add((hidden, used))
         logger.warning(
-            "two files hold a workflow called '%s': %s is used, %s is not. Give one of them another name.",
+            "two files hold a workflow named '%s': %s is used, %s is not. Rename one of them.",
             name,
             shown_path(used),
             shown_path(hidden),
@@ -480,7 +480,7 @@ class Catalog:
             if others and len(others) < len(known):
                 told = ", ".join(map(shown_path, others))
                 which = "this file" if known[-1] not in others else shown_path(known[-1])
-                message = f"the name '{name}' is also that of {told}: started by name, {which} is run"
+                message = f"the name '{name}' is also used by {told}: by this name, {which} runs"
                 hint, place = "give one of them another name", place_of_name(text, file)
                 return [Problem("name_collision", message, hint, place=place, warning=True)]
         return []

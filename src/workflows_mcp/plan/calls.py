@@ -217,7 +217,7 @@ def questions_of_sub_agents(plans: Mapping[str, Plan]) -> Iterator[tuple[str, Pr
             elif (asking := _asks_the_user(called, plans)) is not None:
                 path = (*node.at, *LAYOUTS[plans[task].dialect].workflow)
                 message, hint = question_in_task(f"step '{asking[1]}' of workflow '{asking[0]}'", task)
-                hint = hint.replace("the step that hands it out", f"step '{handed_out[task].id}'")
+                hint = hint.replace("the step that starts the task", f"step '{handed_out[task].id}'")
                 yield task.partition("#")[0], Problem("prompt_in_task", message, hint, path)
 
 
@@ -225,8 +225,8 @@ def question_in_task(step: str, task: str) -> tuple[str, str]:
     """What to say of a step that asks the user where only a sub-agent is, and how to write it instead."""
     name = task.partition("#")[2] or task
     return (
-        f"{step} asks the user, but the task '{name}' is handed to sub-agents, and they have no user to ask",
-        "ask before the step that hands it out, keep the answer in the state, and pass it on with the items",
+        f"{step} asks the user, but the task '{name}' runs in sub-agents, and sub-agents cannot ask the user",
+        "ask before the step that starts the task, keep the answer in the state, and pass it in the items",
     )
 
 
@@ -265,7 +265,7 @@ def circular_calls(bundle: Bundle) -> Iterator[tuple[str, Problem]]:
         node = unguarded[cycle[0]][path[1] if len(path) > 1 else path[0]]
         problem = Problem(
             "circular_call",
-            f"the workflows call each other for ever: {' → '.join([*path, path[0]])}",
+            f"the workflows call each other endlessly: {' → '.join([*path, path[0]])}",
             "give one of the calls a condition that ends the recursion",
             (*node.at, *LAYOUTS[bundle.plans[path[0]].dialect].workflow),
         )

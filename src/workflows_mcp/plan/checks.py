@@ -131,7 +131,7 @@ class _Checker:
                 return None
         elif reader is not None and path[0] == "blocks":
             if len(path) == 1:
-                answer = ("all blocks at once cannot be read", "name one: ${blocks.id.outputs.name}")
+                answer = ("a reference cannot read all blocks at once", "name one: ${blocks.id.outputs.name}")
             elif path[1] == reader.id:
                 answer = ("a block cannot read itself", "refer to what its inputs come from")
         if answer is None:
@@ -203,8 +203,8 @@ class _Checker:
 def _secret(use: Use, reader: Node | None) -> tuple[str, str] | None:
     """A secret may go into what the server does, and nowhere where somebody would see it."""
     if len(use.reference.path) != 2 or not str(use.reference.path[1]).isidentifier():
-        return "a secret is named by one word", "e.g. ${secrets.GITHUB_TOKEN}"
-    hint = "a secret can be given to inputs of blocks that the server carries out, and to workflows it calls"
+        return "a secret has a name of one word", "e.g. ${secrets.GITHUB_TOKEN}"
+    hint = "a secret can be given to inputs of blocks that the server runs, and to workflows that it calls"
     if reader is None:
         return "a secret cannot be an output of the workflow", hint
     part, *further = use.path[len(reader.at) :]
@@ -222,9 +222,9 @@ def _each(use: Use, reader: Node | None) -> tuple[str, str] | None:
         where = "'each' exists only in a block with for_each"
         return where, "add for_each: ${inputs.items} to the block, or refer to something else"
     if len(use.reference.path) == 1:
-        return "'each' is no value itself", "did you mean ${each.value}? there are: " + ", ".join(EACH)
+        return "'each' itself is not a value", "did you mean ${each.value}? there are: " + ", ".join(EACH)
     if use.path[len(reader.at)] in ("for_each", "max_parallel"):
-        return "the items are not known yet where they are listed", "refer to inputs or other blocks"
+        return "the list of items cannot read its own items", "refer to inputs or other blocks"
     return _among(use.reference.path[1:], dict.fromkeys(EACH), "an item has no", "fields")
 
 
@@ -241,7 +241,7 @@ def _in_items(node: Node, rest: Path) -> tuple[str, str] | None:
     if word == "metadata":
         return _among(rest[1:], BLOCK_METADATA, "the metadata of a block has no", "fields")
     if word == "outputs":
-        has_no = f"block '{node.id}' is carried out for each item; as a whole it has no output"
+        has_no = f"block '{node.id}' runs once for each item; as a whole it has no output"
         return _among(rest[1:], NO_ITEMS, has_no, "outputs")
     if word == "inputs":
         hint = f"write the key of the item first: ${{blocks.{node.id}.key.inputs.…}}"

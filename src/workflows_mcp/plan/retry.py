@@ -176,11 +176,9 @@ def _kinds(given: Value, default: tuple[str | int, ...]) -> tuple[str | int, ...
     for kind in kinds:
         if isinstance(kind, bool) or not (isinstance(kind, int) or kind in RETRY_ON):
             hint = did_you_mean(str(kind), RETRY_ON, what="an exit code, or one of")
-            raise WrongRetry("on", f"'on' does not know {shown(kind)}", hint)
+            raise WrongRetry("on", f"'on' does not accept {shown(kind)}", hint)
     if not kinds:
-        raise WrongRetry(
-            "on", "'on' is empty, so nothing would be tried again", "e.g. on: [failure, timeout]"
-        )
+        raise WrongRetry("on", "'on' is empty, so nothing would be retried", "e.g. on: [failure, timeout]")
     return tuple(kinds)
 
 

@@ -416,13 +416,15 @@ class _Construction:
         self._problem(
             key,
             "duplicate_key",
-            f"'{key.value}' stands on line {before} and again on line {line}",
+            f"the key '{key.value}' is used twice: on line {before} and on line {line}",
             "keep one of the two",
         )
 
     def _refuse_tag(self, node: Node) -> None:
         tag = str(node.tag).replace("tag:yaml.org,2002:", "!!")
-        self._problem(node, "tag", f"tags are not read: '{tag}'", "remove it; quote the value if it is text")
+        self._problem(
+            node, "tag", f"YAML tags are not supported: '{tag}'", "remove it; quote the value if it is text"
+        )
 
     def _too_many(self, node: Node) -> None:
         limit = self.limits.document_nodes
