@@ -80,7 +80,7 @@ def test_two_files_of_one_name_are_told_wherever_the_name_is_used_and_info_says_
         assert ".workflows/b.yaml is used, .workflows/a.yaml is not" in said.err
     said = terminal.run("validate", str(hidden))
     assert said.code == 0
-    assert "warning: the name 'good' is also that of .workflows/b.yaml" in said.out
+    assert "warning: the name 'good' is also used by .workflows/b.yaml" in said.out
     assert f"graph dialect, from {used}\n" in terminal.run("info", "good").out
     assert terminal.run("info", "good", "--json").data["file"] == str(used)
     assert f"graph dialect, from {hidden}\n" in terminal.run("info", str(hidden)).out

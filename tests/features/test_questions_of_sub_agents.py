@@ -54,9 +54,7 @@ def test_a_called_workflow_that_asks_the_user_is_refused_at_load(text: str, call
         run(text.format(called=called), library={"asks": ASKS, "middle": MIDDLE})
     [problem] = [it for it in refused.value.problems if not it.warning]
     assert problem.code == "prompt_in_task"
-    assert (
-        "step 'really' of workflow 'asks' asks the user, but the task 'one' is handed to" in problem.message
-    )
+    assert "step 'really' of workflow 'asks' asks the user, but the task 'one' runs in" in problem.message
     assert "ask before step 'each', keep the answer in the state" in problem.hint
     assert problem.place is not None
     assert f"workflow: {called}" in problem.place.text

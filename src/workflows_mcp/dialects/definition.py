@@ -1,4 +1,4 @@
-"""From the text of a workflow to a checked plan, whatever dialect it is written in.
+"""Compiles the text of a workflow to a checked plan, in any of the three dialects.
 
     definition = load(text, file="deploy.yaml", registry=default_registry(), limits=limits)
     definition.plan
@@ -127,7 +127,7 @@ def _placed(problems: Iterable[Problem], document: Document) -> list[Problem]:
 
 
 def _shortened(problems: list[Problem]) -> list[Problem]:
-    """As many problems as anybody reads, and that there are more."""
+    """The first problems, and a last one that says that there are more."""
     if len(problems) <= MOST_PROBLEMS:
         return problems
     last = Problem(

@@ -1,4 +1,4 @@
-"""Nested lists of steps become one flat list of nodes that say where it goes on.
+"""Turns nested lists of steps into one flat list of nodes.
 
     a                       0 a
     b condition             1 b       branch: 2 if it holds, otherwise 4; 5 if it is skipped
@@ -10,8 +10,8 @@
                             7 h       goes to 5
                             8 i
 
-The last step of a list goes on behind all the lists that end with it, or at the head of the loop that it is
-the body of. What else a node is made of is for each dialect to say.
+The last step of a list continues after all lists that end with it, or at the head of its loop. Each dialect
+fills in the rest of a node.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from workflows_mcp.plan import Branch, Call, Each, Jump, Leave, Node, Operation,
 
 @dataclass(frozen=True, slots=True)
 class Loop:
-    """A loop around a step: the index of its head, and where it goes on behind it."""
+    """A loop around a step: the index of its head, and of the node after the loop."""
 
     head: int
     behind: int
@@ -99,7 +99,7 @@ class FlatLayout(Generic[D]):
             self._place(step.otherwise, follows, loops, lists)
 
     def never_reached(self, nodes: Sequence[Node]) -> Iterator[tuple[D, D]]:
-        """Steps that are never come to, each with the one before it, which is; the first of a list only."""
+        """The first unreachable step of each list, with the reachable step before it."""
         starts = [self.index[section[0].id] for section in self.sections if section]
         reached = reachable(nodes, starts)
         lists = [*self.sections, *(inside for it in self.drafts for inside in (it.then, it.otherwise))]
@@ -110,7 +110,7 @@ class FlatLayout(Generic[D]):
 
 
 def successors(nodes: Sequence[Node], index: int) -> list[int]:
-    """Where it can go on after a step; the number of nodes is the end."""
+    """The nodes that can follow a step; the number of nodes is the end."""
     node = nodes[index]
     usual = index + 1 if node.goes_to < 0 else node.goes_to
     may_be_passed = node.condition is not None or node.on_failure == "continue"
@@ -129,7 +129,7 @@ def successors(nodes: Sequence[Node], index: int) -> list[int]:
 
 
 def reachable(nodes: Sequence[Node], starts: Iterable[int]) -> list[bool]:
-    """For each node, whether it can be come to when it goes on at one of `starts`."""
+    """For each node, whether a run can reach it from one of `starts`."""
     reached = [False] * len(nodes)
     waiting = list(starts)
     while waiting:

@@ -1,6 +1,6 @@
 """A list of steps of a reactive document becomes drafts of nodes: what each does, reads and changes.
 
-Steps that control are read in `reactive_control`; every other type is a step type, which the registry knows.
+Steps that control have a row in `CONTROL`; every other type is a step type, which the registry knows.
 """
 
 from __future__ import annotations
@@ -64,7 +64,7 @@ class ReactiveDraft(Draft):
     updates: tuple[Change, ...] = ()
     """What a state_update changes."""
     most: Value = None
-    """How often the body of a while is carried out at most."""
+    """The maximum number of iterations of a while."""
     items: Value = None
     """What a foreach goes through, and what its steps call the item and its position."""
     item: str = "item"
@@ -92,7 +92,7 @@ ABOUT = ("id", "type", "name", "description", "when")
 
 FAILING = ("state_update", "on_error", "retry_count", "retry_delay", "fallback_value", "error_state_update")
 
-"""What steps take that are carried out, and can fail."""
+"""The keys of steps that can fail."""
 
 CONTROL: dict[str, tuple[str, ...]] = {
     "conditional": ("condition", "then", "else", "on_error"),
@@ -693,7 +693,7 @@ _MEANT = {
 
 
 def keys_beside(step: Step) -> tuple[str, ...]:
-    """What a step of a type that is carried out takes beside its inputs."""
+    """The keys of a step beside the inputs of its type."""
     keys = [*ABOUT, *FAILING, "timeout", "on_timeout"]
     if step.can_run:
         keys.append("on_interrupt")

@@ -2,7 +2,7 @@
 
 `blocks` are the graph dialect. `steps` are of two kinds: with `initial_state`, `tasks`, `needs_state` or step
 types such as `shell` they are the stateful dialect; with `state_schema`, `default_state`, `sub_agent_tasks`
-or step types such as `shell_command` the reactive one. Where both could fit, the one that more speaks for.
+or step types such as `shell_command` the reactive one. Where both fit, the one with more such signs.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ _LISTS = ("then", "then_steps", "else", "else_steps", "body", "steps", "on_compl
 
 
 def dialect_of(document: Value) -> str | Problem:
-    """The name of the dialect, or why this is no workflow that is read here."""
+    """The name of the dialect, or why the document is not a workflow."""
     if document is None:
         return Problem("empty", "there is no workflow in this file", _EXPECTED)
     if not isinstance(document, dict):

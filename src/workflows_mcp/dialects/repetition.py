@@ -112,7 +112,7 @@ def read_items(
 def read_max_parallel(
     given: Value, path: Path, references: ReferenceReader, report: Report
 ) -> tuple[Value, list[Use]]:
-    """How many items may be under way at once, a number or a template; None: all of them."""
+    """The number of items that run at the same time, or a template; None: all of them."""
     uses = references.in_value(given, path)
     if given is None or _dynamic(given, references.language):
         return given, uses
@@ -127,7 +127,7 @@ def read_max_parallel(
 def check_children(
     items: Value, limit: Value, at: Path, limits: Limits, report: Report, instead: str = ""
 ) -> None:
-    """That no more items are under way at once than may be; `instead` is another way to have fewer."""
+    """Report more parallel items than the limit allows; `instead` is another way to have fewer."""
     most, setting = limits.parallel_children, limits.setting("parallel_children")
     if isinstance(limit, int) and limit > most:
         message = f"'max_parallel' is {limit}; at most {most} may run at the same time"

@@ -1,7 +1,7 @@
 """A list of steps of a stateful document becomes drafts of nodes: what each does, reads and writes.
 
-Steps that control (condition, set_state, foreach, return, goto, wait, workflow) are read in
-`stateful_control`; every other type is a step type, which the registry knows.
+Steps that control (condition, set_state, foreach, return, goto, wait, workflow) have a row in `CONTROL`;
+every other type is a step type, which the registry knows.
 """
 
 from __future__ import annotations

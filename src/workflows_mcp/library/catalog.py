@@ -1,9 +1,9 @@
-"""Which workflows there are. Directories are looked into when somebody asks, never before.
+"""Finds workflows in the directories of definitions, on demand.
 
 A workflow is known by the `name:` in its file, or by the file's own name where there is none. A later
 directory overrides an earlier one; of two files of the same name in one directory the last one counts, and
-that is told, because nobody means it. A broken file hides nothing but itself: it is listed with its
-problems, and whoever asks for it gets them as a DefinitionError.
+a warning is logged. A broken file hides nothing but itself: it is listed with its problems, and
+asking for it raises a DefinitionError.
 
     catalog = Catalog.of(settings, registry)
     catalog.bundle("deploy")                        # the plan, and every plan that it calls

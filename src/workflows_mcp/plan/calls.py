@@ -1,4 +1,4 @@
-"""Calls between workflows: that the called one exists, gets what it needs, and does not call for ever.
+"""Checks calls between workflows: the called one exists, gets its inputs, and ends.
 
 Only calls by a fixed name can be checked before a run; a name that is a template is checked when it is
 known. A cycle of calls is fine where something on it can end it: a condition, or a block before the call

@@ -1,9 +1,9 @@
-"""Does every reference of a plan lead somewhere? All that do not, each with its place in the document.
+"""Finds the references of a plan that lead nowhere, each with its place in the document.
 
 A block may read inputs, metadata, and blocks that are certainly done before it starts: those that it
 depends on, directly or through others. Outputs of the workflow may read every block.
 
-Pure: problems carry paths of the document; whoever has the file turns them into places.
+Pure: problems carry paths of the document; the dialects turn them into places.
 """
 
 from __future__ import annotations

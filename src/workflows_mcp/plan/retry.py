@@ -1,4 +1,4 @@
-"""When a block that failed is tried again: what `retry` may say, and what follows from it.
+"""Reads `retry` and decides whether and when a failed block is retried.
 
     retry: 3                                    three tries in all
     retry: {attempts: 5, delay: 2, backoff: 2, max_delay: 60, jitter: 0.2, on: [timeout, 75], within: 600}
@@ -19,7 +19,7 @@ from workflows_mcp.values import Value, did_you_mean, kind_and_value, shown
 
 RETRY_KEYS = ("attempts", "retries", "delay", "backoff", "max_delay", "jitter", "on", "within")
 RETRY_ON = ("any", "failure", "error", "timeout")
-"""Kinds of failure: what it did failed (failure), it could not be carried out (error), it took too long."""
+"""Kinds of failure: the step failed (failure), it could not run (error), it took too long (timeout)."""
 NEVER = frozenset(
     [
         "call_depth", "expression", "forbidden", "for_each_items", "interrupted", "invalid_inputs",
