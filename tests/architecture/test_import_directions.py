@@ -177,6 +177,11 @@ def test_the_interpreter_does_no_io_reads_no_clock_and_throws_no_dice(part: str)
     assert wrong == []
 
 
+def test_only_one_module_imports_the_javascript_engine() -> None:
+    found = [path for path, _, tree in modules() if "_quickjs" in imports(tree)]
+    assert found == ["expressions/javascript/engine.py"]
+
+
 def test_every_module_says_what_it_is_for() -> None:
     assert [path for path, _, tree in modules() if not ast.get_docstring(tree)] == []
 

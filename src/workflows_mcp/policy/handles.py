@@ -1,4 +1,4 @@
-"""Gives steps access to files, commands, tools and memory; steps have no other access.
+"""Gives steps access to files, commands, tools and memory, as far as the settings allow.
 
     world = World(policy, run_id, settings.scratch / run_id).for_step("build-1-14-9f86d081")
     path = world.path_for_writing("report.md")
