@@ -229,7 +229,7 @@ HOSTILE: dict[str, tuple[str, str]] = {
     "chance": ("Math.random()", "there is no chance here"),
 }
 REFUSED_AT_ONCE = {
-    "import": ("import('fs')", "nothing can be imported here"),
+    "import": ("import('fs')", "import is not supported"),
     "eval": ("eval('1 + 1')", "eval"),
     "asynchronous code": ("(async () => 1)()", "asynchronous"),
     "big numbers": ("10n ** 3n", "BigInt"),
