@@ -1,15 +1,15 @@
-"""The files that settings are kept in: `workflows.toml`, and `workflows.yaml` in the words of the documents.
+"""The settings files `workflows.toml` and `workflows.yaml`.
 
     temporal:                            # the same keys as the table of workflows.toml
       host: localhost:7233
     mcp_server:
       workflow_definitions: ./workflows/ # template_paths
       max_pending_actions: 50            # limits.pending_actions
-      yaml_cache_ttl: 300                # nothing has to expire: a file that has changed is read again
+      yaml_cache_ttl: 300                # ignored: a changed file is always read again
       worker_threads: 10                 # limits.parallel_steps
 
-Both files may hold every setting; what `workflows.toml` says goes before `workflows.yaml`. Which settings
-there are, and what they may be, is known to `settings`.
+Both files may have every setting; `workflows.toml` takes precedence. `settings.model` knows the settings and
+checks their values.
 """
 
 from __future__ import annotations
@@ -31,11 +31,11 @@ _MCP_SERVER = {
     "worker_threads": "parallel_steps",
 }
 _OF_A_WORKFLOW = {"name", "blocks", "steps"}
-"""What tells that a `workflows.yaml` is a workflow, which is nobody's settings."""
+"""Keys of a `workflows.yaml` that is a workflow, not settings."""
 
 
 def read_files(directory: Path, known: Collection[str]) -> dict[str, Any]:
-    """What the files of a directory set, as it stands there. Raises RequestError."""
+    """Return the settings in the files of a directory, unchecked. Raises RequestError."""
     found: dict[str, Any] = {}
     for path in (*(directory / name for name in YAML), directory / TOML):
         if not path.is_file():
@@ -61,16 +61,16 @@ def _yaml(path: Path) -> dict[str, Any]:
     try:
         document = yaml.load(path.read_text(encoding="utf-8"), _loader())
     except (yaml.YAMLError, UnicodeDecodeError) as error:
-        raise RequestError(f"{path} is not valid YAML: {_what_is_wrong(error)}") from None
+        raise RequestError(f"{path} is not valid YAML: {_describe(error)}") from None
     if document is None:
         return {}
     if not isinstance(document, dict):
-        raise RequestError(f"{path} must hold settings by name, not {kind_of(document)}")
+        raise RequestError(f"{path} must contain settings by name, not {kind_of(document)}")
     return {} if _OF_A_WORKFLOW & set(document) else document
 
 
-def _what_is_wrong(error: Exception) -> str:
-    """Without the line itself: the file may be a link to one that is not for everybody."""
+def _describe(error: Exception) -> str:
+    """Describe a YAML error without the line itself: the file may be a link to a private file."""
     mark, problem = getattr(error, "problem_mark", None), getattr(error, "problem", None)
     if mark is None or not problem:
         return type(error).__name__ if isinstance(error, UnicodeDecodeError) else str(error).splitlines()[0]
@@ -78,7 +78,7 @@ def _what_is_wrong(error: Exception) -> str:
 
 
 def _loader() -> Any:
-    """A loader to which a key that stands twice is an error."""
+    """Return a loader that rejects duplicate keys."""
     import yaml
 
     class Loader(yaml.SafeLoader):
@@ -87,7 +87,7 @@ def _loader() -> Any:
             for key, _ in node.value:
                 if key.value in seen:
                     raise yaml.MarkedYAMLError(
-                        problem=f"'{key.value}' stands twice", problem_mark=key.start_mark
+                        problem=f"duplicate key '{key.value}'", problem_mark=key.start_mark
                     )
                 seen.add(key.value)
             return super().construct_mapping(node, deep)
@@ -96,7 +96,7 @@ def _loader() -> Any:
 
 
 def _checked(path: Path, document: dict[str, Any], known: Collection[str]) -> dict[str, Any]:
-    """The settings of a file, with those of `mcp_server` under their own names."""
+    """Return the settings of a file, with those of `mcp_server` under their names in `settings`."""
     names = [*known, *TABLES, "mcp_server"]
     for key in document:
         if key not in names:
@@ -115,10 +115,10 @@ def _checked(path: Path, document: dict[str, Any], known: Collection[str]) -> di
         if key == "workflow_definitions":
             _set(path, settings, _MCP_SERVER[key], place, _directories(path, place, value))
         elif key == "yaml_cache_ttl":
-            _number(path, place, value, least=0)
+            _number(path, place, value, minimum=0)
         else:
             limits = settings["limits"] = dict(settings.get("limits", {}))
-            _set(path, limits, _MCP_SERVER[key], place, _number(path, place, value, least=1))
+            _set(path, limits, _MCP_SERVER[key], place, _number(path, place, value, minimum=1))
     return settings
 
 
@@ -135,7 +135,7 @@ def _directories(path: Path, place: str, value: Any) -> list[str]:
     return [str(path.parent / Path(it).expanduser()) for it in directories]
 
 
-def _number(path: Path, place: str, value: Any, *, least: int) -> int | float:
-    if isinstance(value, bool) or not isinstance(value, int | float) or value < least:
-        raise RequestError(f"{path}: '{place}' must be a number from {least} on, not {value!r}")
+def _number(path: Path, place: str, value: Any, *, minimum: int) -> int | float:
+    if isinstance(value, bool) or not isinstance(value, int | float) or value < minimum:
+        raise RequestError(f"{path}: '{place}' must be a number of at least {minimum}, not {value!r}")
     return value

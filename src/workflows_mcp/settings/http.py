@@ -1,14 +1,14 @@
-"""Where MCP is served over HTTP, and to whom.
+"""The settings of MCP over HTTP: the address, who may connect, and limits of connections.
 
-    WORKFLOWS_HTTP_ADDRESS   host and port; set: `serve` serves HTTP there
-    WORKFLOWS_HTTP_TOKEN     what clients must send: Authorization: Bearer …
-    WORKFLOWS_HTTP_HOSTS     more names by which clients reach it, by comma    [http] hosts
-    WORKFLOWS_HTTP_CONNECTIONS     how many connections are open at once      [http] connections
-    WORKFLOWS_HTTP_HEADER_SECONDS  how long the head of a request may take    [http] header_seconds
-    WORKFLOWS_HTTP_BODY_SECONDS    how long the body of a request may take    [http] body_seconds
+    WORKFLOWS_HTTP_ADDRESS         host and port; if set, `serve` serves HTTP there
+    WORKFLOWS_HTTP_TOKEN           clients must send it: Authorization: Bearer …
+    WORKFLOWS_HTTP_HOSTS           more host names of the server, by comma    [http] hosts
+    WORKFLOWS_HTTP_CONNECTIONS     connections that are open at once          [http] connections
+    WORKFLOWS_HTTP_HEADER_SECONDS  time for the headers of a request          [http] header_seconds
+    WORKFLOWS_HTTP_BODY_SECONDS    time for the body of a request             [http] body_seconds
 
-Where a process listens is a matter of how it is started: in a file, which every process of a directory reads,
-the address would turn the server that a client has started for stdio into one that it cannot hear.
+The address cannot be set in a file. Every process of a directory reads the file, so a client that starts a
+server for stdio would get a server that listens on HTTP instead.
 """
 
 from __future__ import annotations
@@ -25,8 +25,8 @@ from workflows_mcp.values import did_you_mean
 PREFIX = "WORKFLOWS_HTTP_"
 NAMES = ("address", "token", "hosts", "connections", "header_seconds", "body_seconds")
 _ENVIRONMENT_ONLY = {
-    "address": "where a server listens does not belong into a file",
-    "token": "a token does not belong into a file",
+    "address": "the address must not be set in a file",
+    "token": "the token must not be set in a file",
 }
 _ADDRESS = re.compile(r"(?:\[(?P<six>[0-9A-Fa-f:.]+)\]|(?P<host>[\w.-]*))(?::(?P<port>[0-9]+))?", re.ASCII)
 
@@ -35,19 +35,19 @@ _ADDRESS = re.compile(r"(?:\[(?P<six>[0-9A-Fa-f:.]+)\]|(?P<host>[\w.-]*))(?::(?P
 class Address:
     host: str
     port: int
-    """0: any that is free."""
+    """0: any free port."""
 
     def __str__(self) -> str:
         return f"{in_url(self.host)}:{self.port}"
 
     @property
     def is_loopback(self) -> bool:
-        """Whether nobody but this machine can reach it."""
+        """Whether only this machine can reach it."""
         return is_loopback(self.host)
 
 
 def is_loopback(host: str) -> bool:
-    """Whether it can be nothing but this machine. A name may come to mean something else."""
+    """Return whether a host is always this machine; other names than localhost may resolve differently."""
     try:
         return ipaddress.ip_address(host).is_loopback
     except ValueError:
@@ -60,7 +60,7 @@ DEFAULT = Address("127.0.0.1", 8000)
 @dataclass(frozen=True, slots=True)
 class HttpSettings:
     address: Address | None = None
-    """None: MCP is served over stdin and stdout."""
+    """None: serve MCP over stdin and stdout."""
     token: str | None = field(default=None, repr=False)
     hosts: tuple[str, ...] = ()
     connections: int = 1000
@@ -73,7 +73,7 @@ def in_url(host: str) -> str:
 
 
 def read_address(key: str, value: Any) -> Address:
-    """HOST:PORT, or either alone."""
+    """Read HOST:PORT, HOST or PORT."""
     text = str(value).strip()
     found = _ADDRESS.fullmatch(f":{text}" if text.isdecimal() else text)
     port = int(found["port"] or DEFAULT.port) if found else -1
@@ -90,7 +90,7 @@ def read_http(in_files: Mapping[str, Any], in_environment: Mapping[str, str]) ->
         if name in in_files and name in _ENVIRONMENT_ONLY:
             raise RequestError(
                 _ENVIRONMENT_ONLY[name],
-                hint=f"set {PREFIX}{name.upper()} in the environment, and take http.{name} out",
+                hint=f"set {PREFIX}{name.upper()} in the environment, and remove http.{name}",
             )
     address = in_environment.get("address", "").strip()
     token = in_environment.get("token", "").strip()
@@ -119,21 +119,21 @@ def _positive(name: str, given: Mapping[str, Any], kind: type[float]) -> float:
 
 
 def _token(token: str) -> str:
-    """What is wrong with it is said without showing it."""
+    """Check the token; the error does not show it."""
     if not (token.isascii() and token.isprintable() and " " not in token):
-        raise RequestError(f"{PREFIX}TOKEN must be one line of letters, digits and signs")
+        raise RequestError(f"{PREFIX}TOKEN must be one line of printable ASCII without spaces")
     return token
 
 
 def _hosts(value: Any) -> tuple[str, ...]:
     given = value.split(",") if isinstance(value, str) else value
     if not isinstance(given, list | tuple) or not all(isinstance(it, str) for it in given):
-        raise RequestError(f"the setting 'http.hosts' must be names, separated by commas, not {value!r}")
+        raise RequestError(f"the setting 'http.hosts' must be host names, separated by commas, not {value!r}")
     hosts = tuple(it.strip().lower() for it in given if it.strip())
     for host in hosts:
         if not re.fullmatch(r"[\w.-]+|\[[0-9a-f:.]+\]", host, re.ASCII):
             raise RequestError(
-                f"the setting 'http.hosts' has {host!r}, which is no name of a host",
-                hint="names alone, without http:// and port, e.g. workflows.example.org",
+                f"the setting 'http.hosts' has {host!r}, which is not a host name",
+                hint="use names without http:// and port, e.g. workflows.example.org",
             )
     return hosts

@@ -1,13 +1,12 @@
-"""What a user can set, and where from: the environment over `workflows.toml` over `workflows.yaml` over the
-defaults.
+"""The settings of a process, read once at its start.
 
-Read once at start and handed down; no other module looks at the environment. What a file in a directory sets
-that could widen what workflows may do counts only once the user trusts it (`trust`, `_WITHOUT_TRUST`).
+The environment takes precedence over `workflows.toml`, which takes precedence over `workflows.yaml`. A
+setting in a file that could widen what workflows may do is ignored until the user trusts the directory.
 
-    WORKFLOWS_HOME             where runs are kept                    [home]
+    WORKFLOWS_HOME             where runs are stored                  [home]
     WORKFLOWS_TEMPLATE_PATHS   directories of workflows, by comma     [template_paths]
-    WORKFLOWS_ALLOWED_PATHS    what steps may touch beside the        [allowed_paths]
-                               working directory, by comma
+    WORKFLOWS_ALLOWED_PATHS    directories that steps may use beside  [allowed_paths]
+                               the working directory, by comma
     WORKFLOWS_ALLOW_COMMANDS   false: no step may run a command       [allow_commands]
     WORKFLOWS_SECURITY_LEVEL   the highest level of steps that may    [security_level]
                                run: safe, trusted, privileged
@@ -16,22 +15,23 @@ that could widen what workflows may do counts only once the user trusts it (`tru
                                use, by comma
     WORKFLOWS_SECRETS_FILE     a file with secrets, NAME=value        [secrets_file]
     WORKFLOWS_TOOLSETS         which tools are served, by comma       [toolsets]
-    WORKFLOWS_READ_ONLY        true: only tools that look at runs     [read_only]
+    WORKFLOWS_READ_ONLY        true: only tools that read runs        [read_only]
     WORKFLOWS_HTTP_<NAME>      where MCP is served over HTTP          [http] name = …
     WORKFLOWS_MCP_SERVERS      servers whose tools steps may call,    [mcp_servers.name]
                                as JSON
-    WORKFLOWS_STATE_ACCESS     whether reading state that a step does [state_access]
-                               not declare is refused: enforce, warn
+    WORKFLOWS_STATE_ACCESS     reading state that a step does not     [state_access]
+                               declare: enforce (refuse) or warn
     WORKFLOWS_ELICITATION      whose prompts the user is asked        [elicitation]
                                directly: workflow, always, never
-    WORKFLOWS_WORKFLOW_TOOLS   workflows that are tools of their own: [workflow_tools]
+    WORKFLOWS_WORKFLOW_TOOLS   workflows that are served as tools:    [workflow_tools]
                                names, patterns, tag:NAME, by comma
-    WORKFLOWS_ENGINE           what keeps runs: embedded, temporal    [engine]
+    WORKFLOWS_ENGINE           where runs are stored: embedded,       [engine]
+                               temporal
     WORKFLOWS_TEMPORAL_<NAME>  where the Temporal server is           [temporal] name = …
     WORKFLOWS_LIMIT_<NAME>     any limit of limits.py                 [limits] name = …
-    WORKFLOWS_LOG_LEVEL        what goes to stderr                    [log_level]
-    WORKFLOWS_TRUST            directories whose files may set all of
-                               this, by comma
+    WORKFLOWS_LOG_LEVEL        which log lines go to stderr           [log_level]
+    WORKFLOWS_TRUST            directories whose files may set
+                               anything, by comma
 """
 
 from __future__ import annotations
@@ -62,37 +62,37 @@ TOOLSETS = ("core", "graph", "stateful", "reactive", "memory", "debug")
 DEFAULT_TOOLSETS = ("core",)
 
 LEVELS = ("safe", "trusted", "privileged")
-"""How much a step type may do, from the least to the most; `steps.base` says what each means."""
+"""The security levels of step types, from the least to the most powerful."""
 STATE_ACCESS = ("enforce", "warn")
 ELICITATION = ("workflow", "always", "never")
-"""Whether the user is asked directly: where the workflow says so, unless it says otherwise, or not at all."""
+"""Whether the user is asked directly: if the workflow says so, unless it says no, or never."""
 RENAMED_LIMITS = {"stored_bytes": "inline_bytes", "kept_runs": "max_ended_runs"}
 """Old names of limits, which still work with a notice."""
 ENGINES = ("embedded", "temporal")
 DEFAULT_HOST = "localhost:7233"
 CAPABILITIES = ("run_commands", "read_files", "write_files", "network", "modify_state")
-"""What a step type may need of the world."""
+"""The accesses to the world that step types declare."""
 
 
 @dataclass(frozen=True, slots=True)
 class TemporalSettings:
-    """Where the Temporal server is, and what this process does for it."""
+    """How to reach the Temporal server, and what this process does for it."""
 
     host: str | None = None
-    """None: a development server of our own."""
+    """None: a development server that we start."""
     namespace: str = "default"
     task_queue: str = "mcp-workflows"
     tls: bool | None = None
-    """None: where there is an API key."""
+    """None: on if there is an API key or a certificate."""
     tls_ca: Path | None = None
     tls_cert: Path | None = None
     tls_key: Path | None = None
     blobs: Path | None = None
     """A directory that all workers share, for large values; None: `blobs` in the home."""
     worker: bool = True
-    """Whether this process lends a worker."""
+    """Whether this process runs a worker."""
     steps: bool = True
-    """Whether that worker carries out steps, too: a command that only looks must not begin any."""
+    """Whether that worker runs steps: a command that only reads runs must not start any."""
     api_key: str | None = field(default=None, repr=False)
 
 
@@ -101,7 +101,7 @@ class Settings:
     workspace: Path
     """The directory that relative paths of steps start from."""
     home: Path
-    """Where runs are kept."""
+    """The directory of the store of runs."""
     template_paths: tuple[Path, ...] = ()
     allowed_paths: tuple[Path, ...] = ()
     allow_commands: bool = True
@@ -112,21 +112,21 @@ class Settings:
     secrets_file: Path | None = None
     toolsets: tuple[str, ...] = DEFAULT_TOOLSETS
     read_only: bool = False
-    """Whether this process serves only tools that look at runs, and carries out none."""
+    """Whether this process serves only tools that read runs, and runs no steps."""
     http: HttpSettings = field(default_factory=HttpSettings)
     mcp_servers: Mapping[str, Any] = field(default_factory=dict)
-    """MCP servers whose tools the server itself may call, by name; `policy.mcp_servers` reads them."""
+    """MCP servers whose tools the server itself may call, by name."""
     state_access: str = "enforce"
-    """What holds for workflows of steps that do not say it themselves."""
+    """The default for stateful workflows that do not set it."""
     elicitation: str = ELICITATION[0]
     workflow_tools: tuple[str, ...] = ()
-    """Which workflows are served as tools of their own: names, patterns of names, or `tag:` and a tag."""
+    """The workflows that are served as tools: names, patterns of names, or `tag:` and a tag."""
     log_level: str = "WARNING"
     engine: str = ENGINES[0]
     temporal: TemporalSettings = field(default_factory=TemporalSettings)
     limits: Limits = field(default_factory=Limits)
     trusts: Callable[[Path], bool] = field(default=lambda _: False, repr=False, compare=False)
-    """Whether the user trusts a directory as it is now: only then its `.mcp.json` counts."""
+    """Whether the user trusts a directory as it is now; otherwise its `.mcp.json` is ignored."""
 
     @property
     def store(self) -> Path:
@@ -134,7 +134,7 @@ class Settings:
 
     @property
     def scratch(self) -> Path:
-        """Of the engine: each clears away what runs have left that it does not know any more."""
+        """The scratch files of the engine, which deletes those of runs that it does not know."""
         return self.home / ("scratch" if self.engine == ENGINES[0] else f"scratch-{self.engine}")
 
     @property
@@ -143,13 +143,15 @@ class Settings:
 
     @property
     def dev_server(self) -> Path:
-        """Where the Temporal server of our own keeps what it has."""
+        """The directory of the Temporal development server that we start."""
         return self.home / "temporal"
 
     @property
     def fingerprint(self) -> str:
-        """Of those settings that decide what steps may do, and where: a run that was cut off is recovered
-        only by a process that has the same. Holds no secret, and nothing that one could be guessed from."""
+        """A hash of the settings that decide what steps may do, and where.
+
+        An interrupted run is recovered only by a process with the same fingerprint. No secret goes into it.
+        """
         decisive = {
             "template_paths": [str(path) for path in self.template_paths],
             "allowed_paths": sorted(str(path) for path in self.allowed_paths),
@@ -164,7 +166,7 @@ class Settings:
 
     @property
     def definition_directories(self) -> tuple[Path, ...]:
-        """Where workflows of the user are looked for; a later one overrides an earlier one."""
+        """The directories of the user's workflows; a later one takes precedence."""
         user = Path.home()
         return (
             user / ".aromcp" / "workflows",
@@ -176,8 +178,7 @@ class Settings:
 
 
 def _where(server: Any) -> str:
-    """Which program or address an MCP server is, without arguments, headers and variables: those may hold
-    secrets."""
+    """Return the program or address of an MCP server, without parts that may hold secrets."""
     given = server if isinstance(server, dict) else {}
     parts = urlsplit(str(given.get("url", "")))
     return f"{given.get('command', '')} {parts.hostname or ''}:{parts.path}"
@@ -186,14 +187,15 @@ def _where(server: Any) -> str:
 def load_settings(
     environ: Mapping[str, str] | None = None, *, workspace: Path | None = None, engine: str | None = None
 ) -> Settings:
-    """`engine`: one that goes before whatever is set."""
+    """Load the settings; `engine` takes precedence over the environment and files."""
     environ = os.environ if environ is None else environ
     workspace = (workspace or Path.cwd()).resolve()
     trust = trust_of(environ)
     given = _read_files(workspace)
-    if (asking := _needing_trust(given, workspace)) and (state := trust.state(workspace)) != TRUSTED:
-        given = _without(given, asking)
-        _tell_ignored(asking, workspace, state)
+    untrusted = _needing_trust(given, workspace)
+    if untrusted and (state := trust.state(workspace)) != TRUSTED:
+        given = _without(given, untrusted)
+        _warn_ignored(untrusted, workspace, state)
     limits_in_environment: dict[str, str] = {}
     limits = given.pop("limits", {})
     temporal = given.pop("temporal", {})
@@ -212,20 +214,20 @@ def load_settings(
             given[key] = text
         elif name.startswith(PREFIX) and not name.startswith(PREFIX + "SECRET_"):
             hint = did_you_mean(key, _READERS, what="settings")
-            logger.warning("%s is no setting and is ignored; %s", name, hint)
+            logger.warning("%s is not a setting and is ignored; %s", name, hint)
     limits |= _rename_limits(limits_in_environment, lambda name: f"{PREFIX}LIMIT_{name.upper()}")
     if engine is not None:
         given["engine"] = engine
     http_settings = read_http(given.pop("http", {}), http)
     known = {key: _READERS[key](key, value) for key, value in given.items()}
     if "host" in temporal and "engine" not in known:
-        logger.warning("a Temporal server is set, but engine is not: runs are kept here (engine = temporal)")
+        logger.warning("temporal.host is set, but runs are stored locally: set engine = temporal to use it")
     for path in known.get("template_paths", ()):
         if not path.is_dir():
-            logger.warning("template_paths: there is no directory %s, so no workflows are found there", path)
+            logger.warning("template_paths: there is no directory %s", path)
     home = known.pop("home", None) or _data_directory(environ)
     for path, what in ((workspace, "the working directory"), (home, "the directory of runs (home)")):
-        _refuse_no_text(path, what)
+        _require_utf8(path, what)
     return Settings(
         workspace=workspace,
         home=home,
@@ -238,7 +240,7 @@ def load_settings(
 
 
 def settings_needing_trust(directory: Path) -> list[str]:
-    """The settings in the files of a directory that count only once it is trusted. Raises RequestError."""
+    """Return the settings in the files of a directory that need trust. Raises RequestError."""
     directory = directory.resolve()
     return _needing_trust(_read_files(directory), directory)
 
@@ -282,7 +284,7 @@ def _needing_trust(given: Mapping[str, Any], workspace: Path) -> list[str]:
 
 
 def _is_free(table: str, name: str, raw: Any) -> bool:
-    """Whether a key of a table counts without trust; a wrong one is left to be refused."""
+    """Return whether a key of a table needs no trust; an invalid one is rejected later."""
     if table == "temporal":
         if name not in _TEMPORAL_READERS or name == "api_key":
             return True
@@ -309,10 +311,10 @@ def _without(given: Mapping[str, Any], ignored: list[str]) -> dict[str, Any]:
     return kept
 
 
-def _tell_ignored(ignored: list[str], workspace: Path, state: str) -> None:
+def _warn_ignored(ignored: list[str], workspace: Path, state: str) -> None:
     why = "has changed since you trusted it" if state == CHANGED else "is not trusted"
     logger.warning(
-        "%s %s; these settings of its files are ignored: %s. To use them: workflows-mcp trust %s",
+        "%s %s; these settings of its files are ignored: %s. To use them, run: workflows-mcp trust %s",
         workspace,
         why,
         ", ".join(ignored),
@@ -320,17 +322,17 @@ def _tell_ignored(ignored: list[str], workspace: Path, state: str) -> None:
     )
 
 
-def _refuse_no_text(path: Path, what: str) -> None:
-    """A run remembers where it works, and answers name it: both are text."""
+def _require_utf8(path: Path, what: str) -> None:
+    """Reject a path that is not UTF-8: runs store it, and answers have it."""
     if not is_whole(str(path)):
         raise RequestError(
-            f"the path of {what} is no UTF-8: {made_whole(str(path))}",
+            f"the path of {what} is not UTF-8: {made_whole(str(path))}",
             hint="rename the directory, or use another one",
         )
 
 
 def _temporal(given: Mapping[str, Any], shared_key: str | None) -> TemporalSettings:
-    """`shared_key`: one for every program that speaks to Temporal. Our own server does not need it."""
+    """Read the table `temporal`; `shared_key` is TEMPORAL_API_KEY, for a server that is not our own."""
     values: dict[str, Any] = {}
     for name, raw in given.items():
         if name not in _TEMPORAL_READERS:
@@ -344,15 +346,13 @@ def _temporal(given: Mapping[str, Any], shared_key: str | None) -> TemporalSetti
         values.setdefault("api_key", _api_key("TEMPORAL_API_KEY", shared_key) if shared_key else None)
     settings = TemporalSettings(**values)
     if (settings.tls_cert is None) != (settings.tls_key is None):
-        raise RequestError("temporal.tls_cert and temporal.tls_key belong together: one of them is not set")
+        raise RequestError("temporal.tls_cert and temporal.tls_key must be set together")
     if settings.tls is False and (settings.tls_ca or settings.tls_cert):
-        raise RequestError(
-            "temporal.tls is false, but certificates are set", hint="take out one or the other"
-        )
+        raise RequestError("temporal.tls is false, but certificates are set", hint="remove one or the other")
     if settings.api_key and settings.tls is False and not is_loopback(_host_name(settings.host)):
         raise RequestError(
             f"temporal.tls is false: an API key is not sent to {settings.host} unencrypted",
-            hint="take temporal.tls out (with a key, TLS is the default), or unset the key",
+            hint="remove temporal.tls (with a key, TLS is the default), or unset the key",
         )
     return settings
 
@@ -364,8 +364,8 @@ def _host_name(host: str | None) -> str:
 def _refuse_key_in_file(temporal: Mapping[str, Any]) -> None:
     if "api_key" in temporal:
         raise RequestError(
-            "an API key does not belong into a file",
-            hint="set WORKFLOWS_TEMPORAL_API_KEY in the environment, and take temporal.api_key out",
+            "an API key must not be set in a file",
+            hint="set WORKFLOWS_TEMPORAL_API_KEY in the environment, and remove temporal.api_key",
         )
 
 
@@ -410,10 +410,10 @@ def _some_text(key: str, value: Any) -> str:
 
 
 def _api_key(key: str, value: Any) -> str:
-    """What is wrong with it is said without showing it."""
+    """Check a key; the error does not show it."""
     text = _some_text(key, value)
     if not (text.isascii() and text.isprintable() and " " not in text):
-        raise RequestError(f"the setting '{key}' must be one line of letters, digits and signs")
+        raise RequestError(f"the setting '{key}' must be one line of printable ASCII without spaces")
     return text
 
 
@@ -432,7 +432,7 @@ def _host(key: str, value: Any) -> str:
 
 
 def read_toolsets(key: str, value: Any) -> tuple[str, ...]:
-    """Names of toolsets; `all` and `default` stand for several."""
+    """Read names of toolsets; `all` and `default` stand for several."""
     known = {"all": TOOLSETS, "default": DEFAULT_TOOLSETS, **{name: (name,) for name in TOOLSETS}}
     chosen: list[str] = []
     for name in read_names(key, value):
@@ -444,14 +444,14 @@ def read_toolsets(key: str, value: Any) -> tuple[str, ...]:
 
 
 def _tables(key: str, value: Any) -> dict[str, Any]:
-    """Tables by name, or JSON text of them."""
+    """Read tables by name, or JSON text of them."""
     if isinstance(value, str):
         try:
             value = from_json(value) if value.strip() else {}
         except ValueError as error:
             raise RequestError(f"the setting '{key}' is not valid JSON: {error}") from None
     if not isinstance(value, dict):
-        raise RequestError(f"the setting '{key}' must be a table for each name")
+        raise RequestError(f"the setting '{key}' must have a table for each name")
     return value
 
 
@@ -515,7 +515,7 @@ _TEMPORAL_READERS: dict[str, Any] = {
 }
 _LIMIT_KINDS = {item.name: (float if isinstance(item.default, float) else int) for item in fields(Limits)}
 _DELETING = frozenset({"checkpoint_days", "run_days", "max_ended_runs", "store_bytes"})
-"""Limits whose lower values delete what belongs to other projects, too."""
+"""Limits that need trust even if they are lower: they delete runs, also of other projects."""
 
 
 def _never(_: Any, __: Path) -> bool:
@@ -543,10 +543,12 @@ _WITHOUT_TRUST: dict[str, Callable[[Any, Path], bool]] = {
     "engine": lambda value, _: value == ENGINES[0],
     "log_level": _always,
 }
-"""What a file of a directory may set that nobody has trusted, by the value: it cannot widen anything, because
-the default is the widest and the environment goes before the file. Every other setting needs trust."""
+"""The settings, and their values, that a file may set without trust.
+
+They cannot widen anything: the default is the widest, and the environment takes precedence over the file.
+"""
 _OF_A_SERVER = {"namespace", "tls", "tls_ca", "tls_cert", "tls_key", "api_key"}
-"""What nobody sets who has no server: our own one knows none of it."""
+"""Settings that imply a server of the user: the development server has none of them."""
 
 
 def _data_directory(environ: Mapping[str, str]) -> Path:

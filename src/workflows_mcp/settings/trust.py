@@ -1,13 +1,13 @@
-"""Which project directories the user trusts, and with which contents of their files.
+"""The project directories that the user trusts, with hashes of their settings files.
 
     trust = trust_of(os.environ)
     trust.covers(Path("/src/project"))     # False until: workflows-mcp trust /src/project
 
-A project directory may come from anybody: a clone, an archive, a colleague. Its `workflows.toml` and
-`.mcp.json` may make the rules narrower, but may widen them only after the user has said so. Trust is kept
-outside of every project, in `$XDG_CONFIG_HOME/workflows-mcp/trusted.json`, by the resolved path of the
-directory and the hash of each file: a file that is changed or added asks again. `WORKFLOWS_TRUST` names
-directories, with all below them, that are trusted whatever they hold, for machines without a user (CI).
+A project directory may come from anyone: a clone, an archive, a colleague. Its `workflows.toml` and
+`.mcp.json` may narrow what workflows may do, but widen it only after the user trusts the directory. Trust is
+stored outside of projects, in `$XDG_CONFIG_HOME/workflows-mcp/trusted.json`, by the resolved path of the
+directory and the hash of each file: a changed or new file needs trust again. `WORKFLOWS_TRUST` names
+directories that are always trusted, with everything below them, for machines without a user (CI).
 """
 
 from __future__ import annotations
@@ -29,23 +29,23 @@ logger = logging.getLogger(__name__)
 VARIABLE = "WORKFLOWS_TRUST"
 MCP_SERVERS = ".mcp.json"
 FILES = (TOML, *YAML, MCP_SERVERS)
-"""Every file of a working directory that is read as settings."""
+"""The files of a working directory that are read as settings."""
 TRUSTED, CHANGED, UNKNOWN = "trusted", "changed", "unknown"
 
 
 @dataclass(frozen=True, slots=True)
 class Trust:
     file: Path
-    """Where it is kept."""
+    """Where trust is stored."""
     always: tuple[Path, ...] = ()
-    """Directories that are trusted with all below them, whatever they hold."""
+    """Directories that are always trusted, with everything below them."""
 
     def covers(self, directory: Path) -> bool:
-        """Whether the user trusts this directory as it is now."""
+        """Return whether the user trusts this directory as it is now."""
         return self.state(directory) == TRUSTED
 
     def state(self, directory: Path) -> str:
-        """Whether a directory is trusted, was trusted before its files were changed, or never was."""
+        """Return TRUSTED, CHANGED (the files changed since it was trusted) or UNKNOWN."""
         directory = Path(os.path.realpath(directory))
         if any(directory.is_relative_to(root) for root in self.always):
             return TRUSTED
@@ -59,19 +59,19 @@ class Trust:
         return TRUSTED if all(known.get(name) == mark for name, mark in marks(directory).items()) else CHANGED
 
     def listed(self) -> dict[str, dict[str, str]]:
-        """The hashes of files by directory, as the user has trusted them. Raises RequestError."""
+        """Return the hashes of trusted files by directory. Raises RequestError."""
         try:
-            kept = json.loads(self.file.read_bytes())
+            trusted = json.loads(self.file.read_bytes())
         except (FileNotFoundError, NotADirectoryError):
             return {}
         except (OSError, ValueError, RecursionError) as error:
             raise self._unusable(str(error)) from None
-        if not isinstance(kept, dict) or not all(isinstance(marks, dict) for marks in kept.values()):
-            raise self._unusable("it must hold an object for each directory")
-        return kept
+        if not isinstance(trusted, dict) or not all(isinstance(marks, dict) for marks in trusted.values()):
+            raise self._unusable("it must have an object for each directory")
+        return trusted
 
     def add(self, directory: Path) -> dict[str, str]:
-        """Trust a directory as it is now; the files that this is about. Raises RequestError."""
+        """Trust a directory as it is now, and return the hashes of its files. Raises RequestError."""
         directory = Path(os.path.realpath(directory))
         if not directory.is_dir():
             raise RequestError(f"there is no directory {directory}")
@@ -80,26 +80,26 @@ class Trust:
             names = ", ".join(FILES)
             raise RequestError(
                 f"there is nothing to trust in {directory}",
-                hint=f"only these files need trust, and none of them is there: {names}",
+                hint=f"it has none of the files that need trust: {names}",
             )
         self._write({**self.listed(), str(directory): found})
         return found
 
     def remove(self, directory: Path) -> bool:
-        """Whether it was trusted. Raises RequestError."""
-        kept = self.listed()
-        if kept.pop(str(Path(os.path.realpath(directory))), None) is None:
+        """Stop trusting a directory, and return whether it was trusted. Raises RequestError."""
+        trusted = self.listed()
+        if trusted.pop(str(Path(os.path.realpath(directory))), None) is None:
             return False
-        self._write(kept)
+        self._write(trusted)
         return True
 
-    def _write(self, kept: Mapping[str, Mapping[str, str]]) -> None:
+    def _write(self, trusted: Mapping[str, Mapping[str, str]]) -> None:
         part = ""
         try:
             self.file.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
             number, part = tempfile.mkstemp(dir=self.file.parent, prefix=".trusted-")
             with os.fdopen(number, "w", encoding="utf-8") as file:
-                json.dump(kept, file, indent=2, sort_keys=True)
+                json.dump(trusted, file, indent=2, sort_keys=True)
                 file.flush()
                 os.fsync(file.fileno())
             os.replace(part, self.file)
@@ -113,7 +113,7 @@ class Trust:
 
 
 def marks(directory: Path) -> dict[str, str]:
-    """The hash of each file of `directory` that needs trust."""
+    """Return the hash of each file of `directory` that needs trust."""
     found = {}
     for name in FILES:
         path = directory / name
@@ -126,7 +126,7 @@ def marks(directory: Path) -> dict[str, str]:
 
 
 def trust_of(environ: Mapping[str, str]) -> Trust:
-    """Raises RequestError."""
+    """Return the trust of the user with this environment. Raises RequestError."""
     base = environ.get("XDG_CONFIG_HOME")
     config = Path(base).expanduser() if base else Path.home() / ".config"
     return Trust(config / "workflows-mcp" / "trusted.json", tuple(_directories(environ.get(VARIABLE, ""))))
