@@ -69,7 +69,7 @@ def test_the_environment_says_where_for_whom_and_by_which_names(tmp_path: Path) 
         ("[http]\ntoken = 'abc'", "the token must not be set in a file", "WORKFLOWS_HTTP_TOKEN"),
         ("[http]\naddress = ':1'", "must not be set in a file", "WORKFLOWS_HTTP_ADDRESS"),
         ("[http]\nhots = 'x'", "unknown setting 'http.hots'", "did you mean 'hosts'"),
-        ("[http]\nhosts = 5", "'http.hosts' must be names", ""),
+        ("[http]\nhosts = 5", "'http.hosts' must be host names", ""),
         ("[http]\nhosts = ['https://x']", "not a host name", "without http://"),
         ("http = 1", "'http' must be a table", ""),
     ],
