@@ -166,8 +166,8 @@ def test_a_file_that_cannot_be_read_is_told_in_words(terminal: Any, option: str,
     (terminal.workspace / "latin.json").write_bytes(b'{"a": "\xe9"}')
     said = terminal.run("run", "example-hello", option, file)
     assert said.code == 2
-    assert f"cannot be read from {file}: {why}\n" in said.err
-    assert f"give {option} a " in said.err
+    assert f"cannot read {option.removeprefix('--').removesuffix('-file')} from {file}: {why}\n" in said.err
+    assert f"check the path of {option}, or use - for stdin" in said.err
     assert "Errno" not in said.err
 
 
