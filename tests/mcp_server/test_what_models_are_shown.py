@@ -84,7 +84,7 @@ def test_half_of_a_character_is_found_wherever_it_is(tmp_path: Path, result: Any
         (
             "start_workflow",
             {"inputs": '{"a":' + "[" * 3000 + "]" * 3000 + "}"},
-            "it is JSON that is nested too deeply",
+            "the JSON is nested too deeply",
         ),
         ("list_workflows", {"tags": '["a",'}, "argument 'tags' is wrong: the text is not valid JSON: "),
         ("start_workflow", {}, "by exactly one of `workflow` (its name), `yaml`"),
