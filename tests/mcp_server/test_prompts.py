@@ -130,15 +130,15 @@ def test_an_unknown_prompt_and_a_wrong_argument_are_told_apart_from_a_broken_ser
         ("resume", "ask the user which of them to go on with"),
         ("status wf_7", "Call get_workflow_status(workflow_id='wf_7', wait_seconds=0)."),
         ("status", "Call get_workflow_status without a workflow_id"),
-        ("standards:fix start", "Carry out this workflow."),
+        ("standards:fix start", "Run this workflow."),
         (
             "standards:fix start --input branch=main --input 'note=two words'",
             'with inputs {"branch":"main","note":"two words"}',
         ),
         ("standards:fix start --input=a=b=c", 'with inputs {"a":"b=c"}'),
-        ("standards:fix start --dry", "Start nothing: '--dry' is not understood"),
-        ("standards:fix stop it", "That is none of the forms"),
-        ("it's broken", "That is none of the forms"),
+        ("standards:fix start --dry", "Start nothing: '--dry' is not valid"),
+        ("standards:fix stop it", "That is not a valid command"),
+        ("it's broken", "That is not a valid command"),
     ],
 )
 def test_every_form_of_the_command_says_what_to_do(typed: str, wanted: str) -> None:
