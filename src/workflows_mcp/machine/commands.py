@@ -1,7 +1,7 @@
-"""Commands: what a run wishes to happen. An engine performs them and reports back with events.
+"""Commands: what a run asks the engine to do. The engine reports back with events.
 
-The key of a command names the operation and the attempt, so that a report that comes twice, or too
-late, is recognised.
+The key of a command names the operation and the attempt, so that a report that comes twice or too late is
+recognised.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ __all__ = [
 
 
 class RunStep(msgspec.Struct, frozen=True):
-    """Carry out this step and report StepDone or StepFailed with its key."""
+    """Run this step and report StepDone or StepFailed with its key."""
 
     key: str
     address: str
@@ -48,8 +48,8 @@ class RunStep(msgspec.Struct, frozen=True):
 
 
 class StopStep(msgspec.Struct, frozen=True):
-    """End what is left of this step. With a reason, StepFailed is to be reported with it, once the step has
-    ended; without one, no report is expected."""
+    """Stop this step. With a reason, report StepFailed with it once the step has ended; without one, report
+    nothing."""
 
     key: str
     reason: str = ""
@@ -82,7 +82,7 @@ class TellInterrupted(msgspec.Struct, frozen=True):
 
 
 class Finish(msgspec.Struct, frozen=True):
-    """The run has ended; nothing more will be wished for."""
+    """The run has ended; no command follows."""
 
     status: str
 

@@ -1,8 +1,13 @@
-"""What expressions see of a run: `inputs`, `metadata`, `blocks` and `secrets`, and the shape of a result.
+"""The names that expressions see of a run, and the shape of a result.
 
-The same shape at every depth: a block has inputs, outputs, metadata and, when it called a workflow, the
-blocks of that workflow, or its items, when it was carried out for each of them. The same functions serve
-expressions, answers and the CLI.
+Expressions of graphs see `inputs`, `metadata`, `blocks` and `secrets`. The shape is the same at every depth:
+a block has inputs, outputs, metadata and, if it called a workflow, the blocks of that workflow, or its items,
+if it ran for each of them. The same functions serve expressions, answers and the CLI.
+
+Expressions of a reactive workflow see `Names`, each looked up when it is used. A bare name is looked for in
+this order: variables of loops and of the task; `result` and what the type of the step documents of it;
+computed, raw, state, inputs; the configuration; other fields of the result; results of included workflows
+that have ended. `raw`, `state`, `computed`, `inputs`, `config`, `this`, `global` and `loop` are objects.
 """
 
 from __future__ import annotations
@@ -314,20 +319,14 @@ def names_in(scope: Scope, run_id: str, program_of: ProgramOf) -> dict[str, Any]
     }
 
 
-# ----------------------------------------------------------------------------------------------------
-# The names that expressions of a reactive workflow see, looked up one by one when they are asked for.
-#
-# The order in which a bare name is looked for: variables of loops and of the task; `result` and what the
-# type of the step documents of it; computed, raw, state, inputs; the configuration; other fields of the
-# result; and what workflows that were included and have ended have left. `raw`, `state`, `computed`,
-# `inputs`, `config`, `this`, `global` and `loop` are objects.
+# Names of a reactive workflow
 
 
 OBJECTS = ("raw", "state", "computed", "inputs", "this", "global", "secrets")
 
 Included = Callable[[], list[dict[str, Value]]]
 
-"""What included workflows have left, the latest first."""
+"""The results of included workflows, the latest first."""
 
 
 class Names(Mapping[str, Any]):

@@ -465,8 +465,7 @@ def program_of(plan: Plan) -> Program:
     return program
 
 
-# ----------------------------------------------------------------------------------------------------
-# Changes of the state with their templates compiled: where they go, and which value.
+# Changes of the state, with their templates compiled
 
 
 class PreparedChange:

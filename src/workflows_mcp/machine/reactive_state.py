@@ -1,10 +1,17 @@
-"""The state of a reactive workflow: what it has been given and what follows from it, for the workflow itself
-and for the tasks that share it.
+"""The state of a reactive workflow, with its computed fields; tasks may share it.
 
-    home.flat()                                        # {"files": […], "valid_files": […]}
-    home.change([(("raw", "count"), "increment", 1)])  # all of the changes, or none
+    state.flat()                                        # {"files": […], "valid_files": […]}
+    state.change([(("raw", "count"), "increment", 1)])  # all of the changes, or none
 
-Raises WrongChange for what cannot be written, MisplacedError where a computed field propagates its error.
+Raises WrongChange for a change that cannot be made, EvaluationError if a computed field propagates its error.
+
+Computed fields follow from the rest of a state. A field is computed when it is read, and again only when
+a value that it comes from has changed. It comes from its `from` paths and the names that its transform
+mentions, and remembers the very values that it was computed from: a state is never changed in place (see
+`changes`), so the same object is the same value.
+
+    fields = ComputedFields(plan, language, limits)
+    fields.value("valid_files", around)       # `around` has the state, the inputs and the configuration
 """
 
 from __future__ import annotations
@@ -22,28 +29,16 @@ from workflows_mcp.machine.state import Scope
 from workflows_mcp.plan import ChangeOperation, Computed, Plan
 from workflows_mcp.values import Value
 
-# ----------------------------------------------------------------------------------------------------
-# Computed fields: what follows from the rest of a state, computed when it is read, and again only when
-# something that it comes from has changed.
-#
-# A field remembers the very values that it was computed from. A state is never changed in place (see
-# `changes`), so a value that is still the same object has not changed, and neither has the field. What a
-# field comes from are its `from` paths and the names that its transform mentions.
-#
-#     fields = ComputedFields(plan, language, limits)
-#     fields.value("valid_files", around)       # `around` has the state, the inputs and the configuration
-
-
 STOPPED = (TOO_SLOW, TOO_LARGE)
 
-"""What no `on_error` puts up with: on another machine it could come out otherwise."""
+"""No `on_error` handles these: on another machine the expression may not be stopped."""
 
 OWN_NAMES = ("input", "output", "result")
 
 
 @dataclass(slots=True)
 class Trace:
-    """One computation: for whoever wants to know what is computed when, and why."""
+    """One computation of a field, for tracing."""
 
     field: str
     trigger: str
@@ -51,7 +46,7 @@ class Trace:
     output: Value
     error: str | None = None
     seconds: float | None = None
-    """How long it took, where somebody has a clock."""
+    """How long it took, if there is a clock."""
 
 
 @dataclass(slots=True)
@@ -98,7 +93,7 @@ class ComputedFields:
         return list(self.plan.computed)
 
     def value(self, name: str, around: Around) -> Any:
-        """The value of a field, or MISSING where it has none. Raises MisplacedError, naming the field, where
+        """The value of a field, or MISSING where it has none. Raises EvaluationError, naming the field, where
         its transform was stopped, or failed and says `on_error: propagate`."""
         spec = self.plan.computed[name]
         if spec.static:
@@ -147,7 +142,7 @@ class ComputedFields:
         return {name: value for name, value in values if value is not MISSING}
 
     def check(self, around: Around) -> None:
-        """Raises MisplacedError where a field that propagates its errors has one."""
+        """Raises EvaluationError where a field that propagates its errors has one."""
         for name, spec in self.plan.computed.items():
             if spec.on_error == "propagate":
                 self.value(name, around)

@@ -1,7 +1,20 @@
-"""The rules of a graph: when a block is skipped, and how a workflow went once all its blocks have ended.
+"""The rules of failures: which are handled, which blocks are skipped, and which workflows fail.
 
-What a failure means for those after it, and for the workflow, is in `handling`. A dependency that does not
-say `required`, and of which the block's own condition asks how it went, leaves the decision to the condition.
+A handled failure, in every dialect:
+
+| what failed                          | it is handled by                                                |
+| ------------------------------------ | --------------------------------------------------------------- |
+| anything                             | `on_failure: continue` (a block), `on_error: continue` (a step) |
+| it took longer than its `timeout`    | also `on_timeout: continue`, and as a failed operation          |
+| its operation failed (an exit code   | also a block that reads its result: a dependency with           |
+| other than 0, a failed item or call) | `required: false`, or the status, outcome, `success` or         |
+|                                      | `exit_code` in a condition or in the inputs of another block    |
+| it could not be run at all           | nothing else                                                    |
+| a `Fail` block, a `fail` step        | nothing: the error of the workflow is its message and code      |
+
+An output of the workflow only reports a failure. A failure that is not handled fails the workflow; one that
+is handled is listed in its answer. Answers, the terminal and exit codes follow from here. A dependency
+without `required` whose status the block's own condition reads leaves the decision to the condition.
 """
 
 from __future__ import annotations
@@ -15,23 +28,6 @@ from workflows_mcp.machine.state import Fault, Record, Scope
 from workflows_mcp.plan import LAYOUTS, Call, Node, Plan, fails_on_purpose
 from workflows_mcp.values import Value
 
-# ----------------------------------------------------------------------------------------------------
-# What counts as a handled failure: the one table, for every dialect.
-#
-# | what failed                          | it is handled by                                                |
-# | ------------------------------------ | --------------------------------------------------------------- |
-# | anything                             | `on_failure: continue` (a block), `on_error: continue` (a step) |
-# | it took longer than its `timeout`    | also `on_timeout: continue`, and as a failed operation          |
-# | its operation failed (an exit code   | also whoever reads how it went: a dependency with               |
-# | other than 0, a failed item or call) | `required: false`, or the status, outcome, `success` or         |
-# |                                      | `exit_code` in a condition or in the inputs of another block    |
-# | it could not be run at all           | nothing else                                                    |
-# | a `Fail` block, a `fail` step        | nothing: the error of the workflow is its message and code      |
-#
-# An output of the workflow only reports a failure. A failure that nobody handles fails the workflow; one
-# that is handled is listed in its answer. Answers, the terminal and exit codes follow from here.
-
-
 FailureKind = Literal["failure", "timeout", "error"]
 
 TIMEOUT = "timeout"
@@ -42,23 +38,23 @@ def failed(record: Record) -> bool:
 
 
 def failure_kind(record: Record) -> FailureKind:
-    """How a block that has failed has failed: what it did, its time, or that it could not be run."""
+    """How a failed block failed: its operation, its timeout, or an error that kept it from running."""
     if _timed_out(record):
         return "timeout"
     return "error" if record.status == "failed" else "failure"
 
 
 def _timed_out(record: Record) -> bool:
-    """Whether its own time ran out, or, where it was carried out for each item, that of items only."""
+    """Whether its own time ran out or, if it ran for each item, that of items only."""
     if record.fault is None or record.fault.code != TIMEOUT:
         return False
     return record.status == "failed" or (record.scope is not None and record.scope.each is not None)
 
 
 def handler_of(plan: Plan, node: Node, record: Record) -> str | None:
-    """Who handles the failure of a block: the blocks that read how it went, or the key that says so.
+    """What handles the failure of a block: the blocks that read its result, or a key of its own.
 
-    None where nobody does: then it is the failure of the workflow. Empty where it is not known who does.
+    None if nothing does: then it is the failure of the workflow. Empty if it is not known what does.
     """
     if fails_on_purpose(node):
         return None
@@ -131,8 +127,8 @@ class ScopeResult:
 
 
 def finished_scope(prefix: str, scope: Scope, program: Program, names: dict[str, Any]) -> ScopeResult:
-    """Outputs, and the reason for failure if there is one. A workflow that failed still hands out what
-    outputs it can, because they often say why."""
+    """The outputs of a workflow, and why it failed if it did. A failed workflow has the outputs that can be
+    evaluated, because they often say why."""
     fault = _failure(prefix, scope, program)
     outputs: dict[str, Value] = {}
     for name, evaluate in program.outputs.items():
@@ -149,7 +145,7 @@ def finished_scope(prefix: str, scope: Scope, program: Program, names: dict[str,
 
 
 def _also(scope: Scope, program: Program) -> str:
-    """A block whose failure was put up with is often the reason for what is missing later."""
+    """The failed block, if any: a tolerated failure often explains what is missing later."""
     for node in program.nodes:
         record = scope.records[node.id]
         if failed(record):

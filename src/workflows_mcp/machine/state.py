@@ -1,10 +1,17 @@
-"""The state of a run: plain data that can be written down whole.
+"""The state of a run: plain data that can be stored as a whole.
 
-A `Record` is what is known of one block. A `Scope` is one running workflow: its inputs and its records.
-A called workflow is a scope inside the record of the block that called it, so results nest by
-themselves; so are the items of a block that is carried out for each of them. A `Frame` is an operation
-that is under way; its address is the path of block ids from the root of the run: `deploy`, or `ci/test`
-for the block `test` of the workflow that the block `ci` calls, or `build/2` for an item.
+A `Record` is what a run knows of one block. A `Scope` is one running workflow: its inputs and its records. A
+called workflow is a scope inside the record of the block that called it; so are the items of a block that
+runs for each of them. A `Frame` is an operation under way; its address is the path of block ids from the
+root of the run: `deploy`, or `ci/test` for the block `test` of the workflow that the block `ci` calls, or
+`build/2` for an item. `lifecycle` has the transitions of records and frames.
+
+An `Execution` is one execution of a step: its address, its attempt, and the event that opened it. All that
+belongs to an execution is derived from it: the directory of its files, its live output, its messages and
+traces. Two executions of one run never share it; an execution that is repeated after a restart keeps it.
+
+    Execution("build/2", "1", 14).key          # 'build/2#1': the key of commands and reports
+    Execution("build/2", "1", 14).file_name    # 'build.2-1-14-9f86d081'
 """
 
 from __future__ import annotations
@@ -18,19 +25,7 @@ import msgspec
 from workflows_mcp.plan import Plan
 from workflows_mcp.values import Value
 
-# ----------------------------------------------------------------------------------------------------
-# The identity of one execution of a step: its address, its attempt, and the event that opened it.
-#
-# Whatever belongs to an execution is derived from it: the directory of its files, its live output, the
-# messages and traces that it leaves. Two executions of one run never share it; after a restart an execution
-# that is repeated has the same one.
-#
-#     Execution("build/2", "1", 14).key          # 'build/2#1': what commands and reports carry
-#     Execution("build/2", "1", 14).file_name    # 'build.2-1-14-9f86d081'
-
-
 _NAME_CHARS = 60
-
 _UNSAFE = re.compile(r"[^A-Za-z0-9_-]+")
 
 
@@ -104,26 +99,26 @@ class Record(msgspec.Struct, omit_defaults=True):
     code: dict[str, tuple[list[str], list[Value]]] = {}
     """The inputs that are code, texts and values apart, where what they read can change meanwhile."""
     places: list[list[str | int] | None] = []
-    """Where in the state its result goes, in the order of the changes; None where only the result tells."""
+    """The paths in the state for its result, by change; None where the path depends on the result."""
     settled: bool = False
-    """Whoever carried it out has put the result into the state already."""
+    """The agent has written the result to the state already."""
     replaced: dict[str, Value] = {}
-    """What the templates of a step that the agent carries out were replaced by."""
+    """The values of the templates of a step that the agent does."""
 
 
 class Loop(msgspec.Struct, omit_defaults=True):
     """A loop that is under way."""
 
     count: int = 0
-    """How often its body has been begun."""
+    """How often its body has begun."""
     items: list[Value] | None = None
 
 
 class Message(msgspec.Struct, omit_defaults=True):
-    """What the user is told."""
+    """A message to the user."""
 
     event: int
-    """The position in the journal at which it was told."""
+    """The position in the journal at which it was sent."""
     text: str
     address: str
     part: str = ""
@@ -136,7 +131,7 @@ MARKS = 50
 
 
 class Mark(msgspec.Struct, omit_defaults=True):
-    """A place to which somebody means to come back."""
+    """A checkpoint that a user or an agent has set."""
 
     event: int
     at: float
@@ -159,23 +154,23 @@ class Scope(msgspec.Struct, omit_defaults=True):
     """The items themselves, where the state that they came from can change meanwhile."""
     state: dict[str, Value] = {}
     variables: dict[str, Value] = {}
-    """What is known beside inputs and state: the item that a task is carried out for."""
+    """Names beside inputs and state: the item of a task."""
     visits: dict[str, int] = msgspec.field(default_factory=dict, name="rounds")
-    """How often a step has been come to, where that is more than once."""
+    """How often a step has been reached, if more than once."""
     jumps: dict[str, int] = {}
     """How often each goto has jumped since the loop around it began its round."""
     result: Value = None
-    """The value that a `return` gave."""
+    """The value of the `return` that was reached."""
     loops: dict[str, Loop] = {}
     """Those that are under way, by their heads."""
     failure: Fault | None = None
-    """Why it has failed, while the steps for that case are carried out."""
+    """Why it has failed, while the steps for that case run."""
     tries: int = 1
-    """How often it has been begun."""
+    """How often it has begun."""
     at_end: bool = False
-    """Its last step is done; items that nobody waited for are not."""
+    """Its last step has ended; detached items have not."""
     prompt: str = ""
-    """Of items that are handed to agents: what these are told, in place of the standard prompt."""
+    """For items that agents do: the prompt in place of the standard one."""
 
 
 class Frame(msgspec.Struct, omit_defaults=True):
@@ -184,7 +179,7 @@ class Frame(msgspec.Struct, omit_defaults=True):
     kind: FrameKind
     since: float
     attempt: str = "1"
-    """Which try this is; inside of a call that is tried again, the try of the call goes before it: 2.1"""
+    """Which try this is; inside a call that is retried, after the try of the call: 2.1"""
     timeout: float | None = None
     deadline: float | None = None
     stopping: str = ""
@@ -194,11 +189,11 @@ class Frame(msgspec.Struct, omit_defaults=True):
     cut_off: bool = False
     """The step was cut off, and the agent is asked what to do about it."""
     agent: str = ""
-    """Of a block for each item: who carries the items out, where each is handed to an agent of its own."""
+    """For items that each go to an agent of its own: the kind of agent."""
     event: int = 0
     """The number of the event that opened it."""
     answered: bool = False
-    """Of items that are handed to agents: one of them has answered something."""
+    """For items that agents do: one of the agents has answered something."""
     parked: float = 0.0
     """For how many seconds of its time the run was parked."""
 
@@ -219,8 +214,7 @@ class RunState(msgspec.Struct, omit_defaults=True):
     limits: dict[str, int | float] = {}
     forked_from: str = ""
     seed: str = ""
-    """What chance is made of: a fork has had that of the run that it is made of, up to where it goes its own
-    way."""
+    """The seed of random values: a fork had that of the original run up to the fork."""
     status: RunStatus = "running"
     started_at: float = 0.0
     changed_at: float = 0.0
@@ -230,15 +224,15 @@ class RunState(msgspec.Struct, omit_defaults=True):
     result: Value = None
     fault: Fault | None = None
     plans: dict[str, Plan] = {}
-    """Workflows that were found while the run was under way, because a call names them by an expression."""
+    """Workflows that were loaded during the run, because a call names them by an expression."""
     sources: dict[str, str] = {}
     messages: list[Message] = []
-    """What the user has not been told yet, as far as anybody knows."""
+    """Messages that the user may not have seen."""
     untold: int = 0
-    """How many messages there were too many."""
+    """How many messages were dropped."""
     marks: list[Mark] = []
     tokens: list[str] = []
-    """The last updates of the state from outside, so that none is made twice."""
+    """The tokens of the last updates of the state from outside, so that none is made twice."""
     answers: list[str] = []
     """The tokens of the last answers that were accepted."""
     superseded_by: str = ""
@@ -256,8 +250,7 @@ class RunState(msgspec.Struct, omit_defaults=True):
 
     @property
     def idle(self) -> bool:
-        """Whether a run that has not ended leaves the server nothing to do: it is parked, or an agent must
-        answer first."""
+        """Whether the server has nothing to do: the run is parked, or an agent must answer first."""
         if self.parked is not None:
             return True
         waits = ("agent", "call", "each")
