@@ -122,7 +122,7 @@ def test_a_workflow_without_inputs_says_so() -> None:
 
 
 def test_a_value_that_json_cannot_hold_is_refused_by_name() -> None:
-    with pytest.raises(ValueError, match="cannot be kept in a run"):
+    with pytest.raises(ValueError, match="cannot be stored in a run"):
         converted({1: object()}, "object")
 
 

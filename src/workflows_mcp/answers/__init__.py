@@ -7,8 +7,8 @@ from workflows_mcp.answers.actions import (
     actions_of,
     already_answered,
     check_result,
+    question_address,
     question_at,
-    question_meant,
 )
 from workflows_mcp.answers.answer import (
     DELEGATED,
@@ -55,7 +55,7 @@ from workflows_mcp.answers.state import (
     WrittenState,
     gather,
     read_updates,
-    state_meant,
+    state_address,
     state_of,
     trial_of,
     value_of,
@@ -87,7 +87,7 @@ from workflows_mcp.answers.tasks import (
     started_note,
     starter_of,
 )
-from workflows_mcp.answers.trace import check_field, debug_answer, look_at, replayed, traces_answer
+from workflows_mcp.answers.trace import check_field, debug_answer, debug_view_of, replayed, traces_answer
 from workflows_mcp.answers.vocabulary import REACTIVE
 from workflows_mcp.answers.why import clock, why
 
@@ -131,6 +131,7 @@ __all__ = [
     "clock",
     "cut",
     "debug_answer",
+    "debug_view_of",
     "deleted_checkpoint",
     "drawn_plan",
     "drawn_run",
@@ -148,7 +149,6 @@ __all__ = [
     "journal_view",
     "last_contact",
     "listed_checkpoint",
-    "look_at",
     "next_call",
     "note",
     "over",
@@ -158,9 +158,9 @@ __all__ = [
     "pending_for",
     "progress_of",
     "prompt_for_task",
+    "question_address",
     "question_at",
     "question_id",
-    "question_meant",
     "read_updates",
     "reader",
     "record_at",
@@ -174,8 +174,8 @@ __all__ = [
     "shortened_action",
     "started_note",
     "starter_of",
+    "state_address",
     "state_alone",
-    "state_meant",
     "state_of",
     "step_answer",
     "step_view_of",

@@ -1,11 +1,11 @@
-"""Actions: what a run or a task asks of its agent, and whether a result fits.
+"""Builds the actions that a run or a task asks of its agent, and checks their results.
 
     actions_of(view, registry)     # [{"step_id": "approve", "type": "confirm", "instructions": "…", …}]
     check_result(machine, registry, "approve", {"confirmed": True})
 
 An action has everything that the agent needs: step, instructions, values, and the JSON Schema of the result.
-A result is checked before it becomes an event: one that does not fit is never stored, and the refusal says
-what would fit. Tasks are delegated by one action, with one prompt for all sub-agents.
+A result is checked before it becomes an event: one that does not fit is never stored, and the error says what
+would fit. One action delegates all tasks of a step, with one prompt for all sub-agents.
 """
 
 from __future__ import annotations
@@ -124,7 +124,7 @@ def unaskable(visited: Visited, step: Step, error: ValidationError) -> Asked:
 
 GENERAL = "@task"
 """An agent without a special role."""
-ROLE = "You carry out one task of a workflow."
+ROLE = "You do one task of a workflow."
 """The default role, which a prompt of the author replaces."""
 _ONCE_MORE = "As before, with the same prompt (get_next_step shows it again)."
 
@@ -141,7 +141,7 @@ Input: {input}
 
 
 def delegated_action(view: RunView, delegation: Delegation, *, brief: bool = False) -> dict[str, Value]:
-    """Return the action that delegates tasks. `brief` leaves out a prompt that the agent has had before."""
+    """Return the action that delegates tasks. `brief` leaves out a prompt that the agent already has."""
     block = block_at(view.machine, delegation.address)
     assert block is not None
     each, do = block.node.for_each, block.node.do
@@ -158,7 +158,7 @@ def delegated_action(view: RunView, delegation: Delegation, *, brief: bool = Fal
         parameters["to_come"] = count.to_come
     parameters["tasks"] = _tasks(view, delegation, block, brief)
     begun = count.done + count.failed > 0 or any(it.standing == "at work" for it in delegation.tasks)
-    known = brief and begun and not any(it.standing == "silent" or it.again for it in delegation.tasks)
+    known = brief and begun and not any(it.standing == "silent" or it.is_retry for it in delegation.tasks)
     action: dict[str, Value] = {
         "step_id": view.target.step_id(delegation.address),
         "type": "foreach" if one_by_one else "parallel_tasks",
@@ -245,13 +245,13 @@ def _tasks(view: RunView, delegation: Delegation, block: Visited, brief: bool) -
 #     refusal_for_person({"input": "x"}, schema)    # "Choose one of: dev, prod."
 
 _WANTED = {
-    "string": "Please give a text.",
-    "integer": "Please give a whole number.",
-    "number": "Please give a number.",
+    "string": "Please enter text.",
+    "integer": "Please enter a whole number.",
+    "number": "Please enter a number.",
     "boolean": "Please answer yes or no.",
 }
 
-_ASK_AGAIN = "That answer cannot be taken. Please fill in the form once more."
+_ASK_AGAIN = "That answer cannot be used. Please fill in the form again."
 
 _OPTIONS = 20
 
@@ -291,10 +291,8 @@ def _wanted(value: Value, field: dict[str, Any]) -> str:
 def _text(value: str, field: dict[str, Any]) -> str:
     least, most = field.get("minLength"), field.get("maxLength")
     if len(value) < (least or 0) or (most is not None and len(value) > most):
-        return f"Please give a text{_bounds(least, most, ' characters')}; that one has {len(value)}."
-    return (
-        f"Please give a text that fits the pattern {field['pattern']}" if "pattern" in field else _ASK_AGAIN
-    )
+        return f"Please enter text{_bounds(least, most, ' characters')}; yours has {len(value)}."
+    return f"Please enter text that fits the pattern {field['pattern']}" if "pattern" in field else _ASK_AGAIN
 
 
 def _bounds(least: float | None, most: float | None, of: str = "") -> str:
@@ -307,9 +305,9 @@ def _bounds(least: float | None, most: float | None, of: str = "") -> str:
 
 _LESS = "submit less of it, e.g. only the part that matters, or write it to a file and submit its path"
 
-_DECIDED = "What is submitted must fit result_schema."
+_DECIDED = "The result must fit result_schema."
 
-_SHORTER = "That answer is too long to be kept. Please give a shorter one."
+_SHORTER = "That answer is too long to store. Please enter a shorter one."
 
 _FAILURE_KEYS = frozenset({"is_error", "isError", "error", "message"})
 
@@ -370,7 +368,7 @@ def check_result(
     Raises NotExpected if nothing or something else is asked, InvalidResult if the result does not fit.
     """
     at = time.time() if now is None else now
-    address = question_meant(machine, target or whole_run(machine.state.run_id), step_id, at)
+    address = question_address(machine, target or whole_run(machine.state.run_id), step_id, at)
     asked = _asked(machine, registry, address)
     taken = understood(asked, result)
     taken = clean(taken) if clean is not None else taken
@@ -383,13 +381,13 @@ def check_result(
         message = f"the result does not fit what '{name}' asks for: {'; '.join(wrong)}"
         reason = asked.step.rejection_message(asked.inputs, taken)
         schema = asked.question.result_schema
-        again = f"submit for example {to_json(example(schema))}"
+        fix = f"submit for example {to_json(example(schema))}"
         if asked.question.for_user:  # an example would be an answer that the user has not given
-            again = "ask the user again, and submit what the user then says"
+            fix = "ask the user again, and submit the new answer"
         raise InvalidResult(
             f"the answer to '{name}' is refused: {reason}" if reason else message,
             hint=(f"{'; '.join(wrong)}; " if reason else "")
-            + f"{again}; the result must fit {to_json(schema)}. Nothing has changed.",
+            + f"{fix}; the result must fit {to_json(schema)}. Nothing has changed.",
             for_user=reason or refusal_for_person(taken, asked.question.result_schema),
         )
     step_result = asked.step.apply_config(
@@ -401,7 +399,7 @@ def check_result(
         raise InvalidResult(
             f"the result does not fit into the state: {unfit}",
             hint=f"{_LESS if too_large else unfit.hint}. Nothing has changed.",
-            for_user=_SHORTER if too_large else f"That answer cannot be taken: {unfit}.",
+            for_user=_SHORTER if too_large else f"That answer cannot be used: {unfit}.",
         )
     return address, step_result
 
@@ -443,7 +441,7 @@ def already_answered(
     Without a step id, it is compared with the last answer, as long as nothing else is asked.
     """
     target = target or whole_run(machine.state.run_id)
-    visited = _last_answered(machine, target) if step_id is None else _step_meant(machine, target, step_id)
+    visited = _last_answered(machine, target) if step_id is None else _step_named(machine, target, step_id)
     if visited is None or not _was_answered(visited.node, visited.record):
         return False
     asked = _asked_at(visited, registry)
@@ -458,12 +456,12 @@ def already_answered(
 # Which question
 
 
-def question_meant(machine: Machine, target: Target, step_id: str | None, now: float) -> str:
+def question_address(machine: Machine, target: Target, step_id: str | None, now: float) -> str:
     """Return the address of the open question that `step_id` names, or raise NotExpected."""
     open_questions = {address for address, _ in under_way(machine, "agent") if target.covers(address)}
     if step_id is not None:
         asking = step_id.partition("@")[2]
-        for address in target.meant(step_id):
+        for address in target.addresses_for(step_id):
             if address in open_questions and asking_of(machine.state, address) == asking:
                 return address
     view = run_view_of(machine, target=target, now=now)
@@ -475,7 +473,7 @@ def question_meant(machine: Machine, target: Target, step_id: str | None, now: f
         if len(pending) == 1:
             return pending[0]
         raise NotExpected(
-            f"{len(pending)} actions are pending, so say with step_id which one this result is for",
+            f"{len(pending)} actions are pending: pass the step_id that this result is for",
             hint=f"pending now: {names}",
         )
     known = [question_id(machine.state, target, address) for address in pending]
@@ -499,9 +497,9 @@ def _nothing_asked(view: RunView, step_id: str | None) -> NotExpected:
             hint="the agent of a task submits with the workflow_id of that task, as its prompt says; "
             f"check the tasks with {status})",
         )
-    meant = view.target.meant(step_id) if step_id is not None else None
+    addresses = view.target.addresses_for(step_id) if step_id is not None else None
     for address, frame in view.under_way("wait"):
-        if meant is None or address in meant:
+        if addresses is None or address in addresses:
             name = view.target.step_id(address)
             message = f"'{name}' takes no result: {_waits(frame, view.now)}"
             return NotExpected(message, hint=f"wait with {status}, wait_seconds=30)")
@@ -515,7 +513,7 @@ def _waits(frame: Frame, now: float) -> str:
 
 def _standing(view: RunView, step_id: str, pending: list[str]) -> str:
     machine, target = view.machine, view.target
-    visited = _step_meant(machine, target, step_id)
+    visited = _step_named(machine, target, step_id)
     if visited is None:
         close = nearest(step_id, pending)
         what = "run" if target.is_run else "task"
@@ -532,8 +530,8 @@ def _standing(view: RunView, step_id: str, pending: list[str]) -> str:
     return f"it is {visited.record.status}"
 
 
-def _step_meant(machine: Machine, target: Target, step_id: str) -> Visited | None:
-    for address in target.meant(step_id):
+def _step_named(machine: Machine, target: Target, step_id: str) -> Visited | None:
+    for address in target.addresses_for(step_id):
         visited = block_at(machine, address)
         if visited is not None:
             return visited
@@ -565,9 +563,9 @@ def understood(asked: Asked, result: Any) -> Value:
     schema, main = asked.question.result_schema, asked.question.main_field
     taken = asked.step.normalize_result(asked.inputs, _taken(asked.question, result))
     if isinstance(result, str) and isinstance(parsed := _read(result), dict):
-        meant = asked.step.normalize_result(asked.inputs, _taken(asked.question, parsed))
-        if (main in parsed and fits(meant, schema)) or not fits(taken, schema):
-            return meant
+        from_text = asked.step.normalize_result(asked.inputs, _taken(asked.question, parsed))
+        if (main in parsed and fits(from_text, schema)) or not fits(taken, schema):
+            return from_text
     return taken
 
 

@@ -153,11 +153,11 @@ DELEGATED = ("parallel_tasks", "foreach")
 
 @dataclass(frozen=True, slots=True)
 class Redo:
-    """What of an ended run can run again."""
+    """Which steps of an ended run can run again."""
 
     can_retry: bool
     steps: tuple[str, ...]
-    """The steps that it can be forked from."""
+    """The steps that a fork can start from."""
 
 
 def next_call(
@@ -255,7 +255,7 @@ MESSAGE_CHARS = 2000
 PRINTED_CHARS = 500
 """How much of the last output of a failed block the error has."""
 STATE_SHARE = 8
-"""Beside the result of a workflow, its state gets this fraction of the usual length."""
+"""The fraction of the usual length that the state gets beside a result."""
 
 FindPlace = Callable[[Fault], Place | None]
 Detail = Literal["step", "status", "all"]
@@ -289,7 +289,7 @@ def answer_about(
 ) -> dict[str, Any]:
     """Return the answer about a run or a task.
 
-    `at_work` includes tasks that sub-agents are working on, for an agent that has lost that action.
+    `at_work` includes tasks that sub-agents are working on, for an agent that has lost its action.
     `with_result` includes the result; the agent of a task has it already.
     """
     actions = actions_of(view, registry, at_work=at_work, brief=detail != "all")

@@ -77,7 +77,7 @@ class _Drawing:
         return "\n".join(self._lines) + "\n"
 
     def scope(self, scope: Scope, around: Node | None, prefix: str, indent: str) -> None:
-        """What is inside of a run, a call or a block with items."""
+        """Draw the inside of a run, a call or a block with items."""
         assert self._machine is not None
         if scope.each is None:
             self.body(self._machine.plan_named(scope.workflow), prefix, indent, scope)
@@ -86,8 +86,8 @@ class _Drawing:
         for index, (node, record) in enumerate(items[:MOST_ITEMS]):
             self.node(f"{prefix}{index}", node, record, indent, label=f"[{node.id}]")
         if left := Counter(_class_of(record) for _, record in items[MOST_ITEMS:]):
-            said = ", ".join(f"{number} {name}" for name, number in left.items())
-            self._lines.append(f'{indent}{prefix}more["… {len(items) - MOST_ITEMS} more: {said}"]')
+            counts = ", ".join(f"{number} {name}" for name, number in left.items())
+            self._lines.append(f'{indent}{prefix}more["… {len(items) - MOST_ITEMS} more: {counts}"]')
 
     def body(self, plan: Plan, prefix: str, indent: str, scope: Scope | None = None) -> None:
         nodes = plan.body.nodes
@@ -122,7 +122,7 @@ class _Drawing:
         label: str = "",
         visits: int = 1,
     ) -> None:
-        """A step, and what is inside of it as far as there is any."""
+        """Draw a step, with its inside if it has one."""
         if record is None or record.scope is None or self._drawn >= MOST_NODES:
             self.box(name, node, record, indent, label=label, visits=visits)
             return
@@ -159,8 +159,8 @@ class _Drawing:
         for index in range(len(nodes)):
             for target, when in _ways_on(nodes[index], index, len(nodes)) if index in names else ():
                 if target in names:
-                    said = f'|"{_escaped(when)}"|' if when else ""
-                    self._lines.append(f"{indent}{names[index]} -->{said} {names[target]}")
+                    label = f'|"{_escaped(when)}"|' if when else ""
+                    self._lines.append(f"{indent}{names[index]} -->{label} {names[target]}")
 
 
 def _ways_on(node: Node, index: int, end: int) -> Iterator[Way]:
@@ -171,7 +171,7 @@ def _ways_on(node: Node, index: int, end: int) -> Iterator[Way]:
             yield index + 1, "yes"
             yield otherwise, "no"
         case While(otherwise=otherwise):
-            yield index + 1, "as long as it holds"
+            yield index + 1, "while it holds"
             yield otherwise, "then"
         case Each(otherwise=otherwise):
             yield index + 1, "each item"
@@ -224,7 +224,7 @@ def _label(node: Node, label: str, visits: int) -> str:
 
 
 def _escaped(text: str) -> str:
-    """What would end a label, or be read as something else in it, by its number."""
+    """Replace characters that have a meaning in a label with their numbers."""
     return "".join(
         f"#{ord(it)};" if it in '"#<>&`\\' or not it.isprintable() else it
         for it in shortened(text, _LABEL_CHARS)

@@ -1,7 +1,7 @@
-"""The log of forms: how often a question was shown to the user, and with which outcome.
+"""Logs the forms of a question: how often the user saw one, and with which outcome.
 
-It is stored in notes beside the run, like heartbeats (`LastSeen`), so that every process knows it, also after
-a restart. A note starts with `?`, unlike the id of a task:
+The log consists of notes beside the run, like heartbeats (`LastSeen`), so every process can read it, also
+after a restart. A note starts with `?`, unlike the id of a task:
 
     ?deploy#2            a call showed the second form of the question `deploy`
     ?deploy/1            the first form of a client task was answered
@@ -42,14 +42,14 @@ class FormOutcome(NamedTuple):
     # Notes to write
 
     @property
-    def put_up(self) -> str:
+    def shown_note(self) -> str:
         return f"?{self.question}#{self.calls + 1}"
 
     @property
-    def answered(self) -> str:
+    def answered_note(self) -> str:
         return f"?{self.question}/{self.tasks + 1}"
 
-    def ended(self, outcome: Outcome) -> str:
+    def outcome_note(self, outcome: Outcome) -> str:
         return f"?{self.question}={outcome}"
 
 
@@ -63,7 +63,7 @@ def form_outcome(last_seen: LastSeen, question: str) -> FormOutcome:
     while f"?{question}/{tasks + 1}" in last_seen:
         tasks += 1
     outcomes: tuple[Outcome, ...] = ("declined", "unshown")
-    outcome = next((it for it in outcomes if nothing.ended(it) in last_seen), None)
+    outcome = next((it for it in outcomes if nothing.outcome_note(it) in last_seen), None)
     return FormOutcome(question, calls, tasks, outcome)
 
 
@@ -76,7 +76,7 @@ def instructions_after_forms(last_seen: LastSeen, question: str, instructions: s
     if known.outcome == "declined":
         return (
             "The user was shown this question and declined to answer it. Do not answer it for the user: ask "
-            f"what to do, and submit only what the user then says, or cancel the run. {decided}"
+            f"what to do, and submit only the user's own reply, or cancel the run. {decided}"
         )
     if known.is_over:
         before = "The user was asked this directly, without an answer that fits: ask the user yourself."

@@ -3,8 +3,8 @@
     explained(bundle, registry, limits, {"env": "prod"})     # {"steps": [{"step_id": "build", …}], …}
     Dependencies(plan).of("valid_files")["direct_deps"]      # ["raw.git_files"]
 
-It does not guess: a value that only a run can know is `unknown: …`, with the reason. It evaluates expressions
-over the inputs: call it outside the event loop.
+A value that only a run can know is `unknown: …`, with the reason. Expressions over the inputs are evaluated:
+call it outside the event loop.
 """
 
 from __future__ import annotations
@@ -200,19 +200,19 @@ def _step(
     kind = type_name(node.do, plan.dialect, registry)
     if node.for_each is not None and node.for_each.agent:
         kind = "parallel_foreach" if plan.dialect == REACTIVE else "foreach"
-    said: dict[str, Value] = {"step_id": step_id, "type": kind}
+    step: dict[str, Value] = {"step_id": step_id, "type": kind}
     if isinstance(node.do, Do):
-        said["by"] = node.do.by
+        step["by"] = node.do.by
     if isinstance(node.do, Do) and (command := node.do.inputs.get("command")):
-        said["command"] = _short(command)
+        step["command"] = _short(command)
     if conditions := _conditions(plan, node):
-        said["conditions"] = conditions
+        step["conditions"] = conditions
     if node.for_each is not None and node.for_each.agent:
         is_main = plan.name == bundle.main
-        said["estimated_sub_agents"] = _sub_agents(plan, node, limits, inputs if is_main else None)
+        step["estimated_sub_agents"] = _sub_agents(plan, node, limits, inputs if is_main else None)
     if dependencies := _dependencies(plan, node):
-        said["dependencies"] = dependencies
-    return said
+        step["dependencies"] = dependencies
+    return step
 
 
 def _conditions(plan: Plan, node: Node) -> list[Value]:

@@ -3,9 +3,9 @@
     {"status": "paused", "workflow_id": "wf_7f3a", "checkpoint_id": "pause_wf_7f3a_2",
      "prompt": "Ship it? yes or no", "message": "answer with resume_workflow(checkpoint_id='pause_…', …)"}
 
-`minimal` says how it went and what came out; `detailed` has every block, with those of called workflows
-inside of the block that called them. Absent fields are left out, but a success always has `blocks` and
-`metadata`. Only reads a run.
+`minimal` has the status and the outputs; `detailed` also has every block, with the blocks of a called
+workflow inside the block that calls it. Absent fields are left out, but a success always has `blocks` and
+`metadata`.
 """
 
 from __future__ import annotations
@@ -33,13 +33,12 @@ from workflows_mcp.values import Value
 ResponseFormat = Literal["minimal", "detailed"]
 _LISTED_PROMPT_CHARS = 120
 _PROMPT_SHARE = 8
-"""A prompt may be so many times longer than other values before it is cut."""
+"""A prompt may be this many times longer than other values before it is cut."""
 
 
 @dataclass(frozen=True, slots=True)
 class Questions:
-    """The open questions of a run: those with a checkpoint, and addresses of those whose checkpoint was
-    deleted."""
+    """The open questions of a run: checkpoints, and addresses of questions whose checkpoint was deleted."""
 
     open: Sequence[Checkpoint] = ()
     deleted: Sequence[str] = ()
@@ -60,7 +59,7 @@ def graph_answer(
     response_format: ResponseFormat = "minimal",
     fork_of: CheckpointId | None = None,
 ) -> dict[str, Any]:
-    if machine.state.parked is not None:  # it takes no answer before the user lets it continue
+    if machine.state.parked is not None:  # it accepts no answer until the user resumes it
         questions = NOTHING_ASKED
     schemas = _response_schemas(machine, registry) if questions.open else {}
 
@@ -79,10 +78,8 @@ def graph_answer(
             first, *more = [_question(it, machine, schemas, how) for it in questions.open]
             answer |= first
             if more:
-                declined = [
-                    {"message": it} if it else {} for it in _declined(machine, questions, last_seen)[1:]
-                ]
-                listed = [{**entry, **said} for entry, said in zip(more, declined, strict=True)]
+                notes = [{"message": it} if it else {} for it in _declined(machine, questions, last_seen)[1:]]
+                listed = [{**entry, **note} for entry, note in zip(more, notes, strict=True)]
                 answer["more_prompts"] = listed[: how.items]
         message = _message(machine, questions, last_seen, fork_of, now)
         if message:
@@ -137,7 +134,7 @@ def run_metadata(machine: Machine, now: float) -> dict[str, Value]:
 
 
 def listed_checkpoint(history: History, checkpoint: Checkpoint) -> dict[str, Value]:
-    said: dict[str, Value] = {
+    entry: dict[str, Value] = {
         "checkpoint_id": str(checkpoint.id),
         "workflow": history.machine.state.workflow,
         "workflow_id": checkpoint.id.run_id,
@@ -148,11 +145,11 @@ def listed_checkpoint(history: History, checkpoint: Checkpoint) -> dict[str, Val
         "moved_on": history.moved_on(checkpoint),
     }
     if checkpoint.reason:
-        said["reason"] = checkpoint.reason
+        entry["reason"] = checkpoint.reason
     if checkpoint.id.type == "pause":
-        said["paused_block"] = checkpoint.address
-        said["prompt"] = shortened(" ".join(checkpoint.prompt.split()), _LISTED_PROMPT_CHARS)
-    return said
+        entry["paused_block"] = checkpoint.address
+        entry["prompt"] = shortened(" ".join(checkpoint.prompt.split()), _LISTED_PROMPT_CHARS)
+    return entry
 
 
 def checkpoint_details(
@@ -193,7 +190,7 @@ def checkpoint_details(
 
 def deleted_checkpoint(history: History, checkpoint: Checkpoint) -> dict[str, Value]:
     run_id = history.run_id
-    message = f"the checkpoint is gone; the run {run_id} itself is untouched"
+    message = f"the checkpoint is deleted; the run {run_id} is unchanged"
     if checkpoint.id.type == "pause" and not history.moved_on(checkpoint):
         message += (
             f" and still waits for an answer at '{checkpoint.address}': end it with "
@@ -213,7 +210,7 @@ _STATUSES = {
     "failed": "failure",
     "cancelled": "failure",
 }
-"""What the toolset calls the statuses of a run."""
+"""The names of the statuses of a run in this toolset."""
 
 
 def _status(machine: Machine, now: float) -> str:
@@ -225,13 +222,13 @@ def _question(
 ) -> dict[str, Value]:
     path = ("actions", checkpoint.address, "parameters", "prompt")
     generous = Cut(how.characters * _PROMPT_SHARE)
-    said: dict[str, Value] = {
+    question: dict[str, Value] = {
         "checkpoint_id": str(checkpoint.id),
         "prompt": cut(checkpoint.prompt, path, generous, reader(machine.state.run_id)),
     }
     if checkpoint.address in schemas:
-        said["response_schema"] = schemas[checkpoint.address]
-    return said
+        question["response_schema"] = schemas[checkpoint.address]
+    return question
 
 
 def _declined(machine: Machine, questions: Questions, last_seen: LastSeen) -> list[str]:
@@ -259,34 +256,36 @@ def _message(
     machine: Machine, questions: Questions, last_seen: LastSeen, fork_of: CheckpointId | None, now: float
 ) -> str:
     run_id = machine.state.run_id
-    said: list[str] = []
+    sentences: list[str] = []
     if fork_of is not None:
-        said.append(
+        sentences.append(
             f"this is a new run, a fork of {fork_of.run_id} from {fork_of}: that run had moved on, and is "
-            "unchanged; $SCRATCH is a copy of its files, and empty if it had ended"
+            "unchanged; $SCRATCH is a copy of its files, or empty if it had ended"
         )
     if questions.open:
         first = questions.open[0]
         asked = question_id(machine.state, whole_run(run_id), first.address)
         how = f"answer with resume_workflow(checkpoint_id='{first.id}', response='…')"
-        said.append(instructions_after_forms(last_seen, asked, how, decided=how))
+        sentences.append(instructions_after_forms(last_seen, asked, how, decided=how))
         if len(questions.open) > 1:
-            said.append(f"{len(questions.open)} prompts are open, each is answered by its own checkpoint_id")
+            sentences.append(
+                f"{len(questions.open)} prompts are open: answer each with its own checkpoint_id"
+            )
         if failed := failed_for_good(machine):
-            said.append(f"note: block {failed} has failed, so the run will fail in any case")
+            sentences.append(f"note: block {failed} has failed, so the run will fail in any case")
     if questions.deleted:
-        said.append(
+        sentences.append(
             f"the run waits for an answer at '{questions.deleted[0]}', but the checkpoint of that question "
             f"was deleted: end it with control_workflow(workflow_id='{run_id}', action='cancel')"
         )
     elif machine.state.parked is not None:
-        said.append(why_waiting(machine, now))
+        sentences.append(why_waiting(machine, now))
     elif machine.state.status == "running" and not questions.open:
-        said.append(
+        sentences.append(
             f"{why_waiting(machine, now)}; it continues by itself, wait for it with "
             f"resume_workflow(checkpoint_id='{run_id}')"
         )
-    return ". ".join(said)
+    return ". ".join(sentences)
 
 
 def _how_to_resume(history: History, checkpoint: Checkpoint) -> str:
@@ -294,13 +293,13 @@ def _how_to_resume(history: History, checkpoint: Checkpoint) -> str:
     if checkpoint.id.type == "pause":
         call += ", response='…'"
         if checkpoint.answer is not None:
-            return f"{call}): another response than the one it was answered with makes a new run from here"
+            return f"{call}): a response other than the one given makes a new run from here"
         if checkpoint.closed_at is not None:
-            return f"{call}): the question was given up, so this makes a new run from here"
+            return f"{call}): the question was abandoned, so this makes a new run from here"
         return f"{call}): the run waits for this answer"
     if history.moved_on(checkpoint):
         return f"{call}): the run has moved on, so this makes a new run from here"
-    return f"{call}): tells where the run is; nothing has happened since"
+    return f"{call}): returns where the run is; nothing has happened since"
 
 
 def _workflow_stack(machine: Machine, address: str) -> list[Value]:

@@ -24,10 +24,10 @@ from workflows_mcp.values import Value
 
 _CHARACTERS = 300
 _CALL = "ExecuteWorkflow"
-_CALLED_OTHERWISE = {
+_OTHER_NAMES = {
     "reactive": {"condition": "conditional", "call": "include_workflow", "return": "exit"},
 }
-"""Operations that a dialect calls otherwise than the plan does."""
+"""Operations that have another name in a dialect than in the plan."""
 
 
 def workflow_info(
@@ -38,7 +38,7 @@ def workflow_info(
     missing_secrets: Sequence[str] = (),
     forbidden: Sequence[str] = (),
 ) -> dict[str, Any]:
-    """`forbidden`: every block that would not be run, and why."""
+    """Describe a workflow. `forbidden`: each block that the policy refuses, and why."""
     plan = bundle.plans[bundle.main]
     info: dict[str, Any] = {
         "workflow": plan.name,
@@ -64,12 +64,12 @@ def workflow_info(
 
 
 def type_name(do: Operation, dialect: str, registry: StepRegistry) -> str:
-    """What the dialect calls it."""
+    """Return the name of an operation in a dialect."""
     step = registry.known(do.step) if isinstance(do, Do) else None
     if step is not None:
         return step.dialect_names.get(dialect, step.name)
     kind = kind_of_operation(do)
-    return _CALLED_OTHERWISE.get(dialect, {}).get(kind, kind)
+    return _OTHER_NAMES.get(dialect, {}).get(kind, kind)
 
 
 def _step(node: Node, plan: Plan, registry: StepRegistry) -> dict[str, Value]:
@@ -97,7 +97,7 @@ def _step(node: Node, plan: Plan, registry: StepRegistry) -> dict[str, Value]:
 
 
 def _asks(bundle: Bundle, registry: StepRegistry) -> list[Value]:
-    """Every question that a run may hand to the agent, in the workflow and in those that it calls."""
+    """List the questions to the agent in the workflow and in the workflows that it calls."""
     asked: list[Value] = []
     for name, plan in _main_first(bundle):
         for node in plan.body.nodes:
@@ -112,14 +112,14 @@ def _asks(bundle: Bundle, registry: StepRegistry) -> list[Value]:
 
 
 def _agent_tools(bundle: Bundle) -> list[str]:
-    """The tools of other servers that the agent must have to perform the workflow."""
+    """List the tools of other servers that the agent needs for the workflow."""
     steps = [node.do for plan in bundle.every_plan.values() for node in plan.body.nodes]
     calls = [do for do in steps if isinstance(do, Do) and do.step == "MCPCall" and do.by == "agent"]
     return sorted({str(do.inputs.get("tool", "")) for do in calls} - {""})
 
 
 def _level(bundle: Bundle, registry: StepRegistry) -> str:
-    """The highest level of all steps of the workflow, and of those that it calls."""
+    """Return the highest level of the steps of the workflow and of the workflows that it calls."""
     nodes = [node.do for plan in bundle.every_plan.values() for node in plan.body.nodes]
     names = {_CALL if isinstance(do, Call) else do.step for do in nodes if isinstance(do, Do | Call)}
     levels = {step.level for name in names if (step := registry.known(name)) is not None}
@@ -127,7 +127,7 @@ def _level(bundle: Bundle, registry: StepRegistry) -> str:
 
 
 def _needs(bundle: Bundle, registry: StepRegistry) -> list[str]:
-    """What steps of the workflow, and of those that it calls, will do to the machine."""
+    """List the capabilities that the workflow, and the workflows that it calls, need."""
     needs: set[str] = set()
     for plan in bundle.every_plan.values():
         for node in plan.body.nodes:

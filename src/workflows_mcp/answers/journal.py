@@ -19,8 +19,7 @@ EVENTS_SHOWN = 200
 def journal_view(
     target: Target, events: Sequence[Event], limits: Limits, *, offset: int = 0, limit: int | None = None
 ) -> dict[str, Any]:
-    """The events of a run, or of a task of it, from `offset` on; `position` is that in the journal of the
-    run."""
+    """Return the events of a run or task from `offset` on; `position` counts in the journal of the run."""
     mine = [(position, event) for position, event in enumerate(events, 1) if target.covers(event.address)]
     most = EVENTS_SHOWN if limit is None else min(limit, EVENTS_SHOWN)
     shown = mine[offset : offset + most]

@@ -25,7 +25,7 @@ _PLAIN = re.compile(r"[^.\[\]'\"\s]+")
 
 
 def parse_path(text: str) -> Path:
-    """Raises RequestError where `text` is not a path."""
+    """Parse a path. Raises RequestError if `text` is not one."""
     source = text.strip()
     if source.startswith("${") and source.endswith("}"):
         source = source[2:-1].strip()
@@ -35,7 +35,7 @@ def parse_path(text: str) -> Path:
         match = _PART.match(source, position)
         if match is None or (parts and match[1] is not None and source[position] != "."):
             raise RequestError(
-                f"'{text}' is not a path: it cannot be read from '{source[position:]}' on",
+                f"'{text}' is not a path: it is invalid from '{source[position:]}' on",
                 hint='a path looks like outputs.log, blocks.build.outputs.files[0] or outputs["a.b"]',
                 code="invalid_path",
             )
@@ -65,12 +65,12 @@ def format_path(path: Path) -> str:
 
 Reader = Callable[[Path, int], str]
 
-"""How the value at a path is read from an offset on."""
+"""Returns the call that reads the value at a path, from an offset on."""
 
 
 _SLACK = 100
 
-"""A text this much longer than the limit is shown whole: the note would be as long as what it spares."""
+"""A text longer than the limit by this much is shown whole: the note would be as long as the rest."""
 
 _EVERYTHING = 1_000_000_000
 
@@ -92,7 +92,7 @@ def reader(run_id: str) -> Reader:
 
 
 def cut(value: Value, path: Path, how: Cut, read: Reader) -> Value:
-    """`value` with every long text, list and object in it shortened."""
+    """Shorten every long text, list and object in a value."""
     if isinstance(value, str):
         if len(value) <= how.characters + _SLACK:
             return value
@@ -114,7 +114,7 @@ def cut(value: Value, path: Path, how: Cut, read: Reader) -> Value:
 
 
 def shortened(text: str, limit: int) -> str:
-    """A text of which the beginning says enough."""
+    """Return the beginning of a text, without a note on how to read the rest."""
     return text if len(text) <= limit else text[: limit - 1] + "…"
 
 

@@ -6,7 +6,7 @@
               "variable_replacements": {"{{ environment }}": "prod"}, "original_expression": "environment"},
      "messages": ["Version 1.2.3"], "status": "pending_action"}
 
-`step_view_of` reads the run, without a pause; `rendered` makes the answer and cuts long values.
+`step_view_of` reads the run in one go; `rendered` builds the answer and cuts long values.
 """
 
 from __future__ import annotations
@@ -32,17 +32,17 @@ from workflows_mcp.steps import StepRegistry
 from workflows_mcp.values import Value, to_json
 
 _REPLACED = Cut(200, 20)
-"""How much is shown of replaced values: the definition has all of each."""
+"""How much is shown of replaced values, which the definition has in full."""
 _EXPRESSION_CHARS = 400
 _STATE_SHARE = 4
-"""Beside a step, the state gets this fraction of the usual length."""
+"""The fraction of the usual length that the state gets beside a step."""
 _RENAMED = REACTIVE.renamed
 """The names of parameters of an `mcp_call` in the definition of a step."""
 _DESCRIBED = ("agent_shell_command", "mcp_call", "user_input", "apply_hints")
 """Types whose instructions describe the result, so that they need no schema."""
 _WAIT = "Wait until ALL of them have ended"
-_GO_ON = (
-    "Do not wait for them: go on with more_steps, or make the call in `next`; only the end of the workflow "
+_CONTINUE = (
+    "Do not wait: continue with more_steps, or make the call in `next`; only the end of the workflow "
     "waits for all tasks"
 )
 
@@ -101,7 +101,7 @@ def _next(view: RunView, step: dict[str, Any] | None) -> str:
     """Return the call that continues a run or a task."""
     workflow_id = view.target.id
     ahead = f"workflow_get_next_step(workflow_id='{workflow_id}')"
-    if step is not None:  # what to do with the result of a step is said once, where a run or a task begins
+    if step is not None:  # how to submit a result is explained once, when a run or a task starts
         handed_out = step["type"] == "parallel_tasks"
         before = "when the sub-agents have ended: " * (_WAIT in step["instructions"])
         return f"{before}{ahead}" if handed_out else ""
@@ -162,7 +162,7 @@ def state_alone(state: FlatState, limits: Limits, workflow_id: str) -> dict[str,
 
 
 def values_at(state: FlatState, paths: Sequence[str], limits: Limits, read: Reader) -> dict[str, Value]:
-    """The values at paths, by the paths. Raises RequestError where one leads nowhere."""
+    """Return the value at each path. Raises RequestError for an unknown path."""
     found = {path: (state.at(path), state.where(path)) for path in paths}
     return within(
         limits, lambda how: {path: cut(value, where, how, read) for path, (value, where) in found.items()}
@@ -196,12 +196,12 @@ def _step(view: RunView, action: dict[str, Value], at_work: bool) -> dict[str, A
 
 
 def _visited(view: RunView, target: Target, step_id: str) -> Visited | None:
-    found = (block_at(view.machine, address) for address in target.meant(step_id))
+    found = (block_at(view.machine, address) for address in target.addresses_for(step_id))
     return next((it for it in found if it is not None), None)
 
 
 def _state_updates(visited: Visited) -> list[dict[str, Value]]:
-    """Return where the result of a step will be stored, as far as that is known before."""
+    """Return where the result of a step will be stored, as far as that is known yet."""
     places = visited.record.places
     updates: list[dict[str, Value]] = []
     for number, change in enumerate(visited.node.changes):
@@ -279,7 +279,7 @@ def _tasks(view: RunView, action: dict[str, Value], visited: Visited, at_work: b
         "instructions": f"Start exactly one sub-agent for {who}: its prompt is definition.sub_agent_prompt "
         "with its workflow_id and context in place of {workflow_id} and {input}"
         + ". They submit their results themselves; submit nothing for this step. "
-        + (_WAIT if each is None or each.wait else _GO_ON)
+        + (_WAIT if each is None or each.wait else _CONTINUE)
         + (", and further tasks come as others end" * ("to_come" in parameters))
         + _at_work(listed)
         + ". Without sub-agents, follow the prompt yourself, task by task.",
@@ -299,7 +299,7 @@ def _at_work(listed: list[Value]) -> str:
         return ""
     return (
         ". Those with a status have an agent, last heard from at last_contact: start none for them. If it is "
-        f"gone, {retry_call(ids[0])} hands out such a task again, and what is done in it stays done"
+        f"gone, {retry_call(ids[0])} assigns such a task again; its completed steps are kept"
     )
 
 

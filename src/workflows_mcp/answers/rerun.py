@@ -161,7 +161,7 @@ class Journal:
 
     # Events that follow from them
 
-    def changes(self, again: set[int]) -> Changes:
+    def changes(self, left_out: set[int]) -> Changes:
         """Return the changes of a run in which the events with these numbers did not happen."""
         machine, so_far = Machine(self._bundle), list[Event]()
         changes: dict[int, tuple[Event, ...]] = {}
@@ -175,7 +175,9 @@ class Journal:
             held.append((number, event))
             if event.precedes_next:
                 continue
-            comes = number not in again and (not changes or self._still_comes(machine, event, number, again))
+            comes = number not in left_out and (
+                not changes or self._still_comes(machine, event, number, left_out)
+            )
             if comes:
                 under_way = self._under_way(machine)
                 for _, one in held:
@@ -207,11 +209,11 @@ class Journal:
         frames = machine.state.frames
         return [SlotFreed(at, it) for it in items if self._histories[it].ended_at == number and it in frames]
 
-    def _still_comes(self, machine: Machine, event: Event, number: int, again: Iterable[int]) -> bool:
+    def _still_comes(self, machine: Machine, event: Event, number: int, left_out: Iterable[int]) -> bool:
         """Whether an event still happens although others are left out."""
         if event.marks_position:
             return False
-        if isinstance(event, StateUpdated) and not self._is_from_beside(event, number, again):
+        if isinstance(event, StateUpdated) and not self._is_from_beside(event, number, left_out):
             return False  # it may depend on a step that runs again
         try:
             machine.refuse_unexpected(event)
@@ -219,13 +221,13 @@ class Journal:
             return False
         return True
 
-    def _is_from_beside(self, event: StateUpdated, number: int, again: Iterable[int]) -> bool:
+    def _is_from_beside(self, event: StateUpdated, number: int, left_out: Iterable[int]) -> bool:
         """Whether a state update came from a task that does not run again.
 
         An update without an address counts if it happened while tasks ran, some of which run again.
         """
         if event.address:
-            concerned = {it.address for number in again if (it := self._events[number - 1]).of_step}
+            concerned = {it.address for number in left_out if (it := self._events[number - 1]).of_step}
             return not any(_are_related(event.address, other) for other in concerned)
         for step in self._steps:
             items = self._items.get(step)

@@ -207,7 +207,7 @@ def _is_kind(value: Value, kind: str) -> bool:
 
 
 def _same(value: Value, other: Value) -> bool:
-    """Equal as JSON: true is not 1."""
+    """Whether two values are equal in JSON, where true is not 1."""
     return isinstance(value, bool) == isinstance(other, bool) and bool(value == other)
 
 
@@ -229,10 +229,10 @@ def is_harmless(machine: Machine, target: Target, step_id: str | None, result: A
         view = run_view_of(machine, target=target, now=machine.state.changed_at)
         waits = view.under_way("wait") or view.pending.delegations
         return bool(waits) and not view.pending.questions
-    for address in target.meant(step_id):
+    for address in target.addresses_for(step_id):
         visited = block_at(machine, address)
         if visited is not None:
-            return _takes_no_result(visited.node) and _was_come_to(visited)
+            return _takes_no_result(visited.node) and _was_reached(visited)
     return False
 
 
@@ -253,5 +253,5 @@ def _takes_no_result(node: Node) -> bool:
     )
 
 
-def _was_come_to(visited: Visited) -> bool:
+def _was_reached(visited: Visited) -> bool:
     return visited.record.status in TERMINAL or visited.record.status == "running"

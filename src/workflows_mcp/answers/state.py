@@ -232,24 +232,24 @@ def _blocks(machine: Machine, scope: Scope, around: Node | None = None) -> dict[
 
 def _block(machine: Machine, node: Node, record: Record) -> dict[str, Value]:
     """Summarise a block; its outputs are only named, to be read by path."""
-    said: dict[str, Value] = {"type": kind_of_operation(node.do)}
-    said["status"] = record.status
+    summary: dict[str, Value] = {"type": kind_of_operation(node.do)}
+    summary["status"] = record.status
     if record.outcome != "n/a":
-        said["outcome"] = record.outcome
+        summary["outcome"] = record.outcome
     if record.started_at is not None and record.completed_at is not None:
-        said["seconds"] = round(record.completed_at - record.started_at, 3)
+        summary["seconds"] = round(record.completed_at - record.started_at, 3)
     if record.attempts > 1:
-        said["attempts"] = record.attempts
+        summary["attempts"] = record.attempts
     if record.message:
-        said["message"] = shortened(record.message, _MESSAGE_CHARS)
+        summary["message"] = shortened(record.message, _MESSAGE_CHARS)
     if record.status in ("completed", "failed") and (outputs := outputs_of(record)):
-        said["outputs"] = list(outputs)
+        summary["outputs"] = list(outputs)
     if record.scope is not None and record.scope.each is not None:
-        said["items"] = _blocks(machine, record.scope, node)
+        summary["items"] = _blocks(machine, record.scope, node)
     elif record.scope is not None:
-        said["calls"] = record.scope.workflow
-        said["blocks"] = _blocks(machine, record.scope)
-    return said
+        summary["calls"] = record.scope.workflow
+        summary["blocks"] = _blocks(machine, record.scope)
+    return summary
 
 
 # The state as flat fields, for workflows of every dialect
@@ -333,7 +333,7 @@ class StateValues:
         return FlatState(fields.flat, names, frozenset(self.parts.plan.known), included=self.included)
 
 
-def state_meant(view: RunView) -> str:
+def state_address(view: RunView) -> str:
     """Return the address of the state that an agent reads and writes: that of the pending step.
 
     The pending step (a question, delegated tasks, a wait) can be in an included workflow.
@@ -423,8 +423,8 @@ def _read(update: Any, at: str) -> tuple[list[str | int], ChangeOperation, Value
     except RequestError as error:
         raise _refused(f"{at}: {error.message}", 'e.g. raw.count or raw.results["a.ts"].errors') from None
     if path[0] not in (*WRITABLE, "computed"):
-        meant = text.removeprefix("inputs.")  # an input is in raw too, where it can be written
-        hint = f"a path that is written begins with raw. or state.: raw.{meant}"
+        field = text.removeprefix("inputs.")  # an input is in raw too, where it can be written
+        hint = f"a path that is written begins with raw. or state.: raw.{field}"
         raise _refused(f"{at}: '{text}' does not say which part of the state is written", hint)
     if "value" not in update and operation != "increment":
         raise _refused(f"{at} needs a value", "only increment can do without one: it adds 1")

@@ -4,8 +4,7 @@
      "pending_action", "workflow_id": "wf_1.analyze.0", "action": {…}}
     {"status": "complete", "final_result": {…}, "workflow_id": "wf_1.analyze.0"}
 
-`action` has the rest: the instructions, and parameters that are called as a field of the answer. Only reads a
-run.
+`action` has the rest: the instructions, and the parameters whose names are fields of the answer.
 """
 
 from __future__ import annotations
@@ -37,7 +36,7 @@ def step_answer(
 
 
 def in_stateful_words(answer: dict[str, Any]) -> dict[str, Any]:
-    """Translate an answer: the parameters move beside the step id; at the end comes `final_result`."""
+    """Translate an answer: move parameters beside the step id, and the result to `final_result`."""
     if answer["status"] == "completed":
         final = answer.pop("result", None) if "result" in answer else answer.pop("outputs", None)
         return {**answer, "status": "complete", "final_result": final}
@@ -56,18 +55,18 @@ def in_stateful_words(answer: dict[str, Any]) -> dict[str, Any]:
 
 
 def _timer(view: RunView) -> dict[str, Value]:
-    """A step that only waits for time to pass, for an agent that has nothing else to do."""
+    """Return the fields of a timer step, for an agent that has nothing else to do."""
     waits = view.under_way("wait")
     if view.status != "waiting" or not waits:
         return {}
     address, frame = waits[0]
     visited = block_at(view.machine, address)
     message = visited.record.inputs.get("message") if visited is not None else None
-    said: dict[str, Value] = {
+    timer: dict[str, Value] = {
         "step_id": view.target.step_id(address),
         "type": "wait",
         "duration": frame.timeout,
         "seconds_left": round(max((frame.deadline or 0.0) - view.now, 0.0), 3),
         "requires_action": False,
     }
-    return {**said, "message": message} if message else said
+    return {**timer, "message": message} if message else timer

@@ -113,8 +113,8 @@ class Target:
             return address
         return address[len(self.address) + 1 :] or self.address.split("/")[-2]
 
-    def meant(self, step_id: str) -> list[str]:
-        """Return the addresses that a step id can mean, the likeliest first, in any round.
+    def addresses_for(self, step_id: str) -> list[str]:
+        """Return the addresses that a step id can stand for, the likeliest first, in any round.
 
         The id may also be relative to the run, or to a task around this one.
         """

@@ -64,8 +64,8 @@ class Task:
     """When its agent started; of a task to start, when it was first needed."""
     last_contact: float | None = None
     """The last heartbeat of its agent."""
-    again: bool = False
-    """It needs a new agent, because its former one was given up."""
+    is_retry: bool = False
+    """It needs a new agent, because its former agent is gone."""
 
     @property
     def needs_somebody(self) -> bool:
@@ -163,7 +163,7 @@ def _task(
     if contact is None:
         if since is None:
             return Task(target, "on the server", now)
-        return Task(target, "to start", since, again=target.id in last_seen)
+        return Task(target, "to start", since, is_retry=target.id in last_seen)
     started = min(last_seen.get(started_note(target.id), contact), contact)
     silent = since is not None and now - max(contact, since) > patience
     return Task(target, "silent" if silent else "at work", started, contact)

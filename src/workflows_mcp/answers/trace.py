@@ -1,4 +1,4 @@
-"""Replays the journal of a run to trace it: when steps ended, what was computed, and how long that took.
+"""Replays the journal of a run to trace it: ended steps, computations, and their times.
 
     traced = replayed(bundle, events, every_field=True)
     traced.computations[-1].trace.field, traced.history[-1].address
@@ -38,7 +38,7 @@ from workflows_mcp.steps import StepRegistry
 from workflows_mcp.values import Value, did_you_mean
 
 KEPT = 500
-"""The number of last computations and steps that are kept."""
+"""How many of the last computations and steps are kept."""
 SECONDS = 20.0
 """The time limit for computing fields that the run itself did not read."""
 
@@ -123,7 +123,7 @@ class _Watched(Machine):
         self.at = 0.0
         self.cause = Cause(0)
         self._changed_by: dict[int, Cause] = {}
-        """What has changed a state last, by the identity of the state."""
+        """The cause of the last change of a state, by the identity of the state."""
         self._traced = traced
         self._only = only
         self._outermost: ReactiveState | None = None
@@ -174,7 +174,7 @@ class _Watched(Machine):
             traced.computations.append(Computation(self.at, home.plan.name, trace, cause))
 
     def compute(self, only: str | None) -> None:
-        """The fields of every state that is open, and of that of the run, also when it has ended."""
+        """Compute the fields of every open state, and of the state of the run even if it has ended."""
         homes = self.reactive_states()
         if self._outermost is not None and self._outermost not in homes:
             homes.append(self._outermost)
@@ -185,13 +185,13 @@ class _Watched(Machine):
                 try:
                     home.fields.value(name, home.around())
                 except EvaluationError as error:
-                    if home.fields.error(name) is None:  # it was stopped, so there is no trace yet
+                    if home.fields.error(name) is None:  # it was stopped, so it left no trace
                         self._note(home, Trace(name, "too long", None, None, error.cause.message))
 
     def end(self, scope: OpenScope, index: int, at: float, status: Any, *more: Any, **named: Any) -> None:
         node, history = scope.program.nodes[index], self._traced.history
         before = scope.scope.records.get(node.id)
-        # noted before what follows from it, and settled after
+        # Recorded before its consequences; the status is corrected afterwards.
         self.cause = self._cause_of(scope, index)
         step = EndedStep(
             scope.prefix + node.id, scope.scope.workflow, node, at, at, _OUTCOMES[status], self.cause
@@ -202,7 +202,7 @@ class _Watched(Machine):
         record: Record | None = before or scope.scope.records.get(node.id)
         if record is None:
             return
-        if record.status not in TERMINAL:  # it is tried again
+        if record.status not in TERMINAL:  # it will be retried
             self._traced.ended -= 1
             if step in history:
                 history.remove(step)
@@ -216,24 +216,26 @@ _OUTCOMES = {"completed": "success", "failed": "failed", "skipped": "skipped"}
 
 
 # ----------------------------------------------------------------------------------------------------
-# The answers of the toolset `debug` about a run: what was computed in it, how its steps went, how large its
-# state is. What is read of the run itself is read while nothing else has a turn (`look_at`).
+# The answers of the toolset `debug` about a run: its computations, its steps, and the size of its state.
+# `debug_view_of` reads the run without a pause, so that the run cannot change meanwhile.
 
 
 LISTED = 100
 
-"""How many traces, and how many steps, are shown at most: the last ones."""
+"""At most so many of the last traces, and of the last steps, are shown."""
 
 SLOWEST = 5
 
 _VALUE_SHARE = 8
 
-"""Values are cut so many times earlier than elsewhere: there are two in each trace."""
+"""Values get this fraction of the usual length, because each trace has two."""
 
 
 def check_field(machine: Machine, field: str) -> str:
-    """The bare name of a computed field, or that of a raw one as in raw.count. Raises RequestError where no
-    workflow of the run has it."""
+    """Return the name of a computed field, or of another one as in `raw.count`.
+
+    Raises RequestError if no workflow of the run has the field.
+    """
     name = field.removeprefix("computed.")
     known = {it for plan in machine.plans.values() for it in plan.computed}
     if name in known:
@@ -258,7 +260,7 @@ def traces_answer(traced: Traced, limits: Limits, *, main: str, include_timing: 
         if len(traces) < traced.computed:
             answer["total"] = traced.computed
         if traced.cut_short:
-            answer["note"] = "computing took too long: later traces are only of what the run itself looked at"
+            answer["note"] = "computing took too long: later traces show only fields that the run itself read"
         return answer
 
     return within(limits, build)
@@ -267,7 +269,7 @@ def traces_answer(traced: Traced, limits: Limits, *, main: str, include_timing: 
 def _trace(computation: Computation, how: Cut, main: str, include_timing: bool) -> dict[str, Value]:
     trace = computation.trace
     read: Reader = lambda *_: "workflow_state_read"  # noqa: E731
-    said: dict[str, Value] = {
+    entry: dict[str, Value] = {
         "field": trace.field,
         "timestamp": iso(computation.at),
         "trigger": trace.trigger,
@@ -276,16 +278,16 @@ def _trace(computation: Computation, how: Cut, main: str, include_timing: bool) 
         **_cause(computation.cause),
     }
     if computation.workflow != main:
-        said["workflow"] = computation.workflow
+        entry["workflow"] = computation.workflow
     if include_timing:
-        said["duration_ms"] = _milliseconds(trace.seconds or 0.0)
+        entry["duration_ms"] = _milliseconds(trace.seconds or 0.0)
     if trace.error is not None:
-        said["error"] = trace.error
-    return said
+        entry["error"] = trace.error
+    return entry
 
 
 @dataclass(frozen=True, slots=True)
-class Looked:
+class DebugView:
     """A run at a moment."""
 
     current_step: str | None
@@ -297,23 +299,25 @@ class Looked:
     parts: PartsOfState | None
 
 
-def look_at(view: RunView) -> Looked:
+def debug_view_of(view: RunView) -> DebugView:
     machine = view.machine
     dialects = {name: plan.dialect for name, plan in machine.plans.items()}
     parts = parts_of_state(machine, view.target.address)
     state = dict(machine.state.root.state) if parts is None else parts.around.state.get("raw", {})
     step, status = _current_step(view), view.status
-    return Looked(step, status, machine.state.events, dialects, state, parts)
+    return DebugView(step, status, machine.state.events, dialects, state, parts)
 
 
-def debug_answer(looked: Looked, traced: Traced, registry: StepRegistry, limits: Limits) -> dict[str, Any]:
-    """Computing the fields, for their size, can take as long as expressions may."""
-    computed = looked.parts.fields().computed if looked.parts is not None else {}
+def debug_answer(
+    debug_view: DebugView, traced: Traced, registry: StepRegistry, limits: Limits
+) -> dict[str, Any]:
+    """Build the answer. This computes the fields for their size, which can be slow."""
+    computed = debug_view.parts.fields().computed if debug_view.parts is not None else {}
     total = sum(times.seconds for times in traced.times.values())
     slowest = sorted(traced.times.items(), key=lambda it: it[1].seconds / it[1].count, reverse=True)
     rest: dict[str, Any] = {
         "state_size": {
-            "raw_bytes": size_of(looked.state),
+            "raw_bytes": size_of(debug_view.state),
             "computed_bytes": size_of(computed),
             "total_transformations": traced.computed,
         },
@@ -324,22 +328,22 @@ def debug_answer(looked: Looked, traced: Traced, registry: StepRegistry, limits:
                 for name, times in slowest[:SLOWEST]
             ],
         },
-        "status": looked.status,
-        "events": looked.events,
+        "status": debug_view.status,
+        "events": debug_view.events,
     }
 
     def build(how: Cut) -> dict[str, Any]:
         steps = list(traced.history)[-min(LISTED, how.items) :]
-        history = [_ended(step, looked.dialects, registry) for step in steps]
+        history = [_ended(step, debug_view.dialects, registry) for step in steps]
         left_out = traced.ended - len(history)
         more = {"earlier_steps": left_out} if left_out else {}
-        return {"current_step": looked.current_step, "step_history": history, **more, **rest}
+        return {"current_step": debug_view.current_step, "step_history": history, **more, **rest}
 
     return within(limits, build)
 
 
 def _current_step(view: RunView) -> str | None:
-    """What is asked or under way, the oldest first."""
+    """Return the id of the oldest step that is asked or under way."""
     questions = [address for address, _ in view.pending.questions]
     addresses = questions or [address for address, _ in view.under_way("step", "wait", "plan", "each")]
     if not addresses:
@@ -359,12 +363,12 @@ def _ended(step: EndedStep, dialects: dict[str, str], registry: StepRegistry) ->
 
 
 def _cause(cause: Cause) -> dict[str, Value]:
-    said: dict[str, Value] = {"event": cause.event}
+    fields: dict[str, Value] = {"event": cause.event}
     if cause.step:
-        said["step"] = cause.step
+        fields["step"] = cause.step
     if cause.item is not None:
-        said["item"] = cause.item
-    return said
+        fields["item"] = cause.item
+    return fields
 
 
 def _milliseconds(seconds: float) -> float:

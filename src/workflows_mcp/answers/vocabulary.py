@@ -3,7 +3,7 @@
     STATEFUL.submit_call("wf_1", "build")        # submit_step_result(workflow_id='wf_1', step_id='build', …)
     REACTIVE.instructions("Run parameters.command …")                    # Run definition.command …
 
-Step types write instructions with `parameters.NAME`, as in the core, and know no toolset.
+Step types write `parameters.NAME` in their instructions, as in the core, and know no toolset.
 """
 
 from __future__ import annotations
@@ -23,13 +23,13 @@ class Vocabulary:
     field: str = "parameters.{}"
     """How instructions name a parameter of the step."""
     renamed: Mapping[str, str] = dataclasses.field(default_factory=dict)
-    """Parameters that are called otherwise."""
+    """Parameters with another name."""
 
     def submit_call(self, workflow_id: str, step_id: str) -> str:
         return f"{self.submit}(workflow_id='{workflow_id}', step_id='{step_id}', result=…)"
 
     def instructions(self, text: str, *, as_before: Container[str] = ()) -> str:
-        """The instructions of a step. `as_before`: parameters that stand where the core has them."""
+        """Translate the instructions of a step. `as_before`: parameters that stay under `parameters`."""
 
         def put(found: re.Match[str]) -> str:
             opening, name = found.groups()

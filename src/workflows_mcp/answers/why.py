@@ -1,4 +1,4 @@
-"""Says in one sentence why a run or a task waits: for whom, since when, and what unblocks it."""
+"""Explains in one sentence why a run or a task waits, since when, and how to continue it."""
 
 from __future__ import annotations
 
@@ -130,7 +130,7 @@ def _delegated(view: RunView, delegation: Delegation) -> str:
         reasons.append(f"on the server: {names(served)}")
     reason = ", ".join(reasons)
     if working and not starting and not silent:
-        reason += f"; if its agent is gone, hand out a task again: {retry_call(working[0].target.id)}"
+        reason += f"; if its agent is gone, assign its task again: {retry_call(working[0].target.id)}"
     return reason
 
 

@@ -134,7 +134,7 @@ def fork_of(
             f"the run {run_id} had ended at position {position}: there is nothing to continue",
             hint="fork it from an earlier position, or start the workflow again",
         )
-    forked = Forked(now, begun_anew=True, seed=f"{machine.state.seed}/{new_id}")
+    forked = Forked(now, steps_restart=True, seed=f"{machine.state.seed}/{new_id}")
     machine.apply(forked)
     return Fork(new_id, [*copied, forked], machine)
 

@@ -1,7 +1,7 @@
-"""Changes of a state, by copying what lies on the way to the place that changes: the rest is shared.
+"""Changes a state by copying only the path to the changed value; the rest is shared.
 
-So a state that somebody has got hold of never changes under them, and a value that is still the same object
-is still the same value: that is how computed fields know what they need not compute again.
+So a state that a caller holds never changes, and a value that is still the same object is unchanged. That
+is how computed fields know what they need not compute again.
 
     changed({"raw": {"n": 1}}, ("raw", "n"), "increment", 2)      # ({"raw": {"n": 3}}, 0)
 """
@@ -26,7 +26,7 @@ Path = tuple[Key, ...]
 WRITABLE = ("raw", "state")
 _WHOLE = 2**63
 _DEEPEST = 200
-"""How deep a value may be nested; the run that it becomes part of is deeper, and must be written down too."""
+"""The maximum nesting depth of a value. The run that contains it is deeper, and must be encodable too."""
 _WORD = re.compile(r"[^\W\d][\w-]*")
 _encode = msgspec.msgpack.Encoder().encode
 _TYPES: dict[str, tuple[type, ...]] = {
@@ -40,7 +40,7 @@ _TYPES: dict[str, tuple[type, ...]] = {
 
 
 class WrongChange(Exception):
-    """A change that cannot be made; nothing has been changed."""
+    """A change that cannot be made. The state is as it was."""
 
     def __init__(self, message: str, hint: str = "") -> None:
         super().__init__(message)
@@ -48,7 +48,7 @@ class WrongChange(Exception):
 
 
 class TooLarge(WrongChange):
-    """The state would be larger than it may be."""
+    """The state would exceed a limit."""
 
 
 def size_of(value: Value) -> int:
@@ -58,24 +58,24 @@ def size_of(value: Value) -> int:
 def changed(
     state: dict[str, Value], path: Path, operation: ChangeOperation, value: Value
 ) -> tuple[dict[str, Value], int]:
-    """The state with the change made, and by how many bytes it has grown. Raises WrongChange."""
+    """The changed state, and how many bytes it has grown. Raises WrongChange."""
     if not path or path[0] not in WRITABLE:
         raise WrongChange(
             f"'{path_text(path)}' cannot be written"
-            + (": it follows from others" if _computed(path) else ""),
-            "a path that is written begins with raw. or state., e.g. raw.count",
+            + (": it is a computed field" if _computed(path) else ""),
+            "start the path with raw. or state., e.g. raw.count",
         )
     if len(path) == 1 and not isinstance(value, dict):
         raise WrongChange(
             f"'{path[0]}' as a whole must be an object, not {kind_of(value)}",
             "write one of its fields: raw.name",
         )
-    _check_kept(value, path)
+    _check_storable(value, path)
     return _put(state, path, 0, lambda old: _OPERATIONS[operation](old, value, path))
 
 
-def _check_kept(value: Value, path: Path) -> None:
-    """Raises WrongChange for what could not be written down with the run that it becomes part of."""
+def _check_storable(value: Value, path: Path) -> None:
+    """Raises WrongChange for a value that cannot be stored with the run."""
     try:
         deep = size_of(value) > _DEEPEST and is_deeper(value, _DEEPEST)
         why = f"it is nested more than {_DEEPEST} deep" if deep else ""
@@ -89,7 +89,8 @@ def _check_kept(value: Value, path: Path) -> None:
 
 
 def too_deep(value: Value, limits: Limits, below: int = 0) -> str | None:
-    """What to say of a value in a state, so many keys below its top, that is nested deeper than it may be."""
+    """The message about a value that is nested too deeply; None if it fits. `below`: the length of its
+    path."""
     most = min(limits.state_depth, _DEEPEST)
     if not is_deeper(value, most - below):
         return None
@@ -97,7 +98,7 @@ def too_deep(value: Value, limits: Limits, below: int = 0) -> str | None:
 
 
 def is_deeper(value: Value, most: int) -> bool:
-    """Whether there are lists and objects inside of each other, more than so many."""
+    """Whether lists and objects are nested more than `most` deep."""
     level = [value]
     for _ in range(max(most, -1) + 1):
         level = [it for part in level for it in _members(part)]
@@ -113,7 +114,7 @@ def _members(value: Value) -> Iterable[Value]:
 
 
 def check_type(types: Mapping[str, str], state: dict[str, Value], path: Path) -> None:
-    """Raises WrongChange where a field of `raw` has become what it is not declared to be."""
+    """Raises WrongChange if a field of `raw` does not have its declared type."""
     if path[0] == "raw":
         for name in types if len(path) == 1 else {str(path[1])} & types.keys():
             _check_field(types[name], state["raw"].get(name), ("raw", name))
@@ -134,7 +135,7 @@ def _check_field(declared: str, value: Value, path: Path) -> None:
 
 
 def value_at(state: Value, path: Path) -> Any:
-    """What stands at a path, or MISSING."""
+    """The value at a path, or MISSING."""
     for key in path:
         if isinstance(state, dict):
             state = state.get(str(key), MISSING)
@@ -147,7 +148,7 @@ def value_at(state: Value, path: Path) -> Any:
 
 
 def path_text(path: Path) -> str:
-    """A path as it is written: raw.results["a.ts"][0].errors"""
+    """A path as a user writes it: raw.results["a.ts"][0].errors"""
     pieces: list[str] = []
     for key in path:
         if isinstance(key, int):
@@ -164,7 +165,8 @@ def _computed(path: Path) -> bool:
 
 
 def _put(at: Any, path: Path, depth: int, new: Callable[[Any], tuple[Value, int]]) -> tuple[Any, int]:
-    """Growth is counted to the byte: after a restart the state is measured, and must come out the same."""
+    """Write at a path. The growth is exact: after a restart the state is measured, and must have the same
+    size."""
     if depth == len(path):
         return new(at)
     key = path[depth]
@@ -191,7 +193,7 @@ def _put(at: Any, path: Path, depth: int, new: Callable[[Any], tuple[Value, int]
         return items, grown + _head(len(items)) - _head(len(at))
     raise WrongChange(
         f"'{path_text(path[:depth])}' is {kind_and_value(at)}: nothing can be written at '{path_text(path)}'",
-        "write the whole of it, or begin with an object: {}",
+        "write the whole value, or start with an object: {}",
     )
 
 
@@ -206,7 +208,7 @@ def _size(value: Any) -> int:
 
 
 def _head(count: int) -> int:
-    """How many bytes say that a list or an object has so many members."""
+    """The size of the header of a list or an object with so many members."""
     return 1 if count < 16 else 3 if count < 65536 else 5
 
 
@@ -220,7 +222,7 @@ def _append(old: Any, value: Value, path: Path) -> tuple[Value, int]:
     if not isinstance(old, list):
         raise WrongChange(
             f"'{path_text(path)}' is {kind_and_value(old)}, and nothing can be appended to it",
-            "append needs a list; begin with []",
+            "append needs a list; start with []",
         )
     return [*old, value], size_of(value) + _head(len(old) + 1) - _head(len(old))
 
@@ -236,7 +238,7 @@ def _increment(old: Any, value: Value, path: Path) -> tuple[Value, int]:
     fits = math.isfinite(sum_of_both) if isinstance(sum_of_both, float) else abs(sum_of_both) < _WHOLE
     if not fits:
         raise WrongChange(
-            f"'{path_text(path)}' cannot be incremented: {shown(sum_of_both)} is more than can be kept",
+            f"'{path_text(path)}' cannot be incremented: {shown(sum_of_both)} is too large",
             "whole numbers have at most 63 bits",
         )
     return sum_of_both, size_of(sum_of_both) - _size(old)
@@ -247,7 +249,7 @@ def _merge(old: Any, value: Value, path: Path) -> tuple[Value, int]:
         if not isinstance(part, dict):
             raise WrongChange(
                 f"'{path_text(path)}' cannot be merged: {what} {kind_and_value(part)}",
-                "merge puts the fields of an object over those of another",
+                "merge sets the fields of one object in another",
             )
     before = {} if old is MISSING or old is None else old
     made = {**before, **value}

@@ -40,7 +40,7 @@ class RunStep(msgspec.Struct, frozen=True):
     event: int = 0
     """The number of the event that opened this execution."""
     shares_scratch: bool = True
-    """Whether `$SCRATCH` is the run's directory, as plans of earlier versions have it, or the step's own."""
+    """Whether `$SCRATCH` is the directory of the run, as in plans of earlier versions, or of the step."""
 
     @property
     def execution(self) -> Execution:

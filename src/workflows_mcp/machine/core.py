@@ -1,10 +1,10 @@
-"""The core of a machine: the state, the scopes that are open, the frames, and what operations do to them.
+"""The core of a machine: the state, the open scopes, the frames, and what operations do to them.
 
-`Core` has all that entering and ending blocks needs of the machine. The modules that enter operations know
-`Core` only, and so do the scopes; `machine.py` adds what needs them: `apply`, `end` and opening scopes.
+`Core` has everything that entering and ending blocks needs. Operations and scopes know only `Core`;
+`machine.py` adds what needs them: `apply`, `end` and opening scopes.
 
-An `OpenScope` is a workflow under way, or the items of a block: its state, and what is counted until all of
-its blocks have ended.
+An `OpenScope` is a workflow under way, or the items of a block: its state, and counters of the blocks that
+have not ended.
 """
 
 from __future__ import annotations
@@ -35,16 +35,16 @@ from workflows_mcp.plan import Bundle, Plan
 from workflows_mcp.values import Value
 
 LEFT_OPEN = "the workflow has ended"
-"""Why something ends that was still open when its workflow ended: it is cancelled, and has not failed."""
+"""The reason for ending what is still open when its workflow ends: it is cancelled, not failed."""
 
 _COMPOSITE = ("call", "each")
 """Frames with further frames inside."""
 
 
 class OpenScope:
-    """A scope with blocks still to be done, and what is counted while it is open.
+    """A scope with unfinished blocks, and the counters that it needs while it is open.
 
-    All of it follows from the state, so it is not stored but made again after a restart.
+    All of it follows from the state, so it is not stored but rebuilt after a restart.
     """
 
     __slots__ = (
@@ -75,14 +75,14 @@ class OpenScope:
         self.program = program
         self.names = names
         self.depth = depth
-        """How many calls lead here."""
+        """How many calls this scope is nested in."""
         self.tries = tries
-        """The tries of the calls around it: they tell apart what belongs to an earlier try."""
+        """The tries of the calls around it, which distinguish this try from earlier ones."""
         self.reactive: Any = None
         """The state that its steps share, in a reactive workflow."""
         self.finished = not program.nodes
         self.time = scope.started_at
-        """When the block that is entered now is entered."""
+        """The time at which the current block is entered."""
         ended = {name for name, record in scope.records.items() if record.status in TERMINAL}
         self.unfinished = len(program.nodes) - len(ended)
         if ended:
@@ -105,14 +105,14 @@ class OpenScope:
         return self.names
 
     def settle(self, machine: Core, index: int) -> None:
-        """A block has ended: do what follows from that alone, before anything else is entered."""
+        """Handle the end of a block on its own, before other blocks are entered."""
 
     def ready(self) -> list[int]:
         """The blocks to enter when the scope is opened."""
         return [index for index, missing in enumerate(self.missing) if not missing]
 
     def after(self, index: int) -> list[int]:
-        """The blocks to enter because this one has ended; `finished` tells whether it was the last."""
+        """The blocks to enter because this one has ended; `finished` is set if it was the last."""
         self.unfinished -= 1
         self.finished = not self.unfinished
         ready = []
@@ -132,7 +132,7 @@ class Core(ABC):
         self.plans: dict[str, Plan] = bundle.every_plan
         self.state = RunState(run_id="", workflow=bundle.main, root=Scope(bundle.main))
         self.stopped: dict[str, Fault] = {}
-        """The expressions that the last event led to and that took too long: stored before that event."""
+        """The expressions that were stopped while the last event was applied; they are stored before it."""
         self._known_to_stop: dict[str, Fault] = {}
         self._limits: Limits | None = None
         self._commands: list[Command] = []
@@ -276,7 +276,7 @@ class Core(ABC):
             self.emit(StopStep(key_of(address, frame.attempt)))
 
     def stop_the_rest(self, scope: OpenScope, failed: str, at: float) -> None:
-        """A block of a fail_fast workflow has failed: end what is under way in it, and begin no more."""
+        """End what is under way in a fail_fast workflow in which a block has failed, and start no more."""
         reason = f"ended, because '{failed}' failed"
         self.forget_work(scope)
         frames = self.state.frames
@@ -292,7 +292,7 @@ class Core(ABC):
         scope.unfinished, scope.finished = 0, True
 
     def mark_stopped(self, scope: OpenScope, index: int, at: float, reason: str) -> None:
-        """Store of a block that it was ended from outside; its outputs keep their shape."""
+        """Record that a block was ended from outside; its outputs keep their shape."""
         record = scope.scope.records[scope.program.nodes[index].id]
         advance(record, "stopped")
         record.message, record.completed_at = reason, at
@@ -329,14 +329,15 @@ class Core(ABC):
     def evaluation_fault(
         self, scope: OpenScope, index: int, error: EvaluationError, purpose: str = ""
     ) -> Fault:
-        """The fault of an expression. If it was stopped, that is kept: a replay has the same fault."""
+        """The fault of an expression. A stopped one is recorded, so that a replay has the same fault."""
         fault = self.fault_of(scope, index, error)
         if error.cause.code in (TOO_SLOW, TOO_LARGE):
             self.note_stop(scope, index, fault, purpose)
         return fault
 
     def note_stop(self, scope: OpenScope, index: int, fault: Fault, purpose: str = "") -> None:
-        """An expression had to be stopped; `purpose` is what it was for, unless for entering the block."""
+        """Record that an expression was stopped. `purpose`: what it was for, unless for entering the
+        block."""
         self.stopped[self._try_of(scope, index) + purpose] = fault
 
     def known_to_stop(self, scope: OpenScope, index: int, purpose: str = "") -> Fault | None:

@@ -1,4 +1,4 @@
-"""Events: the facts that a run is made of. Each carries the time at which it became known.
+"""Events: the facts that a run consists of. Each has the time at which it became known.
 
 An event is stored before anything else learns of it. The same events in the same order give the same state,
 on any engine, at any time.
@@ -24,7 +24,7 @@ class EventBase(msgspec.Struct, frozen=True, omit_defaults=True):
     at: float
 
     of_step: ClassVar[bool] = False
-    """It belongs to the step at its address: a run that runs this step again does not have it."""
+    """It belongs to the step at its address: a run that re-runs this step drops it."""
     ends_step: ClassVar[bool] = False
     """It ends the step at its address."""
     by_agent: ClassVar[bool] = False
@@ -40,11 +40,11 @@ class EventBase(msgspec.Struct, frozen=True, omit_defaults=True):
 
     @property
     def kept_in_rerun(self) -> bool:
-        """Whether a run that runs its step again has this event all the same."""
+        """Whether a run that re-runs its step keeps this event all the same."""
         return False
 
     def map_outputs(self, change: Callable[[Value], Value]) -> Self:
-        """The event with the outputs changed that a step produced, if it carries any."""
+        """The event with changed outputs, if it has outputs of a step."""
         return self
 
 
@@ -129,7 +129,7 @@ class StepFailed(_OfTry, frozen=True, tag="failed"):
 
 
 class Answered(_OfAddress, frozen=True, tag="answered"):
-    """The agent did what it was asked to do; the outputs are made of its result."""
+    """The agent performed its action; the outputs come from its result."""
 
     address: str
     outputs: dict[str, Value]
@@ -156,7 +156,7 @@ class TimerFired(_OfTry, frozen=True, tag="timer"):
 
 
 class PlanLoaded(_OfTry, frozen=True, tag="plan"):
-    """The workflow that a call names by an expression was found, with all that it calls, or was not."""
+    """The workflow that a call names by an expression was found, with all that it calls, or not found."""
 
     name: str
     plans: dict[str, Plan] = {}
@@ -182,21 +182,21 @@ class Stopped(_OfRun, frozen=True, tag="stopped"):
 
 
 class Forked(_OfRun, frozen=True, tag="forked"):
-    """From here on the run is one of its own: what waits for a time starts to wait now."""
+    """A fork starts here as a run of its own: its timers start now."""
 
-    begun_anew: bool = False
-    """Steps that are under way have begun now, not when the other run began them."""
+    steps_restart: bool = msgspec.field(default=False, name="begun_anew")
+    """Steps that are under way start now; otherwise they keep the times of the original run."""
     seed: str = ""
     """The seed of random values from here on."""
     over_limit: bool = False
-    """More items than the limit may stay under way: the run re-runs some that had ended at this point, and
-    has begun the items after them."""
+    """Whether more items than the limit may stay under way: some that had ended are re-run, and the items
+    after them have started already."""
 
     after_end: ClassVar[bool] = True
 
 
 class SlotFreed(_OfAddress, frozen=True, tag="made_room"):
-    """An item that runs again here had ended in the original run, so that the next one began."""
+    """An item that is re-run here had ended in the original run, so the next item starts."""
 
     address: str
 
@@ -204,7 +204,7 @@ class SlotFreed(_OfAddress, frozen=True, tag="made_room"):
 
 
 class Interrupted(_OfTry, frozen=True, tag="interrupted"):
-    """A step was cut off by the end of its process, and what was left of it has been ended."""
+    """A step was cut off by the end of its process, and its leftover processes were killed."""
 
 
 class StateUpdated(_OfAddress, frozen=True, tag="updated"):
@@ -252,7 +252,7 @@ class Resumed(_OfRun, frozen=True, tag="resumed"):
 class CancelRequested(_OfRun, frozen=True, tag="cancel"):
     reason: str = ""
     superseded_by: str = ""
-    """The run that was made of this one and continues in its place."""
+    """The fork that continues in its place."""
 
     cancels: ClassVar[bool] = True
 

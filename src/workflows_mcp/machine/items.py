@@ -1,7 +1,7 @@
 """A block that runs for each item: the items are blocks of a scope of their own.
 
-The items are a graph without dependencies, of which a limited number is entered at once. So items have all
-that blocks have: retries, timeouts, questions, calls, cancellation, restarts.
+The items are a graph without dependencies; a limited number of them is under way at once. So items have
+everything that blocks have: retries, timeouts, questions, calls, cancellation, restarts.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _MESSAGE_CHARS = 300
 
 
 class ItemsProgram(Program):
-    """The program of the items: each of them the same block, prepared once."""
+    """The program of the items: every item is the same block, prepared once."""
 
     def __init__(self, around: Program, index: int, keys: Sequence[str | int], named: bool) -> None:
         self.plan: Plan = around.plan
@@ -44,9 +44,9 @@ class ItemsProgram(Program):
 
 
 class OpenItems(OpenScope):
-    """The items while some of them are still to be done."""
+    """The items of a block, until all of them have ended."""
 
-    __slots__ = ("_to_come", "_values", "fails_fast", "limit")
+    __slots__ = ("_not_started", "_values", "fails_fast", "limit")
 
     def __init__(
         self, around: OpenScope, index: int, prefix: str, scope: Scope, items: Any, limit: int | None
@@ -61,10 +61,10 @@ class OpenItems(OpenScope):
         each = around.program.nodes[index].for_each
         self.fails_fast = each is not None and each.fail_fast
         """Whether the first item that fails ends the others."""
-        self._to_come = deque(
+        self._not_started = deque(
             index for index, node in enumerate(program.nodes) if node.id not in scope.records
         )
-        """Those that have not been begun; they are entered in order."""
+        """Those that have not started; they are entered in order."""
 
     def names_for(self, index: int) -> Any:
         keys = self.scope.each or []
@@ -86,12 +86,12 @@ class OpenItems(OpenScope):
         }
 
     def ready(self) -> list[int]:
-        count = len(self._to_come) if self.limit is None else min(self.limit, len(self._to_come))
-        return [self._to_come.popleft() for _ in range(count)]
+        count = len(self._not_started) if self.limit is None else min(self.limit, len(self._not_started))
+        return [self._not_started.popleft() for _ in range(count)]
 
-    def begin_no_more(self) -> None:
-        """Never begin those that have not begun."""
-        self._to_come.clear()
+    def start_no_more(self) -> None:
+        """Drop the items that have not started."""
+        self._not_started.clear()
 
     def after(self, index: int) -> list[int]:
         self.unfinished -= 1
@@ -99,13 +99,13 @@ class OpenItems(OpenScope):
         return self.next_ones()
 
     def next_ones(self) -> list[int]:
-        """The item to enter because there is room for one more."""
-        return [self._to_come.popleft()] if self._to_come else []
+        """The next item, in a list; empty if all have started."""
+        return [self._not_started.popleft()] if self._not_started else []
 
     def postpone(self, index: int) -> None:
-        """Begin one that has begun again later, when there is room."""
+        """Put an item that has started back, to start again when there is room."""
         del self.scope.records[self.program.nodes[index].id]
-        self._to_come = deque(sorted([*self._to_come, index]))
+        self._not_started = deque(sorted([*self._not_started, index]))
 
 
 def items_outcome(prefix: str, scope: Scope, program: Program) -> tuple[str | None, Fault | None]:
@@ -118,7 +118,7 @@ def items_outcome(prefix: str, scope: Scope, program: Program) -> tuple[str | No
             wrong.append((key, record))
     if not wrong:
         return None, None
-    if program.nodes[0].on_timeout == "continue":  # what is worse than a timeout is the reason
+    if program.nodes[0].on_timeout == "continue":  # prefer a reason that is worse than a timeout
         wrong.sort(key=lambda item: failure_kind(item[1]) == "timeout")
     key, record = wrong[0]
     reason = (record.message or "no reason was given")[:_MESSAGE_CHARS]

@@ -1,10 +1,10 @@
 """The life cycles of a run, of a record and of a frame, as tables.
 
 A *record* is what a run knows of one block or step. It is pending until the block is entered; then the block
-runs, or waits for an agent (`paused`). A try that failed and gets another one is running again. A record ends
-as completed, failed or skipped. It leaves these only at once, when its result is written to the state: a
-fallback replaces a failure, and a result that does not fit becomes one. A loop or a goto that reaches a
-step again deletes the record and starts a new one.
+runs, or waits for an agent (`paused`). A block that is retried stays running. A record ends as completed,
+failed or skipped. It can leave these only while its result is written to the state: a fallback replaces a
+failure, and a result that does not fit becomes one. A loop or a goto that reaches a step again deletes the
+record and starts a new one.
 
 A *frame* is an operation under way at an address. There is at most one for each address; its kind says what
 it waits for. A frame is opened when a block is entered, and closed by the event that it waits for, or from
@@ -38,8 +38,8 @@ FrameEvent: TypeAlias = (
     FrameKind
     | Literal["reported", "answered", "timed_out", "loaded", "ended", "interrupted", "stopped", "postponed"]
 )
-"""A kind: opened as a frame of this kind. `ended`: everything inside has ended. `postponed`: begun again
-later, because more items are under way than the limit allows."""
+"""A kind: opened as a frame of this kind. `ended`: everything inside has ended. `postponed`: started
+again later, because more items are under way than the limit allows."""
 
 RUN: Mapping[tuple[RunStatus, RunStatus], RunStatus] = {
     ("running", "completed"): "completed",
@@ -115,7 +115,7 @@ FRAME: Mapping[tuple[FrameState, FrameEvent], FrameState] = {
 
 
 class IllegalTransition(RuntimeError):
-    """A status was to change in a way that the tables do not have: a defect of the machine."""
+    """A transition that is not in the tables: a bug of the machine."""
 
 
 def finish_run(state: RunState, status: RunStatus) -> None:
@@ -134,20 +134,20 @@ def advance(record: Record, event: RecordEvent) -> None:
 
 
 def open_frame(state: RunState, address: str, frame: Frame) -> None:
-    """Put an operation under way. The number of the event gives this execution its identity."""
+    """Open a frame for an operation. The number of the event identifies this execution."""
     _check(state.frames.get(address), frame.kind, address)
     frame.event = state.events
     state.frames[address] = frame
 
 
 def close_frame(state: RunState, address: str, event: FrameEvent) -> Frame:
-    """Take away the frame at an address, and return it."""
+    """Remove the frame at an address, and return it."""
     _check(state.frames.get(address), event, address)
     return state.frames.pop(address)
 
 
 def begin_stopping(frame: Frame, address: str, reason: str) -> None:
-    """A step has timed out: its frame stays until the step reports that it has ended."""
+    """Mark a step that timed out; its frame stays until the step reports that it has ended."""
     _check(frame, "timed_out", address)
     frame.stopping = reason
 

@@ -5,11 +5,11 @@
     commands = machine.apply(StepDone(at=1.0, key="build#1", outputs={…}))
     restored = Machine(bundle, machine.snapshot())
 
-A graph counts, for each block, the dependencies that have not ended. A block whose count reaches zero goes on
-a work list and is entered: skipped, handed to the engine, asked of the agent, or, for a call, opened as a
-scope of its own. When a block ends, the counts of its dependents go down; the last block of a scope ends the
-scope, which ends the block that called it, or the run. Nothing here waits, reads a clock or knows an engine:
-time is `event.at`, and the state alone tells what is under way (`outstanding`).
+A graph counts, for each block, the dependencies that have not ended. A block whose count reaches zero is
+added to a work list and entered: it is skipped, sent to the engine, asked of the agent, or, for a call,
+opened as a scope of its own. When a block ends, the counts of its dependents go down; the last block of a
+scope ends the scope, which ends the block that called it, or the run. Nothing here waits, reads a clock or
+knows an engine: time is `event.at`, and the state alone says what is under way (`outstanding`).
 
 The parts of this module: the class; what each event does (`APPLY`); which events are expected (`EXPECTED`).
 A new kind of event is a class in `events.py`, a function here for what it does, and a row in both tables.
@@ -69,8 +69,8 @@ from workflows_mcp.machine.operations import (
     enter,
     interrupted,
     repeated,
+    restart_timers,
     schedule_retry,
-    wait_afresh,
 )
 from workflows_mcp.machine.program import EvaluationError, Program, program_of
 from workflows_mcp.machine.reactive import (
@@ -109,10 +109,10 @@ from workflows_mcp.plan import CONTEXT_FULL, Bundle, Call, Plan, Steps
 from workflows_mcp.values import Value
 
 STARTING = "~start"
-"""The key of a stop while the state was made that the run begins with."""
+"""The key of an expression that was stopped while the first state was made."""
 
 ANSWERING = "~unanswered"
-"""The end of the key of a question whose answer by on_timeout could not be evaluated in time."""
+"""The suffix for a question whose on_timeout answer could not be evaluated in time."""
 
 ANSWERS_KEPT = 50
 """How many accepted answers a run remembers, so that submitting one of them again is harmless."""
@@ -137,7 +137,7 @@ class Machine(Core):
     # What an engine calls
 
     def apply(self, event: Event) -> list[Command]:
-        """Apply an event. One that is not expected (any more) changes nothing."""
+        """Apply an event and return commands. An event that is not expected (any more) changes nothing."""
         state = self.state
         commands: list[Command] = []
         self._commands = commands
@@ -276,7 +276,7 @@ class Machine(Core):
                     if not prepared.condition(scope.names_for(index)):
                         reason = f"the condition is false: {node.condition.strip()}"
                 if reason is None and node.retry is not None and node.for_each is None:
-                    scope.program.prepared(index).retry(scope.names_for(index))  # whether it makes sense
+                    scope.program.prepared(index).retry(scope.names_for(index))  # raises if it is invalid
             if reason is not None:
                 self.end(scope, index, at, "skipped", message=reason)
             else:
@@ -343,8 +343,9 @@ class Machine(Core):
             self.fail(scope, index, at, fault)
 
     def _stopped(self, scope: OpenScope, index: int, at: float, fault: Fault) -> None:
-        """Fail a block because an expression was stopped, now or when the event was first applied. What was
-        evaluated before it is dropped."""
+        """Fail a block because an expression was stopped, now or when the event was first applied.
+
+        What was evaluated before it is dropped."""
         record = scope.scope.records.get(scope.program.nodes[index].id)
         if record is not None:
             record.inputs, record.code, record.places, record.replaced = {}, {}, [], {}
@@ -528,14 +529,15 @@ def forked(machine: Machine, event: Forked) -> None:
     machine.state.seed = event.seed or f"{machine.state.seed}/{machine.state.run_id}"
     machine.state.parked = None
     machine.state.context_full = CONTEXT_FULL in machine.state.frames
-    if event.begun_anew and not event.over_limit:
+    if event.steps_restart and not event.over_limit:
         keep_to_limits(machine)
-    wait_afresh(machine, event)
+    restart_timers(machine, event)
 
 
 def keep_to_limits(machine: Machine) -> None:
-    """Postpone items of a fork until there is room: more may be under way than the limit, because those that
-    run again began before others, which had their places then."""
+    """Postpone items of a fork until there is room.
+
+    More items than the limit may be under way: re-run items had ended and made room for others."""
     frames = machine.state.frames
     for scope in machine.open_item_scopes:
         addresses = [scope.prefix + node.id for node in scope.program.nodes]
@@ -613,7 +615,7 @@ def timer_fired(machine: Machine, event: TimerFired) -> None:
 
 
 def answered_by_definition(machine: Machine, address: str, at: float) -> bool:
-    """A question was not answered in time: use the answer that its definition has for that, if any."""
+    """Answer a question that timed out with its on_timeout answer; false if it has none."""
     scope, index = machine.locate(address)
     if scope.program.nodes[index].timeout_answer is None:
         return False
@@ -627,7 +629,7 @@ def answered_by_definition(machine: Machine, address: str, at: float) -> bool:
     if fault is not None:
         machine.fail(scope, index, at, fault)
     else:
-        message = f"nobody answered within {frame.timeout:g} s: the answer of on_timeout was taken"
+        message = f"nobody answered within {frame.timeout:g} s: the on_timeout answer was used"
         machine.end(scope, index, at, "completed", "success", outputs, message)
     return True
 
@@ -678,7 +680,8 @@ def slot_freed(machine: Machine, event: SlotFreed) -> None:
 
 def context_full(machine: Machine, event: ContextFull) -> None:
     """Run the steps for a full context beside the others, then park the run; without such steps, park it now.
-    If it is reported again meanwhile, it is only marked."""
+
+    A second report meanwhile only adds a mark."""
     marked(machine, event)
     state = machine.state
     if state.context_full or state.parked is not None:
@@ -697,7 +700,7 @@ def parked(machine: Machine, event: Parked) -> None:
 
 
 def resumed(machine: Machine, event: Resumed) -> None:
-    """Move deadlines: the time for which a run was parked does not count."""
+    """Resume a run, and move its deadlines: the time for which it was parked does not count."""
     state = machine.state
     if state.parked is None:
         return
@@ -745,7 +748,7 @@ APPLY: dict[type[Any], Callable[[Machine, Any], None]] = {
 }
 
 
-# Which events are expected. Others are refused before they are stored.
+# Which events are expected; others are refused before they are stored
 
 
 def expect_nothing(machine: Machine, event: Event) -> None:
@@ -764,7 +767,7 @@ def expect_question(machine: Machine, event: Answered) -> None:
     if frame is None or frame.kind != "agent":
         raise NotExpected(f"nothing is asked at '{event.address}'")
     if event.attempt and event.attempt != frame.attempt:
-        raise NotExpected(f"'{event.address}' is asked anew")
+        raise NotExpected(f"'{event.address}' was asked again")
     if frame.deadline is not None and event.at > frame.deadline:
         raise NotExpected(f"the question at '{event.address}' has timed out")
 

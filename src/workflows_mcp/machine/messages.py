@@ -1,8 +1,8 @@
-"""Messages to the user. Nothing waits for one: it goes with the next action that an agent gets.
+"""Messages to the user. A message never blocks the run: the next action of an agent carries it.
 
-A message is for the user, so it goes to the agent of the run, also from a task of a sub-agent. It counts as
-shown once that agent has answered a question that it got together with the message, or after it. In runs of
-earlier versions a message of a task went to its sub-agent, and what was left then to the agent around it.
+The agent of the run gets every message, also those that a task of a sub-agent sends. A message counts as
+shown once that agent has answered a question that it got with the message or later. In runs of earlier
+versions the sub-agent of a task got its messages, and the rest went to the agent that had started it.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ def enter_tell(machine: Core, scope: OpenScope, index: int, at: float) -> None:
 
 
 def task_around(machine: Core, address: str) -> str:
-    """The innermost task around an address that is handed to an agent of its own; empty: the run."""
+    """The innermost task around an address that has an agent of its own; empty: the run."""
     names = address.split("/")
     for end in reversed(range(1, len(names) - 1)):
         frame = machine.state.frames.get("/".join(names[:end]))
@@ -35,19 +35,19 @@ def task_around(machine: Core, address: str) -> str:
 
 
 def messages_delivered(machine: Core, address: str, frame: Frame) -> None:
-    """A question was answered: its agent has seen the messages from before it was asked."""
+    """Remove the messages that the agent of an answered question has seen: those from before the question."""
     state = machine.state
     if state.messages:
         task = task_around(machine, address)
         _remove_shown(machine, task, frame.event)
-        while task:  # the agent that started the one of the task has seen the tasks
+        while task:  # the agent that started the sub-agent knows the answer
             around = task.rpartition("/")[0]
             state.frames[around].answered = True
             task = task_around(machine, around)
 
 
 def hand_to_caller(machine: Core, address: str, frame: Frame) -> None:
-    """Items have ended: messages that their agents have not passed on go to the agent around them."""
+    """Pass messages that the agents of ended items have not shown to the agent that started them."""
     if machine.state.messages:
         task = task_around(machine, address)
         if frame.answered:

@@ -1,11 +1,11 @@
-"""The names that expressions see of a run, and the shape of a result.
+"""The names that expressions see in a run, and the shape of a result.
 
 Expressions of graphs see `inputs`, `metadata`, `blocks` and `secrets`. The shape is the same at every depth:
-a block has inputs, outputs, metadata and, if it called a workflow, the blocks of that workflow, or its items,
-if it ran for each of them. The same functions serve expressions, answers and the CLI.
+a block has inputs, outputs, metadata and, if it called a workflow, the blocks of that workflow; a for_each
+block has its items. The same functions serve expressions, answers and the CLI.
 
 Expressions of a reactive workflow see `Names`, each looked up when it is used. A bare name is looked for in
-this order: variables of loops and of the task; `result` and what the type of the step documents of it;
+this order: variables of loops and of the task; `result` and its fields that the step type documents;
 computed, raw, state, inputs; the configuration; other fields of the result; results of included workflows
 that have ended. `raw`, `state`, `computed`, `inputs`, `config`, `this`, `global` and `loop` are objects.
 """
@@ -25,14 +25,10 @@ from workflows_mcp.plan import NO_ITEMS, Call, Node, Steps, item_node, name_of_i
 from workflows_mcp.values import Value, secret_mark
 
 ProgramOf = Callable[[str], Program]
-
 """The program of the workflow with this name, in the bundle of the run."""
 
-
 _PENDING = Record()
-
 _PARTS = ("inputs", "outputs", "metadata", "blocks")
-
 _STATES = ("succeeded", "failed", "skipped", "status", "outcome")
 
 
@@ -68,7 +64,7 @@ def metadata_of(record: Record, node: Node) -> dict[str, Value]:
 
 
 def outputs_of(record: Record) -> dict[str, Value]:
-    """The outputs of a block; those of a block for each item are made of the outputs of its items."""
+    """The outputs of a block; a for_each block has the outputs of its items."""
     scope = record.scope
     if scope is None or scope.each is None:
         return record.outputs
@@ -85,7 +81,7 @@ def outputs_of(record: Record) -> dict[str, Value]:
 
 
 def block_result(record: Record, node: Node, program_of: ProgramOf) -> dict[str, Value]:
-    """All that is known of a block; a called workflow's blocks are inside its block."""
+    """Everything about a block; the blocks of a called workflow are inside its block."""
     result: dict[str, Value] = {
         "inputs": record.inputs,
         "outputs": outputs_of(record),
@@ -112,7 +108,7 @@ class Blocks:
         self._nodes = program_of(scope.workflow)
         self._program_of = program_of
         self._made: dict[str, dict[str, Value]] = {}
-        """The outputs of blocks that were carried out for each item, once they have ended."""
+        """The outputs of for_each blocks that have ended."""
 
     def lookup(self, name: str | int) -> Any:
         index = self._nodes.ids.get(str(name))
@@ -194,7 +190,7 @@ class Block:
         return MISSING if is_output and self._record.status != "completed" else self.lookup(name)
 
     def _facts(self) -> dict[Any, Value]:
-        """What a call has beside the outputs of the workflow that it called, which go before these."""
+        """Facts about a call. Outputs of the called workflow with the same names take precedence."""
         if not isinstance(self._node.do, Call) or self._node.for_each is not None:
             return {}
         record = self._record
@@ -226,7 +222,7 @@ class Block:
 
 
 class CallOutputs:
-    """The outputs of a call; what is known of the call itself can be asked for among them."""
+    """The outputs of a call; a lookup also finds the facts about the call itself."""
 
     __slots__ = ("_facts", "_outputs")
 
@@ -245,7 +241,7 @@ class CallOutputs:
 
 
 class Items:
-    """The items of a block that was carried out for each of them, by key or by position."""
+    """The items of a for_each block, by key or by position."""
 
     __slots__ = ("_node", "_program_of", "_scope")
 
@@ -273,18 +269,18 @@ class Items:
         return [str(key) for key in self._scope.each or []]
 
     def plain(self) -> Value:
-        """How each item went. Their outputs are the results of the block."""
+        """The results of the items without their outputs, which are the outputs of the block."""
         keys = self._scope.each or []
-        went = {}
+        items = {}
         for key, name in zip(keys, names_of_items(keys, self._scope.named), strict=True):
             result = self._block(name).plain()
             del result["outputs"]
-            went[str(key)] = result
-        return went
+            items[str(key)] = result
+        return items
 
 
 class Secrets:
-    """`secrets`: their names stand for them; only the step that uses one gets its value."""
+    """`secrets`: each value is a mark with its name; only the step that uses a secret gets the value."""
 
     __slots__ = ()
 
@@ -302,7 +298,7 @@ _SECRETS = Secrets()
 
 
 def names_in(scope: Scope, run_id: str, program_of: ProgramOf) -> dict[str, Any]:
-    """The names that expressions of this scope start from; those of a sequence see the state as well."""
+    """The names that expressions of this scope start from; a sequence adds its state."""
     if isinstance(program_of(scope.workflow).plan.body, Steps):
         return {"inputs": scope.inputs, "secrets": _SECRETS, **scope.variables}
     return {
@@ -325,13 +321,12 @@ def names_in(scope: Scope, run_id: str, program_of: ProgramOf) -> dict[str, Any]
 OBJECTS = ("raw", "state", "computed", "inputs", "this", "global", "secrets")
 
 Included = Callable[[], list[dict[str, Value]]]
-
 """The results of included workflows, the latest first."""
 
 
 class Names(Mapping[str, Any]):
     __slots__ = (
-        "_fields", "_given", "_hidden", "_home", "_included", "_inputs", "_known", "_seeds", "_variables",
+        "_fields", "_given", "_hidden", "_included", "_inputs", "_known", "_reactive", "_seeds", "_variables",
     )  # fmt: skip
 
     def __init__(
@@ -347,7 +342,7 @@ class Names(Mapping[str, Any]):
         self._inputs = inputs
         self._variables = variables
         self._hidden = hidden
-        """The time, the limits, and what chance is made of."""
+        """The time, the limits, and the seed of random values."""
         self._included = included
         self._known = known
         self._given: dict[str, Value] = {}
@@ -360,13 +355,13 @@ class Names(Mapping[str, Any]):
         return names
 
     def with_given(self, given: dict[str, Value], fields: dict[str, Value]) -> Names:
-        """With what a step has just given: `given` goes before the state, `fields` after it."""
+        """Add the result of a step: `given` is looked up before the state, `fields` after it."""
         names = self._copy()
         names._given, names._fields = given, fields
         return names
 
     def for_item(self, name: str, more: dict[str, Value]) -> Names:
-        """For one of several items, which has a chance of its own."""
+        """Add the variables of an item, and give it random values of its own."""
         names = self.with_variables(more)
         names._hidden = {**self._hidden, "__seed__": f"{self._hidden['__seed__']}/{name}"}
         names._seeds = [0]
@@ -409,7 +404,7 @@ class Names(Mapping[str, Any]):
         return UNSET if known else MISSING
 
     def _next_seed(self) -> str:
-        """No two expressions of a step have the same chance."""
+        """The seed for one expression: no two expressions of a step get the same random values."""
         self._seeds[0] += 1
         return f"{self._hidden['__seed__']}/{self._seeds[0]}"
 

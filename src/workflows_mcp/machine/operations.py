@@ -1,11 +1,11 @@
 """What entering a block does, for each kind of operation; and retries and interruptions of blocks.
 
-An operation that is over at once ends its block. Any other opens a frame, and the event that it waits for
-ends the block later. A new kind of operation is a function here and a row in `ENTER`.
+An operation that ends at once ends its block. Any other opens a frame, and the event that it waits for ends
+the block later. A new kind of operation is a function here and a row in `ENTER`.
 
 A block that waits for its next try is a frame of kind `retry` with a timer. A step that was cut off is
 repeated unless its block says otherwise (`on_interrupt`): then it fails, or the agent is asked. The agent is
-also asked when the same step has been cut off `step_interruptions` times: it may be what ends the server.
+also asked when the same step has been cut off `step_interruptions` times: it may be what kills the server.
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ from workflows_mcp.values import Value, kind_and_value, to_text
 
 
 def enter_do(machine: Core, scope: OpenScope, index: int, at: float) -> None:
-    """Hand a step to the engine, or ask it of the agent."""
+    """Send a step to the engine, or ask the agent to perform it."""
     node = scope.program.nodes[index]
     assert isinstance(node.do, Do)
     by_agent = node.do.by == "agent"
@@ -71,11 +71,11 @@ def enter_do(machine: Core, scope: OpenScope, index: int, at: float) -> None:
             f"{machine.questions} actions wait for agents already; the limit is"
             f" {machine.limits.pending_actions} ({machine.limits.setting('pending_actions')})"
         )
-        hint = "let fewer tasks be under way at once: max_parallel"
+        hint = "run fewer tasks at once: set max_parallel"
         machine.fail(scope, index, at, machine.fault(scope, index, "pending_actions", message, hint))
         return
     asks = by_agent and node.do.step in ASKS_THE_USER and scope.program.plan.semantics >= 3
-    if asks and (task := _handed_out(machine, scope.prefix)):
+    if asks and (task := _task_of_sub_agent(machine, scope.prefix)):
         message, hint = question_in_task(f"step '{node.id}'", task)
         machine.fail(scope, index, at, machine.fault(scope, index, "prompt_in_task", message, hint))
         return
@@ -94,8 +94,8 @@ def enter_do(machine: Core, scope: OpenScope, index: int, at: float) -> None:
         machine.emit(command)
 
 
-def _handed_out(machine: Core, prefix: str) -> str:
-    """The task of a sub-agent that a scope is in; empty if there is none."""
+def _task_of_sub_agent(machine: Core, prefix: str) -> str:
+    """The name of the sub-agent task that a scope belongs to; empty if there is none."""
     cut = prefix.find("/")
     while cut >= 0:
         frame = machine.state.frames.get(prefix[:cut])
@@ -107,8 +107,10 @@ def _handed_out(machine: Core, prefix: str) -> str:
 
 
 def step_command(scope: OpenScope, index: int, frame: Frame) -> RunStep:
-    """The command for a step, with its inputs resolved. Called again, it is the same: what a step reads has
-    ended, and a state that others change meanwhile is read once."""
+    """The command for a step, with its inputs resolved.
+
+    A second call returns the same: what a step reads has ended, and a state that others change is read
+    once."""
     node = scope.program.nodes[index]
     assert isinstance(node.do, Do)
     address = scope.prefix + node.id
@@ -217,7 +219,7 @@ def enter_items(machine: Core, scope: OpenScope, index: int, at: float) -> None:
             f"{at_once} tasks would be under way at once; the limit is {machine.limits.parallel_children}"
             f" ({machine.limits.setting('parallel_children')})"
         )
-        hint = "say sequential: true, or max_parallel: 10"
+        hint = "set sequential: true, or max_parallel: 10"
         fault = machine.fault(scope, index, "parallel_children", message, hint, ("items",))
         machine.fail(scope, index, at, fault)
         return
@@ -289,10 +291,10 @@ def enter_checkpoint(machine: Core, scope: OpenScope, index: int, at: float) -> 
     given = scope.program.prepared(index).value(scope.names_for(index))
     state, node = machine.state, scope.program.nodes[index]
     parameters = given if isinstance(given, dict) else {}
-    meant = parameters.get("workflow_id") or state.run_id
-    if meant != state.run_id:
-        message = f"a workflow can mark only where its own run is, not {kind_and_value(meant)}"
-        hint = 'leave out workflow_id, or write workflow_id: "{{ workflow_id }}"'
+    run_id = parameters.get("workflow_id") or state.run_id
+    if run_id != state.run_id:
+        message = f"a checkpoint step can only mark its own run, not {kind_and_value(run_id)}"
+        hint = 'omit workflow_id, or write workflow_id: "{{ workflow_id }}"'
         machine.fail(scope, index, at, machine.fault(scope, index, "wrong_value", message, hint))
         return
     reason, step = to_text(parameters.get("reason") or ""), to_text(parameters.get("step_id") or "")
@@ -346,7 +348,7 @@ ENTER: dict[type[Any], Enter] = {
 CUT_OFF = "the server stopped while this step was under way"
 
 RETRYING = "~again"
-"""The end of the key of a step whose retry rule could not be evaluated in time."""
+"""The suffix for a step whose retry rule could not be evaluated in time."""
 
 
 def schedule_retry(
@@ -403,23 +405,23 @@ def _seconds_to_next_try(
     return pause(rule, record.attempts, failure, at - (record.started_at or at), this_try)
 
 
-def wait_afresh(machine: Core, event: Forked) -> None:
-    """Start the waits of a fork now: the original run may have begun them long ago."""
+def restart_timers(machine: Core, event: Forked) -> None:
+    """Restart the timers of a fork: the original run may have started them long ago."""
     for address, frame in machine.state.frames.items():
-        begun_anew = event.begun_anew and frame.kind in ("step", "agent")
-        if frame.deadline is None and not begun_anew:
+        restarts = event.steps_restart and frame.kind in ("step", "agent")
+        if frame.deadline is None and not restarts:
             continue
         later = event.at - frame.since
         frame.since, frame.parked = event.at, 0.0
         frame.deadline = None if frame.deadline is None else frame.deadline + later
         scope, index = machine.locate(address)
         record = scope.scope.records[scope.program.nodes[index].id]
-        if (frame.kind == "retry" or begun_anew) and record.started_at is not None:
+        if (frame.kind == "retry" or restarts) and record.started_at is not None:
             record.started_at += later  # `within` counts from the first try
 
 
 def interrupted(machine: Core, event: Interrupted) -> None:
-    """A step was cut off: repeat it, let it fail, or ask."""
+    """Repeat a step that was cut off, fail it, or ask the agent."""
     address, attempt = address_of(event.key)
     frame = machine.state.frames.get(address)
     if frame is None or frame.kind != "step" or frame.attempt != attempt:
@@ -443,7 +445,7 @@ def interrupted(machine: Core, event: Interrupted) -> None:
 
 
 def repeated(scope: OpenScope, index: int, frame: Frame, key: str, at: float) -> list[Command]:
-    """The commands that start a step again that was cut off; its timeout starts again too."""
+    """The commands that restart a step and its timeout."""
     timer: list[Command] = [] if frame.timeout is None else [SetTimer(key, at + frame.timeout)]
     return [*timer, step_command(scope, index, frame)]
 

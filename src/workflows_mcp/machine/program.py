@@ -1,6 +1,7 @@
-"""A plan made ready to run: templates compiled, dependents known. One serves all runs of a plan.
+"""A plan that is ready to run: its templates compiled, its dependents known.
 
-A node is compiled when it is first entered, so that a run of a large plan starts at once.
+All runs of a plan share one program. A node is compiled when it is first entered, so that a run of a large
+plan starts at once.
 """
 
 from __future__ import annotations
@@ -48,8 +49,9 @@ Evaluate = Callable[[Scope], Value]
 
 
 class EvaluationError(Exception):
-    """An expression failed; `path` leads to it in the document, from the operation on, or, where it is not
-    part of one, from the beginning of the document of `workflow`."""
+    """An expression failed. `path` leads to it in the document.
+
+    The path starts at the operation, or, with `workflow`, at the top of the document of that workflow."""
 
     def __init__(self, cause: ExpressionError, path: Path, workflow: str = "") -> None:
         super().__init__(str(cause))
@@ -169,7 +171,7 @@ class PreparedNode:
         raise EvaluationError(
             ExpressionError(
                 f"{self._layout.items[-1]} takes a list or an object, not {kind_and_value(items)}",
-                hint="a command gives data through its outputs: {name: {type: json, path: …}}",
+                hint="a command returns data through its outputs: {name: {type: json, path: …}}",
             ),
             self._layout.items,
         )
@@ -186,7 +188,7 @@ class PreparedNode:
             raise EvaluationError(problem, self._layout.max_parallel) from None
 
     def prompt(self, scope: Scope) -> str:
-        """What sub-agents are told in place of the standard prompt."""
+        """The prompt for sub-agents that replaces the standard one."""
         each = self.node.for_each
         if each is None or each.prompt is None:
             return ""
@@ -228,7 +230,7 @@ class PreparedNode:
 
     @property
     def changes(self) -> list[PreparedChange]:
-        """What it changes in the state: as a step that does nothing else, or with its result."""
+        """The changes of the state that the step makes, alone or with its result."""
         if self._changes is None:
             do = self.node.do
             changes = do.changes if isinstance(do, UpdateState) else self.node.changes
@@ -242,7 +244,7 @@ class PreparedNode:
         return self._error_changes
 
     def replacements(self, scope: Scope) -> dict[str, Value]:
-        """What the templates of its inputs stand for, one by one: an agent sees where a value comes from."""
+        """The value of each template in its inputs, so that an agent sees where a value comes from."""
         do, language = self.node.do, self._language
         pieces: Callable[[str], tuple[str, ...]] | None = getattr(language, "pieces", None)
         if pieces is None or not isinstance(do, Do):
@@ -255,16 +257,15 @@ class PreparedNode:
         return found
 
     def fallback(self, scope: Scope) -> Value:
-        """What takes the place of its result."""
+        """The value that replaces its result after a failure."""
         return compile_value(self.node.fallback, self._language, self._layout.fallback)(scope)
 
     def timeout_answer(self, scope: Scope) -> dict[str, Value]:
-        """The outputs of a question that nobody has answered in time."""
+        """The outputs of a question that was not answered in time."""
         outputs = compile_value(self.node.timeout_answer, self._language, self._layout.on_timeout)(scope)
         return dict(outputs)
 
     def _prepare(self, changes: tuple[Change, ...]) -> list[PreparedChange]:
-
         return prepared_changes(changes, self._language)
 
     def number(self, scope: Scope, what: str, least: float, *, whole: bool = False) -> float:
@@ -288,7 +289,7 @@ class PreparedNode:
         return isinstance(self.node.do, Do) and self.node.do.by == "agent"
 
     def _for_agent(self, name: str, code: Code) -> str:
-        """A command for somebody else to run: as text, in which values are data all the same."""
+        """A command for an agent to run, as text in which values stay data."""
         try:
             return quoted_text(code)
         except ExpressionError as error:
@@ -308,7 +309,7 @@ class PreparedNode:
                 raise EvaluationError(error, (*self._layout.inputs, name)) from None
             codes[name] = code
             as_text = not self._by_agent or inputs.get("unsafe") == "raw"
-            inputs[name] = _spliced(code) if as_text else self._for_agent(name, code)
+            inputs[name] = _as_text(code) if as_text else self._for_agent(name, code)
         return inputs, codes
 
 
@@ -319,7 +320,8 @@ class Program:
         self.layout = LAYOUTS[plan.dialect]
         self.nodes = plan.body.nodes
         self.context_full = len(self.nodes) if plan.on_context_full else -1
-        """Where the steps for a full context begin: beside the sequence, which never comes to them."""
+        """The index of the steps for a full context; they are beside the sequence, which never reaches
+        them."""
         if plan.on_context_full:
             handler = Node(CONTEXT_FULL, Call(plan.on_context_full), (CONTEXT_FULL,), on_failure="continue")
             self.nodes = (*self.nodes, handler)
@@ -361,8 +363,8 @@ def _texts(value: Value) -> Iterator[str]:
             yield from _texts(item)
 
 
-def _spliced(code: Code) -> str:
-    """Code with its values put in, to be looked at: it is never run so."""
+def _as_text(code: Code) -> str:
+    """Code with its values inserted, to be shown; it is never run like this."""
     pieces = [code.texts[0]]
     for value, text in zip(code.values, code.texts[1:], strict=True):
         pieces += [to_text(value), text]
@@ -376,7 +378,7 @@ def compile_value(
     *,
     read: Callable[[str], Expression] | None = None,
 ) -> Evaluate:
-    """A function that gives `value` with every template in it resolved; types survive."""
+    """A function that returns `value` with every template in it resolved; types survive."""
     if value is None:
         return _nothing
     if not value:
@@ -392,7 +394,7 @@ def _nothing(_: Scope) -> Value:
 def _compile(
     value: Value, language: Language, path: Path, read: Callable[[str], Expression]
 ) -> Evaluate | None:
-    """None where there is nothing to resolve, so that constants are shared and not rebuilt."""
+    """None if there is nothing to resolve, so that constants are shared and not rebuilt."""
     if isinstance(value, str):
         return _expression(read, value, path) if language.is_dynamic(value) else None
     if isinstance(value, dict):
@@ -421,8 +423,8 @@ def _with_keys(pairs: list[tuple[str, Evaluate | None, Value]], language: Langua
             name = to_text(named(scope)) if named is not None else key
             if name in found:
                 problem = ExpressionError(
-                    f"the key {shown(name)} stands twice in the mapping",
-                    hint="two templates give the same key",
+                    f"the key {shown(name)} occurs twice in the mapping",
+                    hint="two templates return the same key",
                 )
                 raise EvaluationError(problem, (*path, key))
             found[name] = part(scope) if part else item
@@ -448,12 +450,11 @@ def _expression(
 
 
 _CACHE: OrderedDict[int, Program] = OrderedDict()
-
 _CACHED = 128
 
 
 def program_of(plan: Plan) -> Program:
-    """The program of a plan; plans are frozen, so identity is enough to know one again."""
+    """The program of a plan. Plans are frozen, so identity is enough to recognise one."""
     program = _CACHE.get(id(plan))
     if program is None or program.plan is not plan:
         program = Program(plan)
@@ -498,7 +499,7 @@ class PreparedChange:
         raise EvaluationError(problem, (*self.change.at, "path"))
 
     def value(self, names: Any, result: Value, has_result: bool) -> Value:
-        """The value; `names` have what a step has just given."""
+        """The value; `names` include the result of the step."""
         change = self.change
         if change.has_value:
             value = self._value(names)
@@ -522,9 +523,9 @@ def prepared_changes(changes: Iterable[Change], language: Any) -> list[PreparedC
 
 
 def given_by(result: Value, documented: Container[str] | None) -> tuple[dict[str, Value], dict[str, Value]]:
-    """The names that the result of a step brings with it: those before the state, and those after it.
+    """The names from the result of a step: those that are looked up before the state, and those after it.
 
-    `documented` are the outputs that the step type has; None: every field goes before the state.
+    `documented`: the outputs of the step type; None: every field comes before the state.
     """
     fields = result if isinstance(result, dict) else {}
     first = {name: it for name, it in fields.items() if documented is None or name in documented}

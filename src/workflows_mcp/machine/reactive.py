@@ -1,8 +1,8 @@
 """A reactive workflow under way: a sequence whose steps change a state with computed fields.
 
 It adds to a sequence: loops; the changes that the result of a step makes; what follows a failed step (a
-fallback, an entry in a list of errors, another try of the whole workflow, steps for that case); and items
-that run detached, without the steps waiting for them. The first state of a workflow and its items come last.
+fallback, an entry in a list of errors, another try of the whole workflow, steps for that case); and detached
+items, which run while the steps continue. The first state of a workflow and its items come last.
 """
 
 from __future__ import annotations
@@ -28,21 +28,21 @@ from workflows_mcp.machine.state import TERMINAL, Fault, Record, Scope
 from workflows_mcp.plan import Call, Do, Each, Node, Plan, Return, fails_on_purpose, names_of_items
 from workflows_mcp.values import Value, to_text
 
-# The ends of keys of expressions that were stopped, by their purpose.
+# The suffixes of the keys of stopped expressions: what an expression was for
 SETTLING = "~"
 """The result of a step was written to the state."""
 NOTING = "~failed"
 """The failure of a step was written to the state."""
 FALLING_BACK = "~fallback"
 """The fallback of a step was evaluated."""
-BEGINNING = "~anew"
-"""The first state of another try was made."""
+RESTARTING = "~anew"
+"""The first state of another try was evaluated."""
 LEAVING = "~left"
-"""The state of a workflow that had ended was given to its caller."""
+"""The state of a workflow that ended was passed to its caller."""
 
 
 class OpenReactive(OpenSequence):
-    __slots__ = ("fresh", "limits", "run_id", "seed")
+    __slots__ = ("limits", "next_state", "run_id", "seed")
 
     reactive: ReactiveState
 
@@ -64,8 +64,8 @@ class OpenReactive(OpenSequence):
         self.seed = seed
         """The seed of random values, now."""
         self.limits: Limits = reactive.limits
-        self.fresh: dict[str, Value] | None = None
-        """The state of the next try of the workflow, once a step has failed."""
+        self.next_state: dict[str, Value] | None = None
+        """The first state of the next try of the workflow, once a step has failed."""
 
     # What expressions see
 
@@ -132,7 +132,7 @@ class OpenReactive(OpenSequence):
         for index, node in enumerate(self.program.nodes):
             record = self.scope.records.get(node.id) or Record()
             if _is_detached(node, record) and ends_with(self.program.plan, node, record):
-                self._guarded(machine, index, self._make_fresh, BEGINNING)
+                self._guarded(machine, index, self._prepare_restart, RESTARTING)
                 self.finished = False
                 return self._failed(node, record)
         return []
@@ -169,8 +169,8 @@ class OpenReactive(OpenSequence):
         return [index] if index >= 0 else []
 
     def _failed(self, node: Node, record: Record) -> list[int]:
-        if self.fresh is not None:
-            self._begin_anew(self.fresh)
+        if self.next_state is not None:
+            self._restart(self.next_state)
             return [0]
         if self.can_clean_up:
             return self.clean_up(failure_of(self.prefix, self.scope, node, record))
@@ -179,7 +179,7 @@ class OpenReactive(OpenSequence):
 
     @property
     def can_clean_up(self) -> bool:
-        """Whether it has steps for its failure that have not begun."""
+        """Whether it has steps for its failure that have not started."""
         return self.program.plan.on_failure >= 0 and self.scope.failure is None
 
     def clean_up(self, fault: Fault) -> list[int]:
@@ -190,25 +190,24 @@ class OpenReactive(OpenSequence):
         self._reach(self.program.nodes[plan.on_failure].id)
         return [plan.on_failure]
 
-    def _make_fresh(self, machine: Core, index: int, node: Node, record: Record) -> None:
-        """A step has failed: if the whole workflow gets another try, make its first state."""
-
+    def _prepare_restart(self, machine: Core, index: int, node: Node, record: Record) -> None:
+        """After a failed step: if the whole workflow gets another try, evaluate its first state."""
         plan, scope = self.program.plan, self.scope
         if scope.failure is not None or scope.tries >= plan.tries or not ends_with(plan, node, record):
             return
         seed = f"{self.seed()}/{self.prefix}"
         if plan.semantics > 1:
             seed += f"{scope.tries + 1}/"
-        fresh = initial_state(
+        next_state = initial_state(
             self.program, scope.inputs, self.time, seed, self.limits, scope.variables, self.run_id
         )
         stop_leftovers(machine, self, self.time)
-        self.fresh = fresh
+        self.next_state = next_state
 
-    def _begin_anew(self, fresh: dict[str, Value]) -> None:
-        """Run the whole workflow again; only the list of its errors is kept."""
+    def _restart(self, state: dict[str, Value]) -> None:
+        """Restart the whole workflow from this state; only its list of errors is kept."""
         plan, scope = self.program.plan, self.scope
-        self.fresh = None
+        self.next_state = None
         scope.tries += 1
         for name in list(scope.records):
             self._reach(name)
@@ -217,7 +216,7 @@ class OpenReactive(OpenSequence):
         if self.reactive.scope is scope:
             where: Path = tuple(plan.errors_to)
             errors = value_at(scope.state, where) if where else MISSING
-            self.reactive.reset(fresh)
+            self.reactive.reset(state)
             if errors is not MISSING:
                 with suppress(WrongChange):  # there may be no place for them in the first state
                     self.reactive.reset(self.reactive.tried([(where, "set", errors)])[0])
@@ -225,7 +224,7 @@ class OpenReactive(OpenSequence):
     # Results
 
     def settle(self, machine: Core, index: int) -> None:
-        """Write the result of a step to the state, or do what follows from its failure."""
+        """Write the result of a step to the state, or handle its failure."""
         if index == self.program.context_full:
             machine.park(self.time)
             return
@@ -238,7 +237,7 @@ class OpenReactive(OpenSequence):
         if failed(record):
             self._guarded(machine, index, self._note_failure, NOTING)
             if not _is_detached(node, record):
-                self._guarded(machine, index, self._make_fresh, BEGINNING)
+                self._guarded(machine, index, self._prepare_restart, RESTARTING)
 
     def _tolerates_items(self, node: Node, record: Record) -> bool:
         """Whether it has a result although some of its items have failed."""
@@ -268,7 +267,7 @@ class OpenReactive(OpenSequence):
             except EvaluationError as error:
                 fault = machine.evaluation_fault(self, index, error, what)
             except (ArithmeticError, LookupError, TypeError, ValueError, RecursionError) as error:
-                message = f"its result cannot be taken: {type(error).__name__}: {error}"
+                message = f"its result cannot be used: {type(error).__name__}: {error}"
                 fault = machine.fault(self, index, "internal", message)
         if fault is not None:
             advance(record, "rejected")
@@ -294,7 +293,7 @@ class OpenReactive(OpenSequence):
         ]
 
     def keep_for_later(self, index: int, record: Record, code: dict[str, Code]) -> None:
-        """Store what a step that begins has read of the state."""
+        """Store what a step has read from the state when it starts."""
         node, prepared = self.program.nodes[index], self.program.prepared(index)
         if isinstance(node.do, Do) and node.do.by == "agent":
             names = self.names_for(index)
@@ -349,13 +348,13 @@ class OpenReactive(OpenSequence):
         listed: list[Value] = []
         for key, name in zip(items.each, names_of_items(items.each, items.named), strict=True):
             item = items.records.get(name) or Record()
-            said: dict[str, Value] = {"task_id": key, "status": "failed" if failed(item) else item.status}
+            entry: dict[str, Value] = {"task_id": key, "status": "failed" if failed(item) else item.status}
             if failed(item):
-                said["error"] = item.message or "it failed"
-                said["type"] = item.fault.code if item.fault is not None else "step_failed"
+                entry["error"] = item.message or "it failed"
+                entry["type"] = item.fault.code if item.fault is not None else "step_failed"
             elif (given := item.outputs.get("result")) is not None:
-                said["result"] = given
-            listed.append(said)
+                entry["result"] = given
+            listed.append(entry)
         return listed
 
     def does_not_fit(self, index: int, outputs: dict[str, Value], limits: Limits) -> WrongChange | None:
@@ -363,7 +362,7 @@ class OpenReactive(OpenSequence):
         node = self.program.nodes[index]
         record = self.scope.records.get(node.id)
         if record is None or any(it.has_value or it.transform for it in node.changes):
-            return None  # expressions may take long: their problems are found later
+            return None  # expressions may be slow: their problems are found later
         try:
             self.reactive.tried(self._changes_by(index, record, outputs.get("result", outputs)))
         except WrongChange as wrong:
@@ -380,7 +379,7 @@ def _tolerates_failures(node: Node) -> bool:
 
 
 def _is_detached(node: Node, record: Record) -> bool:
-    """Whether its items run, or ran, without the steps waiting for them."""
+    """Whether its items run, or ran, while the steps continue."""
     if node.for_each is None or node.for_each.wait:
         return False
     return record.scope is not None and bool(record.scope.each)
@@ -431,13 +430,13 @@ def initial_state(
     state = {**state, "raw": {**state["raw"], **given_inputs}}
     for path in _error_lists(program) if plan.semantics >= 3 else ():
         if value_at(state, path) is MISSING:
-            with suppress(WrongChange):  # there may be something else on the way to it
+            with suppress(WrongChange):  # another value may be in the way
                 state, _ = changed(state, path, "set", [])
     return state
 
 
 def _error_lists(program: Program) -> list[Path]:
-    """The places in the state where errors are collected, if they are no templates."""
+    """The paths in the state where errors are collected, except those with templates."""
     plan = program.plan
     sharing = [plan, *(task for task in plan.tasks if task.shares_state)]
     found = [it.errors_to for it in sharing]
@@ -458,7 +457,7 @@ STOPPED = "ended, because another one failed"
 def task_ids(
     scope: OpenReactive, index: int, items: list[Value], plans: Mapping[str, Plan]
 ) -> list[str | int]:
-    """The ids of tasks: from the step or the task, else the `id` of the item, else its position."""
+    """The ids of tasks: from the step or the task, or the `id` of the item, or its position."""
     node = scope.program.nodes[index]
     assert node.for_each is not None
     title, template = node.id, node.for_each.task_id
@@ -501,7 +500,7 @@ def task_variables(run_id: str, workflow: str, items: OpenItems, index: int, pla
 
 
 def stop_items(machine: Core, scope: OpenItems, at: float) -> None:
-    """End the other items because one has failed, and begin no more."""
+    """End the other items because one has failed, and start no more."""
     frames = machine.state.frames
     machine.forget_work(scope)
     for index, node in enumerate(scope.program.nodes):
@@ -519,7 +518,7 @@ def stop_items(machine: Core, scope: OpenItems, at: float) -> None:
             record = scope.scope.records[node.id] = Record(message=STOPPED, completed_at=at)
             advance(record, "skipped")
             scope.unfinished -= 1
-    scope.begin_no_more()
+    scope.start_no_more()
 
 
 def _cleans_up_after(scope: OpenReactive) -> bool:
@@ -528,9 +527,9 @@ def _cleans_up_after(scope: OpenReactive) -> bool:
 
 
 def cleaned_up_first(machine: Core, address: str, at: float, fault: Fault) -> bool:
-    """Start the steps for its failure in a workflow that is ended from outside; false if it has none.
+    """Start the failure steps of a workflow that is ended from outside; false if it has none.
 
-    What else is under way in it ends at once. The steps get the time that the workflow had as a whole.
+    Everything else in it ends at once. The steps get as much time as the whole workflow had.
     """
     scope = machine.scope_inside(address)
     if not isinstance(scope, OpenReactive) or scope.program.plan.semantics < 2 or not scope.can_clean_up:
@@ -560,7 +559,7 @@ def stop_leftovers(machine: Core, scope: OpenReactive, at: float, reason: str = 
 def left_behind(
     machine: Core, scope: OpenReactive, fault: Fault | None
 ) -> tuple[dict[str, Value], Fault | None]:
-    """The outputs for the caller of a workflow: the value that it returned, or else its state."""
+    """The outputs of a workflow for its caller: the value that it returned, or its state."""
     result = scope.scope.result
     if result is not None or not scope.prefix or "#" in scope.scope.workflow:
         return {"result": result}, fault

@@ -5,10 +5,10 @@
 
 Raises WrongChange for a change that cannot be made, EvaluationError if a computed field propagates its error.
 
-Computed fields follow from the rest of a state. A field is computed when it is read, and again only when
-a value that it comes from has changed. It comes from its `from` paths and the names that its transform
-mentions, and remembers the very values that it was computed from: a state is never changed in place (see
-`changes`), so the same object is the same value.
+Computed fields follow from the rest of a state. A field is computed when it is read, and again only after
+one of its sources has changed. Its sources are its `from` paths and the names in its transform. It remembers
+the values that it was computed from: a state is never changed in place (see `changes`), so the same object
+is the same value.
 
     fields = ComputedFields(plan, language, limits)
     fields.value("valid_files", around)       # `around` has the state, the inputs and the configuration
@@ -30,9 +30,7 @@ from workflows_mcp.plan import ChangeOperation, Computed, Plan
 from workflows_mcp.values import Value
 
 STOPPED = (TOO_SLOW, TOO_LARGE)
-
 """No `on_error` handles these: on another machine the expression may not be stopped."""
-
 OWN_NAMES = ("input", "output", "result")
 
 
@@ -46,7 +44,7 @@ class Trace:
     output: Value
     error: str | None = None
     seconds: float | None = None
-    """How long it took, if there is a clock."""
+    """The duration, if there is a clock."""
 
 
 @dataclass(slots=True)
@@ -55,7 +53,7 @@ class _Kept:
     value: Any
     error: str | None = None
     stopped: ExpressionError | None = None
-    """It had to be stopped; only whoever looks keeps this."""
+    """The error, if it was stopped; only copies for readers store this."""
 
 
 @dataclass(slots=True)
@@ -74,27 +72,30 @@ class ComputedFields:
         self._limits = limits
         self._kept: dict[str, _Kept] = {}
         self._seen: dict[str, _Kept] = {}
-        """What was computed for whoever only looks: all copies share it, and the run does not know it."""
-        self._looks = False
+        """Values that copies for readers computed: all copies share them, the run does not use them."""
+        self._is_copy = False
         self._sources: dict[str, list[Path]] = {}
         self.trace = trace
         self.clock: Callable[[], float] | None = None
 
     def copy(self) -> ComputedFields:
-        """For whoever only looks, in another thread: with the same memory, and what others have seen. The run
-        must not remember what was computed beside it, least of all that it was stopped: after a restart it
-        would not."""
+        """A copy for a reader in another thread, with the values that the run and other copies have computed.
+
+        The run itself never uses what a copy computes, because it would not have that after a restart. Above
+        all it must not know that a copy's expression was stopped."""
         other = ComputedFields(self.plan, self._language, self._limits)
         other._kept, other._sources = dict(self._kept), self._sources
-        other._seen, other._looks = self._seen, True
+        other._seen, other._is_copy = self._seen, True
         return other
 
     def names(self) -> list[str]:
         return list(self.plan.computed)
 
     def value(self, name: str, around: Around) -> Any:
-        """The value of a field, or MISSING where it has none. Raises EvaluationError, naming the field, where
-        its transform was stopped, or failed and says `on_error: propagate`."""
+        """The value of a field, or MISSING if it has none.
+
+        Raises EvaluationError, naming the field, if its transform was stopped, or if it failed with
+        `on_error: propagate`."""
         spec = self.plan.computed[name]
         if spec.static:
             return spec.value
@@ -103,7 +104,7 @@ class ComputedFields:
             paths = self._sources[name] = _sources(spec, self._language)
         came_from = [self._found(path, around) for path in paths]
         kept = self._kept.get(name)
-        if self._looks and not _holds(kept, came_from) and _holds(seen := self._seen.get(name), came_from):
+        if self._is_copy and not _holds(kept, came_from) and _holds(seen := self._seen.get(name), came_from):
             kept = seen
         if kept is not None and _holds(kept, came_from):
             if kept.stopped is not None:
@@ -117,7 +118,7 @@ class ComputedFields:
         try:
             value, error = self._computed(spec, entered, around)
         except ExpressionError as stopped:
-            if self._looks:
+            if self._is_copy:
                 self._seen[name] = _Kept(came_from, None, stopped.message, stopped)
             raise self._propagated(name, stopped) from None
         if self.trace is not None:
@@ -125,14 +126,14 @@ class ComputedFields:
             seconds = self.clock() - begun if self.clock is not None else None
             self.trace(Trace(name, _trigger(paths, kept, came_from), entered, output, error, seconds))
         self._kept[name] = _Kept(came_from, value, error)
-        if self._looks:
+        if self._is_copy:
             self._seen[name] = self._kept[name]
         if error is not None and spec.on_error == "propagate":
             raise self._propagated(name, ExpressionError(error, code="javascript"))
         return value
 
     def error(self, name: str) -> str | None:
-        """Why the field has no value of its own, as far as it has been computed."""
+        """The error of the last computation of the field, if it failed."""
         kept = self._kept.get(name)
         return kept.error if kept is not None else None
 
@@ -142,13 +143,13 @@ class ComputedFields:
         return {name: value for name, value in values if value is not MISSING}
 
     def check(self, around: Around) -> None:
-        """Raises EvaluationError where a field that propagates its errors has one."""
+        """Raises EvaluationError if a field with `on_error: propagate` fails."""
         for name, spec in self.plan.computed.items():
             if spec.on_error == "propagate":
                 self.value(name, around)
 
     def _computed(self, spec: Computed, entered: Value, around: Around) -> tuple[Any, str | None]:
-        """The value, and what went wrong. Raises ExpressionError where it was stopped."""
+        """The value, and the error if it failed. Raises ExpressionError if it was stopped."""
         names = {"input": entered, "__limits__": self._limits}
         try:
             transform = transform_of(spec, self._language)
@@ -171,11 +172,11 @@ class ComputedFields:
 
     def _propagated(self, name: str, error: ExpressionError) -> EvaluationError:
         message = f"the computed field '{name}' cannot be computed: {error.message}"
-        hint = error.hint or "on_error: use_fallback, with a fallback, lets it go on"
+        hint = error.hint or "to continue without its value, set on_error: use_fallback and a fallback"
         cause = ExpressionError(message, hint=hint, offset=error.offset, code=error.code)
         return EvaluationError(cause, ("state_schema", "computed", name, "transform"), self.plan.name)
 
-    # What a field comes from
+    # The sources of a field
 
     def _found(self, path: Path, around: Around) -> Any:
         value = self._name(str(path[0]), around)
@@ -188,7 +189,7 @@ class ComputedFields:
                 value = value[part]
             else:
                 return MISSING
-        # an object that is made anew each time is compared by what it is made of
+        # a namespace object is new on each lookup, so its identity is compared
         return value.identity() if isinstance(value, _Members) else value
 
     def _name(self, name: str, around: Around) -> Any:
@@ -216,13 +217,13 @@ def _holds(kept: _Kept | None, came_from: list[Any]) -> bool:
 
 
 def _same(before: Any, now: Any) -> bool:
-    """Whether it is still the same value; of what is not a list or an object, an equal one is."""
+    """Whether the value is unchanged: the same object, or an equal text, number or boolean."""
     plain = isinstance(now, str | int | float) and type(before) is type(now)
     return before is now or (plain and bool(before == now))
 
 
 def _trigger(paths: list[Path], kept: _Kept | None, came_from: list[Any]) -> str:
-    """Which of the values that it comes from has changed."""
+    """The sources that have changed since the last computation."""
     if kept is None:
         return "first read"
     both = zip(paths, kept.came_from, came_from, strict=True)
@@ -230,7 +231,7 @@ def _trigger(paths: list[Path], kept: _Kept | None, came_from: list[Any]) -> str
 
 
 class _Members:
-    """`computed` as an object, inside of a transform."""
+    """`computed` as an object, inside a transform."""
 
     __slots__ = ("_around", "_fields")
 
@@ -254,14 +255,14 @@ class _Members:
 
 
 def _sources(spec: Computed, language: Any) -> list[Path]:
-    """The paths that a field comes from: what it says, and what its transform mentions."""
+    """The sources of a field: its `from` paths, and those that its transform reads."""
     paths: list[Path] = [tuple(source.split(".")) for source in spec.sources]
     paths += [path for path in mentioned(spec, language) if path not in paths]
     return paths
 
 
 def transform_of(spec: Computed, language: Any) -> Any:
-    """What makes the field, and sees to it that it is what it should be."""
+    """The expression that computes the field, with its validation if it has one."""
     if spec.validate:
         return language.transform(spec.transform, spec.validate)
     return language.transform(spec.transform)
@@ -296,7 +297,7 @@ class ReactiveState:
         """The state of the workflow around it, for a task that has one of its own."""
         self._size: int | None = None
         self.on_change: Callable[[dict[str, Value]], None] | None = None
-        """Given the state as it was before a change, for whoever wants to know what is changed when."""
+        """Called after each change with the state before it; for tracing."""
 
     @property
     def outermost(self) -> ReactiveState:
@@ -306,7 +307,8 @@ class ReactiveState:
         return Around(self.scope.state, self.scope.inputs, self.plan.config)
 
     def flat(self) -> dict[str, Value]:
-        """All fields by their bare names: computed ones go before raw ones, and those before `state`."""
+        """All fields by their bare names: computed fields take precedence over `raw`, and `raw` over
+        `state`."""
         state = self.scope.state
         return {**state.get("state", {}), **state.get("raw", {}), **self.fields.all(self.around())}
 
@@ -330,12 +332,12 @@ class ReactiveState:
         return self.flat()
 
     def tried(self, changes: Changes) -> tuple[dict[str, Value], int]:
-        """The state with the changes made, and its size; nothing has been changed."""
+        """The state after the changes, and its size; the state itself does not change."""
         state, size = self.scope.state, self._bytes()
         for path, operation, value in changes:
             deep = too_deep(value, self.limits, len(path)) if self.plan.semantics >= 3 else None
             if deep is not None:
-                raise TooLarge(deep, "keep it flatter: a list of values, or keys such as a.b.c")
+                raise TooLarge(deep, "use a flatter structure: a list of values, or keys such as a.b.c")
             state, grown = changed(state, path, operation, value)
             check_type(self.plan.raw_types, state, path)
             size += grown
@@ -343,12 +345,12 @@ class ReactiveState:
             raise TooLarge(
                 f"the state would have {size} bytes, at most {self.limits.state_bytes} are allowed"
                 f" ({self.limits.setting('state_bytes')}){self._largest(state)}",
-                "keep less of it, or write it to a file and keep its path",
+                "store less, or write it to a file and store its path",
             )
         return state, size
 
     def reset(self, state: dict[str, Value]) -> None:
-        """Begin anew with this state."""
+        """Replace the whole state."""
         before, self.scope.state, self._size = self.scope.state, state, None
         if self.on_change is not None:
             self.on_change(before)

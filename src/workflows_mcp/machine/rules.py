@@ -1,4 +1,4 @@
-"""The rules of failures: which are handled, which blocks are skipped, and which workflows fail.
+"""The rules for failures: which are handled, which blocks are skipped, and which workflows fail.
 
 A handled failure, in every dialect:
 
@@ -54,7 +54,7 @@ def _timed_out(record: Record) -> bool:
 def handler_of(plan: Plan, node: Node, record: Record) -> str | None:
     """What handles the failure of a block: the blocks that read its result, or a key of its own.
 
-    None if nothing does: then it is the failure of the workflow. Empty if it is not known what does.
+    None if nothing does: then the workflow fails. Empty if it is handled, but not known by what.
     """
     if fails_on_purpose(node):
         return None
@@ -127,8 +127,9 @@ class ScopeResult:
 
 
 def finished_scope(prefix: str, scope: Scope, program: Program, names: dict[str, Any]) -> ScopeResult:
-    """The outputs of a workflow, and why it failed if it did. A failed workflow has the outputs that can be
-    evaluated, because they often say why."""
+    """The outputs of a workflow, and its fault if it failed.
+
+    A failed workflow has the outputs that can be evaluated, because they often say why it failed."""
     fault = _failure(prefix, scope, program)
     outputs: dict[str, Value] = {}
     for name, evaluate in program.outputs.items():
@@ -137,7 +138,7 @@ def finished_scope(prefix: str, scope: Scope, program: Program, names: dict[str,
         except EvaluationError as error:
             if fault is None:
                 cause = error.cause
-                message = f"the output '{name}' cannot be given: {cause.message}{_also(scope, program)}"
+                message = f"the output '{name}' cannot be evaluated: {cause.message}{_also(scope, program)}"
                 fault = Fault(
                     cause.code, message, cause.hint, prefix[:-1], scope.workflow, error.path, cause.offset
                 )
@@ -154,7 +155,8 @@ def _also(scope: Scope, program: Program) -> str:
 
 
 def _failure(prefix: str, scope: Scope, program: Program) -> Fault | None:
-    """The first block, in the order of the plan, whose failure is the workflow's, and how many more."""
+    """The fault of a failed workflow: its first failed block in the order of the plan, and how many more
+    failed."""
     causes = [
         (node, record)
         for node in program.nodes
@@ -179,7 +181,7 @@ def _failure(prefix: str, scope: Scope, program: Program) -> Fault | None:
 
 
 def _cut(message: str) -> str:
-    """Through many calls the blocks add up; the first ones and the reason at the end say enough."""
+    """Shorten a message from many nested calls; the first blocks and the reason at the end say enough."""
     if len(message) <= _MESSAGE_CHARS:
         return message
     return f"{message[: _MESSAGE_CHARS // 3]} … {message[-2 * _MESSAGE_CHARS // 3 :]}"

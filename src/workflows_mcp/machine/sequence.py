@@ -1,12 +1,12 @@
-"""Steps one after the other: a scope in which one step is under way at a time; and their loops.
+"""Sequences: scopes in which one step is under way at a time; and their loops.
 
 Nested lists are laid out flat in the plan. After a step comes the next one, the one that a branch or a jump
-has chosen, or none, because a step failed or a `return` was reached. A step that is reached again starts
-afresh; only the journal has its earlier round.
+has chosen, or none, because a step failed or a `return` was reached. A step that is reached again gets a new
+record; only the journal has its earlier round.
 
-The head of a loop decides whether its body runs once more, and keeps count. The count is part of the state,
-so a loop continues after a crash where it was. A goto counts its jumps; one that jumps back begins a new
-round of the steps in between, so that gotos among them count anew.
+The head of a loop decides whether its body runs once more, and counts. The count is part of the state, so
+after a crash a loop continues where it was. A goto counts its jumps. One that jumps back starts a new round
+of the steps in between, and resets the counts of gotos among them.
 """
 
 from __future__ import annotations
@@ -88,18 +88,20 @@ class OpenSequence(OpenScope):
         record.fault = machine.fault(self, index, "state_size", too_large)
 
     def _written(self, machine: Core, node: Node, record: Record) -> dict[str, Value]:
-        """The fields of the state that the end of a step writes. After a failure `output_to` has the outputs
-        that exist, and `error` and `error_code`; of items, the list of their results."""
-        told = self.program.plan.semantics >= 3 and failed(record)
+        """The fields of the state that the end of a step writes.
+
+        After a failure, `output_to` gets the outputs that exist, with `error` and `error_code`; for items it
+        gets the list of their results."""
+        writes_error = self.program.plan.semantics >= 3 and failed(record)
         written: dict[str, Value] = {}
         if node.error_to and record.status != "skipped":
-            written[node.error_to] = error_of(node, record) if told else None
-        if node.output_to and told and node.for_each is None:
+            written[node.error_to] = error_of(node, record) if writes_error else None
+        if node.output_to and writes_error and node.for_each is None:
             result_output = node.do.result_output if isinstance(node.do, Do) else ""
             about = error_of(node, record)
             outputs = {} if result_output else dict(record.outputs)
             if record.status == "failed" and outputs.get("exit_code") == 0:
-                outputs["exit_code"] = None  # it did not come to its end
+                outputs["exit_code"] = None  # it did not run to its end
             written[node.output_to] = {**outputs, "error": about["message"], "error_code": about["code"]}
         elif node.output_to and record.status == "completed":
             written[node.output_to] = result_of(node, record, machine.plans)
@@ -142,8 +144,10 @@ class OpenSequence(OpenScope):
 
 
 def result_of(node: Node, record: Record, plans: Mapping[str, Plan]) -> Value:
-    """What a step gave as a whole: its outputs, one of them, or what its items gave, in order. `plans` are
-    what it may have called: a workflow of blocks gives its outputs, one of steps the value it returned."""
+    """The result of a step: its outputs, one of them, or the results of its items, in order.
+
+    `plans` are those that it may have called. A called graph returns its outputs, a called sequence the
+    value of its `return`."""
     items = record.scope
     if items is None or items.each is None:
         result_output = node.do.result_output if isinstance(node.do, Do) else ""
@@ -172,7 +176,7 @@ def ends_with(plan: Plan, node: Node, record: Record) -> bool:
 
 
 def state_too_large(state: dict[str, Value], limits: Limits, plan: Plan) -> str | None:
-    """What to say of a state that is larger, or nested deeper, than it may be."""
+    """The message about a state that is too large or nested too deeply; None if it fits."""
     deep = too_deep(state, limits) if plan.semantics >= 3 else None
     if deep is not None:
         return deep
@@ -211,7 +215,7 @@ _encode = msgspec.msgpack.Encoder().encode
 
 
 def enter_while(machine: Core, scope: OpenScope, index: int, at: float) -> None:
-    """The condition first, then the limit."""
+    """Check the condition, then the limit, and run the body once more or end the loop."""
     node = scope.program.nodes[index]
     assert isinstance(node.do, While)
     names, prepared = scope.names_for(index), scope.program.prepared(index)
@@ -222,7 +226,7 @@ def enter_while(machine: Core, scope: OpenScope, index: int, at: float) -> None:
     if node.do.most is None:
         most, setting = machine.limits.loop_iterations, machine.limits.setting("loop_iterations")
         if loop.count >= most:
-            message = f"the loop has been carried out {most} times, and its condition still holds"
+            message = f"the loop ran {most} times and its condition still holds"
             hint = f"set max_iterations with on_limit: continue, which ends the loop, or raise {setting}"
             machine.fail(scope, index, at, machine.fault(scope, index, "loop_iterations", message, hint))
             return
@@ -233,7 +237,7 @@ def enter_while(machine: Core, scope: OpenScope, index: int, at: float) -> None:
                 message = f"the loop ran {most} times, which is its max_iterations; its condition still holds"
                 machine.fail(scope, index, at, _limit_reached(machine, scope, index, message))
                 return
-            message = f"it has been carried out {most} times, which is its max_iterations, and ends"
+            message = f"the loop ended after {most} rounds, which is its max_iterations"
             _end(machine, scope, index, at, loop.count, message)
             return
     _once_more(machine, scope, index, at, loop)
@@ -266,7 +270,7 @@ def enter_each(machine: Core, scope: OpenScope, index: int, at: float) -> None:
 
 
 def enter_jump(machine: Core, scope: OpenScope, index: int, at: float) -> None:
-    """Jump, unless it has jumped as often as it may."""
+    """Jump, unless it has reached its max_iterations."""
     node, counts = scope.program.nodes[index], scope.scope.jumps
     assert isinstance(node.do, Jump)
     most = scope.program.prepared(index).number(scope.names_for(index), "max_iterations", 0, whole=True)
@@ -289,7 +293,7 @@ def enter_jump(machine: Core, scope: OpenScope, index: int, at: float) -> None:
         message = f"the goto has jumped {most:g} times, which is its max_iterations"
         machine.fail(scope, index, at, _limit_reached(machine, scope, index, message))
         return
-    message = f"it has jumped {most:g} times, which is its max_iterations, and goes on"
+    message = f"the goto has jumped {most:g} times, which is its max_iterations; the run continues after it"
     machine.end(scope, index, at, "completed", "success", {"jumped": False}, message)
 
 
@@ -298,7 +302,7 @@ def _fails_at_limit(scope: OpenScope, do: Jump | While) -> bool:
 
 
 def _limit_reached(machine: Core, scope: OpenScope, index: int, message: str) -> Fault:
-    hint = "raise max_iterations, or set on_limit: continue to go on with the steps behind it"
+    hint = "raise max_iterations, or set on_limit: continue to run the steps after it"
     return machine.fault(scope, index, "max_iterations", message, hint, ("max_iterations",))
 
 

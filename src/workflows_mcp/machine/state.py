@@ -34,7 +34,7 @@ class Execution(msgspec.Struct, frozen=True, order=True):
     """The path of block or step ids from the root of the run, with the items of loops."""
     attempt: str = "1"
     event: int = 0
-    """The number of the event that opened it; 0 where an earlier version did not write it down."""
+    """The number of the event that opened it; 0 if an earlier version did not store it."""
 
     @property
     def key(self) -> str:
@@ -95,9 +95,9 @@ class Record(msgspec.Struct, omit_defaults=True):
     attempts: int = 1
     """How often it has been tried."""
     scope: Scope | None = None
-    """What is inside: the called workflow, or the items of a block that is carried out for each."""
+    """The scope inside: the called workflow, or the items of a for_each block."""
     code: dict[str, tuple[list[str], list[Value]]] = {}
-    """The inputs that are code, texts and values apart, where what they read can change meanwhile."""
+    """The inputs that are code, with texts and values apart, if what they read can change meanwhile."""
     places: list[list[str | int] | None] = []
     """The paths in the state for its result, by change; None where the path depends on the result."""
     settled: bool = False
@@ -110,7 +110,7 @@ class Loop(msgspec.Struct, omit_defaults=True):
     """A loop that is under way."""
 
     count: int = 0
-    """How often its body has begun."""
+    """How often its body has started."""
     items: list[Value] | None = None
 
 
@@ -126,8 +126,7 @@ class Message(msgspec.Struct, omit_defaults=True):
 
 
 MARKS = 50
-
-"""How many marks of a run are kept, and how many updates are known again."""
+"""How many marks of a run are kept, and how many tokens of updates."""
 
 
 class Mark(msgspec.Struct, omit_defaults=True):
@@ -145,32 +144,32 @@ class Scope(msgspec.Struct, omit_defaults=True):
     started_at: float = 0.0
     records: dict[str, Record] = {}
     each: list[str | int] | None = None
-    """The keys of the items, in order, where this is a block for each of them; its records are the items."""
+    """The keys of the items of a for_each block, in order; then the records are the items."""
     by_key: bool = False
     """The items are the entries of an object, not of a list."""
     named: bool = True
     """The items are called by their keys in addresses, not by their positions."""
     items: list[Value] | None = None
-    """The items themselves, where the state that they came from can change meanwhile."""
+    """The items themselves, if the state that they came from can change meanwhile."""
     state: dict[str, Value] = {}
     variables: dict[str, Value] = {}
     """Names beside inputs and state: the item of a task."""
     visits: dict[str, int] = msgspec.field(default_factory=dict, name="rounds")
     """How often a step has been reached, if more than once."""
     jumps: dict[str, int] = {}
-    """How often each goto has jumped since the loop around it began its round."""
+    """How often each goto has jumped since the loop around it started its round."""
     result: Value = None
     """The value of the `return` that was reached."""
     loops: dict[str, Loop] = {}
     """Those that are under way, by their heads."""
     failure: Fault | None = None
-    """Why it has failed, while the steps for that case run."""
+    """Why it failed, while its failure steps run."""
     tries: int = 1
-    """How often it has begun."""
+    """How often it has started."""
     at_end: bool = False
     """Its last step has ended; detached items have not."""
     prompt: str = ""
-    """For items that agents do: the prompt in place of the standard one."""
+    """For items that agents do: the prompt that replaces the standard one."""
 
 
 class Frame(msgspec.Struct, omit_defaults=True):
@@ -183,7 +182,7 @@ class Frame(msgspec.Struct, omit_defaults=True):
     timeout: float | None = None
     deadline: float | None = None
     stopping: str = ""
-    """Why the step is being ended; its report is awaited."""
+    """Why the step is being stopped; its report is awaited."""
     interruptions: int = 0
     """How often the step was cut off by the end of its process, and repeated."""
     cut_off: bool = False
@@ -232,13 +231,13 @@ class RunState(msgspec.Struct, omit_defaults=True):
     """How many messages were dropped."""
     marks: list[Mark] = []
     tokens: list[str] = []
-    """The tokens of the last updates of the state from outside, so that none is made twice."""
+    """The tokens of the last updates of the state from outside, so that none is applied twice."""
     answers: list[str] = []
     """The tokens of the last answers that were accepted."""
     superseded_by: str = ""
-    """The run that was made of this one and continues in its place."""
+    """The fork that continues in its place."""
     parked: float | None = None
-    """When the user interrupted the run: nothing of it continues until it is resumed."""
+    """When the run was parked: nothing of it continues until it is resumed."""
     context_full: bool = False
     """It is parked because the context of its agent was nearly full, or the steps for that case run."""
     done: int = 0

@@ -156,18 +156,18 @@ class Elicitation:
             return result, {}
         if (own := _own_work(result, of_the_run)) is not None:
             return own, {}
-        refusal = self._refused.get((run_id, question.step_id), "") if question.last_seen.tasks else ""
+        refusal = self._refused.get((run_id, question.step_id), "") if question.forms.tasks else ""
         form = _form(question, result, _Taken(refusal))
-        return result, {question.last_seen.form_of_task: ElicitRequest(params=form)}
+        return result, {question.forms.form_of_task: ElicitRequest(params=form)}
 
     async def fill_in(self, run_id: str, given: Mapping[str, Any], context: Ctx) -> None:
         """Take in what the user has said to an open form of a task. What is said to no open one is old."""
         asking = service_of(context).elicitation
         question = (await asking.questions(run_id)).next if _can_ask(context) else None
-        if question is None or question.last_seen.form_of_task not in given:
+        if question is None or question.forms.form_of_task not in given:
             return
         try:
-            said = ElicitResult.model_validate(given[question.last_seen.form_of_task])
+            said = ElicitResult.model_validate(given[question.forms.form_of_task])
         except ValidationError:
             said = None
         await asking.form_answered(run_id, question)

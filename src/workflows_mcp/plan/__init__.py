@@ -1,4 +1,4 @@
-"""What a workflow means: frozen plain data that every dialect compiles to, and its checks."""
+"""Plans, the frozen plain data that every dialect compiles to, and their checks."""
 
 from __future__ import annotations
 

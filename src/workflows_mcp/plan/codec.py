@@ -1,7 +1,7 @@
-"""Plans and bundles in their written form, and the content hash by which a store knows them.
+"""Encodes plans and bundles, and computes the content hash that a store uses as their key.
 
-The encoding keeps the order of keys, because a workflow can show it (an object in a template); it is the
-same in every process. Where a file lies is not part of what it means: `file` does not enter the key.
+The encoding keeps the order of keys, because a workflow can show it (an object in a template), and it is the
+same in every process. The path of a file is not part of its meaning, so `file` is not part of the key.
 """
 
 from __future__ import annotations
@@ -35,13 +35,15 @@ def decode_bundle(data: bytes) -> Bundle:
 
 
 def plan_key(plan: Plan) -> str:
-    """The hash of what `plan` means: 24 hexadecimal digits, the same wherever the file lies."""
+    """The hash of the content of `plan`: 24 hexadecimal digits, independent of the file's path."""
     return _key(_encode(msgspec.structs.replace(plan, file="")))
 
 
 def bundle_key(bundle: Bundle) -> str:
-    """The hash of a plan together with all that it can call, and with the sources of all of them: a run
-    shows its errors in the text that it was started from."""
+    """The hash of a plan, the plans that it can call, and all their sources.
+
+    The sources count because a run shows its errors in the text that it was started from.
+    """
     plans = [(name, plan_key(plan), plan.file) for name, plan in sorted(bundle.plans.items())]
     return _key(_encode([bundle.main, plans, sorted(bundle.sources.items())]))
 

@@ -1,6 +1,7 @@
-"""The inputs of a workflow: given values are checked against what it declares, and made complete.
+"""Checks the inputs of a workflow against their declarations and fills in the defaults.
 
-All problems are reported at once. The same checks serve defaults when a file is loaded and literals in calls.
+All problems are reported at once. The same checks are used for defaults when a file is loaded, and for
+literals in calls.
 """
 
 from __future__ import annotations
@@ -18,12 +19,11 @@ from workflows_mcp.plan.model import InputSpec, InputType, Plan
 from workflows_mcp.values import SECRET_OPEN, Value, from_json_in_run, kind_and_value, nearest, shown, to_text
 
 # ----------------------------------------------------------------------------------------------------
-# A value as one of the types that a definition can ask for.
+# Converts a value to one of the types that a definition can declare.
 #
-# Text that says the same thing without loss is taken as the value ("42" for an integer, "true" for a
-# boolean, JSON text for a list or an object), because people type it and models send it. A number or a
-# truth value is taken as text where text is wanted. The same rules serve inputs, defaults, literals in
-# calls and numbers in definitions.
+# Text that can be converted without loss is accepted ("42" for an integer, "true" for a boolean, JSON text
+# for a list or an object), because people type it and models send it. Numbers and booleans are accepted as
+# text. The same rules apply to inputs, defaults, literals in calls and numbers in definitions.
 
 
 TYPE_NAMES: dict[str, InputType] = {
@@ -47,7 +47,7 @@ TYPE_NAMES: dict[str, InputType] = {
 
 _journal = msgspec.msgpack.Encoder().encode
 
-"""A value that cannot be written down cannot be kept: numbers of more than 64 bits, objects of Python."""
+"""Rejects values that a journal cannot store: numbers of more than 64 bits, objects of Python."""
 
 
 _WHOLE_NUMBER = re.compile(r"-?(?:0|[1-9]\d*)")
@@ -67,19 +67,19 @@ _SAMPLES = {
 
 
 def converted(value: Any, kind: InputType) -> Value:
-    """`value` as an input of type `kind`; raises ValueError that says what was expected and what came."""
+    """`value` as an input of type `kind`; raises ValueError with the expected type and the value."""
     found = _as_kind(value, kind)
     if found is _NO:
         raise ValueError(f"must be {_SAMPLES[kind]}, not {kind_and_value(value, shown_value)}")
     try:
         _journal(found)
     except (TypeError, ValueError, OverflowError) as error:
-        raise ValueError(f"cannot be kept in a run: {error}") from None
+        raise ValueError(f"cannot be stored in a run: {error}") from None
     return found
 
 
 def at_once(value: Any) -> int:
-    """How many items may be under way at once; raises ValueError."""
+    """The maximum number of items that run at the same time; raises ValueError."""
     number: int = converted(value, "integer")
     if number < 1:
         raise ValueError(f"must be 1 or more, not {number}")
@@ -135,7 +135,7 @@ def _as_container(value: Any, container: type) -> Any:
 
 
 def shown_value(value: Any) -> str:
-    """A value as an error message shows it, also one that is no JSON."""
+    """A value as an error message shows it, even if it is not JSON."""
     try:
         return shown(value)
     except (TypeError, ValueError, OverflowError):
@@ -143,20 +143,20 @@ def shown_value(value: Any) -> str:
 
 
 # ----------------------------------------------------------------------------------------------------
-# What an input may be beyond its type: the rules of `validation`, checked and shown as JSON Schema.
+# The rules of `validation`: checks of an input beyond its type, also shown as JSON Schema.
 #
 #     {"min": 1, "max": 10}    {"pattern": "^v\d+$"}    {"item_type": "string", "max_items": 5}
 #     {"required_keys": ["port"], "properties": {"port": {"type": "integer", "rules": {"max": 65535}}}}
 #
-# Rules come here already checked and in one spelling; the dialects read them. All violations of a value are
-# found at once, also those deep inside of it.
+# The dialects have already checked the rules and brought them into one spelling. All violations of a value
+# are found at once, also nested ones.
 
 
 NUMBERS: tuple[InputType, ...] = ("number", "integer", "float")
 
 
 class Rule(NamedTuple):
-    """The types that a rule is for, none meaning all of them; and its keyword in JSON Schema."""
+    """The types that a rule applies to (empty: all of them), and its keyword in JSON Schema."""
 
     kinds: tuple[InputType, ...]
     keyword: str
@@ -190,12 +190,12 @@ _SCHEMA_TYPES = {
 
 class Violation(NamedTuple):
     at: str
-    """Which value: the name of the input, and the way inside of it: config.ports[2]"""
+    """The name of the input, and the path inside it: config.ports[2]"""
     message: str
 
 
 def fitted(value: Any, kind: InputType, rules: Mapping[str, Value], at: str) -> tuple[Value, list[Violation]]:
-    """The value, converted where that is lossless, and all that is wrong with it."""
+    """The value, converted if that loses nothing, and all its violations."""
     try:
         value = converted(value, kind)
     except ValueError as error:
@@ -230,7 +230,7 @@ def schema_of(kind: InputType, rules: Mapping[str, Value]) -> dict[str, Value]:
 
 
 def described(rules: Mapping[str, Value]) -> str:
-    """The rules in short, for a hint."""
+    """A short list of the rules, for a hint."""
     return ", ".join(
         f"{name} {shown_value(wanted)}" for name, wanted in rules.items() if name != "properties"
     )
@@ -242,9 +242,9 @@ def _property(inner: Mapping[str, Value]) -> dict[str, Value]:
 
 
 def _own(value: Value, rules: Mapping[str, Value]) -> Iterator[str]:
-    """What is wrong with the value itself, not with what is inside of it."""
+    """The violations of the value itself, without those of nested values."""
     if isinstance(value, str) and SECRET_OPEN in value:
-        return  # only its name is known here
+        return  # it is a secret: only its name is known here
     if "enum" in rules and not any(_same(value, allowed) for allowed in rules["enum"]):
         listed = ", ".join(shown_value(allowed) for allowed in rules["enum"])
         yield f"must be one of {listed}, not {shown_value(value)}"
@@ -289,9 +289,9 @@ def _unmatched(value: str, pattern: str) -> Iterator[str]:
 
 
 def check_inputs(plan: Plan, given: Mapping[str, Any]) -> dict[str, Value]:
-    """All inputs of `plan`: those given, converted where that is lossless, and defaults for the rest.
+    """All inputs of `plan`: the given ones, converted if that loses nothing, and defaults for the rest.
 
-    Raises InvalidInputs, naming every problem.
+    Raises InvalidInputs with every problem.
     """
     complete: dict[str, Value] = {}
     given, problems = by_own_names(plan, given)
@@ -325,21 +325,21 @@ def check_inputs(plan: Plan, given: Mapping[str, Any]) -> dict[str, Value]:
 
 
 def by_own_names(plan: Plan, given: Mapping[str, Any]) -> tuple[dict[str, Any], list[str]]:
-    """What is given, with the inputs' own names in place of their aliases; and what is given twice."""
+    """The given inputs with aliases replaced by the names of the inputs, and a problem for each duplicate."""
     own = {alias: name for name, spec in plan.inputs.items() for alias in spec.aliases}
     found: dict[str, Any] = {}
     problems: list[str] = []
     for name, value in given.items():
-        meant = name if name in plan.inputs else own.get(name, name)
-        if meant in found or (meant != name and meant in given):
-            problems.append(f"'{name}' is another name of the input '{meant}', which is given as well")
+        own_name = name if name in plan.inputs else own.get(name, name)
+        if own_name in found or (own_name != name and own_name in given):
+            problems.append(f"'{name}' is an alias of the input '{own_name}', which is also given")
         else:
-            found[meant] = value
+            found[own_name] = value
     return found, problems
 
 
 def spec_of(plan: Plan, name: str) -> InputSpec | None:
-    """What an input must be: what it declares, or the type of the field of the state that it becomes."""
+    """The declaration of an input; an undeclared one gets the type of the state field that it sets."""
     spec = plan.inputs.get(name)
     if spec is None and plan.open_inputs and name in plan.raw_types and plan.semantics >= 3:
         return InputSpec(field_type(plan, name), required=False)
@@ -347,12 +347,12 @@ def spec_of(plan: Plan, name: str) -> InputSpec | None:
 
 
 def field_type(plan: Plan, name: str) -> InputType:
-    """The type that a field of `raw` is declared to have."""
+    """The declared type of a field of `raw`."""
     return TYPE_NAMES.get(plan.raw_types.get(name, "any"), "any")
 
 
 def takes(plan: Plan) -> str:
-    """What the workflow takes, as a hint."""
+    """The inputs of the workflow, as a hint."""
     if not plan.inputs:
         return f"workflow '{plan.name}' takes no inputs"
     listed = ", ".join(f"{name} ({_described(spec)})" for name, spec in plan.inputs.items())

@@ -1,11 +1,11 @@
-"""The plan: what a workflow means, whatever dialect it was written in.
+"""A plan is what a workflow means, whatever dialect it is written in.
 
-Control is a small closed set of operations; work is one open operation, `Do`: carry out this step with
-these inputs. Plans are frozen plain data. Templates and conditions stay in them as source text and are
-compiled when a plan is prepared for running, so a plan can be written down, hashed and sent elsewhere.
+Control flow is a small closed set of operations. Work is one open operation, `Do`: run this step with these
+inputs. Plans are frozen plain data: templates and conditions stay source text until a plan is prepared for
+running, so a plan can be stored, hashed and sent elsewhere.
 
-`at` leads to the value in the document that an operation was made from, so that an error at run time
-can be shown in the file.
+`at` is the path of the value in the document that an operation was made from, so that an error at run time
+can show the line in the file.
 """
 
 from __future__ import annotations
@@ -21,27 +21,27 @@ from workflows_mcp.values import Value, kind_and_value
 
 SEMANTICS = 3
 
-"""Raised when the meaning of plans changes; a run keeps the rules that it started with.
+"""Increased when the meaning of plans changes; a run keeps the rules that it started with.
 
-2: a reactive workflow that is ended from outside cleans up before; one that begins anew has another chance;
-fallbacks are made of templates.
+2: a reactive workflow that is ended from outside runs its cleanup steps first; a workflow that is restarted
+has all its tries again; fallback values can be templates.
 
-3: every dialect records its version; `$SCRATCH` is a directory of the step's own; white space around a single
+3: every dialect records its version; each step has its own `$SCRATCH` directory; white space around a single
 expression makes it text; keys of mappings are templates; in a graph, `${name}` without a dot is a reference
-outside of commands; a goto counts its jumps, anew in every round of a loop around it, and a loop whose
-max_iterations is reached fails unless it says `on_limit: continue`; a block with `required: false` also runs
-after a timeout, and after a block that could not be run and says `on_failure: continue`; messages of tasks
+except in commands; a goto counts its jumps, from zero in each iteration of a loop around it; a loop that
+reaches max_iterations fails unless it has `on_limit: continue`; a block with `required: false` also runs
+after a timeout, and after a block that could not run and has `on_failure: continue`; messages of tasks
 go to the agent of the run.
 
-Tasks and results (3): a task fails that takes none of its several inputs from its item; the only input of a
-reactive task is its item; fields of a result that the step type does not document come after the state; exit
-ends open tasks; a question to the user fails in a task of a sub-agent; lists of errors
-begin empty; a state that is nested too deeply is refused."""
+Tasks and results (3): a task with several inputs fails if it takes none of them from its item; if a reactive
+task has only one input, that is its item; the state takes precedence over fields of a result that the step
+type does not document; exit ends open tasks; a question to the user fails in a task of a sub-agent; lists of
+errors start empty; a state that is nested too deeply is rejected."""
 
 
 FAIL = "Fail"
 
-"""The step type that fails on purpose: nothing handles its failure."""
+"""The step type that fails on purpose; nothing handles its failure."""
 
 CONTEXT_FULL = "on_high_context_usage"
 
@@ -57,11 +57,11 @@ RESUME_PARTS = (
     "completed_task_details",
 )
 
-"""What the answer to a resume can contain beside the step to do."""
+"""What the answer to a resume can contain besides the next step."""
 
 MOST_SECONDS = 1_000_000_000
 
-"""Longer than that, nobody means it."""
+"""The longest time that a definition may state; a longer one is a mistake."""
 
 
 OnFailure = Literal["fail", "continue"]
@@ -80,105 +80,110 @@ InputType = Literal["string", "number", "integer", "float", "boolean", "list", "
 
 
 class Do(msgspec.Struct, frozen=True, tag="do", omit_defaults=True):
-    """Carry out a step, on the server or by the agent."""
+    """Run a step on the server, or ask the agent to do it."""
 
     step: str
     inputs: dict[str, Value] = {}
     by: Literal["server", "agent"] = "server"
     code: tuple[str, ...] = ()
-    """Inputs that are code: values in them stay apart from the text."""
+    """Inputs that are code: values are passed separately, never pasted into the text."""
     timeout: Value = None
     """Seconds, or a template of them."""
     config: dict[str, Value] = {}
-    """What the step type was told beside its inputs, e.g. the declared outputs of a Shell block."""
+    """Settings of the step beside its inputs, e.g. the declared outputs of a Shell block."""
     defaults: dict[str, Value] = {}
-    """The outputs of a block that was skipped or could not run; its keys are the outputs there are."""
+    """The outputs of a block that was skipped or could not run; its keys are the names of all outputs."""
     may_fail: bool = False
-    """Whether the step can have been carried out and still have failed."""
+    """Whether the step can run to its end and still count as failed, e.g. a command with an exit code."""
     documented: tuple[str, ...] = ()
-    """Fields of its result that its type documents: in a state_update, they go before the state."""
+    """Fields of the result that the step type documents; in a state_update, they take precedence over the
+    state."""
     result_output: str = msgspec.field(default="", name="gives")
-    """The output that is the result as a whole; all outputs together where it is empty."""
+    """The output that is the result as a whole; if it is empty, the result is all outputs."""
     literal: tuple[str, ...] = ()
-    """Inputs that are taken as they are written: what looks like an expression is the step's own language."""
+    """Inputs that are used as written: what looks like an expression belongs to the step's own language."""
 
 
 class Call(msgspec.Struct, frozen=True, tag="call", omit_defaults=True):
-    """Run another workflow inside this run, in a scope of its own."""
+    """Run another workflow inside this run, in its own scope."""
 
     workflow: Value
     """A name, or a template of one."""
     inputs: Value = {}
     timeout: Value = None
     of_item: bool = False
-    """The inputs are the item that it is called for: the only input of the workflow, or by its keys."""
+    """The item is the inputs: it is the only input of the workflow, or its keys are the names of the
+    inputs."""
     on_complete: bool = msgspec.field(default=False, name="leads_on")
-    """The steps right behind it are for its success: where it is skipped or fails, it goes to `goes_to`."""
+    """The next steps run only if the call succeeds; if it is skipped or fails, the run continues at
+    `goes_to`."""
 
 
 class Branch(msgspec.Struct, frozen=True, tag="branch"):
-    """Go on with the next step if the test holds, else with the step at `otherwise`."""
+    """Continue with the next step if the test holds, else with the step at `otherwise`."""
 
     test: str
     otherwise: int
 
 
 class Jump(msgspec.Struct, frozen=True, tag="jump", omit_defaults=True):
-    """Go on with the step at `target`, at most so many times."""
+    """Continue with the step at `target`, at most `most` times."""
 
     target: int
     most: Value
     on_limit: OnLimit = "fail"
-    """What happens instead of one more jump: the step fails, or the next one follows."""
+    """What happens instead of one more jump: the step fails, or the next step runs."""
 
 
 class SetState(msgspec.Struct, frozen=True, tag="set"):
-    """Fields of the state get new values, in order; all of them or none."""
+    """Set fields of the state, in order; all of them or none."""
 
     updates: dict[str, Value]
 
 
 class Return(msgspec.Struct, frozen=True, tag="return"):
-    """The workflow ends here, with this value."""
+    """End the workflow with this value."""
 
     value: Value = None
 
 
 class Wait(msgspec.Struct, frozen=True, tag="wait", omit_defaults=True):
-    """Let time pass."""
+    """Wait for a number of seconds."""
 
     seconds: Value
     message: Value = None
 
 
 class While(msgspec.Struct, frozen=True, tag="while", omit_defaults=True):
-    """The head of a loop: go on with the next step as long as the test holds, else at `otherwise`. The last
-    step of the body goes to the head."""
+    """The head of a loop: run the body, which starts at the next step, while the test holds.
+
+    Then continue at `otherwise`. The last step of the body goes back to the head.
+    """
 
     test: str
     otherwise: int
     most: Value = None
-    """How often the body is carried out at most."""
+    """The maximum number of iterations."""
     on_limit: OnLimit = "fail"
-    """What happens when the test still holds after that: the step fails, or the loop ends."""
+    """What happens if the test still holds after that: the step fails, or the loop ends."""
 
 
 class Each(msgspec.Struct, frozen=True, tag="each", omit_defaults=True):
-    """The head of a loop over items: go on with the next step for each of them, then at `otherwise`."""
+    """The head of a loop over items: run the body for each item, then continue at `otherwise`."""
 
     items: Value
     otherwise: int
     item: str = "item"
-    """What the steps of the body call the item, and its position."""
+    """The names of the item and of its position in the steps of the body."""
     index: str = "index"
 
 
 class Leave(msgspec.Struct, frozen=True, tag="leave", omit_defaults=True):
-    """Go on at `target`: at the head of a loop (continue), or behind it (break)."""
+    """Continue at `target`: the head of a loop (continue), or the step after it (break)."""
 
     target: int
     loop: int = -1
-    """The head of the loop that is left for good."""
+    """The head of the loop that a break ends; -1 for a continue."""
 
 
 class Change(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -189,30 +194,30 @@ class Change(msgspec.Struct, frozen=True, omit_defaults=True):
     operation: ChangeOperation = "set"
     value: Value = None
     has_value: bool = False
-    """Without a value it is the result of the step; for a step that has none, null, or 1 to increment by."""
+    """If false, the value is the result of the step; if there is no result, null, or 1 for an increment."""
     transform: str = ""
-    """JavaScript that makes the value of `input` (and `result`), or a template."""
+    """JavaScript that computes the value from `input` (and `result`), or a template."""
     at: tuple[str | int, ...] = ()
-    """Where it stands, from the node on."""
+    """Its path in the document, relative to the node."""
 
 
 class UpdateState(msgspec.Struct, frozen=True, tag="update"):
-    """Places in the state get new values, in order; all of them or none."""
+    """Change places in the state, in order; all of them or none."""
 
     changes: tuple[Change, ...]
 
 
 class Tell(msgspec.Struct, frozen=True, tag="tell"):
-    """A message for the user; it rides with whatever the agent is handed next."""
+    """A message for the user; the next answer to the agent contains it."""
 
     message: Value
 
 
 class Checkpoint(msgspec.Struct, frozen=True, tag="checkpoint"):
-    """Marks where the run is: somebody means to come back to this place."""
+    """Mark the position of the run, so that a user can continue from it later."""
 
     parameters: Value
-    """As the tool takes them: `reason`, and `workflow_id`, which must be this run."""
+    """The parameters of the tool: `reason`, and `workflow_id`, which must be this run."""
 
 
 Operation: TypeAlias = (
@@ -249,7 +254,7 @@ _KINDS: dict[type, str] = {
 
 
 def kind_of_operation(do: Operation) -> str:
-    """What a reader of a plan calls it: the step type, or the kind of operation."""
+    """The step type, or the kind of operation, for display."""
     return do.step if isinstance(do, Do) else _KINDS[type(do)]
 
 
@@ -259,33 +264,34 @@ class Need(msgspec.Struct, frozen=True, array_like=True):
     node: int
     required: bool = True
     watched: bool = False
-    """The condition of the block asks how it went, and so decides alone."""
+    """The condition of the block reads the outcome of this dependency, so the condition alone decides."""
 
 
 class ForEach(msgspec.Struct, frozen=True, omit_defaults=True):
-    """The block is carried out once for each item; `${each.value}` and `${each.key}` are the item."""
+    """Runs the block once for each item; `${each.value}` and `${each.key}` are the item."""
 
     items: Value
     """A list or an object, or a template of one."""
     max_parallel: Value = None
-    """How many items may be under way at once."""
+    """The maximum number of items that run at the same time."""
     condition: str | None = None
-    """A condition that looks at the item: it decides for each one. One that does not is the block's."""
+    """A condition that reads the item, so it is evaluated for each item. Any other condition is the
+    node's."""
     agent: str = ""
-    """Who carries the items out: each one is a task that is handed to an agent of its own."""
+    """The kind of sub-agent: each item is a task for its own sub-agent. Empty: there are no sub-agents."""
     task_id: Value = None
-    """What the task of an item is called, or a template of it; without one its `id`, or its position."""
+    """The name of an item's task, or a template of it; by default the `id` of the item, or its position."""
     prompt: Value = None
-    """What sub-agents are told in place of the standard prompt."""
+    """The prompt for sub-agents, instead of the standard one."""
     wait: bool = True
-    """Whether the steps behind it wait until all items are done; the end of the workflow does in any case."""
+    """Whether the next steps wait until all items are done; the end of the workflow always waits for them."""
     fail_fast: bool = False
     """The first item that fails ends the others."""
     tolerate_failures: bool = msgspec.field(default=False, name="puts_up")
-    """Items may fail, and the workflow goes on with what came of all of them; that the items cannot be begun
-    is a failure of the step all the same."""
+    """Items may fail: the workflow continues with the results of all of them. If the items cannot be started,
+    the step fails nevertheless."""
     errors_to: tuple[Value, ...] = ()
-    """Where in the state the errors of items are collected."""
+    """The place in the state where the errors of items are collected."""
 
 
 class Node(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -298,36 +304,37 @@ class Node(msgspec.Struct, frozen=True, omit_defaults=True):
     condition: str | None = None
     on_failure: OnFailure | None = None
     tolerated: bool = False
-    """The workflow looks at how this block went, so its failure is not the workflow's."""
+    """Other blocks handle the failure of this one, so it does not fail the workflow."""
     tolerated_by: tuple[str, ...] = ()
-    """The blocks that do."""
+    """The blocks that handle it."""
     wave: int = 0
     order: int = 0
     retry: dict[str, Value] | None = None
-    """When and how often a block that failed is tried again; `plan.retry` reads it."""
+    """When and how often a failed block is retried; `plan.retry` reads it."""
     for_each: ForEach | None = None
     on_interrupt: OnInterrupt = "repeat"
-    """What becomes of a step that a crash has cut off."""
+    """What happens to a step that a crash has interrupted."""
     on_timeout: OnTimeout = "fail"
-    """Whether the workflow continues after a timeout for which there is no further try."""
+    """Whether the workflow continues after a timeout that is not retried."""
     timeout_answer: dict[str, Value] | None = None
     """The outputs of a question that nobody answers in time, or templates of them."""
     goes_to: int = -1
     """In a sequence: the step that follows; -1 is the next one in the list."""
     reads: tuple[str, ...] | None = None
-    """The fields of the state that it may see; None is all of them."""
+    """The fields of the state that it can read; None is all of them."""
     output_to: str = ""
-    """The field of the state that its result goes to."""
+    """The field of the state that stores its result."""
     error_to: str = ""
-    """The field of the state that says why it failed; null after a success."""
+    """The field of the state that stores its error; null after a success."""
     loops: tuple[int, ...] = ()
-    """The heads of the loops that it is inside of, the outermost first."""
+    """The heads of the loops around it, the outermost first."""
     changes: tuple[Change, ...] = ()
     """What its result changes in the state."""
     error_changes: tuple[Change, ...] = ()
-    """What changes in the state when it has failed for good."""
+    """What changes in the state when it has failed and is not retried."""
     fallback: Value = None
-    """The result of a step that has failed for good, and then counts as done; or a template of it."""
+    """The result of a step that has failed and is not retried, or a template; the step then counts as
+    done."""
     has_fallback: bool = False
 
 
@@ -336,14 +343,13 @@ def fails_on_purpose(node: Node) -> bool:
 
 
 class Steps(msgspec.Struct, frozen=True, tag="sequence", omit_defaults=True):
-    """Steps one after the other. Nested lists are laid out flat: a branch and the end of a list say where it
-    goes on."""
+    """Steps one after the other, in a flat list: branches and ends of nested lists name the next step."""
 
     nodes: tuple[Node, ...]
 
 
 class Graph(msgspec.Struct, frozen=True, tag="graph", omit_defaults=True):
-    """Blocks that start as soon as what they depend on is done."""
+    """Blocks that start as soon as their dependencies are done."""
 
     nodes: tuple[Node, ...]
 
@@ -355,31 +361,31 @@ class InputSpec(msgspec.Struct, frozen=True, omit_defaults=True):
     default: Value = None
     has_default: bool = False
     rules: dict[str, Value] = {}
-    """What a value must be beyond its type; `plan.input_rules` reads it."""
+    """What a value must satisfy beyond its type; `plan.inputs` checks it."""
     aliases: tuple[str, ...] = ()
-    """Other names that it may be given by."""
+    """Other names of the input."""
 
 
 class Computed(msgspec.Struct, frozen=True, omit_defaults=True):
-    """A field of the state that follows from others."""
+    """A field of the state that is computed from other fields."""
 
     sources: tuple[str, ...] = ()
     """Paths such as `raw.files` and `computed.valid_files`."""
     many: bool = False
-    """`input` is the list of all sources, not the only one."""
+    """`input` is the list of all sources, not the value of the only one."""
     transform: str = ""
     """JavaScript: an expression, a body with `return`, or statements that end in an expression."""
     on_error: ComputedOnError = "null"
     fallback: Value = None
     validate: str = ""
-    """JavaScript over `output`: whether it is what it should be."""
+    """JavaScript that is true if `output` is valid."""
     static: bool = False
-    """It is `value`, and never changes."""
+    """The field is always `value`."""
     value: Value = None
 
 
 class Plan(msgspec.Struct, frozen=True, omit_defaults=True):
-    """A workflow, ready to be run. `key` is the hash of its content and its name in a store."""
+    """A workflow that is ready to run. `plan_key` is the hash of its content."""
 
     name: str
     dialect: str
@@ -389,62 +395,64 @@ class Plan(msgspec.Struct, frozen=True, omit_defaults=True):
     description: str = ""
     tags: tuple[str, ...] = ()
     prompt: bool = False
-    """Clients are offered a prompt of its own that carries it out."""
+    """Clients see an MCP prompt that runs this workflow."""
     version: str = ""
     file: str = ""
     secrets: tuple[str, ...] = ()
     """The names of the secrets that it refers to."""
     secrets_required: bool = False
-    """They must be there when it starts, and not only when a step that uses them is reached."""
+    """All secrets must exist when it starts, not only when a step needs one."""
     initial_state: dict[str, Value] = {}
     tasks: tuple[Plan, ...] = ()
-    """Workflows of the same file that only this one calls; they are named `workflow#task`."""
+    """Workflows of the same file that only this one calls; their names are `workflow#task`."""
     computed: dict[str, Computed] = {}
     raw_types: dict[str, str] = {}
-    """What the fields of `raw` are declared to be."""
+    """The declared types of the fields of `raw`."""
     known: tuple[str, ...] = ()
-    """Fields that its state can have: what was not written yet is undefined, and no mistake."""
+    """Fields that its state can have: reading one before it is written gives undefined, not an error."""
     config: dict[str, Value] = {}
     open_inputs: bool = False
-    """Inputs that are not declared are taken as well."""
+    """The workflow also accepts inputs that it does not declare."""
     shares_state: bool = False
-    """Of a task: its state is that of the workflow around it."""
+    """Of a task: it uses the state of the workflow around it."""
     given: dict[str, Value] = {}
-    """Of a task: values that are known beside its item, made of templates when it begins."""
+    """Of a task: values beside its item, resolved from templates when it starts."""
     on_failure: int = -1
-    """Where in the body the steps begin that are carried out when it has failed; -1: there are none."""
+    """The index in the body of the first step that runs after the workflow has failed; -1: there is none."""
     tries: int = 1
-    """How often the workflow as a whole is carried out before it has failed."""
+    """How often the whole workflow runs before it counts as failed."""
     errors_to: tuple[Value, ...] = ()
-    """Where in the state the errors of its steps are collected."""
+    """The place in the state where the errors of its steps are collected."""
     imports: tuple[str, ...] = ()
-    """Files that the workflows and tasks that it names are looked for in first."""
+    """Files that are searched first for the workflows and tasks that it names."""
     on_resume: dict[str, Value] = {}
-    """What going on with it after a failure means, and what the answer to a resume contains."""
+    """What a resume does after a failure, and what the answer to it contains."""
     on_context_full: str = ""
     """The task with the steps that run when the agent reports that its context is nearly full."""
     orchestrator: tuple[str, ...] = ()
-    """What the author tells the agent that carries it out, beside the standard prompt."""
+    """Instructions of the author for the agent that runs the workflow, added to the standard prompt."""
     fail_fast: bool = False
-    """The first failure that nobody handles ends the workflow at once, with all that is under way in it."""
+    """The first failure that nothing handles ends the workflow at once, with everything that is running in
+    it."""
     elicitation: bool | None = None
-    """Whether the user is asked directly what the user is asked; None: the server's setting decides."""
+    """Whether questions go directly to the user, without the agent; None: the server's setting decides."""
     semantics: int = 1
-    """The rules it was compiled for. Graph and stateful plans without it are older than version 3."""
+    """The version of `SEMANTICS` that it was compiled for; 1 for graph and stateful plans before version
+    3."""
 
 
 class Bundle(msgspec.Struct, frozen=True):
-    """A plan with every plan that it can call by a fixed name: what a run is pinned to."""
+    """A plan with every plan that it can call by a fixed name; a run is pinned to its bundle."""
 
     main: str
     plans: dict[str, Plan]
     """By workflow name."""
     sources: dict[str, str] = {}
-    """The text that each plan was read from, so that an error at run time can show its line."""
+    """The text of each plan's file, so that an error at run time can show its line."""
 
     @property
     def every_plan(self) -> dict[str, Plan]:
-        """All plans by name, with the tasks that they bring with them."""
+        """All plans by name, with their tasks."""
         tasks = {task.name: task for plan in self.plans.values() for task in plan.tasks}
         return {**self.plans, **tasks}
 
@@ -455,20 +463,20 @@ class Bundle(msgspec.Struct, frozen=True):
 
 
 # ----------------------------------------------------------------------------------------------------
-# The items of a block with `for_each`: their keys, what they are called, and the block that each one is.
+# The items of a block with `for_each`: their keys, their names, and the node of each item.
 
 
 EACH = ("key", "value", "index", "count")
 
-"""What `${each.…}` has."""
+"""The fields of `${each.…}`."""
 
 NO_ITEMS: dict[str, Value] = {"results": [], "count": 0, "failed_keys": [], "skipped_keys": []}
 
-"""The outputs of a block with `for_each` that did not run; the keys are all outputs there are."""
+"""The outputs of a block with `for_each` that did not run; the keys are the names of all its outputs."""
 
 OF_TASK = ("item", "index", "total", "is_first", "is_last", "task_id", "workflow_id", "context", "parent")
 
-"""What a task knows beside the fields of its item."""
+"""The variables of a task beside the fields of its item."""
 
 _NAME = re.compile(r"[\w-]{1,64}")
 
@@ -480,7 +488,7 @@ def keys_of(items: list[Value] | dict[str, Value]) -> list[str | int]:
 def inputs_of_item(
     plan: Plan, item: Value, known: Mapping[str, Value] = MappingProxyType({})
 ) -> dict[str, Value]:
-    """The inputs of a task for one item: by the keys of the item, or the item as its only input.
+    """The inputs of a task for one item: taken by the keys of the item, or the item as its only input.
 
     `known` are the variables of a reactive task, among them the fields of its item.
     """
@@ -494,7 +502,7 @@ def inputs_of_item(
 
 
 def unbound_item(plan: Plan, item: Value) -> tuple[str, str] | None:
-    """Why a task takes none of its several inputs from an item, and how to bind them; None if it does."""
+    """The message and hint if an item provides none of a task's several inputs; None if it does."""
     names = _from_item(plan)
     if len(names) < 2 or all(plan.inputs[name].has_default for name in names):
         return None
@@ -517,12 +525,12 @@ def _from_item(plan: Plan) -> list[str]:
 
 
 def can_be_names(keys: Sequence[str | int]) -> bool:
-    """Whether all keys can stand in addresses; else the items are called by their positions there."""
+    """Whether all keys can be part of an address; if not, items are named by their positions."""
     return all(isinstance(key, int) or _NAME.fullmatch(key) for key in keys)
 
 
 def name_of_item(keys: Sequence[str | int], position: int, named: bool) -> str:
-    """What an item is called in addresses."""
+    """The name of an item in addresses."""
     return str(keys[position]) if named else str(position)
 
 
@@ -531,7 +539,7 @@ def names_of_items(keys: Sequence[str | int], named: bool) -> list[str]:
 
 
 def item_node(node: Node, name: str) -> Node:
-    """The block that one item is."""
+    """The node of one item."""
     assert node.for_each is not None
     condition = node.for_each.condition
     return msgspec.structs.replace(node, id=name, needs=(), for_each=None, condition=condition)

@@ -1,7 +1,11 @@
-"""`AgentProtocol` serves the agents that drive runs and tasks: next step, result, heartbeat.
+"""`AgentProtocol` serves the agents of runs and tasks: it returns actions, takes results, records heartbeats.
 
-    answer = await agents.deliver("wf_7f3a.analyze.0")                   # what its agent is to do
+    answer = await agents.deliver("wf_7f3a.analyze.0")                   # the action for its agent
     await agents.submit("wf_7f3a.analyze.0", {"response": "yes"}, None)
+
+It builds the answers of the toolsets `core` and `stateful`. `StepProtocol` sends its results and heartbeats
+through this class, and adds what only the toolset `reactive` has: an answer with one atomic step, completing
+a step without a result, and access to the state.
 
 Every method that takes the id of a run also takes the id of a task. A sub-agent sends a heartbeat when it
 asks for its next step or submits a result. Reading the status of a task is not a heartbeat.
@@ -66,7 +70,7 @@ from workflows_mcp.values import Value, to_json
 
 Answer = dict[str, Any]
 Refused = Callable[[NotExpected, Machine, Target], NotExpected]
-"""Adds the current question to a refusal, in the words of one toolset."""
+"""Adds the current question to a refusal, with the names of one toolset."""
 
 
 class AgentProtocol:
@@ -132,7 +136,7 @@ class AgentProtocol:
         return await self.answer(workflow_id, at_work=True, detail=detail)
 
     async def step(self, workflow_id: str, wait_seconds: float = 0.0) -> Answer:
-        """Return the current step in the words of the toolset `stateful`."""
+        """Return the current step in the shape of the toolset `stateful`."""
         try:
             await self.heartbeat(workflow_id)
             view = await self.view(workflow_id, wait_seconds)
@@ -188,7 +192,7 @@ class AgentProtocol:
         try:
             await self._engine.send(
                 run_id,
-                lambda machine, now: _of_this_try(
+                lambda machine, now: _for_current_attempt(
                     answered, machine, workflow_id, now, self._token(machine, workflow_id, submitted)
                 ),
             )
@@ -213,9 +217,9 @@ class AgentProtocol:
         return hashlib.blake2b(text.encode(), digest_size=9).hexdigest()
 
     async def next_target(self, workflow_id: str) -> str:
-        """Return the id that the next answer to this agent is about.
+        """Return the id of what the next answer to this agent is about.
 
-        A sub-agent gets its own task. An agent that performs the tasks itself gets the run.
+        For a sub-agent that is its own task; for an agent that does the tasks itself, the run.
         """
         run_id = run_of(workflow_id)
         if run_id == workflow_id:
@@ -223,10 +227,10 @@ class AgentProtocol:
         machine = await self._engine.view(run_id)
         names = [name.partition("@")[0] for name in workflow_id.split(".")[1:]]
         around = [block_at(machine, "/".join(names[:length])) for length in range(1, len(names))]
-        handed_out = any(
+        delegated = any(
             it is not None and it.node.for_each is not None and it.node.for_each.agent for it in around
         )
-        return workflow_id if handed_out else run_id
+        return workflow_id if delegated else run_id
 
     async def state(
         self, workflow_id: str, *, paths: Sequence[str] = (), offset: int = 0, limit: int | None = None
@@ -297,7 +301,7 @@ class AgentProtocol:
         return ready
 
     async def heartbeat(self, workflow_id: str) -> None:
-        """Record that the agent of a task is alive. Does nothing for the agent of a run."""
+        """Record that the agent of a task is alive; the agent of a run has no heartbeat."""
         run_id = run_of(workflow_id)
         if workflow_id == run_id:
             return
@@ -341,7 +345,7 @@ class AgentProtocol:
         return NotExpected(refusal.message, hint=f"{refusal.hint}\n{asked}" if refusal.hint else asked)
 
 
-def _of_this_try(
+def _for_current_attempt(
     answered: Callable[[Machine, Target, float], Event],
     machine: Machine,
     workflow_id: str,
@@ -350,8 +354,7 @@ def _of_this_try(
 ) -> Event:
     """Bind an answer to the current attempt of its step.
 
-    Without that, an answer that is delayed on its way to the process that drives the run could be taken for
-    the answer to a later attempt.
+    Otherwise an answer that reaches the driving process late could count for a later attempt.
     """
     event = answered(machine, target_of(machine, workflow_id), now)
     if isinstance(event, Answered) and (frame := machine.state.frames.get(event.address)) is not None:

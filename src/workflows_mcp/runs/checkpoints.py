@@ -27,10 +27,10 @@ logger = logging.getLogger(__name__)
 
 _KEPT = 8
 _RUNS_READ = 200
-"""A list of checkpoints reads at most so many runs."""
+"""How many runs a list of checkpoints reads at most."""
 _PAGE = 100
 _SLICE = 256
-"""After so many events, the event loop gets a turn."""
+"""After this many events, the event loop gets a turn."""
 _NAMED = 12
 _DAY = 86_400.0
 _HOW_TO_LIST = "list_checkpoints (on a terminal: workflows-mcp checkpoints) lists what there is"

@@ -21,11 +21,11 @@ from workflows_mcp.answers import (
     check_field,
     cut,
     debug_answer,
+    debug_view_of,
     drawn_plan,
     drawn_run,
     explained,
     journal_view,
-    look_at,
     next_call,
     replayed,
     run_of,
@@ -46,11 +46,11 @@ from workflows_mcp.runs.progress import Progress, ProgressTracker
 from workflows_mcp.steps import StepRegistry
 from workflows_mcp.values import Value
 
-_LOOK_SECONDS = 30.0
+_WAIT_SECONDS = 30.0
 
-"""How long one wait for a change lasts; another one follows."""
+"""How long one wait for a change lasts; then the next one starts."""
 
-_LOOK_AT_FILES_SECONDS = 1.0
+_SCAN_SECONDS = 1.0
 
 
 class Inspector:
@@ -59,7 +59,7 @@ class Inspector:
         self._agents = agents
         self._catalog = catalog
         self._limits = limits
-        self._looked_at = float("-inf")
+        self._scanned_at = float("-inf")
         self._entries: dict[str, Entry] = {}
 
     # Workflows
@@ -87,12 +87,12 @@ class Inspector:
             found = self._stamp(workflow)
             if found != stamp:
                 return found
-            await asyncio.sleep(_LOOK_AT_FILES_SECONDS)
+            await asyncio.sleep(_SCAN_SECONDS)
 
     def _stamp(self, workflow: str) -> str:
         now = time.monotonic()
-        if now - self._looked_at > _LOOK_AT_FILES_SECONDS / 2:  # one scan for all watchers
-            self._looked_at, self._entries = now, self._catalog.entries()
+        if now - self._scanned_at > _SCAN_SECONDS / 2:  # one scan for all watchers
+            self._scanned_at, self._entries = now, self._catalog.entries()
         entry = self._entries.get(workflow)
         try:
             status = entry.path.stat() if entry is not None else None
@@ -151,7 +151,7 @@ class Inspector:
             machine = await self._engine.wait(
                 run_of(workflow_id),
                 lambda state: state.events > position or state.status != "running",
-                _LOOK_SECONDS,
+                _WAIT_SECONDS,
             )
             state = machine.state
             if state.events > position:
@@ -260,8 +260,8 @@ class Debugger:
         run_id = run_of(workflow_id)
         bundle, events = await self._engine.journal(run_id)
         traced = await asyncio.to_thread(replayed, bundle, events)
-        looked = look_at(await self._agents.view(run_id))
-        return await asyncio.to_thread(debug_answer, looked, traced, self._registry, self._limits)
+        debug_view = debug_view_of(await self._agents.view(run_id))
+        return await asyncio.to_thread(debug_answer, debug_view, traced, self._registry, self._limits)
 
     async def test_transformation(
         self, transform: str, given: Value, context: dict[str, Value] | None, validate: str
@@ -315,7 +315,7 @@ def _cut(answer: Answer, how: Cut) -> Answer:
 # `more` means that older ended runs are left out. An unfinished run is never left out.
 
 _WITH_DETAILS = 50
-"""So many unfinished runs are listed with what they wait for."""
+"""How many unfinished runs are listed with the reason why they wait."""
 _QUESTION_CHARS = 200
 _WHY_CHARS = 300
 _FATAL = ("no_temporal", "no_worker")

@@ -37,7 +37,7 @@ from workflows_mcp.plan import Node
 
 ENDED = "ended"
 
-"""The status of an earlier round whose result is not known any more."""
+"""The status of an earlier round whose result is no longer known."""
 
 _TRIES = re.compile(r"(?:r(\d+)\.)?\d+(?:\.|$)")
 
@@ -97,16 +97,16 @@ class ProgressTracker:
         for address, event in ends.items():
             seen = self._seen.get(address)
             if address and address not in self._now and (seen is None or seen.status not in TERMINAL):
-                yield self._told(_end(address, event, seen))
+                yield self._reported(_end(address, event, seen))
         for address, seen in list(self._seen.items()):
             if self._is_over(address, seen):
                 at = max((event.at for event in events), default=seen.since or 0.0)
                 seconds = at - seen.since if seen.since is not None else None
-                yield self._told(Progress(at, address, ENDED, "n/a", None, seconds, seen.order))
+                yield self._reported(Progress(at, address, ENDED, "n/a", None, seconds, seen.order))
         for address, step in self._now.items():
             known = self._seen.get(address)
             if known is None or known.status != step.status:
-                yield self._told(step)
+                yield self._reported(step)
 
     def _ended_by(self, event: StepEnd) -> str:
         """Return the step that ended with an event, or an empty string."""
@@ -122,7 +122,7 @@ class ProgressTracker:
         around = address.rpartition("/")[0]
         return seen.status != "pending" or not around or around in self._now
 
-    def _told(self, step: Progress) -> Progress:
+    def _reported(self, step: Progress) -> Progress:
         self._seen[step.address] = _Seen(step.status, self._since.get(step.address), step.order)
         return step
 
@@ -174,13 +174,13 @@ class ProgressReport:
 
 ReportProgress = Callable[[ProgressReport], Awaitable[None]]
 
-_REPORT: ContextVar[ReportProgress | None] = ContextVar("workflows_mcp.tell", default=None)
+_REPORT: ContextVar[ReportProgress | None] = ContextVar("workflows_mcp.progress", default=None)
 
 
 @contextmanager
-def reporting_progress(tell: ReportProgress) -> Iterator[None]:
+def reporting_progress(report: ReportProgress) -> Iterator[None]:
     """Report the progress of runs that are waited for inside this context."""
-    before = _REPORT.set(tell)
+    before = _REPORT.set(report)
     try:
         yield
     finally:
@@ -197,8 +197,8 @@ async def wait_with_progress(
     now: Callable[[], float] = time.time,
 ) -> Machine:
     """Wait as `Engine.wait` does, and report progress. `target`: the task that is waited for."""
-    tell = _REPORT.get()
-    if tell is None:
+    report = _REPORT.get()
+    if report is None:
         return await engine.wait(run_id, ready, seconds)
     loop = asyncio.get_running_loop()
     until = loop.time() + seconds
@@ -209,7 +209,7 @@ async def wait_with_progress(
         if loop.time() >= until or ready(machine.state):
             return machine
         position = machine.state.events
-        await tell(_how_far(machine, target, now(), engine.live.last_line(run_id)))
+        await report(_how_far(machine, target, now(), engine.live.last_line(run_id)))
         await engine.wait(run_id, ready, min(PAUSE_SECONDS, max(until - loop.time(), 0.0)))
 
 

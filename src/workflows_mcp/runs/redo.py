@@ -147,7 +147,7 @@ def _from_step(workflow_id: str, step_id: str, bundle: Bundle, events: Sequence[
     machine = replayed(bundle, events)
     target = target_of(machine, workflow_id)
     reached = [it.address for it in blocks_of(machine) if it.record.started_at is not None]
-    address = next((it for it in target.meant(step_id.strip()) if it in reached), None)
+    address = next((it for it in target.addresses_for(step_id.strip()) if it in reached), None)
     if address is None:
         done = [target.step_id(it) for it in steps_with_events(events) if target.covers(it)]
         raise RequestError(

@@ -248,20 +248,22 @@ class Service:
         wait_seconds: float = DEFAULT_WAIT,
         detail: Detail = "all",
     ) -> Answer:
-        """Submit the result of the current step. Submitting it twice is harmless; a different result is
-        refused with the current question."""
+        """Submit the result of the current step.
+
+        Submitting it twice is harmless; a different result is refused with the current question.
+        """
         self._refuse_unfit(result)
         workflow_id = await self._agents.full_id(workflow_id)
         await self._agents.submit(workflow_id, result, step_id)
-        whose = await self._agents.next_target(workflow_id)
-        return await self._agents.answer(whose, wait_seconds, detail=detail)
+        next_id = await self._agents.next_target(workflow_id)
+        return await self._agents.answer(next_id, wait_seconds, detail=detail)
 
     async def next_step(
         self, workflow_id: str, *, task_id: str | None = None, detail: Detail = "all"
     ) -> Answer:
         """Return the current step again; safe to repeat. A task is driven by its own id."""
-        meant = await self._agents.full_id(joined(workflow_id, task_id))
-        return await self._agents.deliver(meant, detail)
+        target_id = await self._agents.full_id(joined(workflow_id, task_id))
+        return await self._agents.deliver(target_id, detail)
 
     async def status(
         self, workflow_id: str, *, wait_seconds: float = 0.0, alone: bool = False, detail: Detail = "all"
@@ -272,13 +274,13 @@ class Service:
     async def submit_step(
         self, workflow_id: str, result: Any, *, step_id: str | None = None, wait_seconds: float = DEFAULT_WAIT
     ) -> Answer:
-        """Do the same as `submit`, in the words of the toolset `stateful`."""
+        """Do the same as `submit`, in the shape of the toolset `stateful`."""
         self._refuse_unfit(result)
         await self._agents.submit(workflow_id, result, step_id)
         return await self._agents.step(workflow_id, wait_seconds)
 
     async def step(self, workflow_id: str, *, task_id: str | None = None) -> Answer:
-        """Do the same as `next_step`, in the words of the toolset `stateful`."""
+        """Do the same as `next_step`, in the shape of the toolset `stateful`."""
         return await self._agents.step(await self._agents.full_id(joined(workflow_id, task_id)))
 
     async def cancel(self, run_id: str, *, reason: str = "", detail: Detail = "all") -> Answer:
@@ -423,7 +425,7 @@ class Service:
     ) -> dict[str, Any]:
         return await self._agents.state(workflow_id, paths=paths, offset=offset, limit=limit)
 
-    # Checkpoints, and runs in the words of the toolset `graph`
+    # Checkpoints, and runs in the shape of the toolset `graph`
 
     async def execute(
         self,
@@ -525,7 +527,7 @@ class Service:
     ) -> str:
         for name, value in (inputs or {}).items():
             if (found := unfit(value, depth=self.settings.limits.value_depth)) is not None:
-                raise InvalidInputs(f"the input '{name}{found.place}' cannot be taken: {found.why}")
+                raise InvalidInputs(f"the input '{name}{found.place}' is not accepted: {found.why}")
         bundle = self._bundle(workflow, text, file)
         check_bundle(bundle, self._registry, self._policy)
         if bundle.plans[bundle.main].secrets_required:
@@ -536,7 +538,7 @@ class Service:
     def _refuse_unfit(self, result: Any) -> None:
         """Raise RequestError if a result could not be stored and read back unchanged."""
         if (found := unfit(result, depth=self.settings.limits.value_depth)) is not None:
-            raise RequestError(f"the result{found.place} cannot be taken: {found.why}")
+            raise RequestError(f"the result{found.place} is not accepted: {found.why}")
 
     def _redacted(self, machine: Machine) -> Redact:
         """Return the function that redacts the secrets of a run in values from outside."""

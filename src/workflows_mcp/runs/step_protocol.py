@@ -3,9 +3,13 @@
     answer = await steps.start("deploy", {"env": "prod"}, 30)
     answer = await steps.complete_step("wf_7f3a", "approve", result="yes")
 
+It builds the answers of that toolset, reads and updates the state, and continues runs in new conversations.
+Results and heartbeats go through `AgentProtocol`, which answers the toolsets `core` and `stateful` and does
+not know state updates. Only here can an agent write a result to the state with `update`, and then complete
+the step without one.
+
 Every method that takes the id of a run also takes the id of a task, or the id of a run and the name of a
-task. The run stores the results of steps; an agent that has written a result with `update` completes the step
-without one.
+task.
 """
 
 from __future__ import annotations
@@ -39,14 +43,14 @@ from workflows_mcp.answers import (
     over,
     parse_checkpoint_id,
     prompt_for_task,
+    question_address,
     question_id,
-    question_meant,
     read_updates,
     rendered,
     run_of,
     run_view_of,
+    state_address,
     state_alone,
-    state_meant,
     step_view_of,
     target_of,
     trial_of,
@@ -114,13 +118,13 @@ class StepProtocol:
         return await self._answer(run_id, wait_seconds, first={"workflow_id": run_id}, with_state=True)
 
     async def next_step(self, workflow_id: str, task_id: str | None, wait_seconds: float) -> Answer:
-        """Return the step that its agent is to do, as soon as there is one; safe to repeat."""
-        meant = await self._agents.full_id(joined(workflow_id, task_id))
+        """Return the next step for the agent, as soon as there is one; safe to repeat."""
+        target_id = await self._agents.full_id(joined(workflow_id, task_id))
         try:
-            await self._agents.heartbeat(meant)
+            await self._agents.heartbeat(target_id)
         except RequestError as error:
-            return rendered(_over(meant, error), self._limits)
-        return await self._answer(meant, wait_seconds)
+            return rendered(_over(target_id, error), self._limits)
+        return await self._answer(target_id, wait_seconds)
 
     async def complete_step(
         self,
@@ -138,20 +142,20 @@ class StepProtocol:
         Raises NotExpected, with the current step, if this step is not asked; InvalidResult if its result is
         missing or does not fit.
         """
-        meant = await self._agents.full_id(joined(workflow_id, task_id))
+        target_id = await self._agents.full_id(joined(workflow_id, task_id))
         done = True
         if status == "failed":
-            await self._fail_step(meant, step_id, error)
+            await self._fail_step(target_id, step_id, error)
         elif result is not LEFT_OUT:
-            await self._agents.submit(meant, result, step_id, self._refused)
+            await self._agents.submit(target_id, result, step_id, self._refused)
         else:
-            done = await self._complete_without_result(meant, step_id)
-        whose = await self._agents.next_target(meant)
-        return await self._answer(whose, wait_seconds, first={"success": done}, brief=True)
+            done = await self._complete_without_result(target_id, step_id)
+        next_id = await self._agents.next_target(target_id)
+        return await self._answer(next_id, wait_seconds, first={"success": done}, brief=True)
 
     async def _fail_step(self, workflow_id: str, step_id: str, error: str) -> None:
         def answered(machine: Machine, target: Target, now: float) -> Event:
-            address = question_meant(machine, target, step_id, self._now())
+            address = question_address(machine, target, step_id, self._now())
             visited = block_at(machine, address)
             assert visited is not None
             message = self._redacted(machine)(error) or FAILED
@@ -160,7 +164,7 @@ class StepProtocol:
             return Answered(now, address, failed_outputs(visited), ok=False, message=message)
 
         def harmless(machine: Machine, target: Target) -> bool:
-            visited = _step_meant(machine, target, step_id)
+            visited = _step_named(machine, target, step_id)
             message = self._redacted(machine)(error) or FAILED
             return visited is not None and visited.record.message == message
 
@@ -172,7 +176,7 @@ class StepProtocol:
         written = await self._written(workflow_id, step_id)
 
         def answered(machine: Machine, target: Target, now: float) -> Event:
-            address = question_meant(machine, target, step_id, self._now())
+            address = question_address(machine, target, step_id, self._now())
             visited = block_at(machine, address)
             assert visited is not None
             scope, _ = machine.locate(address)
@@ -185,7 +189,7 @@ class StepProtocol:
             return Answered(now, address, failed_outputs(visited), settled=True)
 
         def harmless(machine: Machine, target: Target) -> bool:
-            visited = _step_meant(machine, target, step_id)
+            visited = _step_named(machine, target, step_id)
             if visited is not None and visited.record.settled:
                 return True
             return is_harmless(machine, target, step_id, {})
@@ -195,7 +199,7 @@ class StepProtocol:
         )
         machine = await self._engine.view(run_of(workflow_id))
         try:
-            visited = _step_meant(machine, target_of(machine, workflow_id), step_id)
+            visited = _step_named(machine, target_of(machine, workflow_id), step_id)
         except RequestError:  # the task is over: the run has started its step again
             return True
         frame = machine.state.frames.get(visited.address) if visited is not None else None
@@ -206,7 +210,7 @@ class StepProtocol:
         run_id = run_of(workflow_id)
         machine = await self._engine.view(run_id)
         try:
-            address = question_meant(machine, target_of(machine, workflow_id), step_id, self._now())
+            address = question_address(machine, target_of(machine, workflow_id), step_id, self._now())
         except RequestError:
             return WrittenState()
         frame, home = machine.state.frames[address], machine.locate(address)[0].reactive
@@ -289,11 +293,13 @@ class StepProtocol:
         if way == "graph":
             hint = "enable the toolset core or reactive as well"
             raise RequestError("the toolset graph alone has no tools to perform a task", hint=hint)
-        meant = await self._agents.full_id(joined(workflow_id, task_id))
-        view = await self._agents.view(meant)
+        target_id = await self._agents.full_id(joined(workflow_id, task_id))
+        view = await self._agents.view(target_id)
         if view.task is None:
             raise RequestError(
-                f"'{meant}' is a run, not a task", hint="give the id of one of its tasks", code="unknown_task"
+                f"'{target_id}' is a run, not a task",
+                hint="give the id of one of its tasks",
+                code="unknown_task",
             )
         return prompt_for_task(view, in_core_words=way == "core")
 
@@ -304,37 +310,37 @@ class StepProtocol:
         if (checkpoint := parse_checkpoint_id(workflow_id)) is not None:
             await self._histories.find(workflow_id)
             machine = await self._histories.state_at(checkpoint)
-            meant = checkpoint.run_id
+            target_id = checkpoint.run_id
             view = run_view_of(machine, now=self._now(), limits=self._limits)
         else:
-            meant = await self._agents.full_id(joined(workflow_id, task_id))
-            view = await self._agents.view(meant)
-        state = await asyncio.to_thread(gather(view, state_meant(view)).read)
+            target_id = await self._agents.full_id(joined(workflow_id, task_id))
+            view = await self._agents.view(target_id)
+        state = await asyncio.to_thread(gather(view, state_address(view)).read)
         if not paths:
-            return state_alone(state, self._limits, meant)
-        return values_at(state, paths, self._limits, state.reader(meant))
+            return state_alone(state, self._limits, target_id)
+        return values_at(state, paths, self._limits, state.reader(target_id))
 
     async def update(
         self, workflow_id: str, updates: Sequence[dict[str, Any]], task_id: str | None
     ) -> Answer:
         """Make all of the updates, or none: then raise RequestError that names the wrong one."""
-        meant = await self._agents.full_id(joined(workflow_id, task_id))
+        target_id = await self._agents.full_id(joined(workflow_id, task_id))
         changes = read_updates(updates)
-        machine = await self._engine.view(run_of(meant))
-        target = state_meant(run_view_of(machine, now=self._now(), target=target_of(machine, meant)))
-        trial = trial_of(machine, target, changes, self._redacted(machine))
+        machine = await self._engine.view(run_of(target_id))
+        address = state_address(run_view_of(machine, now=self._now(), target=target_of(machine, target_id)))
+        trial = trial_of(machine, address, changes, self._redacted(machine))
         await asyncio.to_thread(trial.check)
         token = os.urandom(8).hex()
 
         def updated(machine: Machine, now: float) -> Event:
             trial.refuse_wrong(machine)
-            return StateUpdated(now, trial.changes, target, token)
+            return StateUpdated(now, trial.changes, address, token)
 
-        await self._engine.send(run_of(meant), updated)
-        machine = await self._engine.view(run_of(meant))
+        await self._engine.send(run_of(target_id), updated)
+        machine = await self._engine.view(run_of(target_id))
         changed, errors = await asyncio.to_thread(trial.changed_in(machine))
         fields = FlatState(changed, changed)
-        answer: Answer = {"success": True, "computed": state_alone(fields, self._limits, meant)}
+        answer: Answer = {"success": True, "computed": state_alone(fields, self._limits, target_id)}
         return {**answer, "errors": errors} if errors else answer
 
     async def dependencies(self, workflow_id: str, field: str) -> dict[str, Value]:
@@ -370,7 +376,7 @@ class StepProtocol:
             first = {**first, "workflow": step_view.workflow, "last_checkpoint": checkpoint}
         if not with_state:
             return rendered(step_view, self._limits, first=first, brief=brief)
-        gathered = gather(view, state_meant(view))
+        gathered = gather(view, state_address(view))
         parts = _parts_of_resume(view) if at_work else None
         if parts is None:
             state = await asyncio.to_thread(gathered.read)
@@ -408,8 +414,8 @@ def _over(workflow_id: str, error: RequestError) -> StepView:
     return over(workflow_id, error.message)
 
 
-def _step_meant(machine: Machine, target: Target, step_id: str) -> Visited | None:
-    found = (block_at(machine, address) for address in target.meant(step_id))
+def _step_named(machine: Machine, target: Target, step_id: str) -> Visited | None:
+    found = (block_at(machine, address) for address in target.addresses_for(step_id))
     return next((it for it in found if it is not None), None)
 
 
@@ -420,7 +426,7 @@ def _around(address: str) -> list[str]:
 
 def _result_needed(step_id: str, missing: list[str]) -> InvalidResult:
     return InvalidResult(
-        f"'{step_id}' needs a result: nothing has been written at {' and '.join(missing)} since it was asked",
+        f"'{step_id}' needs a result: nothing was written to {' and '.join(missing)} since it was asked",
         hint=f"call {REACTIVE.submit}(step_id='{step_id}', result=…) with its result, as its instructions "
         "say, and the server stores it; or write it yourself with workflow_state_update first. If the step "
         "failed, pass status='failed' and error. Nothing has changed.",

@@ -52,7 +52,7 @@ class UserQuestion:
     step_id: str
     message: str
     form: dict[str, Any]
-    last_seen: FormOutcome
+    forms: FormOutcome
     """The forms that were shown for it so far."""
 
     def is_open(self, state: RunState) -> bool:
@@ -95,9 +95,9 @@ def user_questions(view: RunView, registry: StepRegistry, setting: str) -> UserQ
             busy = True
             continue
         step_id = question_id(machine.state, view.target, address)
-        last_seen = form_outcome(view.last_seen, step_id)
-        if form is not None and not last_seen.is_over and _is_wanted(machine, address, setting):
-            found.append(UserQuestion(address, step_id, question.for_user, form, last_seen))
+        forms = form_outcome(view.last_seen, step_id)
+        if form is not None and not forms.is_over and _is_wanted(machine, address, setting):
+            found.append(UserQuestion(address, step_id, question.for_user, form, forms))
     return UserQuestions(found, busy)
 
 
@@ -158,13 +158,13 @@ class Elicitation:
     # Notes about forms, which every server of the run reads
 
     async def form_shown(self, run_id: str, question: UserQuestion) -> None:
-        await self._note(run_id, question.last_seen.put_up)
+        await self._note(run_id, question.forms.shown_note)
 
     async def form_answered(self, run_id: str, question: UserQuestion) -> None:
-        await self._note(run_id, question.last_seen.answered)
+        await self._note(run_id, question.forms.answered_note)
 
     async def form_failed(self, run_id: str, step_id: str, outcome: Outcome) -> None:
-        await self._note(run_id, FormOutcome(step_id).ended(outcome))
+        await self._note(run_id, FormOutcome(step_id).outcome_note(outcome))
 
     async def _note(self, run_id: str, note: str) -> None:
         await self._engine.heartbeat(run_id, note, self._now())
@@ -174,19 +174,19 @@ class Elicitation:
     ) -> T | None:
         """Return the result of `shown`, or None as soon as the question is closed.
 
-        A question is closed when the run has ended or somebody else has answered. Meanwhile progress is
-        reported.
+        A question is closed when the run has ended or another caller has answered it. Progress is reported
+        meanwhile.
         """
         showing = asyncio.ensure_future(shown)
-        settled = asyncio.ensure_future(
+        closed = asyncio.ensure_future(
             wait_with_progress(
                 self._engine, run_id, lambda state: not question.is_open(state), _LONG, now=self._now
             )
         )
         try:
-            await asyncio.wait([showing, settled], return_when=asyncio.FIRST_COMPLETED)
+            await asyncio.wait([showing, closed], return_when=asyncio.FIRST_COMPLETED)
             return showing.result() if showing.done() else None
         finally:
-            for task in (showing, settled):
+            for task in (showing, closed):
                 task.cancel()
-            await asyncio.gather(showing, settled, return_exceptions=True)
+            await asyncio.gather(showing, closed, return_exceptions=True)

@@ -1,8 +1,8 @@
-"""The step type `AgentShell` (`agent_shell_command` in the reactive dialect): a command that only the agent
-can run, because it needs a terminal, a permission, or somebody to talk to.
+"""The step type `AgentShell` (`agent_shell_command` in the reactive dialect): the agent runs a command.
 
-The agent hands back what the command printed and how it ended, or what it gave as data. Both come to the same
-`result`. How values get into the command is the same as for `Shell`.
+It is for commands that the server cannot run, because they need a terminal, a permission or a person. The
+agent submits what the command printed and its exit code, or the output as data; both give the same `result`.
+Values in the command are quoted as in `Shell`.
 """
 
 from __future__ import annotations
@@ -21,40 +21,38 @@ from workflows_mcp.steps.shell import command_refusals, exit_message, variables_
 from workflows_mcp.values import Value
 
 _READ_AS = {
-    "text": "stdout is taken as text",
+    "text": "stdout is read as text",
     "lines": "stdout is read as a list of lines",
     "json": "stdout is read as JSON",
     "key_value": "stdout is read as lines KEY=value",
 }
 _AS_DATA = {
-    "text": "the text alone",
-    "lines": "the list of lines alone",
-    "json": "the data alone",
-    "key_value": "the object of keys and values alone",
+    "text": "only the text",
+    "lines": "only the list of lines",
+    "json": "only the data",
+    "key_value": "only the object of keys and values",
 }
 _PRINTED: dict[str, Value] = {
-    "stdout": {"description": "All that it printed to standard output"},
-    "stderr": {"description": "All that it printed to standard error"},
-    "exit_code": {"description": "0 if it succeeded; 124 if the time ran out"},
-    "duration": {"description": "Seconds that it took, if you know"},
+    "stdout": {"description": "Everything that it printed to standard output"},
+    "stderr": {"description": "Everything that it printed to standard error"},
+    "exit_code": {"description": "0 if it succeeded, 124 if it timed out"},
+    "duration": {"description": "How many seconds it took, if you know"},
 }
-"""How a command ended, in the words of the result. Output that is data may use the same words otherwise."""
+"""The fields of a result that says how a command ended. Output that is data may use the same names."""
 
 
 class AgentShellInputs(StepInputs):
-    command: str = Field(description="What to run. Values in it are data: they never become shell syntax.")
-    reason: str = Field("", description="Why the agent must run it, and not the server.")
+    command: str = Field(description="The command. Values in it are data: they never become shell syntax.")
+    reason: str = Field("", description="Why the agent must run it instead of the server.")
     output_format: OutputFormat = Field(
-        "text", description="What its output is: text, lines, json or key_value."
+        "text", description="The format of its output: text, lines, json or key_value."
     )
-    timeout: float | None = Field(
-        None, gt=0, description="How long it may take; the agent ends it when the time is over."
-    )
-    working_dir: str = Field("", description="Where to run it.")
+    timeout: float | None = Field(None, gt=0, description="Seconds after which the agent ends it.")
+    working_dir: str = Field("", description="The directory to run it in.")
     env: dict[str, str] = Field(default_factory=dict, description="Variables added to its environment.")
     unsafe: Literal["raw"] | None = Field(
         None,
-        description="raw: values are put in as text and can be syntax. For values that you trust.",
+        description="raw: values are inserted as text and can be syntax. Only for values that you trust.",
     )
 
     @field_validator("env", mode="before")
@@ -69,10 +67,10 @@ class AgentShellOutputs(StepOutputs):
 
 
 class AgentShell(Step):
-    """Has the agent run a command, and gives what it printed as text, lines, JSON or keys and values.
+    """Asks the agent to run a command; returns its output as text, lines, JSON or keys and values.
 
-    For commands that need a terminal or permissions that the server does not have. One that ends with another
-    exit code than 0 has failed.
+    It is for commands that need a terminal or permissions that the server does not have. An exit code other
+    than 0 is a failure.
     """
 
     name = "AgentShell"
@@ -99,7 +97,9 @@ class AgentShell(Step):
             parameters["output_format"] = inputs.output_format
         if inputs.timeout is not None:
             parameters["timeout"] = round(inputs.timeout * 1000)
-            within = f" End it after {inputs.timeout:g} seconds (timeout is in milliseconds), exit_code 124."
+            within = (
+                f" End it after {inputs.timeout:g} seconds (timeout is in milliseconds), with exit_code 124."
+            )
         if inputs.working_dir:
             parameters["working_dir"] = inputs.working_dir
             where += " in parameters.working_dir"
@@ -108,13 +108,13 @@ class AgentShell(Step):
             where += " with parameters.env added to its environment"
         return Question(
             type="agent_shell_command",
-            instructions=f"Run parameters.command in a shell{where}, once and exactly as it stands.{within} "
-            'Submit {"stdout": "…", "stderr": "…", "exit_code": 0} as they really were '
+            instructions=f"Run parameters.command in a shell{where}, once and unchanged.{within} "
+            'Submit the actual {"stdout": "…", "stderr": "…", "exit_code": 0} '
             f"({_READ_AS[inputs.output_format]}), or, if it succeeded, {_AS_DATA[inputs.output_format]}.",
             parameters=parameters,
             result_schema={
-                "description": "What it printed and how it ended, {stdout, stderr, exit_code}; or its output "
-                f"as data, {_AS_DATA[inputs.output_format]}",
+                "description": "What it printed and its exit code, {stdout, stderr, exit_code}; or its "
+                f"output as data, {_AS_DATA[inputs.output_format]}",
                 "properties": _PRINTED,
             },
             describes_result=True,
@@ -145,13 +145,13 @@ class AgentShell(Step):
 
 class _Ended(NamedTuple):
     exit_code: int | None
-    """None where nobody says; then it went well."""
+    """None if the result does not say; then the command succeeded."""
     stdout: str
     stderr: str
 
 
 def _ended(result: Value) -> _Ended | None:
-    """How a command ended, where the result says that and nothing else."""
+    """Return how a command ended, if the result says only that; None if the result is data."""
     if (
         not isinstance(result, dict)
         or not result.keys() <= _PRINTED.keys()
@@ -175,7 +175,7 @@ def _exit_code(result: dict[str, Value]) -> int | None:
 
 
 def _as_data(result: Value, output_format: str) -> Value:
-    """What an agent has read already, as it is; text that nobody has read yet is read."""
+    """Return a result that is data unchanged; parse text, and return it unchanged if it cannot be parsed."""
     if not isinstance(result, str):
         return result
     try:

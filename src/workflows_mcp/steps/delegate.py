@@ -1,7 +1,7 @@
-"""The step type `Delegate` (`delegate` in the stateful dialect): a task in words, for an agent.
+"""The step type `Delegate` (`delegate` in the stateful dialect) gives an agent a task in words.
 
-Without an agent it is the main agent that does it; with one, the main agent hands it to a sub-agent of that
-kind and carries the answer back.
+Without `agent`, the main agent does the task. With `agent`, the main agent gives it to a sub-agent of that
+kind, and submits the answer of the sub-agent.
 """
 
 from __future__ import annotations
@@ -16,20 +16,22 @@ from workflows_mcp.steps.base import Performer, Question, Step, StepInputs, Step
 from workflows_mcp.values import Value, shown, to_text
 
 AGENT = re.compile(r"@[a-z0-9-]+")
-AGENT_FORM = "an agent is written @name, in lower-case letters, digits and hyphens, e.g. @code-reviewer"
+AGENT_FORM = "write @name, with lower-case letters, digits and hyphens, e.g. @code-reviewer"
 GENERIC = "@task"
-"""A sub-agent of no special kind."""
+"""A general sub-agent."""
 
-_ADDED = "You cannot ask the user: return a question that only the user can decide as your result."
-"""What the sub-agent is told beside the instructions."""
+_ADDED = (
+    "You cannot ask the user. If only the user can decide a question, return the question as your result."
+)
+"""What the prompt of a sub-agent says in addition to the instructions."""
 
 
 class DelegateInputs(StepInputs):
-    instructions: str = Field(description="What is to be done, with all that is needed to do it.")
+    instructions: str = Field(description="What to do, with everything that is needed to do it.")
     agent: str | None = Field(
-        None, description="Who does it: @name of a kind of sub-agent; without it, the main agent itself."
+        None, description="The kind of sub-agent that does it, as @name; by default the main agent does it."
     )
-    timeout: float = Field(300, gt=0, description="Seconds that it should take at most.")
+    timeout: float = Field(300, gt=0, description="How many seconds it should take at most.")
 
     @field_validator("agent")
     @classmethod
@@ -37,7 +39,7 @@ class DelegateInputs(StepInputs):
         if not agent:
             return None
         if AGENT.fullmatch(agent) is None:
-            raise ValueError(f"{shown(agent)} is no name of an agent: {AGENT_FORM}")
+            raise ValueError(f"{shown(agent)} is not the name of an agent: {AGENT_FORM}")
         return agent
 
 
@@ -48,7 +50,7 @@ class DelegateOutputs(StepOutputs):
 
 
 class Delegate(Step):
-    """Has an agent carry out a task that is given in words, and gives its answer."""
+    """Gives an agent a task in words, and returns its answer."""
 
     name = "Delegate"
     dialect_names: ClassVar[Mapping[str, str]] = {"stateful": "delegate"}
@@ -71,8 +73,8 @@ class Delegate(Step):
             result_schema={
                 "type": "object",
                 "properties": {
-                    "response": {"type": "string", "description": "The answer, complete, word for word"},
-                    "agent_used": {"type": ["string", "null"], "description": "Who gave it"},
+                    "response": {"type": "string", "description": "The complete answer, word for word"},
+                    "agent_used": {"type": ["string", "null"], "description": "The agent that answered"},
                     "tokens_used": {"type": ["integer", "null"], "description": "If you know it"},
                 },
                 "required": ["response"],
@@ -83,7 +85,7 @@ class Delegate(Step):
         )
 
     def normalize_result(self, inputs: DelegateInputs, result: Value) -> Value:
-        """An answer that is data is taken as its JSON text. An object that is no result is not an answer."""
+        """Turn a `response` that is data into JSON text."""
         if isinstance(result, dict) and not isinstance(result.get("response", ""), str | None):
             return {**result, "response": to_text(result["response"])}
         return result
@@ -101,11 +103,11 @@ class Delegate(Step):
 def _instructions(agent: str | None) -> str:
     if agent is None:
         return (
-            "Do what parameters.instructions say, yourself. Submit "
-            '{"response": "<the whole answer, nothing around it>"}.'
+            "Follow parameters.instructions yourself. Submit "
+            '{"response": "<the complete answer and nothing else>"}.'
         )
     whom = "a sub-agent" if agent == GENERIC else f"a sub-agent ({agent}, or a general one)"
     return (
-        f"Start {whom}, or do it yourself if you have none. Its prompt: parameters.instructions and "
+        f"Start {whom}; do it yourself if you cannot. Its prompt: parameters.instructions and "
         f'"{_ADDED}" Submit {{"response": "<its answer, word for word>"}}; agent_used, tokens_used if known.'
     )

@@ -1,4 +1,4 @@
-"""The step type `Fail` (`fail` in dialects of steps): ends the workflow as failed, on purpose."""
+"""The step type `Fail` (`fail` in the stateful and reactive dialects) fails the workflow on purpose."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ from workflows_mcp.values import Value
 
 
 class FailInputs(StepInputs):
-    message: str = Field(description="Why it fails: the message of the error of the run.")
-    code: str = Field("failed", min_length=1, description="What programs know the failure by: its code.")
+    message: str = Field(description="Why it fails: the error message of the run.")
+    code: str = Field("failed", min_length=1, description="The error code, for programs.")
 
 
 class Fail(Step):
-    """Ends the workflow as failed, with a message and a code of your own.
+    """Fails the workflow, with your message and error code.
 
-    Nothing handles this failure: neither on_error nor on_failure, nor a block that depends on it.
+    Nothing handles this failure: not `on_error`, not `on_failure`, and not a block that depends on it.
     """
 
     name = "Fail"

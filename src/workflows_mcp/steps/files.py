@@ -18,7 +18,7 @@ def encoded(text: str, encoding: str) -> bytes:
     try:
         return text.encode(encoding)
     except LookupError:
-        raise StepError(f"there is no encoding '{encoding}'", hint="utf-8 is the usual one") from None
+        raise StepError(f"there is no encoding '{encoding}'", hint="use utf-8") from None
     except UnicodeEncodeError as error:
         raise StepError(
             f"the text cannot be written as {encoding}: it has no {text[error.start]!a}", hint="use utf-8"
@@ -26,19 +26,19 @@ def encoded(text: str, encoding: str) -> bytes:
 
 
 class CreateFileInputs(StepInputs):
-    path: str = Field(description="Where the file is put; relative to the workspace.")
-    content: str = Field(description="The text of the file, written exactly as it is.")
+    path: str = Field(description="The path of the file, relative to the workspace.")
+    content: str = Field(description="The text of the file, written unchanged.")
     permissions: str | None = Field(
         None,
         alias="mode",
         description=(
-            'Who may do what with it, in octal digits as for chmod: 755, "755", "0755" and 0o755 are all '
-            "rwxr-xr-x. Without it an existing file keeps its own and a new one gets the usual ones."
+            'Its permissions, in octal digits as for chmod: 755, "755", "0755" and 0o755 are all rwxr-xr-x. '
+            "By default an existing file keeps its permissions, and a new one gets those of the system."
         ),
     )
-    encoding: str = Field("utf-8", description="How the text is encoded.")
-    overwrite: bool = Field(True, description="Whether an existing file is replaced; false: it is an error.")
-    create_parents: bool = Field(True, description="Whether missing directories are made.")
+    encoding: str = Field("utf-8", description="The encoding of the text.")
+    overwrite: bool = Field(True, description="Whether to replace an existing file; false: it is an error.")
+    create_parents: bool = Field(True, description="Whether to create missing directories.")
 
     @field_validator("content", mode="before")
     @classmethod
@@ -59,10 +59,10 @@ class CreateFileInputs(StepInputs):
 
 
 def _octal_digits(number: int) -> str:
-    """The digits that a number stands for: 755 is what it looks like, and so is 0o755, which is 493.
+    """Return the octal digits of permissions that YAML has read as a number: 755, or 0o755, which is 493.
 
-    What looks like octal digits is taken for them, except a number that is a common set of permissions
-    itself: 0o644 is 420, and nobody means r---w----.
+    A number that looks like octal digits is read as octal digits, unless it is the value of common
+    permissions: 0o644 is 420, and nobody means r---w----.
     """
     if number in _COMMON or not re.fullmatch("[0-7]{3,4}", str(number)):
         return f"{number:o}"
@@ -83,10 +83,9 @@ class CreateFileOutputs(StepOutputs):
 
 
 class CreateFile(Step):
-    """Writes a file, whole or not at all.
+    """Writes a file atomically.
 
-    `created` says whether there was none before. Directories on the way are made unless `create_parents` is
-    false.
+    `created` says whether the file is new. Missing directories are created unless `create_parents` is false.
     """
 
     name = "CreateFile"
@@ -117,9 +116,9 @@ class CreateFile(Step):
 
 
 class ReadFileInputs(StepInputs):
-    path: str = Field(description="The file to read; relative to the workspace.")
-    mode: Literal["text", "binary"] = Field("text", description="binary gives the content in base64.")
-    encoding: str = Field("utf-8", description="How the text is encoded; of no matter for binary.")
+    path: str = Field(description="The file to read, relative to the workspace.")
+    mode: Literal["text", "binary"] = Field("text", description="binary returns the content in base64.")
+    encoding: str = Field("utf-8", description="The encoding of the text; ignored for binary.")
     max_size_mb: float = Field(10, gt=0, description="A larger file is an error.")
     required: bool = Field(True, description="Whether a missing file is an error; false: found is false.")
 
@@ -149,13 +148,11 @@ class ReadFile(Step):
         path = context.world.path_for_reading(inputs.path)
         most = int(inputs.max_size_mb * MIB)
         if most <= context.world.limits.file_bytes:
-            data = context.world.read(
-                path, most=most, limit_hint="set max_size_mb on the block to change that"
-            )
+            data = context.world.read(path, most=most, limit_hint="raise max_size_mb of the block")
         else:
             data = context.world.read(path)
         if data is None and inputs.required:
-            raise StepError(f"there is no file {path}", hint="say required: false if it need not be there")
+            raise StepError(f"there is no file {path}", hint="set required: false if the file is optional")
         encoding = "base64" if inputs.mode == "binary" else inputs.encoding
         return StepResult(
             {
@@ -175,9 +172,9 @@ def _content(data: bytes, inputs: ReadFileInputs, path: str) -> str:
     try:
         return data.decode(inputs.encoding)
     except LookupError:
-        raise StepError(f"there is no encoding '{inputs.encoding}'", hint="utf-8 is the usual one") from None
+        raise StepError(f"there is no encoding '{inputs.encoding}'", hint="use utf-8") from None
     except UnicodeDecodeError as error:
         raise StepError(
             f"{path} is not {inputs.encoding} text: byte {error.start} is {data[error.start]:#04x}",
-            hint="give its encoding, or read it with mode: binary",
+            hint="set its encoding, or read it with mode: binary",
         ) from None

@@ -1,11 +1,11 @@
-"""The step types `CreateWorktree` and `RemoveWorktree` give each line of work its own checkout.
+"""The step types `CreateWorktree` and `RemoveWorktree` give each task its own checkout.
 
     - {id: tree, type: CreateWorktree, inputs: {path: .worktrees/login, branch: feature/login}}
 
-Each step either completes or changes nothing, and can be repeated. While git makes or removes a worktree, the
-worktree is locked with a reason that names the step: after a crash, that lock identifies what is half done,
-and nothing else is replaced or removed. `Repository`, at the end, runs git: with a list of arguments, never
-through a shell, and it reads only the output that git makes for programs.
+Each step either completes or changes nothing, and can be repeated. While git creates or removes a worktree,
+the worktree is locked with a reason that names the step. After a crash, that lock marks what is half done,
+and nothing else is replaced or removed. `Repository`, at the end, runs git with a list of arguments, never
+through a shell, and reads only the output that git prints for programs.
 """
 
 from __future__ import annotations
@@ -38,10 +38,10 @@ _HOW = {"??": "untracked", " D": "deleted", "D ": "deleted", "A ": "added"}
 
 
 class CreateWorktreeInputs(StepInputs):
-    path: str = Field(description="Where the worktree is put; relative to the workspace.")
-    branch: str = Field(description="The branch to check out there; made if it does not exist.")
+    path: str = Field(description="The path of the worktree, relative to the workspace.")
+    branch: str = Field(description="The branch to check out there; created if it does not exist.")
     base_branch: str = Field(
-        "", description="What a new branch starts from: a branch, a tag or a commit; by default the HEAD."
+        "", description="Where a new branch starts: a branch, a tag or a commit; by default HEAD."
     )
     repository: str = Field("", description="A directory in the repository; by default the workspace.")
 
@@ -56,10 +56,10 @@ class CreateWorktreeOutputs(StepOutputs):
 
 
 class CreateWorktree(Step):
-    """Makes a git worktree: a directory of its own with a branch checked out.
+    """Creates a git worktree: a separate directory with a branch checked out.
 
-    A branch that exists is checked out, one that does not is made from `base_branch`. A worktree that is
-    there already, with that branch, is taken as it is, and `created` is false.
+    A branch that does not exist is created from `base_branch`. If the path is already a worktree of that
+    branch, nothing changes, and `created` is false.
     """
 
     name = "CreateWorktree"
@@ -74,12 +74,12 @@ class CreateWorktree(Step):
         branch = inputs.branch
         await repository.check_name(branch, "branch")
         if branch == "HEAD":
-            raise StepError("'HEAD' cannot be a branch", hint="name the branch to check out or to make")
+            raise StepError("'HEAD' cannot be a branch", hint="name the branch to check out or to create")
         if inputs.base_branch:
             await repository.check_name(inputs.base_branch, "base_branch")
         base = inputs.base_branch or await repository.head_name()
 
-        step = context.key.rsplit("#", 1)[0]  # whichever try this is
+        step = context.key.rsplit("#", 1)[0]  # without the number of the attempt
         lock = MAKING + hashlib.sha256(step.encode()).hexdigest()[:16]
         async with repository.alone():
             worktrees = await repository.worktrees()
@@ -98,16 +98,16 @@ class CreateWorktree(Step):
             is_new = not commit
             if is_new:
                 commit = await repository.base_commit(base)
-                # It tracks nothing: the base is not what it is to be pushed to.
-                await repository.tell(
+                # It has no upstream: the base is not the branch to push to.
+                await repository.output_of(
                     *("branch", "--no-track", branch, commit),
-                    failure=f"git did not make the branch '{branch}'",
+                    failure=f"git did not create the branch '{branch}'",
                 )
             async with _all_or_nothing(repository, path, lock, branch if is_new else ""):
-                await repository.tell(
+                await repository.output_of(
                     *("worktree", "add", "--quiet", "--no-checkout", "--lock", "--reason", lock),
                     *(str(path), branch),
-                    failure=f"git could not make the worktree {path}",
+                    failure=f"git could not create the worktree {path}",
                 )
         async with _all_or_nothing(repository, path, lock, branch if is_new else ""):
             await _check_out(repository, path, commit)
@@ -127,52 +127,54 @@ def _made(path: Path, branch: str, base: str, commit: str, *, created: bool) -> 
 
 
 async def _check_out(repository: Repository, path: Path, commit: str) -> None:
-    """Puts the files into a worktree that is registered and locked.
+    """Check out the files of a worktree that is registered and locked.
 
-    Git would do all at once, and would tidy up if it failed: killed while tidying, it leaves files of which
-    nobody can say whose they are.
+    `git worktree add` could do this too, and would clean up after a failure. If it were killed while it
+    cleans up, nothing would identify the remaining files.
     """
-    failure = f"git could not make the worktree {path}"
-    await repository.tell("reset", "--hard", "--quiet", "--no-recurse-submodules", at=path, failure=failure)
+    failure = f"git could not create the worktree {path}"
+    await repository.output_of(
+        "reset", "--hard", "--quiet", "--no-recurse-submodules", at=path, failure=failure
+    )
     no_commit = "0" * len(commit)
     await repository.run_hook("post-checkout", no_commit, commit, "1", at=path, failure=failure)
-    await repository.tell("worktree", "unlock", str(path), failure=failure)
+    await repository.output_of("worktree", "unlock", str(path), failure=failure)
 
 
 @asynccontextmanager
 async def _all_or_nothing(
     repository: Repository, path: Path, lock: str, new_branch: str
 ) -> AsyncIterator[None]:
-    """Whatever stops the making of a worktree, nothing of it is left, nor of the branch made for it."""
+    """Remove the worktree, and the branch created for it, if the context fails or is cancelled."""
     try:
         yield
     except (StepError, asyncio.CancelledError):
-        with suppress(StepError):  # what stopped it matters more; the lock says what is left
+        with suppress(StepError):  # the first error matters more; the lock marks what remains
             there = worktree_at(path, await repository.worktrees())
             if there is None:
                 _tidy(path)
             elif there.lock == lock:
                 await repository.remove(there)
             if new_branch:
-                await repository.git("branch", "-D", new_branch)  # refused if somebody works on it by now
+                await repository.git("branch", "-D", new_branch)  # refused if it is checked out by now
         raise
 
 
 def _tidy(path: Path) -> None:
-    """Removes the one file of a worktree that git was killed over before it knew it."""
+    """Remove the only file of a worktree that a killed git had not registered."""
     if path.is_dir() and is_empty(path):
         (path / ".git").unlink(missing_ok=True)
 
 
 def _can_be_replaced(there: Worktree, lock: str) -> bool:
-    """Whether nothing is lost: this very step was making it when it was cut off, or it is empty."""
+    """Whether nothing would be lost: it is empty, or an interrupted attempt of this step created it."""
     if there.main:
         return False
     return there.lock == lock or (there.lock is None and is_empty(there.path))
 
 
 def _check_is_whole(there: Worktree, branch: str) -> None:
-    """Refuses what is registered at the path unless it can be used as it is."""
+    """Raise StepError unless the registered worktree can be used unchanged."""
     path, by_hand = there.path, shlex.quote(str(there.path))
     if there.main:
         raise StepError(
@@ -180,29 +182,29 @@ def _check_is_whole(there: Worktree, branch: str) -> None:
         )
     if there.lock is not None and (there.lock == _GIT_IS_MAKING or there.lock.startswith(MAKING)):
         raise StepError(
-            f"the worktree {path} is being made by somebody else, or was left half made",
-            hint=f"if nobody is making it, remove it: git worktree remove -f -f {by_hand}",
+            f"another process is creating the worktree {path}, or was interrupted while it did",
+            hint=f"if no process is creating it, remove it: git worktree remove -f -f {by_hand}",
         )
     if there.lock is not None and there.lock.startswith(REMOVING):
         raise StepError(
-            f"the worktree {path} is being removed, or was left half removed",
-            hint=f"end that with RemoveWorktree, or with: git worktree remove -f -f {by_hand}",
+            f"another process is removing the worktree {path}, or was interrupted while it did",
+            hint=f"finish that with RemoveWorktree, or with: git worktree remove -f -f {by_hand}",
         )
     if is_empty(path):
         raise StepError(
             f"the worktree {path} is locked{_reason(there)}, and its directory is missing",
-            hint=f"bring the directory back, or give it up: git worktree remove -f -f {by_hand}",
+            hint=f"restore the directory, or remove the worktree: git worktree remove -f -f {by_hand}",
         )
     if there.half_there:
         raise StepError(
-            f"git knows a worktree at {path}, but the file .git in it is missing",
-            hint=f"bring it back with git worktree repair, or remove the directory {path}",
+            f"git has a worktree at {path}, but its file .git is missing",
+            hint=f"restore it with git worktree repair, or remove the directory {path}",
         )
     if there.branch != branch:
         what = f"the branch '{there.branch}'" if there.branch else "no branch"
         raise StepError(
-            f"{path} is a worktree already, with {what} checked out and not '{branch}'",
-            hint="choose another path, or remove it with RemoveWorktree",
+            f"{path} is already a worktree, with {what} checked out instead of '{branch}'",
+            hint="choose another path, or remove the worktree with RemoveWorktree",
         )
 
 
@@ -210,27 +212,27 @@ def _check_is_free(path: Path, worktrees: list[Worktree]) -> None:
     if is_empty(path):
         return
     if not path.is_dir():
-        raise StepError(f"there is a file at {path}", hint="choose another path, or move the file away")
+        raise StepError(f"there is a file at {path}", hint="choose another path, or move the file")
     if (path / ".git").exists():
         if is_forgotten(path):
             raise StepError(
-                f"{path} was a worktree, and git does not know it any more",
-                hint="choose another path, or move away what is in it",
+                f"{path} was a worktree, but git no longer has it",
+                hint="choose another path, or move the files in it",
             )
         raise StepError(
             f"{path} belongs to another git repository than {worktrees[0].path}",
-            hint="choose another path, or say in `repository` which repository is meant",
+            hint="choose another path, or set `repository` to a directory of that repository",
         )
     raise StepError(
-        f"the directory {path} is not empty, and not a worktree",
-        hint="choose another path, or move away what is in it",
+        f"the directory {path} is not empty and is not a worktree",
+        hint="choose another path, or move the files in it",
     )
 
 
 def _checked_out_elsewhere(branch: str, other: Worktree) -> StepError:
-    hint = "a branch can be checked out once: use that worktree, or another branch"
+    hint = "a branch can be checked out only once: use that worktree, or another branch"
     if not other.path.exists():
-        hint = "its directory is gone: git worktree prune makes git forget it"
+        hint = "its directory no longer exists: run git worktree prune"
     return StepError(f"the branch '{branch}' is checked out in {other.path}", hint=hint)
 
 
@@ -238,13 +240,13 @@ def _checked_out_elsewhere(branch: str, other: Worktree) -> StepError:
 
 
 class RemoveWorktreeInputs(StepInputs):
-    path: str = Field(description="The worktree to remove; relative to the workspace.")
+    path: str = Field(description="The worktree to remove, relative to the workspace.")
     repository: str = Field("", description="A directory in the repository; by default the workspace.")
     force: bool = Field(
-        False, description="Whether it goes with all that is not committed, and its branch if not merged."
+        False, description="Whether to discard uncommitted changes, and commits that are not merged."
     )
     delete_branch: bool = Field(
-        False, description="Whether its branch goes too; refused unless merged, or part of its upstream."
+        False, description="Whether to delete its branch too, if it is merged or part of its upstream."
     )
 
 
@@ -257,10 +259,10 @@ class RemoveWorktreeOutputs(StepOutputs):
 
 
 class RemoveWorktree(Step):
-    """Removes a git worktree, unless something in it would be lost.
+    """Removes a git worktree, unless work in it would be lost.
 
-    Changes that are not committed, untracked files, and with `delete_branch` commits that are not merged are
-    refused unless `force` is true; nothing is touched then. A worktree that is gone already is fine, and
+    The step fails and changes nothing if there are uncommitted changes, untracked files or, with
+    `delete_branch`, commits that are not merged; `force` discards them. If there is no worktree at the path,
     `removed` is false.
     """
 
@@ -285,8 +287,8 @@ async def _remove(repository: Repository, path: Path, inputs: RemoveWorktreeInpu
         return _removed(path, "", removed=False, branch_deleted=False)
     if there.main:
         raise StepError(
-            f"{path} is the main worktree of the repository, which cannot be removed",
-            hint="give the path of a worktree that CreateWorktree made",
+            f"{path} is the main worktree of the repository, which git cannot remove",
+            hint="use the path of a worktree that CreateWorktree has created",
         )
     repository.directory = worktrees[0].path  # the worktree cannot be removed from inside
     begun = there.lock is not None and there.lock.startswith(REMOVING)
@@ -307,12 +309,14 @@ async def _remove(repository: Repository, path: Path, inputs: RemoveWorktreeInpu
     if is_there and not begun:
         reason = REMOVING + quote(branch)
         failure = f"git could not lock the worktree {path}"
-        await repository.tell("worktree", "lock", "--reason", reason, str(path), failure=failure)
+        await repository.output_of("worktree", "lock", "--reason", reason, str(path), failure=failure)
     if tip and is_there:
         await _delete_branch_from_under(repository, there, branch, tip)
     await repository.remove(there)
     if tip and not is_there:
-        await repository.tell("branch", "-D", branch, failure=f"git did not delete the branch '{branch}'")
+        await repository.output_of(
+            "branch", "-D", branch, failure=f"git did not delete the branch '{branch}'"
+        )
     branch_deleted = bool(tip) or (begun and inputs.delete_branch and bool(branch))
     return _removed(path, branch, removed=is_there or begun, branch_deleted=branch_deleted)
 
@@ -332,10 +336,10 @@ def _check_is_gone(path: Path, worktrees: list[Worktree]) -> None:
     if not os.path.lexists(path):
         return
     around = [worktree.path for worktree in worktrees if path.is_relative_to(worktree.path)]
-    where = f"; it lies in the worktree {max(around, key=lambda it: len(it.parts))}" if around else ""
+    where = f"; it is inside the worktree {max(around, key=lambda it: len(it.parts))}" if around else ""
     raise StepError(
         f"{path} is not a worktree of the repository {worktrees[0].path}{where}",
-        hint="give the worktree_path that CreateWorktree gave, and in `repository` the same repository",
+        hint="use the output worktree_path of CreateWorktree, and the same `repository`",
     )
 
 
@@ -343,12 +347,12 @@ def _locked(there: Worktree) -> StepError:
     path = shlex.quote(str(there.path))
     if there.lock and (there.lock == _GIT_IS_MAKING or there.lock.startswith(MAKING)):
         return StepError(
-            f"the worktree {there.path} is being made, or was left half made",
-            hint=f"if nobody is making it: git worktree remove -f -f {path}",
+            f"another process is creating the worktree {there.path}, or was interrupted while it did",
+            hint=f"if no process is creating it: git worktree remove -f -f {path}",
         )
     return StepError(
         f"the worktree {there.path} is locked{_reason(there)}",
-        hint=f"whoever locked it wants to keep it; to unlock it: git worktree unlock {path}",
+        hint=f"if it is not needed any more, unlock it: git worktree unlock {path}",
     )
 
 
@@ -359,32 +363,32 @@ def _reason(there: Worktree) -> str:
 async def _check_nothing_is_lost(repository: Repository, there: Worktree, *, begun: bool) -> None:
     path = there.path
     if begun:
-        await repository.mend(there)
+        await repository.repair(there)
     elif there.half_there:
         raise StepError(
-            f"nobody can say what has changed in {path}: the file .git in it is missing",
-            hint="bring it back with git worktree repair, or say force: true",
+            f"cannot determine the changes in {path}: its file .git is missing",
+            hint="restore it with git worktree repair, or set force: true",
         )
     changes = await repository.changes(path)
-    if begun:  # files that are missing are those that were removed before
+    if begun:  # missing files are those that the first attempt removed
         changes = [change for change in changes if change[0] != " D"]
     if changes:
         listed = ", ".join(f"{name} ({_HOW.get(how, 'changed')})" for how, name in changes[:_SHOWN])
         more = f", and {len(changes) - _SHOWN} more" if len(changes) > _SHOWN else ""
         raise StepError(
-            f"the worktree {path} has changes that are not committed: {listed}{more}",
-            hint="commit them, or say force: true to lose them",
+            f"the worktree {path} has uncommitted changes: {listed}{more}",
+            hint="commit them, or set force: true to discard them",
         )
     if await repository.has_submodules(path):
         raise StepError(
-            f"the worktree {path} holds submodules, whose own commits would go with it",
-            hint="push what is needed of them, and say force: true",
+            f"the worktree {path} has submodules, whose local commits would be lost",
+            hint="push the commits that you need, and set force: true",
         )
     is_detached = not begun and not there.branch and there.commit
     if is_detached and not await repository.is_on_a_branch_or_tag(there.commit):
         raise StepError(
             f"the worktree {path} is at the commit {there.commit[:12]}, which is on no branch",
-            hint=f"keep it with git branch NAME {there.commit[:12]}, or say force: true to lose it",
+            hint=f"keep it with git branch NAME {there.commit[:12]}, or set force: true to discard it",
         )
 
 
@@ -395,26 +399,28 @@ async def _check_is_merged(repository: Repository, branch: str, tip: str) -> Non
     into = await repository.head_name()
     raise StepError(
         f"the branch '{branch}' is not merged: it has commits that are neither in {into} nor in its upstream",
-        hint="merge or push it, say delete_branch: false to keep it, or force: true to lose it",
+        hint="merge or push it, set delete_branch: false to keep it, or force: true to discard it",
     )
 
 
 async def _delete_branch_from_under(repository: Repository, there: Worktree, branch: str, tip: str) -> None:
-    """Deletes the branch before the worktree goes: the lock of that still names it after a crash."""
-    await repository.mend(there)
+    """Delete the branch before the worktree, whose lock still names the branch after a crash."""
+    await repository.repair(there)
     failure = f"git did not delete the branch '{branch}'"
-    await repository.tell("update-ref", "--no-deref", "HEAD", tip, at=there.path, failure=failure)
+    await repository.output_of("update-ref", "--no-deref", "HEAD", tip, at=there.path, failure=failure)
     deleted = await repository.git("branch", "-D", branch)
     if deleted.exit_code != 0:
         await repository.git("symbolic-ref", "HEAD", f"refs/heads/{branch}", at=there.path)
         await repository.git("worktree", "unlock", str(there.path))
-        raise StepError(f"{failure}: {words_of(deleted)}", hint="the worktree is as it was")
+        raise StepError(f"{failure}: {error_text(deleted)}", hint="the worktree is unchanged")
 
 
 def _worktree_path(text: str, context: StepContext) -> Path:
     path = context.world.path_for_writing(text)
     if "\n" in str(path):
-        raise StepError(f"the path {str(path)!r} holds a line break", hint="git cannot list such worktrees")
+        raise StepError(
+            f"the path {str(path)!r} contains a line break", hint="git cannot list such worktrees"
+        )
     return path
 
 
@@ -435,32 +441,32 @@ _REDIRECTIONS = frozenset(
         "GIT_WORK_TREE",
     }
 )
-"""Variables that point git at another repository: a server that a git hook started has them."""
+"""Variables that point git to another repository. A server that a git hook starts has them."""
 _WRONG_USAGE = 129
 _PAUSE_SECONDS = 0.01
 _WORDS = 600
-"""How much of what git says is shown."""
+"""How many characters of the output of git an error shows."""
 
 
 @dataclass(frozen=True, slots=True)
 class Worktree:
     path: Path
     commit: str
-    """Empty where nothing has been committed yet."""
+    """Empty if there are no commits yet."""
     branch: str
-    """Empty where no branch is checked out."""
+    """Empty if no branch is checked out."""
     main: bool
     lock: str | None
-    """Why it is locked, if it is; empty where nobody said why."""
+    """The reason of its lock, which may be empty; None if it is not locked."""
 
     @property
     def half_there(self) -> bool:
-        """There is a directory, but it does not say any more that it is a worktree."""
+        """Whether its directory exists, but without the file that makes it a worktree."""
         return self.path.is_dir() and not (self.path / ".git").exists()
 
 
 class Repository:
-    """One repository, asked from `directory` on behalf of one try of a step."""
+    """A repository. Commands run in `directory`, for one attempt of a step."""
 
     def __init__(self, world: World, key: str, directory: Path) -> None:
         self.directory = directory
@@ -474,19 +480,20 @@ class Repository:
 
     @classmethod
     async def open(cls, context: StepContext, directory: str) -> Repository:
-        """The repository that `directory` lies in; the workspace where it is empty."""
+        """Open the repository that contains `directory`, or the workspace if it is empty."""
         world = context.world
         world.check_command()
         repository = cls(world, context.key, world.working_directory(directory))
         if shutil.which("git", path=repository._environment.get("PATH")) is None:
             raise StepError(
-                "there is no git on this machine", hint="install it, or put it on the PATH of the server"
+                "git is not installed on this machine",
+                hint="install git, or add it to the PATH of the server",
             )
-        await repository.tell(
+        await repository.output_of(
             "rev-parse",
             "--git-dir",
             failure=f"{repository.directory} cannot be used as a git repository",
-            hint="run git init there, or say in `repository` where the repository is",
+            hint="run git init there, or set `repository` to the directory of the repository",
         )
         return repository
 
@@ -500,41 +507,41 @@ class Repository:
             arguments, directory=directory, environment=self._environment, key=self._key
         )
 
-    async def tell(self, *arguments: str, at: Path | None = None, failure: str, hint: str = "") -> str:
-        """What git prints; `failure` and git's own words are the error if it refuses."""
+    async def output_of(self, *arguments: str, at: Path | None = None, failure: str, hint: str = "") -> str:
+        """Run git and return its output. Raises StepError with `failure` and the error message of git."""
         finished = await self.git(*arguments, at=at)
         if finished.exit_code == 0:
             return finished.stdout
         if finished.exit_code == _WRONG_USAGE:
-            hint = "this git may be too old: 2.33 or later is needed"
-        raise StepError(f"{failure}: {words_of(finished)}", hint=hint)
+            hint = "git may be too old: version 2.33 or later is required"
+        raise StepError(f"{failure}: {error_text(finished)}", hint=hint)
 
     async def run_hook(self, name: str, *arguments: str, at: Path, failure: str) -> None:
-        """Runs a hook of the repository, if there is one, as git does."""
-        found = await self.tell("rev-parse", "--git-path", f"hooks/{name}", at=at, failure=failure)
+        """Run a hook of the repository as git does, if there is one."""
+        found = await self.output_of("rev-parse", "--git-path", f"hooks/{name}", at=at, failure=failure)
         hook = at / found.rstrip("\n")
         if not os.access(hook, os.X_OK):
             return
         finished = await self._run([str(hook), *arguments], at)
         if finished.exit_code != 0:
-            raise StepError(f"{failure}, its {name} hook failed: {words_of(finished)}", hint=f"see {hook}")
+            raise StepError(f"{failure}, its {name} hook failed: {error_text(finished)}", hint=f"see {hook}")
 
     # Names and commits
 
     async def check_name(self, name: str, what: str) -> None:
-        """Refuses what cannot be the name of a branch, and what git would take for an option."""
+        """Raise StepError if this cannot be the name of a branch, or if git would read it as an option."""
         finished = await self.git("check-ref-format", f"refs/heads/{name}")
         if finished.exit_code != 0 or name.startswith("-") or name == "@":
             raise StepError(
                 f"'{name}' cannot be a {what}",
                 hint=(
-                    "a branch is named like feature/login: no spaces, no '..', none of ~^:?*[\\, and it does "
-                    "not begin with '-' or '.' nor end with '/' or '.lock'"
+                    "use a name like feature/login: without spaces, '..' or any of ~^:?*[\\, not starting "
+                    "with '-' or '.', and not ending with '/' or '.lock'"
                 ),
             )
 
     async def commit_of(self, name: str) -> str:
-        """The commit that a name stands for, empty if there is none."""
+        """Return the commit of a name; empty if there is none."""
         finished = await self.git("rev-parse", "--verify", "--quiet", f"{name}^{{commit}}")
         return finished.stdout.strip() if finished.exit_code == 0 else ""
 
@@ -542,12 +549,12 @@ class Repository:
         return await self.commit_of(f"refs/heads/{branch}")
 
     async def head_name(self) -> str:
-        """The branch that is checked out, or the commit where none is."""
+        """Return the branch that is checked out, or else the commit."""
         finished = await self.git("symbolic-ref", "--quiet", "--short", "HEAD")
         return finished.stdout.strip() or await self.commit_of("HEAD")
 
     async def base_commit(self, base: str) -> str:
-        """The commit that a new branch starts from: of the branch `base`, else of whatever has that name."""
+        """Return the commit where a new branch starts: of the branch `base`, else of any ref of that name."""
         commit = await self.branch_commit(base) or await self.commit_of(base)
         if commit:
             return commit
@@ -556,19 +563,19 @@ class Repository:
         if not names:
             raise StepError(
                 f"the repository {self.directory} has no commits yet",
-                hint="commit something first: a worktree starts from a commit",
+                hint="commit something first: a worktree needs a commit",
             )
         raise StepError(f"there is no branch '{base}' to start from", hint=did_you_mean(base, names))
 
     async def is_contained(self, commit: str, name: str) -> bool:
-        """Whether `commit` is part of the history of `name`, which need not exist."""
+        """Return whether `commit` is in the history of `name`, which may not exist."""
         other = await self.commit_of(name)
         if not other:
             return False
         return (await self.git("merge-base", "--is-ancestor", commit, other)).exit_code == 0
 
     async def is_on_a_branch_or_tag(self, commit: str) -> bool:
-        listed = await self.tell(
+        listed = await self.output_of(
             "for-each-ref", "--count=1", f"--contains={commit}", failure=f"git does not find {commit}"
         )
         return bool(listed.strip())
@@ -577,9 +584,11 @@ class Repository:
 
     @asynccontextmanager
     async def alone(self) -> AsyncIterator[None]:
-        """Keeps other steps, of any process, from making or removing worktrees of this repository meanwhile:
-        git lets two of them make the same one."""
-        found = await self.tell("rev-parse", "--git-common-dir", failure="git does not answer")
+        """Lock the worktrees of this repository against other steps, in any process.
+
+        Git itself lets two processes create the same worktree.
+        """
+        found = await self.output_of("rev-parse", "--git-common-dir", failure="git failed")
         descriptor = os.open(self.directory / found.rstrip("\n"), os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
         try:
             while True:
@@ -595,14 +604,16 @@ class Repository:
             os.close(descriptor)
 
     async def worktrees(self) -> list[Worktree]:
-        """All that are registered, the main one first, also those whose directories are gone."""
-        listed = await self.tell("worktree", "list", "--porcelain", failure="git does not list its worktrees")
+        """Return the registered worktrees, the main one first, including those without a directory."""
+        listed = await self.output_of(
+            "worktree", "list", "--porcelain", failure="git cannot list its worktrees"
+        )
         entries = [entry for entry in listed.split("\n\n") if entry.strip()]
         return [_worktree(entry, main=number == 0) for number, entry in enumerate(entries)]
 
     async def changes(self, path: Path) -> list[tuple[str, str]]:
-        """What is not committed there, untracked files too: how, as `git status -s` says it, and which."""
-        listed = await self.tell(
+        """Return the uncommitted changes, with untracked files: the code of `git status -s`, and the file."""
+        listed = await self.output_of(
             "--no-optional-locks",
             "status",
             "--porcelain",
@@ -611,33 +622,36 @@ class Repository:
             "--untracked-files=normal",
             "--ignore-submodules=none",
             at=path,
-            failure=f"git cannot say what has changed in {path}",
+            failure=f"git cannot determine the changes in {path}",
         )
         return [(entry[:2], entry[3:]) for entry in listed.split("\0") if entry]
 
     async def has_submodules(self, path: Path) -> bool:
-        """Whether repositories of submodules are kept with the worktree at `path`."""
-        found = await self.tell("rev-parse", "--git-path", "modules", at=path, failure="git does not answer")
+        """Return whether the worktree at `path` has repositories of submodules."""
+        found = await self.output_of("rev-parse", "--git-path", "modules", at=path, failure="git failed")
         modules = path / found.rstrip("\n")
         return modules.is_dir() and any(modules.iterdir())
 
-    async def mend(self, worktree: Worktree) -> None:
-        """A directory that a crash left half made or half removed becomes one that git can look at."""
+    async def repair(self, worktree: Worktree) -> None:
+        """Repair a worktree that a crash left half created or half removed, so that git can read it."""
         if worktree.half_there:
-            await self.tell("worktree", "repair", failure=f"git cannot mend the worktree {worktree.path}")
+            await self.output_of(
+                "worktree", "repair", failure=f"git cannot repair the worktree {worktree.path}"
+            )
 
     async def remove(self, worktree: Worktree) -> None:
-        """The directory with all that is in it, and the registration, whatever state they are in."""
+        """Remove the directory with its content, and the registration, in whatever state they are."""
         path = worktree.path
         if path.is_dir() and os.listdir(path) in ([], [".git"]):
-            # Git refuses to remove a worktree that it had only just begun to make.
+            # Git refuses to remove a worktree that it has only begun to create.
             (path / ".git").unlink(missing_ok=True)
             path.rmdir()
-        await self.mend(worktree)
-        await self.tell(
+        await self.repair(worktree)
+        await self.output_of(
             *("worktree", "remove", "--force", "--force", str(path)),
-            failure=f"git could not remove all of the worktree {path}",
-            hint=f"solve that and do it again; by hand: git worktree remove -f -f {shlex.quote(str(path))}",
+            failure=f"git could not remove the worktree {path} completely",
+            hint=f"fix that and run the step again, or run: git worktree remove -f -f "
+            f"{shlex.quote(str(path))}",
         )
 
 
@@ -658,7 +672,7 @@ def worktree_at(path: Path, worktrees: list[Worktree]) -> Worktree | None:
 
 
 def is_empty(path: Path) -> bool:
-    """Whether there is nothing at `path`, or a directory with nothing in it that anybody could miss."""
+    """Return whether nothing is at `path`, or only an empty directory or an unregistered worktree."""
     if path.is_dir():
         names = os.listdir(path)
         return not names or (names == [".git"] and is_forgotten(path))
@@ -666,7 +680,7 @@ def is_empty(path: Path) -> bool:
 
 
 def is_forgotten(path: Path) -> bool:
-    """Whether the directory says that it is a worktree, and no repository knows it any more."""
+    """Return whether the directory was a worktree that its repository no longer has."""
     pointer = path / ".git"
     if not pointer.is_file():
         return False
@@ -674,9 +688,9 @@ def is_forgotten(path: Path) -> bool:
     return not (path / directory).exists()
 
 
-def words_of(finished: Finished) -> str:
-    """What git says went wrong, in one line."""
-    said = finished.stderr.strip() or finished.stdout.strip()
-    lines = [line.removeprefix("fatal: ").removeprefix("error: ").strip() for line in said.splitlines()]
+def error_text(finished: Finished) -> str:
+    """Return the error message of git, in one line."""
+    output = finished.stderr.strip() or finished.stdout.strip()
+    lines = [line.removeprefix("fatal: ").removeprefix("error: ").strip() for line in output.splitlines()]
     text = "; ".join(line for line in lines if line and not line.startswith("Preparing worktree"))
     return (text if len(text) <= _WORDS else text[: _WORDS - 1] + "…") or f"exit code {finished.exit_code}"

@@ -1,7 +1,6 @@
-"""The step types `ReadJSONState`, `WriteJSONState` and `MergeJSONState`: a JSON object kept in a file.
+"""The step types `ReadJSONState`, `WriteJSONState` and `MergeJSONState` keep a JSON object in a file.
 
-Files are written whole or not at all. Two merges at once, in whatever processes, never lose one another's
-updates.
+Files are written atomically. Concurrent merges, also in different processes, never lose an update.
 """
 
 from __future__ import annotations
@@ -19,7 +18,7 @@ from workflows_mcp.values import Value, from_json, kind_of, to_json
 
 
 class ReadJSONStateInputs(StepInputs):
-    path: str = Field(description="The file; relative to the workspace.")
+    path: str = Field(description="The file, relative to the workspace.")
     required: bool = Field(False, description="Whether a missing file is an error; false: data is {}.")
 
 
@@ -30,7 +29,7 @@ class ReadJSONStateOutputs(StepOutputs):
 
 
 class ReadJSONState(Step):
-    """Reads a JSON file into `data`; `found` says whether there was one."""
+    """Reads a JSON file into `data`; `found` says whether the file exists."""
 
     name = "ReadJSONState"
     Inputs = ReadJSONStateInputs
@@ -45,15 +44,15 @@ class ReadJSONState(Step):
         path = context.world.path_for_reading(inputs.path)
         content = context.world.read(path)
         if content is None and inputs.required:
-            raise StepError(f"there is no file {path}", hint="say required: false if it need not be there")
+            raise StepError(f"there is no file {path}", hint="set required: false if the file is optional")
         data = {} if content is None else _parsed(content, path)
         return StepResult({"data": data, "found": content is not None, "path": str(path)})
 
 
 class WriteJSONStateInputs(StepInputs):
-    path: str = Field(description="The file; relative to the workspace.")
+    path: str = Field(description="The file, relative to the workspace.")
     data: Any = Field(description="What to write.")
-    create_parents: bool = Field(True, description="Whether missing directories are made.")
+    create_parents: bool = Field(True, description="Whether to create missing directories.")
 
 
 class WriteJSONStateOutputs(StepOutputs):
@@ -62,7 +61,7 @@ class WriteJSONStateOutputs(StepOutputs):
 
 
 class WriteJSONState(Step):
-    """Writes data to a JSON file, replacing what was there."""
+    """Writes data to a JSON file, and replaces its content."""
 
     name = "WriteJSONState"
     Inputs = WriteJSONStateInputs
@@ -78,14 +77,12 @@ class WriteJSONState(Step):
 
 
 class MergeJSONStateInputs(StepInputs):
-    path: str = Field(description="The file; relative to the workspace.")
-    updates: dict[str, Any] = Field(
-        description="What to put into it: objects are merged, anything else replaced."
-    )
+    path: str = Field(description="The file, relative to the workspace.")
+    updates: dict[str, Any] = Field(description="The updates: objects are merged, anything else is replaced.")
     create_if_missing: bool = Field(
-        True, description="Whether a missing file is made; false: it is an error."
+        True, description="Whether to create a missing file; false: it is an error."
     )
-    create_parents: bool = Field(True, description="Whether missing directories are made.")
+    create_parents: bool = Field(True, description="Whether to create missing directories.")
 
 
 class MergeJSONStateOutputs(StepOutputs):
@@ -95,7 +92,7 @@ class MergeJSONStateOutputs(StepOutputs):
 
 
 class MergeJSONState(Step):
-    """Puts updates into a JSON file: objects are merged at every depth, anything else is replaced."""
+    """Merges updates into a JSON file: objects at every depth; anything else is replaced."""
 
     name = "MergeJSONState"
     Inputs = MergeJSONStateInputs
@@ -110,10 +107,12 @@ class MergeJSONState(Step):
         ):
             content = context.world.read(path)
             if content is None and not inputs.create_if_missing:
-                raise StepError(f"there is no file {path}", hint="say create_if_missing: true to make it")
+                raise StepError(f"there is no file {path}", hint="set create_if_missing: true to create it")
             before = {} if content is None else _parsed(content, path)
             if not isinstance(before, dict):
-                raise StepError(f"{path} holds {kind_of(before)}, and only an object can be merged into")
+                raise StepError(
+                    f"{path} contains {kind_of(before)}: updates can only be merged into an object"
+                )
             merged = _merged(before, inputs.updates)
             _write(context.world, path, merged)
         return StepResult({"path": str(path), "created": content is None, "merged_data": merged})
@@ -140,7 +139,7 @@ def _parsed(content: bytes, path: Path) -> Value:
         place, reason = "", str(error)
         try:
             json.loads(content)
-        except json.JSONDecodeError as found:  # the slower one knows the line
+        except json.JSONDecodeError as found:  # the slower parser knows the line
             place, reason = f":{found.lineno}:{found.colno}", found.msg
         except UnicodeDecodeError:
             reason = "it is not UTF-8 text"

@@ -1,8 +1,7 @@
-"""The step type `MCPCall` (`mcp_call` in the stateful and the reactive dialect): a tool of an MCP server is
-called.
+"""The step type `MCPCall` (`mcp_call` in the stateful and reactive dialects) calls a tool of an MCP server.
 
-The agent calls it, with the tools that it has; or the server itself does, on the servers that the settings or
-`.mcp.json` describe. Both give the same result. The tools of the memory are our own: they need no server.
+The agent calls the tool, if its client has it; or this server calls it, on a server from the settings or
+`.mcp.json`. Both return the same result. The tools of the memory are our own and need no other server.
 """
 
 from __future__ import annotations
@@ -27,18 +26,21 @@ from workflows_mcp.values import Value, from_json, to_json
 
 SAVE, LOAD, LIST = "save_to_memory", "load_from_memory", "list_memory_keys"
 MEMORY_TOOLS = frozenset({SAVE, LOAD, LIST})
-"""Tools that we carry out ourselves, with what is remembered beyond a run."""
+"""Our own tools, for the memory that outlives runs."""
 _CHANGES_NOTHING = frozenset({LOAD, LIST})
 
 
 class MCPCallInputs(StepInputs):
     tool: str = Field(
-        min_length=1, description="Which tool: server.tool, or only its name where no two have the same."
+        min_length=1,
+        description="The tool: server.tool, or only its name if no other server has one of that name.",
     )
     parameters: dict[str, Any] = Field(
-        default_factory=dict, alias="args", description="What the tool is given, by name."
+        default_factory=dict, alias="args", description="The arguments of the tool, by name."
     )
-    timeout: float = Field(30, gt=0, description="Seconds after which the server gives the call up.")
+    timeout: float = Field(
+        30, gt=0, description="Seconds after which the server stops waiting for the result."
+    )
 
     @field_validator("parameters", mode="before")
     @classmethod
@@ -58,10 +60,10 @@ class MCPCallOutputs(StepOutputs):
 
 
 class MCPCall(Step):
-    """Calls a tool of an MCP server, and gives what the tool returned.
+    """Calls a tool of an MCP server, and returns its result.
 
-    Its result is what the tool gave: structured data if it gives any, else the data that its text is JSON of,
-    else its text.
+    The result is the structured data of the tool, if there is any; else the data in its text, if that is
+    JSON; else the text.
     """
 
     name = "MCPCall"
@@ -76,7 +78,7 @@ class MCPCall(Step):
     result_output = "result"
 
     def performer_for(self, inputs: Mapping[str, Value], dialect: str) -> Performer:
-        """The tools of the memory are here, and nowhere else."""
+        """Return "server" for the tools of the memory, which no agent has."""
         return "server" if inputs.get("tool") in MEMORY_TOOLS else self.performer
 
     def changes_world(self, inputs: dict[str, Value]) -> bool:
@@ -90,8 +92,8 @@ class MCPCall(Step):
         limits = context.world.limits
         if size > limits.file_bytes:
             raise StepError(
-                f"'{inputs.tool}' gave {size} bytes, at most {limits.file_bytes} are taken",
-                hint=f"ask it for less, or set {limits.setting('file_bytes')}",
+                f"'{inputs.tool}' returned {size} bytes; the limit is {limits.file_bytes}",
+                hint=f"request less data, or raise {limits.setting('file_bytes')}",
             )
         return _given(inputs.tool, given)
 
@@ -104,9 +106,9 @@ class MCPCall(Step):
         return Question(
             type="mcp_call",
             instructions=f"Call parameters.tool{known_as} once with exactly parameters.args; "
-            "submit all it gave.",
+            "submit everything that it returned.",
             parameters=parameters,
-            result_schema={"description": "What the tool returned, as it is"},
+            result_schema={"description": "What the tool returned, unchanged"},
             describes_result=True,
         )
 
@@ -147,7 +149,7 @@ async def _memory_tool(world: World, inputs: MCPCallInputs) -> Value:
         given = _ARGUMENTS[inputs.tool].model_validate(inputs.parameters)
     except ValidationError as error:
         wrong = "; ".join(f"{'.'.join(map(str, item['loc']))}: {item['msg']}" for item in error.errors())
-        raise StepError(f"'{inputs.tool}' cannot be called so: {wrong}", hint=_TAKES[inputs.tool]) from None
+        raise StepError(f"wrong arguments for '{inputs.tool}': {wrong}", hint=_TAKES[inputs.tool]) from None
     match given:
         case _Save():
             await world.remember(given.key, given.value)
@@ -162,7 +164,7 @@ async def _memory_tool(world: World, inputs: MCPCallInputs) -> Value:
 
 
 _TAKES = {
-    SAVE: "it takes key and value; the value null forgets the key",
-    LOAD: "it takes key",
-    LIST: "it takes prefix, or nothing for all keys",
+    SAVE: "its arguments are key and value; the value null deletes the key",
+    LOAD: "its argument is key",
+    LIST: "its argument is prefix; without it, all keys are listed",
 }

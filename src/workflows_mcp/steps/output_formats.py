@@ -1,10 +1,9 @@
-"""What a command has printed, as the data that a workflow goes on with: text, lines, JSON or keys and values.
+"""Parses the output of a command: text, lines, JSON, or keys and values.
 
     formatted("a\\nb\\n", "lines")                    # ["a", "b"]
     formatted("NAME=x\\nsize: 3\\n", "key_value")     # {"NAME": "x", "size": "3"}
 
-Text may hold marks of secrets, so nothing here makes a mark that was not in the text. Must not know who has
-run the command, nor how it ended.
+The output may contain marks of secrets, so nothing here creates a mark that was not in the output.
 """
 
 from __future__ import annotations
@@ -27,15 +26,15 @@ from workflows_mcp.values import (
 OutputFormat = Literal["text", "lines", "json", "key_value"]
 FORMATS: tuple[str, ...] = get_args(OutputFormat)
 OUTPUT_FORMAT = "output_format"
-"""The key of `Do.config` that tells a step of the server which format its output is read in."""
+"""The key of `Do.config` with the format of the output, for a step that the server performs."""
 
 _SEPARATOR = re.compile(r"=|:(?=\s|$)")
-"""What ends a key. A colon inside of a word, as in a time or an address, does not."""
+"""The end of a key. A colon inside a word, as in a time or an address, does not end it."""
 _QUOTES = ('"', "'")
 
 
 def formatted(text: str, output_format: str) -> Value:
-    """The text in this format. Raises StepError where it is not of that format."""
+    """Parse output in this format. Raises StepError if it has another format."""
     read = _READERS.get(output_format)
     if read is None:
         hint = did_you_mean(output_format, FORMATS, what="formats")
@@ -44,7 +43,7 @@ def formatted(text: str, output_format: str) -> Value:
 
 
 def formatted_or_nothing(text: str, output_format: str) -> Value:
-    """The same for a command that has failed anyway: null where its output is not of that format."""
+    """Parse the output of a command that has failed; None if it has another format."""
     try:
         return formatted(text, output_format)
     except StepError:
@@ -63,24 +62,24 @@ def _lines(text: str) -> Value:
 
 
 def _split(text: str) -> list[str]:
-    """Only where a line ends: names of files may hold other signs that separate lines for Python."""
+    """Split at line ends only: file names may contain other characters that end a line for Python."""
     return text.replace("\r\n", "\n").split("\n")
 
 
 def _json(text: str) -> Value:
     if not text.strip():
-        raise StepError("the command printed nothing, and JSON was expected")
+        raise StepError("the command printed nothing; JSON was expected")
     try:
         return from_json_in_run(text)
     except ValueError as error:
         reason = str(error)
     except RecursionError:
-        reason = "it is nested too deep"
-    raise StepError(f"the command printed no JSON ({reason}); its output begins: {_beginning(text)}")
+        reason = "it is nested too deeply"
+    raise StepError(f"the output of the command is not JSON ({reason}); it begins: {_beginning(text)}")
 
 
 def _key_value(text: str) -> Value:
-    """Lines that are no pairs, such as headings, are passed over, unless there is nothing else."""
+    """Skip lines without a key, such as headings. Raises StepError if no line has one."""
     found: dict[str, str] = {}
     for line in _split(text):
         words = line.strip()
@@ -94,15 +93,16 @@ def _key_value(text: str) -> Value:
             key = key.removeprefix("export ").lstrip()
         if key:
             found[_unquoted(key)] = _unquoted(words[separator.end() :].strip())
-    if not found and (said := [line for line in _split(text) if not _says_nothing(line)]):
+    if not found and (lines := [line for line in _split(text) if not _is_blank(line)]):
         raise StepError(
             "the command printed no line of the form KEY=value or key: value; "
-            f"its output begins: {_beginning(said[0])}"
+            f"its output begins: {_beginning(lines[0])}"
         )
     return _without_new_marks(found, text)
 
 
-def _says_nothing(line: str) -> bool:
+def _is_blank(line: str) -> bool:
+    """Whether a line is empty or a comment."""
     return not line.strip() or line.lstrip().startswith("#")
 
 
@@ -112,7 +112,7 @@ def _unquoted(text: str) -> str:
 
 
 def _without_new_marks(value: Value, text: str) -> Value:
-    """A text that was cut into pieces leaves no piece that another one could complete to a mark."""
+    """Disarm pieces of a text that could become a mark when they are joined."""
     return with_texts(value, lambda part: disarmed(part, text)) if SECRET_OPEN[0] in text else value
 
 

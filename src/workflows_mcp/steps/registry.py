@@ -1,13 +1,13 @@
-"""Which step types there are: found through entry points, ours in the same way as everybody's.
+"""Finds step types through entry points: ours, and those of other packages.
 
-A type has one name of its own, by which plans know it. A dialect may call it otherwise, or not have it at all
+Plans use the own name of a type. A dialect may have another name for it, or not have it
 (`Step.dialect_names`):
 
-    registry.get("Shell")                       # by its own name, as a plan has it
-    registry.find("shell", dialect="stateful")  # as a definition of that dialect has it: the same type
+    registry.get("Shell")                       # the own name, as in a plan
+    registry.find("shell", dialect="stateful")  # the name in a dialect, as in a definition: the same type
 
-A class is imported when its type is first used, so that a server that never runs a template does not
-pay for the template engine.
+A class is imported when its type is first used, so that a server that never renders a template does not load
+the template engine.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ DIALECT_NAMES: dict[str, Mapping[str, str]] = {
     "UserPrompt": {"stateful": "prompt"},
     "Wait": {"graph": "Wait"},
 }
-"""What our own types say of dialects, known without importing their classes."""
+"""The `dialect_names` of our own types, known without importing their classes."""
 _OURS = "workflows_mcp."
 
 
@@ -55,13 +55,13 @@ class StepRegistry:
         for name in (step.name, *step.aliases):
             self._steps[name] = step
 
-    # By their own names, as plans have them
+    # By own name, as in plans
 
     def own_names(self) -> list[str]:
         return sorted({*self._found, *(step.name for step in self._steps.values())})
 
     def known(self, name: str) -> Step | None:
-        """The type with this name of its own, whatever dialects have it."""
+        """The type with this own name, in any dialect; None if there is none."""
         step = self._steps.get(name)
         if step is not None:
             return step
@@ -81,15 +81,15 @@ class StepRegistry:
             raise RequestError(f"unknown step type '{name}'", hint=did_you_mean(name, self.own_names()))
         return step
 
-    # By the names that they have in a dialect, as definitions have them
+    # By name in a dialect, as in definitions
 
     def names(self, dialect: str = GRAPH) -> list[str]:
-        """What the dialect calls the types that it has."""
+        """The names of the types of a dialect."""
         called = (self._name_in(dialect, own) for own in self.own_names())
         return sorted(name for name in called if name is not None)
 
     def find(self, name: str, dialect: str = GRAPH) -> Step | None:
-        """The type that the dialect calls so."""
+        """The type with this name in the dialect; None if there is none."""
         step = self.known(name) if name in ALIASES or name in self._steps else None
         if step is not None and name in step.aliases and self._name_in(dialect, step.name) is not None:
             return step
@@ -111,7 +111,7 @@ class StepRegistry:
             return DIALECT_NAMES.get(own, {})
         try:
             return self.get(own).dialect_names
-        except Exception:  # of somebody else's package: whoever uses it will be told
+        except Exception:  # of another package: `get` raises when it is used
             logger.warning("the step type %s cannot be loaded", own, exc_info=True)
             return {}
 

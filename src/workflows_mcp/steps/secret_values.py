@@ -1,8 +1,8 @@
-"""What a step is given, with the values of secrets in place of their marks.
+"""Replaces the marks of secrets with their values, in everything that a step gets.
 
-Inputs, config and the values in code get the values. The text of code never does: where a command is nothing
-but one reference, its value is the author's own code, and a secret inside of it stays a value of its own, so
-that it becomes neither syntax nor an argument that other users of the machine can see.
+Marks are replaced in inputs, in config and in the values inside code, never in the text of code. If a command
+is a single reference, the value of that reference is the code; a secret in it stays a separate value, so that
+it becomes neither syntax nor an argument that other users of the machine can see.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ class Given(NamedTuple):
 
 
 def with_secrets(given: Given, secrets: Secrets) -> Given:
-    """Raises MissingSecret. What holds no mark is shared."""
+    """Return what a step gets, with its secrets; shared if it has no marks. Raises MissingSecret."""
     if not may_hold_mark(given):
         return given
     return Given(

@@ -1,4 +1,4 @@
-"""The step type `RenderTemplate`: text from a Jinja template and variables, kept or written to a file."""
+"""The step type `RenderTemplate` renders a Jinja template, and can write the text to a file."""
 
 from __future__ import annotations
 
@@ -15,12 +15,14 @@ from workflows_mcp.values import Value
 
 class RenderTemplateInputs(StepInputs):
     template: str = Field(description="A Jinja template: {{ name }}, {% for %}, {% if %}, filters.")
-    variables: dict[str, Any] = Field(default_factory=dict, description="What the template can use, by name.")
-    strict: bool = Field(
-        True, description="Whether a name that does not exist is an error; false: it is empty."
+    variables: dict[str, Any] = Field(
+        default_factory=dict, description="The variables of the template, by name."
     )
-    output_path: str | None = Field(None, description="A file to write the text to, if any.")
-    create_parents: bool = Field(True, description="Whether missing directories of output_path are made.")
+    strict: bool = Field(
+        True, description="Whether an unknown name is an error; false: it renders as nothing."
+    )
+    output_path: str | None = Field(None, description="A file to write the text to.")
+    create_parents: bool = Field(True, description="Whether to create missing directories of output_path.")
     encoding: str = Field("utf-8", description="The encoding of that file.")
 
 
@@ -33,10 +35,10 @@ class RenderTemplateOutputs(StepOutputs):
 
 
 class RenderTemplate(Step):
-    """Renders a Jinja template and gives the text, or writes it to a file too.
+    """Renders a Jinja template; returns the text, and can also write it to a file.
 
-    `{{ … }}` is looked up in `variables` only. Lists and objects are written as JSON, true and false as such,
-    null as nothing. Templates run in a sandbox, within limits of time and length.
+    `{{ … }}` sees `variables` only. Lists and objects are rendered as JSON, booleans as true and false, and
+    null as nothing. Templates run in a sandbox, with limits for time and length.
     """
 
     name = "RenderTemplate"

@@ -1,7 +1,7 @@
-"""The step type `Wait`: a durable timer as a block.
+"""The step type `Wait` is a durable timer, as a block.
 
-Only what it takes is declared here: waiting is an operation of the plan, and whoever runs the plan lets the
-time pass. In dialects of steps it is the step type `wait`.
+This module declares its inputs only: waiting is an operation of the plan, and the engine sets the timer. The
+stateful and reactive dialects have the step `wait` instead.
 """
 
 from __future__ import annotations
@@ -15,8 +15,8 @@ from workflows_mcp.steps.base import Step, StepInputs, StepOutputs
 
 
 class WaitInputs(StepInputs):
-    duration_seconds: float = Field(ge=0, description="How long.")
-    message: str | None = Field(None, description="What is shown meanwhile.")
+    duration_seconds: float = Field(ge=0, description="How many seconds to wait.")
+    message: str | None = Field(None, description="A text to show while it waits.")
 
 
 class WaitOutputs(StepOutputs):
@@ -25,7 +25,7 @@ class WaitOutputs(StepOutputs):
 
 
 class Wait(Step):
-    """Lets time pass: a timer of the server, which survives a restart."""
+    """Waits for some time. The timer survives a restart of the server."""
 
     name = "Wait"
     dialect_names: ClassVar[Mapping[str, str]] = {"graph": "Wait"}
