@@ -7,6 +7,7 @@ view.status, view.pending.questions, view.messages
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from functools import cached_property
 
 from workflows_mcp.answers.targets import Target, Visited, block_at, whole_run
 from workflows_mcp.answers.tasks import NEVER_SEEN, Framed, LastSeen, Pending, pending_for
@@ -110,8 +111,10 @@ def _scope_with_state(machine: Machine, address: str) -> Scope | None:
     return found
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class RunView:
+    """A view of one moment: what is derived from the run is computed once."""
+
     machine: Machine
     target: Target
     pending: Pending
@@ -127,7 +130,7 @@ class RunView:
     last_seen: LastSeen = field(default_factory=dict)
     """The heartbeats of agents: notes beside the run."""
 
-    @property
+    @cached_property
     def messages(self) -> list[str]:
         """The messages that its agent passes on to the user."""
         state = self.machine.state
@@ -141,28 +144,28 @@ class RunView:
             texts.insert(0, f"({state.untold} earlier messages are left out)")
         return texts
 
-    @property
+    @cached_property
     def scope(self) -> Scope | None:
         """The scope of its workflow; a task that is a single step has none."""
         return self.machine.state.root if self.task is None else self.task.record.scope
 
-    @property
+    @cached_property
     def is_sequence(self) -> bool:
         scope = self.scope
         return scope is not None and isinstance(self.machine.plan_named(scope.workflow).body, Steps)
 
-    @property
+    @cached_property
     def workflow(self) -> str:
         scope = self.scope
         return scope.workflow if scope is not None else self.machine.state.workflow
 
-    @property
+    @cached_property
     def has_ended(self) -> bool:
         if self.machine.state.status != "running" or self.task is None:
             return self.machine.state.status != "running"
         return self.task.record.status in TERMINAL
 
-    @property
+    @cached_property
     def status(self) -> str:
         """`pending_action` if its agent has something to do, `running` if steps run, else `waiting`.
 
@@ -189,11 +192,11 @@ class RunView:
 
     def under_way(self, *kinds: str) -> list[Framed]:
         """Return its open frames of these kinds, or all of them, the oldest first."""
-        frames = [
-            (address, frame)
-            for address, frame in self.machine.state.frames.items()
-            if self.target.covers(address) and (not kinds or frame.kind in kinds)
-        ]
+        return [it for it in self._frames if not kinds or it[1].kind in kinds]
+
+    @cached_property
+    def _frames(self) -> list[Framed]:
+        frames = [it for it in self.machine.state.frames.items() if self.target.covers(it[0])]
         return sorted(frames, key=lambda item: item[1].since)
 
 

@@ -7,6 +7,7 @@ import asyncio
 import sys
 from dataclasses import replace
 from datetime import datetime
+from operator import itemgetter
 from pathlib import Path
 from typing import Any
 
@@ -253,7 +254,10 @@ def resume_command(options: argparse.Namespace) -> int:
                 if value is None and info["type"] == "pause":
                     value = await _read_response(session.terminal, info["prompt"])
             response = LEFT_OUT if value is None else value
-            answer = await session.start(service.resume(options.checkpoint, response, wait_seconds=0))
+            answer = await session.start(
+                service.resume(options.checkpoint, response, wait_seconds=0),
+                run_id_of=itemgetter("workflow_id"),
+            )
             forked = {"forked_from": answer["forked_from"]} if "forked_from" in answer else {}
             if forked:
                 session.watch = await service.inspector.tracker_at_end(session.run_id)

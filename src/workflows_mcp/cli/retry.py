@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import asyncio
 from collections.abc import Callable, Coroutine
+from operator import itemgetter
 from typing import Any
 
 from workflows_mcp.cli.run import interruptible, resolve_run, session_of, terminal_settings
@@ -48,7 +49,8 @@ def _follow_until_waiting(
     async def follow() -> int:
         async with session.service() as service:
             options.run = await resolve_run(service, options.run)
-            forked_from = (await session.start(make(service)))["forked_from"]
+            answer = await session.start(make(service), run_id_of=itemgetter("workflow_id"))
+            forked_from = answer["forked_from"]
             session.watch = await service.inspector.tracker_at_end(session.run_id)
             if not session.quiet:
                 session.terminal.line(f"{session.run_id} is a new run, forked from {forked_from}")

@@ -18,7 +18,7 @@ import time
 from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
 from datetime import datetime
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from workflows_mcp.cli.terminal import (
     INTERRUPTED,
@@ -37,6 +37,8 @@ from workflows_mcp.runs import Line, Progress, ProgressTracker, Service, has_sto
 from workflows_mcp.settings import Settings, load_settings
 from workflows_mcp.values import Value, from_json, kind_of
 
+T = TypeVar("T")
+
 _ENDED = ("completed", "failed", "cancelled")
 _POLL_SECONDS = 0.2
 _WHOLE_ID_CHARS = len("wf_") + 12
@@ -52,7 +54,7 @@ def run_command(options: argparse.Namespace) -> int:
     async def run() -> int:
         async with session.service() as service:
             workflow = workflow_arguments(options.workflow)
-            await session.start(service.start(**workflow, inputs=inputs, wait_seconds=0))
+            await session.start(service.begin(**workflow, inputs=inputs), run_id_of=str)
             try:
                 async with asyncio.timeout(options.timeout):
                     answer = await session.follow(service)
@@ -196,17 +198,17 @@ class Session:
             self.terminal.line()
             self.terminal.line(self.terminal.clean(message.rstrip()))
 
-    async def start(self, starting: Coroutine[Any, Any, dict[str, Any]]) -> dict[str, Any]:
+    async def start(self, starting: Coroutine[Any, Any, T], *, run_id_of: Callable[[T], str]) -> T:
         """Wait until the run is started, and set `run_id`, also if this command is interrupted meanwhile."""
         task = asyncio.ensure_future(starting)
         try:
-            answer = await asyncio.shield(task)
+            started = await asyncio.shield(task)
         except asyncio.CancelledError:
             with contextlib.suppress(Exception):
-                self.run_id = (await task)["workflow_id"]
+                self.run_id = run_id_of(await task)
             raise
-        self.run_id = answer["workflow_id"]
-        return answer
+        self.run_id = run_id_of(started)
+        return started
 
     @contextlib.asynccontextmanager
     async def service(self) -> AsyncIterator[Service]:

@@ -37,7 +37,7 @@ _LEAST_ROOM = 20
 
 
 class Terminal:
-    """A stream with colours if it is a terminal that wants them, and with marks that it can show."""
+    """A stream; it gets colours if it is a terminal, and only marks that it can show."""
 
     def __init__(self, stream: TextIO) -> None:
         self.stream = stream
@@ -52,11 +52,11 @@ class Terminal:
         return self.paint(mark.translate(_PLAIN_MARKS) if self._plain_marks else mark, colour)
 
     def clean(self, text: str) -> str:
-        """Text of others, which must not steer the terminal that it is shown on."""
+        """Replace control characters in a text, so that it cannot control the terminal."""
         return _CONTROLS.sub("�", text) if self.stream.isatty() else text
 
     def cut(self, text: str, used: int) -> str:
-        """What fits on the rest of a line of which so many columns are used; off a terminal, all of it."""
+        """Cut a text to the rest of a line with `used` columns; do not cut it if this is not a terminal."""
         room = shutil.get_terminal_size().columns - used
         if not self.stream.isatty() or len(text) <= room or room < _LEAST_ROOM:
             return text
@@ -76,7 +76,7 @@ def err() -> Terminal:
 
 
 def print_json(value: Mapping[str, Any]) -> None:
-    """Exactly one object: indented for people, on one line for programs."""
+    """Print one object: indented on a terminal, on one line elsewhere."""
     text = to_json(value, indent=2 if sys.stdout.isatty() else 0)
     sys.stdout.buffer.write(text.encode("utf-8") + b"\n")
     sys.stdout.flush()

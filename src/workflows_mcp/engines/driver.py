@@ -124,8 +124,8 @@ class Driver:
     # For engines
 
     def feed(self, event: Event) -> None:
-        """Accept an event and continue as far as possible."""
-        if self.failure is None:
+        """Accept an event and continue as far as possible. A driver that was released drops it."""
+        if self.failure is None and not self.released:
             self._queue.append(event)
             self._pump()
 

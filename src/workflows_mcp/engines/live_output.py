@@ -64,15 +64,17 @@ class LiveOutput:
         return output
 
     def end(self, run_id: str, output: StepOutput) -> None:
-        output.close()
+        """Show the rest of an output. A second call does nothing."""
         run = self._runs.get(run_id)
-        if run is not None:
-            run.under_way.discard(output.execution)
-            if not run.under_way:
-                del self._runs[run_id]
-                run.close()
-                if not run.listeners:
-                    self._listeners.pop(run_id, None)
+        if run is None or output.execution not in run.under_way:
+            return
+        output.close()
+        run.under_way.remove(output.execution)
+        if not run.under_way:
+            del self._runs[run_id]
+            run.close()
+            if not run.listeners:
+                self._listeners.pop(run_id, None)
 
     def lines(self, run_id: str, after: int = 0) -> list[Line]:
         """The lines of a run after line number `after`; if another process drives it, from its snapshot."""
@@ -158,7 +160,8 @@ class StepOutput:
 
     def close(self) -> None:
         for stream in STREAMS:
-            self._show(stream, self._unsafe[stream] + self._decoders[stream].decode(b"", final=True))
+            if rest := self._unsafe[stream] + self._decoders[stream].decode(b"", final=True):
+                self._show(stream, rest)
             self._unsafe[stream] = ""
             if self._line[stream]:
                 self._show(stream, "\n")

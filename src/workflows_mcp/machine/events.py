@@ -1,6 +1,6 @@
-"""Events: the facts that a run consists of. Each has the time at which it became known.
+"""Defines the events of a run: facts, each with the time at which it became known.
 
-An event is stored before anything else learns of it. The same events in the same order give the same state,
+An event is stored before anything acts on it. The same events in the same order give the same state,
 on any engine, at any time.
 
 An event class also states what the event means for readers of a journal, so that they need no list of types:

@@ -338,7 +338,7 @@ class Names(Mapping[str, Any]):
         included: Included,
         known: tuple[str, ...] = (),
     ) -> None:
-        self._home = reactive
+        self._reactive = reactive
         self._inputs = inputs
         self._variables = variables
         self._hidden = hidden
@@ -368,7 +368,7 @@ class Names(Mapping[str, Any]):
         return names
 
     def _copy(self) -> Names:
-        names = Names(self._home, self._inputs, self._variables, self._hidden, self._included, self._known)
+        names = Names(self._reactive, self._inputs, self._variables, self._hidden, self._included, self._known)
         names._given, names._fields, names._seeds = self._given, self._fields, self._seeds
         return names
 
@@ -386,21 +386,21 @@ class Names(Mapping[str, Any]):
         for part in (self._variables, self._given):
             if name in part:
                 return part[name]
-        found = self._home.lookup(name)
+        found = self._reactive.lookup(name)
         if found is not MISSING:
             return found
         if name in self._inputs:
             return self._inputs[name]
         if name == "config":
-            return self._home.plan.config
-        if name in self._home.plan.config:
-            return self._home.plan.config[name]
+            return self._reactive.plan.config
+        if name in self._reactive.plan.config:
+            return self._reactive.plan.config[name]
         for left in (self._fields, *self._included()):
             if name in left:
                 return left[name]
         if name == "workflow_id" and "__run__" in self._hidden:
             return self._hidden["__run__"]
-        known = name in self._known or name in self._home.plan.known or name in self._home.plan.computed
+        known = name in self._known or name in self._reactive.plan.known or name in self._reactive.plan.computed
         return UNSET if known else MISSING
 
     def _next_seed(self) -> str:
@@ -409,7 +409,7 @@ class Names(Mapping[str, Any]):
         return f"{self._hidden['__seed__']}/{self._seeds[0]}"
 
     def _object(self, name: str) -> Any:
-        reactive = self._home
+        reactive = self._reactive
         match name:
             case "raw" | "state":
                 return reactive.scope.state.get(name, {})
@@ -424,7 +424,7 @@ class Names(Mapping[str, Any]):
         return Secrets()
 
     def __iter__(self) -> Iterator[str]:
-        reactive = self._home
+        reactive = self._reactive
         every = [*self._variables, *self._given, *reactive.names(), *self._inputs]
         every += [*reactive.plan.config, *self._fields]
         return iter(dict.fromkeys([*every, *reactive.plan.known, *OBJECTS, "config"]))

@@ -380,19 +380,19 @@ class ReactiveState:
 class Members:
     """`raw`, `state`, `computed` or `inputs` as an object."""
 
-    __slots__ = ("_home",)
+    __slots__ = ("_reactive",)
 
     def __init__(self, reactive: ReactiveState) -> None:
-        self._home = reactive
+        self._reactive = reactive
 
     def lookup(self, name: str | int) -> Any:
-        reactive = self._home
+        reactive = self._reactive
         return (
             reactive.fields.value(str(name), reactive.around()) if name in reactive.plan.computed else MISSING
         )
 
     def names(self) -> list[str]:
-        return self._home.fields.names()
+        return self._reactive.fields.names()
 
     def plain(self) -> Value:
-        return self._home.fields.all(self._home.around())
+        return self._reactive.fields.all(self._reactive.around())

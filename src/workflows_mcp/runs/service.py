@@ -120,7 +120,7 @@ class Service:
         self.definitions = Definitions(catalog, settings.workspace, settings.limits)
         self.step_protocol = StepProtocol(
             engine, self._agents, self._histories, self._checkpoint_resume, self._askable, settings.limits,
-            begin=lambda workflow, inputs: self._begin(workflow, None, None, inputs),
+            begin=lambda workflow, inputs: self.begin(workflow, None, None, inputs),
             plan_of=self.definitions.plan_of, cancel=self.cancel, redacted=self._redacted, now=now,
         )  # fmt: skip
         """Serves the toolset `reactive`."""
@@ -236,7 +236,7 @@ class Service:
         wait_seconds: float = DEFAULT_WAIT,
         detail: Detail = "all",
     ) -> Answer:
-        run_id = await self._begin(workflow, text, file, inputs, request_id)
+        run_id = await self.begin(workflow, text, file, inputs, request_id)
         return await self._agents.answer(run_id, wait_seconds, detail=detail)
 
     async def submit(
@@ -436,7 +436,7 @@ class Service:
         wait_seconds: float = DEFAULT_WAIT,
         response_format: ResponseFormat = "minimal",
     ) -> Answer:
-        run_id = await self._begin(workflow, text, None, inputs)
+        run_id = await self.begin(workflow, text, None, inputs)
         return await self._graph_answer(run_id, wait_seconds, response_format)
 
     async def resume(
@@ -517,14 +517,15 @@ class Service:
 
     # Inside
 
-    async def _begin(
+    async def begin(
         self,
-        workflow: str | None,
-        text: str | None,
-        file: str | None,
-        inputs: dict[str, Value] | None,
+        workflow: str | None = None,
+        text: str | None = None,
+        file: str | None = None,
+        inputs: dict[str, Value] | None = None,
         request_id: str | None = None,
     ) -> str:
+        """Start a run, and return its id without an answer about it."""
         for name, value in (inputs or {}).items():
             if (found := unfit(value, depth=self.settings.limits.value_depth)) is not None:
                 raise InvalidInputs(f"the input '{name}{found.place}' is not accepted: {found.why}")

@@ -8,7 +8,7 @@ Several processes share the file. A running run is owned by the process that dri
 it messages (`mailbox`). A run that waits for an agent only has no owner: the process that gets the answer
 takes it over. A run keeps the workspace that it was started in, in whichever process.
 
-In this module: the engine, its cache of idle runs, forks, and the removal of old scratch directories.
+In this module: the engine, its cache of released runs, forks, and the removal of old scratch directories.
 """
 
 from __future__ import annotations
@@ -93,7 +93,7 @@ class SqliteEngine(Notes):
         self._owner = self._lease.owner.id
         self._drivers: dict[str, Driver] = {}
         """The drivers of the runs that this process drives."""
-        self._idle_runs = IdleRuns()
+        self._released_runs = ReleasedRuns()
         self._draining: dict[str, asyncio.Task[None]] = {}
         """Ended and parked runs, until all of their steps have stopped."""
         self._locks: dict[str, asyncio.Lock] = {}
@@ -195,14 +195,14 @@ class SqliteEngine(Notes):
                 return False
             if (draining := self._draining.get(run_id)) is not None:
                 await asyncio.wait([draining])
-            idle = self._idle_run(run_id)
-            machine = idle.machine if idle is not None else self._read(run_id)
+            released = self._released_run(run_id)
+            machine = released.machine if released is not None else self._read(run_id)
             event = make_event(machine, self._clock.now())
             encode(event)
             machine.refuse_unexpected(event)
             driver: Driver | None
-            if idle is not None:
-                driver = self._reacquire(run_id, idle)
+            if released is not None and machine.state.status == "running":
+                driver = self._reacquire(run_id, released)
             elif (driver := await self._acquire(run_id)) is not None:
                 try:
                     event = make_event(driver.machine, self._clock.now())
@@ -250,8 +250,8 @@ class SqliteEngine(Notes):
             position = runs.position_of(self.store, run_id)
             if position != seen or loop.time() >= until:
                 seen = position
-                idle = self._idle_run(run_id)
-                machine = idle.machine if idle is not None else self._read(run_id)
+                released = self._released_run(run_id)
+                machine = released.machine if released is not None else self._read(run_id)
                 if ready(machine.state) or loop.time() >= until:
                     return machine
             await asyncio.sleep(min(POLL_SECONDS, max(0.0, until - loop.time())))
@@ -292,9 +292,9 @@ class SqliteEngine(Notes):
     def _read(self, run_id: str) -> Machine:
         return runs.read(self.store, self._bundles, run_id, self._executor.limits)[0]
 
-    def _idle_run(self, run_id: str) -> IdleRun | None:
+    def _released_run(self, run_id: str) -> ReleasedRun | None:
         """The cached state of a run that was released here and has not been taken over since."""
-        return self._idle_runs.at(run_id, leases.epoch_of(self.store, run_id))
+        return self._released_runs.at(run_id, leases.epoch_of(self.store, run_id))
 
     # Drivers of runs
 
@@ -316,11 +316,11 @@ class SqliteEngine(Notes):
         self.store.set_heartbeat(leases.RENEW_SECONDS, self._renew)
 
     def _on_release(self, run_id: str, driver: Driver, epoch: int, status: str) -> None:
-        """Keep a released run in the cache if it is idle; clean up after it if it has ended."""
+        """Keep a released run in the cache; clean up after it if it has ended."""
         if self._drivers.get(run_id) is driver:
             del self._drivers[run_id]
+        self._released_runs.keep(run_id, ReleasedRun(driver.machine, driver.large, epoch))
         if status == "idle":
-            self._idle_runs.keep(run_id, IdleRun(driver.machine, driver.large, epoch))
             if driver.machine.state.parked is not None:
                 self._draining[run_id] = asyncio.get_running_loop().create_task(self._drain(driver))
         else:
@@ -407,9 +407,9 @@ class SqliteEngine(Notes):
         epoch = await self.store.write(claim)
         if epoch is None:
             return None
-        idle = self._idle_runs.take(run_id, epoch)
-        if idle is not None:
-            machine, large = idle.machine, idle.large
+        released = self._released_runs.take(run_id, epoch)
+        if released is not None:
+            machine, large = released.machine, released.large
         else:
             machine, large = runs.read(self.store, self._bundles, run_id, self._executor.limits)
         if (status := machine.state.status) != "running":
@@ -447,14 +447,14 @@ class SqliteEngine(Notes):
 
     # Idle runs
 
-    def _reacquire(self, run_id: str, idle: IdleRun) -> Driver:
+    def _reacquire(self, run_id: str, released: ReleasedRun) -> Driver:
         """Continue a run that was released here and has not been taken over since.
 
         The first batch claims the run, so that an answer costs one commit. If another process is quicker,
         the store refuses that batch. The caller holds the lock of the run."""
-        epoch = idle.epoch + 1
-        self._idle_runs.take(run_id, epoch)
-        driver, journal = self._new_driver(run_id, idle.machine, idle.large, epoch)
+        epoch = released.epoch + 1
+        self._released_runs.take(run_id, epoch)
+        driver, journal = self._new_driver(run_id, released.machine, released.large, epoch)
         journal.claims = True
         return driver
 
@@ -536,33 +536,33 @@ class SqliteEngine(Notes):
 
 
 # ----------------------------------------------------------------------------------------------------
-# A cache of idle runs, so that an answer need not read the run again
+# A cache of released runs, so that an answer, or the status after the end, need not read the run again
 
 
-class IdleRun(NamedTuple):
+class ReleasedRun(NamedTuple):
     machine: Machine
     large: LargeValues
     epoch: int
     """The epoch at which the run was released. Another one means that a process has taken it over."""
 
 
-class IdleRuns:
+class ReleasedRuns:
     def __init__(self, size: int = 64) -> None:
-        self._runs: OrderedDict[str, IdleRun] = OrderedDict()
+        self._runs: OrderedDict[str, ReleasedRun] = OrderedDict()
         self._size = size
 
-    def keep(self, run_id: str, idle: IdleRun) -> None:
+    def keep(self, run_id: str, idle: ReleasedRun) -> None:
         self._runs[run_id] = idle
         self._runs.move_to_end(run_id)
         while len(self._runs) > self._size:
             self._runs.popitem(last=False)
 
-    def at(self, run_id: str, epoch: int | None) -> IdleRun | None:
+    def at(self, run_id: str, epoch: int | None) -> ReleasedRun | None:
         """The run, if its epoch is still the same."""
         known = self._runs.get(run_id)
         return known if known is not None and known.epoch == epoch else None
 
-    def take(self, run_id: str, epoch: int) -> IdleRun | None:
+    def take(self, run_id: str, epoch: int) -> ReleasedRun | None:
         """Remove and return the run, if claiming it has just incremented its epoch to this one."""
         known = self._runs.pop(run_id, None)
         return known if known is not None and known.epoch == epoch - 1 else None
