@@ -180,7 +180,7 @@ steps:
     assert (story.state.status, story.said) == ("completed", [0, 1, 2, "end"])
     loop = story.state.root.records["loop"]
     assert loop.outputs == {"result": False, "iterations": 3}
-    assert loop.message == "it has been carried out 3 times, which is its max_iterations, and ends"
+    assert loop.message == "the loop ended after 3 rounds, which is its max_iterations"
 
 
 def test_the_condition_is_asked_before_the_limit() -> None:
@@ -233,7 +233,7 @@ def test_a_loop_without_a_limit_fails_at_the_one_of_the_server() -> None:
     assert (story.state.status, story.raw["n"]) == ("failed", 7)
     assert story.state.fault is not None
     assert story.state.fault.code == "loop_iterations"
-    assert "carried out 7 times, and its condition still holds" in fault(story)
+    assert "the loop ran 7 times and its condition still holds" in fault(story)
     assert "max_iterations" in fault(story)
     assert "WORKFLOWS_LIMIT_LOOP_ITERATIONS" in fault(story)
     assert Limits().loop_iterations == 10_000

@@ -82,7 +82,7 @@ def test_a_file_that_others_can_reach_is_refused(path: Path, mode: int) -> None:
     path.chmod(mode)
     with pytest.raises(RequestError) as caught:
         SecretFile(path).values()
-    assert caught.value.hint == f"chmod 600 {path}"
+    assert caught.value.hint == f"run: chmod 600 {path}"
 
 
 def test_a_file_is_read_again_when_it_has_changed_and_only_then(path: Path) -> None:

@@ -208,7 +208,10 @@ def test_a_server_of_a_file_in_a_directory_that_nobody_trusts_is_not_started(
     )
     said = command(tmp_path, project, "run", "call.yaml")
     assert said.returncode == 1
-    assert "count once you trust it: workflows-mcp trust" in said.stdout + said.stderr
+    assert (
+        "to use the servers in .mcp.json, trust its directory: workflows-mcp trust"
+        in said.stdout + said.stderr
+    )
     assert not touched.exists()
     assert command(tmp_path, project, "trust").returncode == 0
     command(tmp_path, project, "run", "call.yaml")

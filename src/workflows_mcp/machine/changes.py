@@ -238,7 +238,7 @@ def _increment(old: Any, value: Value, path: Path) -> tuple[Value, int]:
     fits = math.isfinite(sum_of_both) if isinstance(sum_of_both, float) else abs(sum_of_both) < _WHOLE
     if not fits:
         raise WrongChange(
-            f"'{path_text(path)}' cannot be incremented: {shown(sum_of_both)} is too large",
+            f"'{path_text(path)}' cannot be incremented: the sum is too large for a number",
             "whole numbers have at most 63 bits",
         )
     return sum_of_both, size_of(sum_of_both) - _size(old)
