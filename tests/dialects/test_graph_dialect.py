@@ -269,7 +269,7 @@ def test_a_dependency_that_is_listed_twice_is_required_if_it_is_once_and_is_warn
     [warning] = definition.warnings
     assert warning.warning
     assert str(warning).startswith("some/work.yaml:5:")
-    assert "warning: 'b' stands twice" in str(warning)
+    assert "warning: 'b' appears twice" in str(warning)
 
 
 def test_a_default_that_looks_like_a_template_is_warned_of() -> None:

@@ -52,11 +52,11 @@ def test_an_import_of_a_file_that_no_step_may_read_is_refused_without_a_line_of_
 ) -> None:
     (place / "project" / ".workflows" / "link").symlink_to(place / "outside" / "shadow")
     said = step_view_of(settings_of(place, **more), IMPORTS.format(name.format(p=place)))
-    assert "may not be imported" in said or "there is no file" in said
+    assert "cannot be imported" in said or "there is no file" in said
     assert "do-not-show" not in said
     assert "PATH=" not in said
     missing = step_view_of(settings_of(place, **more), IMPORTS.format(f"{place}/outside/nothing"))
-    assert "may not be imported" in missing, "whether there is a file is not told either"
+    assert "cannot be imported" in missing, "whether there is a file is not told either"
 
 
 def test_what_may_be_read_is_imported_and_no_more_where_reading_is_denied(place: Path) -> None:
@@ -69,7 +69,7 @@ def test_what_may_be_read_is_imported_and_no_more_where_reading_is_denied(place:
         said = step_view_of(settings_of(place, **allowed), IMPORTS.format(place / folder / "good.yaml"))
         assert said == "", folder
         said = step_view_of(settings_of(place, **denied), IMPORTS.format(place / folder / "good.yaml"))
-        assert ("may not be imported" in said) == (not folder.endswith(".workflows")), folder
+        assert ("cannot be imported" in said) == (not folder.endswith(".workflows")), folder
 
 
 @pytest.mark.parametrize("of_a_directory", [False, True], ids=["file", "directory"])

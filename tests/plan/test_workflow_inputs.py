@@ -81,7 +81,7 @@ def test_text_that_says_the_same_is_taken_as_the_value(kind: InputType, given: V
     ],
 )
 def test_anything_else_is_refused_with_what_was_expected(kind: InputType, given: object) -> None:
-    with pytest.raises(InvalidInputs, match=r"input 'x' (must be|cannot be kept)"):
+    with pytest.raises(InvalidInputs, match=r"input 'x' (must be|cannot be stored)"):
         check_inputs(plan(x=InputSpec(kind)), {"x": given})
 
 

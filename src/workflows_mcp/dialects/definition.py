@@ -3,9 +3,8 @@
     definition = load(text, file="deploy.yaml", registry=default_registry(), limits=limits)
     definition.plan
 
-All problems of a file are reported at once, in one DefinitionError, each with file, line, column, the
-line itself and what to do. What is wrong between workflows that call each other is found by
-`check_bundle`, once all of them are loaded.
+One DefinitionError reports all problems of a file, each with file, line, column, source line and hint.
+`check_bundle` checks the calls between workflows, once all of them are loaded.
 """
 
 from __future__ import annotations
@@ -27,7 +26,7 @@ from workflows_mcp.values import SECRET_OPEN, Value, may_hold_mark
 
 @dataclass(frozen=True, slots=True)
 class Definition:
-    """A workflow that is ready to run, and the text it was made from."""
+    """A workflow that is ready to run, with its source text."""
 
     plan: Plan
     text: str
@@ -42,8 +41,11 @@ def load(
     limits: Limits = DEFAULT_LIMITS,
     state_access: str = "enforce",
 ) -> Definition:
-    """Raises DefinitionError with all problems of the file. `file` names it in messages, and its stem is
-    the name of a workflow that has none. `state_access` is for files that do not say it themselves."""
+    """Compiles one file; raises DefinitionError with all its problems.
+
+    `file` is its name in messages; its stem is the name of a workflow without `name`. `state_access` is the
+    default for files that do not set it.
+    """
     with collector_paused():
         document = unwrapped(read_document(text, file, limits))
         dialect = dialect_of(document.value)
@@ -57,7 +59,7 @@ def load(
             plan, problems = compile_graph(document, registry)
         problems += _marks_of_secrets(document)
         found = _in_order([*document.problems, *_placed(problems, document)])
-        # The nodes of a large file are many: let go of them before the collector runs again.
+        # A large file has many nodes: release them before the garbage collector runs again.
         del document
     if any(not problem.warning for problem in found):
         draft = Definition(plan, text)
@@ -66,10 +68,11 @@ def load(
 
 
 def check_bundle(bundle: Bundle, sources: Mapping[str, str], known: Iterable[str] = ()) -> list[Problem]:
-    """Raises DefinitionError for what is wrong with the calls of the main workflow. What is wrong with those
-    of the others are warnings: it fails when it is reached.
+    """Checks all calls; raises DefinitionError if a call of the main workflow is wrong.
 
-    `sources` are the texts of the workflows by name; `known` the names of all workflows there are.
+    A wrong call of another workflow is a warning: it fails when the run reaches it.
+
+    `sources` are the texts of the workflows by name; `known` are the names of all existing workflows.
     """
     found: list[Problem] = []
     for name, problems in check_calls(bundle, known).items():
@@ -84,7 +87,7 @@ def check_bundle(bundle: Bundle, sources: Mapping[str, str], known: Iterable[str
 
 
 def place_problems(problems: Iterable[Problem], text: str, file: str) -> list[Problem]:
-    """The problems with their places in the file that has this text, in the order of the file."""
+    """Adds places in the file with this text to the problems, and sorts them."""
     try:
         document = unwrapped(read_document(text, file))
     except DefinitionError:
@@ -93,7 +96,7 @@ def place_problems(problems: Iterable[Problem], text: str, file: str) -> list[Pr
 
 
 def _marks_of_secrets(document: Document) -> list[Problem]:
-    """What stands for a secret inside of a run has no place in a definition: it would be taken for one."""
+    """Reports text that looks like the mark of a secret: a run would take it for one."""
 
     def find(value: Value, path: tuple[str | int, ...]) -> Iterator[tuple[str | int, ...]]:
         if isinstance(value, str):
@@ -127,7 +130,7 @@ def _placed(problems: Iterable[Problem], document: Document) -> list[Problem]:
 
 
 def _shortened(problems: list[Problem]) -> list[Problem]:
-    """The first problems, and a last one that says that there are more."""
+    """The first problems, and a last one that says there are more."""
     if len(problems) <= MOST_PROBLEMS:
         return problems
     last = Problem(

@@ -1,4 +1,4 @@
-"""What every mapping of a definition is asked: are its keys known, and is this one text?"""
+"""Checks keys, texts and flags in every mapping of a definition."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ from workflows_mcp.values import Value, did_you_mean, kind_and_value
 Path = tuple[str | int, ...]
 
 EXTENSION = "x-"
-"""Keys that start so are the author's own: a place for anchors."""
+"""Keys with this prefix belong to the author, e.g. for anchors."""
 
 
-MEANT: dict[str, tuple[str, ...]] = {
+_EQUIVALENTS: dict[str, tuple[str, ...]] = {
     "if": ("condition", "when"),
     "when": ("condition",),
     "condition": ("when",),
@@ -47,7 +47,7 @@ MEANT: dict[str, tuple[str, ...]] = {
     "min": ("validation",),
     "max": ("validation",),
 }
-"""What other systems call a key, and what it is called here: the first of these that exists."""
+"""For each key of another system: its equivalents here; the first one that exists counts."""
 _WRITTEN = {
     ("enum", "validation"): "validation: {enum: […]}",
     ("choices", "validation"): "validation: {enum: […]}",
@@ -71,10 +71,10 @@ _WRITTEN = {
 }
 
 
-def meant_by(key: str, known: Collection[str]) -> str:
-    """How to write what other systems call `key`; empty where nobody calls anything so."""
-    meant = next((it for it in MEANT.get(key, ()) if it in known), None)
-    return f"write {_WRITTEN.get((key, meant), f'{meant}: …')}" if meant is not None else ""
+def _equivalent(key: str, known: Collection[str]) -> str:
+    """A hint for a key of another system; empty if it has no equivalent here."""
+    found = next((it for it in _EQUIVALENTS.get(key, ()) if it in known), None)
+    return f"write {_WRITTEN.get((key, found), f'{found}: …')}" if found is not None else ""
 
 
 def unknown_keys(
@@ -85,7 +85,7 @@ def unknown_keys(
             yield Problem(
                 "unknown_key",
                 f"{what} has no key '{key}'",
-                meant_by(key, known) or did_you_mean(key, known, what="keys", limit=20),
+                _equivalent(key, known) or did_you_mean(key, known, what="keys", limit=20),
                 (*path, key),
                 on_key=True,
             )
@@ -94,7 +94,7 @@ def unknown_keys(
 def text_of(
     mapping: Mapping[str, Value], key: str, path: Path, document: Document, problems: list[Problem]
 ) -> str:
-    """The text at `key`, empty if there is none; a number is taken as it is written."""
+    """The text at `key`, empty if there is none; a number is used as written."""
     value = mapping.get(key)
     if value is None:
         return ""
@@ -114,21 +114,23 @@ def text_of(
 
 
 def flag_of(mapping: Mapping[str, Value], key: str, problems: list[Problem]) -> bool | None:
-    """True or false at `key` of the document itself; None if it does not say."""
+    """The boolean at `key` of the document; None if there is none."""
     value = mapping.get(key)
     if value is None or isinstance(value, bool):
         return value
     message = f"'{key}' must be true or false, not {kind_and_value(value)}"
-    problems.append(Problem("wrong_type", message, "without quotes", (key,)))
+    problems.append(Problem("wrong_type", message, "write true or false, without quotes", (key,)))
     return None
 
 
 def secrets_required(mapping: Mapping[str, Value], problems: list[Problem]) -> bool:
-    """Whether the document says `secrets: required`."""
+    """Whether the document has `secrets: required`."""
     value = mapping.get("secrets")
     if value is not None and value != "required":
         message = f"'secrets' can only be: required, not {kind_and_value(value)}"
-        hint = "secrets: required demands all secrets at the start; without it each when it is reached"
+        hint = (
+            "with secrets: required, all secrets must exist at the start; without it, when a step needs them"
+        )
         problems.append(Problem("wrong_value", message, hint, ("secrets",)))
     return value == "required"
 

@@ -1,4 +1,4 @@
-"""The graph dialect: `blocks` with dependencies become a plan.
+"""The graph dialect: compiles `blocks` with dependencies to a plan.
 
     name: greet
     inputs:
@@ -8,9 +8,9 @@
         type: Shell
         inputs: {command: 'echo "Hello ${inputs.who}"'}
     outputs:
-      said: ${blocks.hello.outputs.stdout}
+      greeting: ${blocks.hello.outputs.stdout}
 
-Everything that is wrong is found in one go; a plan is given only if nothing is.
+All problems are reported at once.
 """
 
 from __future__ import annotations
@@ -74,9 +74,9 @@ from workflows_mcp.steps import StepRegistry
 from workflows_mcp.values import Value, did_you_mean, kind_and_value, kind_of, nearest, shown
 
 # ----------------------------------------------------------------------------------------------------
-# One block of a graph document becomes a draft of a node: what it does, and what it says of others.
+# Reads a block of a graph document into a draft of a node.
 #
-# A block that has problems still gives a draft, so that everything else can be checked around it.
+# A block with problems gets a draft too, so that the rest of the file can be checked.
 
 
 Path = tuple[str | int, ...]
@@ -103,11 +103,11 @@ BLOCK_KEYS = (
 
 CALL = "ExecuteWorkflow"
 
-"""The step type that is an operation of the plan: it calls another workflow."""
+"""The step type that calls another workflow; it is an operation of the plan."""
 
 WAIT = "Wait"
 
-"""The same: it lets time pass."""
+"""The step type that waits; it is an operation of the plan."""
 
 _KNOWN = frozenset(BLOCK_KEYS)
 
@@ -120,7 +120,7 @@ _OTHER_TYPES = {
     **dict.fromkeys(("cat", "read"), "ReadFile"),
 }
 
-"""What other systems call the step types."""
+"""Names of step types in other systems, and their equivalents here."""
 
 _DEPENDENCY_KEYS = ("block", "required")
 
@@ -130,13 +130,13 @@ class Dependency:
     block: str
     required: bool
     path: Path
-    said: bool = False
-    """Whether `required` was said, and not just left at what it is by itself."""
+    is_explicit: bool = False
+    """Whether the file sets `required`."""
 
 
 @dataclass(slots=True)
 class Draft:
-    """A block as it was read; dependencies are still ids."""
+    """A block as read from the file; its dependencies are still ids."""
 
     id: str
     at: Path
@@ -150,10 +150,10 @@ class Draft:
     for_each: ForEach | None = None
     dependencies: list[Dependency] = field(default_factory=list)
     watches: frozenset[str] = frozenset()
-    """The blocks that the condition asks how they went."""
+    """The blocks whose outcome the condition reads."""
     uses: list[Use] = field(default_factory=list)
     opaque: bool = False
-    """Its outputs are not known, because what it does is not."""
+    """Its outputs are unknown, because its type or its inputs are."""
 
 
 class BlockReader:
@@ -221,7 +221,7 @@ class BlockReader:
 
     def _id(self, block: dict[str, Value], at: Path) -> str:
         found = read_id(block.get("id"), at, self.document, "block", self.problems.append)
-        # nobody can refer to one that is none, so that it causes no further problems
+        # nothing can refer to this id, so it causes no further problems
         return found if found is not None else f"#{at[1]}"
 
     def _shape(self, block: dict[str, Value], at: Path) -> StepShape | None:
@@ -234,9 +234,9 @@ class BlockReader:
                 shape = self.shapes[given] = StepShape(step) if step is not None else None
             if shape is None:
                 hint = did_you_mean(given, self.registry.names(), what="types", limit=30)
-                meant = _OTHER_TYPES.get(given.lower().replace("_", "").replace("-", ""))
-                if meant is not None:
-                    hint = f"write type: {meant}"
+                equivalent = _OTHER_TYPES.get(given.lower().replace("_", "").replace("-", ""))
+                if equivalent is not None:
+                    hint = f"write type: {equivalent}"
                 self._problem("unknown_type", f"there is no block type '{given}'", hint, (*at, "type"))
             return shape
         types = ", ".join(self.registry.names())
@@ -249,7 +249,7 @@ class BlockReader:
         return None
 
     def _inputs(self, block: dict[str, Value], at: Path) -> dict[str, Value] | None:
-        """The inputs; None where nobody can say what they are meant to be."""
+        """The inputs; None if they are unknown because of a mistake."""
         given = block.get("inputs")
         if isinstance(given, dict):
             return given
@@ -333,7 +333,7 @@ class BlockReader:
     def _no_outputs(self, name: str, at: Path) -> None:
         self._problem(
             "unknown_key",
-            f"a block of type {name} declares no outputs of its own",
+            f"a block of type {name} cannot declare outputs",
             f"remove it: ${{blocks.id.outputs.…}} has the outputs of {name}",
             (*at, "outputs"),
             on_key=True,
@@ -441,7 +441,7 @@ KEYS = (
 
 
 def compile_graph(document: Document, registry: StepRegistry) -> tuple[Plan, list[Problem]]:
-    """The plan, which is good for running only if there are no problems but warnings."""
+    """The plan and its problems; it can run only if all of them are warnings."""
     value: dict[str, Value] = document.value
     problems: list[Problem] = []
     keys = {key: item for key, item in value.items() if not key.startswith(EXTENSION)}
@@ -524,7 +524,7 @@ def _read_outputs(
         Problem(
             "wrong_type",
             f"'outputs' must be a mapping of names and values, not {kind_and_value(outputs)}",
-            "e.g. outputs: {said: '${blocks.hello.outputs.stdout}'}",
+            "e.g. outputs: {greeting: '${blocks.hello.outputs.stdout}'}",
             ("outputs",),
         )
     )
@@ -534,7 +534,7 @@ def _read_outputs(
 def _resolve_dependencies(
     drafts: list[Draft], document: Document, problems: list[Problem]
 ) -> list[dict[int, bool]]:
-    """For each block the positions of those it depends on, and whether they must succeed."""
+    """For each block, the positions of its dependencies, and whether they must succeed."""
     positions: dict[str, int] = {}
     for index, draft in enumerate(drafts):
         if positions.setdefault(draft.id, index) != index:
@@ -571,7 +571,7 @@ def _resolve_dependencies(
                     problems.append(
                         Problem(
                             "repeated_dependency",
-                            f"'{dependency.block}' stands twice in depends_on of block '{draft.id}'",
+                            f"'{dependency.block}' appears twice in depends_on of block '{draft.id}'",
                             "keep one of the two",
                             dependency.path,
                             warning=True,
@@ -585,7 +585,7 @@ def _resolve_dependencies(
 def _nodes(
     drafts: list[Draft], needs: list[dict[int, bool]], problems: list[Problem]
 ) -> tuple[tuple[Node, ...], bool]:
-    """The nodes with their places in the order, and whether there is an order."""
+    """The nodes with their positions, and whether the graph has an order."""
     arrangement = arrange([list(needed) for needed in needs])
     ordered = arrangement.complete
     if not ordered:
@@ -617,8 +617,8 @@ def _nodes(
 
 
 def _need(draft: Draft, block: str, position: int, required: bool) -> Need:
-    said = any(it.said for it in draft.dependencies if it.block == block)
-    return Need(position, required, watched=not said and block in draft.watches)
+    explicit = any(it.is_explicit for it in draft.dependencies if it.block == block)
+    return Need(position, required, watched=not explicit and block in draft.watches)
 
 
 def _cycles(drafts: list[Draft], needs: list[dict[int, bool]], arrangement: Arrangement) -> list[Problem]:
@@ -641,8 +641,10 @@ def _cycles(drafts: list[Draft], needs: list[dict[int, bool]], arrangement: Arra
 def _tolerated(
     drafts: list[Draft], needs: list[dict[int, bool]], arrangement: Arrangement
 ) -> list[tuple[str, ...]]:
-    """For each block the ids of those that handle its failure: `machine.handling` has the rules. Outputs of
-    the workflow are not among them: they only report it."""
+    """For each block, the ids of the blocks that handle its failure.
+
+    `machine.handling` has the rules. Outputs of the workflow do not count: they only report a failure.
+    """
     repeated = {draft.id for draft in drafts if draft.for_each is not None}
     readers: dict[str, list[str]] = {}
     for draft in drafts:

@@ -1,11 +1,11 @@
-"""The `inputs:` of a workflow: each with a type, a description, a default, and whether it is required.
+"""Reads the `inputs:` of a workflow: types, descriptions, defaults and rules.
 
 inputs:
   version: {type: string, description: What to build}
   retries: integer                                        # short for {type: integer}
   size: {type: number, validation: {min: 1, max: 10}}
 
-Whether an input that does not say so must be given is a matter of the dialect.
+The dialect decides whether an input without `required` must be given.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from workflows_mcp.plan import (
 from workflows_mcp.values import Value, did_you_mean, kind_and_value, shown
 
 # ----------------------------------------------------------------------------------------------------
-# The `validation:` of an input becomes rules that `plan.input_rules` can check.
+# Reads the `validation:` of an input into rules that `plan.inputs` checks.
 #
 # validation: {pattern: "^v\d+$", max_length: 20}
 # validation:
@@ -58,7 +58,7 @@ def read_type(given: Value, path: Path, report: Report, what: str = "input type"
 
 
 def read_rules(given: Value, kind: InputType, name: str, path: Path, report: Report) -> dict[str, Value]:
-    """The rules for an input of this type; `name` is what messages call it."""
+    """The rules for an input of this type; `name` is its name in messages."""
     if given is None:
         return {}
     if not isinstance(given, dict):
@@ -80,8 +80,7 @@ def read_rules(given: Value, kind: InputType, name: str, path: Path, report: Rep
         where = (*path, rule)
         kinds = RULES[rule].kinds
         if kinds and kind not in (*kinds, "any"):
-            meant = _KINDS.get(kinds[0], "numbers")
-            message = f"'{rule}' is for {meant}, and {name} is of type {kind}"
+            message = f"'{rule}' is for {_KINDS.get(kinds[0], 'numbers')}, and {name} is of type {kind}"
             hint = f"rules for {kind}: {', '.join(_rules_for(kind))}"
             report(Problem("wrong_value", message, hint, where, on_key=True))
             continue
@@ -94,8 +93,8 @@ def read_rules(given: Value, kind: InputType, name: str, path: Path, report: Rep
         rules["required_keys"] = list(dict.fromkeys([*rules.get("required_keys", ()), *needed]))
     for least, most in (("min", "max"), ("min_length", "max_length"), ("min_items", "max_items")):
         if least in rules and most in rules and rules[least] > rules[most]:
-            message = f"'{least}' is greater than '{most}', so that no value would do"
-            report(Problem("wrong_value", message, "exchange the two", (*path, least)))
+            message = f"'{least}' is greater than '{most}', so no value is valid"
+            report(Problem("wrong_value", message, "swap the two", (*path, least)))
     return rules
 
 
@@ -123,7 +122,7 @@ def _pattern(given: Value, kind: InputType, path: Path, report: Report) -> Value
 
 def _size(given: Value, kind: InputType, path: Path, report: Report) -> Value:
     if isinstance(given, bool) or not isinstance(given, int) or given < 0:
-        raise _Wrong(f"must be a whole number from 0 on, not {kind_and_value(given)}", "e.g. 3")
+        raise _Wrong(f"must be a whole number, 0 or more, not {kind_and_value(given)}", "e.g. 3")
     return given
 
 
@@ -135,9 +134,7 @@ def _bound(given: Value, kind: InputType, path: Path, report: Report) -> Value:
 
 def _enum(given: Value, kind: InputType, path: Path, report: Report) -> Value:
     if not isinstance(given, list) or not given:
-        raise _Wrong(
-            f"must be a list of the values that are allowed, not {shown(given)}", "e.g. enum: [a, b]"
-        )
+        raise _Wrong(f"must be a list of the allowed values, not {shown(given)}", "e.g. enum: [a, b]")
     allowed = []
     for index, value in enumerate(given):
         try:
@@ -221,7 +218,7 @@ def read_inputs(
     *,
     required: bool,
 ) -> dict[str, InputSpec]:
-    """`path` leads to `inputs` in the document; `required` is what holds where an input does not say."""
+    """Reads the `inputs` at `path`; `required` is the default for inputs that do not set it."""
     if declared is None:
         return {}
     if not isinstance(declared, dict):
@@ -273,7 +270,7 @@ class _InputReader:
         if "default" not in spec:
             return found
         default = self._default(name, spec["default"], found, (*path, "default"))
-        # What has a default need not be given, whatever `required` says.
+        # An input with a default is optional, whatever its `required` is.
         return InputSpec(kind, found.description, False, default, True, rules, found.aliases)
 
     def _aliases(self, spec: dict[str, Value], path: Path) -> tuple[str, ...]:
@@ -301,8 +298,8 @@ class _InputReader:
             self.problems.append(
                 Problem(
                     "literal_default",
-                    f"the default of input '{name}' is taken as it is written: nothing in it is looked up",
-                    "put the reference where the input is used",
+                    f"the default of input '{name}' is used as written: references in it are not resolved",
+                    "write the reference where the input is used",
                     path,
                     warning=True,
                 )

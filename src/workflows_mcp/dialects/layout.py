@@ -35,24 +35,27 @@ class Loop:
 
 @dataclass(frozen=True, slots=True)
 class Spot(Generic[D]):
-    """Where a step stands."""
+    """The position of a step in the flat list."""
 
     index: int
     follows: int
-    """The step behind it, and behind all that is inside of it."""
+    """The node after the step and everything inside it."""
     loops: tuple[Loop, ...]
-    """The outermost first."""
+    """The loops around it, the outermost first."""
     lists: tuple[list[D], ...]
-    """The lists that it is in, its own last."""
+    """The lists around it, its own list last."""
 
     @property
     def goes_to(self) -> int:
-        """As a node has it: -1 is the next one in the list."""
+        """The `goes_to` of the node: -1 is the next node in the list."""
         return -1 if self.follows == self.index + 1 else self.follows
 
 
 class FlatLayout(Generic[D]):
-    """Where each step of some lists stands, whose ids are unique together. Each list ends the sequence."""
+    """Assigns a position to each step of some lists.
+
+    No two steps have the same id. The sequence ends after each list.
+    """
 
     def __init__(self, *sections: list[D]) -> None:
         self.sections = sections
@@ -66,7 +69,7 @@ class FlatLayout(Generic[D]):
         return iter(zip(self.drafts, self.spots, strict=True))
 
     def node(self, step: D, spot: Spot[D], do: Operation, **more: Any) -> Node:
-        """What every node has of its step and of where that stands; `more` is what the dialect adds."""
+        """Creates the node of a step; `more` are the fields that the dialect adds."""
         return Node(
             id=step.id,
             do=do,
@@ -86,7 +89,10 @@ class FlatLayout(Generic[D]):
     def _place(
         self, steps: list[D], after: int, loops: tuple[Loop, ...], around: tuple[list[D], ...]
     ) -> None:
-        """`after` is where it goes on behind the list; `around` are the lists that this one is in."""
+        """Assigns positions to a list and to all lists inside it.
+
+        `after` is the node that follows the list; `around` are the lists around it.
+        """
         lists = (*around, steps)
         for position, step in enumerate(steps):
             index = len(self.spots)
@@ -110,15 +116,15 @@ class FlatLayout(Generic[D]):
 
 
 def successors(nodes: Sequence[Node], index: int) -> list[int]:
-    """The nodes that can follow a step; the number of nodes is the end."""
+    """The nodes that can follow a step; the number of nodes stands for the end."""
     node = nodes[index]
     usual = index + 1 if node.goes_to < 0 else node.goes_to
-    may_be_passed = node.condition is not None or node.on_failure == "continue"
+    can_be_skipped = node.condition is not None or node.on_failure == "continue"
     match node.do:
         case Return():
             return [usual] if node.condition is not None else []
         case Branch(otherwise=otherwise) | While(otherwise=otherwise) | Each(otherwise=otherwise):
-            return [index + 1, otherwise, *([usual] if may_be_passed else [])]
+            return [index + 1, otherwise, *([usual] if can_be_skipped else [])]
         case Jump(target=target):
             return [target, usual]
         case Leave(target=target):

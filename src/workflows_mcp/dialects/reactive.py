@@ -1,4 +1,4 @@
-"""The reactive dialect: `steps` one after the other, and a state in which fields follow from others.
+"""The reactive dialect: compiles a sequence of `steps` and a state with computed fields.
 
     name: "test:simple"
     default_state: {raw: {counter: 0}}
@@ -9,10 +9,10 @@
       - {type: state_update, path: raw.counter, value: 5}
       - {type: user_message, message: "doubled is {{ doubled }}"}
 
-Each entry of `sub_agent_tasks` is a plan of its own, which a parallel_foreach hands out for its items; it
-shares the state of the workflow unless it declares one. Everything that is wrong is found in one go; a plan
-is given only if nothing is. What other files have is not known here: a task that is not in this one is called
-`#task` where the document imports files, and whoever has those files gives the call its name.
+Each entry of `sub_agent_tasks` is a separate plan, which a parallel_foreach runs for each of its items; it
+shares the state of the workflow unless it declares its own. All problems are reported at once. Imported files
+are not read here: if the document has imports, an unknown task is called `#task`, and `library.bundles`
+replaces that by its full name.
 """
 
 from __future__ import annotations
@@ -64,7 +64,7 @@ from workflows_mcp.steps import StepRegistry
 from workflows_mcp.values import Value, did_you_mean, kind_and_value, nearest
 
 # ----------------------------------------------------------------------------------------------------
-# Tasks of a reactive document that are handed to sub-agents: is each used, and does none ask the user?
+# Checks the tasks of a reactive document: each is used, and none asks the user.
 
 
 USER_INPUT = "user_input"
@@ -75,7 +75,10 @@ USER_INPUT = "user_input"
 def check_tasks(
     steps: Iterable[ReactiveDraft], tasks: Mapping[str, list[ReactiveDraft]], *, alone: bool
 ) -> Iterator[Problem]:
-    """`alone`: the document has nothing but tasks, which are for other files."""
+    """Reports unused tasks, and tasks that ask the user.
+
+    `alone`: the document has only tasks, which other files use.
+    """
     users: dict[str, ReactiveDraft] = {}
     for step in (*steps, *(step for inside in tasks.values() for step in inside)):
         if step.task:
@@ -95,7 +98,7 @@ def check_tasks(
 
 
 def _questions(task: str, steps: Iterable[ReactiveDraft], by: ReactiveDraft | None) -> Iterator[Problem]:
-    """A sub-agent has no user: what it carries out must not ask one."""
+    """Reports steps that ask the user, which a sub-agent cannot do."""
     where = f" of parallel_foreach '{by.id}'" if by is not None else ""
     before = f"step '{by.id}'" if by is not None else "the parallel_foreach"
     for step in steps:
@@ -111,11 +114,10 @@ def _questions(task: str, steps: Iterable[ReactiveDraft], by: ReactiveDraft | No
 
 
 # ----------------------------------------------------------------------------------------------------
-# The nodes of the steps of a reactive document: what each is called, and where it goes on.
+# Creates the nodes of a reactive document, with unique ids.
 #
-# A step is called what its author calls it, where no other step of the workflow is called so too. Else, and
-# where the author says nothing, its place is part of its id: `detect-then-0-shell_command`,
-# `2-user_message`.
+# A step keeps its id if no other step of the workflow has the same one. Otherwise, and for a step without an
+# id, the id contains its position: `detect-then-0-shell_command`, `2-user_message`.
 
 
 Report = Callable[[Problem], None]
@@ -124,7 +126,7 @@ Drafts = list[ReactiveDraft]
 
 
 def name_steps(steps: Drafts, on_failure: Drafts) -> None:
-    """Give every step an id of its own."""
+    """Gives every step a unique id."""
     count = Counter(draft.own_id for draft in every([*steps, *on_failure]) if draft.own_id)
     taken = {name for name, times in count.items() if times == 1}
 
@@ -153,7 +155,7 @@ def _unused(name: str, taken: set[str]) -> str:
 
 
 def unfolded(steps: Drafts) -> Drafts:
-    """The steps with those of `sequential` in its place: it says nothing but that they belong together."""
+    """Replaces each `sequential` by its steps, which it only groups."""
     found: Drafts = []
     for step in steps:
         step.then, step.otherwise = unfolded(step.then), unfolded(step.otherwise)
@@ -162,8 +164,10 @@ def unfolded(steps: Drafts) -> Drafts:
 
 
 def lay_out(steps: Drafts, on_failure: Drafts, report: Report) -> tuple[Node, ...]:
-    """The nodes, those of `on_failure` behind the others. Steps that leave a loop and are in none are
-    reported, and so are steps that are never come to."""
+    """Creates the nodes; those of `on_failure` come last.
+
+    Reports steps that leave a loop outside of any loop, and steps that are never reached.
+    """
     layout = FlatLayout(steps, on_failure)
     nodes = tuple(
         layout.node(
@@ -219,7 +223,7 @@ def _never_reached(before: ReactiveDraft, step: ReactiveDraft) -> Problem:
         "continue": "starts the next iteration",
         "exit": "ends the workflow",
     }
-    what = ends.get(before.kind, "does not go on here")
+    what = ends.get(before.kind, "does not continue here")
     return Problem(
         "unreachable",
         f"step '{step.id}' is never reached: '{before.id}' always {what}",
@@ -267,7 +271,7 @@ ON_RESUME = (*RESUME_FLAGS, *RESUME_LISTS)
 def compile_reactive(
     document: Document, registry: StepRegistry, limits: Limits
 ) -> tuple[Plan, list[Problem]]:
-    """The plan, which is good for running only if there are no problems but warnings."""
+    """The plan and its problems; it can run only if all of them are warnings."""
     value: dict[str, Value] = document.value
     problems: list[Problem] = []
     keys = {key: item for key, item in value.items() if not key.startswith(EXTENSION)}
@@ -315,7 +319,7 @@ def compile_reactive(
 
 
 class _Compiler:
-    """The workflow and its tasks: each is a mapping with inputs, a state and steps."""
+    """Compiles the workflow and its tasks: each has inputs, a state and steps."""
 
     def __init__(
         self, document: Document, reader: StepReader, limits: Limits, problems: list[Problem]
@@ -328,7 +332,7 @@ class _Compiler:
         self.bodies: dict[str, Body] = {}
 
     def read(self, name: str, given: dict[str, Value], path: Path, *, optional: bool = False) -> Body:
-        """`optional`: it need not have steps."""
+        """Reads the workflow or a task; `optional`: it may have no steps."""
         steps: list[ReactiveDraft] = []
         if "steps" in given:
             steps = self.reader.read_list(given["steps"], (*path, "steps"))
@@ -341,15 +345,15 @@ class _Compiler:
         self._inputs(body)
         name_steps(body.steps, errors.steps)
         body.steps, errors.steps = unfolded(body.steps), unfolded(errors.steps)
-        for draft in body.every if errors.goes_on else ():
-            if not draft.says_on_error:
+        for draft in body.every if errors.continues else ():
+            if not draft.sets_on_error:
                 draft.on_failure = "continue"
         self._count(body)
         self.bodies[name] = body
         return body
 
     def _inputs(self, body: Body) -> None:
-        """The inputs of a workflow are declared; those of a task may be values too, made of templates."""
+        """Reads the inputs: declarations, and in a task also values with templates."""
         given, path = body.given.get("inputs"), (*body.path, "inputs")
         declared = given
         if body.path and isinstance(given, dict):
@@ -374,7 +378,7 @@ class _Compiler:
         return found
 
     def _plan(self, body: Body, owner: Body, together: list[Body]) -> Plan:
-        """`owner` is whose state it is, and `together` are all who write it."""
+        """Creates a plan; `owner` declares its state, and `together` are all bodies that write it."""
         report = self.problems.append
         fields = fields_of(together)
         if body is owner:
@@ -415,7 +419,7 @@ class _Compiler:
 
 
 def _declares(given: Value) -> bool:
-    """Whether an input of a task is declared, rather than given as a value."""
+    """Whether an input of a task is a declaration, not a value."""
     if isinstance(given, dict):
         kind = given.get("type", "any")
         is_kind = isinstance(kind, str) and nearest(kind, TYPE_NAMES) is not None
@@ -443,7 +447,7 @@ def _config(given: Value, reader: StepReader, problems: list[Problem]) -> dict[s
         problems.append(Problem("wrong_type", message, "e.g. config: {max_parallel_agents: 10}", ("config",)))
         return {}
     for use in ReferenceReader(reader.references.language).in_value(given, ("config",)):
-        message = f"{use.reference} is not looked up: the configuration is taken as it is written"
+        message = f"{use.reference} is not resolved: the configuration is used as written"
         hint = "put it into default_state: {raw: …}, where expressions are resolved"
         offset = use.reference.offset
         problems.append(Problem("literal_default", message, hint, use.path, offset, warning=True))
@@ -471,7 +475,10 @@ def _on_resume(given: Value, problems: list[Problem]) -> dict[str, Value]:
 
 
 def _parts(given: Value, path: Path, problems: list[Problem]) -> list[Value]:
-    """What the answer to a resume contains, or leaves out: `current raw state` is `current_raw_state`."""
+    """The parts that the answer to a resume contains, or leaves out.
+
+    `current raw state` is another spelling of `current_raw_state`.
+    """
     if not isinstance(given, list):
         message = f"'{path[-1]}' must be a list, not {kind_and_value(given)}"
         problems.append(Problem("wrong_type", message, f"a list of {', '.join(RESUME_PARTS)}", path))
@@ -483,13 +490,13 @@ def _parts(given: Value, path: Path, problems: list[Problem]) -> list[Value]:
             found.append(name)
             continue
         hint = did_you_mean(name, RESUME_PARTS, what="there is")
-        message = f"{kind_and_value(it)} is no part of the answer to a resume"
+        message = f"{kind_and_value(it)} is not a part of the answer to a resume"
         problems.append(Problem("wrong_value", message, hint, (*path, index)))
     return found
 
 
 def _on_context_full(given: Value, tasks: Mapping[str, Value], compiler: _Compiler) -> str:
-    """Reads the steps for a full context as a task of the workflow; its name."""
+    """Reads the steps for a full context as a task, and returns its name."""
     if given is None:
         return ""
     path, problems = (CONTEXT_FULL,), compiler.problems
@@ -499,7 +506,7 @@ def _on_context_full(given: Value, tasks: Mapping[str, Value], compiler: _Compil
         return ""
     problems += unknown_keys(given, ("steps",), path, f"'{CONTEXT_FULL}'")
     if CONTEXT_FULL in tasks or any(it.id == CONTEXT_FULL for it in compiler.main.every):
-        message = f"a step or a task is called '{CONTEXT_FULL}', as the steps for a full context are"
+        message = f"a step or a task has the id '{CONTEXT_FULL}', which is reserved"
         problems.append(Problem("duplicate_id", message, "give it another name", path, on_key=True))
         return ""
     name = f"{compiler.main.name}#{CONTEXT_FULL}"
@@ -508,7 +515,7 @@ def _on_context_full(given: Value, tasks: Mapping[str, Value], compiler: _Compil
 
 
 def _orchestrator(given: Value, problems: list[Problem]) -> tuple[str, ...]:
-    """What the agent is told that carries the workflow out: a text, or a list of them."""
+    """Reads the instructions for the agent of the workflow: a text, or a list of texts."""
     if given is None:
         return ()
     listed = [given] if isinstance(given, str) else given
@@ -521,7 +528,7 @@ def _orchestrator(given: Value, problems: list[Problem]) -> tuple[str, ...]:
 
 
 def _with_hint(problem: Problem) -> Problem:
-    """A problem of an expression that does not say what to do about it."""
+    """The problem of an expression, with a hint."""
     hint = "an expression is JavaScript: {{ files.length > 0 }}"
     if problem.path[-1:] in (("transform",), ("validate",)):
         hint = "a transform is JavaScript: an expression, or statements that end in one or in return"

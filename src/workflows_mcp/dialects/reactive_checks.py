@@ -1,8 +1,7 @@
-"""What the expressions of a reactive document read: is there anybody who provides it?
+"""Checks the names that the expressions of a reactive document read.
 
-Names are looked up in an open world: an item brings its fields with it, an included workflow leaves its own,
-a result has fields that nobody declares. So a name that nothing provides is a warning, and only where all
-names are known.
+Not all names are known before a run: items have fields, included workflows add fields, and results have
+undeclared fields. So an unknown name is only a warning, and only where all names are known.
 """
 
 from __future__ import annotations
@@ -19,7 +18,7 @@ from workflows_mcp.plan import InputSpec, Use, arrange, cycles
 from workflows_mcp.values import Value, did_you_mean, nearest
 
 # ----------------------------------------------------------------------------------------------------
-# A workflow or a task of a reactive document as it was read, and the fields that a state can have.
+# A workflow or a task as read from a reactive document, and the fields of its state.
 
 
 Path = tuple[str | int, ...]
@@ -29,14 +28,14 @@ Path = tuple[str | int, ...]
 class Body:
     name: str
     path: Path
-    """Where it stands; empty for the workflow itself."""
+    """Its path in the document; empty for the workflow itself."""
     given: dict[str, Value]
     steps: list[ReactiveDraft]
     declared: Declared
     errors: ErrorHandling
     inputs: dict[str, InputSpec] = field(default_factory=dict)
     values: dict[str, Value] = field(default_factory=dict)
-    """Of a task: what is known beside its item."""
+    """The variables of a task besides its item."""
     in_values: list[Use] = field(default_factory=list)
 
     @property
@@ -54,12 +53,12 @@ class Body:
 
 @dataclass(slots=True)
 class Fields:
-    """The fields of a state: of `raw` and of `state`."""
+    """The fields of `raw` and of `state`."""
 
     raw: set[str] = field(default_factory=set)
     state: set[str] = field(default_factory=set)
     complete: bool = True
-    """Whether all that is ever written is known."""
+    """Whether all fields that steps write are known."""
 
     @property
     def names(self) -> set[str]:
@@ -70,11 +69,11 @@ class Fields:
 
 
 def fields_of(bodies: Iterable[Body]) -> Fields:
-    """What the bodies that share a state declare of it, or write."""
+    """The fields that bodies with a shared state declare or write."""
     fields = Fields()
     for body in bodies:
         if not body.is_task:
-            fields.raw |= set(body.inputs)  # what was given is in raw as well
+            fields.raw |= set(body.inputs)  # inputs are fields of raw too
         for part in WRITABLE:
             fields.of(part).update(body.declared.fields(part))
         for keys in _written(body):
@@ -101,15 +100,15 @@ OBJECTS = (
     "raw", "state", "computed", "inputs", "config", "this", "global", "loop", "parent", "workflow_id",
 )  # fmt: skip
 
-"""Names that are objects everywhere."""
+"""Names that every expression can use."""
 
 GIVEN = ("state_update", "error_state_update")
 
-"""Parts of a step in which the fields of its result, or of its error, are names."""
+"""Keys of a step whose expressions can name the fields of its result, or of its error."""
 
 OWN = ("input", "output", "result")
 
-"""What a transform is made of."""
+"""The variables of a transform."""
 
 _ONLY_IN = {
     "item": "the steps of a foreach, and in tasks",
@@ -125,7 +124,10 @@ _ONLY_IN = {
 
 
 def check_reads(body: Body, owner: Body, fields: Fields, report: Report) -> None:
-    """`owner` is whose state it is: the body itself, or the workflow around a task."""
+    """Reports names that nothing provides, and misplaced secrets.
+
+    `owner` declares the state: it is the body itself, or the workflow around a task.
+    """
     reads = _Reads(body, owner, fields, report)
     for use in body.declared.in_defaults:
         reads.check(use, frozenset(), None)
@@ -143,7 +145,7 @@ def check_reads(body: Body, owner: Body, fields: Fields, report: Report) -> None
 def _with_names(
     steps: list[ReactiveDraft], around: frozenset[str]
 ) -> Iterator[tuple[ReactiveDraft, frozenset[str]]]:
-    """Each step with the names that the loops around it bring."""
+    """Each step with the variables of the loops around it."""
     for step in steps:
         yield step, around
         inside = around | {step.item, step.index} if step.kind == "foreach" else around
@@ -162,10 +164,10 @@ class _Reads:
         self.names |= set(config) if isinstance(config, dict) else set()
         included = any(draft.kind == "include_workflow" for draft in (*body.every, *owner.every))
         self.open = body.is_task or included or not fields.complete
-        """Whether there can be names that nobody can know here."""
+        """Whether there can be names that are not known here."""
         self.of_others = body.shares_state and not owner.steps
-        """Whether the state is that of a workflow in another file."""
-        self.told: set[tuple[str | int, ...]] = set()
+        """Whether the state belongs to a workflow in another file."""
+        self._warned: set[tuple[str | int, ...]] = set()
 
     def check_step(self, draft: ReactiveDraft, names: frozenset[str]) -> None:
         for use in draft.uses:
@@ -176,7 +178,7 @@ class _Reads:
     def check(
         self, use: Use, names: frozenset[str], draft: ReactiveDraft | None, *, of_result: bool = False
     ) -> None:
-        """`names` are those that exist here beside what exists everywhere."""
+        """Checks one reference; `names` are the names that exist only here."""
         root, *rest = map(str, use.reference.path)
         if root == "secrets":
             self._secret(use, draft)
@@ -184,7 +186,7 @@ class _Reads:
             self._member(use, root, rest[0])
         elif root == "inputs" and rest:
             close = nearest(rest[0], self.inputs) if rest[0] not in self.inputs else None
-            if close:  # others may be given although nothing declares them
+            if close:  # undeclared inputs are allowed
                 message = f"inputs.{rest[0]}: there is no input '{rest[0]}'"
                 self._warn(use, message, f"did you mean '{close}'?")
         elif not (root in OBJECTS or root in names or root in self.names or self.open or of_result):
@@ -206,9 +208,9 @@ class _Reads:
         self._warn(use, f"{part}.{name}: {what} '{name}'", hint)
 
     def _warn(self, use: Use, message: str, hint: str) -> None:
-        if use.reference.optional or (*use.path, message) in self.told:
+        if use.reference.optional or (*use.path, message) in self._warned:
             return
-        self.told.add((*use.path, message))
+        self._warned.add((*use.path, message))
         offset = use.reference.offset
         self.report(Problem("undefined", message, hint, use.path, offset, warning=True))
 
@@ -226,16 +228,16 @@ class _Reads:
 
 
 # ----------------------------------------------------------------------------------------------------
-# Computed fields of a reactive document: does what each comes from exist, and does none come from itself?
+# Checks the computed fields of a reactive document: their sources exist, and none depends on itself.
 
 
 WHOLE = ("this", "global")
 
-"""What steps call the state as a whole."""
+"""Names of the whole state in the expressions of steps."""
 
 
 def check_computed(body: Body, fields: Fields, report: Report) -> None:
-    """`fields` are all that the state can have beside the computed ones."""
+    """Reports unknown sources, cycles and name collisions; `fields` are all other fields."""
     for name, spec in body.declared.computed.items():
         place = (*body.declared.places[name], "from")
         for index, source in enumerate(spec.sources):
@@ -250,7 +252,10 @@ def check_computed(body: Body, fields: Fields, report: Report) -> None:
 
 
 def _read_as_a_whole(use: Use, body: Body) -> Problem:
-    """A field is computed again when a field that it names has changed, so it names them."""
+    """The problem of a computed field that reads the whole state.
+
+    A field is computed again when one of the fields that it names changes, so it must name them.
+    """
     root, *rest = map(str, use.reference.path)
     hint = f"write {rest[0]}" if rest else "name each field that it reads, e.g. raw.files"
     if rest and root == "global" and body.is_task:
@@ -297,7 +302,7 @@ def _check_cycles(body: Body, report: Report) -> None:
 
 
 def _needed(name: str, body: Body) -> list[str]:
-    """The names of the fields that it comes from: those that it says, and those that its transform reads."""
+    """The names of its sources, and of the fields that its transform reads."""
     spec = body.declared.computed[name]
     needed = [it.split(".")[1] for it in spec.sources if it.startswith("computed.")]
     for use in body.declared.uses.get(name, ()):

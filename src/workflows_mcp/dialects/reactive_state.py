@@ -1,4 +1,4 @@
-"""The state that a reactive document declares: first values, types, and fields that follow from others.
+"""Reads the state that a reactive document declares: initial values, types, computed fields.
 
     default_state: {raw: {files: []}}
     state_schema:
@@ -6,7 +6,7 @@
       computed:
         sources: {from: "raw.files", transform: "input.filter(f => f.endsWith('.py'))"}
 
-Templates in `default_state` stay as they are: they are resolved when a run starts.
+A run resolves the templates in `default_state` when it starts.
 """
 
 from __future__ import annotations
@@ -23,13 +23,13 @@ from workflows_mcp.plan import Computed, ComputedOnError, ReferenceReader, Use
 from workflows_mcp.values import Value, did_you_mean, kind_and_value, nearest, shown
 
 # ----------------------------------------------------------------------------------------------------
-# Where in the state a reactive workflow writes: a path becomes keys, each a text, a number or a template.
+# Splits a path in the state into keys: texts, numbers and templates.
 #
 #     raw.results.{{ item | path_to_key }}.hints      ("raw", "results", "{{ item | path_to_key }}", "hints")
 #     raw.files[{{ index }}].attempts                 ("raw", "files", "{{ index }}", "attempts")
 #     raw.files[0].names["a.b"]                       ("raw", "files", 0, "names", "a.b")
 #
-# A `{{ }}` with the text around it, up to the next dot or bracket, is one key, whatever dots its value has.
+# A `{{ }}` with the text around it, up to the next dot or bracket, is one key, even if its value has dots.
 
 
 Keys = tuple[Value, ...]
@@ -39,17 +39,17 @@ WRITABLE = ("raw", "state")
 
 _READ_ONLY = {
     "computed": "write the field that it is computed from, e.g. raw.files",
-    "inputs": "inputs stay as they were given; they are in raw as well, and can be written there: raw.name",
-    "config": "the configuration stays as it is written: keep what changes in raw",
+    "inputs": "inputs never change; write the field of the same name in raw: raw.name",
+    "config": "the configuration never changes: keep changing values in raw",
 }
 
 _OF_EXPRESSIONS = ("this", "global")
 
-"""What expressions call the state as a whole."""
+"""Names of the whole state in expressions."""
 
 _FIRST_STAND_IN = 0xE000
 
-"""Expressions are put aside while a path is taken apart; characters of this private range stand for them."""
+"""Characters of this private range replace the expressions of a path while it is split."""
 
 _SEGMENT = re.compile(
     r"""(?:(?P<dot>\.)|(?=\[)|\A)(?:\[\s*(?:(?P<index>\d+)|"(?P<double>[^"]+)"|'(?P<single>[^']+)'|"""
@@ -58,7 +58,7 @@ _SEGMENT = re.compile(
 
 
 class Pieces(Protocol):
-    """What a language says of a template: its expressions, as they are written."""
+    """A language that finds the expressions of a template, as written."""
 
     def pieces(self, text: str) -> tuple[str, ...]: ...
 
@@ -70,7 +70,7 @@ class WrongPath(ValueError):
 
 
 def read_path(text: str, language: Pieces) -> Keys:
-    """Raises WrongPath, or ExpressionError where an expression in it is malformed."""
+    """The keys of a path; raises WrongPath, or ExpressionError for a malformed expression."""
     keys = _keys(text, language)
     head = keys[0]
     if head in WRITABLE:
@@ -80,17 +80,17 @@ def read_path(text: str, language: Pieces) -> Keys:
     if isinstance(head, str) and head in _READ_ONLY:
         raise WrongPath(f"'{text}' cannot be written", _READ_ONLY[head])
     message = f"'{text}' does not say which part of the state is written"
-    meant = written_as(text)
-    if not meant:
+    path = written_as(text)
+    if not path:
         raise WrongPath(message, "name a field of it, e.g. raw.count")
-    hint = f"write {meant}"
+    hint = f"write {path}"
     if len(keys) > 1 or not isinstance(head, str) or "{{" in head:
-        hint = f"a path to write starts with raw. or state.: {meant}"
+        hint = f"a path to write starts with raw. or state.: {path}"
     raise WrongPath(message, hint)
 
 
 def written_as(text: str) -> str:
-    """A field as a path has it that begins with `raw.` or `state.`; empty where no field is named.
+    """The path of a field, with `raw.` or `state.`; empty if the text names no field.
 
     `this.x` and `global.x` are spellings of expressions: in a path they are `raw.x`.
     """
@@ -102,7 +102,7 @@ def written_as(text: str) -> str:
 
 
 def field_of(keys: Keys) -> str | None:
-    """The field of `raw` or `state` that a path leads into; None where that is known only at run time."""
+    """The field of `raw` or `state` in a path; None if it is known only at run time."""
     name = keys[1]
     return name if isinstance(name, str) and "{{" not in name else None
 
@@ -124,8 +124,8 @@ def _keys(text: str, language: Pieces) -> Keys:
         match = _SEGMENT.match(masked, position)
         if match is None or (match["dot"] and (match["word"] is None or not keys)):
             rest = restored(masked[position:])
-            hint = 'keys are separated by dots; others stand in brackets: raw.files[0], raw.results["a.ts"]'
-            raise WrongPath(f"'{text}' cannot be read as a path from '{rest}' on", hint)
+            hint = 'separate keys by dots, or put them in brackets: raw.files[0], raw.results["a.ts"]'
+            raise WrongPath(f"'{text}' is not a valid path: cannot read '{rest}'", hint)
         if match["index"] is not None:
             keys.append(int(match["index"]))
         else:
@@ -159,7 +159,7 @@ TYPES: Mapping[str, str] = {
     "any": "any",
 }
 
-"""Every spelling of the type of a field, and the one that plans have."""
+"""For each spelling of a field type: its name in plans."""
 
 SECTIONS = (*WRITABLE, "computed")
 
@@ -180,21 +180,21 @@ _BRACED = re.compile(r"\{\{\s*((?:(?!\{\{|\}\}).)*?)\s*\}\}", re.DOTALL)
 
 @dataclass(slots=True)
 class Declared:
-    """What a document, or a task, says of its state."""
+    """The state that a document or a task declares."""
 
     initial: dict[str, Value] = field(default_factory=lambda: {"raw": {}, "state": {}})
     types: dict[str, dict[str, str]] = field(default_factory=lambda: {"raw": {}, "state": {}})
     computed: dict[str, Computed] = field(default_factory=dict)
     places: dict[str, Path] = field(default_factory=dict)
-    """Where each computed field stands."""
+    """The path of each computed field in the document."""
     uses: dict[str, list[Use]] = field(default_factory=dict)
-    """What the transform of each computed field reads by name."""
+    """The references in the transform of each computed field."""
     in_defaults: list[Use] = field(default_factory=list)
     is_given: bool = False
-    """Whether anything is said of the state at all."""
+    """Whether the document declares any state."""
 
     def fields(self, part: str) -> set[str]:
-        """The fields of `raw` or of `state` that are declared, or have a first value."""
+        """The fields of `raw` or of `state` that have a type or an initial value."""
         return {*self.types[part], *self.initial[part]}
 
 
@@ -225,7 +225,7 @@ class StateReader:
             self._problem("wrong_type", message, example, path)
         return {}
 
-    # First values
+    # Initial values
 
     def _defaults(self, given: Value, path: Path, declared: Declared) -> None:
         sections = self._mapping(given, path, "e.g. default_state: {raw: {count: 0}}")
@@ -303,14 +303,14 @@ class StateReader:
             self._type(given["type"], (*path, "type"))
         if given.get("static") is not None and not isinstance(given["static"], bool):
             message = f"'static' must be true or false, not {kind_and_value(given['static'])}"
-            self._problem("wrong_type", message, "true: the field is its value, always", (*path, "static"))
+            self._problem("wrong_type", message, "true: the field always has its 'value'", (*path, "static"))
             return Computed(static=True)
         if given.get("static"):
             return self._static(name, given, path)
         if "value" in given:
             message = f"the computed field '{name}' has a 'value', but not static: true"
             self._problem("wrong_value", message, "add a line: static: true", (*path, "value"), on_key=True)
-        return self._following(name, given, path, declared)
+        return self._computed_from(name, given, path, declared)
 
     def _static(self, name: str, given: dict[str, Value], path: Path) -> Computed:
         if "value" not in given:
@@ -318,13 +318,13 @@ class StateReader:
             self._problem("missing_key", message, "add a line: value: …", path, on_key=True)
         for key in ("from", "transform", "on_error", "fallback", "validate"):
             if given.get(key) is not None:
-                message = f"'{key}' has no effect on a static field, which is always its value"
+                message = f"'{key}' has no effect on a static field, which always has its 'value'"
                 hint = "remove it, or remove static: true"
                 self._problem("unknown_key", message, hint, (*path, key), on_key=True)
         self.references.in_value(given.get("value"), (*path, "value"))
         return Computed(static=True, value=given.get("value"))
 
-    def _following(self, name: str, given: dict[str, Value], path: Path, declared: Declared) -> Computed:
+    def _computed_from(self, name: str, given: dict[str, Value], path: Path, declared: Declared) -> Computed:
         sources = self._sources(name, given.get("from"), path)
         transform = self._script(given, "transform", path)
         misspelt = any(key not in COMPUTED_KEYS and nearest(key, ["transform"]) for key in given)
@@ -396,22 +396,24 @@ class StateReader:
         return ()
 
     def _source(self, name: str, given: Value, path: Path) -> str:
-        """The path that a computed field follows from; empty where it is none."""
+        """The path of a source of a computed field; empty if it is not valid."""
         if isinstance(given, str) and _SOURCE.fullmatch(given):
             return given
-        meant = self._meant(name, given)
-        if meant:
+        documented = self._documented(name, given)
+        if documented:
             message = f"{shown(given)} works, but is not the documented spelling"
-            self.problems.append(Problem("spelling", message, f"write from: {meant}", path, warning=True))
-            return meant
+            self.problems.append(
+                Problem("spelling", message, f"write from: {documented}", path, warning=True)
+            )
+            return documented
         hint = 'e.g. from: "raw.files" or "computed.valid_files"'
         if isinstance(given, str) and _BARE.fullmatch(given) and (raw := written_as(given)):
             hint = f"write {raw}, or computed.{raw.partition('.')[2]} for a computed field"
         self._problem("bad_path", f"{shown(given)} is not a path of the state", hint, path)
         return ""
 
-    def _meant(self, name: str, given: Value) -> str:
-        """The path that is meant by `this.x`, `{{ x }}` or `{{ raw.x }}`; empty where it is none of these."""
+    def _documented(self, name: str, given: Value) -> str:
+        """The path for `this.x`, `{{ x }}` or `{{ raw.x }}`; empty for any other text."""
         braced = _BRACED.fullmatch(given.strip()) if isinstance(given, str) else None
         text = braced[1] if braced else given if isinstance(given, str) else ""
         of_state = text.removeprefix("this.")

@@ -1,6 +1,6 @@
-"""A list of steps of a reactive document becomes drafts of nodes: what each does, reads and changes.
+"""Reads the steps of a reactive document into drafts of nodes.
 
-Steps that control have a row in `CONTROL`; every other type is a step type, which the registry knows.
+Control steps have a row in `CONTROL`; every other type is a step type of the registry.
 """
 
 from __future__ import annotations
@@ -47,30 +47,30 @@ from workflows_mcp.steps import Performer, Step
 from workflows_mcp.values import Value, did_you_mean, kind_and_value, nearest, shown
 
 # ----------------------------------------------------------------------------------------------------
-# A step of a reactive document as it was read.
+# A step as read from a reactive document.
 
 
 @dataclass(slots=True)
 class ReactiveDraft(Draft):
     own_id: str = ""
-    """What the author calls it, without its templates; empty where there is nothing left."""
+    """The id in the file, without its templates; empty if nothing is left."""
     changes: tuple[Change, ...] = ()
     """What its result changes in the state."""
     error_changes: tuple[Change, ...] = ()
     fallback: Value = None
     has_fallback: bool = False
-    says_on_error: bool = False
-    """It says itself what becomes of its failure."""
+    sets_on_error: bool = False
+    """Whether the step itself sets what happens when it fails."""
     updates: tuple[Change, ...] = ()
     """What a state_update changes."""
     most: Value = None
     """The maximum number of iterations of a while."""
     items: Value = None
-    """What a foreach goes through, and what its steps call the item and its position."""
+    """The list of a foreach, and the variables for the item and its position."""
     item: str = "item"
     index: str = "index"
     task: str = ""
-    """The task that a parallel_foreach hands out; one that this file does not have starts with '#'."""
+    """The task of a parallel_foreach; the name of a task of another file starts with '#'."""
 
     @property
     def every_change(self) -> tuple[Change, ...]:
@@ -78,9 +78,9 @@ class ReactiveDraft(Draft):
 
 
 # ----------------------------------------------------------------------------------------------------
-# The step types of the reactive dialect that are operations of the plan: what each of them takes.
+# The control steps of the reactive dialect, which are operations of the plan.
 #
-# A new one is a row in `CONTROL`, a reader here, and a row in `READERS`.
+# A new one needs a row in `CONTROL`, a reader here, and a row in `READERS`.
 
 
 Path = tuple[str | int, ...]
@@ -88,7 +88,7 @@ Path = tuple[str | int, ...]
 
 ABOUT = ("id", "type", "name", "description", "when")
 
-"""What every step takes."""
+"""The keys of every step."""
 
 FAILING = ("state_update", "on_error", "retry_count", "retry_delay", "fallback_value", "error_state_update")
 
@@ -120,7 +120,7 @@ CONTROL: dict[str, tuple[str, ...]] = {
     "wait": ("duration_seconds", "message"),
 }
 
-"""The types that are operations of the plan, with their own keys."""
+"""The types of control steps, with their own keys."""
 
 REQUIRED: dict[str, dict[str, str]] = {
     "conditional": {"condition": 'condition: "{{ has_errors }}"', "then": "then:, and below it the steps"},
@@ -136,11 +136,11 @@ REQUIRED: dict[str, dict[str, str]] = {
     "wait": {"duration_seconds": "duration_seconds: 30"},
 }
 
-"""The keys that a step of a type cannot do without, and how they are written."""
+"""The required keys of each type, and how to write them."""
 
 SAME = {"body": "steps", "steps": "body"}
 
-"""The body of a loop may be called either."""
+"""The two names of the body of a loop."""
 
 ERROR_KEYS = ("strategy", "max_retries", "collect_errors", "error_state_path")
 
@@ -148,24 +148,24 @@ STRATEGIES = ("retry_failed", "continue", "fail_all")
 
 ITEM_ERRORS = "raw.sub_agent_errors"
 
-"""Where errors of sub-agents are collected if nothing is said of it."""
+"""The default place for errors of sub-agents."""
 
 AGENT = "@task"
 
-"""Who carries out the tasks of a parallel_foreach: an agent of its own for each."""
+"""The kind of sub-agent that runs a task of a parallel_foreach."""
 
 NAMES = (
     "raw", "state", "computed", "inputs", "config", "this", "global", "loop", "secrets", "input", "result",
     "error", "context", "task_id", "workflow_id", "total", "parent",
 )  # fmt: skip
 
-"""Names that have a meaning of their own in expressions."""
+"""Names that already have a meaning in expressions."""
 
 _NAME = re.compile(r"[A-Za-z$][\w$]*", re.ASCII)
 
 
 def own_keys(kind: str) -> tuple[str, ...]:
-    """All keys of a step of a type that controls."""
+    """All keys of a control step."""
     return (*ABOUT, *CONTROL[kind])
 
 
@@ -251,7 +251,7 @@ def _variable(reader: StepReader, step: dict[str, Value], key: str, usual: str, 
         return given
     hint = "a name of letters, digits and '_' that starts with a letter, e.g. file"
     if given in NAMES:
-        hint = f"'{given}' has a meaning of its own in expressions: take another name"
+        hint = f"'{given}' already has a meaning in expressions: choose another name"
     reader.problem("bad_id", f"{shown(given)} cannot be the name of a variable", hint, (*at, key))
     return usual
 
@@ -299,7 +299,7 @@ def _read_parallel(reader: StepReader, draft: ReactiveDraft, step: dict[str, Val
 
 
 def _task(reader: StepReader, given: Value, path: Path) -> str:
-    """The name of a task; one that this file does not have, and that it may import, starts with '#'."""
+    """The name of a task; '#' marks one that can only come from an import."""
     if given is None:
         return ""
     if isinstance(given, str) and given in reader.tasks:
@@ -316,7 +316,10 @@ def _task(reader: StepReader, given: Value, path: Path) -> str:
 def _on_sub_agent_error(
     reader: StepReader, draft: ReactiveDraft, given: Value
 ) -> tuple[str | None, tuple[Value, ...]]:
-    """What becomes of tasks that fail, and where their errors are collected; tries are the draft's."""
+    """Reads the strategy for failed tasks, and the place for their errors.
+
+    The retry rule goes into the draft.
+    """
     path = (*draft.at, "on_sub_agent_error")
     if given is None:
         return None, ()
@@ -342,7 +345,7 @@ def _on_sub_agent_error(
         message = "'max_retries' is for strategy: retry_failed"
         hint = "write strategy: retry_failed, or remove it"
         reader.problem("unknown_key", message, hint, (*path, "max_retries"), on_key=True)
-    draft.says_on_error = strategy not in (None, "continue")  # that is said of the tasks, not of the step
+    draft.sets_on_error = strategy not in (None, "continue")  # "continue" is about the tasks, not the step
     where = given.get("error_state_path")
     collect = where is not None
     if given.get("collect_errors") is not None:
@@ -408,7 +411,7 @@ _ELSEWHERE = {
     ("wait", "timeout"): "write duration_seconds",
 }
 
-"""Keys of other types, and what does the same here."""
+"""Keys of other types, and how to write the same here."""
 
 
 READERS: dict[str, Callable[[StepReader, ReactiveDraft, dict[str, Value]], None]] = {
@@ -428,23 +431,23 @@ READERS: dict[str, Callable[[StepReader, ReactiveDraft, dict[str, Value]], None]
 
 
 # ----------------------------------------------------------------------------------------------------
-# What the readers of all step types of a reactive document share: changes of the state, times, tries.
+# Values that many step types of a reactive document have: changes of the state, times, attempts.
 #
-# Times are written in milliseconds and become seconds here. Each reader gives what it read, and reports
-# what cannot be used.
+# Times in the file are milliseconds, and become seconds here. Each reader returns what it read, and reports
+# what is wrong.
 
 
 _OF_RESULTS = frozenset({"stdout", "stderr", "exit_code", "response", "result", "output", "value", "content"})
 
-"""Names of what steps give."""
+"""Names of outputs of steps."""
 
 CHANGE_KEYS = ("path", "value", "operation", "transform")
 
 OPERATIONS: tuple[ChangeOperation, ...] = ("set", "append", "increment", "merge")
 
-MORE_TRIES = 3
+DEFAULT_RETRIES = 3
 
-"""How often something that failed is tried again where nothing is said of it."""
+"""The number of retries of a step that does not set it."""
 
 _FILTER = re.compile(r"(?<!\|)\|(?!\|)")
 
@@ -459,7 +462,7 @@ class ReactiveValues(StepValues):
     # Changes of the state
 
     def changes(self, draft: ReactiveDraft, given: Value, key: str) -> tuple[Change, ...]:
-        """What `state_update` or `error_state_update` says: one change, or a list of them."""
+        """Reads `state_update` or `error_state_update`: one change, or a list of changes."""
         at = (*draft.at, key)
         if given is None:
             return ()
@@ -477,20 +480,23 @@ class ReactiveValues(StepValues):
         return changes
 
     def _set_to_itself(self, draft: ReactiveDraft, change: Change) -> None:
-        """A field of the state goes before one of the result: setting it to itself cannot be meant."""
+        """Warns of a change that sets a field to itself.
+
+        A field of the state takes precedence over a field of the result, so such a change does nothing.
+        """
         name = str(change.path[-1])
         documented = draft.do.documented if isinstance(draft.do, Do) else ()
         plain = change.operation == "set" and not change.transform and len(change.path) == 2
         same = isinstance(change.value, str) and change.value.replace(" ", "") == f"{{{{{name}}}}}"
         if not (plain and same) or name in documented:
             return
-        message = f"'{name}' is the field of the state as soon as it has a value: this sets it to itself"
+        message = f"'{name}' is the field of the state once it has a value, so this sets it to itself"
         hint = f"write {{{{ result.{name} }}}} for the field of the result"
         path = (*draft.at, *change.at, "value")
         self.report(Problem("without_effect", message, hint, path, warning=True))
 
     def updates(self, draft: ReactiveDraft, given: Value) -> tuple[Change, ...]:
-        """The `updates` of a step of type state_update."""
+        """Reads the `updates` of a step of type state_update."""
         if not isinstance(given, list) or not given:
             what = "is empty" if given == [] else f"must be a list, not {kind_and_value(given)}"
             hint = "e.g. updates: [{path: raw.count, value: 1}]"
@@ -502,7 +508,7 @@ class ReactiveValues(StepValues):
         return tuple(change for change in found if change is not None)
 
     def change(self, draft: ReactiveDraft, step: Mapping[str, Value]) -> tuple[Change, ...]:
-        """The change that stands in a step of type state_update itself."""
+        """Reads the change in the keys of a step of type state_update."""
         change = self._made(draft, step, (), needs_value=True)
         return () if change is None else (change,)
 
@@ -552,7 +558,7 @@ class ReactiveValues(StepValues):
         return Change(keys, operation, given.get("value"), "value" in given, transform, inside)
 
     def state_path(self, draft: ReactiveDraft, given: Value, path: Path) -> Keys:
-        """The keys of a place in the state; none where it cannot be written."""
+        """The keys of a place in the state; empty if it cannot be written."""
         if not isinstance(given, str):
             message = f"'{path[-1]}' must be text, not {kind_and_value(given)}"
             self.problem("wrong_type", message, f"e.g. {path[-1]}: raw.result", path)
@@ -560,7 +566,7 @@ class ReactiveValues(StepValues):
         try:
             keys = read_path(given.strip(), self.language)
         except ExpressionError:
-            keys = ()  # the references in it are read next, and say so
+            keys = ()  # reading its references, below, reports it
         except WrongPath as wrong:
             self.problem("bad_path", str(wrong), wrong.hint, path)
             return ()
@@ -568,7 +574,7 @@ class ReactiveValues(StepValues):
         return keys
 
     def _transform(self, draft: ReactiveDraft, given: Value, path: Path) -> str:
-        """A template, or JavaScript that makes a value of `input` and `result`."""
+        """A template, or JavaScript that computes a value from `input` and `result`."""
         if given is None:
             return ""
         if not isinstance(given, str) or not given.strip():
@@ -580,10 +586,10 @@ class ReactiveValues(StepValues):
         draft.uses += read(given, path)
         return given
 
-    # Times and tries
+    # Times and attempts
 
     def seconds(self, draft: ReactiveDraft, step: Mapping[str, Value], key: str, *, least: float) -> Value:
-        """Milliseconds as seconds: a number, or a template of it; None where there is nothing of use."""
+        """Converts milliseconds to seconds: a number, or a template; None if missing or invalid."""
         given, path = step.get(key), (*draft.at, key)
         if given is None:
             return None
@@ -603,10 +609,10 @@ class ReactiveValues(StepValues):
         return int(seconds) if seconds == int(seconds) else seconds
 
     def attempts(self, draft: ReactiveDraft, step: Mapping[str, Value], key: str, at: Path) -> Value:
-        """How often something is tried in all, of how often it is tried again."""
+        """The number of attempts, from the number of retries in the file."""
         given, path = step.get(key), (*at, key)
         if given is None:
-            return 1 + MORE_TRIES
+            return 1 + DEFAULT_RETRIES
         if isinstance(given, str) and self.references.language.is_dynamic(given):
             return self._scaled(draft, given, path, "+ 1")
         hint = f"the number of retries, e.g. {key}: 3"
@@ -614,15 +620,15 @@ class ReactiveValues(StepValues):
             number: int = converted(given, "integer")
         except ValueError as error:
             self.problem("wrong_type", f"'{key}' {error}", hint, path)
-            return 1 + MORE_TRIES
+            return 1 + DEFAULT_RETRIES
         if 0 <= number < MOST_ATTEMPTS:
             return number + 1
         message = f"'{key}' must be from 0 to {MOST_ATTEMPTS - 1}, not {shown(number)}"
         self.problem("wrong_value", message, hint, path)
-        return 1 + MORE_TRIES
+        return 1 + DEFAULT_RETRIES
 
     def _scaled(self, draft: ReactiveDraft, text: str, path: Path, by: str) -> Value:
-        """A template of a number, made into one of another."""
+        """Applies the arithmetic in `by` to a template of a number."""
         malformed = len(self.references.problems)
         draft.uses += self.references.in_value(text, path)
         if len(self.references.problems) > malformed:
@@ -641,35 +647,35 @@ ON_ERROR = ("fail", "continue", "retry")
 
 TIMED = ("Shell", "AgentShell", "MCPCall")
 
-"""Types whose time can be limited, in milliseconds."""
+"""Types whose timeout is written in milliseconds."""
 
 OUTPUT_FORMAT = "output_format"
 
-"""The key for the format of the output, for types that have it in `Step.dialect_config`."""
+"""The key for the output format, for types that have it in `Step.dialect_config`."""
 
 MCP, MCP_KEYS = "mcp", ("method", "params")
 
-"""What a call of a tool is given stands below `mcp`, or in the step itself."""
+"""The method and parameters of a tool call are below `mcp`, or in the step itself."""
 
 _TOOL_SPELLINGS = {"tool": "method", "args": "params", "parameters": "params"}
 
-"""What else the parts of a call are called, here and in other dialects."""
+"""Other names for the parts of a tool call, here and in other dialects."""
 
 _SPELLINGS = {"then_steps": "then", "else_steps": "else", "timeout_seconds": "timeout"}
 
-"""What else keys of steps are called. `timeout_seconds` is in seconds, `timeout` in milliseconds."""
+"""Other names for keys of steps. `timeout_seconds` is in seconds, `timeout` in milliseconds."""
 
 _SPELT_TYPES = {"while_loop": "while"}
 
-"""What else step types are called."""
+"""Other names for step types."""
 
 CHECKPOINT_TOOLS = ("workflow.checkpoint", "workflow_checkpoint")
 
-"""Our own tool: the run marks its place itself."""
+"""A tool of this server: the run itself marks its position."""
 
 RENAMED = {"MCPCall": {"tool": "method", "parameters": "params"}}
 
-_MEANT = {
+_EQUIVALENTS = {
     "condition": "conditional",
     "Delegate": "parallel_foreach",
     "delegate": "parallel_foreach",
@@ -693,7 +699,7 @@ _MEANT = {
 
 
 def keys_beside(step: Step) -> tuple[str, ...]:
-    """The keys of a step beside the inputs of its type."""
+    """The keys of a step besides the inputs of its type."""
     keys = [*ABOUT, *FAILING, "timeout", "on_timeout"]
     if step.can_run:
         keys.append("on_interrupt")
@@ -709,12 +715,12 @@ class StepReader(StepTypes, ReactiveValues):
 
     dialect: ClassVar[str] = DIALECT
     control: ClassVar[Collection[str]] = CONTROL
-    meant: ClassVar[Mapping[str, str]] = _MEANT
+    equivalents: ClassVar[Mapping[str, str]] = _EQUIVALENTS
     renamed: ClassVar[Mapping[str, Mapping[str, str]]] = RENAMED
-    step_example: ClassVar[str] = "- type: shell_command, and below it what the type takes"
+    step_example: ClassVar[str] = "- type: shell_command, and below it the keys of that type"
     keys_beside = staticmethod(keys_beside)
     has_imports = False
-    """Whether tasks and workflows may come from other files."""
+    """Whether tasks and workflows can come from other files."""
 
     def read_list(self, given: Value, path: Path) -> list[ReactiveDraft]:
         turned = ""
@@ -723,9 +729,9 @@ class StepReader(StepTypes, ReactiveValues):
         return [self._read(step, at) for step, at in self.mappings(given, path, turned)]
 
     def kind(self, step: Mapping[str, Value], at: Path) -> str:
-        """A type of another dialect has other keys too: nothing more can be said of such a step."""
+        """The type of a step; empty for a type of another dialect, which has other keys too."""
         kind, given = super().kind(step, at), step.get("type")
-        return "" if isinstance(given, str) and given in self.meant else kind
+        return "" if isinstance(given, str) and given in self.equivalents else kind
 
     def _read(self, step: dict[str, Value], at: Path) -> ReactiveDraft:
         step = self._as_documented(step, at)
@@ -741,7 +747,7 @@ class StepReader(StepTypes, ReactiveValues):
         return draft
 
     def _as_documented(self, step: dict[str, Value], at: Path) -> dict[str, Value]:
-        """The step with the documented spellings of its type and its keys; each other one is warned of."""
+        """Replaces other spellings of the type and the keys, with a warning for each."""
         kind = step.get("type")
         if isinstance(kind, str) and kind in _SPELT_TYPES:
             step = {**step, "type": _SPELT_TYPES[kind]}
@@ -762,7 +768,7 @@ class StepReader(StepTypes, ReactiveValues):
         return {found.get(key, key): self._in_unit(key, it) for key, it in step.items()} if found else step
 
     def _in_unit(self, key: str, value: Value) -> Value:
-        """Seconds as milliseconds."""
+        """Converts seconds to milliseconds."""
         if key != "timeout_seconds" or isinstance(value, bool):
             return value
         if isinstance(value, int | float):
@@ -777,7 +783,7 @@ class StepReader(StepTypes, ReactiveValues):
         self.report(Problem("spelling", message, hint, path, on_key=on_key, warning=True))
 
     def _own_id(self, given: Value, at: Path) -> str:
-        """What the author calls the step; expressions in it say nothing before a run."""
+        """The id in the file, without expressions, whose values only the run knows."""
         if given is None:
             return ""
         if isinstance(given, int | float):
@@ -791,7 +797,7 @@ class StepReader(StepTypes, ReactiveValues):
         return ""
 
     def text(self, draft: ReactiveDraft, step: Mapping[str, Value], key: str, means: str) -> str | None:
-        """A text, or a template."""
+        """Reads a text, or a template."""
         given, path = step.get(key), (*draft.at, key)
         if given is None:
             return None
@@ -801,23 +807,23 @@ class StepReader(StepTypes, ReactiveValues):
         self.problem("wrong_type", f"'{key}' must be text, not {kind_and_value(given)}", means, path)
         return None
 
-    # What steps say of their failures
+    # Failures of steps
 
     def on_error_of_control(self, draft: ReactiveDraft, given: Value) -> None:
-        """Steps that are not carried out by anybody cannot be tried again."""
+        """Reads `on_error` of a control step, which cannot be retried."""
         word = read_word(given, ON_FAILURE, (*draft.at, "on_error"), self.report)
-        draft.says_on_error = True
+        draft.sets_on_error = True
         draft.on_failure = "continue" if word == "continue" else None
 
     def failing(self, draft: ReactiveDraft, step: Mapping[str, Value]) -> None:
-        """What the result of a step changes, and what becomes of it when it fails."""
+        """Reads what the result of a step changes, and what happens when it fails."""
         at = draft.at
         draft.changes = self.changes(draft, step.get("state_update"), "state_update")
         draft.error_changes = self.changes(draft, step.get("error_state_update"), "error_state_update")
         word = None
         if step.get("on_error") is not None:
             word = read_word(step["on_error"], ON_ERROR, (*at, "on_error"), self.report)
-            draft.says_on_error = True
+            draft.sets_on_error = True
             draft.on_failure = "continue" if word == "continue" else None
         attempts = self.attempts(draft, step, "retry_count", at)
         delay = self.seconds(draft, step, "retry_delay", least=0)
@@ -853,7 +859,7 @@ class StepReader(StepTypes, ReactiveValues):
         hint = "write on_error: retry, or remove it"
         self.report(Problem("without_effect", message, hint, path, on_key=True, warning=True))
 
-    # Steps that are carried out
+    # Steps of registered types
 
     def _work(self, draft: ReactiveDraft, step: dict[str, Value]) -> None:
         at, shape = draft.at, self.shape(draft.kind)
@@ -898,7 +904,7 @@ class StepReader(StepTypes, ReactiveValues):
     def _given(
         self, draft: ReactiveDraft, shape: StepShape, step: dict[str, Value]
     ) -> tuple[dict[str, Value], dict[str, Path]]:
-        """What stands in the step for its type, by the names of its inputs, and where each part stands."""
+        """The keys of a step by the names of its inputs, and the path of each."""
         at = draft.at
         given = dict(step)
         places: dict[str, Path] = {name: (*at, name) for name in step}
@@ -910,12 +916,12 @@ class StepReader(StepTypes, ReactiveValues):
         return given, places
 
     def _tool(self, given: dict[str, Value], places: dict[str, Path], at: Path) -> None:
-        """`mcp: {method, params}`, or both in the step, become the inputs of the step type."""
+        """Turns `mcp: {method, params}`, or both in the step, into inputs of the step type."""
         inner = given.pop(MCP, None)
         if inner is not None and not isinstance(inner, dict):
             message = f"'{MCP}' must be a mapping, not {kind_and_value(inner)}"
             self.problem("wrong_type", message, "e.g. mcp: {method: lint_project, params: {}}", (*at, MCP))
-            inner = {"method": "?"}  # so that nothing more is said of it
+            inner = {"method": "?"}  # so that it causes no further problems
         for spelt, key in _TOOL_SPELLINGS.items():
             if spelt in given and key not in given:
                 self._spelt(spelt, key, (*at, spelt), on_key=True)
@@ -925,13 +931,13 @@ class StepReader(StepTypes, ReactiveValues):
                 inner = {key if it == spelt else it: part for it, part in inner.items()}
         for problem in unknown_keys(inner or {}, MCP_KEYS, (*at, MCP), f"'{MCP}'"):
             self.report(problem)
-            meant = nearest(str(problem.path[-1]), MCP_KEYS)
-            if meant and inner is not None and meant not in inner:
-                inner = {**inner, meant: inner[problem.path[-1]]}  # one mistake, one problem
+            close = nearest(str(problem.path[-1]), MCP_KEYS)
+            if close and inner is not None and close not in inner:
+                inner = {**inner, close: inner[problem.path[-1]]}  # one mistake, one problem
         for key in MCP_KEYS:
             if inner is not None and key in inner:
                 if key in given:
-                    message = f"'{key}' stands in '{MCP}' and beside it"
+                    message = f"'{key}' is both in '{MCP}' and next to it"
                     self.problem("unknown_key", message, "keep one of the two", (*at, key), on_key=True)
                 given[key], places[key] = inner[key], (*at, MCP, key)
 
@@ -943,23 +949,25 @@ class StepReader(StepTypes, ReactiveValues):
         inputs: Mapping[str, Value],
         by: Performer,
     ) -> Value:
-        """When the server ends the step. An agent has as long as the step says; what the type itself says of
-        time is for the agent to keep to."""
+        """Seconds after which the server ends the step.
+
+        For an agent, only the timeout in the step counts: the agent itself applies the default of the type.
+        """
         within = shape.step.timeout_input
         if within is not None:
             return inputs.get(within, shape.default_timeout if by == "server" else None)
         return self.seconds(draft, step, "timeout", least=1)
 
     def _unknown(self, draft: ReactiveDraft, step: dict[str, Value]) -> None:
-        """A step of which nobody can say what it is: what is inside of it counts all the same."""
+        """Reads the steps inside a step of unknown type."""
         for key in ("then", "else", "body", "steps", "on_complete"):
             if isinstance(step.get(key), list) and step[key]:
                 draft.then += self.read_list(step[key], (*draft.at, key))
-        draft.repeats = True  # so that nothing is said of a break in it
+        draft.repeats = True  # so that a break in it is not reported
 
 
 def _moved(problem: Problem, places: Mapping[Path, Path], length: int) -> Problem:
-    """The problem where the value stands that it is about."""
+    """The problem, at the path of its value in the document."""
     place = places.get(problem.path[:length])
     if place is None:
         return problem
@@ -979,7 +987,7 @@ _EXPRESSION = re.compile(r"\{\{.*?\}\}")
 
 
 # ----------------------------------------------------------------------------------------------------
-# What a reactive document says of failures as a whole: `error_handling` of a workflow and of a task.
+# Reads the `error_handling` of a reactive workflow, or of a task.
 #
 # error_handling:
 #   on_error: retry_workflow
@@ -998,19 +1006,19 @@ COLLECTION_KEYS = ("enabled", "state_path", "include_stack_traces")
 
 COLLECTED_AT = "raw.workflow_errors"
 
-"""Where errors of steps are collected if nothing is said of it."""
+"""The default place for errors of steps."""
 
 MOST_TRIES = 100
 
 
 @dataclass(slots=True)
 class ErrorHandling:
-    goes_on: bool = False
-    """Steps that say nothing of their failures do not end the workflow by them."""
+    continues: bool = False
+    """Whether the workflow continues after a failure of a step without `on_error`."""
     tries: int = 1
     errors_to: Keys = ()
     steps: list[ReactiveDraft] = field(default_factory=list)
-    """What is carried out when it has failed."""
+    """The steps to run after a failure."""
     uses: list[Use] = field(default_factory=list)
 
 
@@ -1052,7 +1060,7 @@ class ErrorReader:
         word = None
         if given.get("on_error") is not None:
             word = read_word(given["on_error"], ON_ERROR_KEY, (*path, "on_error"), self.reader.report)
-        handling.goes_on = word == "continue"
+        handling.continues = word == "continue"
         if word == "retry_workflow":
             handling.tries = 1 + self._retries(given.get("max_retries"), (*path, "max_retries"))
         elif given.get("max_retries") is not None:

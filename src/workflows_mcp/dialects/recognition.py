@@ -1,8 +1,9 @@
-"""Which dialect a document is written in, by what only that dialect has; `dialect:` settles it.
+"""Recognizes the dialect of a document by its keys; `dialect:` takes precedence.
 
-`blocks` are the graph dialect. `steps` are of two kinds: with `initial_state`, `tasks`, `needs_state` or step
-types such as `shell` they are the stateful dialect; with `state_schema`, `default_state`, `sub_agent_tasks`
-or step types such as `shell_command` the reactive one. Where both fit, the one with more such signs.
+A document with `blocks` is in the graph dialect. One with `steps` is stateful if it has `initial_state`,
+`tasks`, `needs_state` or step types such as `shell`. It is reactive if it has `state_schema`,
+`default_state`, `sub_agent_tasks` or step types such as `shell_command`. If it has keys of both, the dialect
+with more of them counts.
 """
 
 from __future__ import annotations
@@ -15,13 +16,13 @@ from workflows_mcp.values import Value, did_you_mean, kind_of
 
 DIALECTS = ("graph", "stateful", "reactive")
 _EXPECTED = (
-    "a workflow has a name and a list of blocks or of steps, each with id, type and what the type takes"
+    "a workflow has a name and a list of blocks or steps, each with an id, a type and the keys of its type"
 )
 
 STATEFUL_KEYS = frozenset(["initial_state", "tasks", "state_access"])
 STATEFUL_STEP_KEYS = frozenset(["needs_state", "output_to"])
 STATEFUL_KEYS_OF = {"foreach": ("task",), "mcp_call": ("tool",)}
-"""Keys that speak for the dialect in steps of a type that both have."""
+"""Keys of this dialect only, in steps of a type that both dialects have."""
 STATEFUL_TYPES = frozenset(
     ["condition", "delegate", "goto", "prompt", "return", "set_state", "shell", "workflow"]
 )
@@ -46,12 +47,12 @@ REACTIVE_TYPES = frozenset(
     ]
 )  # fmt: skip
 _KEY_WEIGHT = 10
-"""How many steps a key of the document outweighs."""
+"""A key of the document counts as much as this many steps."""
 _LISTS = ("then", "then_steps", "else", "else_steps", "body", "steps", "on_complete")
 
 
 def dialect_of(document: Value) -> str | Problem:
-    """The name of the dialect, or why the document is not a workflow."""
+    """The name of the dialect, or a problem if the document is not a workflow."""
     if document is None:
         return Problem("empty", "there is no workflow in this file", _EXPECTED)
     if not isinstance(document, dict):
@@ -69,10 +70,10 @@ def dialect_of(document: Value) -> str | Problem:
     if isinstance(document.get(WRAPPER), dict):
         beside = next(key for key in document if key != WRAPPER and not key.startswith("x-"))
         message = f"'{beside}' is next to '{WRAPPER}', not below it"
-        hint = f"put it below '{WRAPPER}', or remove the line {WRAPPER}: and what indents the rest"
+        hint = f"put it below '{WRAPPER}', or remove the line {WRAPPER}: and the indentation of the rest"
         return Problem("unknown_key", message, hint, (beside,), on_key=True)
     if document.keys() & REACTIVE_KEYS:
-        return "reactive"  # which says what is missing
+        return "reactive"  # its compiler reports the missing keys
     return Problem("missing_key", "there are no 'blocks' and no 'steps'", _EXPECTED)
 
 
@@ -90,7 +91,7 @@ def _is_reactive(document: dict[str, Value]) -> bool:
 
 
 def _steps(given: Value) -> Iterator[dict[str, Value]]:
-    """The steps, with those inside of them."""
+    """The steps, with the steps inside them."""
     for step in given if isinstance(given, list) else ():
         if isinstance(step, dict):
             yield step

@@ -1,6 +1,6 @@
-"""What a block or a step says of doing it more than once: `retry`, `for_each` and what goes with them.
+"""Reads `retry`, `for_each` and related keys of blocks and steps.
 
-Literals are checked here; what holds references is checked again by the run, with the same rules.
+Literals are checked here; the run checks values with references, by the same rules.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ _MODES = ("parallel", "sequential")
 def read_retry(
     given: Value, path: Path, references: ReferenceReader, report: Report
 ) -> tuple[dict[str, Value] | None, list[Use]]:
-    """What `retry` says, None where it says nothing that could be used, and its references."""
+    """The rule in `retry`, or None if it has no valid one, and its references."""
     if given is None:
         return None, []
     uses = references.in_value(given, path)
@@ -50,7 +50,7 @@ def read_retry(
 
 
 def refuse_exit_codes(retry: dict[str, Value] | None, do: Operation, path: Path, report: Report) -> None:
-    """A rule that waits for exit codes is of no use where a step has none, or where they are a result."""
+    """Reports exit codes in a rule of a step that never fails by one."""
     kinds = retry.get("on") if retry is not None else None
     listed = kinds if isinstance(kinds, list) else [kinds]
     code = next((it for it in listed if isinstance(it, int) and not isinstance(it, bool)), None)
@@ -69,7 +69,7 @@ def refuse_exit_codes(retry: dict[str, Value] | None, do: Operation, path: Path,
 def read_for_each(
     block: dict[str, Value], condition: str | None, at: Path, references: ReferenceReader, report: Report
 ) -> tuple[ForEach | None, list[Use]]:
-    """What the block is repeated for. A condition that looks at the item is part of it."""
+    """Reads the items of a block; a condition that reads the item becomes part of it."""
     if "for_each" not in block:
         for key in FOR_EACH_KEYS[1:]:
             if key in block:
@@ -88,7 +88,7 @@ def read_for_each(
         report(Problem("wrong_value", message, hint, (*at, "for_each_mode")))
     elif mode == "sequential":
         limit = 1
-    return ForEach(items, limit, condition if looks_at_item(condition, references.language) else None), uses
+    return ForEach(items, limit, condition if _reads_item(condition, references.language) else None), uses
 
 
 def read_items(
@@ -99,7 +99,7 @@ def read_items(
     example: str,
     kinds: tuple[type, ...] = (list, dict),
 ) -> tuple[Value, list[Use]]:
-    """What something is done for: a list, or an object where that is taken too, or a template."""
+    """Reads items: a list, a template, or an object if `kinds` has dict."""
     uses = references.in_value(given, path)
     if isinstance(given, kinds) or _dynamic(given, references.language):
         return given, uses
@@ -112,7 +112,7 @@ def read_items(
 def read_max_parallel(
     given: Value, path: Path, references: ReferenceReader, report: Report
 ) -> tuple[Value, list[Use]]:
-    """The number of items that run at the same time, or a template; None: all of them."""
+    """The number of items that run at the same time, or a template; None is all of them."""
     uses = references.in_value(given, path)
     if given is None or _dynamic(given, references.language):
         return given, uses
@@ -127,7 +127,7 @@ def read_max_parallel(
 def check_children(
     items: Value, limit: Value, at: Path, limits: Limits, report: Report, instead: str = ""
 ) -> None:
-    """Report more parallel items than the limit allows; `instead` is another way to have fewer."""
+    """Reports more parallel items than the limit; `instead` is another way to fix that."""
     most, setting = limits.parallel_children, limits.setting("parallel_children")
     if isinstance(limit, int) and limit > most:
         message = f"'max_parallel' is {limit}; at most {most} may run at the same time"
@@ -138,8 +138,8 @@ def check_children(
         report(Problem("parallel_children", message, hint, (*at, "items"), on_key=True))
 
 
-def looks_at_item(condition: str | None, language: Language) -> bool:
-    """Whether a condition decides for each item on its own."""
+def _reads_item(condition: str | None, language: Language) -> bool:
+    """Whether a condition reads the item, so that it decides for each item."""
     if condition is None or "each." not in condition:
         return False
     references = ReferenceReader(language).in_condition(condition, ())

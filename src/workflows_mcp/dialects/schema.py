@@ -1,9 +1,9 @@
-"""A workflow file as JSON Schema (2020-12), for editors and for models that write workflows; blocks or steps.
+"""Generates the JSON Schema (2020-12) of workflow files, for editors and models.
 
-It takes everything that the loader takes, and refuses what can be seen without knowing the whole file:
-unknown keys and types, misspelt and missing inputs, values of the wrong type. Step types are read off their
-classes, so one that somebody adds is in it at once. Each type of block is a branch of its own, chosen by
-`type`, so that an editor completes and complains about that type only.
+It accepts everything that the loader accepts, and rejects what is visible without the whole file: unknown
+keys and types, misspelt and missing inputs, values of the wrong type. The schemas of step types come from
+their classes, so it includes every registered type. Each type is a separate branch, selected by `type`, so
+that an editor completes and reports only for that type.
 
     schema = workflow_schema(default_registry())
 """
@@ -35,9 +35,9 @@ from workflows_mcp.values import did_you_mean, shown
 logger = logging.getLogger(__name__)
 
 _WRITTEN = ["string", "number", "boolean", "null"]
-"""Text, or what is taken as text as it is written."""
+"""Text, or a value that is used as text, as written."""
 _NAME = r"^[^\s!-,./:-@\[-^`{-~]+$"
-"""Letters of any script, digits, '_' and '-', in a way that all dialects of patterns understand."""
+"""Letters of any script, digits, '_' and '-', in syntax that all implementations of patterns have."""
 _DEFAULTS = {
     "string": ["string", "null"],
     "number": ["number", "string", "null"],
@@ -51,7 +51,7 @@ _DEFAULTS = {
 
 
 def workflow_schema(registry: StepRegistry) -> dict[str, Any]:
-    """The schema of workflows of blocks and of steps, with all step types of `registry`."""
+    """The schema of workflows in all dialects, with all step types of `registry`."""
     steps = list(_steps(registry))
     in_steps = dict(_named(registry, stateful_steps.DIALECT))
     in_reactive = dict(_named(registry, reactive_steps.DIALECT))
@@ -78,9 +78,9 @@ def workflow_schema(registry: StepRegistry) -> dict[str, Any]:
     definitions["reactive_step"] = schema_reactive.step(in_reactive, _block_keys(steps))
     definitions["computed"] = schema_parts.computed()
     definitions["change"] = schema_parts.change()
-    own: Schema = {f"^{EXTENSION}": {"description": "Your own: a place for anchors."}}
+    own: Schema = {f"^{EXTENSION}": {"description": "Your own keys, e.g. for anchors."}}
     definitions["blocks_workflow"] = {
-        "description": "Blocks that run as soon as what they depend on is done.",
+        "description": "Blocks that run as soon as their dependencies are done.",
         "properties": {key: keys.get(key, {}) for key in graph.KEYS},
         "patternProperties": own,
         "additionalProperties": False,
@@ -106,7 +106,7 @@ def workflow_schema(registry: StepRegistry) -> dict[str, Any]:
             "not": {"anyOf": [{"required": ["blocks"]}, {"required": ["steps"]}]},
         },
         "then": {
-            "description": "All of it may stand below `workflow`.",
+            "description": "The whole definition can be below `workflow`.",
             "properties": {WRAPPER: {"$ref": "#/$defs/workflow"}},
             "patternProperties": own,
             "additionalProperties": False,
@@ -121,11 +121,11 @@ _PARTS = {
     "reactive": ("reactive_workflow", "reactive_step"),
     "stateful": ("steps_workflow", "step"),
 }
-"""By dialect: the definition of its workflows, and that of their steps."""
+"""For each dialect: the definitions of its workflows and of their steps."""
 
 
 def schema_overview(registry: StepRegistry) -> dict[str, Any]:
-    """The dialects with their keys and step types: enough to ask for the part that one needs."""
+    """The keys and step types of each dialect, to select a part of the schema."""
     definitions = workflow_schema(registry)["$defs"]
     dialects = {}
     for dialect, (workflow, step) in _PARTS.items():
@@ -139,8 +139,10 @@ def schema_overview(registry: StepRegistry) -> dict[str, Any]:
 
 
 def schema_part(registry: StepRegistry, dialect: str | None, step_type: str | None) -> dict[str, Any]:
-    """The schema of the workflows of a dialect, its step types by name only, or of the steps of one type.
-    Raises RequestError."""
+    """The schema of a dialect, with step types by name only, or of one step type.
+
+    Raises RequestError.
+    """
     if dialect is not None and dialect not in _PARTS:
         raise RequestError(f"there is no dialect {shown(dialect)}", hint=did_you_mean(dialect, _PARTS))
     whole = workflow_schema(registry)
@@ -173,7 +175,7 @@ def _is_branch_of(branch: Schema, step_type: str | None) -> bool:
 
 
 def _reachable(definitions: dict[str, Schema], roots: list[str]) -> dict[str, Schema]:
-    """The definitions that these lead to, and these."""
+    """The definitions of the roots, and all that they refer to."""
     found: dict[str, Schema] = {}
     waiting: list[Any] = [{"$ref": f"#/$defs/{root}"} for root in roots]
     while waiting:
@@ -194,11 +196,11 @@ def _steps(registry: StepRegistry) -> Iterator[Step]:
 
 
 def _named(registry: StepRegistry, dialect: str) -> Iterator[tuple[str, Step]]:
-    """The step types of a dialect, by what it calls them."""
+    """The step types of a dialect, by their names in it."""
     for name in registry.names(dialect):
         try:
             step = registry.find(name, dialect)
-        except Exception:  # of somebody else's package: the others are still good
+        except Exception:  # it is from another package: keep the other types
             logger.warning("the step type %s cannot be loaded and is not in the schema", name, exc_info=True)
         else:
             if step is not None:
@@ -209,47 +211,47 @@ def _document_keys() -> dict[str, Schema]:
     return {
         "name": {
             "type": _WRITTEN,
-            "description": "By which the workflow is found and called; without it, the name of the file.",
+            "description": "The name to find and call the workflow; the default is the name of the file.",
         },
-        "description": {"type": _WRITTEN, "description": "What it is for."},
-        "version": {"type": _WRITTEN, "description": "For people."},
-        "author": {"description": "For people."},
+        "description": {"type": _WRITTEN, "description": "The purpose of the workflow."},
+        "version": {"type": _WRITTEN, "description": "For readers of the file."},
+        "author": {"description": "For readers of the file."},
         "tags": {
-            "description": "Words by which it is listed.",
+            "description": "Words to filter the list of workflows.",
             "type": ["array", "string", "null"],
             "items": {"type": ["string", "number", "boolean"]},
         },
         "secrets": {
-            "description": "required: all secrets must exist when it starts, not only when one is reached.",
+            "description": "required: all secrets must exist at the start, not only when a step needs one.",
             "enum": ["required", None],
         },
         "elicitation": {
             "type": ["boolean", "null"],
-            "description": "true: what only the user can answer is asked of the user directly, where the "
-            "client can do that; else the agent asks.",
+            "description": "true: questions to the user go to the user directly, if the client supports "
+            "that; otherwise the agent asks.",
         },
         "fail_fast": {
             "type": ["boolean", "null"],
-            "description": "true: the first failure that nobody handles ends all of it at once.",
+            "description": "true: the first failure that nothing handles ends the workflow at once.",
         },
         "prompt": {
             "type": ["boolean", "null"],
-            "description": "Whether it is offered as a prompt of its own, with its inputs as arguments.",
+            "description": "Whether clients see a prompt for the workflow, with its inputs as arguments.",
         },
-        "dialect": {"enum": ["graph", None], "description": "Need not be said: `blocks` says it."},
+        "dialect": {"enum": ["graph", None], "description": "Optional: `blocks` implies it."},
         "inputs": {
-            "description": "What it takes, by name.",
+            "description": "The inputs, by name.",
             "type": ["object", "null"],
             "additionalProperties": {"$ref": "#/$defs/input"},
         },
         "blocks": {
-            "description": "What it does. Blocks that do not depend on each other run at the same time.",
+            "description": "The blocks. Those that do not depend on each other run at the same time.",
             "type": "array",
             "minItems": 1,
             "items": {"$ref": "#/$defs/block"},
         },
         "outputs": {
-            "description": "What it gives, by name: values with references, `${blocks.id.outputs.name}`.",
+            "description": "The outputs, by name: values with references, `${blocks.id.outputs.name}`.",
             "type": ["object", "null"],
         },
     }
@@ -258,25 +260,26 @@ def _document_keys() -> dict[str, Schema]:
 def _input() -> Schema:
     types = list(TYPE_NAMES)
     properties: dict[str, Schema] = {
-        "type": {"enum": types, "description": "What values it takes."},
-        "description": {"type": _WRITTEN, "description": "For whoever starts the workflow."},
-        "default": {"description": "Taken when nothing is given; what has a default need not be given."},
-        "required": {"type": "boolean", "description": "false: may be left out, and is null then."},
+        "type": {"enum": types, "description": "The type of its values."},
+        "description": {"type": _WRITTEN, "description": "For the caller of the workflow."},
+        "default": {"description": "The value if none is given; an input with a default is optional."},
+        "required": {"type": "boolean", "description": "false: it is optional, and null if not given."},
         "aliases": {
-            "description": "Other names that it may be given by.",
+            "description": "Other names of the input.",
             "type": ["array", "null"],
             "items": {"type": "string", "minLength": 1},
         },
         "validation": {
-            "description": "What a value must be beyond its type.",
+            "description": "Rules for a value beyond its type.",
             "type": ["object", "null"],
             "properties": _rules(),
             "additionalProperties": False,
         },
     }
-    spellings = {meant: [name for name, kind in TYPE_NAMES.items() if kind == meant] for meant in _DEFAULTS}
+    spellings = {kind: [name for name, it in TYPE_NAMES.items() if it == kind] for kind in _DEFAULTS}
     conditions = [
-        _when("type", spellings[meant], {"default": {"type": kinds}}) for meant, kinds in _DEFAULTS.items()
+        _when("type", spellings[kind], {"default": {"type": accepted}})
+        for kind, accepted in _DEFAULTS.items()
     ]
     return {
         "description": "An input: its type, or a mapping with type, description, default and required.",
@@ -293,18 +296,21 @@ def _rules() -> dict[str, Schema]:
     size: Schema = {"type": ["integer", "null"], "minimum": 0}
     names: Schema = {"type": ["array", "null"], "items": {"type": "string"}}
     return {
-        "pattern": {"description": "A regular expression that a text matches.", "type": ["string", "null"]},
-        "min_length": {"description": "The least number of characters.", **size},
-        "max_length": {"description": "The greatest number of characters.", **size},
-        "enum": {"description": "The values that are allowed.", "type": ["array", "null"], "minItems": 1},
-        "min": {"description": "The least number.", "type": ["number", "null"]},
-        "max": {"description": "The greatest number.", "type": ["number", "null"]},
-        "min_items": {"description": "The least number of items.", **size},
-        "max_items": {"description": "The greatest number of items.", **size},
+        "pattern": {
+            "description": "A regular expression that a text must match.",
+            "type": ["string", "null"],
+        },
+        "min_length": {"description": "The minimum number of characters.", **size},
+        "max_length": {"description": "The maximum number of characters.", **size},
+        "enum": {"description": "The allowed values.", "type": ["array", "null"], "minItems": 1},
+        "min": {"description": "The minimum of a number.", "type": ["number", "null"]},
+        "max": {"description": "The maximum of a number.", "type": ["number", "null"]},
+        "min_items": {"description": "The minimum number of items.", **size},
+        "max_items": {"description": "The maximum number of items.", **size},
         "item_type": {"description": "The type of every item.", "enum": [*TYPE_NAMES, None]},
-        "required_keys": {"description": "The keys that an object has.", **names},
+        "required_keys": {"description": "The keys that an object must have.", **names},
         "properties": {
-            "description": "What the values of its keys are: each like an input.",
+            "description": "Types and rules for the values of its keys, as for inputs.",
             "type": ["object", "null"],
         },
     }
@@ -313,7 +319,7 @@ def _rules() -> dict[str, Schema]:
 def _block(steps: list[Step]) -> Schema:
     keys = _block_keys(steps)
     return {
-        "description": "One thing that the workflow does.",
+        "description": "A unit of work.",
         "type": "object",
         "properties": {key: keys.get(key, {}) for key in graph.BLOCK_KEYS},
         "additionalProperties": False,
@@ -330,48 +336,48 @@ def _block_keys(steps: list[Step]) -> dict[str, Schema]:
             "type": ["string", "number", "boolean"],
             "pattern": _NAME,
             "patternErrorMessage": "an id holds letters, digits, '_' and '-'",
-            "description": "By which others refer to it; unique in the workflow.",
+            "description": "The name for references to it; unique in the workflow.",
         },
         "type": {
             "enum": list(names),
             "enumDescriptions": list(names.values()),
-            "description": "What kind of step it is.",
+            "description": "The step type.",
         },
-        "name": {"description": "For people."},
-        "description": {"description": "For people."},
+        "name": {"description": "For readers of the file."},
+        "description": {"description": "For readers of the file."},
         "inputs": {"type": ["object", "null"]},  # each type has its own description
         "depends_on": {
-            "description": "The blocks that must be done before: ids, or {block: id, required: false}.",
+            "description": "The blocks that must be done first: ids, or {block: id, required: false}.",
             "type": ["array", "string", "null"],
             "items": {"$ref": "#/$defs/dependency"},
         },
         "condition": {
-            "description": "The block runs only if this gives true, e.g. `${blocks.test.succeeded}`.",
+            "description": "The block runs only if this is true, e.g. `${blocks.test.succeeded}`.",
             "type": ["string", "boolean"],
         },
-        "outputs": {"description": "Files that a Shell command leaves, by name."},
+        "outputs": {"description": "Files that a Shell command writes, by name."},
         "on_failure": {
-            "description": "Whether a failure of the block is one of the workflow.",
+            "description": "Whether a failure of the block fails the workflow.",
             "enum": ["fail", "continue"],
         },
         "on_interrupt": {
-            "description": "What becomes of it if a crash cuts it off.",
+            "description": "What happens if a crash interrupts it.",
             "enum": ["repeat", "ask", "fail"],
         },
         "timeout": {
-            "description": "Seconds after which the block is stopped, and has failed.",
+            "description": "Seconds after which the block is stopped and fails.",
             **number_or_expression({"type": ["number", "null"], "exclusiveMinimum": 0}),
         },
         "on_timeout": {
-            "description": "After a timeout: fail, retry, or continue; of a question, the answer to take.",
+            "description": "After a timeout: fail, retry or continue; for a question, the answer to use.",
         },
         "retry": {"$ref": "#/$defs/retry"},
         "for_each": {
-            "description": "A list or an object: the block is done once for each item, `${each.value}`.",
+            "description": "A list or an object: the block runs once for each item, `${each.value}`.",
             **expression_or({"type": ["array", "object"]}),
         },
         "max_parallel": {
-            "description": "How many items may be under way at once.",
+            "description": "The maximum number of items that run at the same time.",
             **number_or_expression({"type": ["integer", "null"], "minimum": 1}),
         },
         "for_each_mode": {
@@ -382,10 +388,10 @@ def _block_keys(steps: list[Step]) -> dict[str, Schema]:
 
 
 def _branch(step: Step) -> Schema:
-    """What holds for a block of one type."""
+    """The branch for blocks of one type."""
     properties: dict[str, Schema] = {"inputs": {"$ref": f"#/$defs/{step.name}.inputs"}}
     if not step.takes_output_specs:
-        message = f"a block of type {step.name} declares no outputs of its own"
+        message = f"a block of type {step.name} cannot declare outputs"
         properties["outputs"] = {"type": "null", "errorMessage": message}
     elif isinstance(step, Shell):
         taken = list(step.Outputs.model_fields)
@@ -410,13 +416,13 @@ def _when(key: str, values: list[str], properties: dict[str, Schema]) -> Schema:
 
 def _dependency() -> Schema:
     return {
-        "description": "The id of a block, or {block: id, required: false} to run even if that one failed.",
+        "description": "The id of a block, or {block: id, required: false} to run even if that block failed.",
         "type": ["string", "number", "boolean", "object"],
         "properties": {
             "block": {"type": "string", "description": "The id of the block."},
             "required": {
                 "type": "boolean",
-                "description": "false: this block also runs when the other failed or was skipped.",
+                "description": "false: this block also runs if the other one failed or was skipped.",
             },
         },
         "additionalProperties": False,
@@ -429,32 +435,32 @@ def _retry() -> Schema:
     kinds: Schema = {"anyOf": [{"type": "integer"}, {"enum": list(RETRY_ON)}, EXPRESSION]}
     attempts: Schema = {"type": "integer", "minimum": 1, "maximum": MOST_ATTEMPTS}
     properties: dict[str, Schema] = {
-        "attempts": {"description": "Tries in all, the first included.", **number_or_expression(attempts)},
+        "attempts": {"description": "All attempts, including the first.", **number_or_expression(attempts)},
         "retries": {
-            "description": "Tries after the first, in place of attempts.",
+            "description": "Attempts after the first, instead of attempts.",
             **number_or_expression({"type": "integer", "minimum": 0, "maximum": MOST_ATTEMPTS - 1}),
         },
-        "delay": {"description": "Seconds before the second try.", **seconds},
+        "delay": {"description": "Seconds before the second attempt.", **seconds},
         "backoff": {
             "description": "How much longer each further pause is: 2 doubles it, 1 keeps it.",
             **number_or_expression({"type": "number", "minimum": 1}),
         },
         "max_delay": {"description": "The longest pause, in seconds.", **seconds},
         "jitter": {
-            "description": "How much of a pause is left to chance: 0.2 is up to a fifth more or less.",
+            "description": "The random part of a pause: 0.2 is up to a fifth more or less.",
             **number_or_expression({"type": "number", "minimum": 0, "maximum": 1}),
         },
         "on": {
-            "description": "What is tried again: kinds of failure, and exit codes of commands.",
+            "description": "What is retried: kinds of failure, and exit codes of commands.",
             "anyOf": [*kinds["anyOf"], {"type": "null"}, {"type": "array", "items": kinds, "minItems": 1}],
         },
         "within": {
-            "description": "Seconds since the first try after which there is no further one.",
+            "description": "Seconds since the first attempt after which nothing is retried.",
             **number_or_expression({"type": ["number", "null"], "minimum": 0}),
         },
     }
     return {
-        "description": "How often it is tried when it fails: a number of tries, or a mapping.",
+        "description": "When a failure is retried, and how often: a number of attempts, or a mapping.",
         **number_or_expression(
             {
                 "type": ["integer", "object", "null"],
@@ -470,18 +476,18 @@ def _retry() -> Schema:
 def _shell_output() -> Schema:
     flag: Schema = {"type": "boolean"}
     properties: dict[str, Schema] = {
-        "type": {"enum": list(OUTPUT_TYPES), "description": "What the text of the file is read as."},
+        "type": {"enum": list(OUTPUT_TYPES), "description": "How the text of the file is parsed."},
         "path": {
             "type": "string",
             "pattern": r"\S",
             "description": "The file, in the working directory or in $SCRATCH.",
         },
-        "description": {"description": "For people."},
+        "description": {"description": "For readers of the file."},
         "required": {**flag, "description": "Whether a missing file is an error; true by default."},
-        "unsafe": {**flag, "description": "Whether the file may lie outside the working directory."},
+        "unsafe": {**flag, "description": "Whether the file may be outside the working directory."},
     }
     return {
-        "description": "An output that the command leaves in a file.",
+        "description": "An output that the command writes to a file.",
         "type": "object",
         "properties": {key: properties.get(key, {}) for key in OUTPUT_KEYS},
         "additionalProperties": False,

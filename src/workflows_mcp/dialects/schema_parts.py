@@ -1,7 +1,7 @@
-"""The part of the JSON Schema of workflow files that is about steps: the stateful dialect.
+"""Generates the JSON Schema of the stateful dialect.
 
-Each type of step is a branch of its own, chosen by `type`. The keys of a step that is carried out are the
-inputs of its type, and stand in the same mapping as what every step has.
+Each step type is a separate branch, selected by `type`. The inputs of a step type are keys of the step, in
+the same mapping as the keys of every step.
 """
 
 from __future__ import annotations
@@ -23,11 +23,11 @@ from workflows_mcp.settings import STATE_ACCESS
 from workflows_mcp.steps import Step, StepInputs
 
 # ----------------------------------------------------------------------------------------------------
-# The inputs of a step type as JSON Schema: what its model takes, written down in YAML.
+# The JSON Schema of the inputs of a step type, as they are written in YAML.
 #
-# A block may say more than the model's own schema: an expression stands for any value, text is written
-# without quotes as a number, a number as text. All that the loader takes must be taken here too; what the
-# model lets through only by code of its own is found by trying.
+# A file can have more than the schema of the model allows: expressions for any value, texts without quotes
+# that look like numbers, and numbers as text. The schema must accept all that the loader accepts, so types
+# that only custom validators of the model accept are found with sample values.
 #
 #     timeout: float = Field(gt=0)      {"anyOf": [{"type": "number", "exclusiveMinimum": 0},
 #                                                  {"$ref": "#/$defs/number_text"}]}
@@ -38,7 +38,7 @@ Schema = dict[str, Any]
 
 _EXPRESSION = r"\$\{|\{\{|\{%"
 
-"""What opens an expression, in one dialect or another."""
+"""The start of an expression, in any dialect."""
 
 _NUMBER = r"^\s*[-+]?(?:[0-9._][0-9._eE+-]*|[iI][nN][fF][a-zA-Z]*|[nN][aA][nN])\s*$"
 
@@ -70,7 +70,7 @@ DEFINITIONS: dict[str, Schema] = {
     },
 }
 
-"""What is said many times: text whose value is known only when the block runs, or that says a number."""
+"""Shared definitions: text whose value only the run knows, and text that is a number or a flag."""
 
 EXPRESSION: Schema = {"$ref": "#/$defs/expression"}
 
@@ -96,17 +96,17 @@ _BEFORE = frozenset({"before", "plain", "wrap"})
 
 _NARROWING = frozenset({"_known_shell"})
 
-"""Validators that take no more than the type of their field says."""
+"""Validators that accept no more than the type of their field."""
 
 
 def expression_or(schema: Schema, text: Schema = EXPRESSION) -> Schema:
-    """Either what `schema` takes, or text with an expression, or text that says the same."""
+    """Accepts what `schema` accepts, or an expression, or the same value as text."""
     about, taken = annotations_apart(schema)
     return {**about, "anyOf": [taken, text]}
 
 
 def annotations_apart(schema: Schema) -> tuple[Schema, Schema]:
-    """What a schema says of a value for people, and what it takes."""
+    """Splits a schema into its annotations for readers, and its rules."""
     about = {key: value for key, value in schema.items() if key in _ANNOTATIONS}
     return about, {key: value for key, value in schema.items() if key not in _ANNOTATIONS}
 
@@ -116,11 +116,14 @@ def number_or_expression(schema: Schema) -> Schema:
 
 
 def inputs_schema(step: Step, reference: str) -> tuple[Schema, dict[str, Schema]]:
-    """The schema of `inputs`, and the definitions that it refers to by `reference`, a text with {model}."""
+    """The schema of `inputs`, and the definitions that it refers to.
+
+    `reference` is a text with {model}.
+    """
     model = step.Inputs
     try:
         given = model.model_json_schema(ref_template=reference)
-    except PydanticInvalidForJsonSchema:  # a type that JSON Schema cannot say
+    except PydanticInvalidForJsonSchema:  # a type that JSON Schema does not have
         given = {}
     properties: Schema = {}
     required: list[str] = []
@@ -130,7 +133,7 @@ def inputs_schema(step: Step, reference: str) -> tuple[Schema, dict[str, Schema]
         schema = _input(model, name, field, given.get("properties", {}).get(alias, {}))
         properties[alias] = schema
         if alias != name:
-            # Both spellings are taken; one that only swaps '_' for '-' need not be offered.
+            # Both spellings are accepted; editors do not suggest one that only has '_' for '-'.
             same = alias.replace("-", "_") == name
             properties[name] = {**schema, "doNotSuggest": True} if same else schema
         if field.is_required() and alias == name:
@@ -159,7 +162,7 @@ def _described(step: Step) -> str:
 
 
 def _input(model: type[StepInputs], name: str, field: FieldInfo, given: Schema) -> Schema:
-    if given.get("default", 0) in (None, ""):  # says nothing, and an editor would write it down
+    if given.get("default", 0) in (None, ""):  # it has no meaning, and editors would insert it
         given = {key: value for key, value in given.items() if key != "default"}
     if not _is_prepared(model, name, field):
         return _lenient(given)
@@ -172,7 +175,7 @@ def _input(model: type[StepInputs], name: str, field: FieldInfo, given: Schema) 
 
 
 def _is_prepared(model: type[StepInputs], name: str, field: FieldInfo) -> bool:
-    """Whether code of the step type sees the value before it is checked, so that it may be of any type."""
+    """Whether a validator gets the value before it is checked, so it can have any type."""
     decorators = model.__pydantic_decorators__
     own = (it for called, it in decorators.model_validators.items() if called not in vars(StepInputs))
     if any(found.info.mode in _BEFORE for found in own):
@@ -186,7 +189,7 @@ def _is_prepared(model: type[StepInputs], name: str, field: FieldInfo) -> bool:
 
 
 def _kinds_taken(model: type[StepInputs], name: str, field: FieldInfo, given: Schema) -> set[str]:
-    """The types that the model's own schema names, and those of which it takes a sample."""
+    """The types in the schema of the model, and those with a sample that it accepts."""
     options = given.get("anyOf", [given])
     kinds = {option["type"] for option in options if isinstance(option.get("type"), str)}
     return kinds | {
@@ -201,12 +204,12 @@ def _is_taken(model: type[StepInputs], name: str, field: FieldInfo, value: Any) 
         own = {name, field.alias or name}
         return not any(error["loc"][:1] and error["loc"][0] in own for error in invalid.errors())
     except Exception:
-        return False  # its own code does not expect it; running it says so
+        return False  # its validators do not expect the value; the run reports it
     return True
 
 
 def _lenient(schema: Schema) -> Schema:
-    """The same for what stands in a file: an expression may stand wherever another type is wanted."""
+    """The schema for values in a file: it also accepts expressions."""
     schema = {key: value for key, value in schema.items() if key not in ("title", "discriminator")}
     if "oneOf" in schema:  # an expression fits several of them
         schema["anyOf"] = [*schema.pop("oneOf"), *schema.get("anyOf", ())]
@@ -223,7 +226,7 @@ def _lenient(schema: Schema) -> Schema:
         return expression_or(schema)
     match schema.get("type"):
         case "string":
-            # A number or a truth value is taken as it is written.
+            # A number or a boolean is used as written.
             checked = {**schema, "type": ["string", "number", "boolean"]}
             return checked if schema.keys() <= {"type", *_ANNOTATIONS} else expression_or(checked)
         case "number" | "integer":
@@ -236,7 +239,7 @@ def _lenient(schema: Schema) -> Schema:
 
 
 def _flattened(options: Any) -> list[Schema]:
-    """The options, with those of options that are nothing but options."""
+    """The options, with nested `anyOf` options merged into the list."""
     flat: list[Schema] = []
     for option in options:
         for inner in option["anyOf"] if option.keys() == {"anyOf"} else [option]:
@@ -260,43 +263,43 @@ IS_STATEFUL: Schema = {
     ]
 }
 
-"""What tells a workflow of steps from one of blocks."""
+"""Tells a workflow of steps from one of blocks."""
 
 _FIELD = r"^[^\s!-,./:-@\[-^`{-~0-9_-][^\s!-,./:-@\[-^`{-~]*$"
 
 _STEPS: Schema = {"type": "array", "minItems": 1, "items": {"$ref": "#/$defs/step"}}
 
 ON_LIMIT_SCHEMA: Schema = {
-    "description": "What happens when max_iterations is reached: it fails, or the next steps follow.",
+    "description": "What happens when max_iterations is reached: the step fails, or the next steps run.",
     "enum": [*ON_LIMIT, None],
 }
 
 _SUMMARIES = {
-    "condition": "Goes on with `then` if a test holds, else with `else`.",
-    "set_state": "Gives fields of the state new values: all of them or none.",
-    "foreach": "Carries out a task for each item of a list.",
+    "condition": "Runs the steps of `then` if a test holds, otherwise those of `else`.",
+    "set_state": "Sets fields of the state: all of them or none.",
+    "foreach": "Runs a task for each item of a list.",
     "return": "Ends the workflow, or the task, with a value.",
-    "goto": "Goes on with another step, at most so many times.",
-    "wait": "Lets time pass.",
+    "goto": "Continues with another step, up to a number of times.",
+    "wait": "Waits for a number of seconds.",
     "workflow": "Calls another workflow.",
 }
 
 
 def steps_workflow(about: Mapping[str, Schema]) -> Schema:
-    """A workflow of steps; `about` describes the keys that it shares with a workflow of blocks."""
+    """A workflow of steps; `about` has the keys that it shares with a workflow of blocks."""
     own: dict[str, Schema] = {
-        "dialect": {"enum": [DIALECT, None], "description": "Need not be said where there is state."},
+        "dialect": {"enum": [DIALECT, None], "description": "Optional if there is state."},
         "initial_state": {
-            "description": "The fields of the state and their first values, taken as they are written.",
+            "description": "The fields of the state and their initial values, used as written.",
             "type": ["object", "null"],
         },
         "state_access": {
-            "description": "warn: a step may read what it does not declare, with a warning.",
+            "description": "warn: reading a field without declaring it is only a warning.",
             "enum": [*STATE_ACCESS, None],
         },
-        "steps": {"description": "What it does, one step after the other.", **_STEPS},
+        "steps": {"description": "The steps, which run one after the other.", **_STEPS},
         "tasks": {
-            "description": "What foreach carries out for items, by name.",
+            "description": "The tasks that foreach runs for items, by name.",
             "type": ["object", "null"],
             "additionalProperties": {"$ref": "#/$defs/task"},
         },
@@ -306,7 +309,7 @@ def steps_workflow(about: Mapping[str, Schema]) -> Schema:
         "description": "Steps one after the other, with a state.",
         "type": "object",
         "properties": {key: keys.get(key, {}) for key in stateful.KEYS},
-        "patternProperties": {f"^{EXTENSION}": {"description": "Your own: a place for anchors."}},
+        "patternProperties": {f"^{EXTENSION}": {"description": "Your own keys, e.g. for anchors."}},
         "additionalProperties": False,
         "required": ["steps"],
     }
@@ -315,7 +318,7 @@ def steps_workflow(about: Mapping[str, Schema]) -> Schema:
 def task(workflow: Schema) -> Schema:
     properties = workflow["properties"]
     return {
-        "description": "Steps that are carried out for an item, with inputs and a state of their own.",
+        "description": "Steps that run for an item, with their own inputs and state.",
         "type": "object",
         "properties": {key: properties[key] for key in stateful.TASK_KEYS},
         "additionalProperties": False,
@@ -324,8 +327,10 @@ def task(workflow: Schema) -> Schema:
 
 
 def step(steps: Mapping[str, Step], about: Mapping[str, Schema]) -> Schema:
-    """A step; `steps` are the types that are carried out, by what the dialect calls them, and `about`
-    describes the keys that steps share with blocks."""
+    """A step; `steps` are the registered types, by their names in the dialect.
+
+    `about` has the keys that steps share with blocks.
+    """
     keys = {**about, **_step_keys()}
     names = {**_SUMMARIES, **{name: kind.summary for name, kind in steps.items()}}
     branches = [_control(kind, keys) for kind in CONTROL]
@@ -340,15 +345,15 @@ def step(steps: Mapping[str, Step], about: Mapping[str, Schema]) -> Schema:
 
 
 def step_of(names: Mapping[str, str], required: list[str], branches: list[Schema]) -> Schema:
-    """A step of one of the types, which are summed up by name; each has a branch."""
+    """A step of one of the types in `names`, which has their summaries; each has a branch."""
     return {
-        "description": "One thing that the workflow does.",
+        "description": "A unit of work.",
         "type": "object",
         "properties": {
             "type": {
                 "enum": list(names),
                 "enumDescriptions": list(names.values()),
-                "description": "What kind of step it is.",
+                "description": "The step type.",
             }
         },
         "required": required,
@@ -365,28 +370,28 @@ def _step_keys() -> dict[str, Schema]:
     return {
         "type": {},
         "needs_state": {
-            "description": 'The fields of the state that it may see; ["*"]: all.',
+            "description": 'The fields of the state that it can read; ["*"]: all.',
             "type": "array",
             "items": text,
         },
         "output_to": {
-            "description": "The field of the state that its result goes to.",
+            "description": "The field of the state that stores its result.",
             "type": ["string", "null"],
             **field,
         },
         "error_to": {
-            "description": "The field of the state that says why it failed: message, code and step.",
+            "description": "The field of the state that stores its error: message, code and step.",
             "type": ["string", "null"],
             **field,
         },
         "when": {"description": "It runs only if this holds.", "type": ["string", "boolean"]},
         "on_error": {
-            "description": "Whether it goes on after this step has failed.",
+            "description": "Whether the workflow continues after a failure of this step.",
             "enum": list(ON_FAILURE),
         },
-        "run_on": {"description": "Who carries it out.", "enum": [*PERFORMERS, None]},
+        "run_on": {"description": "Who runs it.", "enum": [*PERFORMERS, None]},
         "on_interrupt": {
-            "description": "What becomes of it if a crash cuts it off.",
+            "description": "What happens if a crash interrupts it.",
             "enum": list(ON_INTERRUPT),
         },
         "if": {"description": "The test, e.g. `{{ state.score > 90 }}`.", "type": ["string", "boolean"]},
@@ -408,7 +413,7 @@ def _step_keys() -> dict[str, Schema]:
         },
         "task": {"description": "The name of one of the tasks.", **text},
         "agent": {
-            "description": "The kind of sub-agent that carries it out: @task, or @name.",
+            "description": "The kind of sub-agent that runs it: @task, or @name.",
             "type": ["string", "null"],
             "pattern": "^@[a-z0-9-]+$",
         },
@@ -419,17 +424,17 @@ def _step_keys() -> dict[str, Schema]:
             "type": ["string", "number", "boolean"],
         },
         "max_iterations": {
-            "description": "How often it may jump.",
+            "description": "The maximum number of jumps.",
             **number_or_expression({"type": "integer", "minimum": 1}),
         },
         "on_limit": ON_LIMIT_SCHEMA,
         "duration_seconds": {
-            "description": "How long.",
+            "description": "The number of seconds.",
             **number_or_expression({"type": "number", "minimum": 0}),
         },
-        "message": {"description": "What is shown meanwhile."},
+        "message": {"description": "The text to show while it waits."},
         "workflow": {"description": "The name of the workflow.", **text},
-        "inputs": {"description": "All that it sees of its caller.", "type": ["object", "string", "null"]},
+        "inputs": {"description": "The inputs of the workflow.", "type": ["object", "string", "null"]},
     }
 
 
@@ -439,7 +444,7 @@ def _control(kind: str, keys: Mapping[str, Schema]) -> Schema:
 
 
 def inputs_of(kind: Step) -> tuple[dict[str, Schema], list[str]]:
-    """What a step of a type that is carried out takes for its type, and which of it must be given."""
+    """The inputs of a registered step type, and the names of the required ones."""
     inputs, _ = inputs_schema(kind, f"#/$defs/{kind.name}.{{model}}")
     without = {spelt.replace("_", "-") for spelt in LEFT_OUT.get(kind.name, ())}
     given = {key: it for key, it in inputs["properties"].items() if key.replace("_", "-") not in without}
@@ -447,13 +452,13 @@ def inputs_of(kind: Step) -> tuple[dict[str, Schema], list[str]]:
 
 
 def _or_nothing(schema: Schema) -> Schema:
-    """null is the same as nothing."""
+    """Accepts null too, which is the same as no value."""
     about, taken = annotations_apart(schema)
     return {**about, "anyOf": [taken, {"type": "null"}]} if taken else schema
 
 
 def branch(kind: str, properties: dict[str, Schema], required: list[str]) -> Schema:
-    """What holds for steps of one type."""
+    """The branch for steps of one type."""
     then: Schema = {"properties": properties, "additionalProperties": False}
     if required:
         then["required"] = required
@@ -461,7 +466,7 @@ def branch(kind: str, properties: dict[str, Schema], required: list[str]) -> Sch
 
 
 # ----------------------------------------------------------------------------------------------------
-# The part of the JSON Schema of workflow files that is about the state of the reactive dialect.
+# The JSON Schema of the state of the reactive dialect.
 
 
 FLAG: Schema = {"type": ["boolean", "null"]}
@@ -469,17 +474,20 @@ FLAG: Schema = {"type": ["boolean", "null"]}
 PATH: Schema = {
     "type": "string",
     "pattern": r"^\s*(?:raw|state)\s*[.\[]",
-    "patternErrorMessage": "a path that is written begins with raw. or state.",
+    "patternErrorMessage": "a path to write starts with raw. or state.",
 }
 
 
 def change() -> Schema:
     properties: dict[str, Schema] = {
-        "path": {"description": "Where, e.g. `raw.results.{{ item }}`.", **PATH},
+        "path": {"description": "The place, e.g. `raw.results.{{ item }}`.", **PATH},
         "value": {"description": "The new value; without it, the result of the step."},
-        "operation": {"description": "How; set if nothing is said.", "enum": [*OPERATIONS, None]},
+        "operation": {
+            "description": "How the value is written; the default is set.",
+            "enum": [*OPERATIONS, None],
+        },
         "transform": {
-            "description": "JavaScript that makes the value of `input`, or a template.",
+            "description": "JavaScript that computes the value from `input`, or a template.",
             "type": ["string", "null"],
         },
     }
@@ -495,12 +503,12 @@ def change() -> Schema:
 def default_state() -> Schema:
     fields: Schema = {"type": ["object", "null"]}
     return {
-        "description": "Fields of the state and their first values; expressions are resolved at the start.",
+        "description": "Fields of the state and their initial values; expressions are resolved at the start.",
         "type": ["object", "null"],
         "properties": {
             "raw": {"description": "Fields that steps write.", **fields},
             "state": {"description": "Further fields that steps write.", **fields},
-            "computed": {"description": "Has no effect: these follow from others."},
+            "computed": {"description": "Has no effect: these fields are computed from others."},
         },
         "additionalProperties": False,
     }
@@ -522,13 +530,13 @@ def state_schema() -> Schema:
         },
     }
     return {
-        "description": "What the fields of the state are.",
+        "description": "The types of the fields of the state, and its computed fields.",
         "type": ["object", "null"],
         "properties": {
             "raw": {"description": "The types of fields that steps write.", **fields},
             "state": {"description": "The types of further fields.", **fields},
             "computed": {
-                "description": "Fields that follow from others.",
+                "description": "Fields that are computed from others.",
                 "type": ["object", "null"],
                 "additionalProperties": {"$ref": "#/$defs/computed"},
             },
@@ -542,23 +550,23 @@ def computed() -> Schema:
     script: Schema = {"type": ["string", "number", "boolean", "null"]}
     properties: dict[str, Schema] = {
         "from": {
-            "description": "What it comes from, e.g. `raw.files`: the `input` of its transform; or a list.",
+            "description": "Its source, e.g. `raw.files`, which is the `input` of its transform; or a list.",
             "anyOf": [source, {"type": "array", "minItems": 1, "items": source}, {"type": "null"}],
         },
-        "transform": {"description": "JavaScript that makes it of `input`.", **script},
+        "transform": {"description": "JavaScript that computes it from `input`.", **script},
         "on_error": {
-            "description": "What it is when its transform fails; null if nothing is said.",
+            "description": "Its value when its transform fails; the default is null.",
             "enum": [*reactive_state.ON_ERROR, None],
         },
-        "fallback": {"description": "What it is then, with on_error: use_fallback."},
-        "validate": {"description": "JavaScript: whether `output` is what it should be.", **script},
-        "static": {"description": "true: it is its value, always.", **FLAG},
+        "fallback": {"description": "Its value then, with on_error: use_fallback."},
+        "validate": {"description": "JavaScript that is true if `output` is valid.", **script},
+        "static": {"description": "true: it always has its `value`.", **FLAG},
         "value": {"description": "The value of a static field."},
-        "type": {"description": "For people.", "enum": [*reactive_state.TYPES, None]},
-        "description": {"description": "For people."},
+        "type": {"description": "For readers of the file.", "enum": [*reactive_state.TYPES, None]},
+        "description": {"description": "For readers of the file."},
     }
     return {
-        "description": "A field that follows from others.",
+        "description": "A field that is computed from others.",
         "type": "object",
         "properties": {key: properties[key] for key in reactive_state.COMPUTED_KEYS},
         "additionalProperties": False,

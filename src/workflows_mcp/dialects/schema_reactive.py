@@ -1,6 +1,6 @@
-"""The part of the JSON Schema of workflow files that is about the reactive dialect.
+"""Generates the JSON Schema of the reactive dialect.
 
-As in the stateful one, each type of step is a branch of its own, chosen by `type`.
+As in the stateful dialect, each step type is a separate branch, selected by `type`.
 """
 
 from __future__ import annotations
@@ -91,33 +91,33 @@ IS_REACTIVE: Schema = {
         },
     ]
 }
-"""What tells such a workflow from other ones."""
+"""Tells a reactive workflow from other ones."""
 _STEP: Schema = {"$ref": "#/$defs/reactive_step"}
 _STEPS: Schema = {"type": "array", "minItems": 1, "items": _STEP}
 _NO_STEPS: Schema = {"type": ["array", "null"], "items": _STEP}
 _NAME: Schema = {"type": ["string", "null"], "pattern": r"^[A-Za-z$][A-Za-z0-9_$]*$"}
 _SUMMARIES = {
-    "conditional": "Goes on with `then` if a condition holds, else with `else`.",
-    "while": "Carries out its body as long as a condition holds.",
-    "foreach": "Carries out its steps for each item of a list, one after the other.",
+    "conditional": "Runs the steps of `then` if a condition holds, otherwise those of `else`.",
+    "while": "Repeats its body while a condition holds.",
+    "foreach": "Runs its steps for each item of a list, one after the other.",
     "break": "Leaves the innermost loop.",
-    "continue": "Goes on with the next round of the innermost loop.",
-    "sequential": "Steps that belong together.",
-    "parallel_foreach": "Hands out a task for each item of a list, to sub-agents.",
-    "include_workflow": "Carries out another workflow.",
+    "continue": "Starts the next iteration of the innermost loop.",
+    "sequential": "Groups steps.",
+    "parallel_foreach": "Runs a task for each item of a list, in sub-agents.",
+    "include_workflow": "Runs another workflow.",
     "state_update": "Changes the state: all of its changes or none.",
-    "user_message": "Tells the user something.",
+    "user_message": "Shows the user a message.",
     "exit": "Ends the workflow, or the task.",
-    "wait": "Lets time pass.",
+    "wait": "Waits for a number of seconds.",
 }
 
 
 def workflow(about: Mapping[str, Schema]) -> Schema:
-    """A reactive workflow; `about` describes the keys that all workflows have."""
+    """A reactive workflow; `about` has the keys of all workflows."""
     own: dict[str, Schema] = {
-        "dialect": {"enum": [DIALECT, None], "description": "Need not be said where the state is declared."},
+        "dialect": {"enum": [DIALECT, None], "description": "Optional if the state is declared."},
         "imports": {
-            "description": "Files whose workflows, or tasks, it uses.",
+            "description": "Files with workflows or tasks that it uses.",
             "type": ["array", "string", "null"],
             "items": {"type": "string", "pattern": r"\S"},
         },
@@ -127,15 +127,15 @@ def workflow(about: Mapping[str, Schema]) -> Schema:
         },
         "default_state": default_state(),
         "state_schema": state_schema(),
-        "steps": {"description": "What it does, one step after the other.", **_STEPS},
+        "steps": {"description": "The steps, which run one after the other.", **_STEPS},
         "sub_agent_tasks": {
-            "description": "What parallel_foreach hands to sub-agents, by name.",
+            "description": "The tasks that parallel_foreach gives to sub-agents, by name.",
             "type": ["object", "null"],
             "additionalProperties": {"$ref": "#/$defs/reactive_task"},
         },
         "error_handling": _error_handling(),
         "on_resume": {
-            "description": "What going on with it after a failure means.",
+            "description": "What a resume does after a failure, and what the answer to it contains.",
             "type": ["object", "null"],
             "properties": {
                 **{key: {"type": "boolean"} for key in reactive.RESUME_FLAGS},
@@ -147,49 +147,49 @@ def workflow(about: Mapping[str, Schema]) -> Schema:
             "additionalProperties": False,
         },
         "on_high_context_usage": {
-            "description": "What is done when the agent reports that its context is nearly full.",
+            "description": "What happens when the agent reports that its context is nearly full.",
             "type": ["object", "null"],
-            "properties": {"steps": {"description": "Steps for that case.", **_STEPS}},
+            "properties": {"steps": {"description": "The steps to run.", **_STEPS}},
             "required": ["steps"],
             "additionalProperties": False,
         },
         "orchestrator_behavior": {
-            "description": "What the agent is told that carries it out, beside the standard prompt.",
+            "description": "Instructions for the agent that runs it, in addition to the standard prompt.",
             "type": ["array", "string", "null"],
             "items": {"type": "string", "pattern": r"\S"},
         },
     }
     keys = {**about, **own}
     return {
-        "description": "Steps one after the other, and a state in which fields follow from others.",
+        "description": "Steps one after the other, and a state with computed fields.",
         "type": "object",
         "properties": {key: keys.get(key, {}) for key in reactive.KEYS},
-        "patternProperties": {f"^{EXTENSION}": {"description": "Your own: a place for anchors."}},
+        "patternProperties": {f"^{EXTENSION}": {"description": "Your own keys, e.g. for anchors."}},
         "additionalProperties": False,
         "anyOf": [{"required": ["steps"]}, {"required": ["sub_agent_tasks"]}],
     }
 
 
 def task(whole: Schema) -> Schema:
-    """A task of it, `whole` being the workflow."""
+    """A task; `whole` is the schema of the workflow."""
     own: dict[str, Schema] = {
         "inputs": {
-            "description": "Values by name, made of expressions; or inputs that are declared.",
+            "description": "Values with expressions, by name; or declarations of inputs.",
             "type": ["object", "null"],
         },
         "error_handling": {
-            "description": "What is done when the task has failed.",
+            "description": "What happens after a failure of the task.",
             "type": ["object", "null"],
             "properties": {
-                "return_on_error": {"description": "Its failure is told to the workflow.", "const": True},
-                "cleanup_on_error": {"description": "Steps for that case.", **_NO_STEPS},
+                "return_on_error": {"description": "The workflow gets its error, always.", "const": True},
+                "cleanup_on_error": {"description": "The steps to run.", **_NO_STEPS},
             },
             "additionalProperties": False,
         },
     }
     properties = {**whole["properties"], **own}
     return {
-        "description": "Steps that a sub-agent carries out for an item.",
+        "description": "Steps that a sub-agent runs for an item.",
         "type": "object",
         "properties": {key: properties[key] for key in reactive.TASK_KEYS},
         "additionalProperties": False,
@@ -198,7 +198,7 @@ def task(whole: Schema) -> Schema:
 
 
 def step(steps: Mapping[str, Step], about: Mapping[str, Schema]) -> Schema:
-    """A step; `steps` are the types that are carried out, by what the dialect calls them."""
+    """A step; `steps` are the registered types, by their names in the dialect."""
     keys = {**about, **_step_keys()}
     branches = [_control(kind, keys) for kind in CONTROL]
     branches += [_work(name, kind, keys) for name, kind in steps.items() if name not in CONTROL]
@@ -209,11 +209,11 @@ def step(steps: Mapping[str, Step], about: Mapping[str, Schema]) -> Schema:
 def _error_handling() -> Schema:
     properties: dict[str, Schema] = {
         "on_error": {
-            "description": "What becomes of the workflow when a step fails that says nothing of it.",
+            "description": "What happens when a step without `on_error` fails.",
             "enum": [*reactive_steps.ON_ERROR_KEY, None],
         },
         "max_retries": {
-            "description": "How often it is carried out again, with on_error: retry_workflow.",
+            "description": "How often it is retried, with on_error: retry_workflow.",
             **number_or_expression({"type": ["integer", "null"], "minimum": 1}),
         },
         "error_collection": {
@@ -222,10 +222,10 @@ def _error_handling() -> Schema:
             "properties": {"enabled": FLAG, "state_path": PATH, "include_stack_traces": FLAG},
             "additionalProperties": False,
         },
-        "on_failure": {"description": "Steps that are carried out when it has failed.", **_NO_STEPS},
+        "on_failure": {"description": "The steps to run after a failure.", **_NO_STEPS},
     }
     return {
-        "description": "What happens when something fails.",
+        "description": "What happens after a failure.",
         "type": ["object", "null"],
         "properties": {key: properties[key] for key in reactive_steps.KEYS},
         "additionalProperties": False,
@@ -246,70 +246,70 @@ def _step_keys() -> dict[str, Schema]:
     written = change()["properties"]
     return {
         "id": {
-            "description": "What it is called; expressions in it are left out.",
+            "description": "Its name in the run, without the expressions in it.",
             "type": ["string", "number", "boolean", "null"],
         },
         "type": {},
-        "when": {"description": "It is carried out only if this holds.", **condition},
+        "when": {"description": "It runs only if this holds.", **condition},
         "state_update": {"description": "What its result changes in the state.", **changes},
         "error_state_update": {
-            "description": "What changes when it has failed; `error` says why.",
+            "description": "What a failure changes in the state; `error` has the reason.",
             **changes,
         },
-        "on_error": {"description": "What becomes of its failure.", "enum": [*ON_ERROR, None]},
+        "on_error": {"description": "What happens when it fails.", "enum": [*ON_ERROR, None]},
         "retry_count": {
-            "description": "How often it is tried again, with on_error: retry.",
+            "description": "How often it is retried, with on_error: retry.",
             **number_or_expression({"type": ["integer", "null"], "minimum": 0}),
         },
-        "retry_delay": {"description": "Milliseconds before it is tried again.", **delay},
-        "fallback_value": {"description": "Its result when it has failed for good."},
-        "timeout": {"description": "Milliseconds after which it is ended, and has failed.", **limit},
+        "retry_delay": {"description": "Milliseconds before a retry.", **delay},
+        "fallback_value": {"description": "Its result after its last attempt has failed."},
+        "timeout": {"description": "Milliseconds after which it is stopped and fails.", **limit},
         "on_timeout": {
-            "description": "After a timeout: fail, retry, or continue; of a question, the answer to take.",
+            "description": "After a timeout: fail, retry or continue; for a question, the answer to use.",
         },
         "on_interrupt": {
-            "description": "What becomes of it if a crash cuts it off.",
+            "description": "What happens if a crash interrupts it.",
             "enum": [*ON_INTERRUPT, None],
         },
-        "run_on": {"description": "Who carries it out.", "enum": [*PERFORMERS, None]},
-        OUTPUT_FORMAT: {"description": "What its output is read as.", "enum": [*FORMATS, None]},
+        "run_on": {"description": "Who runs it.", "enum": [*PERFORMERS, None]},
+        OUTPUT_FORMAT: {"description": "How its output is parsed.", "enum": [*FORMATS, None]},
         "condition": {"description": "The test, e.g. `{{ has_errors && retries < 5 }}`.", **condition},
         "then": {"description": "The steps if the condition holds.", **_STEPS},
         "else": {"description": "The steps if it does not.", **_NO_STEPS},
-        "body": {"description": "The steps that are carried out again and again.", **_STEPS},
+        "body": {"description": "The steps to repeat.", **_STEPS},
         "steps": {"description": "The steps.", **_STEPS},
         "max_iterations": {
-            "description": "How often the body is carried out at most.",
+            "description": "The maximum number of iterations.",
             **number_or_expression({"type": ["integer", "null"], "minimum": 1}),
         },
         "on_limit": ON_LIMIT_SCHEMA,
         "items": {"description": "The list, e.g. `{{ files }}`.", **expression_or({"type": "array"})},
-        "variable_name": {"description": "What the steps call the item; `item` if nothing is said.", **_NAME},
-        "index_name": {"description": "What they call its position; `index` if nothing is said.", **_NAME},
+        "variable_name": {"description": "The variable for the item; the default is `item`.", **_NAME},
+        "index_name": {"description": "The variable for its position; the default is `index`.", **_NAME},
         "sub_agent_task": {"description": "The name of one of the sub_agent_tasks.", "type": "string"},
         "max_parallel": {
-            "description": "How many tasks may be under way at once.",
+            "description": "The maximum number of tasks that run at the same time.",
             **number_or_expression({"type": ["integer", "null"], "minimum": 1}),
         },
-        "wait_for_all": {"description": "false: the steps behind it go on meanwhile.", **FLAG},
+        "wait_for_all": {"description": "false: the next steps run while the tasks are running.", **FLAG},
         "sub_agent_prompt_override": {
-            "description": "Who sub-agents are, in their prompt; the rules of the server follow it.",
+            "description": "The start of the prompt for sub-agents; the rules of the server follow it.",
             "type": ["string", "null"],
         },
         "on_sub_agent_error": _on_sub_agent_error(),
         "workflow": {"description": "The name of the workflow.", "type": "string"},
-        "inputs": {"description": "What it is given.", "type": ["object", "string", "null"]},
-        "on_complete": {"description": "Steps for when it has succeeded; they see its state.", **_NO_STEPS},
+        "inputs": {"description": "Its inputs.", "type": ["object", "string", "null"]},
+        "on_complete": {"description": "Steps to run after a success; they see its state.", **_NO_STEPS},
         **{key: written[key] for key in CHANGE_KEYS},
         "updates": {
-            "description": "Several changes, made together.",
+            "description": "Several changes: all of them or none.",
             "type": "array",
             "minItems": 1,
             "items": {"$ref": "#/$defs/change"},
         },
-        "message": {"description": "What is said; expressions in it are resolved."},
+        "message": {"description": "The text; expressions in it are resolved."},
         "duration_seconds": {
-            "description": "How long.",
+            "description": "The number of seconds.",
             **number_or_expression({"type": "number", "minimum": 0}),
         },
     }
@@ -318,15 +318,15 @@ def _step_keys() -> dict[str, Schema]:
 def _on_sub_agent_error() -> Schema:
     properties: dict[str, Schema] = {
         "strategy": {
-            "description": "What becomes of the others, and of the step, when a task fails.",
+            "description": "What happens to the other tasks and the step when a task fails.",
             "enum": [*STRATEGIES, None],
         },
         "max_retries": {
-            "description": "How often a task that failed is handed out again.",
+            "description": "How often a failed task is retried.",
             **number_or_expression({"type": ["integer", "null"], "minimum": 0}),
         },
-        "collect_errors": {"description": "Whether errors are collected in the state.", **FLAG},
-        "error_state_path": {"description": "The list that they are added to.", **PATH},
+        "collect_errors": {"description": "Whether the state collects their errors.", **FLAG},
+        "error_state_path": {"description": "The list for the errors.", **PATH},
     }
     return {
         "description": "What happens when a task fails.",
@@ -357,7 +357,7 @@ def _control(kind: str, keys: Mapping[str, Schema]) -> Schema:
 
 
 def _milliseconds(seconds: FieldInfo, keys: Mapping[str, Schema]) -> Schema:
-    """What a limit in seconds, as the step type has it, is in this dialect."""
+    """The schema of a timeout in milliseconds, with the default of the step type."""
     default = seconds.get_default()
     return {**keys["timeout"], "default": round(default * 1000)} if default else keys["timeout"]
 
@@ -375,7 +375,7 @@ def _work(name: str, kind: Step, keys: Mapping[str, Schema]) -> Schema:
     for own, spelt in renamed.items():
         taken[spelt] = inputs[own] if own in inputs else inputs[kind.Inputs.model_fields[own].alias or own]
     call: Schema = {
-        "description": "Which tool is called, and what it is given.",
+        "description": "The tool to call, and its parameters.",
         "type": ["object", "null"],
         "properties": {key: taken[key] for key in MCP_KEYS},
         "additionalProperties": False,

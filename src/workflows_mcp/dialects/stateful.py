@@ -1,4 +1,4 @@
-"""The stateful dialect: `steps` one after the other, with a state that each sees only what it declares of.
+"""The stateful dialect: compiles a sequence of `steps` that declare the state they read.
 
     name: greet
     inputs:
@@ -9,10 +9,10 @@
         type: shell
         needs_state: ["greeting"]
         command: 'echo "{{ state.greeting }}, {{ inputs.who }}"'
-        output_to: said
+        output_to: greeted
 
-Each entry of `tasks` is a plan of its own, which a foreach carries out for its items. Everything that is
-wrong is found in one go; a plan is given only if nothing is.
+Each entry of `tasks` is a separate plan, which a foreach runs for each of its items. All problems are
+reported at once.
 """
 
 from __future__ import annotations
@@ -56,23 +56,25 @@ from workflows_mcp.steps import ANY_EXIT, StepRegistry
 from workflows_mcp.values import Value, did_you_mean, kind_and_value
 
 # ----------------------------------------------------------------------------------------------------
-# The nodes of the steps of a stateful document, and where its gotos lead to.
+# Creates the nodes of a stateful document, and resolves its gotos.
 
 
 Report = Callable[[Problem], None]
 
 Reads = Mapping[str, tuple[str, ...] | None]
 
-"""What each step may see of the state, by its id."""
+"""The fields of the state that each step can read, by its id."""
 
 UNREAD = "unread_exit_code"
 
-"""Reported only where nothing is wrong: it is about what a workflow means, not about whether it can run."""
+"""Reported only if there are no errors: it is about what a workflow means, not about whether it can run."""
 
 
 def lay_out(steps: list[StepDraft], reads: Reads, report: Report) -> tuple[Node, ...]:
-    """The nodes of the steps, whose ids are unique. Targets that cannot be jumped to are reported, and so are
-    steps that are never come to."""
+    """Creates the nodes of steps with unique ids.
+
+    Reports unknown targets, unreachable steps, and exit codes that nothing reads.
+    """
     layout = FlatLayout(steps)
     nodes = tuple(
         layout.node(
@@ -96,7 +98,7 @@ def lay_out(steps: list[StepDraft], reads: Reads, report: Report) -> tuple[Node,
 
 
 def _exit_code_is_lost(step: StepDraft, drafts: list[StepDraft]) -> bool:
-    """Whether the agent runs a command, and nothing in the workflow asks how it ended."""
+    """Whether the agent runs a command, and nothing reads how it ended."""
     do = step.do
     if not isinstance(do, Do) or not do.config.get(ANY_EXIT) or step.on_failure is not None:
         return False
@@ -122,7 +124,7 @@ def _lost_exit_code(step: StepDraft) -> Problem:
 
 
 def _handled_by(step: StepDraft, drafts: list[StepDraft]) -> tuple[str, ...]:
-    """The steps that read the exit code of a command that the server runs, and so handle its failure."""
+    """The steps that handle the failure of a command of the server by reading its exit code."""
     by_server = isinstance(step.do, Do) and step.do.by == "server"
     return _read_by(step, drafts) if by_server else ()
 
@@ -157,7 +159,7 @@ def _operation(
 
 
 def _target(step: StepDraft, spot: Spot[StepDraft], layout: FlatLayout[StepDraft], report: Report) -> int:
-    """A goto reaches the steps of its own list and of those around it."""
+    """The index of the target of a goto, which is in its list or in a list around it."""
     known = {it.id: layout.index[it.id] for steps in spot.lists for it in steps}
     target, path = step.target, (*step.at, "target")
     if target is None:
@@ -205,8 +207,10 @@ PROMPT = "prompt"
 def compile_stateful(
     document: Document, registry: StepRegistry, limits: Limits, *, state_access: str = STATE_ACCESS[0]
 ) -> tuple[Plan, list[Problem]]:
-    """The plan, which is good for running only if there are no problems but warnings. `state_access` is what
-    holds where the document does not say."""
+    """The plan and its problems; it can run only if all of them are warnings.
+
+    `state_access` is the default for documents that do not set it.
+    """
     value: dict[str, Value] = document.value
     problems: list[Problem] = []
     keys = {key: item for key, item in value.items() if not key.startswith(EXTENSION)}
@@ -218,8 +222,8 @@ def compile_stateful(
     references = ReferenceReader(LANGUAGES[DIALECT])
     reader = StepReader(document, registry, references, limits, name, tuple(tasks))
     if value.get("state_access") is not None:
-        said = read_word(value["state_access"], STATE_ACCESS, ("state_access",), problems.append)
-        state_access = said or state_access
+        word = read_word(value["state_access"], STATE_ACCESS, ("state_access",), problems.append)
+        state_access = word or state_access
     compiler = _Compiler(document, reader, limits, problems, warn=state_access == "warn")
     for task, given in tasks.items():
         problems += unknown_keys(given, TASK_KEYS, ("tasks", task), f"the task '{task}'")
@@ -252,12 +256,12 @@ def compile_stateful(
     for it in (plan, *plan.tasks):
         problems += check_items(it)
     if any(not problem.warning for problem in (*document.problems, *problems)):
-        problems = [it for it in problems if it.code != UNREAD]  # first things first
+        problems = [it for it in problems if it.code != UNREAD]  # errors first
     return plan, problems
 
 
 class _Compiler:
-    """The workflow and its tasks: each is a mapping with inputs, initial_state and steps."""
+    """Compiles the workflow and its tasks: each has inputs, initial_state and steps."""
 
     def __init__(
         self, document: Document, reader: StepReader, limits: Limits, problems: list[Problem], *, warn: bool
@@ -276,7 +280,7 @@ class _Compiler:
             drafts = self.reader.read_list(given["steps"], where)
         else:
             drafts = []
-            hint = "each step is an entry: - id: build, and below it type and what the type takes"
+            hint = "each step is an entry: - id: build, and below it type and the keys of that type"
             self.problems.append(Problem("missing_key", "there are no 'steps'", hint, path, on_key=True))
         self._make_unique(drafts)
         self._count(drafts, where)
@@ -321,8 +325,8 @@ class _Compiler:
             return {}
         for use in ReferenceReader(self.reader.references.language).in_value(given, path):
             if use.on_key and len(use.path) == len(path) + 1:
-                continue  # no name of a field, which is said below
-            message = f"{use.reference} is not looked up: the initial state is taken as it is written"
+                continue  # not the name of a field, which is reported below
+            message = f"{use.reference} is not resolved: the initial state is used as written"
             hint = "set it in a first step of type set_state"
             problem = Problem("literal_default", message, hint, use.path, use.reference.offset, warning=True)
             self.problems.append(problem)
@@ -333,7 +337,7 @@ class _Compiler:
         }
 
     def _make_unique(self, drafts: list[StepDraft]) -> None:
-        """An address is an id: no two steps of a workflow, or of a task, may share one."""
+        """Reports duplicate ids and replaces them: an id is the address of a step."""
         first: dict[str, StepDraft] = {}
         for draft in every(drafts):
             before = first.setdefault(draft.id, draft)
@@ -351,25 +355,25 @@ class _Compiler:
 
 
 def _with_hint(problem: Problem) -> Problem:
-    """A problem of an expression that does not say what to do about it."""
+    """The problem of an expression, with a hint."""
     hint = "an expression is written {{ state.name }}, a statement {% if inputs.name %} … {% endif %}"
     if problem.code == "private":
-        hint = "read inputs, the fields of the state, or what is in them"
+        hint = "read inputs, the fields of the state, or values inside them"
     return problem if problem.hint else replace(problem, hint=hint)
 
 
 def _prompts_of_sub_agents(steps: list[StepDraft], tasks: dict[str, list[StepDraft]]) -> list[Problem]:
-    """A sub-agent has no user: what it carries out must not ask one."""
-    handed_out: dict[str, StepDraft] = {}
+    """Reports steps that ask the user in tasks of sub-agents, which cannot do that."""
+    delegated: dict[str, StepDraft] = {}
     for step in [*every(steps), *(step for task in tasks.values() for step in every(task))]:
         if step.task and step.for_each is not None and step.for_each.agent:
-            handed_out.setdefault(step.task, step)
-    waiting = list(handed_out)
+            delegated.setdefault(step.task, step)
+    waiting = list(delegated)
     while waiting:
         task = waiting.pop()
         for step in every(tasks[task]):
-            if step.task and step.task not in handed_out:
-                handed_out[step.task] = handed_out[task]
+            if step.task and step.task not in delegated:
+                delegated[step.task] = delegated[task]
                 waiting.append(step.task)
     return [
         Problem(
@@ -380,7 +384,7 @@ def _prompts_of_sub_agents(steps: list[StepDraft], tasks: dict[str, list[StepDra
             " items",
             step.at,
         )
-        for task, by in handed_out.items()
+        for task, by in delegated.items()
         for step in every(tasks[task])
         if step.kind == PROMPT
     ]

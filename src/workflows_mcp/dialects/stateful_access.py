@@ -1,8 +1,8 @@
-"""What each step reads: does it exist, has the step declared it, and what may the step see of the state?
+"""Checks that each step reads only what exists and what it declares.
 
-A step sees the fields that its `needs_state` names, and nothing else. What it reads beyond them is found
-here, before anything runs, with the line to write instead. Where the document (or the server) says
-`state_access: warn`, it is told all the same, and the step sees what it reads.
+A step can read the fields in its `needs_state`, and no others. References to other fields are reported before
+anything runs, with the line to write instead. With `state_access: warn` in the document or in the settings of
+the server, they are warnings, and the step can read these fields.
 """
 
 from __future__ import annotations
@@ -19,12 +19,14 @@ from workflows_mcp.plan import Call, Do, InputSpec, Node, Operation, Use
 from workflows_mcp.values import did_you_mean, nearest, to_json
 
 # ----------------------------------------------------------------------------------------------------
-# Where a secret may stand: in what the server does, and nowhere where somebody would see it.
+# Where a secret is allowed: in steps that the server runs, and nowhere where it would be visible.
 
 
 def misplaced_secret(do: Operation, reference: Reference, part: str | int, is_input: bool) -> tuple[str, str]:
-    """What is wrong with a secret in this part of a step, and what to do; both empty if nothing is.
-    `is_input`: the part is one that the type of the step takes."""
+    """The message and the hint for a secret in this part of a step; both empty if it is allowed.
+
+    `is_input`: the part is an input of the step type.
+    """
     if len(reference.path) != 2:
         return "a secret has a name of one word", "e.g. {{ secrets.GITHUB_TOKEN }}"
     if isinstance(do, Call) and part == "inputs":
@@ -44,23 +46,23 @@ ROOTS = ("state", "inputs")
 
 OF_ITEMS = ("item", "index", "total", "is_first", "is_last")
 
-"""What exists beside them in a task."""
+"""Further variables of a task."""
 
 
 @dataclass(slots=True)
 class Surroundings:
-    """What the steps of a workflow, or of a task, can read."""
+    """The values that the steps of a workflow, or of a task, can read."""
 
     inputs: Mapping[str, InputSpec]
     initial_state: Iterable[str]
     of_items: bool
-    """Whether it is a task, which is carried out for an item."""
+    """Whether it is a task, which runs for an item."""
     warn: bool
-    """Reading what is not declared is no more than a warning."""
+    """Whether reading an undeclared field is only a warning."""
     fields: set[str] = field(default_factory=set)
-    """All that is ever written, as far as that is known."""
+    """All fields that are written, as far as they are known."""
     complete: bool = True
-    """Whether it is known what all steps write."""
+    """Whether all written fields are known."""
 
     @property
     def roots(self) -> tuple[str, ...]:
@@ -70,7 +72,7 @@ class Surroundings:
 def check_access(
     steps: list[StepDraft], around: Surroundings, report: Report
 ) -> dict[str, tuple[str, ...] | None]:
-    """What each step may see of the state, by its id; None is all of it."""
+    """The fields of the state that each step can read, by its id; None is all of them."""
     around.fields = {*around.initial_state, *(name for step in every(steps) for name in step.writes)}
     around.complete = all(step.kind for step in every(steps))
     reads: dict[str, tuple[str, ...] | None] = {}
@@ -83,7 +85,7 @@ def check_access(
 def check_order(
     steps: list[StepDraft], nodes: tuple[Node, ...], around: Surroundings, report: Report
 ) -> None:
-    """Report what is read before any step can have written it. `nodes` are those of the steps."""
+    """Reports fields that are read before any step can write them; `nodes` belong to `steps`."""
     initial = set(around.initial_state)
     writers: dict[str, list[int]] = {}
     for index, step in enumerate(every(steps)):
@@ -92,16 +94,22 @@ def check_order(
     after: dict[str, list[bool]] = {}
     ever = reachable(nodes, [0])
     for index, (step, guarded) in enumerate(_with_guards(steps, frozenset())):
-        told: set[str] = set()
+        reported: set[str] = set()
         for use in step.uses:
             name = str(use.reference.path[1]) if _is_state(use) else ""
-            if name not in writers or name in initial or name in guarded or name in told or not ever[index]:
+            if (
+                name not in writers
+                or name in initial
+                or name in guarded
+                or name in reported
+                or not ever[index]
+            ):
                 continue
             if name not in after:
                 starts = [start for writer in writers[name] for start in successors(nodes, writer)]
                 after[name] = reachable(nodes, starts)
             if not after[name][index] and not use.reference.optional:
-                told.add(name)
+                reported.add(name)
                 report(_too_early(step, use, nodes[writers[name][0]].id))
 
 
@@ -117,7 +125,7 @@ def _too_early(step: StepDraft, use: Use, writer: str) -> Problem:
 def _with_guards(
     steps: list[StepDraft], guarded: frozenset[str]
 ) -> Iterator[tuple[StepDraft, frozenset[str]]]:
-    """Each step with the fields that it, or a condition around it, asks whether they are there."""
+    """Each step with the fields whose existence it, or a condition around it, checks."""
     for step in steps:
         asked = {
             str(use.reference.path[1])
@@ -133,11 +141,11 @@ def _is_state(use: Use) -> bool:
     return use.reference.path[0] == "state" and len(use.reference.path) > 1
 
 
-# Does it exist?
+# References that exist
 
 
 def _undefined(step: StepDraft, guarded: frozenset[str], around: Surroundings, report: Report) -> set[str]:
-    """Report what leads nowhere; the fields of the state among it."""
+    """Reports unknown references; returns the unknown fields of the state."""
     undefined: set[str] = set()
     for use in step.uses:
         root, *rest = use.reference.path
@@ -152,7 +160,7 @@ def _undefined(step: StepDraft, guarded: frozenset[str], around: Surroundings, r
                 hint = did_you_mean(name, around.fields, what="fields") if around.fields else ""
                 if around.of_items and not nearest(name, around.fields):
                     hint = f"{hint}; " if hint else ""
-                    hint += "a task has a state of its own: give it in the items, and read item or inputs"
+                    hint += "a task has its own state: pass the value in the items, and read item or inputs"
                 hint = hint or f"set it in a step before, or declare it: initial_state: {{{name}: null}}"
         elif root == "inputs":
             message, hint = _in_inputs(rest, around)
@@ -192,7 +200,7 @@ def _secret(step: StepDraft, use: Use) -> tuple[str, str]:
 
 
 def _set_before(step: StepDraft, use: Use) -> tuple[str, ...]:
-    """The updates of a set_state that stand before the one that the reference is in."""
+    """The updates of a set_state before the one with the reference."""
     inside = use.path[len(step.at) :]
     if not step.updates or inside[:1] != ("updates",) or inside[1] not in step.updates:
         return ()
@@ -204,7 +212,7 @@ def _unknown_root(root: str, step: StepDraft, use: Use, around: Surroundings) ->
     if root in around.fields:
         hint = f"a field of the state is written state.{root}"
         if root in step.updates:
-            hint += "; by its bare name only what is set above it in the same step can be read"
+            hint += "; a bare name can only read what the same step sets above it"
         return message, hint
     if root in around.inputs:
         return message, f"an input is written inputs.{root}"
@@ -216,7 +224,7 @@ def _unknown_root(root: str, step: StepDraft, use: Use, around: Surroundings) ->
     return message, did_you_mean(root, around.roots, what="an expression starts with one of")
 
 
-# Is it declared?
+# References that are declared
 
 
 def _declared(
@@ -256,14 +264,14 @@ def _declared(
 
 
 def _unwritten(step: StepDraft, read: Iterable[str], around: Surroundings) -> list[str]:
-    """What a step declares and nothing writes; what it reads itself is looked at where it reads it."""
+    """The fields that a step declares but does not read, and that nothing writes."""
     if not around.complete:
         return []
     return [name for name in step.needs_state or () if name not in around.fields and name not in read]
 
 
 def _inferred(step: StepDraft, read: tuple[str, ...], report: Report) -> tuple[str, ...] | None:
-    """What a step that declares nothing may see: what it reads."""
+    """The fields that a step without `needs_state` can read: those that it names."""
     whole = any(use.reference.path == ("state",) for use in step.uses)
     if step.kind != "goto" or read or whole:
         line = to_json(["*"] if whole else list(read)).replace(",", ", ")

@@ -1,7 +1,7 @@
-"""A list of steps of a stateful document becomes drafts of nodes: what each does, reads and writes.
+"""Reads the steps of a stateful document into drafts of nodes.
 
-Steps that control (condition, set_state, foreach, return, goto, wait, workflow) have a row in `CONTROL`;
-every other type is a step type, which the registry knows.
+Control steps (condition, set_state, foreach, return, goto, wait, workflow) have a row in `CONTROL`; every
+other type is a step type of the registry.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ from workflows_mcp.steps import ANY_EXIT, Performer, Step
 from workflows_mcp.values import Value, did_you_mean, kind_and_value, kind_of, nearest, shown
 
 # ----------------------------------------------------------------------------------------------------
-# A step of a stateful document as it was read: targets are still ids.
+# A step as read from a stateful document: targets are still ids.
 
 
 @dataclass(slots=True)
@@ -45,14 +45,14 @@ class StepDraft(Draft):
     output_to: str = ""
     error_to: str = ""
     needs_state: tuple[str, ...] | None = None
-    """The fields that it declares; None where it says nothing of them."""
+    """The fields that it declares; None if it has no `needs_state`."""
     sees_all: bool = False
     """It declares all of the state: ["*"]."""
     target: str | None = None
     most: Value = None
-    """How often a goto may jump."""
+    """The maximum number of jumps of a goto."""
     task: str | None = None
-    """The task that a foreach carries out."""
+    """The task that a foreach runs."""
     updates: tuple[str, ...] = ()
     """The fields that a set_state writes."""
 
@@ -62,9 +62,9 @@ class StepDraft(Draft):
 
 
 # ----------------------------------------------------------------------------------------------------
-# The step types of the stateful dialect that are operations of the plan: what each of them takes.
+# The control steps of the stateful dialect, which are operations of the plan.
 #
-# A new one is a row in `CONTROL`, a reader here, and a row in `READERS`.
+# A new one needs a row in `CONTROL`, a reader here, and a row in `READERS`.
 
 
 Path = tuple[str | int, ...]
@@ -74,7 +74,7 @@ ABOUT = ("id", "type", "name", "description", "needs_state")
 
 MODIFIERS = ("output_to", "error_to", "when", "on_error")
 
-"""What every step takes but return."""
+"""Further keys of every step except return."""
 
 CONTROL: dict[str, tuple[str, ...]] = {
     "condition": ("if", "then", "else"),
@@ -86,7 +86,7 @@ CONTROL: dict[str, tuple[str, ...]] = {
     "workflow": ("workflow", "inputs", "timeout", "on_timeout", "retry"),
 }
 
-"""The types that are operations of the plan, with their own keys."""
+"""The types of control steps, with their own keys."""
 
 REQUIRED: dict[str, dict[str, str]] = {
     "condition": {"if": 'if: "{{ state.ready }}"', "then": "then:, and below it the steps"},
@@ -101,11 +101,11 @@ REQUIRED: dict[str, dict[str, str]] = {
     "workflow": {"workflow": "workflow: the name of a workflow"},
 }
 
-"""The keys that a step of a type cannot do without, and how they are written."""
+"""The required keys of each type, and how to write them."""
 
 
 def own_keys(kind: str) -> tuple[str, ...]:
-    """All keys of a step of a type that controls."""
+    """All keys of a control step."""
     modifiers = () if kind == "return" else MODIFIERS
     return (*ABOUT, *modifiers, *CONTROL[kind])
 
@@ -207,7 +207,7 @@ def _read_goto(reader: StepReader, draft: StepDraft, step: dict[str, Value]) -> 
         reader.problem("wrong_type", message, "e.g. target: improve-quality", path)
     least = "the maximum number of jumps; then it fails, or the next steps run (on_limit: continue)"
     draft.most = reader.number(draft, step, "max_iterations", 1, least, whole=True)
-    if step.get("max_iterations") is not None:  # that it is missing is said already
+    if step.get("max_iterations") is not None:  # a missing one has been reported
         draft.on_limit = read_on_limit(step, draft.at, reader.report)
 
 
@@ -236,9 +236,9 @@ def _read_workflow(reader: StepReader, draft: StepDraft, step: dict[str, Value])
 
 _ON_RETURN = {
     "when": "put the return into the 'then' of a condition",
-    "output_to": "what it returns is the result; nothing comes after it",
-    "error_to": "nothing comes after it; put what may fail into a step before it",
-    "on_error": "nothing comes after it; put what may fail into a step before it",
+    "output_to": "its value is the result of the workflow; no step runs after it",
+    "error_to": "no step runs after it; move what can fail to a step before it",
+    "on_error": "no step runs after it; move what can fail to a step before it",
 }
 
 
@@ -254,7 +254,7 @@ READERS: dict[str, Callable[[StepReader, StepDraft, dict[str, Value]], None]] = 
 
 
 # ----------------------------------------------------------------------------------------------------
-# What the readers of all step types of a stateful document share beyond those of other dialects.
+# Values that many step types of a stateful document have.
 
 
 AGENT = re.compile(r"@[a-z0-9-]+")
@@ -273,7 +273,7 @@ class StatefulValues(StepValues):
             return given
         hint = "a name of letters, digits, '_' and '-' that starts with a letter, e.g. build_result"
         if isinstance(given, str) and given in _TAKEN:
-            hint = f"'{given}' has a meaning of its own in expressions: take another name"
+            hint = f"'{given}' already has a meaning in expressions: choose another name"
         message = f"{shown(given)} cannot be a field of the state"
         self.problem("bad_id", message, hint, path, on_key=on_key)
         return ""
@@ -313,10 +313,10 @@ DIALECT = "stateful"
 
 DEFAULTS: Mapping[str, Mapping[str, Value]] = {"Shell": {"timeout": 30}}
 
-"""What inputs of step types are where the step does not say, if that is not what the type has for them."""
+"""Defaults of inputs that differ from those of the step type."""
 
 
-_MEANT = {
+_EQUIVALENTS = {
     "agent_shell_command": "shell",
     "conditional": "condition",
     "ExecuteWorkflow": "workflow",
@@ -330,11 +330,11 @@ _MEANT = {
     "Workflow": "workflow",
 }
 
-"""What other dialects, and people, call the types of this one."""
+"""Types of other dialects, and common mistakes, with their equivalents here."""
 
 
 def _spelt(key: str, step: dict[str, Value]) -> str:
-    """How a step spells a key that others depend on: a misspelt one is reported, and counts all the same."""
+    """How a step spells a key: a misspelt key is reported elsewhere, and used here."""
     if key not in step:
         known = (*ABOUT, *MODIFIERS)
         return next((other for other in step if other not in known and nearest(other, known) == key), key)
@@ -342,7 +342,7 @@ def _spelt(key: str, step: dict[str, Value]) -> str:
 
 
 def keys_beside(step: Step) -> tuple[str, ...]:
-    """What a step of a type that is carried out takes beside its inputs."""
+    """The keys of a step besides the inputs of its type."""
     keys = [*ABOUT, *MODIFIERS, "timeout", "on_timeout", "retry"]
     if step.can_run:
         keys.append("on_interrupt")
@@ -356,8 +356,8 @@ class StepReader(StepTypes, StatefulValues):
 
     dialect: ClassVar[str] = DIALECT
     control: ClassVar[Collection[str]] = CONTROL
-    meant: ClassVar[Mapping[str, str]] = _MEANT
-    step_example: ClassVar[str] = "- id: build, and below it type and what the type takes"
+    equivalents: ClassVar[Mapping[str, str]] = _EQUIVALENTS
+    step_example: ClassVar[str] = "- id: build, and below it type and the keys of that type"
     keys_beside = staticmethod(keys_beside)
 
     def read_list(self, given: Value, path: Path) -> list[StepDraft]:
@@ -366,7 +366,7 @@ class StepReader(StepTypes, StatefulValues):
 
     def _read(self, step: dict[str, Value], at: Path) -> StepDraft:
         found = read_id(step.get("id"), at, self.document, "step", self.report)
-        # nobody can refer to one that is none, so that it causes no further problems
+        # nothing can refer to this id, so it causes no further problems
         draft = StepDraft(found if found is not None else f"#{'.'.join(map(str, at))}", at)
         draft.kind = self.kind(step, at)
         self._about(draft, step)
@@ -378,7 +378,7 @@ class StepReader(StepTypes, StatefulValues):
             self._unknown(draft, step)
         return draft
 
-    # What every step says of itself
+    # Keys of every step
 
     def _about(self, draft: StepDraft, step: dict[str, Value]) -> None:
         at = draft.at
@@ -406,7 +406,7 @@ class StepReader(StepTypes, StatefulValues):
         draft.sees_all = "*" in given
         draft.needs_state = tuple(dict.fromkeys(given))
 
-    # Steps that are carried out
+    # Steps of registered types
 
     def _work(self, draft: StepDraft, step: dict[str, Value]) -> None:
         at, shape = draft.at, self.shape(draft.kind)
@@ -452,9 +452,11 @@ class StepReader(StepTypes, StatefulValues):
         inputs: dict[str, Value],
         by: Performer,
     ) -> Value:
-        """When the server ends the step. An agent has as long as the step says; what the type itself says of
-        time is for the agent to keep to: a command that it must first ask its user for has not begun when it
-        is handed out."""
+        """Seconds after which the server ends the step.
+
+        For an agent, only the timeout in the step counts: the agent itself applies the default of the type,
+        because it may have to ask its user before it starts a command.
+        """
         within = shape.step.timeout_input
         if within is not None:
             default = shape.default_timeout if by == "server" else None
@@ -465,7 +467,7 @@ class StepReader(StepTypes, StatefulValues):
         return timeout
 
     def _unknown(self, draft: StepDraft, step: dict[str, Value]) -> None:
-        """A step of which nobody can say what it is: what is inside of it counts all the same."""
+        """Reads the steps inside a step of unknown type."""
         for key in ("then", "else"):
             if isinstance(step.get(key), list) and step[key]:
                 draft.then += self.read_list(step[key], (*draft.at, key))

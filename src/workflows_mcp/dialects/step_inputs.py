@@ -1,10 +1,10 @@
-"""The inputs of a block against what its step type takes, before anything runs.
+"""Checks the inputs of a block with the model of its step type.
 
-Names, what is missing, and every literal value are checked with the step's own model. A value with an
-expression in it is known only at run time, when the same model checks it.
+It checks names, missing inputs and all literal values. A value with an expression is known only at run time,
+when the same model checks it.
 
-A number or a truth value where text is wanted is taken as it is written: `permissions: 0644` is "0644",
-`version: 1.10` is "1.10".
+A number or a boolean that stands for text is used as written: `permissions: 0644` is "0644", `version: 1.10`
+is "1.10".
 """
 
 from __future__ import annotations
@@ -33,15 +33,14 @@ _PLAIN_WORDS = {
     "a valid list": "a list",
     "a valid dictionary": "a mapping",
 }
-"""What the messages of the validator call things, and what we call them."""
+"""Words in messages of the validator, and our words for the same."""
 
 
 class StepShape:
-    """What blocks of one step type have in common, found out once for each file.
+    """The names, defaults and types of the inputs of a step type, in one dialect.
 
-    `called` is what the dialect calls the type; `beside` are keys that stand beside its inputs in the same
-    mapping, where the dialect has it so; `without` are inputs that the dialect does not have; `renamed` is
-    what it calls inputs that it has by other names.
+    `called` is the name of the type in the dialect; `beside` are other keys in the same mapping; `without`
+    are inputs that the dialect does not have; `renamed` are the dialect's names for inputs.
     """
 
     def __init__(
@@ -56,10 +55,10 @@ class StepShape:
         self.name = called or step.name
         self.renamed = renamed
         self.own = {spelt: name for name, spelt in renamed.items()}
-        """What the step type calls the inputs that the dialect has by other names."""
+        """The step type's names for renamed inputs."""
         fields = {name: it for name, it in step.Inputs.model_fields.items() if name not in without}
         self.names: dict[str, FieldInfo] = {}
-        """The fields by every spelling that is taken."""
+        """The fields by every accepted spelling."""
         self.listed: list[str] = []
         """The spellings that a hint shows."""
         for name, field in fields.items():
@@ -90,11 +89,11 @@ class StepShape:
             self.default_timeout = timeout.get_default(call_default_factory=True)
 
     def as_the_type_has_them(self, inputs: Mapping[str, Value]) -> dict[str, Value]:
-        """The inputs by the names of the step type."""
+        """Renames inputs to the names of the step type."""
         return {self.own.get(name, name): value for name, value in inputs.items()}
 
     def takes(self) -> str:
-        """What the step takes, as a hint."""
+        """The inputs of the step type, as a hint."""
         listed = ", ".join(
             f"{name} (required)" if self.names[name].is_required() else name for name in self.listed
         )
@@ -102,7 +101,7 @@ class StepShape:
 
 
 def _wants_text(annotation: Any) -> bool:
-    """Whether a type is text, perhaps optional, or a list or mapping of such."""
+    """Whether a type is text, optional text, or a list or mapping of texts."""
     if annotation is str:
         return True
     arguments = [argument for argument in get_args(annotation) if argument is not NoneType]
@@ -124,11 +123,11 @@ def check_step_inputs(
     *,
     as_a_whole: bool = False,
 ) -> Iterator[Problem]:
-    """`dynamic` are the inputs with expressions in them; `path` leads to `inputs` in the document.
+    """Checks the inputs of one step, which are at `path` in the document.
 
-    Text that was written as a number is put into `inputs` as text. `as_a_whole`: what the inputs must be
-    together is checked also where texts that must be given have expressions in them; the template then
-    stands for the text.
+    `dynamic` are the inputs with expressions. Text that is written as a number is stored in `inputs` as text.
+    `as_a_whole`: also check rules about several inputs if required texts have expressions; the template
+    then replaces the text.
     """
     name = shape.name
     missing = [alias for field, alias in shape.required if field not in inputs and alias not in inputs]
@@ -138,8 +137,8 @@ def check_step_inputs(
             known = [*shape.listed, *shape.beside]
             hint = did_you_mean(key, known, what=f"{name} takes") if known else shape.takes()
             yield Problem("unknown_input", f"{name} has no input '{key}'", hint, (*path, key), on_key=True)
-            if missing and (meant := nearest(key, missing)) is not None:
-                missing.remove(meant)  # one mistake, one problem
+            if missing and (close := nearest(key, missing)) is not None:
+                missing.remove(close)  # one mistake, one problem
             continue
         if key in shape.texts and not isinstance(value, str):
             inputs[key] = value = _as_written(value, (*path, key), document)  # noqa: PLW2901
@@ -168,7 +167,7 @@ def check_step_inputs(
 
 
 def _spelt(shape: StepShape, error: ErrorDetails) -> ErrorDetails:
-    """The error at the input as the dialect calls it."""
+    """The error, with the dialect's name of the input."""
     for name, spelt in shape.renamed.items():
         if error["loc"] and error["loc"][0] in (name, shape.names[spelt].alias):
             return {**error, "loc": (spelt, *error["loc"][1:])}
@@ -184,8 +183,11 @@ def _is_container(value: Value) -> bool:
 
 
 def _is_certain(error: ErrorDetails, dynamic: set[str], containers: Collection[str]) -> bool:
-    """Whether an error stands although the inputs with expressions were left out; those that are lists or
-    mappings were not, and may be the wrong kind of thing. What is missing at all has been told already."""
+    """Whether an error is independent of the values of expressions.
+
+    Inputs with expressions were left out, except lists and mappings, which can still be of the wrong type.
+    Missing inputs are reported elsewhere.
+    """
     if not error["loc"]:
         return not dynamic
     if error["loc"][0] in containers:
@@ -194,7 +196,7 @@ def _is_certain(error: ErrorDetails, dynamic: set[str], containers: Collection[s
 
 
 def _as_written(value: Value, path: Path, document: Document) -> Value:
-    """A number or a truth value, or those in a list or mapping, as the text that stands in the file."""
+    """Numbers and booleans as they are written in the file, also inside a list or a mapping."""
 
     def written(item: Value, *part: str | int) -> Value:
         return document.written((*path, *part)) or item if isinstance(item, int | float) else item
@@ -218,7 +220,7 @@ def _wrong_values(
         what = f"'{'.'.join(map(str, place))}'" if place else f"the inputs of {shape.name}"
         got = ""
         if not reasons.startswith("must be"):
-            what += ":"  # the step's own words
+            what += ":"  # a message of the step type
         elif place:
             got = f", not {kind_and_value(value)}"
         yield Problem(
@@ -227,7 +229,7 @@ def _wrong_values(
 
 
 def _existing(inputs: dict[str, Value], location: tuple[int | str, ...]) -> Path:
-    """As much of the place of an error as there is in the document: the rest names types, not values."""
+    """The part of an error's location that is in the document; the rest names types."""
     place: list[str | int] = []
     value: Any = inputs
     for part in location:

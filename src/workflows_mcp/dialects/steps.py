@@ -1,6 +1,6 @@
-"""What a block or a step says of itself in every dialect: its id, how long it may take, one word of several.
+"""Reads keys that blocks and steps have in all dialects: ids, timeouts, error handling.
 
-Each reader gives what it read, and reports what cannot be used.
+Each reader returns what it read, and reports what is wrong.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ ON_TIMEOUT = ("fail", "retry", "continue")
 
 
 class TimedDraft(Protocol):
-    """What the drafts of blocks and of steps have in common for this module."""
+    """The fields of drafts that `read_on_timeout` uses."""
 
     do: Any
     retry: dict[str, Value] | None
@@ -61,7 +61,7 @@ class TimedDraft(Protocol):
 
 
 def read_id(given: Value, at: Path, document: Document, what: str, report: Report) -> str | None:
-    """The id of the block or step at `at`; None where there is none that can be used."""
+    """The id of the block or step at `at`; None if it has no valid id."""
     if isinstance(given, int | float):
         given = document.written((*at, "id"))
     if isinstance(given, str) and ID.fullmatch(given):
@@ -75,7 +75,7 @@ def read_id(given: Value, at: Path, document: Document, what: str, report: Repor
 
 
 def duplicate_id(name: str, at: Path, first: Path, document: Document, what: str) -> Problem:
-    """The id at `at` has been used before, at `first`."""
+    """The problem of an id at `at` that is already used at `first`."""
     before = document.place((*first, "id")).line
     line = document.place((*at, "id")).line
     return Problem(
@@ -89,7 +89,7 @@ def duplicate_id(name: str, at: Path, first: Path, document: Document, what: str
 def read_timeout(
     given: Value, path: Path, references: ReferenceReader, report: Report
 ) -> tuple[Value, list[Use]]:
-    """Seconds, a number or a template, and the references in it; None where it says nothing of use."""
+    """Seconds, as a number or a template, with its references; None if missing or invalid."""
     if given is None:
         return None, []
     malformed = len(references.problems)
@@ -114,7 +114,7 @@ def read_timeout(
 
 
 def read_word(given: Value, words: Sequence[str], path: Path, report: Report) -> str | None:
-    """One of `words`; None if it is another."""
+    """One of `words`; None if it is not one of them."""
     if given in words:
         return str(given)
     listed = f"{', '.join(words[:-1])} or {words[-1]}"
@@ -160,7 +160,7 @@ def read_on_timeout(
     step: Step | None = None,
     inputs: Mapping[str, Value] = MappingProxyType({}),
 ) -> None:
-    """What becomes of a step that has timed out: fail, retry or continue, or, of a question, its answer.
+    """Reads what happens after a timeout: fail, retry, continue, or the answer to a question.
 
     An answer that is one of these words is written `{answer: retry}`.
     """
@@ -193,7 +193,7 @@ def read_on_timeout(
 
 
 def _retried_on_timeout(retry: dict[str, Value] | None) -> dict[str, Value]:
-    """The rule of a step that is tried again after a timeout, whatever else it is tried again for."""
+    """Adds timeouts to the failures that a rule retries."""
     if retry is None:
         return {"attempts": 3, "delay": 0, "on": ["timeout"]}
     kinds = retry.get("on")
@@ -206,7 +206,7 @@ def _retried_on_timeout(retry: dict[str, Value] | None) -> dict[str, Value]:
 def named_tasks(
     document: Mapping[str, Value], key: str, problems: list[Problem], *, example: str, has: str
 ) -> dict[str, dict[str, Value]]:
-    """The tasks of a document that can be read at all, by name. `has`: what a task is made of, for a hint."""
+    """The tasks of a document that are mappings, by name; `has` is a hint about their keys."""
     given = document.get(key)
     if given is None:
         return {}
@@ -230,9 +230,9 @@ def named_tasks(
 
 
 # ----------------------------------------------------------------------------------------------------
-# A step as it was read, in any dialect that has steps: nested lists are still nested, nothing is laid out.
+# A step as read from a document, in a dialect with steps: nested lists are still nested.
 #
-# A step that has problems still gives a draft, so that everything else can be checked around it.
+# A step with problems gets a draft too, so that the rest of the file can be checked.
 
 
 @dataclass(slots=True)
@@ -240,9 +240,9 @@ class Draft:
     id: str
     at: Path
     kind: str = ""
-    """The type as it is meant, also where it is misspelt; empty where nobody can say."""
+    """The type, with a misspelt one corrected; empty if it is unknown."""
     do: Operation = field(default_factory=lambda: SetState({}))
-    """What it does; what goes on elsewhere gets its targets when the steps are laid out."""
+    """What it does; branches and jumps get their targets when the steps are laid out."""
     condition: str | None = None
     on_failure: OnFailure | None = None
     on_interrupt: OnInterrupt = "repeat"
@@ -253,19 +253,19 @@ class Draft:
     uses: list[Use] = field(default_factory=list)
     test: str | None = None
     then: list[Self] = field(default_factory=list)
-    """The steps inside of it that come first: those if the test holds, or the body of a loop."""
+    """The first steps inside it: those for a test that holds, or the body of a loop."""
     otherwise: list[Self] = field(default_factory=list)
     repeats: bool = False
-    """It is a loop: its body goes back to it."""
+    """It is a loop: the end of its body leads back to it."""
     on_limit: OnLimit = "fail"
-    """What happens when its max_iterations is reached."""
+    """What happens when `max_iterations` is reached."""
 
 
 D = TypeVar("D", bound=Draft)
 
 
 def every(steps: Iterable[D]) -> Iterator[D]:
-    """The steps with those inside of them, in the order in which they are laid out."""
+    """The steps with the steps inside them, in the order of the layout."""
     for step in steps:
         yield step
         yield from every(step.then)
@@ -273,9 +273,9 @@ def every(steps: Iterable[D]) -> Iterator[D]:
 
 
 # ----------------------------------------------------------------------------------------------------
-# What the readers of steps share in every dialect that has steps: conditions, numbers, flags.
+# Values that many step types have, in dialects with steps: conditions, numbers, flags.
 #
-# Each gives what it read, and reports what cannot be used; references go to the draft of the step.
+# Each reader returns what it read, and reports what is wrong; references go into the draft of the step.
 
 
 class StepValues:
@@ -310,7 +310,7 @@ class StepValues:
         *,
         whole: bool = False,
     ) -> Value:
-        """A number that an operation needs, or a template of one."""
+        """Reads the number of an operation, or a template of one."""
         given, path = step.get(key), (*draft.at, key)
         malformed = len(self.references.problems)
         uses = self.references.in_value(given, path)
@@ -337,31 +337,29 @@ class StepValues:
 
 
 # ----------------------------------------------------------------------------------------------------
-# Which type a step is of, and what a step of a type that is carried out is given, in every dialect of
-# steps.
+# The type of a step, and the inputs of a registered step type, in dialects with steps.
 #
-# Types that control are the dialect's own; every other one is a step type, which the registry knows, and
-# its keys are the inputs of that type. A step of a misspelt type is reported and then read as the type that
-# was meant.
+# Control steps belong to the dialect. Every other type is a step type of the registry, and the keys of the
+# step are the inputs of that type. A misspelt type is reported, and the step is read as the nearest type.
 
 
 PERFORMERS: tuple[Performer, Performer] = ("agent", "server")
 
 LEFT_OUT = {"Shell": ("capture_output", "continue_on_error")}
 
-"""Inputs of step types that mean nothing in dialects of steps, which have `on_error`."""
+"""Inputs of step types that dialects with steps do not have, because they have `on_error`."""
 
 
 class StepTypes(StepValues, ABC):
     dialect: ClassVar[str]
     control: ClassVar[Collection[str]]
-    """The types that are operations of the plan."""
-    meant: ClassVar[Mapping[str, str]]
-    """What other dialects, and people, call the types of this one."""
+    """The types of control steps."""
+    equivalents: ClassVar[Mapping[str, str]]
+    """Types of other dialects, and common mistakes, with their equivalents here."""
     renamed: ClassVar[Mapping[str, Mapping[str, str]]] = {}
-    """What inputs of step types are called here, by the type and the name that it has for them."""
+    """The dialect's names for inputs, by step type and the step type's names."""
     step_example: ClassVar[str]
-    """How a list of steps is written, for hints."""
+    """How to write a list of steps, for hints."""
 
     def __init__(
         self,
@@ -382,10 +380,10 @@ class StepTypes(StepValues, ABC):
     @staticmethod
     @abstractmethod
     def keys_beside(step: Step) -> tuple[str, ...]:
-        """What a step of a type that is carried out takes beside its inputs."""
+        """The keys of a step besides the inputs of its type."""
 
     def mappings(self, given: Value, path: Path, when_empty: str = "") -> list[tuple[dict[str, Value], Path]]:
-        """The steps of a list that can be read at all, each with its path."""
+        """The steps of a list that are mappings, each with its path."""
         if not isinstance(given, list) or not given:
             what = "is empty" if given is None or given == [] else f"must be a list, not {kind_of(given)}"
             hint = when_empty or f"each step is an entry: {self.step_example}"
@@ -404,7 +402,7 @@ class StepTypes(StepValues, ABC):
         return [*self.control, *self.registry.names(self.dialect)]
 
     def kind(self, step: Mapping[str, Value], at: Path) -> str:
-        """The type that is meant; empty where nobody can say."""
+        """The type of a step, with a misspelt one corrected; empty if it is unknown."""
         given = step.get("type")
         if given is None:
             hint = f"add a line: type: …, one of: {', '.join(self.types())}"
@@ -413,10 +411,10 @@ class StepTypes(StepValues, ABC):
         if isinstance(given, str):
             if given in self.control or self.shape(given) is not None:
                 return given
-            meant = self.meant.get(given) or nearest(given, self.types())
-            hint = did_you_mean(meant or given, self.types(), what="types", limit=30)
+            known = self.equivalents.get(given) or nearest(given, self.types())
+            hint = did_you_mean(known or given, self.types(), what="types", limit=30)
             self.problem("unknown_type", f"there is no step type '{given}'", hint, (*at, "type"))
-            return meant or ""
+            return known or ""
         hint = f"types: {', '.join(self.types())}"
         self.problem("unknown_type", f"{shown(given)} is not a step type", hint, (*at, "type"))
         return ""
@@ -435,7 +433,7 @@ class StepTypes(StepValues, ABC):
     def inputs(
         self, draft: Draft, shape: StepShape, given: Mapping[str, Value], at: Mapping[str, Path]
     ) -> tuple[dict[str, Value], set[str]]:
-        """What the step is given, and which of it has expressions in it; `at` is where each part stands."""
+        """The inputs of a step, and the names of those with expressions; `at` has their paths."""
         inputs: dict[str, Value] = {}
         dynamic: set[str] = set()
         for name, value in given.items():
@@ -459,7 +457,7 @@ class StepTypes(StepValues, ABC):
     def performer_of(
         self, shape: StepShape, step: Mapping[str, Value], inputs: Mapping[str, Value], at: Path
     ) -> Performer:
-        """Who carries the step out; `inputs` by the names that the dialect has for them."""
+        """Who runs the step; `inputs` have the names of the dialect."""
         sound = {name: it for name, it in inputs.items() if name not in shape.texts or isinstance(it, str)}
         usual = shape.step.performer_for(shape.as_the_type_has_them(sound), self.dialect)
         if "run_on" not in shape.beside or step.get("run_on") is None:

@@ -1,4 +1,4 @@
-"""Finds definition files by name and bundles a workflow with all that it calls."""
+"""Finds definition files by name, and bundles a workflow with all workflows that it calls."""
 
 from __future__ import annotations
 

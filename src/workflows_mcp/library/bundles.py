@@ -1,10 +1,10 @@
-"""A workflow with all that it calls by a fixed name: what a run is pinned to.
+"""Bundles a workflow with all workflows that it calls by a fixed name.
 
-A run keeps the plans that it started with, so that editing a file never disturbs it. What a workflow imports
-is part of it in any case: a name that is known only at run time may be one of those.
+A run keeps the plans that it started with, so editing a file never disturbs it. A bundle contains all imports
+of a workflow, because it may call one of them by a name that only the run knows.
 
-A workflow of the library calls those of the library. Where the user has one of the same name, a bundle holds
-both: that of the library as `built-in:NAME`.
+A workflow of the library calls other workflows of the library. If the user has one of the same name, a bundle
+contains both, the one of the library as `built-in:NAME`.
 """
 
 from __future__ import annotations
@@ -23,14 +23,13 @@ from workflows_mcp.settings import Settings
 from workflows_mcp.values import did_you_mean
 
 # ----------------------------------------------------------------------------------------------------
-# Which files may be read as definitions.
+# The files that may be read as definitions.
 #
 #     reach = reach_of(settings)
 #     reach.allows(Path("/project/.workflows/x.yaml"))      # True, unless it is a link that leads elsewhere
 #
-# A definition is quoted where it is wrong, so a file that no step may read is no definition either: neither
-# by `imports` nor through a link in a project. The user's own directories may hold links to wherever the
-# user wants.
+# Errors quote the text of a definition. So a file that no step may read cannot be a definition either,
+# neither by `imports` nor through a link in a project. Links in the user's own directories may lead anywhere.
 
 
 HINT = (
@@ -44,7 +43,7 @@ class Reach:
     own: tuple[Path, ...] = ()
     """Directories of the user: links in them may lead anywhere."""
     roots: tuple[Path, ...] = ()
-    """Where every other file must lie, after links have been followed."""
+    """The directories that must contain every other file, after its links are resolved."""
 
     def allows(self, path: Path) -> bool:
         if any(Path(os.path.abspath(path)).is_relative_to(it) for it in self.own):
@@ -57,7 +56,7 @@ class Reach:
 
 
 def reach_of(settings: Settings, builtin: Path) -> Reach:
-    """As the steps: the working directory and `allowed_paths`, where files may be read at all."""
+    """Allows what steps may read: the working directory and `allowed_paths`."""
     workspace = Path(os.path.realpath(settings.workspace))
     user = Path.home()
     project = {it for it in settings.definition_directories if it.is_relative_to(workspace)}
@@ -71,26 +70,25 @@ def reach_of(settings: Settings, builtin: Path) -> Reach:
 
 
 def _inside(workspace: Path, directories: set[Path]) -> list[Path]:
-    """Those that are not links out of the workspace."""
+    """The directories that are not links out of the workspace."""
     return [it for it in directories if Path(os.path.realpath(it)).is_relative_to(workspace)]
 
 
 # ----------------------------------------------------------------------------------------------------
-# What files that a workflow imports give it: the workflows in them, and tasks.
+# Resolves the imports of a workflow: other workflows, and tasks.
 #
 #     imports: ["shared/check-standards.yaml", "shared/tasks.yaml"]
 #
-# A path is looked for beside the file that imports it, then in the directories of definitions, and only
-# where definitions may be read (`reach`): of another file not even is said whether it exists. A file with
-# steps gives its workflow, which goes before one of the same name in the catalogue; a file that has only
-# `sub_agent_tasks` gives those. Imports of imported files count too, after the file's own; a circle is
-# fine.
+# A path is relative to the file that imports it, or to a directory of definitions. It must be in the reach of
+# definitions; for other files, errors do not reveal whether they exist. A file with steps provides its
+# workflow, which takes precedence over one of the same name in the catalog; a file that has only
+# `sub_agent_tasks` provides those. Imports of imported files count too, after the file's own; they may be
+# circular.
 
 
 TASK = "#"
 
-"""How the name of a task begins that is in none of the files that are known yet; and what parts a workflow
-from its task."""
+"""Starts the name of a task that is not resolved yet; separates a workflow from its task in a full name."""
 
 _SUFFIXES = ("", ".yaml", ".yml")
 
@@ -99,7 +97,7 @@ _JOINED = 64
 
 @dataclass(slots=True)
 class Imported:
-    """What a workflow has through its imports, by name; the first file that gives a name counts."""
+    """The imports of a workflow, by name; the first file with a name counts."""
 
     workflows: dict[str, Definition] = field(default_factory=dict)
     tasks: dict[str, str] = field(default_factory=dict)
@@ -107,7 +105,7 @@ class Imported:
     documents: list[tuple[int, Definition]] = field(default_factory=list)
     """Each with the position of the import that leads to it."""
     elsewhere: dict[str, str] = field(default_factory=dict)
-    """Tasks that only the workflow of their own file can hand out, and that file."""
+    """Tasks that only the workflow of their own file can use, with that file."""
     problems: list[Problem] = field(default_factory=list)
 
     def take(self, definition: Definition, position: int) -> None:
@@ -125,13 +123,17 @@ class Imported:
 
 Joined = dict[int, tuple[Plan, dict[str, str], Plan]]
 
-"""Plans whose tasks were found in other files: what was read, the tasks, and the plan that came of it. The
-same files give the same plan, so that runs share it."""
+"""Plans with tasks from other files: the plan as read, the tasks, and the result.
+
+The same files give the same plan, so that runs share it."""
 
 
 class Importer:
-    """Finds imported files. `read` gives the definition in a file; `folders` are the directories of
-    definitions, the strongest first."""
+    """Finds imported files.
+
+    `read` returns the definition in a file; `folders` are the directories of definitions, in order of
+    precedence.
+    """
 
     def __init__(
         self,
@@ -146,13 +148,13 @@ class Importer:
         self._joined = {} if joined is None else joined
 
     def imported(self, definition: Definition) -> Imported:
-        """All that a definition imports, with what those files import."""
+        """The imports of a definition, and the imports of those files."""
         found = Imported()
         self._follow(definition, found, set(), None)
         return found
 
     def joined(self, definition: Definition, imported: Imported) -> tuple[Plan, list[Problem]]:
-        """The plan with its imported tasks called by their full names, and what is wrong with that."""
+        """The plan with full names for its imported tasks, and problems with them."""
         known = self._joined.get(id(definition.plan))
         if known is not None and known[0] is definition.plan and known[1] == imported.tasks:
             return known[2], []
@@ -186,7 +188,7 @@ class Importer:
             self._follow(imported, found, seen, at)
 
     def _places(self, text: str, file: str) -> list[Path]:
-        """Where a file can be that is imported by this text."""
+        """The possible paths of an imported file."""
         given = Path(text).expanduser()
         if not given.name:
             return []
@@ -199,7 +201,7 @@ class Importer:
 
 
 def _forbidden(text: str, index: int) -> Problem:
-    message = f"'{text}' may not be imported: it is outside of the directories that may be read"
+    message = f"'{text}' cannot be imported: it is outside of the directories that may be read"
     return Problem("forbidden", message, HINT, ("imports", index))
 
 
@@ -210,7 +212,7 @@ def _missing(text: str, index: int, places: Sequence[Path]) -> Problem:
 
 
 def with_tasks(definition: Definition, imported: Imported) -> tuple[Plan, list[Problem]]:
-    """The plan with its imported tasks called by their full names, and what is wrong with that."""
+    """The plan with full names for its imported tasks, and problems with them."""
     plan, problems = definition.plan, []
 
     def resolved(part: Plan) -> Plan:
@@ -236,7 +238,7 @@ def with_tasks(definition: Definition, imported: Imported) -> tuple[Plan, list[P
 
 
 def _wanted(node: Node) -> str:
-    """The task that a node calls and that is still to be found; empty if there is none."""
+    """The unresolved task that a node calls; empty if there is none."""
     called = node.do.workflow if isinstance(node.do, Call) else None
     return called.removeprefix(TASK) if isinstance(called, str) and called.startswith(TASK) else ""
 
@@ -255,12 +257,12 @@ def _unknown_task(task: str, node: Node, plan: Plan, imported: Imported) -> Prob
 
 Find = Callable[[str], Definition]
 
-"""The definition of this name in a bundle; raises UnknownWorkflow or DefinitionError."""
+"""Returns the definition with this name in a bundle; raises UnknownWorkflow or DefinitionError."""
 
 
 KeyOf = Callable[[str, Definition], str]
 
-"""The name in the bundle of what a definition calls by a name."""
+"""Returns the name in the bundle for a name that a definition calls."""
 
 
 def assemble(
@@ -270,11 +272,11 @@ def assemble(
     importer: Importer | None = None,
     key_of: KeyOf = lambda name, _: name,
 ) -> tuple[Bundle, list[Problem]]:
-    """The bundle, and warnings: a workflow that is called and is wrong fails when it is reached.
+    """Creates the bundle; returns warnings for called workflows that have errors.
 
-    Raises DefinitionError with all that is wrong with the calls of `main`.
+    Such a call fails when the run reaches it. Raises DefinitionError for all wrong calls of `main`.
 
-    `known` are the names of all workflows there are, for the nearest spelling of an unknown one.
+    `known` are the names of all existing workflows, to suggest the nearest one for an unknown name.
     """
     assembly = _Assembly(find, importer, key_of)
     assembly.take(main)
@@ -294,20 +296,20 @@ class _Assembly:
         self.sources: dict[str, str] = {}
         self.problems: list[Problem] = []
         self._chosen: dict[str, Definition] = {}
-        """What each name means."""
+        """The definition that each name stands for."""
         self._imported: set[str] = set()
         self.failed: set[str] = set()
         self.warnings: list[Problem] = []
         self._waiting: list[str] = []
 
     def take(self, main: Definition) -> None:
-        """Take a workflow, and whatever it leads to."""
+        """Adds a workflow, and all workflows that it calls."""
         self._choose(main.plan.name, main)
         while self._waiting:
             self._one(self._waiting.pop(0))
 
     def _choose(self, name: str, definition: Definition) -> Definition:
-        """What the name means, which is what it meant first."""
+        """The definition for a name; the first one for each name counts."""
         if name not in self._chosen:
             self._chosen[name] = definition
             self._waiting.append(name)
@@ -343,7 +345,7 @@ class _Assembly:
         try:
             return self.find(key)
         except UnknownWorkflow:
-            return None  # the call is reported where it stands
+            return None  # `check_bundle` reports the call
         except DefinitionError as error:
             self.failed.add(name)
             first = next((it for it in error.problems if not it.warning), error.problems[0])
@@ -351,7 +353,7 @@ class _Assembly:
             problem = Problem(
                 "broken_workflow",
                 f"workflow '{name}' cannot be run: {first.message}{where}",
-                f"the call fails when it is reached; workflows-mcp validate {name} shows all that is wrong",
+                f"the call fails when the run reaches it; workflows-mcp validate {name} shows all errors",
                 _place_of_call(by.plan, name),
                 warning=True,
             )
@@ -361,12 +363,12 @@ class _Assembly:
     def _check(
         self, chosen: Definition, found: Definition, by: Definition, path: tuple[str | int, ...]
     ) -> None:
-        """That a name means the same file in the whole of a run."""
+        """Reports a name that stands for two files in one run."""
         if chosen.plan.file == found.plan.file:
             return
         name = found.plan.name
         message = f"'{name}' is a workflow in {found.plan.file}, and another one in {chosen.plan.file}"
-        hint = "in one run a name can stand for one of them only: give one of them another name"
+        hint = "give one of the two another name: in one run, a name stands for one workflow"
         problem = Problem("name_collision", message, hint, path)
         self.problems += place_problems([problem], by.text, by.plan.file)
 

@@ -1,13 +1,13 @@
 """Finds workflows in the directories of definitions, on demand.
 
-A workflow is known by the `name:` in its file, or by the file's own name where there is none. A later
-directory overrides an earlier one; of two files of the same name in one directory the last one counts, and
-a warning is logged. A broken file hides nothing but itself: it is listed with its problems, and
-asking for it raises a DefinitionError.
+The name of a workflow is the `name:` in its file, or else the name of the file. A later directory overrides
+an earlier one; if two files in one directory have the same name, the last one counts, and a warning is
+logged. A broken file does not affect others: it is listed with its problems, and reading it raises a
+DefinitionError.
 
     catalog = Catalog.of(settings, registry)
     catalog.bundle("deploy")                        # the plan, and every plan that it calls
-    catalog.bundle_of_file(Path("flows/x.yaml"))    # of a file: those next to it are found too
+    catalog.bundle_of_file(Path("flows/x.yaml"))    # finds the workflows next to the file too
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from workflows_mcp.steps import StepRegistry
 from workflows_mcp.values import did_you_mean, is_whole
 
 # ----------------------------------------------------------------------------------------------------
-# The name of a workflow, read off the beginning of its file: finding one must not read all files as YAML.
+# Reads the name of a workflow from the start of its file, because a search must not parse all files as YAML.
 
 
 _NAME = re.compile(r"""^name[ \t]*:[ \t]+(?:"([^"\n]*)"|'([^'\n]*)'|([^#\n]*?))[ \t]*(?:#.*)?\r?$""", re.M)
@@ -43,14 +43,14 @@ _INNER_NAME = re.compile(_NAME.pattern.replace("^name", "^ +name"), re.M)
 
 
 def name_in(head: str) -> str:
-    """The `name:` in the beginning of a file; empty if there is none."""
+    """The `name:` in the first part of a file; empty if there is none."""
     match = _found(head.removeprefix("\ufeff"))
     name = next((part for part in match.groups() if part), "") if match else ""
     return name.strip()
 
 
 def place_of_name(text: str, file: str) -> Place:
-    """Where the name stands; the beginning of the file if it is nowhere."""
+    """The place of the name; the start of the file if there is none."""
     text = text.removeprefix("\ufeff")
     match = _found(text)
     at = match.start() if match else 0
@@ -63,14 +63,14 @@ def _found(text: str) -> re.Match[str] | None:
 
 
 def _wrapped_name(head: str) -> re.Match[str] | None:
-    """The name in a file in which all stands below `workflow:`; it is what is indented least."""
+    """The name in a file with all keys below `workflow:`, which is the least indented one."""
     wrapper = _WRAPPER.search(head)
     names = _INNER_NAME.finditer(head, wrapper.end()) if wrapper else ()
     return min(names, key=lambda found: len(found[0]) - len(found[0].lstrip()), default=None)
 
 
 # ----------------------------------------------------------------------------------------------------
-# Folders that hold definition files: which files there are, and why a folder cannot be looked into.
+# Folders of definition files: their files, and why a folder cannot be read.
 
 
 logger = logging.getLogger(__name__)
@@ -83,7 +83,7 @@ _SKIPPED = frozenset({"node_modules", "__pycache__"})
 
 @dataclass(frozen=True, slots=True)
 class Folder:
-    """A place to look into. `deep`: the folders in it too."""
+    """A directory to search; `deep`: with its subdirectories."""
 
     path: Path
     label: str
@@ -92,13 +92,13 @@ class Folder:
     def files(self, on_error: Callable[[OSError], None] | None = None) -> Iterator[Path]:
         """The definition files in a fixed order; a folder that does not exist has none."""
         for directory, inner, names in os.walk(self.path, onerror=on_error):
-            looked_into = sorted(filter(_is_looked_into, inner)) if self.deep else []
-            inner[:] = [name for name in looked_into if _can_be_told(directory, name)]
+            searched = sorted(filter(_is_searched, inner)) if self.deep else []
+            inner[:] = [name for name in searched if _is_unicode(directory, name)]
             files = sorted(name for name in names if name.endswith(_SUFFIXES))
-            yield from (Path(directory, name) for name in files if _can_be_told(directory, name))
+            yield from (Path(directory, name) for name in files if _is_unicode(directory, name))
 
     def described(self) -> str:
-        """What it is called, and what of it cannot be read."""
+        """The label of the folder, with what cannot be read in it."""
         errors: list[OSError] = []
         for _ in self.files(errors.append):
             pass
@@ -106,52 +106,55 @@ class Folder:
         return f"{self.label} (cannot be read: {'; '.join(closed)})" if closed else self.label
 
     def _why(self, error: OSError) -> str:
-        said = str(error.strerror)
-        return said if Path(error.filename) == self.path else f"{error.filename}: {said}"
+        reason = str(error.strerror)
+        return reason if Path(error.filename) == self.path else f"{error.filename}: {reason}"
 
 
-def _is_looked_into(name: str) -> bool:
+def _is_searched(name: str) -> bool:
     return not name.startswith(".") and name not in _SKIPPED
 
 
-_passed_over: set[tuple[str, str]] = set()
+_skipped_names: set[tuple[str, str]] = set()
 
 
-def _can_be_told(directory: str, name: str) -> bool:
-    """Names that are no UTF-8 can be opened, but not be told to anybody. Each is logged once."""
+def _is_unicode(directory: str, name: str) -> bool:
+    """Whether a file name is valid UTF-8; others cannot be in answers, and each is logged once."""
     if is_whole(name):
         return True
-    if (directory, name) not in _passed_over:
-        _passed_over.add((directory, name))
+    if (directory, name) not in _skipped_names:
+        _skipped_names.add((directory, name))
         logger.warning("%s: skipping a name that is not UTF-8: %r; rename it", directory, name)
     return False
 
 
 # ----------------------------------------------------------------------------------------------------
-# What a catalog has read before, so that nothing is read twice that has not changed.
+# The cache of a catalog, which does not read unchanged files again.
 
 
 _BUNDLES = 64
 
 Stamp = tuple[int, int]
 
-"""When a file changed last, and its size: the same stamp, the same content."""
+"""The modification time of a file, and its size: the same stamp means the same content."""
 
 
 Facts = tuple[str, str, tuple[str, ...], bool, bool, bool]
 
-"""What a list says of a workflow beside its name: description, dialect, tags; whether it is offered as a
-prompt; whether it can be run, or has only tasks for others; and whether it calls others by name."""
+"""The details of a workflow for a list: description, dialect, tags, and three flags.
+
+The flags: clients see a prompt for it; it can run, and not only provide tasks; it calls others by name."""
 
 
 @dataclass(slots=True)
 class Memory:
-    """What was read before, by file, as long as the file stays the same. Of definitions only the last ones
-    are kept; what a list needs of them is small, and kept of all."""
+    """The cache, by file, which is valid while the file does not change.
+
+    It keeps only the last definitions, but the details for a list, which are small, of all workflows.
+    """
 
     most: int = DEFAULT_LIMITS.cached_definitions
     most_bytes: int = DEFAULT_LIMITS.cached_bytes
-    """Of the texts that the definitions were read from; the last one is kept, however large."""
+    """The maximum size of the texts of the definitions; the last one is always kept."""
     names: dict[Path, tuple[Stamp, str]] = field(default_factory=dict)
     facts: dict[Path, tuple[Stamp, Facts]] = field(default_factory=dict)
     definitions: OrderedDict[Path, tuple[Stamp, Definition | DefinitionError]] = field(
@@ -159,8 +162,8 @@ class Memory:
     )
     bundles: OrderedDict[str, Bundle] = field(default_factory=OrderedDict)
     joined: Joined = field(default_factory=dict)
-    told: set[tuple[Path, Path]] = field(default_factory=set)
-    """Files of the same name that somebody has been told of: the hidden one, and the one that is used."""
+    logged: set[tuple[Path, Path]] = field(default_factory=set)
+    """Pairs of files with the same name that were logged: the hidden one, and the used one."""
 
     def definition(self, path: Path, stamp: Stamp | None) -> Definition | DefinitionError | None:
         remembered = self.definitions.get(path)
@@ -182,7 +185,7 @@ class Memory:
             self.facts.pop(path, None)
 
     def same(self, bundle: Bundle) -> Bundle:
-        """The bundle that was handed out before, if nothing in it has changed: runs then share it."""
+        """The cached bundle if nothing in it has changed, so that runs share it."""
         known = self.bundles.get(bundle.main)
         plans = list(map(id, bundle.plans.values()))
         if known is None or list(map(id, known.plans.values())) != plans:
@@ -205,8 +208,7 @@ def facts_of(plan: Plan) -> Facts:
 
 
 def stamp_of(path: Path) -> Stamp | None:
-    """None where there is no file, or something that is none: what is read from a pipe or a device need not
-    end."""
+    """The stamp of a file; None if it does not exist, or is a pipe or a device."""
     try:
         status = path.stat()
     except OSError:
@@ -218,7 +220,7 @@ def stamp_of(path: Path) -> Stamp | None:
 
 Read = Callable[[str, str], Definition]
 
-"""(text, file) to definition; raises DefinitionError with all that is wrong."""
+"""Converts (text, file) to a definition; raises DefinitionError with all problems."""
 
 
 BUILT_IN = "built-in"
@@ -229,12 +231,12 @@ _OUT_OF_REACH = "the file is outside of the directories that may be read"
 
 _HIDES_CALLS = frozenset({"cycle", "duplicate_id", "circular_call"})
 
-"""Problems of a draft that leave no order in which calls could be looked at."""
+"""Problems of a draft that make a check of its calls impossible."""
 
 
 @dataclass(frozen=True, slots=True)
 class WorkflowSummary:
-    """A line of the list of workflows. `problems` is empty for one that can be run."""
+    """A workflow in a list; `problems` is empty if it can run."""
 
     name: str
     description: str
@@ -243,18 +245,18 @@ class WorkflowSummary:
     file: str
     tags: tuple[str, ...] = ()
     prompt: bool = False
-    """It is offered as a prompt of its own."""
+    """Clients see a prompt for it."""
     problems: tuple[Problem, ...] = ()
 
     @property
     def is_built_in(self) -> bool:
-        """It came with the server, and nobody has put one of their own in its place."""
+        """Whether it is a workflow of the library that the user has not replaced."""
         return self.source == BUILT_IN
 
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """A file that holds a workflow, known by name only."""
+    """The file of a workflow; only its name has been read."""
 
     name: str
     path: Path
@@ -273,15 +275,15 @@ class Catalog:
         limits: Limits = DEFAULT_LIMITS,
         reach: Reach | None = None,
     ) -> None:
-        """`reach`: which files may be read; without it, the directories and what links in them lead to."""
+        """`reach` are the files that may be read; the default are the directories and their links."""
         self._folders = [Folder(builtin, BUILT_IN)] if builtin is not None else []
         self._folders += [Folder(path, str(path)) for path in directories]
         self._reach = reach or Reach(tuple(folder.path for folder in self._folders))
         self._read = read
         self._most_bytes = limits.document_bytes
         self._memory = Memory(limits.cached_definitions, limits.cached_bytes)
-        self._looked_into: set[Path] = set()
-        """Broken files whose calls are being looked at: a circle of them ends there."""
+        self._checking: set[Path] = set()
+        """Broken files whose calls are being checked, to stop at circular calls."""
 
     @classmethod
     def of(cls, settings: Settings, registry: StepRegistry) -> Catalog:
@@ -300,21 +302,21 @@ class Catalog:
         reach = reach_of(settings, builtin)
         return cls(builtin, settings.definition_directories, read, settings.limits, reach)
 
-    # What a run is pinned to
+    # Bundles, which a run is pinned to
 
     def bundle(self, name: str, beside: str = "") -> Bundle:
-        """By name, as seen from the file `beside`, whose directory goes before others.
+        """The bundle of a workflow, by name; the directory of the file `beside` takes precedence.
 
-        Raises UnknownWorkflow, or DefinitionError with all that is wrong in it and in what it calls.
+        Raises UnknownWorkflow, or DefinitionError with all its problems and those of its calls.
         """
         catalog = self._beside(Path(beside)) if beside and Path(beside).is_file() else self
         return catalog._bundle(_to_run(catalog.definition(name)))
 
     def bundle_of_file(self, path: Path) -> Bundle:
-        """Of a file that need not be in the catalog; workflows in the same directory go before others."""
+        """The bundle of any file; workflows in its directory take precedence over others."""
         if not path.is_file():
             raise RequestError(
-                f"there is no file {path}", hint="workflows-mcp list shows the workflows that have a name"
+                f"there is no file {path}", hint="workflows-mcp list shows the workflows of the catalog"
             )
         catalog = self._beside(path)
         return catalog._bundle(_to_run(catalog._definition_in(path)))
@@ -325,8 +327,10 @@ class Catalog:
     def check_text(
         self, text: str, *, file: str = "<yaml>", missing_secrets: Missing | None = None
     ) -> list[Problem]:
-        """The warnings of a definition that can be run; raises DefinitionError where it cannot.
-        `missing_secrets` says which secrets cannot be used."""
+        """The warnings of a definition; raises DefinitionError if it cannot run.
+
+        `missing_secrets` returns the secrets that cannot be used.
+        """
         path = Path(file).absolute()
         if not path.is_file():
             return [*self._check(text, file, missing_secrets)]
@@ -337,10 +341,10 @@ class Catalog:
         except DefinitionError as error:
             raise DefinitionError([*error.problems, *same], name=error.name) from None
 
-    # Which there are
+    # The list of workflows
 
     def list(self, *, tags: Sequence[str] = (), query: str = "") -> list[WorkflowSummary]:
-        """What can be run, by name: those that have all of the tags and all words of the query."""
+        """The workflows with all these tags and all words of the query, sorted by name."""
         words = query.lower().split()
         every = [self._summary(entry) for _, entry in sorted(self.entries().items())]
         return [
@@ -352,7 +356,7 @@ class Catalog:
         ]
 
     def entries(self) -> dict[str, Entry]:
-        """Every workflow by name, the strongest of each."""
+        """All workflows by name, without overridden ones."""
         found: dict[str, Entry] = {}
         for folder in self._folders:
             here: dict[str, Path] = {}
@@ -361,13 +365,13 @@ class Catalog:
                 if name is None:
                     continue
                 if name in here:
-                    self._tell_same_name(name, here[name], path)
+                    self._log_same_name(name, here[name], path)
                 here[name] = path
                 found[name] = Entry(name, path, folder.label)
         return found
 
     def find(self, name: str) -> Entry:
-        """Raises UnknownWorkflow with the nearest spelling, what there is, and where was looked."""
+        """The file of a workflow; raises UnknownWorkflow with the nearest names and the directories."""
         known = self.entries()
         entry = known.get(name)
         if entry is None:
@@ -379,16 +383,18 @@ class Catalog:
         return entry
 
     def source_of(self, name: str) -> str:
-        """built-in, or the directory that a workflow comes from."""
+        """The source of a workflow: built-in, or a directory."""
         return self.find(name).source
 
     def definition(self, name: str) -> Definition:
-        """Raises UnknownWorkflow, or DefinitionError where the file is wrong."""
+        """The definition of a workflow; raises UnknownWorkflow or DefinitionError."""
         return self._definition_in(self.find(name).path)
 
     def text_of(self, name: str) -> str:
-        """The definition as it is written, also where it is wrong; of one that is too long, the beginning.
-        Raises UnknownWorkflow, or RequestError where it cannot be read."""
+        """The text of a definition, also of a wrong one; only the first part of one that is too long.
+
+        Raises UnknownWorkflow, or RequestError if it cannot be read.
+        """
         path = self.find(name).path
         try:
             return self._bytes_of(path).decode("utf-8", "replace")
@@ -398,14 +404,14 @@ class Catalog:
     # Inside
 
     def _bytes_of(self, path: Path) -> bytes:
-        """What a file holds, up to one byte more than a definition may have."""
+        """The content of a file, up to one byte more than a definition may have."""
         if not self._reach.allows(path):
             raise PermissionError(errno.EPERM, _OUT_OF_REACH, str(path))
         with path.open("rb") as file:
             return file.read(self._most_bytes + 1)
 
     def _beside(self, file: Path) -> Catalog:
-        """This catalog, and stronger than all of it the workflows in the directory of `file`."""
+        """This catalog, with precedence for the workflows in the directory of `file`."""
         other = Catalog(None, (), self._read)
         other._most_bytes = self._most_bytes
         directory = file.resolve().parent
@@ -428,7 +434,7 @@ class Catalog:
         return self._memory.same(bundle), warnings
 
     def _key_of_call(self, name: str, by: Definition) -> str:
-        """A workflow of the library calls those of the library, also where the user has one of that name."""
+        """The key of a called workflow: the library calls its own workflows, even if overridden."""
         library = self._library
         if library is None or not Path(by.plan.file).absolute().is_relative_to(library.path):
             return name
@@ -453,17 +459,17 @@ class Catalog:
         bundle, warnings = self._assembled(definition)
         found = [*definition.warnings, *warnings]
         for name in missing_secrets(bundle.secrets) if missing_secrets is not None else ():
-            message = f"the secret '{name}' is not there, or cannot be used: the step that needs it will fail"
+            message = f"the secret '{name}' is missing or cannot be used: the step that needs it will fail"
             hint = f"set WORKFLOWS_SECRET_{name}, or put it into the file of secrets"
             found.append(
                 Problem("missing_secret", message, hint, place=place_of_name(text, file), warning=True)
             )
         return found
 
-    def _tell_same_name(self, name: str, hidden: Path, used: Path) -> None:
-        if (hidden, used) in self._memory.told:
+    def _log_same_name(self, name: str, hidden: Path, used: Path) -> None:
+        if (hidden, used) in self._memory.logged:
             return
-        self._memory.told.add((hidden, used))
+        self._memory.logged.add((hidden, used))
         logger.warning(
             "two files hold a workflow named '%s': %s is used, %s is not. Rename one of them.",
             name,
@@ -472,15 +478,15 @@ class Catalog:
         )
 
     def _same_name(self, path: Path, text: str, file: str) -> Sequence[Problem]:
-        """A warning where another file of the same directory holds a workflow of the same name."""
+        """A warning if another file of the same directory has a workflow of the same name."""
         name = self._name(path)
         for folder in self._folders:
             known = [it for it in folder.files() if self._name(it) == name]
             others = [it for it in known if it.resolve() != path.resolve()]
             if others and len(others) < len(known):
-                told = ", ".join(map(shown_path, others))
+                listed = ", ".join(map(shown_path, others))
                 which = "this file" if known[-1] not in others else shown_path(known[-1])
-                message = f"the name '{name}' is also used by {told}: by this name, {which} runs"
+                message = f"the name '{name}' is also used by {listed}: by this name, {which} runs"
                 hint, place = "give one of them another name", place_of_name(text, file)
                 return [Problem("name_collision", message, hint, place=place, warning=True)]
         return []
@@ -492,7 +498,7 @@ class Catalog:
             raise self._with_calls(error) from None
 
     def _with_calls(self, error: DefinitionError) -> DefinitionError:
-        """All that is wrong at once: also with the calls of a definition that has other problems."""
+        """The error of a definition, with the problems of its calls added."""
         if not isinstance(error.draft, Definition) or any(it.code in _HIDES_CALLS for it in error.problems):
             return DefinitionError(error.problems, name=error.name)
         try:
@@ -515,22 +521,24 @@ class Catalog:
                 self._memory.keep(path, stamp, found)
         if not isinstance(found, DefinitionError):
             return found
-        if path in self._looked_into:
+        if path in self._checking:
             raise DefinitionError(found.problems, name=found.name)
-        self._looked_into.add(path)
+        self._checking.add(path)
         try:
             raise self._with_calls(found)
         finally:
-            self._looked_into.discard(path)
+            self._checking.discard(path)
 
     def _summary(self, entry: Entry) -> WorkflowSummary | None:
-        """A line of the list; None for a file that has only tasks for others."""
+        """The summary of a workflow; None for a file that has only tasks for other files."""
         try:
             facts = self._facts(entry.path)
         except DefinitionError as error:
-            said = f"cannot be run: {error.message}"
+            reason = f"cannot be run: {error.message}"
             tags, problems = self._tags_of_draft(entry.path), tuple(error.problems)
-            return WorkflowSummary(entry.name, said, "", entry.source, str(entry.path), tags, False, problems)
+            return WorkflowSummary(
+                entry.name, reason, "", entry.source, str(entry.path), tags, False, problems
+            )
         description, dialect, tags, prompt, can_be_run, calls = facts
         if not can_be_run:
             return None
@@ -538,15 +546,15 @@ class Catalog:
             try:
                 self._bundle(self._definition_in(entry.path))
             except DefinitionError as error:
-                said = f"cannot be run: {error.message}"
+                reason = f"cannot be run: {error.message}"
                 problems = tuple(error.problems)
                 return WorkflowSummary(
-                    entry.name, said, "", entry.source, str(entry.path), tags, False, problems
+                    entry.name, reason, "", entry.source, str(entry.path), tags, False, problems
                 )
         return WorkflowSummary(entry.name, description, dialect, entry.source, str(entry.path), tags, prompt)
 
     def _tags_of_draft(self, path: Path) -> tuple[str, ...]:
-        """The tags of a definition that has problems, as far as it could be read."""
+        """The tags of a definition with problems, if they could be read."""
         found = self._memory.definition(path.absolute(), stamp_of(path))
         draft = found.draft if isinstance(found, DefinitionError) else None
         return draft.plan.tags if isinstance(draft, Definition) else ()
@@ -558,7 +566,7 @@ class Catalog:
         return facts_of(self._definition_in(path).plan)
 
     def _name(self, path: Path) -> str | None:
-        """The name of the workflow in a file, without reading the file as YAML; None if it is gone."""
+        """The name of the workflow in a file, without parsing it; None if there is no file."""
         stamp = stamp_of(path)
         if stamp is None:
             return None
@@ -579,7 +587,7 @@ class Catalog:
     def _load(self, path: Path) -> Definition | DefinitionError:
         try:
             content = self._bytes_of(path)
-            is_cut = len(content) > self._most_bytes  # which is told, and not what the cut has done
+            is_cut = len(content) > self._most_bytes  # the error is the size, not the effect of the cut
             errors = "replace" if is_cut else "strict"
             return self._read(content.decode("utf-8", errors), shown_path(path))
         except DefinitionError as error:
@@ -607,12 +615,12 @@ class Catalog:
 
 
 def _to_run(definition: Definition) -> Definition:
-    """The same; raises RequestError where there is nothing to run."""
+    """Returns the definition; raises RequestError if it has nothing to run."""
     if definition.plan.body.nodes:
         return definition
     raise RequestError(
         f"'{definition.plan.name}' has no steps: it has tasks for workflows that import it",
-        hint=f"start a workflow that says imports: [{definition.plan.file}]",
+        hint=f"start a workflow with the line imports: [{definition.plan.file}]",
     )
 
 
@@ -622,12 +630,12 @@ def _by_place(problem: Problem) -> tuple[bool, str, int, int]:
 
 
 def builtin_directory() -> Path:
-    """The workflows that come with the package."""
+    """The directory of the workflows that are part of the package."""
     return Path(__file__).parent / "templates"
 
 
 def shown_path(path: Path) -> str:
-    """A path as people write it: relative where it lies below the working directory."""
+    """A path for display: relative if it is below the working directory."""
     try:
         return str(path.relative_to(Path.cwd()))
     except ValueError:

@@ -42,7 +42,7 @@ from workflows_mcp.values import Value, did_you_mean, nearest
 Path = tuple[str | int, ...]
 
 ASKS_THE_USER = ("UserInput", "UserPrompt")
-"""Step types that nobody but a user can answer."""
+"""Step types that only a user can answer."""
 _ONE_INPUT = re.compile(r"\s*\{\{\s*inputs\.(\w+)\s*\}\}\s*")
 
 
@@ -63,7 +63,7 @@ def called_workflows(plan: Plan) -> list[str]:
 
 
 def renamed(plan: Plan, names: Mapping[str, str]) -> Plan:
-    """The plan with other names for workflows: its own, those of its tasks, and those that it calls."""
+    """Renames workflows in a plan: itself, its tasks, and those that it calls."""
     own = names.get(plan.name, plan.name)
     names = {**names, **{task.name: own + task.name[len(plan.name) :] for task in plan.tasks}}
 
@@ -83,15 +83,15 @@ def renamed(plan: Plan, names: Mapping[str, str]) -> Plan:
 def problems_of_call(
     node: Node, plans: Mapping[str, Plan], names: set[str], types: Types
 ) -> Iterator[Problem]:
-    """`types` is what is known of the values that the calling workflow reads."""
+    """Reports problems of a call; `types` are the types of the values that the caller reads."""
     call = node.do
     layout = LAYOUTS[types.plan.dialect]
     name = fixed_name(call)
     if name is None or not isinstance(call, Call) or call.of_item:
-        return  # what an item brings is known when it is there
+        return  # the inputs are known only with the item
     called = plans.get(name)
     if called is None and name in names:
-        return  # it is there, and cannot be run: whoever looked for it has said so
+        return  # it exists, but cannot run, which is reported elsewhere
     if called is None:
         yield Problem(
             "unknown_workflow",
@@ -147,7 +147,7 @@ def problems_of_call(
 def _unfit(
     value: Value, name: str, spec: InputSpec, called: Plan, types: Types, node: Node, path: Path
 ) -> Iterator[Problem]:
-    """A value that an input never takes: a constant, or a template whose types are known."""
+    """Reports a value that an input never accepts: a constant, or a template of known types."""
     whose = f"of workflow '{called.name}'"
     if "#" in called.name:
         whose = f"of the task '{called.name.partition('#')[2]}'"
@@ -162,7 +162,7 @@ def _unfit(
 
 
 def problems_of_items(node: Node, plans: Mapping[str, Plan], types: Types) -> Iterator[Problem]:
-    """Items that are known before a run, and from which a task takes none of its inputs, or wrong ones."""
+    """Reports constant items that do not provide the inputs of their task."""
     plan = types.plan
     called = plans.get(fixed_name(node.do) or "")
     if called is None or node.for_each is None or not isinstance(node.do, Call) or not node.do.of_item:
@@ -176,7 +176,7 @@ def problems_of_items(node: Node, plans: Mapping[str, Plan], types: Types) -> It
                 yield Problem("missing_input", *unbound, (*where, index))
                 return
             if is_dynamic(list(item) if isinstance(item, dict) else item, types.language):
-                continue  # it can turn out to have any keys
+                continue  # its keys are not known yet
             known = (
                 {key: it for key, it in item.items() if key not in OF_TASK} if isinstance(item, dict) else {}
             )
@@ -194,16 +194,16 @@ def problems_of_items(node: Node, plans: Mapping[str, Plan], types: Types) -> It
 
 
 def questions_of_sub_agents(plans: Mapping[str, Plan]) -> Iterator[tuple[str, Problem]]:
-    """Workflows that ask the user, and are called by tasks that are handed to sub-agents, which have no user.
+    """Reports workflows that ask the user, but are called by tasks of sub-agents.
 
-    Steps of the tasks themselves are checked where their file is read.
+    Steps of the tasks themselves are checked when their file is read.
     """
-    handed_out: dict[str, Node] = {}
+    delegated: dict[str, Node] = {}
     for plan in plans.values():
         for node in plan.body.nodes:
             if node.for_each is not None and node.for_each.agent:
-                handed_out.setdefault(fixed_name(node.do) or "", node)
-    waiting = [name for name in handed_out if name in plans]
+                delegated.setdefault(fixed_name(node.do) or "", node)
+    waiting = [name for name in delegated if name in plans]
     while waiting:
         task = waiting.pop()
         for node in plans[task].body.nodes:
@@ -211,18 +211,18 @@ def questions_of_sub_agents(plans: Mapping[str, Plan]) -> Iterator[tuple[str, Pr
             if called is None or called not in plans:
                 continue
             if "#" in called:
-                if called not in handed_out:
-                    handed_out[called] = handed_out[task]
+                if called not in delegated:
+                    delegated[called] = delegated[task]
                     waiting.append(called)
             elif (asking := _asks_the_user(called, plans)) is not None:
                 path = (*node.at, *LAYOUTS[plans[task].dialect].workflow)
                 message, hint = question_in_task(f"step '{asking[1]}' of workflow '{asking[0]}'", task)
-                hint = hint.replace("the step that starts the task", f"step '{handed_out[task].id}'")
+                hint = hint.replace("the step that starts the task", f"step '{delegated[task].id}'")
                 yield task.partition("#")[0], Problem("prompt_in_task", message, hint, path)
 
 
 def question_in_task(step: str, task: str) -> tuple[str, str]:
-    """What to say of a step that asks the user where only a sub-agent is, and how to write it instead."""
+    """The message and the hint for a step that asks the user in a sub-agent."""
     name = task.partition("#")[2] or task
     return (
         f"{step} asks the user, but the task '{name}' runs in sub-agents, and sub-agents cannot ask the user",
@@ -231,7 +231,7 @@ def question_in_task(step: str, task: str) -> tuple[str, str]:
 
 
 def _asks_the_user(name: str, plans: Mapping[str, Plan]) -> tuple[str, str] | None:
-    """The first workflow and step that asks the user, of one that is called and of all that it calls."""
+    """The first workflow and step that asks the user, among a workflow and all that it calls."""
     seen, waiting = {name}, [name]
     while waiting:
         current = waiting.pop()
@@ -255,7 +255,7 @@ def is_dynamic(value: Value, language: Language) -> bool:
 
 
 def circular_calls(bundle: Bundle) -> Iterator[tuple[str, Problem]]:
-    """Cycles that consist of unguarded calls only, each at one of its calls."""
+    """Reports cycles of unguarded calls, each at one of its calls."""
     names = sorted(bundle.plans, key=lambda name: name != bundle.main)
     position = {name: index for index, name in enumerate(names)}
     unguarded = [_unguarded_calls(bundle.plans[name]) for name in names]
@@ -273,12 +273,12 @@ def circular_calls(bundle: Bundle) -> Iterator[tuple[str, Problem]]:
 
 
 def _unguarded_calls(plan: Plan) -> dict[str, Node]:
-    """The first call of each workflow that nothing before it can prevent."""
+    """The first call of each workflow that is always reached."""
     nodes = plan.body.nodes
     if isinstance(plan.body, Steps):
         return _unguarded_in_sequence(plan.body)
     guards = [False] * len(nodes)
-    """Whether a block, or one that it needs, can keep what comes after it from starting."""
+    """Whether a block, or one that it needs, can prevent the next blocks from starting."""
     calls: dict[str, Node] = {}
     for index in topological([node.order for node in nodes]):
         node = nodes[index]
@@ -292,7 +292,7 @@ def _unguarded_calls(plan: Plan) -> dict[str, Node]:
 
 
 def _unguarded_in_sequence(steps: Steps) -> dict[str, Node]:
-    """What is called before anything could have ended the sequence, or led it elsewhere."""
+    """The first call, if nothing before it can end the sequence or branch."""
     for node in steps.nodes:
         name = fixed_name(node.do)
         if node.condition is not None or node.for_each is not None:

@@ -1,9 +1,9 @@
-"""Finds the references of a plan that lead nowhere, each with its place in the document.
+"""Reports unknown references of a plan, each with its path in the document.
 
-A block may read inputs, metadata, and blocks that are certainly done before it starts: those that it
-depends on, directly or through others. Outputs of the workflow may read every block.
+A block may read inputs, metadata, and the blocks that are always done before it starts: its direct and
+indirect dependencies. Outputs of the workflow may read every block.
 
-Pure: problems carry paths of the document; the dialects turn them into places.
+Pure: problems have paths in the document, which the dialects convert to places.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ ROOTS = ("blocks", "inputs", "metadata", "secrets")
 
 BLOCK_WORDS = ("inputs", "outputs", "metadata", *sorted(STATE_WORDS))
 
-"""What follows `${blocks.id.`; any other word is the name of an output."""
+"""The words that can follow `${blocks.id.`; any other word is the name of an output."""
 
 BLOCK_METADATA = frozenset(
     [
@@ -49,14 +49,14 @@ BLOCK_METADATA = frozenset(
 
 CALL_FACTS = ("success", "workflow", "execution_time_ms", "total_blocks", "execution_waves")
 
-"""What a call has beside the outputs of the workflow that it calls."""
+"""The outputs of a call besides those of the workflow that it calls."""
 
 RUN_METADATA = frozenset(["workflow_name", "start_time", "run_id", "execution_id", "status"])
 
 
 MOST_PROBLEMS = 100
 
-"""Nobody reads more, and finding the nearest spelling for thousands takes its time."""
+"""More are not useful, and finding the nearest names for thousands takes long."""
 
 
 def check_references(
@@ -67,8 +67,11 @@ def check_references(
     opaque: frozenset[str] = frozenset(),
     ordered: bool = True,
 ) -> list[Problem]:
-    """`plans` are the workflows that are known by name; `opaque` the blocks whose outputs are not known;
-    `ordered` is false where the graph has cycles, so that nobody can say what is done before what."""
+    """Reports wrong references.
+
+    `plans` are the known workflows by name; `opaque` are the blocks with unknown outputs; `ordered` is false
+    if the graph has cycles, and so no order.
+    """
     checker = _Checker(plan, plans or {}, opaque)
     problems: list[Problem] = []
     waiting: dict[tuple[int, int], Use] = {}
@@ -106,13 +109,13 @@ def _not_dependencies(nodes: Sequence[Node], waiting: Mapping[tuple[int, int], U
         hint = f"add '{there}' to depends_on of block '{here}'"
         if (target, reader) not in unrelated:
             message = f"${{{use.reference}}} cannot be read: block '{there}' runs after block '{here}'"
-            hint = f"remove the reference, or what makes '{there}' depend on '{here}'"
+            hint = f"remove the reference, or the dependency of '{there}' on '{here}'"
         problems.append(Problem("not_a_dependency", message, hint, use.path, use.reference.offset))
     return problems
 
 
 class _Checker:
-    """Whether a reference leads somewhere, by its path; equal paths are looked at once."""
+    """Checks whether references exist; checks equal paths only once."""
 
     def __init__(self, plan: Plan, plans: Mapping[str, Plan], opaque: frozenset[str]) -> None:
         self.plan = plan
@@ -122,7 +125,7 @@ class _Checker:
         self.answers: dict[Path, tuple[str, str] | None] = {}
 
     def problem(self, use: Use, reader: Node | None) -> Problem | None:
-        """`reader` is the block that the reference stands in; None for the outputs of the workflow."""
+        """The problem of a reference in the block `reader`, or in the outputs of the workflow (None)."""
         path = use.reference.path
         answer = None
         if path[0] in ("secrets", "each"):
@@ -133,7 +136,7 @@ class _Checker:
             if len(path) == 1:
                 answer = ("a reference cannot read all blocks at once", "name one: ${blocks.id.outputs.name}")
             elif path[1] == reader.id:
-                answer = ("a block cannot read itself", "refer to what its inputs come from")
+                answer = ("a block cannot read itself", "refer to the sources of its inputs")
         if answer is None:
             try:
                 answer = self.answers[path]
@@ -146,7 +149,7 @@ class _Checker:
         return Problem("undefined", message, hint, use.path, use.reference.offset, use.on_key)
 
     def _answer(self, path: Path) -> tuple[str, str] | None:
-        """What is wrong with `path`, and what to do; None if nothing is."""
+        """The message and the hint for a wrong `path`; None if it exists."""
         root, *rest = path
         if root == "inputs":
             return self._in_inputs(rest)
@@ -162,7 +165,7 @@ class _Checker:
         elif root == "item":
             hint = "did you mean ${each.value}?"
         elif not rest:
-            hint += f"; text that is no reference is written \\${{{root}}}"
+            hint += f"; if it is not a reference, write \\${{{root}}}"
         return f"there is no '{root}'", hint
 
     def _in_inputs(self, rest: Sequence[str | int]) -> tuple[str, str] | None:
@@ -171,7 +174,7 @@ class _Checker:
         return _among(rest, self.plan.inputs, "the workflow has no input", "inputs")
 
     def _in_blocks(self, plan: Plan, opaque: frozenset[str], rest: Path) -> tuple[str, str] | None:
-        """`rest` is what follows `blocks.`: an id, and what is read of that block."""
+        """Checks the path after `blocks.`: an id, and a path in that block."""
         while rest:
             node = self._node(plan, rest[0])
             if node is None:
@@ -201,7 +204,7 @@ class _Checker:
 
 
 def _secret(use: Use, reader: Node | None) -> tuple[str, str] | None:
-    """A secret may go into what the server does, and nowhere where somebody would see it."""
+    """Reports a secret outside of what the server runs, where it would be visible."""
     if len(use.reference.path) != 2 or not str(use.reference.path[1]).isidentifier():
         return "a secret has a name of one word", "e.g. ${secrets.GITHUB_TOKEN}"
     hint = "a secret can be given to inputs of blocks that the server runs, and to workflows that it calls"
@@ -230,11 +233,11 @@ def _each(use: Use, reader: Node | None) -> tuple[str, str] | None:
 
 _AN_ITEM = ("", "")
 
-"""The reference goes on inside of an item."""
+"""The rest of the reference is a path in an item."""
 
 
 def _in_items(node: Node, rest: Path) -> tuple[str, str] | None:
-    """`rest` is what is read of a block with `for_each`; the keys of its items are known when it runs."""
+    """Checks the path `rest` in a block with `for_each`; only the run knows its keys."""
     word = rest[0] if rest else None
     if word is None or word in STATE_WORDS or word in NO_ITEMS:
         return None
@@ -250,7 +253,7 @@ def _in_items(node: Node, rest: Path) -> tuple[str, str] | None:
 
 
 def _in_block(node: Node, called: Plan | None, rest: Path) -> tuple[str, str] | None:
-    """`rest` is what is read of the block `node`."""
+    """Checks the path `rest` in the block `node`."""
     word = rest[0] if rest else None
     calls = isinstance(node.do, Call)
     if word is None or word in STATE_WORDS or word == "inputs" or (word == "blocks" and calls):
@@ -287,22 +290,22 @@ def _among(
 
 
 # ----------------------------------------------------------------------------------------------------
-# Whether a plan makes sense: all problems at once, each with its path in the document. Pure.
+# Checks plans; reports all problems at once, each with its path in the document. Pure.
 #
-# `check_plan` looks at one plan alone; `check_calls` at plans that call each other.
+# `check_plan` checks one plan alone, `check_calls` plans that call each other.
 
 
 def check_plan(plan: Plan) -> list[Problem]:
-    """Everything that is wrong with the templates, conditions and references of `plan`."""
+    """All problems of the templates, conditions and references of `plan`."""
     reader = ReferenceReader(LANGUAGES[plan.dialect])
     uses = reader.in_plan(plan)
     return reader.problems + check_references(plan, uses)
 
 
 def check_calls(bundle: Bundle, known: Iterable[str] = ()) -> dict[str, list[Problem]]:
-    """What is wrong with the calls of all plans of a bundle, by the name of the plan that calls.
+    """All problems of calls in a bundle, by the name of the calling plan.
 
-    `known` are the names of all workflows there are, for the nearest spelling of an unknown one.
+    `known` are the names of all existing workflows, to suggest the nearest one for an unknown name.
     """
     names = {*known, *bundle.plans}
     found: dict[str, list[Problem]] = {}

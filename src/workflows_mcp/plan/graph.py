@@ -1,7 +1,7 @@
-"""The order of a graph: waves, a stable topological order, and cycles named by their path.
+"""Computes the order of a graph: waves, a stable topological order, and cycles.
 
-Works on dependencies by index (`needs[i]` are the nodes that node i depends on). Everything is linear in
-the size of the graph and nothing recurses: a chain of ten thousand is an ordinary graph.
+It works on dependencies by index (`needs[i]` are the nodes that node i depends on). Everything is linear in
+the size of the graph, and nothing recurses: a chain of ten thousand nodes is an ordinary graph.
 
     arrange([(), (0,), (0,), (1, 2)])      # waves (0, 1, 1, 2), order (0, 1, 2, 3)
 """
@@ -14,33 +14,36 @@ from typing import NamedTuple
 from workflows_mcp.plan.model import Graph, Steps
 
 Needs = Sequence[Sequence[int]]
-_LOOSE = -1
+_UNPLACED = -1
 _BITS = 4096
 
 
 class Arrangement(NamedTuple):
-    """For each node its wave and its position; both are -1 for a node that is in or behind a cycle."""
+    """The wave and the position of each node; both are -1 in a cycle or after one."""
 
     waves: list[int]
     order: list[int]
 
     @property
     def complete(self) -> bool:
-        return _LOOSE not in self.waves
+        return _UNPLACED not in self.waves
 
 
 def arrange(needs: Needs) -> Arrangement:
-    """A node's wave is one more than the latest wave that it depends on; within a wave, nodes keep the
-    order in which they were written."""
+    """Computes waves and positions.
+
+    A node's wave is one more than the latest wave that it depends on. In a wave, nodes keep the order of the
+    file.
+    """
     count = len(needs)
-    waves = [_LOOSE] * count
+    waves = [_UNPLACED] * count
     waiting_for = [len(needed) for needed in needs]
     dependents: list[list[int]] = [[] for _ in range(count)]
     for node, needed in enumerate(needs):
         for other in needed:
             dependents[other].append(node)
     wave = [node for node in range(count) if not waiting_for[node]]
-    order = [_LOOSE] * count
+    order = [_UNPLACED] * count
     number = position = 0
     while wave:
         following: list[int] = []
@@ -59,19 +62,22 @@ def arrange(needs: Needs) -> Arrangement:
 
 
 def cycles(needs: Needs, waves: Sequence[int]) -> Iterator[list[int]]:
-    """One cycle for each knot of nodes that `arrange` could not place, as a path whose every node
-    depends on the next and whose last depends on the first; it starts with the node written first."""
-    # Every node without a wave needs another one without, so following these always ends in a cycle.
+    """One cycle for each group of nodes that `arrange` could not place.
+
+    Each node of the path depends on the next one, and the last one on the first, which is the first in the
+    file.
+    """
+    # Each node without a wave needs another one without a wave, so following these ends in a cycle.
     seen: dict[int, int] = {}
     for start, wave in enumerate(waves):
-        if wave != _LOOSE or start in seen:
+        if wave != _UNPLACED or start in seen:
             continue
         path: list[int] = []
         node = start
         while node not in seen:
             seen[node] = start
             path.append(node)
-            node = next(other for other in needs[node] if waves[other] == _LOOSE)
+            node = next(other for other in needs[node] if waves[other] == _UNPLACED)
         if seen[node] == start:
             cycle = path[path.index(node) :]
             first = cycle.index(min(cycle))
@@ -79,17 +85,17 @@ def cycles(needs: Needs, waves: Sequence[int]) -> Iterator[list[int]]:
 
 
 def topological(order: Sequence[int]) -> list[int]:
-    """The nodes, each after what it depends on, from the position of each."""
+    """The nodes in topological order, from the position of each."""
     return sorted(range(len(order)), key=order.__getitem__)
 
 
 def unreachable(
     needs: Needs, in_order: Sequence[int], pairs: Iterable[tuple[int, int]]
 ) -> list[tuple[int, int]]:
-    """Those of `pairs` (node, other) in which node does not depend on other, directly or indirectly.
+    """The `pairs` (node, other) in which node does not depend on other, not even indirectly.
 
-    Each other is a bit, and a node's bits are those of what it needs: one pass over the graph answers
-    for thousands of pairs, whatever their distance.
+    Each other node is a bit, and the bits of a node are those of its dependencies: one pass over the graph
+    answers for thousands of pairs, whatever their distance.
     """
     pairs = list(pairs)
     others = list(dict.fromkeys(other for _, other in pairs))
@@ -107,8 +113,10 @@ def unreachable(
 
 
 def tolerated_by(required_by: Needs, in_order: Sequence[int], optional_for: Needs) -> list[list[int]]:
-    """For each node those that tolerate its failure: they depend on it without needing it to succeed, or on
-    whatever its failure would skip. Empty where nobody does.
+    """For each node, the nodes that tolerate its failure.
+
+    Such a node depends on it, but does not need it to succeed, or depends so on a node that its failure
+    skips.
 
     `required_by[i]` are the nodes that need node i to succeed, `optional_for[i]` those that do not.
     """
@@ -120,7 +128,7 @@ def tolerated_by(required_by: Needs, in_order: Sequence[int], optional_for: Need
 
 
 def execution_waves(graph: Graph | Steps) -> list[list[str]]:
-    """The ids of the blocks, wave by wave, each wave in the order in which it was written."""
+    """The ids of the blocks, wave by wave, each wave in the order of the file."""
     count = max((node.wave for node in graph.nodes), default=-1) + 1
     waves: list[list[str]] = [[] for _ in range(count)]
     for node in graph.nodes:

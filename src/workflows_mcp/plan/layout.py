@@ -1,4 +1,4 @@
-"""Where the parts of a node stand in its document: each dialect writes them in its own way."""
+"""The paths of the parts of a node in its document, for each dialect."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ Path = tuple[str | int, ...]
 
 
 class Layout(NamedTuple):
-    """Paths from the node on."""
+    """Paths of the parts of a node, relative to the node."""
 
     condition: Path = ("condition",)
     inputs: Path = ("inputs",)
     workflow: Path = ("inputs", "workflow")
     given: Path = ("inputs", "inputs")
-    """What a call gives to the workflow that it calls."""
+    """The inputs of a call."""
     timeout: Path = ("timeout",)
     on_timeout: Path = ("on_timeout",)
     on_failure: Path = ("on_failure",)
@@ -31,14 +31,14 @@ class Layout(NamedTuple):
     fallback: Path = ("fallback_value",)
     parameters: Path = ("mcp", "params")
     prompt: Path = ()
-    """What sub-agents are told in place of the standard prompt."""
+    """The prompt for sub-agents, instead of the standard one."""
     braces: tuple[str, str] = ("{{", "}}")
-    """What an expression stands between."""
+    """The marks around an expression."""
     as_list: str = "{{ NAME | lines }}; JSON text: | parse_json"
-    """The lines of a text as a list, and what a text is JSON of."""
+    """How to write the lines of a text as a list, and how to parse JSON text."""
 
     def reference(self, text: str) -> str:
-        """What stands in the braces of a text that is one expression; empty where it is more."""
+        """The expression in a text that is exactly one expression; otherwise empty."""
         opening, closing = self.braces
         text = text.strip()
         inside = text.removeprefix(opening).removesuffix(closing)

@@ -90,7 +90,7 @@ class Do(msgspec.Struct, frozen=True, tag="do", omit_defaults=True):
     timeout: Value = None
     """Seconds, or a template of them."""
     config: dict[str, Value] = {}
-    """Settings of the step beside its inputs, e.g. the declared outputs of a Shell block."""
+    """Settings of the step besides its inputs, e.g. the declared outputs of a Shell block."""
     defaults: dict[str, Value] = {}
     """The outputs of a block that was skipped or could not run; its keys are the names of all outputs."""
     may_fail: bool = False
@@ -317,7 +317,7 @@ class Node(msgspec.Struct, frozen=True, omit_defaults=True):
     on_timeout: OnTimeout = "fail"
     """Whether the workflow continues after a timeout that is not retried."""
     timeout_answer: dict[str, Value] | None = None
-    """The outputs of a question that nobody answers in time, or templates of them."""
+    """The outputs of a question without an answer in time, or templates of them."""
     goes_to: int = -1
     """In a sequence: the step that follows; -1 is the next one in the list."""
     reads: tuple[str, ...] | None = None
@@ -416,7 +416,7 @@ class Plan(msgspec.Struct, frozen=True, omit_defaults=True):
     shares_state: bool = False
     """Of a task: it uses the state of the workflow around it."""
     given: dict[str, Value] = {}
-    """Of a task: values beside its item, resolved from templates when it starts."""
+    """The values of a task besides its item; their templates are resolved when it starts."""
     on_failure: int = -1
     """The index in the body of the first step that runs after the workflow has failed; -1: there is none."""
     tries: int = 1
@@ -476,7 +476,7 @@ NO_ITEMS: dict[str, Value] = {"results": [], "count": 0, "failed_keys": [], "ski
 
 OF_TASK = ("item", "index", "total", "is_first", "is_last", "task_id", "workflow_id", "context", "parent")
 
-"""The variables of a task beside the fields of its item."""
+"""The variables of a task besides the fields of its item."""
 
 _NAME = re.compile(r"[\w-]{1,64}")
 

@@ -1,7 +1,7 @@
-"""Every reference in a plan, and where it stands in the document.
+"""Finds all references of a plan, with their paths in the document.
 
-Templates, conditions and outputs are parsed here once when a file is loaded; what cannot be parsed is a
-problem with its position. Which of the references lead somewhere is for `check` to say.
+It parses templates, conditions and outputs once, when a file is loaded; text that cannot be parsed is a
+problem with its position. `plan.checks` checks whether the references exist.
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ Refusals = Callable[[tuple[str, ...]], Iterable[Refusal]]
 
 
 class _Languages(Mapping[str, Language]):
-    """Each is made when it is first asked for: importing Jinja alone takes longer than most of a start."""
+    """Creates each language when it is first needed, because importing Jinja is slow."""
 
     def __init__(self, makers: dict[str, Callable[[], Language]]) -> None:
         self._makers = makers
@@ -90,26 +90,26 @@ _OLD_LANGUAGES: Mapping[str, Language] = _Languages(
 
 
 def language_of(plan: Plan) -> Language:
-    """The language of a plan's expressions, by the rules that the plan was made for."""
+    """The language of a plan's expressions, in the version of the plan."""
     return (LANGUAGES if plan.semantics >= 3 else _OLD_LANGUAGES)[plan.dialect]
 
 
 STATE_WORDS = frozenset(["succeeded", "failed", "skipped", "status", "outcome"])
-"""What `${blocks.id.…}` says of how a block went."""
+"""The words for the outcome of a block in `${blocks.id.…}`."""
 _OUTCOME_OUTPUTS = frozenset(["success", "exit_code"])
 
 
 class Use(NamedTuple):
-    """A reference, and the path of the text that it stands in."""
+    """A reference, and the path of the text that contains it."""
 
     reference: Reference
     path: Path
     on_key: bool = False
-    """It stands in the key at the end of the path, not in the value."""
+    """It is in the key at the end of the path, not in the value."""
 
 
 class Uses(NamedTuple):
-    """The references of a plan: of each of its blocks, and of its outputs."""
+    """The references of a plan: those of each block, and those of the outputs."""
 
     by_node: list[list[Use]]
     in_outputs: list[Use]
@@ -121,13 +121,13 @@ class _Parsed(Protocol):
 
 
 class _Transforms(Protocol):
-    """A language in which a value can be made of another by more than an expression."""
+    """A language with transforms, which can be more than an expression."""
 
     def transform(self, text: str) -> _Parsed: ...
 
 
 def config_reader(language: Language) -> Callable[[str], Expression]:
-    """How the language reads what a step is told beside its inputs."""
+    """The parser for settings of a step besides its inputs."""
     return cast(Callable[[str], Expression], getattr(language, "with_variables", language.template))
 
 
@@ -135,10 +135,10 @@ Foreign = Callable[[str], ExpressionError | None]
 
 
 class ReferenceReader:
-    """Finds references in values; what is malformed goes to `problems`."""
+    """Finds references in values; stores malformed expressions in `problems`."""
 
     def __init__(self, language: Language, foreign: Foreign | None = None) -> None:
-        """`foreign` finds what is meant as an expression and written as in another language."""
+        """`foreign` finds expressions in the syntax of another language."""
         self.language = language
         self.problems: list[Problem] = []
         self._foreign = foreign
@@ -149,7 +149,7 @@ class ReferenceReader:
         return self._find(value, path, self.language.template)
 
     def in_literal(self, value: Value, path: Path) -> list[Use]:
-        """Of a text in a language of its own, in which expressions of other languages are no mistake."""
+        """Finds references in text of another language, where foreign expressions are allowed."""
         foreign, self._foreign = self._foreign, None
         try:
             return self.in_value(value, path)
@@ -157,11 +157,11 @@ class ReferenceReader:
             self._foreign = foreign
 
     def in_config(self, value: Value, path: Path) -> list[Use]:
-        """Of what a step is told beside its inputs: names of variables in it are the step's."""
+        """Finds references in settings of a step, whose variables belong to the step."""
         return self._find(value, path, config_reader(self.language))
 
     def in_code(self, value: Value, path: Path, refusals: Refusals | None = None) -> list[Use]:
-        """`refusals` says which values cannot stand in code with these texts around them."""
+        """Finds references in code; `refusals` returns the values that cannot be in this code."""
         found = len(self.problems)
         uses = self._find(value, path, self.language.code)
         if refusals is None or not isinstance(value, str) or len(self.problems) > found:
@@ -187,7 +187,7 @@ class ReferenceReader:
         return self._read(text, path, cast(_Transforms, self.language).transform)
 
     def in_change(self, change: Change, at: Path) -> list[Use]:
-        """`at` leads to the node that makes the change."""
+        """Finds references in a change of the node at `at`."""
         at = (*at, *change.at)
         uses = [Use(it.reference, (*at, "path")) for it in self.in_value(list(change.path), (*at, "path"))]
         uses += self.in_value(change.value, (*at, "value"))
@@ -198,7 +198,7 @@ class ReferenceReader:
         return uses
 
     def in_node(self, node: Node, layout: Layout) -> list[Use]:
-        """All references of a node, with their places in its document."""
+        """All references of a node, with their paths in its document."""
         uses: list[Use] = []
 
         def add(value: Value, part: Path) -> None:
@@ -293,13 +293,13 @@ class ReferenceReader:
 
 
 def secrets_in(uses: Iterable[Use]) -> tuple[str, ...]:
-    """The names of the secrets that are referred to."""
+    """The names of the secrets in these references."""
     paths = (use.reference.path for use in uses)
     return tuple(sorted({str(path[1]) for path in paths if path[0] == "secrets" and len(path) > 1}))
 
 
 def blocks_asked_about(uses: Iterable[Use]) -> frozenset[str]:
-    """The ids of blocks whose status, or whether they succeeded, failed or were skipped, is asked for."""
+    """The ids of the blocks whose outcome is read."""
     paths = (use.reference.path for use in uses)
     return frozenset(
         str(path[1])
@@ -310,26 +310,28 @@ def blocks_asked_about(uses: Iterable[Use]) -> frozenset[str]:
 
 
 def watched_blocks(uses: Iterable[Use], repeated: Collection[str] = ()) -> set[str]:
-    """The ids of blocks of which some reference asks how they went. `repeated` are the blocks with items:
-    there, how an item went may be asked for too."""
+    """The ids of the blocks that references watch for failures.
+
+    `repeated` are the blocks with items, whose items can be watched too.
+    """
     watched: set[str] = set()
     for path in (use.reference.path for use in uses):
         if path[0] != "blocks" or len(path) < 2 or path[1] in watched:
             continue
         block, rest = str(path[1]), path[1:]
-        if _asks_how_it_went(rest) or (block in repeated and _asks_of_items(rest)):
+        if _reads_outcome(rest) or (block in repeated and _reads_outcome_of_items(rest)):
             watched.add(block)
     return watched
 
 
-def _asks_of_items(path: Path) -> bool:
+def _reads_outcome_of_items(path: Path) -> bool:
     if any(part in ("failed_keys", "skipped_keys") for part in path[1:3]):
         return True
     inside = path[2:] if path[1:2] == ("items",) else path[1:]
-    return bool(inside) and inside[0] not in NO_ITEMS and inside[0] != "outputs" and _asks_how_it_went(inside)
+    return bool(inside) and inside[0] not in NO_ITEMS and inside[0] != "outputs" and _reads_outcome(inside)
 
 
-def _asks_how_it_went(path: Path) -> bool:
+def _reads_outcome(path: Path) -> bool:
     """`path` starts with the id of the block."""
     match path:
         case (_,) | (_, "metadata"):

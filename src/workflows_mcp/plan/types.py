@@ -1,4 +1,4 @@
-"""The types that a template can give, as far as a plan says, and where none of them can be used.
+"""Infers the types of templates, and reports values that can never be used.
 
     types = Types(plan)
     types.of("${inputs.n}", node)              # {"integer"}, as the input is declared
@@ -6,8 +6,8 @@
     types.of("{{ files }}", node)              # {"list", "null"}, as state_schema says
     types.of("v${inputs.n}", node)             # {"string"}
 
-What is not known (None) is checked by the run. Nothing is refused that could work: every type that a value
-can have is wrong. Pure: problems carry paths of the document.
+The run checks values of unknown type (None). A value is reported only if all its possible types are wrong.
+Pure: problems have paths in the document.
 """
 
 from __future__ import annotations
@@ -34,20 +34,22 @@ _IMPOSSIBLE: Mapping[str, frozenset[str]] = {
     "list": frozenset({"object", "boolean", *_NUMBERS}),
     "object": frozenset({"list", "boolean", *_NUMBERS}),
 }
-"""By the type that is wanted: those that no value of can be converted to it. Text can say anything."""
+"""For each wanted type: the types that can never be converted to it. Text can stand for anything."""
 _LIST, _OBJECT, _NULL = frozenset({"list"}), frozenset({"object"}), frozenset({"null"})
 
 
 def never_fits(kinds: Kinds, spec: InputSpec) -> bool:
-    """Whether no value of these types is taken by an input. For null, one that is not required has its
-    default."""
+    """Whether an input accepts no value of these types.
+
+    For null, an optional input uses its default.
+    """
     impossible = _IMPOSSIBLE.get(spec.type, frozenset())
     refused = {*impossible, "null"} if spec.required and impossible else impossible
     return bool(kinds) and kinds <= refused
 
 
 def kinds_of(value: Value) -> Kinds | None:
-    """The type of a value in which nothing is resolved any more."""
+    """The type of a value without templates."""
     kind = KIND_NAMES.get(type(value))
     return None if kind is None else frozenset({kind})
 
@@ -59,8 +61,10 @@ def named(kinds: Kinds) -> str:
 
 
 def check_items(plan: Plan, owner: Plan | None = None) -> Iterator[Problem]:
-    """Loops over what is never a list, nor an object where one is taken. `owner` is the plan whose state it
-    is, where that is another."""
+    """Reports loops over values that are never a list, or an object where that is accepted.
+
+    `owner` is the plan that declares the state, if it is another one.
+    """
     types = Types(plan, owner)
     layout = LAYOUTS[plan.dialect]
     for node in plan.body.nodes:
@@ -86,10 +90,10 @@ def check_items(plan: Plan, owner: Plan | None = None) -> Iterator[Problem]:
 
 
 class Types:
-    """What is known of the values that the templates of one plan read."""
+    """The types of the values that the templates of one plan read."""
 
     def __init__(self, plan: Plan, owner: Plan | None = None) -> None:
-        """`owner` is the plan whose state it is, for a task that shares it."""
+        """`owner` is the plan that declares the state, for a task that shares it."""
         self.plan = plan
         self.owner = owner or plan
         self.language = LANGUAGES[plan.dialect]
@@ -97,7 +101,7 @@ class Types:
         self._written: dict[str, Kinds | None] | None = None
 
     def of(self, value: Value, node: Node) -> Kinds | None:
-        """The types that a value can have when its templates are resolved; `node` is where it stands."""
+        """The possible types of a value of `node`, after its templates are resolved."""
         if not isinstance(value, str) or not self.language.is_dynamic(value):
             return kinds_of(value)
         try:
@@ -141,8 +145,10 @@ class Types:
         return None
 
     def _all_written(self) -> dict[str, Kinds | None]:
-        """The types of all that is ever written to each field. A field can be written from others: whatever
-        that adds is added until nothing more is."""
+        """The types of all values that are written to each field.
+
+        A field can depend on other fields, so this repeats until no types are added.
+        """
         found = {name: kinds_of(it) for name, it in self.plan.initial_state.items()}
         self._written = found
         grows = True
@@ -186,7 +192,7 @@ class Types:
         return None
 
     def _field(self, name: str) -> Kinds | None:
-        """What a bare name stands for: a field of `raw` that is always there, and no computed one."""
+        """The types of a bare name: a computed field, or a field of `raw` that always exists."""
         if name in self.owner.computed:
             return self._computed(name)
         return self._raw(name) if name in self.owner.initial_state.get("raw", {}) else None
@@ -196,7 +202,7 @@ class Types:
         return kinds_of(spec.value) if spec is not None and spec.static else None
 
     def _raw(self, name: str) -> Kinds | None:
-        """The declared type, which what is written later is held to, and those of the first values."""
+        """The declared type, which all writes must have, and the types of the initial values."""
         declared, given = field_type(self.owner, name), self.owner.inputs.get(name)
         first = self.owner.initial_state.get("raw", {}).get(name)
         found = {declared, given.type if given is not None else declared}

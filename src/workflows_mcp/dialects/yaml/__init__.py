@@ -1,1 +1,1 @@
-"""Reads YAML 1.2 and finds every value again in the file."""
+"""Reads YAML 1.2, and finds the place of each value in the file."""

@@ -1,10 +1,10 @@
-"""Where a value stands in a YAML file: from a path in the document to file, line and column.
+"""Finds the file, line and column of a value from its path in the document.
 
-The nodes that the parser made are walked when a place is asked for, which is only when there is
-something to report; reading a file keeps no table of positions.
+It walks the nodes of the parser when a place is needed, which is only for a report. Reading a file keeps no
+table of positions.
 
-An offset inside a text is found again in the source by counting the characters that are not white
-space: folding, indentation and quoting change white space only, and escapes are single tokens.
+It finds an offset inside a text by counting the characters that are not white space: folding, indentation and
+quoting change only white space, and escapes are single tokens.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ _OTHER_NAMES: dict[str, tuple[str, ...]] = {
 
 
 class Source:
-    """The text of a file, and where its lines start (found out when first asked for)."""
+    """The text of a file, with the starts of its lines, which are computed when first needed."""
 
     __slots__ = ("_starts", "file", "text")
 
@@ -61,7 +61,7 @@ class Source:
 
 
 def index_of(root: Node, text: str, path: Path, offset: int = 0, *, on_key: bool = False) -> int:
-    """The position in `text` of the value at `path`, or of what comes nearest to it on the way there."""
+    """The position in `text` of the value at `path`, or of the last existing value on the way."""
     key: Node | None = None
     node = root
     for part in path:
@@ -99,7 +99,7 @@ def child(node: Node, part: str | int) -> tuple[Node | None, Node] | None:
 
 
 def _entry(node: Node, part: str | int) -> tuple[Node | None, Node] | None:
-    """The entry with exactly this key, in the mapping or in one that is merged into it."""
+    """The entry with exactly this key, in the mapping or in a merged one."""
     if not isinstance(node, MappingNode):
         return None
     for key, value in node.value:
@@ -117,7 +117,7 @@ def _entry(node: Node, part: str | int) -> tuple[Node | None, Node] | None:
 
 
 def _by_another_name(node: MappingNode, part: str | int) -> tuple[Node | None, Node] | None:
-    """What a step type calls one thing and a dialect another, perhaps one mapping deeper."""
+    """The entry with another name of the key, possibly one mapping deeper."""
     if part not in _OTHER_NAMES:
         return None
     inner = _entry(node, _TOOL)
@@ -153,7 +153,7 @@ def _index_in_scalar(node: ScalarNode, text: str, offset: int) -> int:
         start = text.find("\n", start, end) + 1 or end
     elif style:
         start, end = start + 1, end - 1
-    # White space has no certain position: take the visible character before it, and one further.
+    # White space has no exact position: find the visible character before it, and add one.
     value = node.value
     wanted = min(offset, len(value))
     beyond = 0
@@ -171,7 +171,7 @@ def _index_in_scalar(node: ScalarNode, text: str, offset: int) -> int:
 
 
 def _is_invisible(token: str) -> bool:
-    """Whether a token of a double-quoted text stands for white space, or for nothing at all."""
+    """Whether a token of a double-quoted text is white space or nothing."""
     if len(token) > 2 and token[0] == "\\":
         return chr(int(token[2:], 16)).isspace()
     return token in _INVISIBLE_ESCAPES

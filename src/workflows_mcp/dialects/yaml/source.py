@@ -1,11 +1,11 @@
-"""A definition file becomes plain data, and every value of it can be found again in the file.
+"""Reads a definition file into plain data, and finds the place of each value.
 
-YAML is read as 1.2. Problems that leave the rest readable (a duplicate key, a tag, an unquoted
-`{{ x }}`) are collected, so that the dialects can report theirs beside them; only broken syntax and
-exceeded limits end the reading. Keys are text, whatever they look like: JSON has no others.
+It reads YAML 1.2. It collects problems that leave the rest readable (a duplicate key, a tag, an unquoted
+`{{ x }}`), so that the dialects can report theirs too; only broken syntax and exceeded limits stop it. Keys
+are always text, as in JSON.
 
-This module must not know what any key means, with two exceptions that the format has: a second `type`
-of a prompt is the type of what is asked for, and a whole definition may stand below `workflow`.
+This module does not know what keys mean, with two exceptions: a second `type` of a prompt is the type of the
+answer, and a whole definition can be below `workflow`.
 
     document = read_document(text, "deploy.yaml", limits)
     document.value["blocks"][0]["id"]
@@ -33,7 +33,7 @@ from workflows_mcp.plan import MOST_PROBLEMS
 from workflows_mcp.values import Value
 
 # ----------------------------------------------------------------------------------------------------
-# Text that is not YAML: what the parser says of it, where, and what probably was meant.
+# Reports text that is not YAML: the message of the parser, its place, and the probable cause.
 
 
 _HINTS = {
@@ -66,7 +66,7 @@ def syntax_problem(error: YAMLError, source: Source) -> Problem:
     what = error.problem or str(error)
     mark = error.problem_mark
     if what == "found unexpected end of stream" and error.context_mark is not None:
-        mark = error.context_mark  # the quote that was opened tells more than the end of the file
+        mark = error.context_mark  # the opening quote is more helpful than the end of the file
     place = source.place(mark.index if mark is not None else 0)
     context = f" {error.context}" if error.context else ""
     return Problem("yaml", f"not YAML: {what}{context}", _syntax_hint(what, place), place=place)
@@ -84,10 +84,10 @@ def _syntax_hint(what: str, place: Place) -> str:
 
 
 # ----------------------------------------------------------------------------------------------------
-# What an unquoted word of YAML means: the core schema of YAML 1.2, and nothing of 1.1.
+# Converts unquoted words by the core schema of YAML 1.2, not by YAML 1.1.
 #
 # `on`, `no`, `12:30` and `1_000` are text; `012` is twelve, `0o14` too. Values must fit into JSON and into
-# a run's journal, so numbers of more than 64 bits, infinity and not-a-number are refused.
+# the journal of a run, so numbers of more than 64 bits, infinity and not-a-number are rejected.
 #
 #     core_value("no")      # "no"
 #     core_value("0x1F")    # 31
@@ -151,7 +151,7 @@ def _whole(text: str) -> int:
 
 
 class PlainScalars(dict[str, Value]):
-    """The unquoted words of one document with their values; `refused` are those that have none."""
+    """The unquoted words of one document with their values; `refused` are words without one."""
 
     def __init__(self) -> None:
         super().__init__(_WORDS)
@@ -178,7 +178,7 @@ _EXTENSION = "x-"
 
 @dataclass(slots=True)
 class Document:
-    """A file that could be read. `problems` are what is wrong with it as YAML; they have their places."""
+    """A file that was read; `problems` are those of its YAML, with their places."""
 
     source: Source
     value: Value
@@ -186,7 +186,7 @@ class Document:
     problems: list[Problem] = field(default_factory=list)
 
     def place(self, path: Path, offset: int = 0, on_key: bool = False) -> Place:
-        """Where the value at `path` stands, or where it would; `offset` is a position in its text."""
+        """The place of the value at `path`, or the nearest one; `offset` is a position in its text."""
         if self.root is None:
             return self.source.place(0)
         return self.source.place(index_of(self.root, self.source.text, path, offset, on_key=on_key))
@@ -198,7 +198,7 @@ class Document:
 
 
 def read_document(text: str, file: str, limits: Limits = DEFAULT_LIMITS) -> Document:
-    """Raises DefinitionError where the text is not YAML or exceeds a limit."""
+    """Reads a file; raises DefinitionError if the text is not YAML or exceeds a limit."""
     size = len(text) if text.isascii() else len(text.encode("utf-8", "surrogatepass"))
     if size > limits.document_bytes:
         problem = Problem(
@@ -218,7 +218,7 @@ def read_document(text: str, file: str, limits: Limits = DEFAULT_LIMITS) -> Docu
 
 
 def unwrapped(document: Document) -> Document:
-    """A definition may stand below `workflow`, with nothing beside it: then that; else the same."""
+    """The definition below `workflow` if nothing is next to it; otherwise the same document."""
     inner = _inside_wrapper(document.root)
     if inner is None or not isinstance(document.value, dict):
         return document
@@ -236,7 +236,7 @@ def _inside_wrapper(root: Node | None) -> Node | None:
 
 
 def locate(text: str, file: str, path: Path, offset: int = 0, on_key: bool = False) -> Place | None:
-    """The place of a value of a definition that is at hand only as text; None if it cannot be read."""
+    """The place of a value in the text of a definition; None if it cannot be read."""
     source = Source(file, _normalised(text))
     try:
         with collector_paused():
@@ -248,8 +248,10 @@ def locate(text: str, file: str, path: Path, offset: int = 0, on_key: bool = Fal
 
 @contextmanager
 def collector_paused() -> Iterator[None]:
-    """Reading a large file makes a great many objects and no cycles: the collector would walk over all
-    of them again and again, and take most of the time."""
+    """Pauses the garbage collector while a file is read.
+
+    A large file makes many objects and no cycles: the collector would take most of the time.
+    """
     was_enabled = gc.isenabled()
     gc.disable()
     try:
@@ -265,14 +267,14 @@ def _normalised(text: str) -> str:
 
 
 class _TooDeep(Exception):
-    """Carries the position at which the limit on nesting is exceeded."""
+    """The limit on nesting is exceeded at `index`."""
 
     def __init__(self, index: int) -> None:
         self.index = index
 
 
 class _Composer(CParser):
-    """The parser in C, with the resolution of tags left out: `tag` is None unless one is written."""
+    """The parser in C, without resolution of tags: `tag` is None unless the file has one."""
 
     def __init__(self, text: str, deepest: int) -> None:
         super().__init__(text)
@@ -299,7 +301,7 @@ def _compose(source: Source, limits: Limits) -> Node | None:
         problem = Problem(
             "too_deep",
             f"the document is nested more than {limits.document_depth} levels deep",
-            f"raise {limits.setting('document_depth')} if that is meant",
+            f"nest it less deeply, or raise {limits.setting('document_depth')}",
             place=source.place(error.index),
         )
     except UnicodeEncodeError as error:
@@ -315,11 +317,11 @@ def _compose(source: Source, limits: Limits) -> Node | None:
 
 
 class _Enough(Exception):
-    """A limit is exceeded, or there are more problems than anybody wants to read."""
+    """Stops the reading: a limit is exceeded, or there are too many problems."""
 
 
 class _Construction:
-    """Nodes become values. An alias is built again wherever it is used, and counted again."""
+    """Converts nodes to values; builds and counts an alias again for each use."""
 
     def __init__(self, document: Document, limits: Limits) -> None:
         self.source = document.source
@@ -397,7 +399,7 @@ class _Construction:
                 result.setdefault(key, value)
 
     def _unquoted(self, node: Node, key: Node) -> str:
-        """A mapping whose key is no word: nearly always braces that were meant as text."""
+        """Reports a mapping with a key that is not a word: usually unquoted braces."""
         written = self.source.text[node.start_mark.index : node.end_mark.index]
         if isinstance(key, MappingNode) and written.startswith("{{"):
             message, hint = f"{written} is read as a mapping, not as text", f'quote it: "{written}"'
