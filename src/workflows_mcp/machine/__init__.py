@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from workflows_mcp.machine import events
 from workflows_mcp.machine.changes import WRITABLE, Path, TooLarge, WrongChange, path_text, size_of, value_at
 from workflows_mcp.machine.commands import (
     ClearTimer,
@@ -19,12 +20,9 @@ from workflows_mcp.machine.core import LEFT_OPEN, OpenScope
 from workflows_mcp.machine.events import (
     Answered,
     CancelRequested,
-    ContextFull,
     Event,
     Forked,
     Interrupted,
-    Marked,
-    Parked,
     PlanLoaded,
     Resumed,
     SlotFreed,
@@ -73,7 +71,6 @@ __all__ = [
     "ClearTimer",
     "Command",
     "ComputedFields",
-    "ContextFull",
     "EvaluationError",
     "Event",
     "Execution",
@@ -85,10 +82,8 @@ __all__ = [
     "LoadPlan",
     "Machine",
     "Mark",
-    "Marked",
     "Names",
     "OpenScope",
-    "Parked",
     "Path",
     "PlanLoaded",
     "ReactiveState",
@@ -115,6 +110,7 @@ __all__ = [
     "compile_value",
     "ends_with",
     "error_of",
+    "events",
     "failed",
     "fails_the_workflow",
     "handler_of",

@@ -368,7 +368,9 @@ class Names(Mapping[str, Any]):
         return names
 
     def _copy(self) -> Names:
-        names = Names(self._reactive, self._inputs, self._variables, self._hidden, self._included, self._known)
+        names = Names(
+            self._reactive, self._inputs, self._variables, self._hidden, self._included, self._known
+        )
         names._given, names._fields, names._seeds = self._given, self._fields, self._seeds
         return names
 
@@ -400,7 +402,9 @@ class Names(Mapping[str, Any]):
                 return left[name]
         if name == "workflow_id" and "__run__" in self._hidden:
             return self._hidden["__run__"]
-        known = name in self._known or name in self._reactive.plan.known or name in self._reactive.plan.computed
+        known = (
+            name in self._known or name in self._reactive.plan.known or name in self._reactive.plan.computed
+        )
         return UNSET if known else MISSING
 
     def _next_seed(self) -> str:

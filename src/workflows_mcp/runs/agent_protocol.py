@@ -63,7 +63,7 @@ from workflows_mcp.answers import (
 from workflows_mcp.engines import Engine
 from workflows_mcp.errors import NotExpected, Place, RequestError
 from workflows_mcp.limits import Limits
-from workflows_mcp.machine import Answered, Event, Fault, Machine, RunState
+from workflows_mcp.machine import Event, Fault, Machine, RunState, events
 from workflows_mcp.runs.progress import wait_with_progress
 from workflows_mcp.steps import StepRegistry
 from workflows_mcp.values import Value, to_json
@@ -159,7 +159,7 @@ class AgentProtocol:
             address, taken = check_result(
                 machine, self._registry, step_id, result, clean, target, self._now()
             )
-            return Answered(now, address, taken.outputs, taken.ok, taken.message)
+            return events.Answered(now, address, taken.outputs, taken.ok, taken.message)
 
         def harmless(machine: Machine, target: Target) -> bool:
             clean = self._redacted(machine)
@@ -357,7 +357,7 @@ def _for_current_attempt(
     Otherwise an answer that reaches the driving process late could count for a later attempt.
     """
     event = answered(machine, target_of(machine, workflow_id), now)
-    if isinstance(event, Answered) and (frame := machine.state.frames.get(event.address)) is not None:
+    if isinstance(event, events.Answered) and (frame := machine.state.frames.get(event.address)) is not None:
         return msgspec.structs.replace(event, attempt=frame.attempt, token=token)
     return event
 

@@ -43,7 +43,7 @@ from workflows_mcp.engines import Engine, Line, LiveOutput, PermittedSteps, chec
 from workflows_mcp.errors import DefinitionError, InvalidInputs, NotExpected, Place, Problem, RequestError
 from workflows_mcp.library import Catalog, WorkflowSummary
 from workflows_mcp.limits import DEFAULT_WAIT, Limits
-from workflows_mcp.machine import CancelRequested, Fault, Machine, Parked, iso
+from workflows_mcp.machine import Fault, Machine, events, iso
 from workflows_mcp.plan import Bundle, check_inputs
 from workflows_mcp.policy import (
     Killed,
@@ -292,7 +292,7 @@ class Service:
             )
         try:
             await self._engine.send(
-                run_id, lambda machine, now: CancelRequested(now, self._redacted(machine)(reason))
+                run_id, lambda machine, now: events.CancelRequested(now, self._redacted(machine)(reason))
             )
         except NotExpected:
             machine = await self._engine.view(run_id)
@@ -308,7 +308,7 @@ class Service:
         if if_driven_here and not await self._engine.is_driven_here(run_id):
             return False
         try:
-            await self._engine.send(run_id, lambda machine, now: Parked(now))
+            await self._engine.send(run_id, lambda machine, now: events.Parked(now))
         except NotExpected:
             return False
         return True
@@ -365,7 +365,7 @@ class Service:
         if waits and not keep:
             with suppress(NotExpected):  # it has ended meanwhile
                 await self._engine.send(
-                    run_id, lambda machine, now: CancelRequested(now, f"superseded by {made}", made)
+                    run_id, lambda machine, now: events.CancelRequested(now, f"superseded by {made}", made)
                 )
         answer = await self._made_of_another(made, wait_seconds, detail)
         if waits and keep:

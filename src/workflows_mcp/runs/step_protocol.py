@@ -61,13 +61,10 @@ from workflows_mcp.errors import InvalidResult, NotExpected, RequestError, Unkno
 from workflows_mcp.limits import Limits
 from workflows_mcp.machine import (
     TERMINAL,
-    Answered,
-    ContextFull,
     Event,
     Machine,
     Mark,
-    Marked,
-    StateUpdated,
+    events,
     iso,
 )
 from workflows_mcp.plan import CONTEXT_FULL, Plan
@@ -160,8 +157,8 @@ class StepProtocol:
             assert visited is not None
             message = self._redacted(machine)(error) or FAILED
             if machine.state.frames[address].cut_off:
-                return Answered(now, address, {"decision": "fail"})
-            return Answered(now, address, failed_outputs(visited), ok=False, message=message)
+                return events.Answered(now, address, {"decision": "fail"})
+            return events.Answered(now, address, failed_outputs(visited), ok=False, message=message)
 
         def harmless(machine: Machine, target: Target) -> bool:
             visited = _step_named(machine, target, step_id)
@@ -183,10 +180,10 @@ class StepProtocol:
             if scope.reactive is None or machine.state.frames[address].cut_off:
                 clean = self._redacted(machine)
                 _, taken = check_result(machine, self._registry, step_id, {}, clean, target, self._now())
-                return Answered(now, address, taken.outputs, taken.ok, taken.message)
+                return events.Answered(now, address, taken.outputs, taken.ok, taken.message)
             if missing := written.missing(visited):
                 raise _result_needed(step_id, missing)
-            return Answered(now, address, failed_outputs(visited), settled=True)
+            return events.Answered(now, address, failed_outputs(visited), settled=True)
 
         def harmless(machine: Machine, target: Target) -> bool:
             visited = _step_named(machine, target, step_id)
@@ -215,12 +212,12 @@ class StepProtocol:
             return WrittenState()
         frame, home = machine.state.frames[address], machine.locate(address)[0].reactive
         shared = {it for it in ("", *_around(address)) if machine.reactive_state_at(it) is home}
-        _, events = await self._engine.journal(run_id, frame.event)
+        _, since = await self._engine.journal(run_id, frame.event)
         return WrittenState(
             [
                 path
-                for it in events
-                if isinstance(it, StateUpdated) and it.address in shared
+                for it in since
+                if isinstance(it, events.StateUpdated) and it.address in shared
                 for path, *_ in it.changes
             ]
         )
@@ -255,7 +252,7 @@ class StepProtocol:
             plan = machine.plan_named(machine.state.workflow)
             full = park or (bool(plan.on_context_full) and "context" in reason.lower())
             made[:] = [Mark(machine.state.events, now, clean(reason), clean(step))]
-            return (ContextFull if full else Marked)(now, made[0].reason, made[0].step)
+            return (events.ContextFull if full else events.Marked)(now, made[0].reason, made[0].step)
 
         await self._engine.send(run_id, marked)
         machine = await self._engine.view(run_id)
@@ -334,7 +331,7 @@ class StepProtocol:
 
         def updated(machine: Machine, now: float) -> Event:
             trial.refuse_wrong(machine)
-            return StateUpdated(now, trial.changes, address, token)
+            return events.StateUpdated(now, trial.changes, address, token)
 
         await self._engine.send(run_of(target_id), updated)
         machine = await self._engine.view(run_of(target_id))
