@@ -375,7 +375,7 @@ def test_state_is_read_by_bare_names_and_written_by_full_paths(
 @pytest.mark.rows("R7")
 @pytest.mark.parametrize(
     ("path", "hint"),
-    [("file_count", "raw.file_count"), ("computed.valid_files", "computed fields follow from others")],
+    [("file_count", "raw.file_count"), ("computed.valid_files", "write the field that it is computed from")],
 )
 def test_what_is_not_written_by_a_full_path_is_told_before_the_run(
     path: str, hint: str, settings: Settings, workspace: Path

@@ -178,5 +178,5 @@ def test_an_input_given_by_two_of_its_names_is_refused(run: Run) -> None:
         "blocks: [{id: a, type: Shell, inputs: {command: 'true'}}]\noutputs: {m: '${inputs.message}'}\n"
     )
     assert run(text, {"commit_message": "x"}).answer["outputs"] == {"m": "x"}
-    with pytest.raises(InvalidInputs, match="another name of the input 'message'"):
+    with pytest.raises(InvalidInputs, match="'commit_message' is an alias of the input 'message'"):
         run(text, {"commit_message": "x", "message": "y"})
