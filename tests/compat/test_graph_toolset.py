@@ -168,7 +168,7 @@ def test_an_agent_runs_pauses_resumes_and_looks_at_checkpoints(graph: Any, mode:
 
         deleted = await agent.call("delete_checkpoint", checkpoint_id=question)
         assert deleted["deleted"] is True
-        assert f"the run {run_id} itself is untouched" in deleted["message"]
+        assert f"the run {run_id} is unchanged" in deleted["message"]
         assert "was deleted" in await agent.refused("resume_workflow", checkpoint_id=question, response="yes")
         state = await agent.call("get_workflow_state", workflow_id=run_id, paths=["blocks.call.blocks"])
         assert "act" in state["values"]["blocks.call.blocks"]

@@ -353,7 +353,7 @@ def test_an_agent_may_write_the_result_itself_and_it_is_not_stored_a_second_time
     async def work(agent: Any) -> None:
         run_id = (await agent.call("workflow_start", workflow="release:notes"))["workflow_id"]
         refused = await agent.refused("workflow_step_complete", workflow_id=run_id, step_id="ask")
-        assert "'ask' needs a result: nothing has been written at raw.title since it was asked" in refused
+        assert "'ask' needs a result: nothing was written to raw.title since it was asked" in refused
         assert "result=…" in refused
 
         updates = [{"path": "raw.title", "value": "v4"}]
@@ -731,7 +731,7 @@ sub_agent_tasks: {t: {steps: [{id: c, type: mcp_call, method: check}]}}
         started = await agent.call("workflow_start", workflow="beside")
         run_id, step = started["workflow_id"], started["step"]
         assert (step["id"], [it["id"] for it in started["more_steps"]]) == ("par", ["one"])
-        assert "Do not wait for them: go on with more_steps" in step["instructions"]
+        assert "Do not wait: continue with more_steps" in step["instructions"]
         [task] = step["definition"]["tasks"]
         done = await agent.call("workflow_step_complete", workflow_id=run_id, step_id="one", result=1)
         assert (done["step"]["id"], [it["id"] for it in done["more_steps"]]) == ("par", ["two"])
@@ -783,7 +783,7 @@ def test_a_step_can_bring_a_prompt_of_its_own_for_sub_agents(reactive: Any) -> N
         prompt = started["step"]["definition"]["sub_agent_prompt"]
         assert prompt.startswith("Review as 2 would.\n\n<workflow-server-rules>")
         assert "workflow_step_complete(workflow_id='{workflow_id}'" in prompt
-        assert "You carry out one task" not in prompt
+        assert "You do one task of a workflow" not in prompt
 
     reactive.serve(work)
 
@@ -842,7 +842,7 @@ def test_a_new_conversation_hears_of_tasks_whose_agents_went_with_the_last_one(r
         assert all(task["status"] == "at work" for task in tasks)
         assert all(task["started_at"] <= task["last_contact"] for task in tasks)
         call = f"control_workflow(workflow_id='{tasks[0]['workflow_id']}', action='retry')"
-        assert f"If it is gone, {call} hands out such a task again" in resumed["step"]["instructions"]
+        assert f"If it is gone, {call} assigns such a task again" in resumed["step"]["instructions"]
         await agent.call("control_workflow", workflow_id=tasks[0]["workflow_id"], action="retry")
         asked = await agent.call("workflow_get_next_step", workflow_id=run_id)
         assert [task["task_id"] for task in asked["step"]["definition"]["tasks"]] == ["batch_0"]

@@ -273,7 +273,7 @@ def test_two_questions_at_once_are_both_pending_and_answered_by_their_ids(place:
         assert run["action"]["step_id"] == "one"
         assert [action["step_id"] for action in run["more_actions"]] == ["two"]
         said = await agent.refused("submit_result", workflow_id=run["workflow_id"], result="b")
-        assert "say with step_id which one" in said
+        assert "pass the step_id that this result is for" in said
         run = await agent.call("submit_result", workflow_id=run["workflow_id"], result="b", step_id="two")
         assert run["action"]["step_id"] == "one"
         assert "more_actions" not in run

@@ -145,7 +145,7 @@ def test_where_there_is_a_token_nobody_gets_in_without_it(place: Path) -> None:
 def test_it_does_not_listen_where_others_can_reach_it_without_a_token(place: Path) -> None:
     for address in ("0.0.0.0:0", "example.org"):
         said = refused(place, address)
-        assert "it needs a token" in said
+        assert "a token is required" in said
         assert "set WORKFLOWS_HTTP_TOKEN" in said
     with http_server(
         place, more={"WORKFLOWS_HTTP_TOKEN": TOKEN, "WORKFLOWS_HTTP_ADDRESS": "0.0.0.0:0"}, command=SERVE[:-2]

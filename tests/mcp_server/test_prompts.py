@@ -93,7 +93,7 @@ def test_the_prompts_are_there_over_stdio_with_their_arguments(place: Any) -> No
             "workflow_sub_agent": ["workflow_id"],
         }
         text = await text_of(agent.client, "workflow_orchestrator", workflow_name="standards:fix")
-        assert text.startswith("You carry out a workflow: standards:fix.")
+        assert text.startswith("You run a workflow: standards:fix.")
         assert "get_workflow_info(workflow='standards:fix')" in text
 
     place.serve(work)
@@ -127,7 +127,7 @@ def test_an_unknown_prompt_and_a_wrong_argument_are_told_apart_from_a_broken_ser
         ("standards:fix info", 'Call get_workflow_info(workflow="standards:fix").'),
         ("standards:fix", 'Call get_workflow_info(workflow="standards:fix").'),
         ("resume wf_7", "Call get_next_step(workflow_id='wf_7')"),
-        ("resume", "ask the user which of them to go on with"),
+        ("resume", "ask the user which one to continue"),
         ("status wf_7", "Call get_workflow_status(workflow_id='wf_7', wait_seconds=0)."),
         ("status", "Call get_workflow_status without a workflow_id"),
         ("standards:fix start", "Run this workflow."),

@@ -74,7 +74,7 @@ def test_a_subscriber_hears_of_a_run_that_another_process_drives(desk: Desk, mod
 def test_a_subscriber_hears_that_a_definition_was_rewritten_or_is_gone(
     desk: Desk, mode: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(inspection, "_LOOK_AT_FILES_SECONDS", 0.01)
+    monkeypatch.setattr(inspection, "_SCAN_SECONDS", 0.01)
     last_seen = LastSeen()
 
     async def work(client: Client) -> None:

@@ -176,7 +176,7 @@ def test_an_agent_is_told_that_no_answer_came_that_fits(tmp_path: Path, mode: st
         asked = await called(client, "start_workflow", yaml=ONE)
         told = asked["action"]["instructions"]
         assert told.startswith("The user was asked this directly, without an answer that fits: ask the user")
-        assert "Answer parameters.prompt, in the form that it asks for" in told
+        assert "Answer parameters.prompt in the form that it asks for" in told
 
     session(tmp_path, work, mode=mode, user=says(*[{"response": 7}] * 3))
 
@@ -260,7 +260,7 @@ def test_that_an_answer_came_too_late_is_told(tmp_path: Path, mode: str) -> None
             assert ended["outputs"] == {"said": "somebody else"}
             if mode == "auto":  # in the other era the form has been withdrawn
                 assert ended["messages"] == [
-                    "What the user answered to 'approve' came too late, and was not used."
+                    "The user's answer to 'approve' came too late, and was not used."
                 ]
 
         await within(tmp_path, look, mode=mode, user=slow)

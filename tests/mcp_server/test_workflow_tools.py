@@ -138,7 +138,7 @@ def test_a_workflow_in_the_place_of_a_built_in_one_is_one_of_the_users_own(tmp_p
 
 def test_a_choice_that_finds_nothing_is_told_of(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     build_server(settings(tmp_path, "conditional-*"))
-    assert "there is no workflow for 'conditional-*' (those that are built in are chosen by" in caplog.text
+    assert "there is no workflow for 'conditional-*' (built-in workflows are chosen by" in caplog.text
 
 
 @pytest.mark.parametrize(("workflows", "told"), [(30, False), (31, False), (32, True)])
@@ -256,7 +256,7 @@ def test_a_broken_workflow_is_left_out_and_told_of(tmp_path: Path, caplog: pytes
         assert "broken" not in {tool.name for tool in (await client.list_tools()).tools}
 
     session(settings(tmp_path, "broken", broken=broken), work)
-    assert "broken is no tool" in caplog.text
+    assert "the workflow broken is not served as a tool" in caplog.text
 
 
 @pytest.mark.parametrize("name", ["deploy web.app", "start workflow"])

@@ -1,4 +1,4 @@
-"""Completion of arguments: names of workflows, ids of runs and tasks, inputs with fixed choices.
+"""Completes arguments: names of workflows, ids of runs and tasks, inputs with fixed choices.
 
     matching("rel", {"release": "", "pre-release": "", "wf_7f3a": "release"})
     # ["release", "pre-release", "wf_7f3a"]

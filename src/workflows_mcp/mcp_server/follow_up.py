@@ -1,4 +1,4 @@
-"""How the run of a call is fetched again, and how long a call waits for it.
+"""Fetches the run of a call again, and limits how long the call waits.
 
     FollowUp("get_workflow_status", "workflow_id")     # on the record of start_workflow
 
@@ -71,14 +71,14 @@ def status_in(result: CallToolResult) -> str:
     return str((result.structured_content or {}).get("status", ""))
 
 
-# ---- waiting inside of a call
+# ---- waiting inside a call
 
 _limit = ContextVar("_limit", default=inf)
 
 
 @contextmanager
 def waiting_at_most(seconds: float) -> Iterator[None]:
-    """Limit how long calls inside of this block wait for a run."""
+    """Limit how long calls inside this block wait for a run."""
     before = _limit.set(seconds)
     try:
         yield

@@ -1,4 +1,4 @@
-"""Notices that a run or a definition has changed, for clients that subscribe to it.
+"""Notifies clients that subscribe to a run or a definition when it changes.
 
     stop = await notices.follow(service, "run://wf_7f3a/graph")
     …                                   # ResourceUpdated is published at most every 0.3 s

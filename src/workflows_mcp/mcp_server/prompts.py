@@ -1,4 +1,4 @@
-"""Prompts of the server: `/workflow`, the roles of an agent and of a sub-agent, and single workflows.
+"""Defines the prompts: `/workflow`, the roles of an agent and of a sub-agent, single workflows.
 
     /workflow fix start --input path=src
 
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from workflows_mcp.runs import Service
 
 
-Word = Annotated[str, Field(description="The next word, for clients that give them one by one")]
+Word = Annotated[str, Field(description="The next word, for clients that send them one by one")]
 
 
 FORMS = """\
@@ -179,19 +179,19 @@ def prompts_of(toolsets: Sequence[str], *, read_only: bool = False) -> list[Prom
         workflow_id: Annotated[str, Field(description="Id of the run, or of the task itself")],
         task_id: Annotated[str, Field(description="The name of the task in the step of its run")] = "",
     ) -> str:
-        stepping = service_of(ctx).step_protocol
+        protocol = service_of(ctx).step_protocol
         try:
-            return await stepping.sub_agent_prompt(workflow_id, task_id or None, way)
+            return await protocol.sub_agent_prompt(workflow_id, task_id or None, way)
         except WorkflowsError as error:
             raise MCPError(INVALID_PARAMS, render_error(error)) from None
 
     if read_only:
-        looking = Prompt.from_function(
+        read_only_prompt = Prompt.from_function(
             workflow, title="Workflows", description="List, describe and watch workflows."
         )
-        for argument in (looking.arguments or ())[:1]:
+        for argument in (read_only_prompt.arguments or ())[:1]:
             argument.description = "list · NAME info · status ID"
-        return [looking]
+        return [read_only_prompt]
     return [
         Prompt.from_function(
             workflow,
@@ -218,7 +218,7 @@ def offered(service: Service) -> list[OfferedPrompt]:
         OfferedPrompt(
             name=workflow,
             description=brief(described[workflow]) or f"Runs the workflow {workflow}.",
-            arguments=[_argument(name, said) for name, said in inputs.items()],
+            arguments=[_argument(name, declared) for name, declared in inputs.items()],
         )
         for workflow, inputs in offered_inputs(service).items()
     ]
@@ -237,14 +237,14 @@ def render_workflow(service: Service, workflow: str, given: Mapping[str, str]) -
     return f"The user wants to run a workflow. {start}"
 
 
-def _argument(name: str, said: Mapping[str, Any]) -> PromptArgument:
-    notes = [str(said["description"])] if said.get("description") else []
-    notes.append(str(said["type"]) if isinstance(said["type"], str) else to_json(said["type"]))
-    if "enum" in said:
-        notes.append(f"one of {to_json(said['enum'])}")
-    if "default" in said:
-        notes.append(f"default {to_json(said['default'])}")
-    return PromptArgument(name=name, description="; ".join(notes), required=bool(said["required"]))
+def _argument(name: str, declared: Mapping[str, Any]) -> PromptArgument:
+    notes = [str(declared["description"])] if declared.get("description") else []
+    notes.append(str(declared["type"]) if isinstance(declared["type"], str) else to_json(declared["type"]))
+    if "enum" in declared:
+        notes.append(f"one of {to_json(declared['enum'])}")
+    if "default" in declared:
+        notes.append(f"default {to_json(declared['default'])}")
+    return PromptArgument(name=name, description="; ".join(notes), required=bool(declared["required"]))
 
 
 def _start(calls: Calls, workflow: str, inputs: Mapping[str, str]) -> str:
@@ -295,8 +295,8 @@ def what_to_do(line: str, calls: Calls, *, more: Sequence[str] = (), read_only: 
         case ["resume", run_id]:
             call = calls.resume.format(id=run_id)
             return (
-                f"{typed}Call {call}: it returns where the run is, whoever started it, and the next action. "
-                f"No finished step runs again. Then continue with 3.\n\n{role(calls)}"
+                f"{typed}Call {call}: it returns where the run is and the next action. Any client can resume "
+                f"the run. No finished step runs again. Then continue with 3.\n\n{role(calls)}"
             )
         case ["resume"]:
             return (

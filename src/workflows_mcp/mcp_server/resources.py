@@ -1,4 +1,4 @@
-"""Workflows and runs as resources, for people who attach them and for programs.
+"""Serves workflows and runs as resources, for programs and for people who attach them.
 
     workflow://standards%3Afix           the definition, as it is written
     workflow://standards%3Afix/graph     its flowchart

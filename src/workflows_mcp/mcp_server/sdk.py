@@ -1,4 +1,4 @@
-"""The one module that reaches into private parts of the protocol library (tested).
+"""Uses private parts of the protocol library; no other module does (tested).
 
     server = MCPServer(…)
     replace_managers(server, tools, prompts)    # tools and prompts, made when they are first used
@@ -8,7 +8,7 @@
 
 `MCPServer` cannot serve three requests of clients of the handshake era (up to 2025-11-25):
 `resources/subscribe`, `resources/unsubscribe` and `logging/setLevel`. In the era of 2026-07-28 it claims to
-report every change of its lists, and does not tell us which resources a client listens to. Its low-level
+report every change of its lists, and does not expose which resources a client listens to. Its low-level
 server can do all of that, but is private, as the connection of a client is. A new version of the library
 breaks this module, and no other. All transports are served by the low-level server, so all of this holds for
 each of them.
@@ -80,7 +80,7 @@ if TYPE_CHECKING:
 
 
 def replace_managers(server: MCPServer[Service], tools: ToolManager, prompts: PromptManager) -> None:
-    """Give a server these tools and prompts, instead of those that it was made with."""
+    """Replace the tools and prompts of a server."""
     server._tool_manager = tools
     server._prompt_manager = prompts
 
@@ -218,9 +218,9 @@ class LazyPrompts(PromptManager):
         return {prompt.name: prompt for prompt in self._make()}
 
 
-# ---- what a client gets without asking
+# ---- notifications
 
-_STATE_KEY = "workflows_mcp.told"
+_STATE_KEY = "workflows_mcp.push"
 _LOG_LINES = 1000
 """How many log lines wait for a client that does not read; the oldest are dropped first."""
 
@@ -237,7 +237,7 @@ def _push(ctx: Request, notices: Notices, log: ClientLog) -> _Push:
 class _Push:
     """Sends changes and log lines to a client of the handshake era, as long as its connection lasts.
 
-    A task of its own sends them, so a client that does not read delays nobody else.
+    A task of its own sends them, so a client that does not read delays no other.
     """
 
     def __init__(self, connection: Connection, notices: Notices, log: ClientLog) -> None:
@@ -359,7 +359,7 @@ def _level_of(record: logging.LogRecord) -> LoggingLevel:
     )
 
 
-# ---- lines that are no message
+# ---- lines that are not messages
 #
 # Over stdio the protocol library ignores them, and the client waits until its time runs out. Here they get
 #
@@ -389,7 +389,7 @@ Item = SessionMessage | Exception
 
 
 class Incoming(Protocol):
-    """Yields a message, or the error of a line that is none."""
+    """Yields a message, or the error of a line that is not a message."""
 
     last_context: Context | None
 
@@ -403,7 +403,7 @@ class Outgoing(Protocol):
 
 
 class Readable:
-    """The messages that come in. A line that is no message is answered on the way."""
+    """Yields the messages of a client, and answers lines that are not messages."""
 
     def __init__(self, incoming: Incoming, outgoing: Outgoing) -> None:
         self._incoming = incoming

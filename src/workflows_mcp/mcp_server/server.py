@@ -1,9 +1,9 @@
-"""The MCP server: one process, one service, the toolsets that the settings choose.
+"""Builds the MCP server: one service, with the toolsets that the settings choose.
 
     build_server(settings).run("stdio")
 
-The service opens just after the first answer (`lazy`) and takes over what a dead process left. When it
-closes, every run is left for the next process. A cancelled call stops waiting; its run continues.
+The service opens just after the first answer (`lazy`) and recovers the runs of dead processes. When it
+closes, it releases its runs for the next process. A cancelled call stops waiting; its run continues.
 """
 
 from __future__ import annotations
@@ -228,7 +228,7 @@ def build_server(settings: Settings, *, exits_on_signals: bool = True) -> Workfl
         printed_to, sys.stdout = sys.stdout, sys.stderr
         service = LazyService(settings)
         try:
-            # The service hides secrets from whoever writes the log by the time that it is opened.
+            # Opening the service adds a filter for secrets to the log handlers that exist by then.
             with startup_checks(settings), log.listening():
                 if settings.engine != "embedded":
                     await service.ready()  # fails at once if the Temporal server cannot be reached

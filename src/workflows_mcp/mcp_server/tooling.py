@@ -1,4 +1,4 @@
-"""A tool is one record: a function with its title, hints, toolset and follow-up.
+"""Defines tools: each is one record with a function, title, hints, toolset and follow-up.
 
     example = Toolset("example")
 
@@ -75,13 +75,13 @@ class ServedTool(Tool):
 
 @dataclass(frozen=True, kw_only=True)
 class ToolRecord:
-    """All that is known of one tool."""
+    """Everything about one tool: its function, and how it is served."""
 
     function: ToolFunction
     title: str
     hints: ToolAnnotations
     follow_up: FollowUp | None = None
-    """How the run is fetched again, where the tool moves a run."""
+    """How the run is fetched again, if the tool moves a run."""
     role: Role | None = None
     """What the tool does in the loop of a run."""
     always_load: tuple[Way, ...] = ()
@@ -204,7 +204,7 @@ def without_nulls(tool: Tool, arguments: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def refuse_bad_arguments(tool: Tool, arguments: Mapping[str, Any], limits: Limits = DEFAULT_LIMITS) -> None:
-    """Raise ToolError that names every argument that is missing, unknown, too large or wrong."""
+    """Raise ToolError if arguments are missing, unknown, too large or wrong; it names all of them."""
     known = tool.parameters.get("properties", {})
     problems = [
         f"unknown argument '{name}': {did_you_mean(name, known, what='it takes')}"
@@ -265,7 +265,7 @@ ERROR_CHARS = 8000
 """Clients cut longer errors, and not where we would."""
 DESCRIPTION_CHARS = 200
 _LONG_WORD = re.compile(r"\S{600,}")
-"""Such as a name of a megabyte, or a number of a thousand digits."""
+"""For example a name of a megabyte, or a number of a thousand digits."""
 
 
 def service_of(ctx: Ctx) -> Service:

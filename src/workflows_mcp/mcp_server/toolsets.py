@@ -3,8 +3,8 @@
     tools_of(["core", "memory"])          # each tool once, in order
     instructions(["graph"])               # how to run a workflow with these
 
-What is known of a tool stands in its record, in the module of its toolset. The instructions of the toolsets
-stand here, because the first answer of the server has them and must not wait for those modules.
+Everything about a tool is in its record, in the module of its toolset. The instructions of the toolsets are
+here, because the first answer of the server has them and must not wait for those modules.
 """
 
 from __future__ import annotations

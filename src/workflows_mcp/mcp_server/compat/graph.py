@@ -1,4 +1,7 @@
-"""Toolset `graph`: run to success, failure or a pause, go on from checkpoints; workflows of every dialect."""
+"""Toolset `graph`: run a workflow until it ends or pauses, and continue it from checkpoints.
+
+It runs workflows of every dialect.
+"""
 
 from __future__ import annotations
 
@@ -104,7 +107,7 @@ async def execute_workflow(
     wait_seconds: Wait = 30,
 ) -> Annotated[CallToolResult, WorkflowResponse]:
     """Run a workflow. "success": outputs. "failure": error says where and why. "paused": answer `prompt` with
-    resume_workflow(checkpoint_id, response). "running": it goes on by itself; message says how to wait."""
+    resume_workflow(checkpoint_id, response). "running": it continues by itself; message says how to wait."""
     return answer(
         await _service(ctx).execute(
             workflow=workflow, inputs=inputs, wait_seconds=wait_seconds, response_format=response_format
@@ -133,7 +136,7 @@ async def resume_workflow(
     ctx: Ctx,
     checkpoint_id: Annotated[
         str,
-        Field(description="pause_…: what you answer; chk_…: where to go on; a workflow_id: waits on"),
+        Field(description="pause_…: what you answer; chk_…: where to continue; a workflow_id: waits on"),
     ],
     response: Annotated[
         AnyOrNull, Field(description="The answer to the prompt, of a pause_… checkpoint")
@@ -142,7 +145,7 @@ async def resume_workflow(
     wait_seconds: Wait = 30,
 ) -> Annotated[CallToolResult, WorkflowResponse]:
     """Answer a paused run and continue it. The same response twice is harmless. Where the run has moved on
-    since the checkpoint, a new run goes on from there (`forked_from`); the old one stays as it is."""
+    since the checkpoint, a new run continues from there (`forked_from`); the old one stays as it is."""
     return answer(
         await _service(ctx).resume(
             checkpoint_id, response, wait_seconds=wait_seconds, response_format=response_format

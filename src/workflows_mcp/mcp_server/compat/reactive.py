@@ -1,5 +1,7 @@
-"""Toolset `reactive`: one atomic step after the other, a flat state to read and to write, and going on in
-another conversation; workflows of every dialect."""
+"""Toolset `reactive`: do one atomic step at a time, read and write a flat state, and resume runs.
+
+It runs workflows of every dialect.
+"""
 
 from __future__ import annotations
 
@@ -51,7 +53,7 @@ Updates = Annotated[
 
 
 class AtomicStep(TypedDict):
-    """A step that can be carried out at once. Its definition says with what, by type."""
+    """A step that the agent can do at once; the fields of `definition` depend on its type."""
 
     id: str
     type: str
@@ -73,8 +75,7 @@ class NextStep(TypedDict):
 
 
 class Completed(TypedDict):
-    """As NextStep; what that says of `step` and `status` holds here and below, too: to say so again in every
-    schema would cost more than it tells."""
+    """A NextStep with a shorter schema: `step` and `status` are as there, here and below."""
 
     success: bool
     step: dict[str, Any] | None
@@ -165,7 +166,7 @@ class Updated(TypedDict):
 
 
 class DependenciesOfField(TypedDict):
-    """Lists of names: to say so costs tokens."""
+    """Lists of names; the schema leaves that out to save tokens."""
 
     direct_deps: list[Any]
     all_deps: list[Any]
@@ -259,7 +260,7 @@ async def workflow_resume(
     workflow_id: Annotated[str, Field(description="Id of a run or checkpoint (chk_…)")],
     wait_seconds: Wait = 30,
 ) -> Annotated[CallToolResult, Resumed]:
-    """Continue a run in a new conversation: where it is, its state, the step to do. A failed run goes on
+    """Continue a run in a new conversation: where it is, its state, the step to do. A failed run continues
     from the step that failed, as a new run (another workflow_id)."""
     return answer(await _service(ctx).step_protocol.resume(workflow_id, wait_seconds))
 

@@ -1,7 +1,7 @@
-"""Toolset `stateful`: one step after the other, flat, until it is complete; workflows of every dialect.
+"""Toolset `stateful`: do one step at a time, with flat answers, until the run is complete.
 
-Its tools have the names of the core where they do the same, and then stand in for them: what the core
-answers is in their answers too.
+It runs workflows of every dialect. A tool with the name of a tool of the core replaces it, and its answers
+have all fields of the core.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ class StepAnswer(TypedDict, total=False):
 
 
 class WorkflowAnswer(TypedDict, total=False):
-    """Where a run is; `type` is there while something is asked, `status` and `action` are as in the core."""
+    """Where a run is; it has a `type` while an action is pending, and the fields of the core."""
 
     type: Literal["pending_action"]
     workflow_id: str
@@ -109,10 +109,10 @@ async def submit_result(
     """Submit the result of the pending action; returns the next one, or the result of the workflow.
     Submitting twice is harmless."""
     service = _service(ctx)
-    said = await service.submit(
+    submitted = await service.submit(
         workflow_id, result, step_id=step_id, wait_seconds=wait_seconds, detail="step"
     )
-    return answer(_typed(said))
+    return answer(_typed(submitted))
 
 
 @TOOLSET.tool("Run status", READS, follow_up=STATUS, role="watch", always_load=("core",))
@@ -124,8 +124,8 @@ async def get_workflow_status(
     """Where a run or a task is, why it waits, and the pending action, if any. Waits while steps run."""
     if workflow_id is None:
         return answer(await _service(ctx).runs())
-    said = await _service(ctx).status(workflow_id, wait_seconds=wait_seconds, detail="status")
-    return answer(_typed(said))
+    status = await _service(ctx).status(workflow_id, wait_seconds=wait_seconds, detail="status")
+    return answer(_typed(status))
 
 
 @TOOLSET.tool("Next step", ASSIGNS_STEP, follow_up=STATUS)
@@ -154,5 +154,5 @@ async def submit_step_result(
     return answer(await service.submit_step(workflow_id, result, step_id=step_id, wait_seconds=wait_seconds))
 
 
-def _typed(said: dict[str, Any]) -> dict[str, Any]:
-    return {"type": "pending_action", **said} if said["status"] == "pending_action" else said
+def _typed(found: dict[str, Any]) -> dict[str, Any]:
+    return {"type": "pending_action", **found} if found["status"] == "pending_action" else found

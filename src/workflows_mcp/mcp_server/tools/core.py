@@ -342,10 +342,10 @@ async def control_workflow(
     reason: Annotated[str, Field(description="Of a cancel")] = "",
     wait_seconds: Wait = 30,
 ) -> Annotated[CallToolResult, ControlAnswer]:
-    """cancel: end a run. context_full: park it, your
-    context is nearly full. resume: continue a parked run. retry: re-run what failed, or
-    continue a cancelled run. fork: redo one step and what follows. Both make a new run that keeps the rest:
-    use its workflow_id. retry of a task: its sub-agent is gone, start another."""
+    """cancel: end a run. context_full: park it, your context is nearly full. resume: continue a parked run.
+    retry: re-run what failed, or continue a cancelled run. fork: redo one step and what follows. Both make a
+    new run that keeps the rest: use its workflow_id. retry of a task: its sub-agent is gone, start
+    another."""
     service = _service(ctx)
     if action == "cancel" and step_id:
         raise RequestError(
@@ -361,7 +361,7 @@ async def control_workflow(
     if action == "retry":
         return answer(await service.retry(workflow_id, wait_seconds=wait_seconds, detail="step"))
     if not step_id:
-        raise RequestError("fork needs the step to do again", hint="give its step_id")
+        raise RequestError("fork needs the step to start from", hint="give its step_id")
     return answer(
         await service.fork(workflow_id, step_id, keep=keep, wait_seconds=wait_seconds, detail="step")
     )

@@ -1,5 +1,7 @@
-"""Toolset `debug`: what was computed in a run and why, how its steps went, transforms tried out, and what a
-workflow will do. Changes nothing."""
+"""Toolset `debug`: trace computed fields and steps, test transforms, and explain a workflow.
+
+Its tools change nothing.
+"""
 
 from __future__ import annotations
 
@@ -53,12 +55,12 @@ async def workflow_trace_transformations(
     ctx: Ctx,
     workflow_id: RunId,
     field: Annotated[str | None, Field(description="Only this field: a computed one, or raw.NAME")] = None,
-    include_timing: Annotated[bool, Field(description="How long each took, when done again")] = False,
+    include_timing: Annotated[bool, Field(description="How long each takes when repeated")] = False,
 ) -> Annotated[CallToolResult, Traces]:
     """How the computed fields of a run got their values, the last 100: what triggered each computation, its
     input, output and error."""
-    debugging = _service(ctx).debugger
-    return answer(await debugging.trace_transformations(workflow_id, field, include_timing=include_timing))
+    debugger = _service(ctx).debugger
+    return answer(await debugger.trace_transformations(workflow_id, field, include_timing=include_timing))
 
 
 @TOOLSET.tool("Debug a run", READS)
@@ -77,8 +79,8 @@ async def workflow_test_transformation(
     validate: Annotated[str, Field(description="JavaScript over output that must hold")] = "",
 ) -> Annotated[CallToolResult, Tested]:
     """Try a transform out, without a run and without side effects."""
-    debugging = _service(ctx).debugger
-    return answer(await debugging.test_transformation(transform, input, context, validate))
+    debugger = _service(ctx).debugger
+    return answer(await debugger.test_transformation(transform, input, context, validate))
 
 
 @TOOLSET.tool("Explain a workflow", READS)

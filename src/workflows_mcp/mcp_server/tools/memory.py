@@ -1,4 +1,4 @@
-"""Toolset `memory`: values under keys, kept beyond runs, shared by all agents and workflows of the store."""
+"""Toolset `memory`: store values under keys, for all agents and workflows that share the store."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ from workflows_mcp.values import beginning, to_json
 TOOLSET = Toolset("memory")
 
 
-Key = Annotated[str, Field(description="The name under which the value is kept")]
+Key = Annotated[str, Field(description="The name of the value")]
 _LISTED = 500
 _ROOM = 100
-"""Of an answer, for what it says beside the key and the value."""
+"""Room in an answer for everything beside the key and the value."""
 
 
 class Saved(TypedDict):
@@ -43,9 +43,9 @@ class Keys(TypedDict):
 
 @TOOLSET.tool("Save to memory", OVERWRITES)
 async def save_to_memory(
-    ctx: Ctx, key: Key, value: Annotated[AnyOrNull, Field(description="Any JSON value; null forgets the key")]
+    ctx: Ctx, key: Key, value: Annotated[AnyOrNull, Field(description="Any JSON value; null deletes the key")]
 ) -> Annotated[CallToolResult, Saved]:
-    """Keep a value for other runs and conversations. What was kept under the key is replaced."""
+    """Store a value for other runs and conversations. It replaces the old value of the key."""
     await _service(ctx).save_memory(key, value)
     return answer({"saved": value is not None, "key": key})
 
@@ -56,7 +56,7 @@ async def load_from_memory(
     key: Key,
     offset: Annotated[int, Field(description="Where to read on in the text of a long value", ge=0)] = 0,
 ) -> Annotated[CallToolResult, Loaded]:
-    """What was kept under a key. Of a long value `text` is a part of its JSON; read on with next_offset."""
+    """The value of a key. Of a long value, `text` is a part of its JSON; read on with next_offset."""
     service = _service(ctx)
     value = await service.load_memory(key)
     if value is None:
@@ -73,9 +73,9 @@ async def load_from_memory(
 @TOOLSET.tool("List keys of the memory", READS)
 async def list_memory_keys(
     ctx: Ctx,
-    prefix: Annotated[str, Field(description="Only keys that begin so")] = "",
+    prefix: Annotated[str, Field(description="Only keys with this prefix")] = "",
 ) -> Annotated[CallToolResult, Keys]:
-    """The keys that there are, in order. `more`: how many are left out; narrow it down with prefix."""
+    """The keys in order. `more`: how many are left out; narrow with prefix."""
     keys = await _service(ctx).list_memory(prefix)
     more = {"more": len(keys) - _LISTED} if len(keys) > _LISTED else {}
     return answer({"keys": keys[:_LISTED], "count": len(keys), **more})
