@@ -127,7 +127,7 @@ def test_5_a_path_may_not_leave_the_working_directory_in_safe_mode(run: Any) -> 
 def test_6_the_file_must_exist(run: Any, workspace: Path) -> None:
     error = left(run, "true", "out")
     assert error["code"] == "step_failed"
-    assert f"left no file at {workspace / 'sub' / 'out'}" in error["message"]
+    assert f"created no file {workspace / 'sub' / 'out'}" in error["message"]
 
 
 @pytest.mark.rows("G11")

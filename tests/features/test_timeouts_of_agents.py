@@ -275,7 +275,7 @@ def test_an_answer_that_nobody_could_give_is_refused_at_load(tmp_path: Path) -> 
     text = QUESTIONS["stateful"][0].replace("on_timeout: no", "on_timeout: perhaps")
 
     async def scenario(clocked: Clocked) -> None:
-        with pytest.raises(DefinitionError, match="'on_timeout' is no answer to it"):
+        with pytest.raises(DefinitionError, match="'on_timeout' is not a valid answer"):
             await clocked.service.start(text=text)
 
     play(tmp_path, scenario)

@@ -38,7 +38,7 @@ def test_the_agent_is_told_what_to_run_why_and_for_how_long_in_milliseconds() ->
         "timeout": 600_000,
     }
     assert list(question.result_schema["properties"]) == ["stdout", "stderr", "exit_code", "duration"]
-    for said in ("exactly as it stands", "600 seconds", "milliseconds", "read as JSON"):
+    for said in ("once and unchanged", "600 seconds", "milliseconds", "read as JSON"):
         assert said in question.instructions
 
 
@@ -133,14 +133,14 @@ def test_who_hands_on_the_output_alone_has_run_it_well() -> None:
             "json",
             {"stdout": "oops", "exit_code": 0},
             {"result": None, "exit_code": 0},
-            "the command printed no JSON (JSON is malformed: invalid character (byte 0)); "
-            'its output begins: "oops"',
+            "the output of the command is not JSON (JSON is malformed: invalid character (byte 0)); "
+            'it begins: "oops"',
         ),
         (
             "json",
             {"stdout": "", "exit_code": 0},
             {"result": None, "exit_code": 0},
-            "the command printed nothing, and JSON was expected",
+            "the command printed nothing; JSON was expected",
         ),
         (
             "json",
@@ -152,7 +152,7 @@ def test_who_hands_on_the_output_alone_has_run_it_well() -> None:
             "text",
             {"is_error": True, "exit_code": 127},
             {"result": None, "exit_code": 127},
-            "the command failed: it does not say why",
+            "the command failed: it gave no reason",
         ),
     ],
 )

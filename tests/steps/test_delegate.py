@@ -43,19 +43,19 @@ def test_with_an_agent_a_sub_agent_of_that_kind_gets_the_instructions() -> None:
     for said in (
         "Start a sub-agent (@code-reviewer, or a general one)",
         "parameters.instructions",
-        "You cannot ask the user: return a question",
+        "You cannot ask the user. If only the user can decide a question, return the question",
         '"response"',
     ):
         assert said in question.instructions
 
 
 def test_a_task_for_anybody_goes_to_any_sub_agent() -> None:
-    assert "Start a sub-agent, or do it yourself" in asked(agent="@task").instructions
+    assert "Start a sub-agent; do it yourself if you cannot" in asked(agent="@task").instructions
 
 
 @pytest.mark.parametrize("agent", ["reviewer", "@Data_Analyst", "@agent.name", "@", "@a b", 5])
 def test_a_name_of_another_form_is_refused(agent: Value) -> None:
-    with pytest.raises(ValidationError, match="written @name"):
+    with pytest.raises(ValidationError, match="write @name"):
         asked(agent=agent)
 
 

@@ -216,12 +216,12 @@ def test_what_else_is_at_the_path_is_named_and_left_alone(run_step: RunStep, git
     shutil.rmtree(git.path / ".git" / "worktrees" / "forgotten")
     before = sorted(git.path.rglob("*"))
     for path, what in {
-        "w": "is a worktree already, with the branch 'b' checked out and not 'c'",
+        "w": "is already a worktree, with the branch 'b' checked out instead of 'c'",
         ".": "is the main worktree",
         "file": "there is a file at",
-        "full": "is not empty, and not a worktree",
+        "full": "is not empty and is not a worktree",
         "foreign": "belongs to another git repository",
-        "forgotten": "was a worktree, and git does not know it any more",
+        "forgotten": "was a worktree, but git no longer has it",
     }.items():
         assert what in refusal(run_step, CREATE, path=path, branch="c")
     assert sorted(git.path.rglob("*")) == before
@@ -241,7 +241,7 @@ def test_a_directory_that_is_no_repository_is_refused(run_step: RunStep, workspa
         inputs = {"path": "w", **({"branch": "b"} if step is CREATE else {})}
         message = refusal(run_step, step, **inputs)
         assert f"{workspace} cannot be used as a git repository" in message
-        assert "say in `repository`" in message
+        assert "set `repository`" in message
 
 
 def test_a_repository_without_commits_is_refused(run_step: RunStep, workspace: Path) -> None:
@@ -254,7 +254,7 @@ def test_a_machine_without_git_is_named(
     run_step: RunStep, git: GitRepository, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     monkeypatch.setenv("PATH", str(tmp_path))
-    assert "there is no git on this machine" in refusal(run_step, CREATE, path="w", branch="b")
+    assert "git is not installed on this machine" in refusal(run_step, CREATE, path="w", branch="b")
 
 
 def test_policy_decides_where_and_whether(
@@ -358,8 +358,8 @@ def test_a_worktree_that_a_crash_left_half_made_is_made_again(
     assert (git.path / "w").exists()
     assert not (git.path / "w" / "zz-after.txt").exists()
 
-    assert "was left half made" in refusal(run_step, CREATE, path="w", branch="b")
-    assert "was left half made" in refusal(run_step, REMOVE, path="w", force=True)
+    assert "another process is creating the worktree" in refusal(run_step, CREATE, path="w", branch="b")
+    assert "another process is creating the worktree" in refusal(run_step, REMOVE, path="w", force=True)
     made = one_try(CREATE, inputs, git.path, tmp_path / "scratch").outputs
     assert made["created"] is True
     assert (git.path / "w" / "zz-after.txt").exists()
@@ -430,7 +430,9 @@ def test_a_removal_that_a_crash_cut_off_is_ended(
     outputs_of(run_step, CREATE, path="w", branch="feature/ü")
     half_removed(git, path, tmp_path)
     assert git.branches() == ["main"]
-    assert "half removed" in refusal(run_step, CREATE, path="w", branch="feature/ü")
+    assert "another process is removing the worktree" in refusal(
+        run_step, CREATE, path="w", branch="feature/ü"
+    )
     assert outputs_of(run_step, REMOVE, path="w", delete_branch=True) == {
         "removed": True,
         "worktree_path": str(path),
@@ -500,7 +502,7 @@ def test_what_is_not_committed_keeps_a_worktree(run_step: RunStep, git: GitRepos
     git("config", "status.showUntrackedFiles", "no")
     message = refusal(run_step, REMOVE, path="w", delete_branch=True)
     assert "README.md (changed), gone.txt (deleted), new0.txt (untracked)" in message
-    assert ", and 2 more\ncommit them, or say force: true" in message
+    assert ", and 2 more\ncommit them, or set force: true" in message
     assert (path / "README.md").read_text() == "changed"
     assert git.branches() == ["b", "main"]
     assert "locked" not in git("worktree", "list", "--porcelain")
@@ -531,7 +533,7 @@ def test_submodules_keep_a_worktree(run_step: RunStep, git: GitRepository) -> No
     git("commit", "--quiet", "-m", "submodule")
     outputs_of(run_step, CREATE, path="w", branch="b")
     git(*allow, "submodule", "--quiet", "update", "--init", at=git.path / "w")
-    assert "holds submodules" in refusal(run_step, REMOVE, path="w")
+    assert "has submodules" in refusal(run_step, REMOVE, path="w")
     assert outputs_of(run_step, REMOVE, path="w", force=True)["removed"] is True
 
 
@@ -598,9 +600,9 @@ def test_only_a_worktree_of_this_repository_is_removed(run_step: RunStep, git: G
     (git.path / "w" / "inside").mkdir()
     for path, what in {
         ".": "is the main worktree",
-        "directory": f"is not a worktree of the repository {git.path}; it lies in the worktree {git.path}\n",
+        "directory": f"is not a worktree of the repository {git.path}; it is inside the worktree {git.path}\n",
         "foreign": "is not a worktree of the repository",
-        "w/inside": f"it lies in the worktree {git.path / 'w'}\n",
+        "w/inside": f"it is inside the worktree {git.path / 'w'}\n",
     }.items():
         assert what in refusal(run_step, REMOVE, path=path, force=True)
         assert (git.path / path).is_dir()

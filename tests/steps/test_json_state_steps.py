@@ -73,7 +73,7 @@ def test_wrong_json_is_shown_with_its_place(run_step: RunStep, workspace: Path) 
     with pytest.raises(StepError, match="is not valid JSON"):
         run_step(READ, {"path": "s.json"})
     (workspace / "s.json").write_text("[1]")
-    with pytest.raises(StepError, match="holds list"):
+    with pytest.raises(StepError, match="contains list"):
         run_step(MERGE, {"path": "s.json", "updates": {}})
     assert run_step(READ, {"path": "s.json"}).outputs["data"] == [1]
 

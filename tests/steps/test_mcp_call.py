@@ -75,7 +75,7 @@ def test_an_agent_is_asked_to_call_the_tool_and_to_hand_on_what_it_gives() -> No
         "parameters.tool",
         "`mcp__github__create_issue`",
         "exactly parameters.args",
-        "all it gave",
+        "everything that it returned",
     ):
         assert said in question.instructions
     bare = CALL.ask(CALL.Inputs.model_validate({"tool": "web_search", "args": '{"q": 1}', "timeout": 9}))

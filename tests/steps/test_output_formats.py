@@ -51,15 +51,15 @@ def test_json_is_the_data_that_it_says(text: str, value: Value) -> None:
 @pytest.mark.parametrize(
     ("text", "says"),
     [
-        ("", "the command printed nothing, and JSON was expected"),
-        (" \n", "the command printed nothing, and JSON was expected"),
+        ("", "the command printed nothing; JSON was expected"),
+        (" \n", "the command printed nothing; JSON was expected"),
         (
             "npm ERR! missing",
-            'printed no JSON (JSON is malformed: invalid character (byte 4)); its output begins: "npm ERR!',
+            'is not JSON (JSON is malformed: invalid character (byte 4)); it begins: "npm ERR!',
         ),
-        ('{"a": 1}\n{"a": 2}\n', "printed no JSON"),
+        ('{"a": 1}\n{"a": 2}\n', "the output of the command is not JSON"),
         ("[" * 200_000, "nested too deep"),
-        ("x" * 10_000, 'its output begins: "xxxx'),
+        ("x" * 10_000, 'it begins: "xxxx'),
     ],
 )
 def test_what_is_no_json_is_refused_with_its_beginning(text: str, says: str) -> None:

@@ -244,8 +244,8 @@ def test_a_command_that_is_told_a_format_gives_its_output_in_it(
 @pytest.mark.parametrize(
     ("command", "says"),
     [
-        ("echo not yet", 'printed no JSON (JSON is malformed: invalid character (byte 4)); its output begins: "not yet"'),
-        ("true", "the command printed nothing, and JSON was expected"),
+        ("echo not yet", 'is not JSON (JSON is malformed: invalid character (byte 4)); it begins: "not yet"'),
+        ("true", "the command printed nothing; JSON was expected"),
     ],
 )  # fmt: skip
 def test_output_of_another_format_is_a_failure_that_shows_it(
@@ -280,7 +280,7 @@ def test_what_was_not_kept_whole_is_not_taken_for_data(
     command = {"command": "seq 100", "truncate": True}
     result = run_step(SHELL, command, config={"output_format": "lines"}, at=small)
     assert not result.ok
-    assert "more than the 100 bytes that are kept" in str(result.message)
+    assert "more than the limit of 100 bytes" in str(result.message)
     assert "WORKFLOWS_LIMIT_CAPTURED_BYTES" in str(result.message)
     assert result.outputs["result"] is None
     text = run_step(SHELL, command, config={"output_format": "text"}, at=small)
@@ -347,7 +347,7 @@ def test_an_agent_is_asked_to_run_exactly_this_and_to_say_how_it_went() -> None:
     assert question.type == "shell"
     assert question.parameters == {"command": "make test", "timeout": 120}
     assert question.result_schema["required"] == ["exit_code"]
-    for said in ("exactly as it stands", "120 seconds", "also if it failed", '"exit_code"'):
+    for said in ("once and unchanged", "120 seconds", "also if it failed", '"exit_code"'):
         assert said in question.instructions
     inputs = SHELL.Inputs.model_validate({"command": "env", "working_dir": "src", "env": {"N": 1}})
     question = SHELL.ask(inputs)

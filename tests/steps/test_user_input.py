@@ -172,7 +172,7 @@ def test_a_default_that_is_never_an_answer_is_found_before_anything_runs(
 ) -> None:
     found = STEP.check_literals(inputs)
     assert [name for name, _, _ in found] == (["default"] if wrong else [])
-    assert all("is no answer that fits" in error.message for _, error, _ in found)
+    assert all("is not a valid answer" in error.message for _, error, _ in found)
 
 
 @pytest.mark.parametrize(
@@ -182,7 +182,7 @@ def test_a_default_that_is_never_an_answer_is_found_before_anything_runs(
         ({"validation": {"patern": "x"}}, "patern"),
         ({"validation": {"min_length": 3, "max_length": 2}}, "more than max_length"),
         ({"validation": {"choices": ["a"], "options": ["b"]}}, "give one of them"),
-        ({"validation": {"choices": ["a", "a"]}}, "there twice"),
+        ({"validation": {"choices": ["a", "a"]}}, "listed twice"),
         ({"validation": {"choices": [{"a": 1}]}}, "must be text, not object"),
         ({"prompt_type": "choice"}, "needs 'choices'"),
         ({"prompt_type": "confirm", "validation": {}}, "not for confirm"),

@@ -154,7 +154,7 @@ def test_what_is_no_option_is_refused(result: Value) -> None:
         ({}, "prompt_type"),
         ({"prompt_type": "confrim"}, "prompt_type"),
         ({"prompt_type": "choice"}, "a choice needs 'choices'"),
-        ({"prompt_type": "choice", "options": ["a", "a"]}, "there twice"),
+        ({"prompt_type": "choice", "options": ["a", "a"]}, "listed twice"),
         ({"prompt_type": "choice", "options": [{"a": 1}]}, "must be text, not object"),
         ({"prompt_type": "text", "options": ["a"]}, "are for prompt_type: choice"),
         ({"prompt_type": "confirm", "validation": {}}, "is for prompt_type: text"),

@@ -1,4 +1,5 @@
 """The base of step types: one class declares names, typed inputs and outputs, and what the step does.
+
     class Reverse(Step):
         '''Reverses a text.'''
 

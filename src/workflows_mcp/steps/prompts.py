@@ -1,4 +1,4 @@
-"""The step types `Prompt`, `UserPrompt` and `UserInput` ask a question, and take its answer.
+"""The step types `Prompt`, `UserPrompt` and `UserInput` ask a question and return the answer.
 
     - {id: sure, type: Prompt, inputs: {prompt: "Deploy to production?", confirm: true}}
 
@@ -30,14 +30,16 @@ from workflows_mcp.steps.base import (
 from workflows_mcp.values import Value, kind_and_value, shown, to_text
 
 CHOICES: Mapping[str, str] = {"options": "choices", "enum": "choices"}
-"""What else the choices of a question are called."""
+"""Other names of the input `choices`."""
 _ASK_PROMPT = "Show the user parameters.prompt as it is and wait for the answer: never answer for the user."
 
 
 class PromptInputs(StepInputs):
-    prompt: str = Field(description="What is asked. Say which answers the workflow understands.")
-    choices: list[str] = Field(default_factory=list, description="The answers there are, if it is a choice.")
-    confirm: bool = Field(False, description="Whether it is a yes or no; the output `confirmed` has which.")
+    prompt: str = Field(description="The question. Say which answers the workflow accepts.")
+    choices: list[str] = Field(default_factory=list, description="The possible answers, for a choice.")
+    confirm: bool = Field(
+        False, description="Whether to ask for yes or no; the answer is the output `confirmed`."
+    )
 
     other_names = CHOICES
 
@@ -60,10 +62,10 @@ class PromptOutputs(StepOutputs):
 
 
 class Prompt(Step):
-    """Pauses until a question has been answered.
+    """Pauses until a question is answered.
 
     The answer is text, in `response`: any text, or one of the `choices`. With `confirm: true` it is yes or
-    no, and `confirmed` is true or false. Conditions of later blocks decide what follows from it.
+    no, and `confirmed` is true or false. Later blocks can use the answer in their conditions.
     """
 
     name = "Prompt"
@@ -81,10 +83,10 @@ class Prompt(Step):
         if isinstance(value, dict | list):
             raise ValueError(f"must be text, not {kind_and_value(value)}")
         if inputs.get("confirm") is True:
-            meant = decision_meant(value)
-            if not isinstance(meant, bool) and not dynamic:
+            decision = as_decision(value)
+            if not isinstance(decision, bool) and not dynamic:
                 raise ValueError(f"must be yes or no, not {kind_and_value(value)}")
-            return {"response": "yes" if meant is True else "no", "confirmed": meant is True}
+            return {"response": "yes" if decision is True else "no", "confirmed": decision is True}
         return {"response": value if dynamic else to_text(value)}
 
     def ask(self, inputs: PromptInputs) -> Question:
@@ -92,8 +94,8 @@ class Prompt(Step):
         schema: dict[str, Value] = {"type": "string", "description": "The answer, as text"}
         parameters: dict[str, Value] = {"prompt": inputs.prompt}
         instructions = (
-            "Answer parameters.prompt, in the form that it asks for; if it is for the user to decide, or "
-            'only the user knows, ask the user and wait. Submit {"response": "<the answer>"}.'
+            "Answer parameters.prompt in the form that it asks for; if only the user can decide or know it, "
+            'ask the user and wait. Submit {"response": "<the answer>"}.'
         )
         if inputs.confirm:
             field, schema = "confirmed", {"type": "boolean", "description": "Whether the user said yes"}
@@ -103,7 +105,7 @@ class Prompt(Step):
         elif inputs.choices:
             schema = {"type": "string", "enum": list(inputs.choices), "description": "What the user chose"}
             parameters["choices"] = list(inputs.choices)
-            how = 'Submit {"response": "<the choice, as it is spelt>"}.'
+            how = 'Submit {"response": "<the choice, as spelled>"}.'
             instructions = f"{_ASK_PROMPT} Offer parameters.choices. {how}"
         return Question(
             type="prompt",
@@ -127,9 +129,9 @@ class Prompt(Step):
             if result.keys() == {"response"}:
                 result = {"confirmed": result["response"]}
             if "confirmed" in result:
-                return {**result, "confirmed": decision_meant(result["confirmed"])}
+                return {**result, "confirmed": as_decision(result["confirmed"])}
         elif inputs.choices and "response" in result:
-            return {**result, "response": option_meant(result["response"], inputs.choices)}
+            return {**result, "response": as_option(result["response"], inputs.choices)}
         return result
 
     def parse_result(self, inputs: PromptInputs, result: Any) -> StepResult:
@@ -148,18 +150,20 @@ _FIELDS: dict[str, str] = {
     "text": "input",
     "choice": "selected",
 }
-"""The one field of the result, by the type of the prompt."""
+"""The only field of the result, by the type of the prompt."""
 _ASK = "Show the user parameters.message as it is and wait for the answer: never answer for the user."
 
 
 class TextRules(BaseModel):
-    """What a text must be like."""
+    """The rules for a text."""
 
     model_config = ConfigDict(extra="forbid")
 
-    pattern: str | None = Field(None, description="A regular expression that it matches; ^…$ for all of it.")
-    min_length: int | None = Field(None, ge=0, description="How many characters it has at least.")
-    max_length: int | None = Field(None, ge=0, description="How many characters it has at most.")
+    pattern: str | None = Field(
+        None, description="A regular expression that it must match; ^…$ for the whole text."
+    )
+    min_length: int | None = Field(None, ge=0, description="The least number of characters.")
+    max_length: int | None = Field(None, ge=0, description="The greatest number of characters.")
 
     @field_validator("pattern")
     @classmethod
@@ -178,7 +182,7 @@ class TextRules(BaseModel):
         return self
 
     def take(self, text: str) -> bool:
-        """Whether the text is what it must be."""
+        """Whether the text follows the rules."""
         if len(text) < (self.min_length or 0):
             return False
         if self.max_length is not None and len(text) > self.max_length:
@@ -191,13 +195,13 @@ class TextRules(BaseModel):
 
 class UserPromptInputs(StepInputs):
     other_names = CHOICES
-    message: str = Field(description="What the user is shown.")
+    message: str = Field(description="The text for the user.")
     prompt_type: PromptType = Field(
         description="info (only shown), confirm (yes or no), text (any text) or choice (one of the choices)."
     )
-    choices: list[str] = Field(default_factory=list, description="What can be chosen, for a choice.")
+    choices: list[str] = Field(default_factory=list, description="The options of a choice.")
     validation: TextRules | None = Field(
-        None, description="What a text must be like: pattern, min_length, max_length."
+        None, description="The rules for a text: pattern, min_length, max_length."
     )
 
     @field_validator("choices", mode="before")
@@ -209,7 +213,7 @@ class UserPromptInputs(StepInputs):
     def _fits_its_type(self) -> Self:
         if self.prompt_type == "choice":
             if not self.choices:
-                raise ValueError("a choice needs 'choices', a list of what can be chosen")
+                raise ValueError("a choice needs 'choices', a list of options")
             check_options(self.choices)
         elif self.choices:
             raise ValueError(f"'choices' are for prompt_type: choice, not for {self.prompt_type}")
@@ -219,7 +223,7 @@ class UserPromptInputs(StepInputs):
 
 
 class UserPromptOutputs(StepOutputs):
-    """One of them, by the type of the prompt."""
+    """The outputs; only the one for the type of the prompt is set."""
 
     acknowledged: bool = False
     confirmed: bool = False
@@ -248,16 +252,16 @@ class UserPrompt(Step):
     ) -> dict[str, Value]:
         kind = inputs.get("prompt_type")
         if not isinstance(kind, str) or kind not in _FIELDS:
-            raise ValueError("needs a prompt_type that is known here")
+            raise ValueError("needs a prompt_type that is known when the workflow is loaded")
         if dynamic:
             return {_FIELDS[kind]: value}
         try:
             checked = UserPromptInputs.model_validate(inputs)
         except ValidationError:
-            return {_FIELDS[kind]: value}  # told already, or known only when it is asked
-        answer = _MEANT[kind](value, checked)
-        if not _CAN_BE[kind](answer, checked):
-            raise ValueError(f"is no answer to it: {shown(value)}")
+            return {_FIELDS[kind]: value}  # reported elsewhere, or known only at run time
+        answer = _NORMALIZE[kind](value, checked)
+        if not _IS_VALID[kind](answer, checked):
+            raise ValueError(f"is not a valid answer: {shown(value)}")
         return {_FIELDS[kind]: answer}
 
     def ask(self, inputs: UserPromptInputs) -> Question:
@@ -288,20 +292,20 @@ class UserPrompt(Step):
             return {field: True}
         if not isinstance(result, dict) or field not in result:
             return result
-        return {**result, field: _MEANT[inputs.prompt_type](result[field], inputs)}
+        return {**result, field: _NORMALIZE[inputs.prompt_type](result[field], inputs)}
 
 
 _INSTRUCTIONS = {
     "info": 'Show the user parameters.message as it is; no answer is needed. Submit {"acknowledged": true}.',
     "confirm": f'{_ASK} Submit {{"confirmed": true}} for yes, {{"confirmed": false}} for no.',
     "text": f'{_ASK} Submit {{"input": "<what the user said>"}}.',
-    "choice": f'{_ASK} Offer parameters.choices. Submit {{"selected": "<the choice, as it is spelt>"}}.',
+    "choice": f'{_ASK} Offer parameters.choices. Submit {{"selected": "<the choice, as spelled>"}}.',
 }
 _RULES = " If it does not fit parameters.validation, ask again."
 
 
 def _info_schema(_: UserPromptInputs) -> dict[str, Value]:
-    return {"const": True, "description": "That the user was shown the message"}
+    return {"const": True, "description": "The message was shown to the user"}
 
 
 def _confirm_schema(_: UserPromptInputs) -> dict[str, Value]:
@@ -328,56 +332,48 @@ _SCHEMAS: dict[str, Callable[[UserPromptInputs], dict[str, Value]]] = {
 }
 
 
-def _as_shown(value: Value, _: UserPromptInputs) -> Value:
-    """Whatever is said to a message says that it was shown, unless it says that it was not."""
+def _as_acknowledged(value: Value) -> Value:
+    """Return true for any answer to a message, except for one that denies that it was shown."""
     return value if value is False or (isinstance(value, str) and value.strip().lower() in _FALSE) else True
 
 
-def _as_decision(value: Value, _: UserPromptInputs) -> Value:
-    return decision_meant(value)
-
-
-def _as_words(value: Value, _: UserPromptInputs) -> Value:
+def _number_as_text(value: Value) -> Value:
     return to_text(value) if isinstance(value, int | float) else value
-
-
-def _as_option(value: Value, inputs: UserPromptInputs) -> Value:
-    return option_meant(value, inputs.choices)
 
 
 def _is_text(value: Value, inputs: UserPromptInputs) -> bool:
     return isinstance(value, str) and (inputs.validation is None or inputs.validation.take(value))
 
 
-_CAN_BE: dict[str, Callable[[Value, UserPromptInputs], bool]] = {
+_IS_VALID: dict[str, Callable[[Value, UserPromptInputs], bool]] = {
     "info": lambda value, _: value is True,
     "confirm": lambda value, _: isinstance(value, bool),
     "text": _is_text,
     "choice": lambda value, inputs: value in inputs.choices,
 }
-_MEANT: dict[str, Callable[[Value, UserPromptInputs], Value]] = {
-    "info": _as_shown,
-    "confirm": _as_decision,
-    "text": _as_words,
-    "choice": _as_option,
+_NORMALIZE: dict[str, Callable[[Value, UserPromptInputs], Value]] = {
+    "info": lambda value, _: _as_acknowledged(value),
+    "confirm": lambda value, _: as_decision(value),
+    "text": lambda value, _: _number_as_text(value),
+    "choice": lambda value, inputs: as_option(value, inputs.choices),
 }
 
 
 # UserInput
 
 _FIELD = "input"
-"""What the answer is called in the result of the agent."""
+"""The field of the agent's result with the answer."""
 _SPELLINGS = frozenset({"value", "response", "result", "answer", "text"})
-"""What else an answer is called."""
+"""Other names of that field."""
 _SCHEMA_NAMES = {"pattern": "pattern", "min_length": "minLength", "max_length": "maxLength"}
 _ASK_INPUT = "Show the user parameters.prompt as it is and wait for the answer: never answer for the user."
 
 
 class AnswerRules(TextRules):
-    """What the answer must be like, and what the user is told when it is not."""
+    """The rules for an answer, and the message for an answer that breaks them."""
 
-    error_message: str = Field("", description="What the user is told when the answer does not fit.")
-    choices: list[str] = Field(default_factory=list, description="The answers there are.")
+    error_message: str = Field("", description="The message for the user if the answer does not fit.")
+    choices: list[str] = Field(default_factory=list, description="The possible answers.")
 
     @model_validator(mode="before")
     @classmethod
@@ -400,21 +396,21 @@ class AnswerRules(TextRules):
         return schema | {name: value for name, value in named.items() if value is not None}
 
     def take(self, text: str) -> bool:
-        """Whether the text is what it must be."""
+        """Whether the text follows the rules."""
         return super().take(text) if not self.choices or text in self.choices else False
 
 
 class UserInputInputs(StepInputs):
-    prompt: str = Field(description="What the user is asked.")
+    prompt: str = Field(description="The question to the user.")
     prompt_type: Literal["text", "choice", "confirm"] = Field(
         "text", description="text (any text), choice (one of the choices) or confirm (true or false)."
     )
     validation: AnswerRules | None = Field(
         None,
-        description="What the answer must be like: pattern, min_length, max_length, choices; error_message.",
+        description="The rules for the answer: pattern, min_length, max_length, choices; error_message.",
     )
-    choices: list[str] = Field(default_factory=list, description="The answers there are.")
-    default: str | None = Field(None, description="What an empty answer stands for.")
+    choices: list[str] = Field(default_factory=list, description="The possible answers.")
+    default: str | None = Field(None, description="The answer that an empty one stands for.")
 
     other_names = CHOICES
 
@@ -427,11 +423,11 @@ class UserInputInputs(StepInputs):
     def _fits_its_type(self) -> Self:
         check_options(self.choices)
         if self.choices and self.validation is not None and self.validation.choices:
-            raise ValueError("'choices' stand in the step and in its validation: give them once")
+            raise ValueError("'choices' are in the step and in its validation: give them once")
         if self.choices and self.prompt_type == "confirm":
             raise ValueError("'choices' are for a text or a choice, not for confirm")
         if self.prompt_type == "choice" and not self.allowed:
-            raise ValueError("a choice needs 'choices', a list of what can be chosen")
+            raise ValueError("a choice needs 'choices', a list of options")
         if self.prompt_type == "confirm" and self.validation is not None:
             raise ValueError("'validation' is for a text or a choice, not for confirm")
         return self
@@ -440,12 +436,12 @@ class UserInputInputs(StepInputs):
     def allowed(self) -> list[str]:
         return self.choices or (self.validation.choices if self.validation is not None else [])
 
-    def meant(self, given: Value) -> Value:
-        """An answer as it is meant: an option by its number, yes for true, a number as text."""
+    def normalized(self, given: Value) -> Value:
+        """Return the answer in its final form: an option for its number, true for yes, a number as text."""
         if self.prompt_type == "confirm":
-            return decision_meant(given)
-        text = option_meant(given, self.allowed) if self.allowed else given
-        text = to_text(text) if isinstance(text, int | float) else text
+            return as_decision(given)
+        text = as_option(given, self.allowed) if self.allowed else given
+        text = _number_as_text(text)
         if isinstance(text, str) and self.validation is not None and self.validation.take(text.strip()):
             return text.strip()
         return text
@@ -463,7 +459,7 @@ class UserInputOutputs(StepOutputs):
 
 
 class UserInput(Step):
-    """Asks the user for a text, and asks again as long as it is not what it must be.
+    """Asks the user for a text, and asks again until the answer is valid.
 
     The result is the text; for `prompt_type: confirm` it is true or false.
     """
@@ -484,10 +480,10 @@ class UserInput(Step):
         try:
             checked = UserInputInputs.model_validate(inputs)
         except ValidationError:
-            return {"result": value}  # told already, or known only when it is asked
-        answer = value if dynamic else checked.meant(value)
+            return {"result": value}  # reported elsewhere, or known only at run time
+        answer = value if dynamic else checked.normalized(value)
         if not dynamic and not checked.takes(answer):
-            raise ValueError(f"is no answer to it: {shown(value)}")
+            raise ValueError(f"is not a valid answer: {shown(value)}")
         return {"result": answer}
 
     def ask(self, inputs: UserInputInputs) -> Question:
@@ -518,10 +514,10 @@ class UserInput(Step):
         default = _default(inputs)
         if default is not None and (not result or result.get(_FIELD, 0) in (None, "")):
             return {**result, _FIELD: default}
-        return {**result, _FIELD: inputs.meant(result[_FIELD])} if _FIELD in result else result
+        return {**result, _FIELD: inputs.normalized(result[_FIELD])} if _FIELD in result else result
 
     def rejection_message(self, inputs: UserInputInputs, result: Value) -> str:
-        """The author's words, where it is the answer that does not fit, and not the form of the result."""
+        """Return the author's message if the answer is invalid, but not if the result has a wrong form."""
         rules = inputs.validation
         is_answer = isinstance(result, dict) and result.keys() == {_FIELD} and isinstance(result[_FIELD], str)
         return rules.error_message if rules is not None and is_answer else ""
@@ -530,30 +526,30 @@ class UserInput(Step):
         return StepResult({"result": result[_FIELD]})
 
     def check_literals(self, inputs: dict[str, Value]) -> list[tuple[str, WorkflowsError, int]]:
-        """A default that could never be the answer."""
+        """Check that the default is a valid answer."""
         if inputs.get("default") is None:
             return []
         try:
             given = UserInputInputs.model_validate({"prompt": "", **inputs})
         except ValidationError:
-            return []  # told already, or known only when it is asked
+            return []  # reported elsewhere, or known only at run time
         if _default(given) is not None:
             return []
         error = StepError(
-            f"the default {shown(given.default)} is no answer that fits",
-            hint="give one that the validation takes, or none",
+            f"the default {shown(given.default)} is not a valid answer",
+            hint="change it to one that fits the validation, or remove it",
         )
         return [("default", error, 0)]
 
 
 def _default(inputs: UserInputInputs) -> Value:
-    """What an empty answer stands for; nothing where the default itself is no answer."""
-    answer = inputs.meant(inputs.default)
+    """Return the answer that an empty one stands for; None if the default is not a valid answer."""
+    answer = inputs.normalized(inputs.default)
     return answer if answer is not None and inputs.takes(answer) else None
 
 
 def _result_schema(inputs: UserInputInputs) -> dict[str, Value]:
-    """Where there is a default, a form shows it and can be sent as it is, or empty."""
+    """Return the schema of the result; with a default, the answer is optional."""
     answer, default = _answer_schema(inputs), _default(inputs)
     if default is None:
         needed: dict[str, Value] = {"properties": {_FIELD: answer}, "required": [_FIELD]}
@@ -573,19 +569,19 @@ def _answer_schema(inputs: UserInputInputs) -> dict[str, Value]:
 
 def _instructions(inputs: UserInputInputs) -> str:
     if inputs.prompt_type == "confirm":
-        said = f'{_ASK_INPUT} Submit {{"{_FIELD}": true}} for yes, {{"{_FIELD}": false}} for no.'
+        text = f'{_ASK_INPUT} Submit {{"{_FIELD}": true}} for yes, {{"{_FIELD}": false}} for no.'
     else:
-        said = f'{_ASK_INPUT} Submit {{"{_FIELD}": "<what the user said>"}}.'
+        text = f'{_ASK_INPUT} Submit {{"{_FIELD}": "<what the user said>"}}.'
     if inputs.choices:
-        said += " Offer parameters.choices."
+        text += " Offer parameters.choices."
     if inputs.validation is not None:
-        said += " If it does not fit parameters.validation, ask again."
+        text += " If it does not fit parameters.validation, ask again."
     if _default(inputs) is not None:
-        said += " If the user leaves it open, submit parameters.default."
-    return said
+        text += " If the user leaves it open, submit parameters.default."
+    return text
 
 
-# Choices, and answers in other words
+# Choices, and answers in free words
 
 _TRUE = frozenset(
     {"yes", "y", "yep", "yeah", "true", "ok", "okay", "sure", "confirm", "confirmed", "approve", "approved"}
@@ -597,12 +593,12 @@ _FALSE = frozenset(
 )
 _NEGATIONS = frozenset({"not", "don't", "dont", "never", "wait"})
 _HEDGES = frozenset({"but", "if", "unless", "except", "maybe", "perhaps", "however", "only", "until"})
-"""Words of an answer that is neither yes nor no: the user is asked again."""
+"""Words that make an answer neither yes nor no: the user is asked again."""
 _WORDS_OF_A_DECISION = 15
 
 
 def options_as_text(options: Any) -> Any:
-    """What can be chosen, as texts. Raises ValueError."""
+    """Return the options as texts. Raises ValueError."""
     if options is None:
         return []
     if not isinstance(options, list):
@@ -614,14 +610,14 @@ def options_as_text(options: Any) -> Any:
 
 
 def check_options(options: list[str]) -> None:
-    """Raises ValueError where an option could not be told from another one."""
+    """Raises ValueError if two options are the same."""
     if len(set(options)) < len(options):
         twice = next(option for option in options if options.count(option) > 1)
-        raise ValueError(f"the option {shown(twice)} is there twice")
+        raise ValueError(f"the option {shown(twice)} is listed twice")
 
 
-def decision_meant(value: Value) -> Value:
-    """Yes and no in many words ("Yes, go ahead", "no, not yet"); anything else, or both, as it is."""
+def as_decision(value: Value) -> Value:
+    """Turn words for yes or no ("Yes, go ahead") into true or false; return anything else unchanged."""
     if not isinstance(value, str):
         return value
     words = re.findall(r"[^\W_]+(?:'[^\W_]+)?", value.lower().replace("’", "'"))
@@ -635,8 +631,8 @@ def decision_meant(value: Value) -> Value:
     return value
 
 
-def option_meant(value: Value, options: list[str]) -> Value:
-    """The option, also by its number in the list, or with other capitals; anything else as it is."""
+def as_option(value: Value, options: list[str]) -> Value:
+    """Return the option for its number, or for other capitals; return anything else unchanged."""
     text = to_text(value) if isinstance(value, int | float) else value
     if not isinstance(text, str) or text in options:
         return text

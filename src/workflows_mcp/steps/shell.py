@@ -46,54 +46,57 @@ SHELLS: dict[str, tuple[str, ...]] = {
     "python": ("python3", "-c"),
     "node": ("node", "-e"),
 }
-"""What is started for each shell; the last word takes the command as text."""
+"""The program and arguments for each shell; the command follows the last one."""
 SCRIPT_BYTES = 100 * 1024
-"""A longer script is run from a file: the system allows 128 KiB for one argument."""
+"""Longer scripts run from a file: the system allows 128 KiB for one argument."""
 _TRUE_OR_FALSE = {"true": True, "yes": True, "on": True, "false": False, "no": False, "off": False}
 ANY_EXIT = "any_exit_is_a_result"
-"""What steps of the stateful dialect are told: a command that has run has done what it was to do."""
+"""The key of `StepContext.config` with which a step succeeds whatever the exit code of its command."""
 RESULT_SCHEMA: dict[str, Value] = {
     "type": "object",
     "properties": {
-        "stdout": {"type": ["string", "null"], "description": "All that it printed to standard output"},
-        "stderr": {"type": ["string", "null"], "description": "All that it printed to standard error"},
-        "exit_code": {"type": "integer", "description": "0 if it succeeded; 124 if the time ran out"},
-        "duration": {"type": ["number", "null"], "description": "Seconds that it took, if you know"},
+        "stdout": {
+            "type": ["string", "null"],
+            "description": "Everything that it printed to standard output",
+        },
+        "stderr": {"type": ["string", "null"], "description": "Everything that it printed to standard error"},
+        "exit_code": {"type": "integer", "description": "0 if it succeeded, 124 if it timed out"},
+        "duration": {"type": ["number", "null"], "description": "How many seconds it took, if you know"},
     },
     "required": ["exit_code"],
 }
 _LAST_CHARS = 4096
-"""How much of the end of an output is looked at for its last line."""
+"""How many characters at the end of an output are searched for its last line."""
 ConfigProblem = tuple[tuple[str | int, ...], str, str]
 
 
 class ShellInputs(StepInputs):
-    command: str = Field(description="What to run. Values in it are data: they never become shell syntax.")
+    command: str = Field(description="The command. Values in it are data: they never become shell syntax.")
     working_dir: str = Field(
-        "", description="Where to run it; relative to the workspace, which is the default."
+        "", description="The directory to run it in, relative to the workspace, which is the default."
     )
     timeout: float = Field(
-        120, gt=0, description="Seconds after which it is killed, with all it has started."
+        120, gt=0, description="Seconds after which it is killed, with all processes that it has started."
     )
     env: dict[str, str] = Field(default_factory=dict, description="Variables added to its environment.")
     capture_output: bool = Field(True, description="Whether stdout and stderr are kept; false discards them.")
     truncate: bool = Field(
         False,
-        description="true: of output beyond WORKFLOWS_LIMIT_CAPTURED_BYTES the beginning is kept, and the "
-        "output `truncated` is true; false: the command is ended and the step fails.",
+        description="true: output beyond WORKFLOWS_LIMIT_CAPTURED_BYTES is discarded, and the output "
+        "`truncated` is true; false: the command is ended and the step fails.",
     )
     shell: bool | Literal["sh", "bash", "zsh", "python", "node"] | list[str] = Field(
         True,
-        description="What reads the command: sh (or true), bash (with -eo pipefail), zsh, python, node, or a "
-        "program with arguments that is given a file, as [perl, -w]. false: no shell; the text is split into "
-        "words, and a value is never split.",
+        description="What runs the command: sh (or true), bash (with -eo pipefail), zsh, python, node, or a "
+        "program with arguments that gets it as a file, such as [perl, -w]. false: no shell; the text is "
+        "split into words, and a value is never split.",
     )
     continue_on_error: bool = Field(
         False, alias="continue-on-error", description="Whether an exit code other than 0 counts as success."
     )
     unsafe: Literal["raw"] | None = Field(
         None,
-        description="raw: values are put in as text and can be syntax. For values that you trust.",
+        description="raw: values are inserted as text and can be syntax. Only for values that you trust.",
     )
 
     @field_validator("env", mode="before")
@@ -129,12 +132,11 @@ class ShellOutputs(StepOutputs):
 
 
 class Shell(Step):
-    """Runs a command and gives its exit code and output.
+    """Runs a command and returns its exit code and output.
 
-    A command that ends with another exit code than 0 has been carried out and has failed; look at
-    `exit_code`, or at `.failed`. Files that it leaves become outputs of the block when they are declared
-    under `outputs`. `$SCRATCH` is a directory of this execution's own, `$RUN_SCRATCH` one that all steps of
-    the run share; both go with the run.
+    A command with an exit code other than 0 has run and has failed: see `exit_code` or `.failed`. Files that
+    it creates become outputs of the block if they are declared under `outputs`. `$SCRATCH` is a directory of
+    this execution, `$RUN_SCRATCH` one that all steps of the run share; both are deleted with the run.
     """
 
     name = "Shell"
@@ -163,7 +165,7 @@ class Shell(Step):
         return "agent" if dialect == "stateful" else self.performer
 
     def result_output_in(self, dialect: str) -> str:
-        """A step that is told the format of its output gives it as `result`."""
+        """Return `result` in a dialect with output formats, and the default in others."""
         return "result" if OUTPUT_FORMAT in self.dialect_config.get(dialect, {}) else self.result_output
 
     async def run(self, inputs: ShellInputs, context: StepContext) -> StepResult:
@@ -172,7 +174,7 @@ class Shell(Step):
         directory = world.working_directory(inputs.working_dir)
         code = context.code.get("command") or Code((inputs.command,), ())
         environment = world.command_environment(inputs.env)
-        with _ValueFiles(world, context.key).kept() as files:
+        with _ValueFiles(world, context.key).deleted_at_end() as files:
             arguments = _arguments(inputs, code, environment, files)
             try:
                 finished = await world.run_command(
@@ -199,8 +201,10 @@ class Shell(Step):
                 succeeded=finished.exit_code == 0,
             )
         result = StepResult(outputs, ok=ok, message=None if finished.exit_code == 0 else _message(finished))
-        told = context.config.get(OUTPUT_FORMAT)
-        return result if told is None else _with_data(result, to_text(told), finished, world)
+        output_format = context.config.get(OUTPUT_FORMAT)
+        if output_format is None:
+            return result
+        return _with_data(result, to_text(output_format), finished, world)
 
     def ask(self, inputs: ShellInputs) -> Question:
         seconds = inputs.timeout
@@ -216,19 +220,19 @@ class Shell(Step):
         how = "in a shell"
         if not isinstance(inputs.shell, bool):
             parameters["shell"] = inputs.shell
-            how = _told_to_the_agent(inputs.shell)
+            how = _how_to_run(inputs.shell)
         return Question(
             type="shell",
-            instructions=f"Run parameters.command {how}{where}, once and exactly as it stands. End it "
+            instructions=f"Run parameters.command {how}{where}, once and unchanged. End it "
             f"after {seconds:g} seconds, exit_code 124. "
-            'Submit {"stdout": "…", "stderr": "…", "exit_code": 0} as they really were, also if it failed.',
+            'Submit {"stdout": "…", "stderr": "…", "exit_code": 0} as they actually were, also if it failed.',
             parameters=parameters,
             result_schema=RESULT_SCHEMA,
             describes_result=True,
         )
 
     def parse_result(self, inputs: ShellInputs, result: Any) -> StepResult:
-        """A command that the agent has run has done what it was to do, whatever its exit code."""
+        """Return the outputs; the step is ok whatever the exit code, unless `apply_config` says otherwise."""
         return StepResult(
             {
                 "stdout": result.get("stdout") or "",
@@ -240,7 +244,7 @@ class Shell(Step):
         )
 
     def apply_config(self, result: StepResult, config: Mapping[str, Value]) -> StepResult:
-        """Where a step says `on_error: fail`, another exit code than 0 is a failure."""
+        """Make an exit code other than 0 a failure, for a step with `on_error: fail`."""
         outputs = result.outputs
         if config.get(ANY_EXIT, True) or not outputs.get("exit_code"):
             return result
@@ -260,27 +264,27 @@ class Shell(Step):
         return found
 
 
-def _told_to_the_agent(shell: str | list[str]) -> str:
+def _how_to_run(shell: str | list[str]) -> str:
     if isinstance(shell, list):
-        return f"as a file that you give to `{' '.join(shell)}`"
+        return f"as a file that you pass to `{' '.join(shell)}`"
     return f"as `{' '.join((*SHELLS[shell], '<parameters.command>'))}`"
 
 
 def command_refusals(texts: tuple[str, ...], inputs: Mapping[str, Value]) -> Iterable[Refusal]:
-    """Every value that cannot stand in a command, as far as it is known before anything runs."""
+    """Return the values that cannot stand in a command, as far as this is known before it runs."""
     if inputs.get("unsafe") is not None:
         return ()
     shell = inputs.get("shell", True)
     if isinstance(shell, str):
         shell = _TRUE_OR_FALSE.get(shell.lower(), shell)
     if isinstance(shell, str) and shell not in SHELLS:
-        return ()  # it is not known yet, or a problem of its own
+        return ()  # it is known only at run time, or reported elsewhere
     name = _shell_name(shell)
     return problems(texts, f"`{name}`" if isinstance(shell, list) else name)
 
 
 def variables_as_text(env: Any) -> Any:
-    """The variables for a command with their values as text. Raises ValueError."""
+    """Return the variables of a command with their values as text. Raises ValueError."""
     if not isinstance(env, dict):
         return env
     for name, value in env.items():
@@ -291,11 +295,11 @@ def variables_as_text(env: Any) -> Any:
     return {name: to_text(value) for name, value in env.items()}
 
 
-# What is started
+# The process
 
 
 def _arguments(inputs: ShellInputs, code: Code, environment: dict[str, str], files: _ValueFiles) -> list[str]:
-    """What to start; the variables that it refers to are added to the environment."""
+    """Return the program and its arguments; add the variables that they use to the environment."""
     if inputs.unsafe == "raw":
         code = Code((substitute(code),), ())
     if inputs.shell is False:
@@ -315,7 +319,7 @@ def _arguments(inputs: ShellInputs, code: Code, environment: dict[str, str], fil
     program = shutil.which(words[0], path=environment.get("PATH"))
     if program is None:
         raise StepError(
-            f"there is no program `{words[0]}` to run the command with",
+            f"there is no program `{words[0]}` to run the command",
             hint="install it, or choose another `shell`",
         )
     words[0] = program
@@ -327,14 +331,14 @@ def _arguments(inputs: ShellInputs, code: Code, environment: dict[str, str], fil
 
 
 def _shell_name(shell: Value) -> str:
-    """By which name `expressions.shell_command` knows what reads the command."""
+    """Return the name that `expressions.shell` has for the interpreter of the command."""
     if isinstance(shell, list):
         return to_text(shell[0]) if shell else ""
     return "" if shell is False else to_text(shell) if isinstance(shell, str) else "sh"
 
 
 class _ValueFiles:
-    """Values too large for a variable, in files of the scratch directory for as long as the command runs."""
+    """Stores values too large for a variable in scratch files while the command runs."""
 
     def __init__(self, world: World, key: str) -> None:
         self._world = world
@@ -348,7 +352,7 @@ class _ValueFiles:
         return str(path)
 
     @contextmanager
-    def kept(self) -> Iterator[_ValueFiles]:
+    def deleted_at_end(self) -> Iterator[_ValueFiles]:
         try:
             yield self
         finally:
@@ -357,7 +361,7 @@ class _ValueFiles:
                     path.unlink()
 
 
-# What the result says
+# The result
 
 
 def _outputs(finished: Finished, command: str, *, ok: bool) -> dict[str, Value]:
@@ -374,14 +378,16 @@ def _outputs(finished: Finished, command: str, *, ok: bool) -> dict[str, Value]:
 
 
 def _with_data(result: StepResult, output_format: str, finished: Finished, world: World) -> StepResult:
-    """The same with what was printed as data. A command that went well and printed something else has failed:
-    whoever goes on with the data would go on with nothing."""
+    """Add the parsed output to a result.
+
+    A command that succeeded but printed another format has failed, because later steps would have no data.
+    """
     try:
         data = _data(output_format, finished, world)
     except StepError as error:
         outputs = result.outputs | {"success": False, "result": None}
-        said = f"{error.message}; {error.hint}" if error.hint else error.message
-        return StepResult(outputs, ok=False, message=said if result.ok else result.message)
+        message = f"{error.message}; {error.hint}" if error.hint else error.message
+        return StepResult(outputs, ok=False, message=message if result.ok else result.message)
     return replace(result, outputs=result.outputs | {"result": data})
 
 
@@ -389,9 +395,9 @@ def _data(output_format: str, finished: Finished, world: World) -> Value:
     if finished.truncated and output_format != "text":
         most, setting = world.limits.captured_bytes, world.limits.setting("captured_bytes")
         raise StepError(
-            f"the command printed more than the {most} bytes that are kept, so that its output cannot be "
-            f"read as {output_format}",
-            hint=f"set {setting} to keep more of it",
+            f"the command printed more than the limit of {most} bytes, so its output cannot be read as "
+            f"{output_format}",
+            hint=f"raise {setting}, or print less",
         )
     return formatted(finished.stdout, output_format)
 
@@ -404,7 +410,7 @@ def _message(finished: Finished) -> str:
 
 
 def exit_message(exit_code: int, stdout: str, stderr: str) -> str:
-    """How a command failed, with the last line that it has printed."""
+    """Return how a command failed, with the last line that it printed."""
     return _with_last_line(f"Command exited with code {exit_code}", stdout, stderr)
 
 
@@ -448,7 +454,7 @@ _EXAMPLE = "for example {type: int, path: $SCRATCH/count.txt}"
 
 
 def check_output_specs(specs: Value, taken: set[str]) -> list[ConfigProblem]:
-    """All problems of the declared outputs: (path, message, hint) each. `taken` are names in use."""
+    """Return the problems of declared outputs: (path, message, hint) each. `taken`: names in use."""
     if not isinstance(specs, dict):
         return [(("outputs",), f"outputs must be an object, not {kind_of(specs)}", _EXAMPLE)]
     problems: list[ConfigProblem] = []
@@ -485,7 +491,7 @@ def read_outputs(
     environment: Mapping[str, str],
     succeeded: bool,
 ) -> dict[str, Value]:
-    """The declared outputs. After a command that failed, whatever is missing or wrong is null."""
+    """Return the declared outputs. If the command failed, missing and invalid ones are null."""
     values: dict[str, Value] = {}
     for name, spec in specs.items():
         try:
@@ -507,15 +513,15 @@ def _read_output(
         if not spec.get("required", True):
             return None
         raise StepError(
-            f"the output '{name}' is missing: the command left no file at {path}",
-            hint="check the path, or say required: false if it need not be there",
+            f"the output '{name}' is missing: the command created no file {path}",
+            hint="check the path, or set required: false if the file is optional",
         )
     try:
         return _typed(content.decode("utf-8").strip(), TYPES[spec.get("type", "string")])
     except ValueError:
         text = shown(content.decode("utf-8", "replace").strip())
         kind = spec.get("type", "string")
-        raise StepError(f"the output '{name}' should be of type {kind}, but {path} holds {text}") from None
+        raise StepError(f"the output '{name}' must be of type {kind}, but {path} contains {text}") from None
 
 
 def _checked_path(
@@ -530,7 +536,7 @@ def _checked_path(
         return resolved
     if spec.get("unsafe", False):
         return world.path_for_reading(str(path))
-    hint = "put it into $SCRATCH, or say unsafe: true on the output"
+    hint = "put it into $SCRATCH, or set unsafe: true on the output"
     if os.path.isabs(text):
         raise Forbidden(f"the output '{name}' has an absolute path: {text}", hint=hint)
     if not resolved.is_relative_to(os.path.realpath(directory)):
@@ -539,14 +545,14 @@ def _checked_path(
 
 
 def _typed(text: str, kind: str) -> Value:
-    """Raises ValueError if the text is not of that kind."""
+    """Parse the text of an output. Raises ValueError if it is not of that kind."""
     if kind == "string":
         return text
     if kind == "integer":
         return int(text)
     if kind == "number":
         number = float(text)
-        if number - number != 0:  # infinite, or not a number: no JSON
+        if number - number != 0:  # infinity and NaN are not valid JSON
             raise ValueError(text)
         return number
     if kind == "boolean":
