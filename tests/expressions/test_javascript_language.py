@@ -160,7 +160,7 @@ def test_a_result_is_json_data(source: str, expected: Any) -> None:
 
 @pytest.mark.parametrize("source", ["x => x", "Symbol('a')", "Math.max"])
 def test_a_result_that_is_no_value_is_an_error(source: str) -> None:
-    assert "which is no value" in fault("{{ " + source + " }}").message
+    assert "which is not a value" in fault("{{ " + source + " }}").message
 
 
 @pytest.mark.parametrize(

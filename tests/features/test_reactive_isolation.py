@@ -225,8 +225,8 @@ HOSTILE: dict[str, tuple[str, str]] = {
     "pollution of its input": ("input.__proto__.hacked = 1; return ({}).hacked;", "not extensible"),
     "pollution of lists": ("Array.prototype.map = () => 'hacked'; return [1].map(x => x);", "read-only"),
     "a name that it does not declare": ("leak = 1; return leak;", "there is no 'leak'"),
-    "time": ("Date.now()", "there is no time here"),
-    "chance": ("Math.random()", "there is no chance here"),
+    "time": ("Date.now()", "the time cannot be read here"),
+    "chance": ("Math.random()", "there is no randomness here"),
 }
 REFUSED_AT_ONCE = {
     "import": ("import('fs')", "import is not supported"),

@@ -84,7 +84,7 @@ class _Watchdog:
             self._wake()
 
     def release(self, number: int) -> None:
-        """After this no exception reaches the calling thread any more. Harmless to repeat."""
+        """Stop watching a call: no exception reaches the calling thread any more. Harmless to repeat."""
         while self._watched.pop(number, None) is None:
             if number not in self._being_sent and number not in self._watched:
                 break
@@ -122,14 +122,14 @@ class _Watchdog:
             self._wakes_at = min(earliest, self._wakes_at)
             self._sleep.acquire(timeout=-1 if earliest == inf else max(0.0, earliest - now))
 
-    def _stop(self, number: int, again: float) -> None:
-        """Stops watching the call meanwhile, so that it cannot leave in the middle of this."""
+    def _stop(self, number: int, next_try: float) -> None:
+        """Interrupt a call. It is not watched meanwhile, so that it waits in `release` until this is done."""
         self._being_sent.add(number)
         watched = self._watched.pop(number, None)
         if watched is not None:
             _raise_in_thread(watched[1], _Stop)
             self._sent.add(number)
-            self._watched[number] = (again, watched[1])
+            self._watched[number] = (next_try, watched[1])
         self._being_sent.discard(number)
 
 

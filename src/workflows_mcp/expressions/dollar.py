@@ -70,7 +70,7 @@ _PART = re.compile(r"""\.([\w-]+)|\[(\d+)\]|\['([^']*)'\]|\["([^"]*)"\]""")
 _FILTER = re.compile(_FILTER_PATTERN)
 _UNCLOSED = re.compile(r"\$\{\s*(?:(?:blocks|inputs|metadata)(?![\w-])|(?:each|secrets)\.)")
 _EXPRESSION = re.compile(r"\$\{\s*(?:\(|not\b|\$\{)")
-"""The beginning of an expression that stands in braces of its own: `${(${a} or ${b}) and ${c}}`."""
+"""The beginning of an expression in its own braces: `${(${a} or ${b}) and ${c}}`."""
 _BRACES = re.compile(r"\$?\{\{\s*((?:inputs|blocks|metadata|secrets|each)\b[.\[][^{}]*?)\s*\}\}")
 """The spelling that older definitions have for `${…}`."""
 _BRACED_PATH = re.compile(r"\b(?:inputs|blocks|metadata|secrets|each)(?:\.[\w-]+|\[[^\]]*\])+")
@@ -85,7 +85,7 @@ _TRUTH = {"true": True, "True": True, "false": False, "False": False}
 
 
 class Dollar:
-    """The language; it has no state, its results are cached by source."""
+    """Parses the language. It has no state; results are cached by source."""
 
     resolves_keys = True
     """Whether the keys of mappings are templates too."""
@@ -131,7 +131,7 @@ class Dollar:
 
     @staticmethod
     def foreign(text: str) -> ExpressionError | None:
-        """The error for a text with `{{ }}` where `${ }` belongs, as in older definitions."""
+        """Return the error for a text with `{{ }}` instead of `${ }`, as in older definitions."""
         for found in _BRACES.finditer(text) if "{{" in text else ():
             if found.start() and text[found.start() - 1] == "\\":
                 continue
@@ -174,7 +174,7 @@ class OldDollar(Dollar):
 
 
 def _as_output(text: str, template: Expression) -> Expression:
-    """An expression over references if it is one, else the template."""
+    """Return an expression over references if the text is one, else the template."""
     if not isinstance(template, TextTemplate) or not template.references:
         return template
     try:
@@ -191,7 +191,7 @@ def _as_output(text: str, template: Expression) -> Expression:
 
 
 def _unwrap(text: str) -> str | None:
-    """The expression inside `${ … }`, with blanks in place of the braces; None if the text is not one."""
+    """Return the expression inside `${ … }`, with blanks for the braces; None if the text is not one."""
     start = _EXPRESSION.match(text.lstrip()) if "${" in text else None
     if start is None or not text.rstrip().endswith("}"):
         return None
@@ -229,12 +229,12 @@ class Operand(NamedTuple):
     def kinds(self, at: KindsAt) -> Kinds | None:
         found = at(self.reference.path)
         for applied in self.filters:
-            gives = applied.filter.gives
-            if gives == "same":
+            result = applied.filter.result
+            if result == "same":
                 other = {KIND_NAMES[type(it)] for it in applied.arguments}
                 found = None if found is None else (found - {"null"}) | other
             else:
-                found = None if gives == "any" else frozenset({gives})
+                found = None if result == "any" else frozenset({result})
         return found
 
 
@@ -316,7 +316,7 @@ class DollarCode(_Interpolated):
 def _split(
     text: str, *, code: bool = False, old: bool = False
 ) -> tuple[tuple[str, ...], tuple[Operand, ...]]:
-    """The texts around the references, and the references. In code, escapes and names of the shell stay."""
+    """Return the texts around the references, and the references; code keeps escapes and shell names."""
     texts: list[str] = []
     operands: list[Operand] = []
     pending = ""
@@ -460,7 +460,7 @@ def _condition_reference(match: re.Match[str]) -> Operand:
 
 
 def _words(text: str, start: int, end: int) -> str:
-    """The source between references and quoted texts, with true, false and null in Python's spelling."""
+    """Return the source between references and quotes, with true, false and null in Python's spelling."""
     between = text[start:end]
     if "${" in between:
         raise _malformed(text, start + between.index("${"))
@@ -468,7 +468,7 @@ def _words(text: str, start: int, end: int) -> str:
 
 
 def _quoted(text: str, start: int) -> Expression:
-    """A template in quotes inside of a condition, whose text starts at `start`."""
+    """Parse a template in quotes inside a condition; its text starts at `start`."""
     try:
         texts, operands = _split(text, old=True)
     except ExpressionError as error:
@@ -494,7 +494,7 @@ class ParsedCondition(NamedTuple):
     """The number of characters removed from the start of the source."""
     body: ast.expr
     references: Mapping[int, ConditionOperand]
-    """By the position at which each stands."""
+    """By their positions."""
 
 
 class ConditionOperand(Protocol):
@@ -704,7 +704,7 @@ class Filter(NamedTuple):
     apply: Callable[..., Value]
     takes: frozenset[str]
     """The types of its value; empty: any."""
-    gives: str
+    result: str
     """The type of the result; "same": the type of the value."""
     arguments: tuple[int, int] = (0, 0)
     """The smallest and the largest number of arguments."""

@@ -33,7 +33,7 @@ def compiled(pattern: str) -> Pattern[str]:
 
     if len(pattern) > MAX_CHARS:
         raise ExpressionError(
-            f"the pattern has {len(pattern)} characters, and at limit {MAX_CHARS} are allowed", code="syntax"
+            f"the pattern has {len(pattern)} characters, and at most {MAX_CHARS} are allowed", code="syntax"
         )
     try:
         return regex.compile(pattern)
@@ -110,5 +110,5 @@ def _explain_errors(pattern: str, text: str, replacement: str = "") -> Iterator[
 def _measure(length: int, limit: int) -> None:
     if length > limit:
         raise ExpressionError(
-            f"the result of the pattern is too long: {length} characters, and at limit {limit} are allowed"
+            f"the result of the pattern is too long: {length} characters, and at most {limit} are allowed"
         )

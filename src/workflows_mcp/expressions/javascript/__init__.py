@@ -1,1 +1,1 @@
-"""JavaScript in `{{ }}`, the language of the reactive dialect."""
+"""Implements JavaScript in `{{ }}`, the language of the reactive dialect."""

@@ -356,7 +356,8 @@ _TIME = """
   const D = Date, DP = D.prototype, utc = D.UTC, parsed = D.parse;
   let at = NaN;
   const time = () => {
-    if (at !== at) throw new Error('there is no time here: a transform gives the same for the same input');
+    if (at !== at)
+      throw new Error('the time cannot be read here: a transform returns the same for the same input');
     return at;
   };
   const zoned = /(?:Z|[+-]\\d\\d:?\\d\\d|GMT|UTC?|[ECMP][SD]T)\\s*$/i;
@@ -408,11 +409,11 @@ _TIME = """
 """
 
 
-_CHANCE = """
+_RANDOM = """
   let chance = null;
   const draw = () => {
     if (chance === null)
-      throw new Error('there is no chance here: a transform gives the same for the same input');
+      throw new Error('there is no randomness here: a transform returns the same for the same input');
     const [a, b, c, d] = chance, drawn = (a + b + d) | 0;
     chance = [b ^ (b >>> 9), (c + (c << 3)) | 0, (((c << 21) | (c >>> 11)) + drawn) | 0, (d + 1) | 0];
     return drawn >>> 0;
@@ -442,7 +443,7 @@ _VALUES = """
     RegExp() { return String(this); },
   };
   for (const [name, toJSON] of entries(asJson)) put(G[name].prototype, { toJSON });
-  put(Pending.prototype, { toJSON() { throw new TypeError('a promise is no value'); } });
+  put(Pending.prototype, { toJSON() { throw new TypeError('a promise is not a value'); } });
   const keyed = key => key.replace(/[^A-Za-z0-9_]/g, '_');
   const plainKey = /^\\w*$/;
   const spelled = new Mirror(Object.prototype, { get(target, key, receiver) {
@@ -501,7 +502,7 @@ _FREEZE = """
 
 
 _RUN = """
-  const told = (error, checks) => {
+  const described = (error, checks) => {
     if (error === null) return ['memory'];
     if (typeof error !== 'object' || !(error instanceof Error)) {
       return ['thrown', text(error) || String(error), checks];
@@ -519,14 +520,14 @@ _RUN = """
       if (finds) adopted([values, self]);
       const result = apply(compute, self, values);
       if (typeof result === 'function' || typeof result === 'symbol')
-        throw new TypeError('the result is a ' + typeof result + ', which is no value');
+        throw new TypeError('the result is a ' + typeof result + ', which is not a value');
       checks = check !== null;
       const valid = check === null || apply(check, self, [...values, result]);
       answer = stringify(result, counted);
       if (!valid) wrong = ['invalid', answer];
     } catch (error) {
       wrong = ['memory'];
-      try { wrong = told(error, checks); } catch {}
+      try { wrong = described(error, checks); } catch {}
     }
     if (stopped) wrong = ['stopped'];
     if (wrong !== null) throw stringify(wrong);
@@ -537,7 +538,7 @@ _RUN = """
 
 
 PRELUDE = " ".join(
-    "".join([_BEGIN, CLOCK, GUARDS, _REMOVED, _TIME, _CHANCE, _VALUES, OF_FILTERS, _FREEZE, _RUN]).split("\n")
+    "".join([_BEGIN, CLOCK, GUARDS, _REMOVED, _TIME, _RANDOM, _VALUES, OF_FILTERS, _FREEZE, _RUN]).split("\n")
 )
 
-"""All on one line: what a report of an error finds on another line is the expression's."""
+"""It is one line, so an error on any other line is in the expression."""

@@ -5,10 +5,10 @@
                                 # Free("files", …), Free("limits", (Step("size", …),), …)
 
 The tokenizer knows strings, template literals, regular expressions and comments, so a `}}` inside of one does
-not end the expression. It pairs brackets and knows what they hold. Whether the source is valid JavaScript is
-for the engine to say.
+not end the expression. It pairs brackets and knows what they contain. The engine checks whether the source is
+valid JavaScript.
 
-A name is free if nothing declares it where it stands: no parameter, `const`, `let`, `var`, `function`,
+A name is free if nothing declares it at its place: no parameter, `const`, `let`, `var`, `function`,
 `class` or `catch`. Names of the language (`Math`, `JSON`) are not free.
 
 `Writer` writes the source for the engine: a filter becomes a call, and every function and loop counts down
@@ -29,7 +29,7 @@ Kind = Literal["name", "number", "string", "pattern", "sign"]
 
 Holds = Literal["object", "block", "class", "head", "group", "call", "index", "list", "template"]
 
-"""What stands between brackets; a head is what follows `if`, `for`, `while`, …"""
+"""What brackets contain; a head is what follows `if`, `for`, `while`, …"""
 
 
 _SPACE = re.compile(r"(?:[\s\ufeff]|//[^\n\r\u2028\u2029]*|/\*(?:[^*]|\*(?!/))*\*/)*")
@@ -232,7 +232,7 @@ class _Reader:
             return self._add("name", position, match.end())
         if match := _NUMBER.match(text, position):
             if text[match.end() : match.end() + 1] == "n":
-                raise unreadable("there are no BigInt numbers here", position, "values are JSON data")
+                raise unreadable("BigInt numbers are not supported", position, "values are JSON data")
             return self._add("number", position, match.end())
         if character in "'\"":
             if match := _STRING.match(text, position):
@@ -269,8 +269,9 @@ class _Reader:
         self.partners[len(self.tokens)] = opening
 
     def _template(self, position: int, continues: bool = False) -> int:
-        """A piece of a template literal: up to its end, or to the next value in it. The first piece and the
-        last one are brackets around the values."""
+        """Read a piece of a template literal: up to its end, or to the next value in it.
+
+        The first piece and the last one are brackets around the values."""
         chunk = _CHUNK.match(self.text, position + 1)
         if chunk is None:
             raise self._unclosed("the text that begins with ` is not closed", position)
@@ -305,7 +306,7 @@ class _Reader:
         return "object" if _OBJECT.match(self.text, position + 1) else "block"
 
     def _is_member(self, back: int = 0) -> bool:
-        """Whether the name that is read next, or the one `back` tokens ago, stands behind a dot."""
+        """Whether the next name, or the one `back` tokens ago, follows a dot."""
         return len(self.tokens) > back and self.tokens[-1 - back].text in (".", "?.")
 
     def _operand_follows(self) -> bool:
@@ -423,7 +424,7 @@ class Step(NamedTuple):
 
     key: str | int | Free
     asked: bool
-    """`?.` stands before it."""
+    """`?.` precedes it."""
     ends: int
     """The index of the token after it."""
 
@@ -480,7 +481,7 @@ def _free(source: Source, declarations: _Declarations) -> Iterator[int]:
 
 
 def mentions(source: Source, *names: str) -> bool:
-    """Whether one of the names stands in it, as whatever."""
+    """Whether one of the names occurs in the source, in any role."""
     return any(token.text in names or token.text[1:-1] in names for token in source.tokens)
 
 
@@ -506,7 +507,7 @@ def is_filter(source: Source, index: int) -> bool:
 
 
 def is_variable(source: Source, index: int) -> bool:
-    """Whether a name stands for a value, and is no member, no key, no label and no word of the language."""
+    """Whether a name stands for a value, and is not a member, a key, a label or a keyword."""
     token = source.tokens[index]
     if token.text in _WORDS or token.text.startswith("#") or source.sign(index - 1) in (".", "?."):
         return False
@@ -520,7 +521,7 @@ def is_variable(source: Source, index: int) -> bool:
 
 
 def _stands_between(source: Source, index: int) -> bool:
-    """Whether a name has something to its left that it cannot follow as a value: `for (const x of …)`."""
+    """Whether a name cannot be a value after what precedes it: `for (const x of …)`."""
     before = source.tokens[index - 1] if index else None
     if before is None or before.text in _DECLARING:
         return False
@@ -544,13 +545,13 @@ def _is_key(source: Source, index: int) -> bool:
 
 
 class _Declarations:
-    """How far each declared name reaches."""
+    """Finds the scope of each declared name."""
 
     def __init__(self, source: Source) -> None:
         self._source = source
         self._reach: dict[str, list[tuple[int, int]]] = {}
         self._ends: dict[int, int] = {}
-        """Of arrow functions."""
+        """The ends of arrow functions, by index of token."""
         for index in range(len(source.tokens) - 1, -1, -1):
             token = source.tokens[index]
             if token.text == "=>" and token.kind == "sign":
@@ -576,7 +577,7 @@ class _Declarations:
         return inside and source.sign(index) == "(" and source.sign(source.over(index)) == "{"
 
     def _own(self, start: int, end: int) -> None:
-        """Where `this` is something of its own."""
+        """Declare `this` and `arguments` in the body of a function."""
         for name in ("this", "arguments"):
             self._reach.setdefault(name, []).append((start, end))
 
@@ -633,7 +634,7 @@ class _Declarations:
         return index
 
     def _patterns(self, index: int) -> Iterator[tuple[int, int]]:
-        """What `const` declares: `a = 1, { b } = c` are two patterns."""
+        """The names that `const` declares: `a = 1, { b } = c` are two patterns."""
         source = self._source
         while index < len(source.tokens):
             start, index = index, source.over(index)
@@ -665,7 +666,7 @@ class _Declarations:
         return index
 
     def _braces_around(self, index: int) -> tuple[int, int]:
-        """What a declaration reaches over."""
+        """The scope of a declaration."""
         source, opening = self._source, self._source.tokens[index].inside
         while opening >= 0 and source.holds[opening] not in ("block", "object"):
             opening = source.tokens[opening].inside
@@ -673,7 +674,7 @@ class _Declarations:
 
 
 def _merged(reach: list[tuple[int, int]]) -> list[tuple[int, int]]:
-    """The same reach, in order, in as few pieces as possible."""
+    """Merge overlapping scopes, and return them in order."""
     merged: list[tuple[int, int]] = []
     for start, end in sorted(reach):
         if merged and start <= merged[-1][1]:
@@ -687,7 +688,7 @@ def _merged(reach: list[tuple[int, int]]) -> list[tuple[int, int]]:
 
 
 def _followed(source: Source, index: int, declarations: _Declarations, inner: int = 0) -> Free:
-    """The name at `index` with the members that are read of it one after the other."""
+    """Read the path that starts with the name at `index`."""
     steps: list[Step] = []
     at = index + 1
     while (step := _step(source, at, declarations, inner)) is not None:
@@ -718,13 +719,13 @@ def _has_default(source: Source, index: int) -> bool:
 
 
 def _is_called(source: Source, at: int) -> bool:
-    """Whether what ends there is a method."""
+    """Whether the path that ends at this token is called."""
     called = source.sign(at) == "(" or source.at(at).startswith("`")
     return called or (source.sign(at) == "?." and source.sign(at + 1) == "(")
 
 
 def _is_changed(source: Source, start: int, end: int) -> bool:
-    """Whether what stands from `start` to `end` is assigned to, or deleted."""
+    """Whether the path from `start` to `end` is assigned to, or deleted."""
     changed = source.sign(end) in _CHANGING
     return changed or source.sign(start - 1) in ("++", "--") or source.word(start - 1) == "delete"
 
@@ -791,10 +792,10 @@ class Written(NamedTuple):
 
     text: str
     marks: tuple[tuple[int, int, int], ...]
-    """Positions in the text, each with the position in the source that it comes from, and how much does."""
+    """Positions in the text, each with the position in the source that it comes from, and a length."""
 
     def offset(self, line: int, column: int) -> int:
-        """Where in the source stands what is at this line of the text, and at this byte of the line."""
+        """Return the offset in the source for a line of the text and a byte of that line."""
         lines = self.text.split("\n")
         before = lines[line - 1].encode()[: column - 1].decode(errors="ignore") if line <= len(lines) else ""
         position = sum(len(text) + 1 for text in lines[: line - 1]) + len(before)
@@ -804,7 +805,7 @@ class Written(NamedTuple):
 
 
 class Writer:
-    """Puts such a text together."""
+    """Writes the source for the engine."""
 
     def __init__(self, text: str = "") -> None:
         self._texts = [text]
@@ -816,7 +817,7 @@ class Writer:
         self._length += len(text)
 
     def add_source(self, source: Source, edits: Iterable[Edit] = (), end: int | None = None) -> None:
-        """The source with its filters and its counting, and with further edits; only up to `end` if given."""
+        """Write the source with its filters, its step counting and further edits, up to `end` if given."""
         every = [*_filters(source), *_counting(source), *edits]
         position = source.start
         for edit in sorted(every, key=lambda edit: (edit.start, not edit.first, edit.end)):
@@ -835,7 +836,7 @@ class Writer:
 
 
 def starts_of_last(source: Source) -> Iterator[int]:
-    """Where the expression may begin that a row of statements ends in, the last place first."""
+    """The places where the last expression of some statements may begin, the last place first."""
     for index in range(len(source.tokens) - 1, 0, -1):
         if source.tokens[index].inside < 0 and _begins_statement(source, index):
             if source.word(index) in _NOT_STARTING:
@@ -924,7 +925,7 @@ def _counting(source: Source) -> Iterator[Edit]:
 
 
 def _begins_function(source: Source, index: int) -> bool:
-    """Whether the body of one begins here: a block behind parameters."""
+    """Whether the body of a function begins here: a block after parameters."""
     is_block = source.holds.get(index) == "block" and source.sign(index - 1) == ")"
     return is_block and _holds(source, index - 1) != "head"
 
