@@ -42,7 +42,7 @@ def performed(home: Path, *, before: bool, told_to_go: str) -> BaseException | N
         executor = world.executor()
         store = BlobStore(home / "blobs")
         large = LargeValues("wf_1", executor.limits.inline_bytes, store.get)
-        task = StepTask("wf_1", str(home), encode_command(COMMAND, large), again=before)
+        task = StepTask("wf_1", str(home), encode_command(COMMAND, large), interrupted=before)
         if before:
             executor.end_leftovers = halfway  # type: ignore[assignment]
         activities = Activities(executor, store, world.find)

@@ -101,7 +101,7 @@ class EngineInVirtualTime(TemporalEngine):
                 await asyncio.sleep(_TURN_SECONDS)
 
     async def _is_settled(self) -> bool:
-        states = [(await self._cache.now(run_id, again=True)).machine.state for run_id in self._runs]
+        states = [(await self._cache.now(run_id, fresh=True)).machine.state for run_id in self._runs]
         frames = [frame for state in states if state.status == "running" for frame in state.frames.values()]
         if any(frame.stopping or frame.kind == "plan" for frame in frames):
             return False

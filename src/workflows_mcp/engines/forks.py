@@ -1,4 +1,4 @@
-"""Forks: new runs that are made from the first events of another run, some of which may be replaced.
+"""Makes forks: new runs from the first events of another run, with some of them replaced.
 
     fork = fork_of("wf_1", bundle, events, position=12, now=now)
     fork.events, fork.machine
@@ -71,7 +71,7 @@ class Journal(Protocol):
 
 
 def replayed(bundle: Bundle, events: Iterable[Event]) -> Machine:
-    """The machine of a run after these events."""
+    """Return the machine of a run after these events."""
     machine = Machine(bundle)
     for event in events:
         machine.apply(event)

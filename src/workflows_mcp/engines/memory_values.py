@@ -1,4 +1,4 @@
-"""Keys and values of the memory: what all engines check and encode.
+"""Checks and encodes keys and values of the memory, for all engines.
 
     body = packed("release", {"version": 3}, limits)    # bytes, or RequestError
     unpacked(body)                                      # {"version": 3}
@@ -29,7 +29,7 @@ def check_key(key: str) -> None:
     if len(key) > KEY_CHARS or _CONTROL.search(key):
         raise RequestError(
             f"{shown(key)} cannot be a key of the memory",
-            hint=f"a key has at most {KEY_CHARS} characters, none of which is a control character",
+            hint=f"a key has at most {KEY_CHARS} characters, and no control characters",
         )
 
 

@@ -128,8 +128,8 @@ class _NotPermitted(Step):
     def ask(self, inputs: Any) -> Question:
         return Question(
             type="forbidden",
-            instructions=f"A {self.name} step may not run here ({self._reasons}), so it is not handed out. "
-            f"Tell the user: {self._remedies}. Submit {{}} to let the run go on with this step as failed, or "
+            instructions=f"A {self.name} step may not run here ({self._reasons}), so it is not assigned. "
+            f"Tell the user: {self._remedies}. Submit {{}} to continue the run with this step as failed, or "
             "cancel the run.",
             parameters={},
             result_schema={"type": "object", "additionalProperties": False},

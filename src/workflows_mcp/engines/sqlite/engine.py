@@ -86,9 +86,9 @@ class SqliteEngine(Notes):
         self._clock = clock or SystemClock()
         self._adopts = adopt
         self._synchronous = synchronous
-        self._home = runs.Home(str(executor.policy.workspace), settings)
+        self._workspace_key = runs.WorkspaceKey(str(executor.policy.workspace), settings)
         self._reported: set[str] = set()
-        """Runs of another home that were logged."""
+        """Runs of another workspace that were logged."""
         self._lease = leases.Lease(this_process())
         self._owner = self._lease.owner.id
         self._drivers: dict[str, Driver] = {}
@@ -118,7 +118,7 @@ class SqliteEngine(Notes):
         self.mailbox = Mailbox(self.store)
         self._retention = Retention(self.store, self._executor.clear_scratch)
         self._forks = Forks(
-            self.store, self._lease, self._bundles, self._executor, self._clock, self._home,
+            self.store, self._lease, self._bundles, self._executor, self._clock, self._workspace_key,
             journal=self._journal, begin=self._begin_fork,
         )  # fmt: skip
         if self._adopts:
@@ -156,7 +156,7 @@ class SqliteEngine(Notes):
         large = runs.large_values(self.store, run_id, self._executor.limits)
         driver, journal = self._new_driver(run_id, machine, large, epoch=1)
         key, body = self._bundles.put(bundle)
-        journal.created = runs.NewRun(run_id, bundle.main, key, body, request, now, now, self._home)
+        journal.created = runs.NewRun(run_id, bundle.main, key, body, request, now, now, self._workspace_key)
         self._drive(driver)
         driver.feed(started)
         if request is not None:
@@ -219,8 +219,8 @@ class SqliteEngine(Notes):
 
     async def ensure_driven(self, run_id: str) -> None:
         if self._live(run_id) is None and self._read(run_id).state.status == "running":
-            if runs.home_of(self.store, run_id) != self._home:
-                await self.store.write(lambda connection: runs.move(connection, run_id, self._home))
+            if runs.workspace_key_of(self.store, run_id) != self._workspace_key:
+                await self.store.write(lambda connection: runs.move(connection, run_id, self._workspace_key))
             await self._acquire_and_drive(run_id)
 
     async def is_driven_here(self, run_id: str) -> bool:
@@ -349,7 +349,7 @@ class SqliteEngine(Notes):
     # How a crash is recovered
     #
     # 1. The lease of the dead process expires, or `_evict_dead_owners` deletes it: its runs are orphans.
-    # 2. `_recover`, once a second in every server, lists the orphans. It skips those of another home
+    # 2. `_recover`, once a second in every server, lists the orphans. It skips those of another workspace
     #    (another workspace or other settings) and those that this process failed to drive before.
     # 3. `_acquire` claims a run, which increments its epoch: if the old owner is alive after all, the store
     #    refuses its writes. Then it reads the state: the latest snapshot, and the events after it.
@@ -358,7 +358,7 @@ class SqliteEngine(Notes):
     #    interrupted step is repeated, failed or asked about, as its `on_interrupt` says.
 
     async def _recover(self) -> None:
-        """Take over the running runs of this home that no live process drives."""
+        """Take over the running runs of this workspace that no live process drives."""
         if not self._adopts:
             return
         await self._evict_dead_owners()
@@ -366,8 +366,8 @@ class SqliteEngine(Notes):
         for run_id in [str(row[0]) for row in rows]:
             if self._live(run_id) is not None or run_id in self._broken:
                 continue
-            if other := runs.other_home(self.store, run_id, self._home):
-                self._report_other_home(run_id, other)
+            if other := runs.other_workspace(self.store, run_id, self._workspace_key):
+                self._report_other_workspace(run_id, other)
             else:
                 await self._recover_one(run_id)
 
@@ -436,8 +436,8 @@ class SqliteEngine(Notes):
         if dead:
             await self.store.write(lambda connection: leases.evict(connection, dead))
 
-    def _report_other_home(self, run_id: str, other: str) -> None:
-        """Log once that a run of another home is not recovered here."""
+    def _report_other_workspace(self, run_id: str, other: str) -> None:
+        """Log once that a run of another workspace is not recovered here."""
         if run_id not in self._reported:
             self._reported.add(run_id)
             logger.warning(
@@ -580,7 +580,7 @@ class Forks:
         bundles: runs.BundleCache,
         executor: Executor,
         clock: Clock,
-        home: runs.Home,
+        workspace_key: runs.WorkspaceKey,
         *,
         journal: Callable[[str], Awaitable[tuple[Bundle, list[Event], LargeValues]]],
         begin: Callable[[Fork, LargeValues, Awaitable[None]], Awaitable[None]],
@@ -593,7 +593,7 @@ class Forks:
         self._clock = clock
         self._journal = journal
         self._begin = begin
-        self._home = home
+        self._workspace_key = workspace_key
         self._making: set[asyncio.Task[None]] = set()
 
     async def make(self, run_id: str, position: int, instead: Instead, request_id: str | None) -> str:
@@ -635,7 +635,7 @@ class Forks:
         pinned = self._bundles.put(fork.machine.bundle)
         origin = state.forked_from.partition("@")[0]
         run = runs.NewRun(
-            fork.run_id, state.workflow, *pinned, request, state.started_at, now, self._home, origin
+            fork.run_id, state.workflow, *pinned, request, state.started_at, now, self._workspace_key, origin
         )
         batch = batch_of(fork, large, now)
 

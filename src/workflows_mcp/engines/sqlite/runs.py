@@ -1,4 +1,4 @@
-"""The rows of runs: creating and reading them, the journal of a run, and what is kept beside runs.
+"""Creates and reads the rows of runs, their journals, and the notes beside runs.
 
 create(connection, new_run, owner)                          # one row in `runs`
 machine, large = read(store, bundles, run_id, limits)       # the latest snapshot, and the events since
@@ -48,8 +48,8 @@ class Request:
         return cls(request_id, hashlib.blake2b(body, digest_size=12).hexdigest())
 
 
-class Home(NamedTuple):
-    """The workspace and settings of the processes that recover a run after a crash."""
+class WorkspaceKey(NamedTuple):
+    """Identifies the processes that recover a run after a crash: those with this workspace and settings."""
 
     workspace: str
     settings: str
@@ -66,7 +66,7 @@ class NewRun:
     started_at: float
     at: float
     """When the row is created; a fork has started earlier, with its origin."""
-    home: Home
+    workspace_key: WorkspaceKey
     forked_from: str = ""
 
 
@@ -110,29 +110,29 @@ def create(connection: apsw.Connection, run: NewRun, owner: str) -> None:
         " VALUES(?, ?, ?, ?, ?, 'running', ?, ?, ?, ?, ?, ?, 1)",
         (
             run.run_id, run.workflow, run.bundle_key, *request, run.started_at, run.at,
-            *run.home, run.forked_from or None, owner,
+            *run.workspace_key, run.forked_from or None, owner,
         ),
     )  # fmt: skip
 
 
-def home_of(store: Store, run_id: str) -> Home | None:
-    """The home of a run; None if an older version started it."""
+def workspace_key_of(store: Store, run_id: str) -> WorkspaceKey | None:
+    """Return the workspace key of a run; None if an older version started it."""
     rows = store.read("SELECT workspace, settings FROM runs WHERE id = ?", (run_id,))
-    return Home(*rows[0]) if rows and rows[0][0] is not None else None
+    return WorkspaceKey(*rows[0]) if rows and rows[0][0] is not None else None
 
 
-def other_home(store: Store, run_id: str, home: Home) -> str:
-    """Why processes of this home do not recover a run on their own; empty if they do."""
-    found = home_of(store, run_id)
-    if found is None or found == home:
+def other_workspace(store: Store, run_id: str, workspace_key: WorkspaceKey) -> str:
+    """Explain why processes with this key do not recover a run on their own; empty if they do."""
+    found = workspace_key_of(store, run_id)
+    if found is None or found == workspace_key:
         return ""
-    with_settings = "" if found.workspace != home.workspace else " with other settings"
+    with_settings = "" if found.workspace != workspace_key.workspace else " with other settings"
     return f"it was started in {found.workspace}{with_settings}"
 
 
-def move(connection: apsw.Connection, run_id: str, home: Home) -> None:
-    """Give a run another home."""
-    connection.execute("UPDATE runs SET workspace = ?, settings = ? WHERE id = ?", (*home, run_id))
+def move(connection: apsw.Connection, run_id: str, workspace_key: WorkspaceKey) -> None:
+    """Give a run another workspace key."""
+    connection.execute("UPDATE runs SET workspace = ?, settings = ? WHERE id = ?", (*workspace_key, run_id))
 
 
 def large_values(store: Store, run_id: str, limits: Limits) -> LargeValues:
@@ -336,7 +336,7 @@ class RunJournal:
 
 
 # ----------------------------------------------------------------------------------------------------
-# What is kept beside runs: memory, heartbeats and deleted checkpoints, shared by all processes
+# Notes beside runs: memory, heartbeats and deleted checkpoints, shared by all processes
 
 
 class Notes:
@@ -346,7 +346,7 @@ class Notes:
     _executor: Executor
     _clock: Clock
     _adopts: bool
-    _home: Home
+    _workspace_key: WorkspaceKey
 
     async def remember(self, key: str, value: Value) -> None:
         limits = self._executor.limits
@@ -395,8 +395,8 @@ class Notes:
         return last_seen(self.store, run_id)
 
     async def abandoned(self, run_id: str) -> str:
-        """Why no process will recover the run; a server recovers runs of its own home within a second."""
-        other = other_home(self.store, run_id, self._home)
+        """Why no process will recover the run; servers recover runs of their workspace within a second."""
+        other = other_workspace(self.store, run_id, self._workspace_key)
         if (self._adopts and not other) or leases.is_driven(self.store, run_id, self._clock.now()):
             return ""
         return other or "the process that ran it has exited"

@@ -397,7 +397,7 @@ CREATE TABLE upkeep(            -- when a server last did a chore that one serve
 
 _VERSION_6 = """
 ALTER TABLE runs ADD COLUMN workspace TEXT;     -- the workspace of the process that started the run,
-ALTER TABLE runs ADD COLUMN settings TEXT;      -- and the fingerprint of its settings; see `runs.Home`
+ALTER TABLE runs ADD COLUMN settings TEXT;      -- and the fingerprint of its settings: `runs.WorkspaceKey`
 ALTER TABLE runs ADD COLUMN forked_from TEXT;   -- the run that it is a fork of
 CREATE INDEX runs_unfinished ON runs(changed_at) WHERE status IN ('running', 'idle');
 """

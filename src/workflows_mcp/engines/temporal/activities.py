@@ -63,7 +63,7 @@ class Activities:
         large = LargeValues(task.run_id, self._executor.limits.inline_bytes, self._store.get)
         command = decode_command(task.command, large)
         self._executor.secrets.learn(task.secrets)
-        if task.again:
+        if task.interrupted:
             await self._executor.end_leftovers([(task.run_id, command.key)])
         event = await self._step_event(task.run_id, task.workspace, command, heartbeats)
         try:

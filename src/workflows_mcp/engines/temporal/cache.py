@@ -1,4 +1,4 @@
-"""The states of runs as this process saw them last, and the lists of runs.
+"""Caches the states of runs that this process has seen, and lists runs.
 
 A query asks the workflow of a run for the events since the last query, and the same pure machine applies
 them here. A state that has just come from the server counts as present: a client that has changed the run
@@ -47,13 +47,15 @@ T = TypeVar("T")
 
 
 class SingleFlight(Generic[T]):
+    """Runs one query at a time for each key; later callers share the next query."""
+
     def __init__(self) -> None:
         self._asking: dict[str, asyncio.Task[T]] = {}
         self._next: dict[str, asyncio.Task[T]] = {}
-        """Queries that start when the present one has ended; more callers may join them."""
+        """Queries that start when the present one has ended, and that more callers may share."""
 
     async def ask(self, key: str, ask: Callable[[], Awaitable[T]]) -> T:
-        """Ask after this call; if one caller is cancelled, the others still get the answer."""
+        """Return the answer of a query that starts after this call. Cancelling one caller stops no other."""
         task = self._next.get(key)
         if task is None:
             before = self._asking.get(key)
@@ -86,7 +88,7 @@ class SingleFlight(Generic[T]):
 
 
 def _unanswered(before: asyncio.Task[T]) -> WorkflowsError | None:
-    """The error of a query without an answer in time, which also holds for its successors."""
+    """The error of a query that got no answer in time, which its successors share."""
     error = None if before.cancelled() else before.exception()
     return error if isinstance(error, WorkflowsError) and error.code == "no_worker" else None
 
@@ -127,7 +129,7 @@ class Seen:
 
 
 class RunCache:
-    """The runs that this process has seen, kept up to date with queries."""
+    """Caches the runs that this process has seen, and updates them with queries."""
 
     def __init__(self, client: Client, store: BlobStore, executor: Executor) -> None:
         self._client = client
@@ -136,15 +138,15 @@ class RunCache:
         self._last: OrderedDict[str, Seen] = OrderedDict()
         self._bundles: OrderedDict[str, Bundle] = OrderedDict()
         self._adding: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
-        """Held while events are applied to a cached run, which nobody may read then."""
+        """Locks of cached runs, held while events are applied: the state must not be read then."""
         self._unknown: OrderedDict[str, int] = OrderedDict()
         """Runs that are queried as a whole, because an expression took too long in this process."""
-        self._looking: SingleFlight[Seen] = SingleFlight()
-        self._finding: SingleFlight[Bundle] = SingleFlight()
+        self._state_queries: SingleFlight[Seen] = SingleFlight()
+        self._bundle_queries: SingleFlight[Bundle] = SingleFlight()
 
     async def close(self) -> None:
-        await self._looking.close()
-        await self._finding.close()
+        await self._state_queries.close()
+        await self._bundle_queries.close()
 
     def large(self, run_id: str) -> LargeValues:
         return LargeValues(run_id, self._executor.limits.inline_bytes, self._store.get)
@@ -154,7 +156,7 @@ class RunCache:
             return self._last.get(run_id)
 
     async def begun(self, run_id: str) -> None:
-        """Query a new run as soon as a worker has started it, if one does soon."""
+        """Query a new run as soon as a worker has started it; give up after a few seconds."""
         try:
             async with asyncio.timeout(FIRST_TURN_SECONDS):
                 await self.add(run_id, await self.asked(run_id, "look", bytes, 0))
@@ -164,19 +166,19 @@ class RunCache:
             if error.code != "no_worker":
                 raise
 
-    async def now(self, run_id: str, *, again: bool = False, served: bool = False) -> Seen:
-        """The present state. `again`: use no recent one. `served`: wait until a worker has started it."""
+    async def now(self, run_id: str, *, fresh: bool = False, served: bool = False) -> Seen:
+        """Return the present state. `fresh`: query it. `served`: wait until a worker has started the run."""
         last = await self.last(run_id)
         if last is not None and last.is_final:
             return last
-        if last is not None and not again and time.monotonic() - last.at < _NEW_ENOUGH_SECONDS:
+        if last is not None and not fresh and time.monotonic() - last.at < _NEW_ENOUGH_SECONDS:
             return last
         if last is None and not served and (unserved := await self._unserved(run_id)) is not None:
             return unserved
-        return await self._looking.ask(run_id, lambda: self._looked(run_id))
+        return await self._state_queries.ask(run_id, lambda: self._query_state(run_id))
 
     async def _unserved(self, run_id: str) -> Seen | None:
-        """A run that no worker has started yet, from the data of the server; None for others."""
+        """Return a run that no worker has started yet, from the data of the server; None for others."""
         handle = self._client.get_workflow_handle(run_id)
         try:
             described = await handle.describe()
@@ -199,7 +201,7 @@ class RunCache:
             machine.apply(await self._end_of(run_id))
         return Seen(machine, {}, False, time.monotonic())
 
-    async def _looked(self, run_id: str) -> Seen:
+    async def _query_state(self, run_id: str) -> Seen:
         while True:
             last = await self.last(run_id)
             known = last.machine.state.events if last is not None else self._unknown.get(run_id, 0)
@@ -265,7 +267,7 @@ class RunCache:
             return _kept(self._last, run_id, Seen(machine, last_seen, given.ending, at))
 
     async def _applied(self, machine: Machine, events: list[Event]) -> bool:
-        """Apply events; False if an expression was stopped here that was not stopped there."""
+        """Apply events; False if an expression was stopped here that the worker did not stop."""
         for event in events:
             if machine.sequences:
                 await self._executor.apply_in_thread(machine, event)
@@ -290,9 +292,9 @@ class RunCache:
         known = self._bundles.get(run_id)
         if known is not None:
             return known
-        return await self._finding.ask(run_id, lambda: self._found(run_id))
+        return await self._bundle_queries.ask(run_id, lambda: self._query_bundle(run_id))
 
-    async def _found(self, run_id: str) -> Bundle:
+    async def _query_bundle(self, run_id: str) -> Bundle:
         known = self._bundles.get(run_id)
         if known is not None:
             return known
@@ -333,8 +335,8 @@ def _kept(cache: OrderedDict[str, Any], key: str, value: T) -> T:
 # ----------------------------------------------------------------------------------------------------
 # Lists of runs
 #
-# The server knows what is listed of ended runs; the others are queried. Its index lags behind a little, so
-# runs that were just started here are added.
+# The server stores the fields of a list for ended runs; the others are queried. Its index is a little behind,
+# so runs that were just started here are added.
 
 
 _MOST_OPEN = 200
@@ -358,10 +360,12 @@ _ENDED_OUTSIDE = {
 
 
 class Listing:
-    def __init__(self, client: Client, task_queue: str, looks: RunCache) -> None:
+    """Lists runs, from the index of the server and the cache."""
+
+    def __init__(self, client: Client, task_queue: str, cache: RunCache) -> None:
         self._client = client
         self._task_queue = task_queue
-        self._cache = looks
+        self._cache = cache
         self._begun: OrderedDict[str, float] = OrderedDict()
         """Runs that this process has just started."""
 

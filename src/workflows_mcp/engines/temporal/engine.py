@@ -239,7 +239,7 @@ class TemporalEngine:
         """Make the event from the cached state and send it; if the run refuses it, query and try again."""
         for left in reversed(range(_SEND_TRIES)):
             last = await self._cache.last(run_id) if left == _SEND_TRIES - 1 else None
-            machine = (last or await self._cache.now(run_id, again=True, served=True)).machine
+            machine = (last or await self._cache.now(run_id, fresh=True, served=True)).machine
             try:
                 event = make_event(machine, self._now())
                 machine.refuse_unexpected(event)
@@ -296,7 +296,7 @@ class TemporalEngine:
                 break
             await self._listeners.change(run_id, min(next(pauses), left))
             before = seen.machine.state.events
-            seen = await self._cache.now(run_id, again=True)
+            seen = await self._cache.now(run_id, fresh=True)
             if seen.machine.state.events != before:
                 pauses = _pauses()
         return seen.machine

@@ -82,7 +82,7 @@ class StepTask(msgspec.Struct, omit_defaults=True):
     workspace: str
     command: bytes
     secrets: list[str] = []
-    again: bool = False
+    interrupted: bool = msgspec.field(default=False, name="again")
     """An earlier attempt was interrupted: its processes are killed first."""
 
 

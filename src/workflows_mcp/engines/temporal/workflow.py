@@ -482,7 +482,7 @@ class Run:
                 event = self._large.decode_as(Event, in_use().unpacked(await handle))
             except ActivityError as error:
                 event = self._without_result(command, error)
-                packed = in_use().packed(encode(msgspec.structs.replace(task, again=True)))
+                packed = in_use().packed(encode(msgspec.structs.replace(task, interrupted=True)))
             finally:
                 self._steps.pop(key, None)
         reason = self._reasons.pop(key, None)
