@@ -92,7 +92,7 @@ def test_a_result_that_does_not_fit_is_refused_with_the_schema_and_an_example(
 
 def test_with_several_questions_the_result_must_say_which(build: Any, registry: StepRegistry) -> None:
     machine = build.started(build.plan("ask", build.ask("one"), build.confirm("two")))
-    with pytest.raises(NotExpected, match="2 actions are pending, so say with step_id") as refused:
+    with pytest.raises(NotExpected, match="2 actions are pending: pass the step_id") as refused:
         check_result(machine, registry, None, "yes")
     assert refused.value.hint == "pending now: 'one', 'two'"
     assert check_result(machine, registry, "two", True)[0] == "two"

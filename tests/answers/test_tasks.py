@@ -126,7 +126,7 @@ def test_a_delegated_step_is_one_action_with_its_tasks_and_one_prompt_for_all_of
         ],
     }
     prompt = action["sub_agent_prompt"]
-    assert prompt.startswith("You carry out one task of a workflow.\n\n<workflow-server-rules>")
+    assert prompt.startswith("You do one task of a workflow.\n\n<workflow-server-rules>")
     assert "Task: look_up" in prompt
     assert "{workflow_id}" in prompt
     assert "{input}" in prompt

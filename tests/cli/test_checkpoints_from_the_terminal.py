@@ -57,7 +57,7 @@ def test_checkpoints_are_listed_described_resumed_and_deleted(terminal: Any, run
 
     said = terminal.run("checkpoints", question, "--delete")
     assert said.code == 0
-    assert "itself is untouched" in said.err
+    assert "is unchanged" in said.err
     assert question not in terminal.run("checkpoints").out
     said = terminal.run("resume", question, "yes", "--json")
     assert said.code == 2
@@ -74,8 +74,8 @@ def test_an_automatic_checkpoint_makes_a_new_run_that_asks_again(terminal: Any, 
 
 
 def test_wrong_use_is_refused(terminal: Any, run_id: str) -> None:
-    assert "say which checkpoint" in terminal.run("checkpoints", "--delete").err
-    assert "say which checkpoint" in terminal.run("checkpoints", run_id, "--delete").err
+    assert "--delete needs a checkpoint id" in terminal.run("checkpoints", "--delete").err
+    assert "--delete needs a checkpoint id" in terminal.run("checkpoints", run_id, "--delete").err
     said = terminal.run("resume", f"pause_{run_id}_2")
     assert said.code == 2
     assert "needs a response" in said.err

@@ -264,7 +264,7 @@ def test_sub_agents_get_the_standard_prompt_or_the_one_of_the_author(settings: S
             prompt = other["action"]["sub_agent_prompt"]
             assert prompt.startswith("You look at TypeScript files.\n\n<workflow-server-rules>")
             assert "get_next_step(workflow_id='{workflow_id}')" in prompt, "the protocol is always there"
-            assert "You carry out one task" not in prompt
+            assert "You do one task of a workflow" not in prompt
 
     asyncio.run(asyncio.wait_for(go(), 30))
 

@@ -370,7 +370,7 @@ def test_a_deleted_checkpoint_is_gone_for_good_and_its_run_is_left_as_it_is(serv
         run_id, question = paused["workflow_id"], paused["checkpoint_id"]
         said = await service.delete_checkpoint(question)
         assert said["deleted"] is True
-        assert f"the run {run_id} itself is untouched" in said["message"]
+        assert f"the run {run_id} is unchanged" in said["message"]
         assert f"control_workflow(workflow_id='{run_id}', action='cancel')" in said["message"]
         assert await service.delete_checkpoint(question) == said
         return run_id, question

@@ -224,7 +224,7 @@ class Journal:
     def _is_from_beside(self, event: StateUpdated, number: int, left_out: Iterable[int]) -> bool:
         """Whether a state update came from a task that does not run again.
 
-        An update without an address counts if it happened while tasks ran, some of which run again.
+        An update without an address counts if it happened while tasks ran, and some of them run again.
         """
         if event.address:
             concerned = {it.address for number in left_out if (it := self._events[number - 1]).of_step}
