@@ -6,7 +6,7 @@
 
 Several processes share the file. A running run is owned by the process that drives it; other processes send
 it messages (`mailbox`). A run that waits for an agent only has no owner: the process that gets the answer
-takes it over. A run keeps the workspace that it was started in, in whichever process.
+takes it over. A run keeps the workspace that it was started in, whatever process drives it.
 
 In this module: the engine, its cache of released runs, forks, and the removal of old scratch directories.
 """
@@ -547,12 +547,18 @@ class ReleasedRun(NamedTuple):
 
 
 class ReleasedRuns:
+    """The idle runs that were released last, and the last one that ended, whose status is asked for next."""
+
     def __init__(self, size: int = 64) -> None:
         self._runs: OrderedDict[str, ReleasedRun] = OrderedDict()
         self._size = size
+        self._ended = ""
 
-    def keep(self, run_id: str, idle: ReleasedRun) -> None:
-        self._runs[run_id] = idle
+    def keep(self, run_id: str, released: ReleasedRun) -> None:
+        if released.machine.state.status != "running":
+            self._runs.pop(self._ended, None)
+            self._ended = run_id
+        self._runs[run_id] = released
         self._runs.move_to_end(run_id)
         while len(self._runs) > self._size:
             self._runs.popitem(last=False)
