@@ -412,7 +412,7 @@ def reported_failure(result: Any) -> str | None:
     if given.get("is_error") is not True and given.get("isError") is not True:
         return None
     texts = [text for key in ("error", "message") if isinstance(text := given.get(key), str) and text.strip()]
-    return texts[0] if texts else "the agent reports a failure, and does not say why"
+    return texts[0] if texts else "the agent reported a failure without a reason"
 
 
 def _config(machine: Machine, address: str) -> dict[str, Value]:

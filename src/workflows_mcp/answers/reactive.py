@@ -298,8 +298,8 @@ def _at_work(listed: list[Value]) -> str:
     if not ids:
         return ""
     return (
-        ". Those with a status have an agent, last heard from at last_contact: start none for them. If it is "
-        f"gone, {retry_call(ids[0])} assigns such a task again; its completed steps are kept"
+        ". Those with a status have an agent, which last called at last_contact: start none for them. "
+        f"If it is gone, {retry_call(ids[0])} assigns such a task again; its completed steps are kept"
     )
 
 

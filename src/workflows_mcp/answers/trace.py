@@ -222,7 +222,7 @@ _OUTCOMES = {"completed": "success", "failed": "failed", "skipped": "skipped"}
 
 LISTED = 100
 
-"""At most so many of the last traces, and of the last steps, are shown."""
+"""The maximum number of traces, and of steps, that are shown: the last ones."""
 
 SLOWEST = 5
 

@@ -144,7 +144,7 @@ def _contact(view: RunView, task: Task) -> str:
     since = f"'{task_name(view, task)}' since {clock(task.since, now)}"
     if last_contact is None or last_contact == task.since:
         return since
-    return f"{since} (last heard from at {clock(last_contact, now)})"
+    return f"{since} (last called at {clock(last_contact, now)})"
 
 
 def task_name(view: RunView, task: Task) -> str:

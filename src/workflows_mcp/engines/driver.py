@@ -199,7 +199,7 @@ class Driver:
         return self.machine
 
     async def changed(self, seconds: float) -> None:
-        """Wait until the run changes, at most so many seconds."""
+        """Wait until the run changes, for at most `seconds`."""
         await self._waiters.change(seconds)
 
     async def drained(self) -> None:
@@ -541,7 +541,7 @@ class Waiters:
         self._for_disk: list[tuple[int, asyncio.Future[None]]] = []
 
     async def change(self, seconds: float) -> None:
-        """Wait until `wake`, at most so many seconds."""
+        """Wait until `wake`, for at most `seconds`."""
         waiter: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._for_change.append(waiter)
         await asyncio.wait([waiter], timeout=seconds)
@@ -550,7 +550,7 @@ class Waiters:
             self._for_change = [other for other in self._for_change if other is not waiter]
 
     async def committed(self, position: int) -> None:
-        """Wait until so many events are committed."""
+        """Wait until the events up to `position` are committed."""
         waiter: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._for_disk.append((position, waiter))
         await waiter

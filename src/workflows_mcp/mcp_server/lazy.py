@@ -67,7 +67,7 @@ class LazyService:
             self.open_in(_AFTER_ANSWER)
 
     def open_in(self, seconds: float = _WITHOUT_MESSAGE) -> None:
-        """Open the service in so many seconds, unless it is open by then."""
+        """Open the service after `seconds`, unless it is open by then."""
         if self._soon is not None:
             self._soon.cancel()
         self._soon = asyncio.get_running_loop().call_later(seconds, self._begin)

@@ -18,7 +18,7 @@ from mcp.server.mcpserver.tools import Tool
 from workflows_mcp.mcp_server.tooling import Role, ToolRecord, Toolset, Way
 
 _ADDED = ("graph", "stateful", "reactive", "memory", "debug")
-"""The toolsets beside the core, in the order of their tools."""
+"""The toolsets other than the core, in the order of their tools."""
 _COMPATIBLE = ("graph", "stateful", "reactive")
 """The toolsets with the names and shapes of older systems, in the package `compat`."""
 _OTHER_WAYS: tuple[Way, ...] = ("reactive", "graph")

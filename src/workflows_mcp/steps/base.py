@@ -79,7 +79,7 @@ class StepContext:
     """The id of this attempt; unique in the store, and the same after a restart."""
     world: World
     config: dict[str, Value] = field(default_factory=dict)
-    """The keys of the step beside its inputs, such as the declared outputs of a Shell block."""
+    """The keys of the step other than its inputs, such as the declared outputs of a Shell block."""
     code: dict[str, Code] = field(default_factory=dict)
     """The code inputs, with the values in them kept apart from their text."""
 
@@ -185,7 +185,7 @@ class Step:
         return []
 
     def check_config(self, config: dict[str, Value]) -> list[tuple[tuple[str | int, ...], str, str]]:
-        """Check the keys of the block beside its inputs: (path, message, hint) for each problem."""
+        """Check the keys of the block other than its inputs: (path, message, hint) for each problem."""
         return []
 
     def output_defaults(self, config: dict[str, Value]) -> dict[str, Value]:
@@ -234,7 +234,7 @@ class Step:
         return StepResult(dict(result))
 
     def apply_config(self, result: StepResult, config: Mapping[str, Value]) -> StepResult:
-        """Adjust a parsed result by the keys of the step beside its inputs, such as `on_error: fail`."""
+        """Adjust a parsed result by the keys of the step other than its inputs, such as `on_error: fail`."""
         return result
 
     # Answered by `on_timeout`

@@ -130,7 +130,7 @@ class Lease:
         self._ends = started + LEASE_SECONDS - _MARGIN_SECONDS
 
     def in_force_since(self, lapses: int) -> bool:
-        """Whether no process can have taken over the runs that this one owned after so many lapses.
+        """Whether no process can have taken over the runs that this one owned at that number of lapses.
 
         The monotonic clock decides: it advances while the process is suspended."""
         return self.lapses == lapses and time.monotonic() < self._ends

@@ -105,7 +105,7 @@ class Store:
         return await future
 
     def set_heartbeat(self, seconds: float, action: Callable[[apsw.Connection], None] | None) -> None:
-        """Run `action` in the writer thread every so many seconds, even if the event loop is blocked.
+        """Run `action` in the writer thread every `seconds`, even if the event loop is blocked.
 
         None stops it."""
         self._heartbeat = None if action is None else (seconds, action)

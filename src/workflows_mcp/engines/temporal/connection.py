@@ -95,7 +95,7 @@ def refused(host: str, namespace: str, error: RPCError) -> RequestError | RPCErr
 
 
 def _passes(error: RPCError, seconds: float) -> bool:
-    """Whether a call that has been failing for so many seconds should be repeated."""
+    """Whether to repeat a call that has been failing for `seconds`."""
     if error.status is RPCStatusCode.FAILED_PRECONDITION:
         return "poller" not in error.message and seconds < _FAILING_SECONDS
     if error.status is RPCStatusCode.CANCELLED:
@@ -319,7 +319,7 @@ def _read(path: Path | None) -> bytes | None:
 
 
 def worker_of(client: Client, address: Address, activities: Activities | None, *, steps: int) -> Worker:
-    """A worker that performs so many steps at once; without activities, only workflow tasks."""
+    """A worker that performs up to `steps` steps at once; without activities, only workflow tasks."""
     return Worker(
         client,
         task_queue=address.task_queue,

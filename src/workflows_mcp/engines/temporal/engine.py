@@ -374,7 +374,7 @@ class TemporalEngine:
             await asyncio.to_thread(self._store.put, blob.hash, blob.body)
 
     def _run_of_request(self, request_id: str) -> str:
-        """The id of the run that a request starts, in whichever process."""
+        """The id of the run that a request starts; it is the same in every process."""
         return f"wf_{_digest(f'{self._address.task_queue}/{request_id}')}"
 
 

@@ -29,7 +29,7 @@ class LocalListeners:
             _engines.discard(self)
 
     async def change(self, run_id: str, seconds: float) -> None:
-        """Wait until the run changes, at most so many seconds."""
+        """Wait until the run changes, for at most `seconds`."""
         waiter = self._loop.create_future()
         self._waiting.setdefault(run_id, set()).add(waiter)
         try:

@@ -145,7 +145,7 @@ async def resume_workflow(
     wait_seconds: Wait = 30,
 ) -> Annotated[CallToolResult, WorkflowResponse]:
     """Answer a paused run and continue it. The same response twice is harmless. Where the run has moved on
-    since the checkpoint, a new run continues from there (`forked_from`); the old one stays as it is."""
+    since the checkpoint, a new run continues from there (`forked_from`); the old one does not change."""
     return answer(
         await _service(ctx).resume(
             checkpoint_id, response, wait_seconds=wait_seconds, response_format=response_format
@@ -192,5 +192,5 @@ async def get_checkpoint_info(
 
 @TOOLSET.tool("Delete a checkpoint", OVERWRITES)
 async def delete_checkpoint(ctx: Ctx, checkpoint_id: CheckpointIdText) -> Annotated[CallToolResult, Deleted]:
-    """Hide a checkpoint for good: it can no longer be resumed. Its run is left as it is."""
+    """Hide a checkpoint for good: it can no longer be resumed. Its run does not change."""
     return answer(await _service(ctx).delete_checkpoint(checkpoint_id))

@@ -35,7 +35,7 @@ Wait = Annotated[float, Field(description="Seconds to wait for it, at most 45")]
 _WORKFLOWS_LISTED = 100
 _PROBLEMS_LISTED = 3
 _OTHER_CHARS = 100
-"""Room in an answer for everything beside its list of problems."""
+"""Room in an answer for everything except its list of problems."""
 
 # ---- shapes of the answers; absent fields are left out
 

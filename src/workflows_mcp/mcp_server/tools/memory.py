@@ -18,7 +18,7 @@ TOOLSET = Toolset("memory")
 Key = Annotated[str, Field(description="The name of the value")]
 _LISTED = 500
 _ROOM = 100
-"""Room in an answer for everything beside the key and the value."""
+"""Room in an answer for everything except the key and the value."""
 
 
 class Saved(TypedDict):
