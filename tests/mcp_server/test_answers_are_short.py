@@ -51,7 +51,7 @@ def test_each_value_is_sent_once_and_the_next_call_is_named(place: Any) -> None:
         run = await agent.call("submit_result", workflow_id=run_id, result="fine")
         assert run["status"] == "completed"
         assert "state" not in run
-        details = f"get_workflow_state(workflow_id='{run_id}') has the details"
+        details = f"get_workflow_state(workflow_id='{run_id}') has the details and step ids"
         fork = f"control_workflow(workflow_id='{run_id}', action='fork', step_id=…) redoes a step"
         assert run["next"] == f"nothing; {details}; {fork}"
 
@@ -88,6 +88,34 @@ def test_a_prompt_asks_for_yes_or_no_and_for_one_of_its_choices(
             "said": "yes" if approved else "no",
             "where": "production" if approved else "",
         }
+
+    place.serve(work)
+
+
+def test_what_else_the_user_says_with_a_no_or_a_choice_is_kept_as_a_comment(place: Any) -> None:
+    stateful = (
+        "name: s\ninitial_state: {}\nsteps:\n"
+        "  - {id: ok, type: prompt, prompt_type: confirm, message: Fine?, needs_state: [], output_to: ok}\n"
+        "  - {id: r, type: return, needs_state: [ok], value: '{{ state.ok }}'}\n"
+    )
+
+    async def work(agent: Any) -> None:
+        graph = ASKING.replace(
+            "said: ${blocks.approve.outputs.response}", "why: ${blocks.approve.outputs.comment}"
+        )
+        run = await agent.call("start_workflow", yaml=graph)
+        answer = {"confirmed": "no", "comment": "the tests are red"}
+        run = await agent.call("submit_result", workflow_id=run["workflow_id"], result=answer)
+        assert run["outputs"] == {"approved": False, "why": "the tests are red", "where": ""}
+        run = await agent.call("start_workflow", yaml=graph)
+        run = await agent.call("submit_result", workflow_id=run["workflow_id"], result=True)
+        answer = {"response": "production", "comment": "at noon"}
+        run = await agent.call("submit_result", workflow_id=run["workflow_id"], result=answer)
+        assert run["outputs"] == {"approved": True, "why": "", "where": "production"}
+        run = await agent.call("start_workflow", yaml=stateful)
+        no = {"confirmed": False, "comment": "the tests are red"}
+        run = await agent.call("submit_result", workflow_id=run["workflow_id"], result=no)
+        assert run["result"] == no
 
     place.serve(work)
 
@@ -221,7 +249,10 @@ def test_next_in_a_sequence_and_for_the_agent_of_a_task_and_the_prompt_is_sent_o
         assert its["action"]["step_id"] == "look"
         status = (await agent.call("get_workflow_status", workflow_id=run_id))["action"]
         assert "sub_agent_prompt" not in status
-        assert "As before, with the same prompt (get_next_step shows it again)" in status["instructions"]
+        assert (
+            "As before, with the same sub_agent_prompt (get_next_step shows it again)"
+            in status["instructions"]
+        )
         assert (await agent.call("get_next_step", workflow_id=run_id))["action"]["sub_agent_prompt"] == prompt
         its = await agent.call("submit_result", workflow_id=task, result="seen")
         assert (its["status"], its["next"]) == ("failed", "nothing: reply with the status and the error")

@@ -126,7 +126,7 @@ GENERAL = "@task"
 """An agent without a special role."""
 ROLE = "You do one task of a workflow."
 """The default role, which a prompt of the author replaces."""
-_ONCE_MORE = "As before, with the same prompt (get_next_step shows it again)."
+_ONCE_MORE = "As before, with the same sub_agent_prompt (get_next_step shows it again)."
 
 SUB_AGENT_PROMPT = """\
 %(role)s
@@ -203,7 +203,7 @@ def context_of(variables: dict[str, Value]) -> Value:
 
 def _instructions(each: ForEach, delegation: Delegation) -> str:
     kind = "" if each.agent == GENERAL else f" of the kind {each.agent} (or a general one)"
-    which = "the task" if each.max_parallel == 1 else "each task, all at once"
+    which = "the task" if len(delegation.tasks) == 1 else "each task, all at once"
     if any(task.standing == "at work" for task in delegation.tasks):
         which = "each task that is not at work"
     return (
@@ -268,7 +268,7 @@ def refusal_for_person(result: Value, schema: dict[str, Any]) -> str:
     }
     if not wanted:
         return _ASK_AGAIN  # no field of the form is wrong
-    if len(fields) == 1:
+    if list(wanted) == list(required):
         return next(iter(wanted.values()))
     return "\n".join(f"{fields[name].get('title', name)}: {text}" for name, text in wanted.items())
 
@@ -383,7 +383,7 @@ def check_result(
         schema = asked.question.result_schema
         fix = f"submit for example {to_json(example(schema))}"
         if asked.question.for_user:  # an example would be an answer that the user has not given
-            fix = "ask the user again, and submit the new answer"
+            fix = "submit what the user said in that form, or ask the user again if it is unclear"
         raise InvalidResult(
             f"the answer to '{name}' is refused: {reason}" if reason else message,
             hint=(f"{'; '.join(wrong)}; " if reason else "")

@@ -31,6 +31,10 @@ from workflows_mcp.values import Value, kind_and_value, shown, to_text
 
 CHOICES: Mapping[str, str] = {"options": "choices", "enum": "choices"}
 """Other names of the input `choices`."""
+COMMENT: Mapping[str, Value] = {
+    "comment": {"type": "string", "description": "What else the user said, e.g. why not"}
+}
+"""An optional field of the result, for a question whose answer leaves no room for words."""
 _ASK_PROMPT = "Show the user parameters.prompt as it is and wait for the answer: never answer for the user."
 
 
@@ -59,13 +63,15 @@ class PromptInputs(StepInputs):
 class PromptOutputs(StepOutputs):
     response: str = ""
     confirmed: bool = False
+    comment: str = ""
 
 
 class Prompt(Step):
     """Pauses until a question is answered.
 
     The answer is text, in `response`: any text, or one of the `choices`. With `confirm: true` it is yes or
-    no, and `confirmed` is true or false. Later blocks can use the answer in their conditions.
+    no, and `confirmed` is true or false. Later blocks can use the answer in their conditions. With `choices`
+    or `confirm`, `comment` is what else the user said.
     """
 
     name = "Prompt"
@@ -100,7 +106,7 @@ class Prompt(Step):
         if inputs.confirm:
             field, schema = "confirmed", {"type": "boolean", "description": "Whether the user said yes"}
             instructions = (
-                f'{_ASK_PROMPT} Submit {{"confirmed": true}} for yes, {{"confirmed": false}} for no.'
+                f'{_ASK_PROMPT} Submit {{"confirmed": true}} for yes, false for no, and any "comment".'
             )
         elif inputs.choices:
             schema = {"type": "string", "enum": list(inputs.choices), "description": "What the user chose"}
@@ -113,7 +119,7 @@ class Prompt(Step):
             parameters=parameters,
             result_schema={
                 "type": "object",
-                "properties": {field: schema},
+                "properties": {field: schema, **(COMMENT if inputs.confirm or inputs.choices else {})},
                 "required": [field],
                 "additionalProperties": False,
             },
@@ -126,8 +132,9 @@ class Prompt(Step):
         if not isinstance(result, dict):
             return result
         if inputs.confirm:
-            if result.keys() == {"response"}:
-                result = {"confirmed": result["response"]}
+            if "response" in result and "confirmed" not in result:
+                result = {**result, "confirmed": result["response"]}
+                del result["response"]
             if "confirmed" in result:
                 return {**result, "confirmed": as_decision(result["confirmed"])}
         elif inputs.choices and "response" in result:
@@ -137,8 +144,7 @@ class Prompt(Step):
     def parse_result(self, inputs: PromptInputs, result: Any) -> StepResult:
         if not inputs.confirm:
             return StepResult(dict(result))
-        confirmed = result["confirmed"]
-        return StepResult({"response": "yes" if confirmed else "no", "confirmed": confirmed})
+        return StepResult({"response": "yes" if result["confirmed"] else "no", **result})
 
 
 # UserPrompt
@@ -150,7 +156,8 @@ _FIELDS: dict[str, str] = {
     "text": "input",
     "choice": "selected",
 }
-"""The only field of the result, by the type of the prompt."""
+"""The field of the result with the answer, by the type of the prompt."""
+_DECISIONS = ("confirm", "choice")
 _ASK = "Show the user parameters.message as it is and wait for the answer: never answer for the user."
 
 
@@ -223,19 +230,20 @@ class UserPromptInputs(StepInputs):
 
 
 class UserPromptOutputs(StepOutputs):
-    """The outputs; only the one for the type of the prompt is set."""
+    """The outputs; only those for the type of the prompt are set."""
 
     acknowledged: bool = False
     confirmed: bool = False
     input: str = ""
     selected: str = ""
+    comment: str = ""
 
 
 class UserPrompt(Step):
     """Shows the user a message, or asks the user for a decision, a text or a choice.
 
     The result has one field, by the type of the prompt: `acknowledged` (info), `confirmed` (confirm), `input`
-    (text) or `selected` (choice).
+    (text) or `selected` (choice). For confirm and choice it also has `comment`, if the user gave one.
     """
 
     name = "UserPrompt"
@@ -277,7 +285,10 @@ class UserPrompt(Step):
             parameters=parameters,
             result_schema={
                 "type": "object",
-                "properties": {field: _SCHEMAS[inputs.prompt_type](inputs)},
+                "properties": {
+                    field: _SCHEMAS[inputs.prompt_type](inputs),
+                    **(COMMENT if inputs.prompt_type in _DECISIONS else {}),
+                },
                 "required": [field],
                 "additionalProperties": False,
             },
@@ -297,7 +308,7 @@ class UserPrompt(Step):
 
 _INSTRUCTIONS = {
     "info": 'Show the user parameters.message as it is; no answer is needed. Submit {"acknowledged": true}.',
-    "confirm": f'{_ASK} Submit {{"confirmed": true}} for yes, {{"confirmed": false}} for no.',
+    "confirm": f'{_ASK} Submit {{"confirmed": true}} for yes, false for no, and any "comment".',
     "text": f'{_ASK} Submit {{"input": "<what the user said>"}}.',
     "choice": f'{_ASK} Offer parameters.choices. Submit {{"selected": "<the choice, as spelled>"}}.',
 }
