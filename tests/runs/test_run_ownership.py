@@ -188,7 +188,12 @@ def test_the_list_has_every_run_that_has_not_ended_first_with_its_question_and_i
                 assert listed["status"] == said["status"]
             [entry] = [it for it in found["runs"] if it["workflow_id"] == asked]
             assert entry["question"] == "Release?"
-            assert entry["next"].startswith(f"submit_result(workflow_id='{entry['workflow_id']}', step_id=")
+            assert entry["next"] == f"get_next_step(workflow_id='{asked}')"
+            command = "steps: [{id: c, type: shell, command: ls, needs_state: []}]\ninitial_state: {}\n"
+            run = (await service.start(text=f"name: c\n{command}", wait_seconds=5))["workflow_id"]
+            [entry] = [it for it in (await service.runs(limit=0))["runs"] if it["workflow_id"] == run]
+            assert "question" not in entry  # it names parameters that the list does not have
+            assert entry["next"] == f"get_next_step(workflow_id='{run}')"
 
     asyncio.run(asyncio.wait_for(go(), 60))
 

@@ -187,7 +187,7 @@ def _after_the_end(view: RunView, redo: Redo | None) -> str:
     run_id = view.target.id
     control = f"control_workflow(workflow_id='{run_id}', action="
     if view.status == "completed":
-        details = f"get_workflow_state(workflow_id='{run_id}') has the details"
+        details = f"get_workflow_state(workflow_id='{run_id}') has the details and step ids"
         return f"nothing; {details}; {control}'fork', step_id=…) redoes a step"
     if view.status == "cancelled":
         return f"{control}'retry') continues where it was cancelled"

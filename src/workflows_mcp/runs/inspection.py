@@ -137,7 +137,7 @@ class Inspector:
             return dict(list(value.items())[offset:end])
         return value[offset:end] if isinstance(value, str | list) else value
 
-    async def made_of(self, run_id: str) -> str:
+    async def origin_of(self, run_id: str) -> str:
         """Return the run that this one was forked from, or an empty string."""
         return (await self._engine.view(run_id)).state.forked_from.partition("@")[0]
 
@@ -307,12 +307,13 @@ def _cut(answer: Answer, how: Cut) -> Answer:
 #
 #     {"runs": [{"workflow_id": "wf_2", "workflow": "deploy", "status": "pending_action",
 #                "question": "Release 1.4?", "why": "waiting for your answer to 'approve' since 12:04:31Z",
-#                "next": "submit_result(workflow_id='wf_2', step_id='approve', result=…)",
+#                "next": "get_next_step(workflow_id='wf_2')",
 #                "started_at": …, "changed_at": …, "forked_from": "wf_1"},
 #               {"workflow_id": "wf_1", "workflow": "deploy", "status": "failed", "continued_as": "wf_2", …}],
 #      "more": true}
 #
-# `more` means that older ended runs are left out. An unfinished run is never left out.
+# `more` means that older ended runs are left out. An unfinished run is never left out. A pending action is
+# not in the list, so `next` reads it.
 
 _WITH_DETAILS = 50
 """How many unfinished runs are listed with the reason why they wait."""
@@ -358,15 +359,12 @@ class RunList:
         if view.has_ended or not details:
             return entry
         actions = actions_of(view, self._registry)
-        if actions:
-            given = actions[0]["parameters"]
-            text = next(
-                (given[it] for it in ("prompt", "message") if it in given), actions[0]["instructions"]
-            )
-            entry["question"] = shortened(" ".join(str(text).split()), _QUESTION_CHARS)
+        given = actions[0]["parameters"] if actions else {}
+        for name in given.keys() & {"prompt", "message"}:
+            entry["question"] = shortened(" ".join(str(given[name]).split()), _QUESTION_CHARS)
         return entry | {
             "why": shortened(why(view), _WHY_CHARS),
-            "next": next_call(view, actions),
+            "next": f"get_next_step(workflow_id='{run.run_id}')" if actions else next_call(view, []),
         }
 
 
