@@ -99,7 +99,9 @@ def test_temporal_dev_says_where_it_is_is_found_by_its_home_and_goes_when_it_is_
     again = terminal.run("temporal-dev", "--port", str(free_port()))
     assert again.code == 2
     assert f"is already running, at 127.0.0.1:{port}" in again.err
-    assert "taken by another program" in terminal.run("temporal-dev", "--port", str(port), "--db", "x.db").err
+    assert (
+        "in use by another program" in terminal.run("temporal-dev", "--port", str(port), "--db", "x.db").err
+    )
     assert server.told(signal.SIGTERM) == 0
     assert server.process.stdout is not None
     assert server.process.stdout.read() == ""

@@ -173,7 +173,7 @@ def test_answers_reach_the_model_as_structured_data_and_nothing_else(session: Se
 
 def test_errors_reach_the_model_whole(session: Session) -> None:
     for turn, ends in {
-        "write_a_bad_definition": "mend these first, and the rest is told then)",
+        "write_a_bad_definition": "fix these first to see the rest)",
         "misspell_the_workflow": ".workflows",
         "misspell_an_input": "workflow 'announce' takes: project (string, required)",
         "answer_beside_the_schema": "Nothing has changed.",

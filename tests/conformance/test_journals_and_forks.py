@@ -119,10 +119,10 @@ def test_a_fork_can_be_made_without_some_of_the_events_and_once_for_the_same_req
         answered = [n for n, event in enumerate(events, start=1) if isinstance(event, Answered)]
 
         instead: dict[int, list[Event]] = {number: [] for number in (*answered, len(events))}
-        assert await engine.made_by("again") is None
+        assert await engine.run_of_request("again") is None
         new = await engine.fork(old, len(events), instead=instead, request_id="again")
         assert await engine.fork(old, len(events), instead=instead, request_id="again") == new
-        assert await engine.made_by("again") == new
+        assert await engine.run_of_request("again") == new
         state = (await engine.wait(new, asks, 10)).state
         assert state.root.records["beside"].status == "completed"
         assert state.forked_from == f"{old}@{len(events) - 2}"

@@ -57,7 +57,7 @@ def test_a_run_that_another_process_drives_can_be_forked(tmp_path: Path) -> None
     async def go() -> None:
         one, other = World(tmp_path), World(tmp_path)
         other.gate.open("g")
-        async with one.engine("sqlite") as first, other.engine("sqlite", adopt=False) as second:
+        async with one.engine("sqlite") as first, other.engine("sqlite", recovers=False) as second:
             old = await first.start(bundle(MAIN), {})
             while not one.gate.started:
                 await settle()

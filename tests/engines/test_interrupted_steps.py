@@ -15,7 +15,7 @@ from workflows_mcp.answers.actions import check_result, pending_actions
 from workflows_mcp.engines.clock import VirtualClock, settle
 from workflows_mcp.engines.memory import MemoryEngine
 from workflows_mcp.errors import InvalidResult
-from workflows_mcp.machine.commands import TellInterrupted
+from workflows_mcp.machine.commands import ReportInterrupted
 from workflows_mcp.machine.events import Answered, Event, Interrupted, Started
 from workflows_mcp.machine.machine import Machine
 from workflows_mcp.machine.state import RunState
@@ -120,7 +120,7 @@ def test_a_message_is_not_told_again_once_the_question_about_a_step_that_was_cut
     machine.apply(Started(0.0, "wf_1", {}))
     machine = Machine(machine.bundle, machine.snapshot())
     (cut,) = machine.outstanding(1.0)
-    assert isinstance(cut, TellInterrupted)
+    assert isinstance(cut, ReportInterrupted)
     machine.apply(Interrupted(1.0, cut.key))
     assert [message.text for message in machine.state.messages] == ["hello"], (
         "it is handed out with the question"

@@ -281,4 +281,4 @@ steps:
 
     answer, state = asyncio.run(go())
     assert (answer["status"], answer["messages"]) == ("completed", ["round 1", "round 2", "round 3"])
-    assert "3 times, which is its max_iterations" in state["blocks"]["loop"]["message"]
+    assert "after 3 rounds, which is its max_iterations" in state["blocks"]["loop"]["message"]

@@ -53,7 +53,7 @@ def under_a_virtual_clock(tmp_path: Path, test: Test, *, server: bool = False) -
     async def go() -> None:
         clock = VirtualClock()
         it = World(tmp_path, clock=clock)
-        async with it.engine("sqlite", adopt=server) as engine:
+        async with it.engine("sqlite", recovers=server) as engine:
             assert isinstance(engine, SqliteEngine)
             await test(engine, clock, it)
 
@@ -163,7 +163,7 @@ def test_a_fork_keeps_the_large_values_of_a_run_that_is_deleted(tmp_path: Path) 
         fork = await engine.fork(old, position)
         await clock.advance(31 * DAY)
         assert [it.run_id for it in (await engine.prune(DEFAULT_LIMITS)).runs] == [old]
-        async with World(tmp_path, clock=clock).engine("sqlite", adopt=False) as other:
+        async with World(tmp_path, clock=clock).engine("sqlite", recovers=False) as other:
             machine = await other.view(fork)
         assert machine.state.root.records["echo"].outputs["value"] == "z" * 200_000
         with pytest.raises(UnknownRun):
@@ -224,7 +224,7 @@ def test_large_values_of_runs_of_an_older_version_are_found_before_any_is_delete
 
 def test_of_servers_that_share_a_store_one_prunes_every_hour(tmp_path: Path) -> None:
     async def test(engine: SqliteEngine, clock: VirtualClock, world: World) -> None:
-        async with World(tmp_path, clock=clock).engine("sqlite", adopt=False) as second:
+        async with World(tmp_path, clock=clock).engine("sqlite", recovers=False) as second:
             assert isinstance(second, SqliteEngine)
             keepers = [retention.Retention(it.store, lambda _: None) for it in (engine, second)]
             assert [await it.is_due(clock.now()) for it in keepers] == [True, False]

@@ -42,7 +42,7 @@ def test_a_run_that_waits_for_an_answer_is_answered_through_any_process(tmp_path
     async def go() -> None:
         one, other = World(tmp_path), World(tmp_path)
         main = plan(block("ask", ASK), block("again", ASK, ["ask"]), block("then", note("done"), ["again"]))
-        async with one.engine("sqlite") as first, other.engine("sqlite", adopt=False) as second:
+        async with one.engine("sqlite") as first, other.engine("sqlite", recovers=False) as second:
             run_id = await first.start(bundle(main), {})
             await first.wait(run_id, asks, 5)
             await second.send(run_id, lambda _, now: Answered(now, "ask", {"response": "yes"}))
@@ -61,7 +61,7 @@ def test_a_run_that_another_process_drives_is_cancelled_and_answered_by_message(
     async def go() -> None:
         one, other = World(tmp_path), World(tmp_path)
         main = plan(block("ask", ASK), block("busy", gate("busy")), block("then", note("then"), ["ask"]))
-        async with one.engine("sqlite") as first, other.engine("sqlite", adopt=False) as second:
+        async with one.engine("sqlite") as first, other.engine("sqlite", recovers=False) as second:
             run_id = await first.start(bundle(main), {})
             await first.wait(run_id, asks, 5)
             while not one.gate.started:
@@ -108,7 +108,7 @@ def test_cancelling_a_run_that_was_cut_off_does_not_start_its_steps_again(tmp_pa
             while not one.gate.started:
                 await settle()
             await first.view(run_id)
-        async with other.engine("sqlite", adopt=False) as second:
+        async with other.engine("sqlite", recovers=False) as second:
             await second.send(run_id, lambda _, now: CancelRequested(now))
             assert (await second.view(run_id)).state.status == "cancelled"
             await settle()
@@ -124,7 +124,7 @@ def test_a_command_that_does_not_adopt_leaves_other_runs_alone(tmp_path: Path) -
         async with one.engine("sqlite") as first:
             run_id = await first.start(bundle(plan(block("b", gate("b")))), {})
             await first.view(run_id)
-        async with other.engine("sqlite", adopt=False) as second:
+        async with other.engine("sqlite", recovers=False) as second:
             machine = await second.wait(run_id, ended, 0.05)
             assert machine.state.status == "running"
             assert other.gate.started == []
@@ -224,7 +224,7 @@ def test_a_process_that_was_stopped_just_before_it_starts_a_command_asks_first(
 
         world = World(tmp_path)
         world.more = [Touch()]
-        async with world.engine("sqlite", adopt=False) as engine:
+        async with world.engine("sqlite", recovers=False) as engine:
             assert isinstance(engine, SqliteEngine)
             run_id = await engine.start(bundle(plan(block("a", Do("Touch")))), {})
             driver = engine._drivers[run_id]
@@ -480,7 +480,7 @@ def test_a_run_that_is_taken_over_keeps_its_heartbeat_when_another_one_comes_to_
             while not one.gate.started:
                 await settle()
             await first.view(run_id)
-        async with other.engine("sqlite", adopt=False) as engine:
+        async with other.engine("sqlite", recovers=False) as engine:
             assert isinstance(engine, SqliteEngine)
 
             async def while_another_rests(_: object) -> None:

@@ -75,7 +75,7 @@ def test_answers_that_two_processes_take_in_at_once_are_all_kept(tmp_path: Path)
                 for service in (one, other):
                     assert (await service.status(run, wait_seconds=5))["status"] == "completed"
                 _, events = await one._engine.journal(run)
-                assert sorted(it.address for it in events if hasattr(it, "address")) == ["q1", "q2", "q3"]
+                assert sorted(it.address for it in events if it.address) == ["q1", "q2", "q3"]
 
     asyncio.run(asyncio.wait_for(go(), 60))
 

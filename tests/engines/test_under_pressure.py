@@ -97,7 +97,7 @@ def test_of_two_different_answers_to_one_question_one_is_taken_and_one_refused(t
 def test_a_message_to_a_run_that_ends_first_is_refused_not_left_unanswered(tmp_path: Path) -> None:
     async def go() -> None:
         one, other = World(tmp_path), World(tmp_path)
-        async with one.engine("sqlite") as first, other.engine("sqlite", adopt=False) as second:
+        async with one.engine("sqlite") as first, other.engine("sqlite", recovers=False) as second:
             assert isinstance(first, SqliteEngine)
             run_id = await first.start(bundle(plan(block("q", ASK), block("busy", gate("busy")))), {})
             await first.wait(run_id, asks, 5)
@@ -123,7 +123,7 @@ def test_a_message_that_comes_when_its_owner_releases_the_run_is_delivered_at_on
 
     async def go() -> None:
         one, other = World(tmp_path), World(tmp_path)
-        async with one.engine("sqlite") as first, other.engine("sqlite", adopt=False) as second:
+        async with one.engine("sqlite") as first, other.engine("sqlite", recovers=False) as second:
             assert isinstance(first, SqliteEngine)
             blocks = [block("q", ASK), block("then", note("then"), ["q"]), block("p", ASK)]
             run_id = await first.start(bundle(plan(*blocks, block("busy", gate("busy")))), {})

@@ -103,7 +103,7 @@ def test_an_answer_is_taken_in_once_although_another_process_was_quicker_to_take
 def test_of_two_answers_that_two_processes_take_at_the_same_moment_one_is_refused(tmp_path: Path) -> None:
     async def go() -> None:
         async def elsewhere() -> None:
-            async with World(tmp_path).engine("sqlite", adopt=False) as other:
+            async with World(tmp_path).engine("sqlite", recovers=False) as other:
                 await other.send(run_id, answered("ask", text="first"))
 
         def be_quicker() -> None:

@@ -76,7 +76,7 @@ def test_two_worktrees_are_worked_in_at_once_and_the_dirty_one_is_kept(run: Any,
         "right_removed": False,
         "refusal": outputs["refusal"],
     }
-    assert f"{kept} has changes that are not committed: draft.txt (untracked)" in outputs["refusal"]
+    assert f"{kept} has uncommitted changes: draft.txt (untracked)" in outputs["refusal"]
     assert "force: true" in outputs["refusal"]
     assert git.worktrees() == [str(git.path), str(kept)]
     assert git("show", "feature/login:note.txt") == "made on the left"

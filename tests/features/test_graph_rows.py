@@ -366,7 +366,7 @@ def test_the_answer_has_one_shape_and_leaves_out_what_is_absent(run: Any) -> Non
     fork = (
         f"control_workflow(workflow_id='{ran.answer['workflow_id']}', action='fork', step_id=…) redoes a step"
     )
-    assert ran.answer["next"] == f"nothing; {details} has the details; {fork}"
+    assert ran.answer["next"] == f"nothing; {details} has the details and step ids; {fork}"
 
 
 @pytest.mark.rows("X2")

@@ -354,7 +354,7 @@ def test_that_a_loop_has_reached_its_limit_is_recorded(settings: Settings) -> No
             answer = await service.start(text=workflow(steps))
             assert (answer["status"], answer["state"]) == ("completed", {"n": 3})
             block = (await service.state(answer["workflow_id"]))["blocks"]["again"]
-            assert "3 times, which is its max_iterations" in block["message"]
+            assert "after 3 rounds, which is its max_iterations" in block["message"]
 
     asyncio.run(asyncio.wait_for(go(), 30))
 

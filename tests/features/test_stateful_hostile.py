@@ -175,7 +175,11 @@ def test_a_result_of_the_wrong_shape_is_refused_with_the_right_shape(
             await service.submit(run_id, result, step_id=step)
         assert f"does not fit what '{step}' asks for" in refused.value.message
         assert words in refused.value.message
-        says = "submit for example {" if step == "first" else "ask the user again, and submit what the user "
+        says = (
+            "submit for example {"
+            if step == "first"
+            else "submit what the user said in that form, or ask the user again "
+        )
         assert refused.value.hint.startswith(says)
         assert ("example" in refused.value.hint) == (step == "first")  # no answer is suggested for the user
         assert '; the result must fit {"type":"object",' in refused.value.hint
@@ -238,7 +242,7 @@ def test_more_than_a_hundred_children_at_once_are_refused_with_what_to_write(ser
         assert (answer["status"], error["code"]) == ("failed", "parallel_children")
         assert "101 tasks would be under way at once; the limit is 100" in error["message"]
         assert "WORKFLOWS_LIMIT_PARALLEL_CHILDREN" in error["message"]
-        assert error["hint"] == "say sequential: true, or max_parallel: 10"
+        assert error["hint"] == "set sequential: true, or max_parallel: 10"
         assert error["place"].startswith("<yaml>:8:")
         for keys in ("sequential: true", "max_parallel: 100"):
             answer = await service.start(text=EACH.format(count=101, keys=keys))

@@ -54,7 +54,7 @@ def test_overrides_are_merged_in_place_and_nothing_new_changes_nothing(config: P
     [
         (None, "there is no file"),
         ("{broken", "is not valid JSON"),
-        ("[1]", "only an object can be merged into"),
+        ("[1]", "updates can only be merged into an object"),
     ],
 )
 def test_a_config_that_cannot_be_read_is_refused_and_nothing_is_written(

@@ -73,7 +73,7 @@ def test_messages_of_tasks_go_to_the_main_agent_or_in_runs_of_before_to_their_ow
         if "prompt" not in inputs:
             return say(address, inputs, times)
         part = address.removesuffix("/judge")
-        seen[part] = [message.text for message in world.story.state.messages if message.part == part]
+        seen[part] = [message.text for message in world.story.state.messages if message.task == part]
         return say(address, inputs, times)
 
     world = World(bundle, play, seed=1)
@@ -82,7 +82,7 @@ def test_messages_of_tasks_go_to_the_main_agent_or_in_runs_of_before_to_their_ow
     assert seen == (to_their_own if semantics < 3 else {"each/a": [], "each/b": [], "each/c": []})
     rest = [] if semantics < 3 else ["a has 2", "b has 1", "c has 3"]
     assert sorted(story.told[-1]) == sorted([*rest, "bye a", "bye b", "bye c"])
-    assert {message.part for message in story.state.messages} == {""}, "the tasks are over"
+    assert {message.task for message in story.state.messages} == {""}, "the tasks are over"
 
 
 @pytest.mark.parametrize("order", ORDERS)

@@ -72,14 +72,14 @@ class World:
         return TemporalEngine(*parts)
 
     @asynccontextmanager
-    async def engine(self, kind: str, *, adopt: bool = True) -> AsyncIterator[Engine]:
+    async def engine(self, kind: str, *, recovers: bool = True) -> AsyncIterator[Engine]:
         engine: Engine
         if kind == "memory":
             engine = MemoryEngine(self.executor(), self.find, clock=self.clock)
         elif kind == "temporal":
             engine = self._temporal_engine()
         else:
-            engine = SqliteEngine(self.store, self.executor(), self.find, clock=self.clock, adopt=adopt)
+            engine = SqliteEngine(self.store, self.executor(), self.find, clock=self.clock, recovers=recovers)
         await engine.open()
         try:
             yield engine

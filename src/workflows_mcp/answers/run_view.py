@@ -125,7 +125,7 @@ class RunView:
     """Its agent has no sub-agents, and performs their tasks as well."""
     fields: Fields | None = None
     """The computed state of a reactive workflow, if a caller has computed it."""
-    abandoned: str = ""
+    why_not_driven: str = ""
     """Why no process continues the run; empty if one does."""
     last_seen: LastSeen = field(default_factory=dict)
     """The heartbeats of agents: notes beside the run."""
@@ -138,10 +138,10 @@ class RunView:
         texts = [
             it.text
             for it in state.messages
-            if it.part == self.target.address or (everything and not self.target.address)
+            if it.task == self.target.address or (everything and not self.target.address)
         ]
-        if state.untold and texts and self.task is None:
-            texts.insert(0, f"({state.untold} earlier messages are left out)")
+        if state.dropped_messages and texts and self.task is None:
+            texts.insert(0, f"({state.dropped_messages} earlier messages are left out)")
         return texts
 
     @cached_property

@@ -57,17 +57,17 @@ def why(view: RunView, *, brief: bool = False) -> str:
         reasons.append("waiting for its turn: it comes when other tasks have ended")
     if doomed := failed_for_good(view.machine):
         reasons.append(f"block {doomed} has failed, so the run will fail in any case")
-    if view.abandoned:
-        reasons.append(_abandoned(view))
+    if view.why_not_driven:
+        reasons.append(_not_driven(view))
     return "; ".join(reasons) or ("" if brief else "about to continue")
 
 
-def _abandoned(view: RunView) -> str:
+def _not_driven(view: RunView) -> str:
     directory, run_id = view.machine.state.workspace, view.target.run_id
     if not directory:  # it has not started, and may start anywhere
-        return view.abandoned
+        return view.why_not_driven
     return (
-        f"but no server continues it: {view.abandoned}; start one in {directory} (workflows-mcp serve, "
+        f"but no server continues it: {view.why_not_driven}; start one in {directory} (workflows-mcp serve, "
         f"without --read-only), or continue it here: {how_to_resume(run_id)}"
     )
 

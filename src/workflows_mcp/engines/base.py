@@ -21,7 +21,7 @@ from workflows_mcp.plan import Bundle
 from workflows_mcp.values import Value
 
 MakeEvent = Callable[[Machine, float], Event]
-"""Makes the event to send, from the present state of the run; raises if the event is not possible."""
+"""Makes the event to send, from the current state of the run; raises if the event is not possible."""
 
 FindBundle = Callable[[str, str], Bundle]
 """Finds a workflow by name, as seen from a file, with the workflows that it calls; raises WorkflowsError."""
@@ -32,7 +32,7 @@ class RunSummary:
     run_id: str
     workflow: str
     status: str
-    """running, idle (it waits for an agent only), completed, failed or cancelled."""
+    """running, idle (it waits only for agents), completed, failed or cancelled."""
     started_at: float
     changed_at: float
     forked_from: str = ""
@@ -68,7 +68,7 @@ class Engine(Protocol):
         """The output of running steps."""
 
     async def open(self) -> None:
-        """Start, and recover the runs of dead processes if this engine adopts runs."""
+        """Start, and recover the runs of dead processes if this engine recovers runs."""
 
     async def close(self) -> None:
         """Stop the steps that run here; other processes can take over the runs."""
@@ -80,15 +80,15 @@ class Engine(Protocol):
         """Send an event to a run. When this returns, the event is committed."""
 
     async def ensure_driven(self, run_id: str) -> None:
-        """Continue a run that no live process drives, even if this engine does not adopt runs.
+        """Continue a run that no live process drives, even if this engine does not recover runs.
 
-        From now on the run belongs to the home of this process."""
+        From now on the run belongs to the workspace and settings of this process."""
 
     async def is_driven_here(self, run_id: str) -> bool:
         """Whether this process drives the run at this moment."""
 
     async def view(self, run_id: str) -> Machine:
-        """The present state of a run, committed; read only."""
+        """The current state of a run, committed; read only."""
 
     async def wait(self, run_id: str, ready: Callable[[RunState], bool], seconds: float) -> Machine:
         """Wait until `ready` holds, at most `seconds`, and return the run."""
@@ -116,8 +116,8 @@ class Engine(Protocol):
         continues like a run that was recovered after a crash; the other run does not change. Raises
         RequestError if there is no such position, or if the run had ended there."""
 
-    async def made_by(self, request_id: str) -> str | None:
-        """The run or fork that the request with this id created, if any."""
+    async def run_of_request(self, request_id: str) -> str | None:
+        """The run or fork that the request with this id created; None if there is none."""
 
     async def delete_checkpoint(self, run_id: str, position: int) -> None:
         """Stop listing the checkpoint at this position of a run; the events stay."""
@@ -131,7 +131,7 @@ class Engine(Protocol):
     async def last_seen(self, run_id: str) -> dict[str, float]:
         """The last heartbeat of each task of a run that had one."""
 
-    async def abandoned(self, run_id: str) -> str:
+    async def why_not_driven(self, run_id: str) -> str:
         """Why no process continues the run; empty if one does."""
 
     async def remember(self, key: str, value: Value) -> None:

@@ -1,8 +1,8 @@
 """Drives one run: feeds events to its machine, commits them, and performs its commands.
 
-    driver.feed(Started(...))       # apply it, and continue as far as possible
-    await driver.send(event)        # an event from outside; returns when it is committed
-    await driver.committed()        # the machine, when all that it shows is committed
+    driver.feed(Started(...))           # apply it, and continue as far as possible
+    await driver.send(event)            # an event from outside; returns when it is committed
+    await driver.wait_committed()       # the machine, when all that it shows is committed
 
 The driver waits for a commit in two cases only: before a step that changes the world starts, and before
 anybody outside sees the state. Everything else continues meanwhile; if the process dies, the part that was
@@ -34,13 +34,13 @@ from workflows_mcp.machine import (
     LoadPlan,
     Machine,
     PlanLoaded,
+    ReportInterrupted,
     RunState,
     RunStep,
     SetTimer,
     StepDone,
     StepFailed,
     StopStep,
-    TellInterrupted,
     TimerFired,
     key_of,
 )
@@ -83,7 +83,7 @@ class Driver:
         """Futures of events that `send` waits for, by the identity of the event."""
         self._ready: dict[str, RunStep] = {}
         """Steps that can start now."""
-        self._held: dict[str, RunStep] = {}
+        self._awaiting_commit: dict[str, RunStep] = {}
         """Steps that change the world, until the events that led to them are committed."""
         self._unwritten: list[bytes] = []
         self._uncommitted = 0
@@ -94,9 +94,9 @@ class Driver:
         self._timers = Timers(clock)
         self._pumping = False
         self._scheduled = False
-        self._blocked = False
+        self._cannot_start = False
         """Whether no step can start: there is no room, or the lease must be confirmed first."""
-        self._on_hold = False
+        self._paused_for_commit = False
         """Whether no event is applied until the commits have caught up."""
         self._applying = False
         """Whether an event is being applied in another thread; until then, nobody may read the run."""
@@ -143,7 +143,7 @@ class Driver:
         if self.failure is not None and not accepted.done():
             raise self.failure
         await accepted
-        await self.flushed()
+        await self.wait_flushed()
 
     def under_way(self) -> list[str]:
         """The keys of the steps that have started and not ended."""
@@ -158,53 +158,53 @@ class Driver:
         commands = self.machine.outstanding(self._clock.now(), cut_off=cut_off)
         if event is not None:
             self.feed(event)
-            await self.idle_apply()
+            await self.wait_applied()
         frames = self.machine.state.frames.items()
         wanted = {key_of(address, frame.attempt) for address, frame in frames}
         for command in commands:
             if not isinstance(command, Finish) and command.key in wanted:
                 self._perform(command)
-        self._ready.update(self._held)
-        self._held = {}
+        self._ready.update(self._awaiting_commit)
+        self._awaiting_commit = {}
         self._pump()
         self._release_if_done()
 
-    async def flushed(self) -> None:
+    async def wait_flushed(self) -> None:
         """Wait until all events up to now are committed."""
-        await self._wait_committed(self._accepted + len(self._queue))
+        await self._wait_committed_up_to(self._accepted + len(self._queue))
 
-    async def idle_apply(self) -> None:
+    async def wait_applied(self) -> None:
         """Wait until no event is being applied; then the run can be read until the next await."""
         while self._applying and self.failure is None:
-            await self.changed(_POLL_SECONDS)
+            await self.wait_changed(_POLL_SECONDS)
 
-    async def _wait_committed(self, position: int) -> None:
+    async def _wait_committed_up_to(self, position: int) -> None:
         if self.failure is None and self._committed_position < position:
-            await self._waiters.committed(position)
+            await self._waiters.wait_committed_up_to(position)
         if self.failure is not None and self._committed_position < position:
             raise self.failure
 
-    async def committed(self) -> Machine:
+    async def wait_committed(self) -> Machine:
         """Wait until all is committed, and return the run; read it before the next await."""
         try:
             while self._applying or self._committed_position < self._accepted:
-                self._on_hold = True
-                await self.idle_apply()
-                await self._wait_committed(self._accepted)
+                self._paused_for_commit = True
+                await self.wait_applied()
+                await self._wait_committed_up_to(self._accepted)
         finally:
-            self._on_hold = False
+            self._paused_for_commit = False
             self._schedule()
         if self.failure is not None:
             raise self.failure
         return self.machine
 
-    async def changed(self, seconds: float) -> None:
+    async def wait_changed(self, seconds: float) -> None:
         """Wait until the run changes, for at most `seconds`."""
-        await self._waiters.change(seconds)
+        await self._waiters.wait_changed(seconds)
 
-    async def drained(self) -> None:
+    async def wait_drained(self) -> None:
         """Wait until all stopped steps have ended."""
-        await self._runner.drained()
+        await self._runner.wait_drained()
 
     async def abandon(self, failure: Exception | None = None) -> None:
         """Stop driving and stop the steps; the run stays as it is in the store."""
@@ -229,8 +229,8 @@ class Driver:
         queue = self._queue
         until = time.monotonic() + _SLICE_SECONDS
         try:
-            while time.monotonic() < until and not self._on_hold and not self._applying:
-                if self._ready and not self._blocked:
+            while time.monotonic() < until and not self._paused_for_commit and not self._applying:
+                if self._ready and not self._cannot_start:
                     self._start_next()
                 elif queue and self._uncommitted < _MAX_UNCOMMITTED:
                     self._accept(queue.popleft())
@@ -245,12 +245,12 @@ class Driver:
             self._pumping = False
         if self._applying:
             return
-        if (self._ready and not self._blocked) or (queue and self._uncommitted < _MAX_UNCOMMITTED):
+        if (self._ready and not self._cannot_start) or (queue and self._uncommitted < _MAX_UNCOMMITTED):
             self._schedule()
         self._wake()
 
     def _schedule(self) -> None:
-        if not self._scheduled and not self._on_hold:
+        if not self._scheduled and not self._paused_for_commit:
             self._scheduled = True
             asyncio.get_running_loop().call_soon(self._next_slice)
 
@@ -319,7 +319,7 @@ class Driver:
                 frame = self.machine.state.frames.get(command.address)
                 cut_off = frame is not None and frame.interruptions > 0  # it may be what killed the process
                 if cut_off or self._executor.changes_world(command):
-                    self._held[command.key] = command
+                    self._awaiting_commit[command.key] = command
                 else:
                     self._runner.perform(command, self.feed)
             case SetTimer(key=key, due=due):
@@ -327,11 +327,11 @@ class Driver:
             case ClearTimer(key=key):
                 self._timers.clear(key)
             case StopStep(key=key, reason=reason):
-                self._held.pop(key, None)
+                self._awaiting_commit.pop(key, None)
                 self._ready.pop(key, None)
                 if not self._runner.stop(key, reason) and reason:
                     self._queue.append(StepFailed(self._clock.now(), key, TIMEOUT, reason))
-            case TellInterrupted(key=key):
+            case ReportInterrupted(key=key):
                 logger.warning("the step %s of the run %s was interrupted", key, self.run_id)
                 self._queue.append(Interrupted(self._clock.now(), key))
             case LoadPlan():
@@ -347,15 +347,15 @@ class Driver:
     def _start_next(self) -> None:
         """Start the next step, if there is room for it and this process owns the run."""
         if not self._executor.has_room():
-            self._blocked = True
+            self._cannot_start = True
             self._executor.when_there_is_room(self._unblock)
         elif not self._journal.in_force():
-            self._blocked = True
+            self._cannot_start = True
             self._journal.confirm(self._confirmed)
         else:
             step = next(iter(self._ready.values()))
             if self._runner.when_ended(step.address, self._unblock):
-                self._blocked = True  # an earlier attempt is still ending
+                self._cannot_start = True  # an earlier attempt is still ending
                 return
             del self._ready[step.key]
             frame = self.machine.state.frames.get(step.address)
@@ -376,7 +376,7 @@ class Driver:
             raise error
 
     def _unblock(self) -> None:
-        self._blocked = False
+        self._cannot_start = False
         self._schedule()
 
     def _confirmed(self, error: Exception | None) -> None:
@@ -402,7 +402,7 @@ class Driver:
             self._snapshot_bytes = max(_SNAPSHOT_BYTES, len(snapshot))
         blobs = self.large.take_new()
         batch = Batch(position - count, events, count, self.status, self._changed_at, snapshot, blobs)
-        steps, self._held, self._unwritten = self._held, {}, []
+        steps, self._awaiting_commit, self._unwritten = self._awaiting_commit, {}, []
         self._uncommitted += 1
         self._journal.append(batch, lambda error: self._written(position, steps, error))
 
@@ -446,7 +446,7 @@ class Driver:
         """Stop for good: start, write and accept nothing more."""
         self.failure = self.failure or failure
         self._timers.clear_all()
-        self._held.clear()
+        self._awaiting_commit.clear()
         self._ready.clear()
         self._queue.clear()
         for waiting in self._sent.values():
@@ -457,7 +457,7 @@ class Driver:
 
     def _wake(self) -> None:
         self._waiters.wake()
-        # An event that `flushed` waits for may have been refused: then all is committed without it.
+        # An event that `wait_flushed` waits for may have been refused: then all is committed without it.
         all_committed = not self._queue and self._committed_position == self._accepted
         done = self.failure is not None or all_committed
         self._waiters.wake_up_to(None if done else self._committed_position)
@@ -481,26 +481,26 @@ async def wait_until(driver: Driver, ready: Callable[[RunState], bool], seconds:
     until = loop.time() + seconds
     state = driver.machine.state
     await asyncio.sleep(0)  # a caller that polls must not block the run
-    await driver.idle_apply()
+    await driver.wait_applied()
     while not (driver.released or driver.failure or ready(state)) and (left := until - loop.time()) > 0:
-        await driver.changed(left)
-        await driver.idle_apply()
+        await driver.wait_changed(left)
+        await driver.wait_applied()
     if state.status != "running":
-        await driver.drained()
-    return await driver.committed()
+        await driver.wait_drained()
+    return await driver.wait_committed()
 
 
 async def send_to(driver: Driver, make_event: MakeEvent, now: float) -> None:
-    """Make an event from the present state of a run, which may not be committed yet, and send it.
+    """Make an event from the current state of a run, which may not be committed, and send it.
 
-    Raises LeaseLost if the driver has lost the run; then nothing is decided. Any other error is raised after
-    the state that it is based on is committed: if another process was quicker, that state never was."""
+    Raises LeaseLost if the driver has lost the run; the caller tries again. Any other error is raised after
+    that state is committed: if the commit fails, the error was based on a state that never existed."""
     try:
         await driver.send(make_event(driver.machine, now))
     except LeaseLost:
         raise
     except WorkflowsError:
-        await driver.flushed()
+        await driver.wait_flushed()
         raise
 
 
@@ -540,7 +540,7 @@ class Waiters:
         self._for_change: list[asyncio.Future[None]] = []
         self._for_disk: list[tuple[int, asyncio.Future[None]]] = []
 
-    async def change(self, seconds: float) -> None:
+    async def wait_changed(self, seconds: float) -> None:
         """Wait until `wake`, for at most `seconds`."""
         waiter: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._for_change.append(waiter)
@@ -549,21 +549,23 @@ class Waiters:
             waiter.cancel()
             self._for_change = [other for other in self._for_change if other is not waiter]
 
-    async def committed(self, position: int) -> None:
+    async def wait_committed_up_to(self, position: int) -> None:
         """Wait until the events up to `position` are committed."""
         waiter: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._for_disk.append((position, waiter))
         await waiter
 
     def wake(self) -> None:
-        """The run has changed."""
+        """Wake all that wait for a change."""
         waiting, self._for_change = self._for_change, []
         for waiter in waiting:
             if not waiter.done():
                 waiter.set_result(None)
 
     def wake_up_to(self, position: int | None) -> None:
-        """So many events are committed; None wakes everybody."""
+        """Wake the waiters for these committed events; None wakes all waiters.
+
+        `position`: how many events are committed."""
         if not self._for_disk:
             return
         waiting, self._for_disk = self._for_disk, []

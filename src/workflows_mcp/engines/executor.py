@@ -133,7 +133,7 @@ class Executor:
         if not keep or not any(files for _, _, files in os.walk(directory)):
             self.clear_scratch(run_id)
         else:
-            os.utime(directory, follow_symlinks=False)  # the day that it is kept begins now
+            os.utime(directory, follow_symlinks=False)  # start the retention period now
 
     def clear_scratch(self, run_id: str) -> None:
         remove_directory(self.scratch / run_id)
@@ -250,9 +250,9 @@ class StepRunner:
     async def stop_all(self) -> None:
         for key in list(self._tasks):
             self.stop(key)
-        await self.drained()
+        await self.wait_drained()
 
-    async def drained(self, seconds: float = 5.0) -> None:
+    async def wait_drained(self, seconds: float = 5.0) -> None:
         """Wait until no step is under way."""
         if self._tasks:
             await asyncio.wait(self._tasks.values(), timeout=seconds)

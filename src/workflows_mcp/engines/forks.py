@@ -44,7 +44,7 @@ class Batch(msgspec.Struct, frozen=True):
     events: bytes
     count: int
     status: str
-    """running, idle (it waits for an agent only), completed, failed or cancelled."""
+    """running, idle (it waits only for agents), completed, failed or cancelled."""
     at: float
     snapshot: bytes | None = None
     blobs: tuple[Blob, ...] = ()

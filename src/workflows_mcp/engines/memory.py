@@ -104,7 +104,7 @@ class MemoryEngine:
 
     async def send(self, run_id: str, make_event: MakeEvent) -> None:
         driver = self._driver(run_id)
-        await driver.idle_apply()
+        await driver.wait_applied()
         await send_to(driver, make_event, self._clock.now())
 
     async def ensure_driven(self, run_id: str) -> None:
@@ -115,7 +115,7 @@ class MemoryEngine:
         return True
 
     async def view(self, run_id: str) -> Machine:
-        return await self._driver(run_id).committed()
+        return await self._driver(run_id).wait_committed()
 
     async def wait(self, run_id: str, ready: Callable[[RunState], bool], seconds: float) -> Machine:
         return await wait_until(self._driver(run_id), ready, seconds)
@@ -144,7 +144,7 @@ class MemoryEngine:
         )
 
     async def journal(self, run_id: str, after: int = 0) -> tuple[Bundle, list[Event]]:
-        machine = await self._driver(run_id).committed()
+        machine = await self._driver(run_id).wait_committed()
         return machine.bundle, self.journals[run_id].events()[after:]
 
     async def fork(
@@ -164,7 +164,7 @@ class MemoryEngine:
         await driver.resume(cut_off=False)
         return fork.run_id
 
-    async def made_by(self, request_id: str) -> str | None:
+    async def run_of_request(self, request_id: str) -> str | None:
         return self._requests.get(request_id)
 
     async def delete_checkpoint(self, run_id: str, position: int) -> None:
@@ -182,7 +182,7 @@ class MemoryEngine:
     async def last_seen(self, run_id: str) -> dict[str, float]:
         return dict(self._last_seen.get(run_id, {}))
 
-    async def abandoned(self, run_id: str) -> str:
+    async def why_not_driven(self, run_id: str) -> str:
         return ""
 
     async def remember(self, key: str, value: Value) -> None:

@@ -11,15 +11,15 @@ from workflows_mcp.temporal_dev import install_command
 
 
 def engine_of(
-    settings: Settings, executor: Executor, find_bundle: FindBundle, clock: Clock, *, adopt: bool
+    settings: Settings, executor: Executor, find_bundle: FindBundle, clock: Clock, *, recovers: bool
 ) -> Engine:
-    """`adopt`: recover the runs of dead processes, which a Temporal server does in any case."""
+    """`recovers`: recover the runs of dead processes, which a Temporal server does in any case."""
     if settings.engine == "temporal":
         return _temporal(settings, executor, find_bundle)
     from workflows_mcp.engines.sqlite.engine import SqliteEngine
 
     return SqliteEngine(
-        settings.store, executor, find_bundle, clock=clock, adopt=adopt, settings=settings.fingerprint
+        settings.store, executor, find_bundle, clock=clock, recovers=recovers, settings=settings.fingerprint
     )
 
 

@@ -19,10 +19,10 @@ __all__ = [
     "Command",
     "Finish",
     "LoadPlan",
+    "ReportInterrupted",
     "RunStep",
     "SetTimer",
     "StopStep",
-    "TellInterrupted",
     "address_of",
     "key_of",
 ]
@@ -75,7 +75,7 @@ class LoadPlan(msgspec.Struct, frozen=True):
     """The file of the workflow that calls it."""
 
 
-class TellInterrupted(msgspec.Struct, frozen=True):
+class ReportInterrupted(msgspec.Struct, frozen=True):
     """This step was cut off by the end of its process: report Interrupted with its key."""
 
     key: str
@@ -87,4 +87,4 @@ class Finish(msgspec.Struct, frozen=True):
     status: str
 
 
-Command: TypeAlias = RunStep | StopStep | SetTimer | ClearTimer | LoadPlan | TellInterrupted | Finish
+Command: TypeAlias = RunStep | StopStep | SetTimer | ClearTimer | LoadPlan | ReportInterrupted | Finish

@@ -234,8 +234,8 @@ class Core(ABC):
             del self._open[inside]
         self._work = deque(item for item in self._work if not item[0].prefix.startswith(prefix))
 
-    def enter_next(self, scope: OpenScope, following: list[int]) -> None:
-        """Enter these blocks after what is entered now."""
+    def enqueue(self, scope: OpenScope, following: list[int]) -> None:
+        """Queue these blocks to be entered after the current ones."""
         self._work.extend((scope, index) for index in following)
 
     def forget_work(self, scope: OpenScope) -> None:
@@ -245,7 +245,7 @@ class Core(ABC):
     # Frames
 
     def open_frame(self, address: str, frame: Frame, timeout: float | None, at: float) -> None:
-        """Put an operation under way, with its timer."""
+        """Open a frame and set its timer."""
         open_frame(self.state, address, frame)
         if timeout is not None:
             frame.timeout, frame.deadline = timeout, at + timeout
@@ -253,7 +253,7 @@ class Core(ABC):
             self._commands.append(SetTimer(key_of(address, frame.attempt), frame.deadline))
 
     def close_frame(self, address: str, event: FrameEvent) -> None:
-        """End what is under way at an address, and its timer."""
+        """Close the frame at an address and clear its timer."""
         frame = close_frame(self.state, address, event)
         if frame.deadline is not None:
             self._commands.append(ClearTimer(key_of(address, frame.attempt)))

@@ -30,7 +30,7 @@ class EventBase(msgspec.Struct, frozen=True, omit_defaults=True):
     by_agent: ClassVar[bool] = False
     """An agent submitted it; a parked run does not accept it."""
     marks_position: ClassVar[bool] = False
-    """It is about its own position in the journal: a changed journal does not have it."""
+    """It refers to its own position, so retries and forks with changed events drop it."""
     precedes_next: ClassVar[bool] = False
     """It belongs to the event after it."""
     cancels: ClassVar[bool] = False
@@ -169,8 +169,7 @@ class PlanLoaded(_OfTry, frozen=True, tag="plan"):
 
 
 class Stopped(_OfRun, frozen=True, tag="stopped"):
-    """Expressions that the next event leads to took too long and were stopped.
-
+    """Expressions exceeded their limits while the next event was applied, and were stopped.
     It is stored before that event, so that a replay need not run them again and ends the same way.
     """
 

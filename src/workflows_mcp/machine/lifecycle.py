@@ -1,8 +1,8 @@
 """The life cycles of a run, of a record and of a frame, as tables.
 
 A *record* is what a run knows of one block or step. It is pending until the block is entered; then the block
-runs, or waits for an agent (`paused`). A block that is retried stays running. A record ends as completed,
-failed or skipped. It can leave these only while its result is written to the state: a fallback replaces a
+runs, or waits for an agent (`paused`). A retry sets the block to running. A record ends as completed, failed
+or skipped. It can leave these only while its result is written to the state: a fallback replaces a
 failure, and a result that does not fit becomes one. A loop or a goto that reaches a step again deletes the
 record and starts a new one.
 

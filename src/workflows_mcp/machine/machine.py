@@ -31,10 +31,10 @@ from workflows_mcp.machine.commands import (
     Command,
     Finish,
     LoadPlan,
+    ReportInterrupted,
     RunStep,
     SetTimer,
     StopStep,
-    TellInterrupted,
     address_of,
     key_of,
 )
@@ -164,7 +164,7 @@ class Machine(Core):
         state = self.state
         since: list[Frame | Message | Mark] = [*state.frames.values(), *state.messages, *state.marks]
         for it in since:
-            it.event += it.event == state.events  # the event is one further than it was
+            it.event += it.event == state.events  # `Stopped` is inserted before it: it moves by one
         self._commands[:] = [
             replace(it, event=it.event + 1) if isinstance(it, RunStep) and it.event == state.events else it
             for it in self._commands
@@ -195,9 +195,9 @@ class Machine(Core):
         """The commands for all that is under way: what an engine performs after a restart.
 
         A step that was cut off is reported as interrupted, which decides whether it is repeated; one that the
-        user has interrupted (`by_user`) is repeated unless its block says otherwise. A step starts afresh,
-        and so does its timeout; a call keeps its deadline. A fork has started nothing yet, so nothing of it
-        was cut off. A parked run has no commands.
+        user has interrupted (`by_user`) is repeated unless its block says otherwise. Steps restart with a new
+        timeout; all other operations keep their deadlines. Pass `cut_off=False` for a fork, whose steps have
+        not started. A parked run has no commands.
         """
         commands: list[Command] = []
         if self.state.parked is not None:
@@ -210,7 +210,7 @@ class Machine(Core):
             elif frame.kind == "step":
                 repeats = scope.program.nodes[index].on_interrupt == "repeat"
                 if cut_off and not (repeats and by_user):
-                    commands.append(TellInterrupted(key))
+                    commands.append(ReportInterrupted(key))
                 else:
                     commands += repeated(scope, index, frame, key, now)
             elif frame.kind == "plan":
@@ -270,7 +270,8 @@ class Machine(Core):
                 return
             if node.id not in scope.scope.records:
                 reason = skip_reason(scope.program, index, scope.scope.records)
-                begun = node.id in scope.scope.loops  # a loop is asked once, not before every round
+                # evaluate the condition of a loop once, not before every iteration
+                begun = node.id in scope.scope.loops
                 if reason is None and node.condition is not None and not begun:
                     prepared = scope.program.prepared(index)
                     if not prepared.condition(scope.names_for(index)):
@@ -330,7 +331,7 @@ class Machine(Core):
         if is_graph and plan.fail_fast and fails_the_workflow(plan, program.nodes[index], record):
             self.stop_the_rest(scope, name, at)
             following = []
-        self.enter_next(scope, following)
+        self.enqueue(scope, following)
         if scope.finished:
             self._scope_finished(scope, at)
 
@@ -393,11 +394,11 @@ class Machine(Core):
 
     def _scope_finished(self, scope: OpenScope, at: float) -> None:
         if isinstance(scope, OpenReactive) and (following := scope.after_detached_failure(self)):
-            self.enter_next(scope, following)
+            self.enqueue(scope, following)
             return
         if isinstance(scope, OpenItems):
             message, fault = items_outcome(scope.prefix, scope.scope, scope.program)
-            outputs: dict[str, Value] = {}  # `outputs_of` makes them of those of the items
+            outputs: dict[str, Value] = {}  # `outputs_of` derives them from the items
         elif isinstance(scope, OpenSequence):
             fault = finished_sequence(scope.prefix, scope.scope, scope.program)
             outputs = {"result": scope.scope.result}
@@ -537,7 +538,8 @@ def forked(machine: Machine, event: Forked) -> None:
 def keep_to_limits(machine: Machine) -> None:
     """Postpone items of a fork until there is room.
 
-    More items than the limit may be under way: re-run items had ended and made room for others."""
+    More items than the limit may be under way: items that are re-run had already released their slots to
+    later items."""
     frames = machine.state.frames
     for scope in machine.open_item_scopes:
         addresses = [scope.prefix + node.id for node in scope.program.nodes]
@@ -591,7 +593,7 @@ def timer_fired(machine: Machine, event: TimerFired) -> None:
     if frame.kind == "retry":
         scope, index = machine.locate(address)
         close_frame(machine.state, address, "timed_out")
-        machine.enter_next(scope, [index])
+        machine.enqueue(scope, [index])
         return
     if frame.kind == "wait":
         scope, index = machine.locate(address)
@@ -675,13 +677,13 @@ def slot_freed(machine: Machine, event: SlotFreed) -> None:
         return
     scope, _ = machine.locate(event.address)
     if isinstance(scope, OpenItems):
-        machine.enter_next(scope, scope.next_ones())
+        machine.enqueue(scope, scope.next_ones())
 
 
 def context_full(machine: Machine, event: ContextFull) -> None:
-    """Run the steps for a full context beside the others, then park the run; without such steps, park it now.
+    """Run the steps for a full context in parallel with the others, then park the run.
 
-    A second report meanwhile only adds a mark."""
+    Without such steps, park it at once. A second report meanwhile only adds a mark."""
     marked(machine, event)
     state = machine.state
     if state.context_full or state.parked is not None:
@@ -690,7 +692,7 @@ def context_full(machine: Machine, event: ContextFull) -> None:
     scope = machine.scope_inside("")
     steps = scope.on_context_full() if isinstance(scope, OpenReactive) else []
     if scope is not None and steps:
-        machine.enter_next(scope, steps)
+        machine.enqueue(scope, steps)
     else:
         machine.park(event.at)
 
@@ -751,7 +753,7 @@ APPLY: dict[type[Any], Callable[[Machine, Any], None]] = {
 # Which events are expected; others are refused before they are stored
 
 
-def expect_nothing(machine: Machine, event: Event) -> None:
+def always_accepted(machine: Machine, event: Event) -> None:
     """A run that has not ended always accepts the event."""
 
 
@@ -803,10 +805,10 @@ EXPECTED: dict[type[Any], Callable[[Machine, Any], None]] = {
     SlotFreed: expect_item,
     StateUpdated: expect_state,
     Resumed: expect_parked,
-    Marked: expect_nothing,
-    ContextFull: expect_nothing,
-    Parked: expect_nothing,
-    CancelRequested: expect_nothing,
+    Marked: always_accepted,
+    ContextFull: always_accepted,
+    Parked: always_accepted,
+    CancelRequested: always_accepted,
 }
 
 

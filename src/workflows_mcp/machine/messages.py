@@ -20,7 +20,7 @@ def enter_tell(machine: Core, scope: OpenScope, index: int, at: float) -> None:
     state.messages.append(Message(state.events, text, address, task))
     if len(state.messages) > machine.limits.messages:
         del state.messages[0]
-        state.untold += 1
+        state.dropped_messages += 1
     machine.end(scope, index, at, "completed", "success", {"message": text})
 
 
@@ -53,10 +53,10 @@ def hand_to_caller(machine: Core, address: str, frame: Frame) -> None:
         if frame.answered:
             _remove_shown(machine, task, frame.event)
         for message in machine.state.messages:
-            if message.part.startswith(f"{address}/"):
-                message.part = task
+            if message.task.startswith(f"{address}/"):
+                message.task = task
 
 
 def _remove_shown(machine: Core, task: str, event: int) -> None:
     state = machine.state
-    state.messages = [it for it in state.messages if it.part != task or it.event > event]
+    state.messages = [it for it in state.messages if it.task != task or it.event > event]

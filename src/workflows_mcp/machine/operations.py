@@ -109,8 +109,8 @@ def _task_of_sub_agent(machine: Core, prefix: str) -> str:
 def step_command(scope: OpenScope, index: int, frame: Frame) -> RunStep:
     """The command for a step, with its inputs resolved.
 
-    A second call returns the same: what a step reads has ended, and a state that others change is read
-    once."""
+    Repeated calls return the same command: the blocks that it reads have ended, and values from a state that
+    others change are saved when the step starts."""
     node = scope.program.nodes[index]
     assert isinstance(node.do, Do)
     address = scope.prefix + node.id
@@ -242,7 +242,7 @@ def enter_items(machine: Core, scope: OpenScope, index: int, at: float) -> None:
     machine.open_frame(address, Frame("each", at, agent=node.for_each.agent), None, at)
     machine.open_items(inside, scope, index, items, limit)
     if not node.for_each.wait and items and isinstance(scope, OpenReactive):
-        machine.enter_next(scope, scope.continue_after(index))
+        machine.enqueue(scope, scope.continue_after(index))
 
 
 def enter_branch(machine: Core, scope: OpenScope, index: int, at: float) -> None:
@@ -361,7 +361,7 @@ def schedule_retry(
     message: str | None,
     fault: Fault | None,
 ) -> bool:
-    """Open the wait for another try of a block that failed; false if it gets none."""
+    """Schedule a retry of a failed block. Returns False if it gets none."""
     state = machine.state
     if machine.known_to_stop(scope, index, RETRYING) is not None:
         return False
@@ -455,7 +455,7 @@ def decided(machine: Core, scope: OpenScope, index: int, event: StepEnd) -> None
     decision = event.outputs.get("decision")
     if decision == "repeat":
         scope.scope.records[scope.program.nodes[index].id].attempts += 1
-        machine.enter_next(scope, [index])
+        machine.enqueue(scope, [index])
     elif decision == "done":
         given = event.outputs.get("outputs")
         outputs = {**scope.program.defaults(index), **(given if isinstance(given, dict) else {})}

@@ -542,7 +542,7 @@ def cleaned_up_first(machine: Core, address: str, at: float, fault: Fault) -> bo
         key = key_of(address, frame.attempt)
         machine.emit(ClearTimer(key))
         machine.emit(SetTimer(key, frame.deadline))
-    machine.enter_next(scope, scope.clean_up(fault))
+    machine.enqueue(scope, scope.clean_up(fault))
     return True
 
 

@@ -99,11 +99,11 @@ class Record(msgspec.Struct, omit_defaults=True):
     code: dict[str, tuple[list[str], list[Value]]] = {}
     """The inputs that are code, with texts and values apart, if what they read can change meanwhile."""
     places: list[list[str | int] | None] = []
-    """The paths in the state for its result, by change; None where the path depends on the result."""
+    """For each change, the state path that the result is written to; None if it depends on the result."""
     settled: bool = False
     """The agent has written the result to the state already."""
     replaced: dict[str, Value] = {}
-    """The values of the templates of a step that the agent does."""
+    """The rendered templates of an agent step, by template."""
 
 
 class Loop(msgspec.Struct, omit_defaults=True):
@@ -121,8 +121,8 @@ class Message(msgspec.Struct, omit_defaults=True):
     """The position in the journal at which it was sent."""
     text: str
     address: str
-    part: str = ""
-    """The task whose agent passes it on; empty: the agent of the run."""
+    task: str = msgspec.field(default="", name="part")
+    """The address of the task whose agent passes it on; empty: the agent of the run."""
 
 
 MARKS = 50
@@ -178,7 +178,7 @@ class Frame(msgspec.Struct, omit_defaults=True):
     kind: FrameKind
     since: float
     attempt: str = "1"
-    """Which try this is; inside a call that is retried, after the try of the call: 2.1"""
+    """The attempt; inside a retried call it is prefixed with the call's attempt: `2.1`."""
     timeout: float | None = None
     deadline: float | None = None
     stopping: str = ""
@@ -227,8 +227,7 @@ class RunState(msgspec.Struct, omit_defaults=True):
     sources: dict[str, str] = {}
     messages: list[Message] = []
     """Messages that the user may not have seen."""
-    untold: int = 0
-    """How many messages were dropped."""
+    dropped_messages: int = msgspec.field(default=0, name="untold")
     marks: list[Mark] = []
     tokens: list[str] = []
     """The tokens of the last updates of the state from outside, so that none is applied twice."""

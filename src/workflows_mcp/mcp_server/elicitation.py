@@ -57,7 +57,7 @@ logger = logging.getLogger(__name__)
 Result = CallToolResult | InputRequiredResult
 
 Fetch = Callable[[str], Awaitable[CallToolResult]]
-"""Returns the present answer of the tool for a run."""
+"""Returns the current answer of the tool for a run."""
 
 
 _KEY = "answer"

@@ -62,7 +62,7 @@ STATUS = FollowUp("get_workflow_status", "workflow_id")
 
 
 def is_peek(tool: Tool, arguments: Mapping[str, Any]) -> bool:
-    """Whether a call only reads the present state of a run, so that nobody is asked anything."""
+    """Whether a call only reads the current state of a run, so that nobody is asked anything."""
     reads = tool.annotations is not None and tool.annotations.read_only_hint
     return bool(reads) and arguments.get("wait_seconds") == 0
 

@@ -171,7 +171,7 @@ class WorkflowsServer(ServerOfTheLibrary):
         more: dict[str, Any] = {"workflow_id": run_id, "success": True}
         if "state" in follow_up.adds:
             more["state"] = await service.step_protocol.read(run_id, (), None)
-        if "forked_from" in follow_up.adds and (origin := await service.inspector.made_of(run_id)):
+        if "forked_from" in follow_up.adds and (origin := await service.inspector.origin_of(run_id)):
             more["forked_from"] = origin
         added = {name: more[name] for name in follow_up.adds if name in more}
         return answer({**added, **(result.structured_content or {})})

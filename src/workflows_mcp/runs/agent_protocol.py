@@ -282,7 +282,7 @@ class AgentProtocol:
             machine, now=self._now(), target=target, last_seen=last_seen, limits=limits, alone=alone
         )
         if found.status in ("running", "waiting") and machine.state.parked is None:
-            return replace(found, abandoned=await self._engine.abandoned(run_id))
+            return replace(found, why_not_driven=await self._engine.why_not_driven(run_id))
         return found
 
     def _ready(self, target: Target, last_seen: LastSeen, alone: bool) -> Callable[[RunState], bool]:

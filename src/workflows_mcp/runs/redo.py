@@ -323,8 +323,8 @@ def retry_request(run_id: str, position: int) -> str:
 
 async def continued_as(engine: Engine, run_id: str, position: int) -> str | None:
     """Return the run that a retry or a resume has made from this one, if any."""
-    made = await engine.made_by(retry_request(run_id, position))
-    return made or await engine.made_by(f"resume {run_id}@{position}")  # as earlier versions called it
+    made = await engine.run_of_request(retry_request(run_id, position))
+    return made or await engine.run_of_request(f"resume {run_id}@{position}")  # as earlier versions called it
 
 
 def _without_errors(where: Path, bundle: Bundle, events: Sequence[Event], changes: Changes) -> Changes:

@@ -146,7 +146,7 @@ class Service:
         secrets = secrets_of(settings)
         tools = ToolServers(servers_of(settings.mcp_servers), trusts=settings.trusts)
         executor = Executor(registry, policy_of(settings), settings.scratch, clock, secrets, tools)
-        engine = engine_of(settings, executor, catalog.bundle, clock, adopt=adopt)
+        engine = engine_of(settings, executor, catalog.bundle, clock, recovers=adopt)
         return cls(settings, engine, catalog, registry, secrets, now, tools)
 
     async def __aenter__(self) -> Self:
@@ -338,7 +338,7 @@ class Service:
         if run_of(run_id) != run_id:
             return await self._agents.retry_task(run_id, detail)
         made, before = await self._reruns.retry(run_id)
-        answer = await self._made_of_another(made, wait_seconds, detail)
+        answer = await self._fork_answer(made, wait_seconds, detail)
         if before:
             message = f"The run {run_id} was continued before, as {made}: this is that run."
             answer["messages"] = [message, *answer.get("messages", ())]
@@ -367,17 +367,17 @@ class Service:
                 await self._engine.send(
                     run_id, lambda machine, now: events.CancelRequested(now, f"superseded by {made}", made)
                 )
-        answer = await self._made_of_another(made, wait_seconds, detail)
+        answer = await self._fork_answer(made, wait_seconds, detail)
         if waits and keep:
             end = f"control_workflow(workflow_id='{run_id}', action='cancel')"
             message = f"The run {run_id} waits as before; to end it: {end}."
             answer["messages"] = [message, *answer.get("messages", ())]
         return answer
 
-    async def _made_of_another(self, run_id: str, wait_seconds: float, detail: Detail) -> Answer:
+    async def _fork_answer(self, run_id: str, wait_seconds: float, detail: Detail) -> Answer:
         await self._engine.ensure_driven(run_id)
         answer = await self._agents.answer(run_id, wait_seconds, detail=detail)
-        return {**answer, "forked_from": await self.inspector.made_of(run_id)}
+        return {**answer, "forked_from": await self.inspector.origin_of(run_id)}
 
     async def note(self, run_id: str, note: str) -> None:
         """Store a note beside a run, for its clients."""

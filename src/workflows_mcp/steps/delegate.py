@@ -31,7 +31,7 @@ class DelegateInputs(StepInputs):
     agent: str | None = Field(
         None, description="The kind of sub-agent that does it, as @name; by default the main agent does it."
     )
-    timeout: float = Field(300, gt=0, description="How many seconds it should take at most.")
+    timeout: float = Field(300, gt=0, description="Seconds that it should take at most.")
 
     @field_validator("agent")
     @classmethod
@@ -104,7 +104,7 @@ def _instructions(agent: str | None) -> str:
     if agent is None:
         return (
             "Follow parameters.instructions yourself. Submit "
-            '{"response": "<the complete answer and nothing else>"}.'
+            '{"response": "<only the answer, complete, as text>"}.'
         )
     whom = "a sub-agent" if agent == GENERIC else f"a sub-agent ({agent}, or a general one)"
     return (

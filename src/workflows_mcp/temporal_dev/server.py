@@ -200,7 +200,7 @@ _LONGEST_PAUSE_SECONDS = 30.0
 
 
 def known_port(directory: Path) -> int | None:
-    """The port of the present or last server; None if there never was one."""
+    """The port of the current or last server; None if there never was one."""
     try:
         port = json.loads((directory / _FILE).read_bytes())["port"]
     except (OSError, ValueError, KeyError, TypeError):

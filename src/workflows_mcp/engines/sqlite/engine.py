@@ -5,8 +5,8 @@
         machine = await engine.wait(run_id, lambda state: state.idle, 10.0)
 
 Several processes share the file. A running run is owned by the process that drives it; other processes send
-it messages (`mailbox`). A run that waits for an agent only has no owner: the process that gets the answer
-takes it over. A run keeps the workspace that it was started in, whatever process drives it.
+it messages (`mailbox`). A run that waits only for agents has no owner: the process that gets the answer takes
+it over. A run keeps the workspace that it was started in, whatever process drives it.
 
 In this module: the engine, its cache of released runs, forks, and the removal of old scratch directories.
 """
@@ -73,22 +73,22 @@ class SqliteEngine(Notes):
         find_bundle: FindBundle,
         *,
         clock: Clock | None = None,
-        adopt: bool = True,
+        recovers: bool = True,
         synchronous: str = "FULL",
         settings: str = "",
     ) -> None:
-        """`adopt`: recover the runs of dead processes, as servers do and short commands do not.
+        """`recovers`: recover the runs of dead processes, as servers do and short commands do not.
         `settings`: a fingerprint of the settings that decide what steps may do, and where."""
         self._path = path
         self._executor = executor
         executor.use_memory(self)
         self._find_bundle = find_bundle
         self._clock = clock or SystemClock()
-        self._adopts = adopt
+        self._recovers = recovers
         self._synchronous = synchronous
         self._workspace_key = runs.WorkspaceKey(str(executor.policy.workspace), settings)
         self._reported: set[str] = set()
-        """Runs of another workspace that were logged."""
+        """Runs that are not recovered here, and for which that was logged."""
         self._lease = leases.Lease(this_process())
         self._owner = self._lease.owner.id
         self._drivers: dict[str, Driver] = {}
@@ -121,7 +121,7 @@ class SqliteEngine(Notes):
             self.store, self._lease, self._bundles, self._executor, self._clock, self._workspace_key,
             journal=self._journal, begin=self._begin_fork,
         )  # fmt: skip
-        if self._adopts:
+        if self._recovers:
             sweep_scratch(self.store, self._executor)
         await self._recover()
         self._maintaining = asyncio.create_task(self._maintain())
@@ -132,7 +132,7 @@ class SqliteEngine(Notes):
                 task.cancel()
                 with suppress(asyncio.CancelledError):
                     await task
-        await self._forks.drained()
+        await self._forks.wait_drained()
         await asyncio.gather(*(driver.abandon() for driver in self._drivers.values()))
         await asyncio.gather(*self._draining.values())
         self._drivers.clear()
@@ -161,7 +161,7 @@ class SqliteEngine(Notes):
         driver.feed(started)
         if request is not None:
             try:
-                await driver.flushed()
+                await driver.wait_flushed()
             except apsw.ConstraintError:
                 if (known := runs.started_by(self.store, request)) is None:
                     raise
@@ -177,7 +177,7 @@ class SqliteEngine(Notes):
                     if await self._send_to_idle(run_id, make_event):
                         return
                     continue
-                await driver.idle_apply()
+                await driver.wait_applied()
                 if self._live(run_id) is driver:  # it may have been released meanwhile
                     await send_to(driver, make_event, self._clock.now())
                     return
@@ -212,7 +212,7 @@ class SqliteEngine(Notes):
                     raise
             if driver is not None:
                 await self.start_driving([driver], event)
-                await driver.flushed()
+                await driver.wait_flushed()
                 return True
         await self._send_elsewhere(run_id, event)
         return True
@@ -272,7 +272,7 @@ class SqliteEngine(Notes):
         driver = self._live(run_id)
         if driver is not None:
             with suppress(LeaseLost):  # another process drives it now: read what that one has written
-                await driver.committed()
+                await driver.wait_committed()
         return runs.journal(self.store, self._bundles, run_id, self._executor.limits, after)
 
     async def fork(
@@ -280,8 +280,8 @@ class SqliteEngine(Notes):
     ) -> str:
         return await self._forks.make(run_id, position, instead, request_id)
 
-    async def made_by(self, request_id: str) -> str | None:
-        return runs.made_by(self.store, request_id)
+    async def run_of_request(self, request_id: str) -> str | None:
+        return runs.run_of_request(self.store, request_id)
 
     async def _begin_fork(self, fork: Fork, large: LargeValues, written: Awaitable[None]) -> None:
         async with self._locks.setdefault(fork.run_id, asyncio.Lock()):
@@ -331,7 +331,7 @@ class SqliteEngine(Notes):
 
     async def _clean_up(self, driver: Driver) -> None:
         try:
-            await driver.drained()
+            await driver.wait_drained()
             self._executor.release_scratch(driver.run_id, keep=needs_scratch(driver.machine))
         finally:
             self._draining.pop(driver.run_id, None)
@@ -339,7 +339,7 @@ class SqliteEngine(Notes):
     async def _drain(self, driver: Driver) -> None:
         """Wait for the steps of a parked run to stop."""
         try:
-            await driver.drained()
+            await driver.wait_drained()
         finally:
             self._draining.pop(driver.run_id, None)
 
@@ -349,8 +349,8 @@ class SqliteEngine(Notes):
     # How a crash is recovered
     #
     # 1. The lease of the dead process expires, or `_evict_dead_owners` deletes it: its runs are orphans.
-    # 2. `_recover`, once a second in every server, lists the orphans. It skips those of another workspace
-    #    (another workspace or other settings) and those that this process failed to drive before.
+    # 2. `_recover`, once a second in every server, lists the orphans. It skips runs that were started in
+    #    another directory or with other settings, and those that this process failed to drive before.
     # 3. `_acquire` claims a run, which increments its epoch: if the old owner is alive after all, the store
     #    refuses its writes. Then it reads the state: the latest snapshot, and the events after it.
     # 4. `start_driving` kills the processes that interrupted steps left behind, and resumes the run.
@@ -358,16 +358,16 @@ class SqliteEngine(Notes):
     #    interrupted step is repeated, failed or asked about, as its `on_interrupt` says.
 
     async def _recover(self) -> None:
-        """Take over the running runs of this workspace that no live process drives."""
-        if not self._adopts:
+        """Take over the running runs of this workspace key that no live process drives."""
+        if not self._recovers:
             return
         await self._evict_dead_owners()
         rows = self.store.read(leases.ORPHANS, (self._owner, self._clock.now()))
         for run_id in [str(row[0]) for row in rows]:
             if self._live(run_id) is not None or run_id in self._broken:
                 continue
-            if other := runs.other_workspace(self.store, run_id, self._workspace_key):
-                self._report_other_workspace(run_id, other)
+            if why := runs.why_not_recovered_here(self.store, run_id, self._workspace_key):
+                self._report_not_recovered(run_id, why)
             else:
                 await self._recover_one(run_id)
 
@@ -436,13 +436,13 @@ class SqliteEngine(Notes):
         if dead:
             await self.store.write(lambda connection: leases.evict(connection, dead))
 
-    def _report_other_workspace(self, run_id: str, other: str) -> None:
-        """Log once that a run of another workspace is not recovered here."""
+    def _report_not_recovered(self, run_id: str, why: str) -> None:
+        """Log once that a run of another workspace, or of other settings, is not recovered here."""
         if run_id not in self._reported:
             self._reported.add(run_id)
             logger.warning(
                 "the run %s was interrupted and is not continued here: %s. Start a server there, or run:"
-                " workflows-mcp resume %s", run_id, other, run_id,
+                " workflows-mcp resume %s", run_id, why, run_id,
             )  # fmt: skip
 
     # Idle runs
@@ -459,7 +459,7 @@ class SqliteEngine(Notes):
         return driver
 
     async def _release(self, driver: Driver) -> None:
-        """Release an idle run that was taken over, unless a message lets it continue."""
+        """Release an idle run that this process claimed, unless the mailbox has an event for it."""
         run_id, events = driver.run_id, driver.machine.state.events
         await self.mailbox.deliver(self._live)
         if driver.status != "idle" or driver.machine.state.events != events:
@@ -521,7 +521,7 @@ class SqliteEngine(Notes):
 
     def _prune_if_due(self) -> None:
         """Prune old runs; only servers do."""
-        if self._adopts and self._clock.now() >= self._prune_at:
+        if self._recovers and self._clock.now() >= self._prune_at:
             self._prune_at = self._clock.now() + PRUNE_SECONDS
             self._pruning = asyncio.create_task(self._prune_in_turn())
 
@@ -621,7 +621,7 @@ class Forks:
             return known
         return fork.run_id
 
-    async def drained(self) -> None:
+    async def wait_drained(self) -> None:
         """Wait until no fork is being made."""
         await asyncio.gather(*self._making, return_exceptions=True)
 

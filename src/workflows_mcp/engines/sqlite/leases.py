@@ -4,7 +4,7 @@
     append(connection, run_id, owner, epoch, batch)     # raises LeaseLost if another process took it over
 
 A process holds a lease, its row in `owners`, and renews it every second. Each run names its owner. Taking a
-run over increments its epoch, and a batch is written only with the present epoch and by the owner. So a
+run over increments its epoch, and a batch is written only with the current epoch and by the owner. So a
 process that was suspended and continues cannot write into a run that another process drives by now; it
 also checks its lease before it starts a step. The owner is compared too, because two processes that
 continue the same idle run at once both expect the same epoch.
@@ -34,8 +34,8 @@ ORPHANS = f"""
 SELECT id FROM runs WHERE status = 'running' AND (owner IS NULL OR owner = ? OR owner NOT IN {_ALIVE})
 ORDER BY epoch
 """
-"""Running runs that no other live process drives; takes the id of the caller, and the time. Runs that lost
-the most owners come last, because one of their steps may be what kills servers."""
+"""Running runs that no other live process drives; takes the id of the caller, and the time. Runs that changed
+their owner most often come last, as a rough guard against runs whose steps kill servers."""
 
 _APPEND = """
 INSERT OR IGNORE INTO journal(run, position, epoch, events)
@@ -184,7 +184,7 @@ def claim_idle(connection: apsw.Connection, run_id: str, owner: str, epoch: int)
 
 
 def release(connection: apsw.Connection, run_id: str, owner: str) -> None:
-    """Give back a claimed run that waits for an agent only."""
+    """Give back a claimed run that waits only for agents."""
     rows = connection.execute(
         "UPDATE runs SET owner = NULL, status = 'idle' WHERE id = ? AND owner = ? RETURNING 1",
         (run_id, owner),

@@ -1,4 +1,4 @@
-"""Creates and reads the rows of runs, their journals, and the notes beside runs.
+"""Creates and reads the rows of runs, their journals, and notes that are not part of a journal.
 
 create(connection, new_run, owner)                          # one row in `runs`
 machine, large = read(store, bundles, run_id, limits)       # the latest snapshot, and the events since
@@ -65,7 +65,7 @@ class NewRun:
     request: Request | None
     started_at: float
     at: float
-    """When the row is created; a fork has started earlier, with its origin."""
+    """When the row is created; `started_at` of a fork is that of the original run."""
     workspace_key: WorkspaceKey
     forked_from: str = ""
 
@@ -121,7 +121,7 @@ def workspace_key_of(store: Store, run_id: str) -> WorkspaceKey | None:
     return WorkspaceKey(*rows[0]) if rows and rows[0][0] is not None else None
 
 
-def other_workspace(store: Store, run_id: str, workspace_key: WorkspaceKey) -> str:
+def why_not_recovered_here(store: Store, run_id: str, workspace_key: WorkspaceKey) -> str:
     """Explain why processes with this key do not recover a run on their own; empty if they do."""
     found = workspace_key_of(store, run_id)
     if found is None or found == workspace_key:
@@ -230,7 +230,7 @@ def started_by(store: Store, request: Request) -> str | None:
     return run_id
 
 
-def made_by(store: Store, request_id: str) -> str | None:
+def run_of_request(store: Store, request_id: str) -> str | None:
     rows = store.read("SELECT id FROM runs WHERE request_id = ?", (request_id,))
     return str(rows[0][0]) if rows else None
 
@@ -255,7 +255,7 @@ def unknown(run_id: str) -> UnknownRun:
 Done = Callable[[Exception | None], None]
 
 CHANGED_SECONDS = 1.0
-"""`changed_at` of a run may be this old: updating it costs a write."""
+"""`changed_at` of a run may lag by this many seconds, because updating it costs a write."""
 
 
 class RunJournal:
@@ -276,7 +276,7 @@ class RunJournal:
         """The last `changed_at` that was written."""
         self._lapses = lease.lapses
         self._lost = False
-        """Whether a write was refused because another process owns the run: all later writes are refused."""
+        """Whether another process owns the run: all writes are refused."""
 
     def append(self, batch: Batch, done: Done) -> None:
         created, self.created = self.created, None
@@ -336,7 +336,7 @@ class RunJournal:
 
 
 # ----------------------------------------------------------------------------------------------------
-# Notes beside runs: memory, heartbeats and deleted checkpoints, shared by all processes
+# Notes: what is stored in no journal: memory, heartbeats and deleted checkpoints. All processes share them
 
 
 class Notes:
@@ -345,7 +345,7 @@ class Notes:
     store: Store
     _executor: Executor
     _clock: Clock
-    _adopts: bool
+    _recovers: bool
     _workspace_key: WorkspaceKey
 
     async def remember(self, key: str, value: Value) -> None:
@@ -394,12 +394,12 @@ class Notes:
     async def last_seen(self, run_id: str) -> dict[str, float]:
         return last_seen(self.store, run_id)
 
-    async def abandoned(self, run_id: str) -> str:
+    async def why_not_driven(self, run_id: str) -> str:
         """Why no process will recover the run; servers recover runs of their workspace within a second."""
-        other = other_workspace(self.store, run_id, self._workspace_key)
-        if (self._adopts and not other) or leases.is_driven(self.store, run_id, self._clock.now()):
+        why = why_not_recovered_here(self.store, run_id, self._workspace_key)
+        if (self._recovers and not why) or leases.is_driven(self.store, run_id, self._clock.now()):
             return ""
-        return other or "the process that ran it has exited"
+        return why or "the process that ran it has exited"
 
 
 async def heartbeat(store: Store, run_id: str, task: str, at: float) -> None:

@@ -246,7 +246,7 @@ def check_store(path: Path) -> None:
 
 
 def _writer(path: Path, synchronous: str) -> apsw.Connection:
-    """A connection to a store with the present schema; creates or migrates it."""
+    """A connection to a store with the current schema; creates or migrates it."""
     _refuse_old_sqlite()
     try:
         path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -416,7 +416,7 @@ MIGRATIONS = (_VERSION_1, _VERSION_2, _VERSION_3, _VERSION_4, _VERSION_5, _VERSI
 
 
 def migrate(connection: apsw.Connection) -> None:
-    """Bring the store to the present schema; refuse one that a newer version has written."""
+    """Bring the store to the current schema; refuse one that a newer version has written."""
     connection.execute("BEGIN IMMEDIATE")
     try:
         found = int(connection.pragma("user_version") or 0)

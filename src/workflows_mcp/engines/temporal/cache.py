@@ -1,7 +1,7 @@
 """Caches the states of runs that this process has seen, and lists runs.
 
 A query asks the workflow of a run for the events since the last query, and the same pure machine applies
-them here. A state that has just come from the server counts as present: a client that has changed the run
+them here. A state that has just come from the server counts as current: a client that has changed the run
 meanwhile has no answer yet, because that takes a round trip, too.
 """
 
@@ -52,7 +52,7 @@ class SingleFlight(Generic[T]):
     def __init__(self) -> None:
         self._asking: dict[str, asyncio.Task[T]] = {}
         self._next: dict[str, asyncio.Task[T]] = {}
-        """Queries that start when the present one has ended, and that more callers may share."""
+        """Queries that start when the current one has ended, and that more callers may share."""
 
     async def ask(self, key: str, ask: Callable[[], Awaitable[T]]) -> T:
         """Return the answer of a query that starts after this call. Cancelling one caller stops no other."""
@@ -167,7 +167,7 @@ class RunCache:
                 raise
 
     async def now(self, run_id: str, *, fresh: bool = False, served: bool = False) -> Seen:
-        """Return the present state. `fresh`: query it. `served`: wait until a worker has started the run."""
+        """Return the current state. `fresh`: query it. `served`: wait until a worker has started the run."""
         last = await self.last(run_id)
         if last is not None and last.is_final:
             return last

@@ -142,7 +142,7 @@ class TemporalEngine:
     # Runs
 
     async def start(self, bundle: Bundle, inputs: dict[str, Value], *, request_id: str | None = None) -> str:
-        run_id = new_run_id() if request_id is None else self._run_of_request(request_id)
+        run_id = new_run_id() if request_id is None else self._run_id_for_request(request_id)
         workspace, limits = str(self._executor.policy.workspace), self._executor.limits
         large = self._cache.large(run_id)
         started = large.encode(Started(self._now(), run_id, inputs, workspace, limits.of_a_run))
@@ -155,7 +155,7 @@ class TemporalEngine:
     async def fork(
         self, run_id: str, position: int, *, instead: Instead = NO_CHANGES, request_id: str | None = None
     ) -> str:
-        new_id = new_run_id() if request_id is None else self._run_of_request(request_id)
+        new_id = new_run_id() if request_id is None else self._run_id_for_request(request_id)
         asked = "" if request_id is None else request_digest(run_id, position, instead)
         if request_id is not None and await self._was_started(new_id, asked):
             return new_id
@@ -171,8 +171,8 @@ class TemporalEngine:
         await self._begin(new_id, bundle, start, asked, forked_from=run_id)
         return new_id
 
-    async def made_by(self, request_id: str) -> str | None:
-        run_id = self._run_of_request(request_id)
+    async def run_of_request(self, request_id: str) -> str | None:
+        run_id = self._run_id_for_request(request_id)
         return run_id if await self._memo(run_id) is not None else None
 
     async def _begin(
@@ -344,7 +344,7 @@ class TemporalEngine:
     async def last_seen(self, run_id: str) -> dict[str, float]:
         return dict((await self._cache.now(run_id)).last_seen)
 
-    async def abandoned(self, run_id: str) -> str:
+    async def why_not_driven(self, run_id: str) -> str:
         if await self._cache.last(run_id) is not None:
             return ""  # the server continues it
         return (
@@ -373,7 +373,7 @@ class TemporalEngine:
         for blob in large.take_new():
             await asyncio.to_thread(self._store.put, blob.hash, blob.body)
 
-    def _run_of_request(self, request_id: str) -> str:
+    def _run_id_for_request(self, request_id: str) -> str:
         """The id of the run that a request starts; it is the same in every process."""
         return f"wf_{_digest(f'{self._address.task_queue}/{request_id}')}"
 

@@ -59,7 +59,7 @@ class Sent(msgspec.Struct, omit_defaults=True):
 
 
 class RunSnapshot(msgspec.Struct, omit_defaults=True):
-    """The present state of a run: the events since those that the client knows, or a snapshot.
+    """The current state of a run: the events since those that the client knows, or a snapshot.
 
     With neither, only the number of events: the client must query for them."""
 

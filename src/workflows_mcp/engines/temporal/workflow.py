@@ -57,12 +57,12 @@ from workflows_mcp.machine import (
     Interrupted,
     LoadPlan,
     Machine,
+    ReportInterrupted,
     RunState,
     RunStep,
     SetTimer,
     StepFailed,
     StopStep,
-    TellInterrupted,
     TimerFired,
     is_under_way,
 )
@@ -412,7 +412,7 @@ class Run:
                 self._stop(key, reason)
             case LoadPlan():
                 self._begin(self._find(command))
-            case TellInterrupted(key=key):
+            case ReportInterrupted(key=key):
                 self._apply(Interrupted(0.0, key))
             case Finish():
                 pass
