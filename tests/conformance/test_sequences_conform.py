@@ -15,7 +15,7 @@ from workflows_mcp.engines.base import Engine
 from workflows_mcp.engines.clock import VirtualClock
 from workflows_mcp.errors import NotExpected
 from workflows_mcp.limits import Limits
-from workflows_mcp.machine.events import Answered, CancelRequested, StateUpdated, Stopped
+from workflows_mcp.machine.events import Answered, CancelRequested, ExpressionStopped, StateUpdated
 from workflows_mcp.machine.machine import Machine
 from workflows_mcp.machine.state import RunState
 from workflows_mcp.plan.model import Return, SetState, Wait
@@ -151,7 +151,7 @@ def test_an_expression_that_takes_too_long_is_stopped_and_that_is_part_of_the_hi
         assert state.root.records["hang"].status == "failed"
         assert "0.3 s" in (state.root.records["hang"].message or "")
         pinned, events = await engine.journal(run_id)
-        assert [type(event) for event in events].count(Stopped) == 1
+        assert [type(event) for event in events].count(ExpressionStopped) == 1
         again = Machine(pinned)
         for event in events:
             again.apply(event)

@@ -16,7 +16,7 @@ from support.engines import World, asks, ended, status_of
 from support.old_stores import turn_back
 from support.plans import block, bundle, plan
 from workflows_mcp.engines.clock import settle
-from workflows_mcp.engines.forks import Batch
+from workflows_mcp.engines.journal import Batch
 from workflows_mcp.engines.sqlite import leases, mailbox, store
 from workflows_mcp.engines.sqlite.engine import SqliteEngine
 from workflows_mcp.engines.sqlite.store import Store, Write, check_store
@@ -118,7 +118,7 @@ def test_cancelling_a_run_that_was_cut_off_does_not_start_its_steps_again(tmp_pa
     asyncio.run(asyncio.wait_for(go(), 20))
 
 
-def test_a_command_that_does_not_adopt_leaves_other_runs_alone(tmp_path: Path) -> None:
+def test_a_command_that_does_not_recover_leaves_other_runs_alone(tmp_path: Path) -> None:
     async def go() -> None:
         one, other = World(tmp_path), World(tmp_path)
         async with one.engine("sqlite") as first:

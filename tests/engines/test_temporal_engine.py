@@ -27,7 +27,7 @@ from workflows_mcp.engines.temporal.connection import Address, connect
 from workflows_mcp.engines.temporal.engine import TemporalEngine
 from workflows_mcp.errors import NotExpected, RequestError
 from workflows_mcp.machine import program
-from workflows_mcp.machine.events import Answered, Event, Parked, Stopped
+from workflows_mcp.machine.events import Answered, Event, ExpressionStopped, Parked
 from workflows_mcp.machine.machine import Machine
 from workflows_mcp.machine.state import RunState
 from workflows_mcp.plan.model import SEMANTICS, Call, Do, Return, SetState, Wait
@@ -289,7 +289,7 @@ def test_what_was_stopped_on_a_slow_machine_stays_so_when_a_fast_one_repeats_it(
             state = (await engine.wait(run_id, ended, 20)).state
             assert (state.status, world.note.lines) == ("completed", ["last"])
             _, events = await engine.journal(run_id)
-            assert [type(event) for event in events].count(Stopped) == 1
+            assert [type(event) for event in events].count(ExpressionStopped) == 1
 
     go(work())
 

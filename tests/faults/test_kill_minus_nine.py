@@ -207,7 +207,7 @@ def test_whoever_only_looks_at_a_run_whose_server_was_killed_is_told_that_nobody
 
     async def why() -> str:
         settings = Settings(workspace=tmp_path, home=tmp_path / "store", read_only=True)
-        async with Service.open(settings, adopt=False) as service:
+        async with Service.open(settings, recovers=False) as service:
             [run] = await service.recent()
             answer = await service.status(str(run["workflow_id"]))
             assert answer["status"] == "running"

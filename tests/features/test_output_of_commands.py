@@ -128,7 +128,7 @@ def test_what_a_running_step_prints_is_heard_here_told_as_progress_and_seen_by_a
             if "compiling" in how_far.doing:
                 (workspace / "go").touch()
 
-        async with Service.open(settings) as service, Service.open(settings, adopt=False) as other:
+        async with Service.open(settings) as service, Service.open(settings, recovers=False) as other:
             run = (await service.start(text=WAITS, wait_seconds=0))["workflow_id"]
             with service.live.listening(run, lambda line: last_seen.append(f"{line.step}: {line.text}")):
                 while not [line for line in other.live.lines(run) if line.text == "compiling"]:

@@ -10,7 +10,7 @@ import pytest
 from support.reactive import Outcome, Play, Sluggish, Story, World, documents, say, survives
 from workflows_mcp.engines.forks import replayed
 from workflows_mcp.machine import program
-from workflows_mcp.machine.events import StateUpdated, Stopped
+from workflows_mcp.machine.events import ExpressionStopped, StateUpdated
 from workflows_mcp.plan.references import LANGUAGES
 from workflows_mcp.values import Value
 
@@ -235,7 +235,7 @@ error_handling: {on_error: retry_workflow, max_retries: 2, on_failure: [{id: ask
     bundle = documents(text)
     story = World(bundle, play).run()
     assert (story.state.status, story.said) == ("failed", ["bad"])
-    assert any(isinstance(event, Stopped) for event in story.events)
+    assert any(isinstance(event, ExpressionStopped) for event in story.events)
     with language.fast():
         assert replayed(bundle, story.events).state == story.state
 
@@ -268,7 +268,7 @@ steps: [{id: bad, type: Note, text: bad, fallback_value: "{{ 'SLOW' }}"}]
     bundle = documents(text)
     story = World(bundle, crashing({"bad": 1})).run()
     assert story.state.status == "failed"
-    assert any(isinstance(event, Stopped) for event in story.events)
+    assert any(isinstance(event, ExpressionStopped) for event in story.events)
     with language.fast():
         assert replayed(bundle, story.events).state == story.state
 

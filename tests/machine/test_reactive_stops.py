@@ -9,7 +9,7 @@ from support.reactive import Sluggish, World, documents, survives
 from workflows_mcp.answers.run_view import parts_of_state
 from workflows_mcp.engines.forks import fork_of, replayed
 from workflows_mcp.machine import program
-from workflows_mcp.machine.events import Started, Stopped
+from workflows_mcp.machine.events import ExpressionStopped, Started
 from workflows_mcp.plan.references import LANGUAGES
 
 pytestmark = pytest.mark.rows("R5", "X1")
@@ -125,7 +125,7 @@ def test_a_run_in_which_an_expression_was_stopped_comes_back_the_same_on_a_fast_
     language.too_slow = {mark}
     bundle = documents(f"{HEAD}  - {step}\n{TAIL}", INNER)
     story = survives(bundle, play, elsewhere=language.fast)  # type: ignore[arg-type]
-    stopped = [event for event in story.events if isinstance(event, Stopped)]
+    stopped = [event for event in story.events if isinstance(event, ExpressionStopped)]
     assert stopped, "nothing was stopped"
     codes = {fault.code for event in stopped for fault in event.faults.values()}
     assert codes == {"too_slow"}
@@ -142,7 +142,7 @@ def test_first_values_that_take_too_long_fail_the_run_for_good(language: Sluggis
     assert story.state.status == "failed"
     assert story.state.fault is not None
     assert (story.state.fault.code, story.state.fault.path) == ("too_slow", ("default_state", "raw", "x"))
-    assert [type(event) for event in story.events] == [Stopped, Started]
+    assert [type(event) for event in story.events] == [ExpressionStopped, Started]
     with language.fast():
         assert replayed(bundle, story.events).state == story.state
 
@@ -156,7 +156,7 @@ steps:
 """
     bundle = documents(text)
     story = World(bundle).run(events=2)
-    assert [type(event) for event in story.events] == [Stopped, Started]
+    assert [type(event) for event in story.events] == [ExpressionStopped, Started]
     with language.fast():
         fork = fork_of("wf_1", bundle, story.events, 2, 5.0)
     assert list(fork.machine.state.frames) == ["ask"]

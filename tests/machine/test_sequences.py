@@ -7,7 +7,7 @@ import pytest
 
 from support.plans import bundle
 from workflows_mcp.machine.commands import Command, RunStep, SetTimer
-from workflows_mcp.machine.events import Answered, Event, Started, StepDone, Stopped, TimerFired
+from workflows_mcp.machine.events import Answered, Event, ExpressionStopped, Started, StepDone, TimerFired
 from workflows_mcp.machine.machine import Machine
 from workflows_mcp.machine.state import RunState
 from workflows_mcp.plan.model import (
@@ -211,7 +211,7 @@ def test_an_expression_that_was_stopped_is_not_tried_again_by_whoever_reads_the_
     machine.apply(Started(1.0, "wf_1", {}))
     program = machine.program_named("main")
     fault = machine.fault(machine.locate("a")[0], 1, "too_slow", "it took too long")
-    machine.apply(Stopped(2.0, {"b#1": fault}))
+    machine.apply(ExpressionStopped(2.0, {"b#1": fault}))
     machine.apply(Answered(2.0, "a", {}))
     assert program is machine.program_named("main")
     assert (machine.state.status, machine.state.root.records["b"].message) == ("failed", "it took too long")

@@ -61,7 +61,7 @@ def test_a_subscriber_hears_of_a_run_that_another_process_drives(desk: Desk, mod
     last_seen = LastSeen()
 
     async def work(client: Client) -> None:
-        async with Service.open(desk.settings(), adopt=False) as other:
+        async with Service.open(desk.settings(), recovers=False) as other:
             run_id = (await other.start(workflow="asks"))["workflow_id"]
             async with subscribed(client, mode, f"run://{run_id}"):
                 await other.submit(run_id, "yes")

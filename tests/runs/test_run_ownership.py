@@ -72,7 +72,7 @@ def test_whoever_resumes_a_run_by_its_id_continues_it_from_anywhere(tmp_path: Pa
 
     async def go() -> None:
         run_id = await cut_off(own)
-        async with Service.open(elsewhere, adopt=False) as service:
+        async with Service.open(elsewhere, recovers=False) as service:
             assert (await service.resume_run(run_id, wait_seconds=20))["status"] == "completed"
 
     asyncio.run(asyncio.wait_for(go(), 60))

@@ -1,6 +1,6 @@
 """Builds the actions that a run or a task asks of its agent, and checks their results.
 
-    actions_of(view, registry)     # [{"step_id": "approve", "type": "confirm", "instructions": "…", …}]
+    actions_of(view, registry)     # [{"step_id": "approve", "type": "prompt", "instructions": "…", …}]
     check_result(machine, registry, "approve", {"confirmed": True})
 
 An action has everything that the agent needs: step, instructions, values, and the JSON Schema of the result.
@@ -268,7 +268,7 @@ def refusal_for_person(result: Value, schema: dict[str, Any]) -> str:
     }
     if not wanted:
         return _ASK_AGAIN  # no field of the form is wrong
-    if list(wanted) == list(required):
+    if len(wanted) == 1 and list(wanted) == list(required or fields):
         return next(iter(wanted.values()))
     return "\n".join(f"{fields[name].get('title', name)}: {text}" for name, text in wanted.items())
 

@@ -152,7 +152,7 @@ DELEGATED = ("parallel_tasks", "foreach")
 
 
 @dataclass(frozen=True, slots=True)
-class Redo:
+class RerunOptions:
     """Which steps of an ended run can run again."""
 
     can_retry: bool
@@ -163,7 +163,7 @@ class Redo:
 def next_call(
     view: RunView,
     actions: list[dict[str, Value]],
-    redo: Redo | None = None,
+    redo: RerunOptions | None = None,
     words: Vocabulary = CORE,
 ) -> str:
     """Return the exact call that continues a run or a task."""
@@ -181,7 +181,7 @@ def next_call(
     return f"{call}, and so for each of more_actions" if len(actions) > 1 else call
 
 
-def _after_the_end(view: RunView, redo: Redo | None) -> str:
+def _after_the_end(view: RunView, redo: RerunOptions | None) -> str:
     if view.task is not None:
         return NOTHING_LEFT + (" and the error" * (view.status == "failed"))
     run_id = view.target.id
@@ -284,7 +284,7 @@ def answer_about(
     at_work: bool = False,
     detail: Detail = "all",
     with_result: bool | None = None,
-    redo: Redo | None = None,
+    redo: RerunOptions | None = None,
     words: Vocabulary = CORE,
 ) -> dict[str, Any]:
     """Return the answer about a run or a task.
@@ -310,7 +310,7 @@ def _answer(
     place: FindPlace,
     detail: Detail,
     with_result: bool,
-    redo: Redo | None,
+    redo: RerunOptions | None,
     words: Vocabulary,
 ) -> dict[str, Any]:
     read = reader(view.target.id)

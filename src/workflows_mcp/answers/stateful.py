@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from workflows_mcp.answers.answer import FindPlace, Redo, answer_about
+from workflows_mcp.answers.answer import FindPlace, RerunOptions, answer_about
 from workflows_mcp.answers.run_view import RunView
 from workflows_mcp.answers.targets import block_at
 from workflows_mcp.answers.vocabulary import STATEFUL
@@ -26,7 +26,7 @@ def step_answer(
     limits: Limits,
     *,
     place: FindPlace,
-    redo: Redo | None = None,
+    redo: RerunOptions | None = None,
 ) -> dict[str, Any]:
     answer = answer_about(
         view, registry, limits, place=place, at_work=True, detail="step", with_result=True, redo=redo,

@@ -44,7 +44,7 @@ _POLL_SECONDS = 0.2
 
 def runs_command(options: argparse.Namespace) -> int:
     async def read() -> list[dict[str, Value]]:
-        async with Service.open(terminal_settings(steps=False), adopt=False) as service:
+        async with Service.open(terminal_settings(steps=False), recovers=False) as service:
             return await service.recent(limit=options.limit)
 
     found = asyncio.run(read())
@@ -94,7 +94,7 @@ async def _follow(service: Service, run_id: str) -> None:
 
 def show_command(options: argparse.Namespace) -> int:
     async def read() -> tuple[dict[str, Any], dict[str, Any]]:
-        async with Service.open(terminal_settings(steps=False), adopt=False) as service:
+        async with Service.open(terminal_settings(steps=False), recovers=False) as service:
             options.run = await resolve_run(service, options.run)
             if options.follow and not options.json:
                 await _follow(service, options.run)
@@ -176,7 +176,7 @@ def prune_command(options: argparse.Namespace) -> int:
         limits = replace(limits, store_bytes=options.size)
 
     async def prune() -> dict[str, Any]:
-        async with Service.open(settings, adopt=False) as service:
+        async with Service.open(settings, recovers=False) as service:
             return await service.prune(limits, dry_run=options.dry_run)
 
     pruned = asyncio.run(prune())
@@ -219,7 +219,7 @@ def checkpoints_command(options: argparse.Namespace) -> int:
         raise RequestError("--delete needs a checkpoint id", hint="workflows-mcp checkpoints lists them")
 
     async def read() -> dict[str, Any]:
-        async with Service.open(terminal_settings(steps=False), adopt=False) as service:
+        async with Service.open(terminal_settings(steps=False), recovers=False) as service:
             if options.delete:
                 return await service.delete_checkpoint(options.id)
             if one:

@@ -23,7 +23,7 @@ def _retry_task(options: argparse.Namespace) -> int:
     """Make a task of a run available to a new sub-agent, which the agent of the run starts."""
 
     async def retry() -> dict[str, Any]:
-        async with Service.open(terminal_settings(steps=False), adopt=False) as service:
+        async with Service.open(terminal_settings(steps=False), recovers=False) as service:
             options.run = await resolve_run(service, options.run)
             return await service.retry(options.run, wait_seconds=0)
 

@@ -103,7 +103,7 @@ def answer_command(options: argparse.Namespace) -> int:
 
 def cancel_command(options: argparse.Namespace) -> int:
     async def cancel() -> dict[str, Any]:
-        async with Service.open(terminal_settings(steps=False), adopt=False) as service:
+        async with Service.open(terminal_settings(steps=False), recovers=False) as service:
             options.run = await resolve_run(service, options.run)
             return await service.cancel(options.run, reason=options.reason)
 
@@ -213,7 +213,7 @@ class Session:
     @contextlib.asynccontextmanager
     async def service(self) -> AsyncIterator[Service]:
         """Open the service; an interruption inside the context parks the run."""
-        async with Service.open(terminal_settings(), adopt=False) as service:
+        async with Service.open(terminal_settings(), recovers=False) as service:
             try:
                 yield service
             except asyncio.CancelledError:

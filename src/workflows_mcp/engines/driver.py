@@ -22,7 +22,7 @@ from collections.abc import Callable
 from workflows_mcp.engines.base import FindBundle, MakeEvent
 from workflows_mcp.engines.clock import Clock, Timer
 from workflows_mcp.engines.executor import TIMEOUT, Executor
-from workflows_mcp.engines.forks import Batch, Journal
+from workflows_mcp.engines.journal import Batch, Journal
 from workflows_mcp.engines.values import LargeValues, encode, join_events
 from workflows_mcp.errors import LeaseLost, NotExpected, RequestError, StoreError, WorkflowsError
 from workflows_mcp.machine import (

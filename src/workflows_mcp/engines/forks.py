@@ -4,21 +4,20 @@
     fork.events, fork.machine
 
 A fork is complete: its events are copies, and the first one has its own id and names its origin. Steps that
-were under way at that position start again, as after a crash. The origin does not change. Also here: what a
-driver writes (`Batch`, `Journal`), because a fork is written as one batch.
+were under way at that position start again, as after a crash. The origin does not change.
 """
 
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Protocol
 
 import msgspec
 
-from workflows_mcp.engines.values import Blob, LargeValues, join_events
+from workflows_mcp.engines.journal import Batch
+from workflows_mcp.engines.values import LargeValues, join_events
 from workflows_mcp.errors import RequestError
 from workflows_mcp.machine import Event, Forked, Machine, Started
 from workflows_mcp.plan import Bundle
@@ -30,40 +29,6 @@ from workflows_mcp.values import Value
 
 def new_run_id() -> str:
     return f"wf_{os.urandom(6).hex()}"
-
-
-# ----------------------------------------------------------------------------------------------------
-# What a driver writes: batches of events, to the journal of one run
-
-
-class Batch(msgspec.Struct, frozen=True):
-    """Events of one run that are committed together."""
-
-    position: int
-    """How many events of the run come before these."""
-    events: bytes
-    count: int
-    status: str
-    """running, idle (it waits only for agents), completed, failed or cancelled."""
-    at: float
-    snapshot: bytes | None = None
-    blobs: tuple[Blob, ...] = ()
-    """Large values that the events or the snapshot refer to, and that are new."""
-
-
-class Journal(Protocol):
-    """The journal of one run, under the lease of this process."""
-
-    def append(self, batch: Batch, done: Callable[[Exception | None], None]) -> None:
-        """Write a batch; call `done` on the event loop after the commit, in order."""
-
-    def in_force(self) -> bool:
-        """Whether this process certainly owns the run.
-
-        A process that was suspended does not know: it must `confirm` before it starts a step."""
-
-    def confirm(self, done: Callable[[Exception | None], None]) -> None:
-        """Check in the store that this process owns the run; an error if not."""
 
 
 # ----------------------------------------------------------------------------------------------------

@@ -12,7 +12,8 @@ from workflows_mcp.engines.base import FindBundle, MakeEvent, Pruned, RunSummary
 from workflows_mcp.engines.clock import Clock, SystemClock
 from workflows_mcp.engines.driver import Driver, send_to, wait_until
 from workflows_mcp.engines.executor import Executor
-from workflows_mcp.engines.forks import NO_CHANGES, Batch, Instead, batch_of, fork_of, new_run_id, replayed
+from workflows_mcp.engines.forks import NO_CHANGES, Instead, batch_of, fork_of, new_run_id, replayed
+from workflows_mcp.engines.journal import Batch
 from workflows_mcp.engines.live_output import LiveOutput
 from workflows_mcp.engines.memory_values import check_key, full, packed, unpacked
 from workflows_mcp.engines.values import LargeValues

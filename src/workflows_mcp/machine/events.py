@@ -168,7 +168,7 @@ class PlanLoaded(_OfTry, frozen=True, tag="plan"):
         return self.error is None
 
 
-class Stopped(_OfRun, frozen=True, tag="stopped"):
+class ExpressionStopped(_OfRun, frozen=True, tag="stopped"):
     """Expressions exceeded their limits while the next event was applied, and were stopped.
     It is stored before that event, so that a replay need not run them again and ends the same way.
     """
@@ -268,7 +268,7 @@ Event: TypeAlias = (
     | Answered
     | TimerFired
     | PlanLoaded
-    | Stopped
+    | ExpressionStopped
     | Interrupted
     | StateUpdated
     | Marked

@@ -44,6 +44,7 @@ from workflows_mcp.machine.events import (
     CancelRequested,
     ContextFull,
     Event,
+    ExpressionStopped,
     Forked,
     Interrupted,
     Marked,
@@ -56,7 +57,6 @@ from workflows_mcp.machine.events import (
     StepDone,
     StepEnd,
     StepFailed,
-    Stopped,
     TimerFired,
 )
 from workflows_mcp.machine.items import OpenItems, items_outcome
@@ -142,7 +142,7 @@ class Machine(Core):
         commands: list[Command] = []
         self._commands = commands
         state.events += 1
-        if isinstance(event, Stopped):
+        if isinstance(event, ExpressionStopped):
             self._known_to_stop = event.faults
             return commands
         self.stopped = {}
@@ -157,20 +157,20 @@ class Machine(Core):
             return [it for it in commands if isinstance(it, StopStep | ClearTimer | Finish)]
         return commands
 
-    def note_stopped(self, at: float) -> Stopped | None:
+    def note_stopped(self, at: float) -> ExpressionStopped | None:
         """The event to write before the one that was applied last, if expressions had to be stopped."""
         if not self.stopped:
             return None
         state = self.state
         since: list[Frame | Message | Mark] = [*state.frames.values(), *state.messages, *state.marks]
         for it in since:
-            it.event += it.event == state.events  # `Stopped` is inserted before it: it moves by one
+            it.event += it.event == state.events  # `ExpressionStopped` is inserted before it: it moves by one
         self._commands[:] = [
             replace(it, event=it.event + 1) if isinstance(it, RunStep) and it.event == state.events else it
             for it in self._commands
         ]
         state.events += 1
-        return Stopped(at, self.stopped)
+        return ExpressionStopped(at, self.stopped)
 
     def refuse_unexpected(self, event: Event) -> None:
         """Raise NotExpected where nothing waits for `event`, so that it is not stored at all."""

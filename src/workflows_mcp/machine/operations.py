@@ -54,8 +54,8 @@ from workflows_mcp.plan import (
     fixed_name,
     inputs_of_item,
     keys_of,
-    pause,
     question_in_task,
+    retry_delay,
     unbound_item,
 )
 from workflows_mcp.values import Value, kind_and_value, to_text
@@ -402,7 +402,7 @@ def _seconds_to_next_try(
     kind = "failure" if record.scope is not None or fault is None else "error"
     failure = Failure("timeout" if code == "timeout" else kind, code, outputs.get("exit_code"))
     this_try = f"{run_id}/{key_of(scope.prefix + node.id, scope.attempt(node.id, record))}"
-    return pause(rule, record.attempts, failure, at - (record.started_at or at), this_try)
+    return retry_delay(rule, record.attempts, failure, at - (record.started_at or at), this_try)
 
 
 def restart_timers(machine: Core, event: Forked) -> None:

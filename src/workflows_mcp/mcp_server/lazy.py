@@ -121,7 +121,7 @@ async def wait_for_service(ctx: ServerRequestContext[Any, Any], call_next: CallN
 def _open_service(settings: Settings) -> Service:
     from workflows_mcp.runs import Service
 
-    return Service.open(settings, adopt=not settings.read_only)
+    return Service.open(settings, recovers=not settings.read_only)
 
 
 def _log_error(opening: asyncio.Task[Service]) -> None:

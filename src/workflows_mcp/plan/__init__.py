@@ -91,8 +91,8 @@ from workflows_mcp.plan.retry import (
     Rule,
     WrongRetry,
     as_mapping,
-    pause,
     read_rule,
+    retry_delay,
 )
 from workflows_mcp.plan.types import check_items
 
@@ -180,10 +180,10 @@ __all__ = [
     "language_of",
     "name_of_item",
     "names_of_items",
-    "pause",
     "question_in_task",
     "read_rule",
     "renamed",
+    "retry_delay",
     "schema_of",
     "secrets_in",
     "tolerated_by",

@@ -109,7 +109,9 @@ def read_rule(given: Mapping[str, Value]) -> Rule:
     )
 
 
-def pause(rule: Rule, attempt: int, failure: Failure, since_first: float, chance_of: str) -> float | None:
+def retry_delay(
+    rule: Rule, attempt: int, failure: Failure, since_first: float, chance_of: str
+) -> float | None:
     """Seconds until the next try after try `attempt` failed, or None where there is none.
 
     `chance_of` names the try: the same try of the same run always draws the same pause.

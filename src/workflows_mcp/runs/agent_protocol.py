@@ -29,7 +29,7 @@ from workflows_mcp.answers import (
     FindPlace,
     LastSeen,
     Redact,
-    Redo,
+    RerunOptions,
     RunView,
     Target,
     actions_of,
@@ -69,7 +69,7 @@ from workflows_mcp.steps import StepRegistry
 from workflows_mcp.values import Value, to_json
 
 Answer = dict[str, Any]
-Refused = Callable[[NotExpected, Machine, Target], NotExpected]
+ExplainRefusal = Callable[[NotExpected, Machine, Target], NotExpected]
 """Adds the current question to a refusal, with the names of one toolset."""
 
 
@@ -82,7 +82,7 @@ class AgentProtocol:
         *,
         redacted: Callable[[Machine], Redact],
         place: Callable[[Machine, Fault], Place | None],
-        redo: Callable[[str], Awaitable[Redo]],
+        redo: Callable[[str], Awaitable[RerunOptions]],
         now: Callable[[], float] = time.time,
     ) -> None:
         """`redo` returns which steps of a failed run can run again."""
@@ -123,7 +123,7 @@ class AgentProtocol:
             redo=await self.redo_of(view),
         )
 
-    async def redo_of(self, view: RunView) -> Redo | None:
+    async def redo_of(self, view: RunView) -> RerunOptions | None:
         failed = view.task is None and view.status == "failed"
         return await self._redo(view.target.run_id) if failed else None
 
@@ -146,7 +146,11 @@ class AgentProtocol:
         return step_answer(view, self._registry, self._limits, place=place, redo=redo)
 
     async def submit(
-        self, workflow_id: str, result: Any, step_id: str | None, refused: Refused | None = None
+        self,
+        workflow_id: str,
+        result: Any,
+        step_id: str | None,
+        explain_refusal: ExplainRefusal | None = None,
     ) -> None:
         """Submit the result of a step.
 
@@ -154,7 +158,7 @@ class AgentProtocol:
         NotExpected, with the current question, if nothing or something else is asked.
         """
 
-        def answered(machine: Machine, target: Target, now: float) -> Event:
+        def make_event(machine: Machine, target: Target, now: float) -> Event:
             clean = self._redacted(machine)
             address, taken = check_result(
                 machine, self._registry, step_id, result, clean, target, self._now()
@@ -167,33 +171,33 @@ class AgentProtocol:
                 return True
             return is_harmless(machine, target, step_id, result)
 
-        await self.send(workflow_id, answered, harmless, refused, submitted=(step_id, result))
+        await self.send(workflow_id, make_event, harmless, explain_refusal, submitted=(step_id, result))
 
     async def send(
         self,
         workflow_id: str,
-        answered: Callable[[Machine, Target, float], Event],
+        make_event: Callable[[Machine, Target, float], Event],
         harmless: Callable[[Machine, Target], bool],
-        refused: Refused | None = None,
+        explain_refusal: ExplainRefusal | None = None,
         *,
         submitted: tuple[str | None, Value],
     ) -> None:
         """Send the event of an agent to the run.
 
         If the run does not expect it, `harmless` decides whether to ignore it; otherwise NotExpected is
-        raised, reworded by `refused`. `submitted`: the step that the agent names, and its result.
+        raised, reworded by `explain_refusal`. `submitted`: the step that the agent names, and its result.
         """
         run_id = run_of(workflow_id)
         try:
             await self.heartbeat(workflow_id)
         except RequestError as error:
-            _over(workflow_id, error)  # a task of an earlier round: the answer says so
+            _reraise_unless_task_over(error)  # of an earlier round: the answer says so
             return
         try:
             await self._engine.send(
                 run_id,
                 lambda machine, now: _for_current_attempt(
-                    answered, machine, workflow_id, now, self._token(machine, workflow_id, submitted)
+                    make_event, machine, workflow_id, now, self._token(machine, workflow_id, submitted)
                 ),
             )
         except NotExpected as refusal:
@@ -202,7 +206,7 @@ class AgentProtocol:
             token = self._token(machine, workflow_id, submitted)
             if harmless(machine, target) or token in machine.state.answers:
                 return
-            raise (refused or self._with_current_action)(refusal, machine, target) from None
+            raise (explain_refusal or self._with_current_action)(refusal, machine, target) from None
 
     def _token(self, machine: Machine, workflow_id: str, submitted: tuple[str | None, Value]) -> str:
         """Return the idempotency token of a submission; empty if it names no step.
@@ -346,7 +350,7 @@ class AgentProtocol:
 
 
 def _for_current_attempt(
-    answered: Callable[[Machine, Target, float], Event],
+    make_event: Callable[[Machine, Target, float], Event],
     machine: Machine,
     workflow_id: str,
     now: float,
@@ -356,7 +360,7 @@ def _for_current_attempt(
 
     Otherwise an answer that reaches the driving process late could count for a later attempt.
     """
-    event = answered(machine, target_of(machine, workflow_id), now)
+    event = make_event(machine, target_of(machine, workflow_id), now)
     if isinstance(event, events.Answered) and (frame := machine.state.frames.get(event.address)) is not None:
         return msgspec.structs.replace(event, attempt=frame.attempt, token=token)
     return event
@@ -386,8 +390,13 @@ def _refuse_retry(state: RunState, task: Target) -> None:
         )
 
 
-def _over(workflow_id: str, error: RequestError) -> Answer:
-    """Return the answer about a task of an earlier round; re-raise any other error."""
+def _reraise_unless_task_over(error: RequestError) -> None:
+    """Re-raise an error, unless it says that the task is one of an earlier round."""
     if error.code != "task_over":
         raise error
+
+
+def _over(workflow_id: str, error: RequestError) -> Answer:
+    """Return the answer about a task of an earlier round; re-raise any other error."""
+    _reraise_unless_task_over(error)
     return over_answer(workflow_id, error.message)

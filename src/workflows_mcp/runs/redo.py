@@ -47,7 +47,7 @@ from workflows_mcp.answers import (
     History,
     Journal,
     Redact,
-    Redo,
+    RerunOptions,
     blocks_of,
     check_result,
     failed_steps,
@@ -76,17 +76,17 @@ _REMEMBERED = 256
 class Reruns:
     def __init__(self, engine: Engine) -> None:
         self._engine = engine
-        self._ways: OrderedDict[str, Redo] = OrderedDict()
+        self._options: OrderedDict[str, RerunOptions] = OrderedDict()
         """By the id of a failed run, which does not change any more."""
 
-    async def ways(self, run_id: str) -> Redo:
+    async def options(self, run_id: str) -> RerunOptions:
         """Return which steps of a failed run can run again."""
-        if run_id not in self._ways:
+        if run_id not in self._options:
             bundle, events = await self._engine.journal(run_id)
-            self._ways[run_id] = await asyncio.to_thread(_ways, run_id, bundle, events)
-            while len(self._ways) > _REMEMBERED:
-                self._ways.popitem(last=False)
-        return self._ways[run_id]
+            self._options[run_id] = await asyncio.to_thread(_options_of, run_id, bundle, events)
+            while len(self._options) > _REMEMBERED:
+                self._options.popitem(last=False)
+        return self._options[run_id]
 
     async def retry(self, run_id: str) -> tuple[str, bool]:
         """Return the run that continues this one, and whether it existed before."""
@@ -110,12 +110,12 @@ class Reruns:
         return await self._engine.fork(run_id, len(events), instead=changes, request_id=request_id)
 
 
-def _ways(run_id: str, bundle: Bundle, events: Sequence[Event]) -> Redo:
+def _options_of(run_id: str, bundle: Bundle, events: Sequence[Event]) -> RerunOptions:
     try:
         _for_another_try(run_id, bundle, events)
     except RequestError:
-        return Redo(False, tuple(steps_with_events(events)))
-    return Redo(True, tuple(steps_with_events(events)))
+        return RerunOptions(False, tuple(steps_with_events(events)))
+    return RerunOptions(True, tuple(steps_with_events(events)))
 
 
 def _for_another_try(run_id: str, bundle: Bundle, events: Sequence[Event]) -> Changes:

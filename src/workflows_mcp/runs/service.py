@@ -109,7 +109,7 @@ class Service:
         self._reruns = Reruns(engine)
         self._agents = AgentProtocol(
             engine, self._askable, settings.limits, redacted=self._redacted, place=_place, now=now,
-            redo=self._reruns.ways,
+            redo=self._reruns.options,
         )  # fmt: skip
         self._checkpoint_resume = CheckpointResume(
             engine, self._histories, self._askable, submit=self._agents.submit, redacted=self._redacted
@@ -134,10 +134,10 @@ class Service:
         settings: Settings,
         *,
         registry: StepRegistry | None = None,
-        adopt: bool = True,
+        recovers: bool = True,
         now: Callable[[], float] = time.time,
     ) -> Service:
-        """Build a service from settings; with `adopt`, it recovers the runs of dead processes."""
+        """Build a service from settings; with `recovers`, it recovers the runs of dead processes."""
         from workflows_mcp.engines import Executor, SystemClock, engine_of
 
         registry = registry or default_registry()
@@ -146,7 +146,7 @@ class Service:
         secrets = secrets_of(settings)
         tools = ToolServers(servers_of(settings.mcp_servers), trusts=settings.trusts)
         executor = Executor(registry, policy_of(settings), settings.scratch, clock, secrets, tools)
-        engine = engine_of(settings, executor, catalog.bundle, clock, recovers=adopt)
+        engine = engine_of(settings, executor, catalog.bundle, clock, recovers=recovers)
         return cls(settings, engine, catalog, registry, secrets, now, tools)
 
     async def __aenter__(self) -> Self:

@@ -142,9 +142,11 @@ class Prompt(Step):
         return result
 
     def parse_result(self, inputs: PromptInputs, result: Any) -> StepResult:
-        if not inputs.confirm:
+        if inputs.confirm:
+            result = {"response": "yes" if result["confirmed"] else "no", **result}
+        elif not inputs.choices:
             return StepResult(dict(result))
-        return StepResult({"response": "yes" if result["confirmed"] else "no", **result})
+        return StepResult({"comment": "", **result})
 
 
 # UserPrompt

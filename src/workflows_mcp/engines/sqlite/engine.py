@@ -136,7 +136,7 @@ class SqliteEngine(Notes):
         await asyncio.gather(*(driver.abandon() for driver in self._drivers.values()))
         await asyncio.gather(*self._draining.values())
         self._drivers.clear()
-        self.store.set_heartbeat(0, None)
+        self.store.set_lease_renewal(0, None)
         try:
             await self.store.write(lambda connection: leases.leave(connection, self._owner))
         finally:
@@ -174,7 +174,7 @@ class SqliteEngine(Notes):
             driver = self._live(run_id)
             try:
                 if driver is None:
-                    if await self._send_to_idle(run_id, make_event):
+                    if await self._send_to_undriven(run_id, make_event):
                         return
                     continue
                 await driver.wait_applied()
@@ -186,7 +186,7 @@ class SqliteEngine(Notes):
                 if not left:
                     raise
 
-    async def _send_to_idle(self, run_id: str, make_event: MakeEvent) -> bool:
+    async def _send_to_undriven(self, run_id: str, make_event: MakeEvent) -> bool:
         """Take over a run that is not driven here, with the event, or send the event to its owner.
 
         Returns False if this process has taken the run over meanwhile."""
@@ -313,7 +313,7 @@ class SqliteEngine(Notes):
 
     def _drive(self, driver: Driver) -> None:
         self._drivers[driver.run_id] = driver
-        self.store.set_heartbeat(leases.RENEW_SECONDS, self._renew)
+        self.store.set_lease_renewal(leases.RENEW_SECONDS, self._renew)
 
     def _on_release(self, run_id: str, driver: Driver, epoch: int, status: str) -> None:
         """Keep a released run in the cache; clean up after it if it has ended."""
@@ -327,7 +327,7 @@ class SqliteEngine(Notes):
             self._locks.pop(run_id, None)
             self._draining[run_id] = asyncio.get_running_loop().create_task(self._clean_up(driver))
         if not self._drivers:
-            self.store.set_heartbeat(0, None)
+            self.store.set_lease_renewal(0, None)
 
     async def _clean_up(self, driver: Driver) -> None:
         try:
@@ -517,7 +517,7 @@ class SqliteEngine(Notes):
             if isinstance(driver.failure, LeaseLost):
                 del self._drivers[run_id]
         if not self._drivers:
-            self.store.set_heartbeat(0, None)
+            self.store.set_lease_renewal(0, None)
 
     def _prune_if_due(self) -> None:
         """Prune old runs; only servers do."""

@@ -20,7 +20,7 @@ from typing import Any, NamedTuple
 
 import apsw
 
-from workflows_mcp.engines.forks import Batch
+from workflows_mcp.engines.journal import Batch
 from workflows_mcp.engines.sqlite.store import VERSION, Store
 from workflows_mcp.errors import LeaseLost
 

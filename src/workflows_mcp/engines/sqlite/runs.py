@@ -18,7 +18,7 @@ import apsw
 from workflows_mcp.engines.base import RunSummary
 from workflows_mcp.engines.clock import Clock
 from workflows_mcp.engines.executor import Executor
-from workflows_mcp.engines.forks import Batch
+from workflows_mcp.engines.journal import Batch
 from workflows_mcp.engines.memory_values import check_key, full, packed, unpacked
 from workflows_mcp.engines.sqlite import leases
 from workflows_mcp.engines.sqlite.store import Store

@@ -60,7 +60,7 @@ class Store:
         self.path = path
         self._writer = _writer(path, synchronous)
         self._reader = _connect(path, synchronous)
-        self._heartbeat_connection = _connect(path, synchronous)
+        self._lease_connection = _connect(path, synchronous)
         self._loop = asyncio.get_running_loop()
         self._pending: list[Write] = []
         self._scheduled = False
@@ -104,7 +104,7 @@ class Store:
         self.submit(action, done)
         return await future
 
-    def set_heartbeat(self, seconds: float, action: Callable[[apsw.Connection], None] | None) -> None:
+    def set_lease_renewal(self, seconds: float, action: Callable[[apsw.Connection], None] | None) -> None:
         """Run `action` in the writer thread every `seconds`, even if the event loop is blocked.
 
         None stops it."""
@@ -114,7 +114,7 @@ class Store:
         self._write_pending()
         self._queue.put(None)
         await asyncio.to_thread(self._thread.join)
-        for connection in (self._reader, self._heartbeat_connection, self._writer):
+        for connection in (self._reader, self._lease_connection, self._writer):
             connection.close()
 
     # Commits
@@ -207,7 +207,7 @@ class Store:
 
     def _beat(self, action: Callable[[apsw.Connection], None]) -> None:
         try:
-            action(self._heartbeat_connection)
+            action(self._lease_connection)
         except apsw.Error:
             logger.warning("cannot renew the lease in the store %s", self.path, exc_info=True)
 
