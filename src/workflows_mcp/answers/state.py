@@ -160,7 +160,9 @@ def _names(view: RunView, registry: StepRegistry) -> dict[str, Any]:
     state = machine.state
     names: dict[str, Any] = {"inputs": _inputs(view)}
     if view.fields is not None:
-        names = {**view.fields.flat, **names, **view.fields.parts}
+        parts = view.fields.parts
+        whole = {**view.fields.flat, **parts.get("state", {})}  # the overview shows all fields as `state`
+        names = {**view.fields.flat, **names, **parts, "state": whole}
     elif view.is_sequence and scope is not None:
         names |= {"state": scope.state, "result": scope.result, "errors": _errors(machine, scope)}
     else:
