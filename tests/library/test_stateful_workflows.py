@@ -218,7 +218,7 @@ def planning(approved: bool) -> Answers:
         "generate_initial_plan": "First plan",
         "review_plan": "Mind the tokens",
         "finalize_plan": lambda action: f"Better plan, {'tokens' in action['parameters']['instructions']}",
-        "approve_plan": approved,
+        "approve_plan": {"confirmed": approved, "comment": "" if approved else "no rollback"},
     }
 
 
@@ -233,6 +233,7 @@ def test_a_plan_is_researched_reviewed_and_approved_or_not(
     assert answer["result"] == {
         "approved": approved,
         "status": "Plan approved and saved" if approved else "Plan rejected by user",
+        "comment": "" if approved else "no rollback",
         "plan": "Better plan, True",
     }
     researched = [parameters["instructions"].splitlines()[0] for parameters in main.parameters("research")]

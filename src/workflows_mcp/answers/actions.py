@@ -207,8 +207,9 @@ def _instructions(each: ForEach, delegation: Delegation) -> str:
     if any(task.standing == "at work" for task in delegation.tasks):
         which = "each task that is not at work"
     return (
-        f"Start one sub-agent{kind} for {which}: its prompt is sub_agent_prompt with its workflow_id and "
-        "context for {workflow_id} and {input}. They submit their results themselves: submit nothing. "
+        f"Start one sub-agent{kind} for {which}: its prompt is sub_agent_prompt, with {{workflow_id}} and "
+        "{input} replaced by its workflow_id and context. They submit their results themselves: submit "
+        "nothing. "
         "Without sub-agents, follow the prompt yourself."
     )
 

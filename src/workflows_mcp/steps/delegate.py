@@ -109,5 +109,6 @@ def _instructions(agent: str | None) -> str:
     whom = "a sub-agent" if agent == GENERIC else f"a sub-agent ({agent}, or a general one)"
     return (
         f"Start {whom}; do it yourself if you cannot. Its prompt: parameters.instructions and "
-        f'"{_ADDED}" Submit {{"response": "<its answer, word for word>"}}; agent_used, tokens_used if known.'
+        f'"{_ADDED}" Submit {{"response": "<its answer, word for word>"}}; add agent_used, tokens_used if '
+        "known."
     )

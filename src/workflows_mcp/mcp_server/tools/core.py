@@ -343,9 +343,8 @@ async def control_workflow(
     wait_seconds: Wait = 30,
 ) -> Annotated[CallToolResult, ControlAnswer]:
     """cancel: end a run. context_full: park it, your context is nearly full. resume: continue a parked run.
-    retry: re-run what failed, or continue a cancelled run. fork: redo one step and what follows. Both make a
-    new run that keeps the rest: use its id. retry of a task: its sub-agent is gone, start another with
-    the same id."""
+    retry: re-run what failed, or continue a cancelled run. fork: redo one step and what follows. Each makes
+    a new run that keeps the rest: use its id. retry of a task: its sub-agent is gone, start another."""
     service = _service(ctx)
     if action == "cancel" and step_id:
         raise RequestError(
