@@ -56,12 +56,14 @@ def test_an_agent_reads_a_definition_to_learn_from_it(place: Any) -> None:
         [example] = (await agent.call("list_workflows", tags=["example"], query="hello"))["workflows"]
         read = await agent.call("get_workflow_info", workflow=example["name"], definition=True)
         assert set(read) == {"workflow", "source", "definition"}
+        assert read["source"] == "built-in"  # a path would invite to change the library
         text = read["definition"].replace(f"name: {example['name']}", "name: mine")
         assert (await agent.call("validate_workflow_yaml", yaml_content=text))["valid"]
         place.define("mine", text)
         assert (await agent.call("start_workflow", workflow="mine"))["status"] == "completed"
         broken = await agent.call("get_workflow_info", workflow="broken", definition=True)
         assert broken["definition"] == "name: broken\nblocks: 3\n"
+        assert broken["source"].endswith("broken.yaml")
 
     place.serve(work)
 

@@ -41,7 +41,7 @@ from workflows_mcp.answers import (
 from workflows_mcp.dialects import locate, read_document
 from workflows_mcp.engines import Engine, Line, LiveOutput, PermittedSteps, check_bundle, forbidden_blocks
 from workflows_mcp.errors import DefinitionError, InvalidInputs, NotExpected, Place, Problem, RequestError
-from workflows_mcp.library import Catalog, WorkflowSummary
+from workflows_mcp.library import BUILT_IN, Catalog, WorkflowSummary
 from workflows_mcp.limits import DEFAULT_WAIT, Limits
 from workflows_mcp.machine import Fault, Machine, events, iso
 from workflows_mcp.plan import Bundle, check_inputs
@@ -181,9 +181,9 @@ class Service:
 
     def definition(self, workflow: str) -> dict[str, Any]:
         """Return the text of a definition, even an invalid one, and its file."""
-        text, file = self._catalog.text_of(workflow), str(self._catalog.find(workflow).path)
-        about = {"workflow": workflow, "source": file}
-        end = note(len(text), "characters", f"read the file {file}")
+        text, entry = self._catalog.text_of(workflow), self._catalog.find(workflow)
+        about = {"workflow": workflow, "source": BUILT_IN if entry.source == BUILT_IN else str(entry.path)}
+        end = note(len(text), "characters", f"read the file {entry.path}")
         room = self.settings.limits.answer_chars - len(to_json({**about, "definition": end}))
         if len(to_json(text)) > room:
             text = beginning(text, room) + end
