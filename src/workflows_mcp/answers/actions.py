@@ -31,7 +31,7 @@ from workflows_mcp.answers.targets import (
     under_way,
     whole_run,
 )
-from workflows_mcp.answers.tasks import Delegation, count_tasks, outermost
+from workflows_mcp.answers.tasks import Count, Delegation, count_tasks, outermost
 from workflows_mcp.answers.why import failed_for_good, standing, task_name, until
 from workflows_mcp.errors import InvalidResult, NotExpected
 from workflows_mcp.machine import Frame, Machine, Record, TooLarge, iso
@@ -162,7 +162,7 @@ def delegated_action(view: RunView, delegation: Delegation, *, brief: bool = Fal
     action: dict[str, Value] = {
         "step_id": view.target.step_id(delegation.address),
         "type": "foreach" if one_by_one else "parallel_tasks",
-        "instructions": _ONCE_MORE if known else _instructions(each, delegation),
+        "instructions": _ONCE_MORE if known else _instructions(each, delegation, count),
         "parameters": parameters,
     }
     if known:
@@ -201,9 +201,11 @@ def context_of(variables: dict[str, Value]) -> Value:
     return {name: value for name, value in context.items() if name not in hidden}
 
 
-def _instructions(each: ForEach, delegation: Delegation) -> str:
+def _instructions(each: ForEach, delegation: Delegation, count: Count) -> str:
     kind = "" if each.agent == GENERAL else f" of the kind {each.agent} (or a general one)"
     which = "the task" if len(delegation.tasks) == 1 else "each task, all at once"
+    if each.max_parallel == 1 and count.total > 1:
+        which = f"this task, one of {count.total} that run one after the other"
     if any(task.standing == "at work" for task in delegation.tasks):
         which = "each task that is not at work"
     return (

@@ -18,7 +18,7 @@ from workflows_mcp.answers.previews import Cut, Reader, cut, reader, shortened, 
 from workflows_mcp.answers.run_view import RunView, run_view_of
 from workflows_mcp.answers.targets import Target, block_at, whole_run
 from workflows_mcp.answers.vocabulary import CORE, Vocabulary
-from workflows_mcp.answers.why import why
+from workflows_mcp.answers.why import retry_call, why
 from workflows_mcp.errors import Place
 from workflows_mcp.limits import Limits
 from workflows_mcp.machine import TERMINAL, Fault, Machine, Record, Scope, failed, handler_of, outputs_of
@@ -174,7 +174,9 @@ def next_call(
     if view.machine.state.parked is not None:
         return f"control_workflow(workflow_id='{view.target.run_id}', action='resume')"
     if not actions:
-        return f"{status} waits for it"
+        tasks = [task for it in view.pending.delegations for task in it.tasks if task.standing == "at work"]
+        gone = f"; if its agent is gone: {retry_call(tasks[0].target.id)}" if tasks else ""
+        return f"{status} waits for it{gone}"
     if actions[0]["type"] in DELEGATED:
         return f"when the sub-agents have ended: {status}"
     call = words.submit_call(workflow_id, str(actions[0]["step_id"]))

@@ -130,7 +130,7 @@ def _delegated(view: RunView, delegation: Delegation) -> str:
         reasons.append(f"on the server: {names(served)}")
     reason = ", ".join(reasons)
     if working and not starting and not silent:
-        reason += f"; if its agent is gone, assign its task again: {retry_call(working[0].target.id)}"
+        reason += "; if its agent is gone, assign its task again"
     return reason
 
 

@@ -24,8 +24,8 @@ _COMPATIBLE = ("graph", "stateful", "reactive")
 _OTHER_WAYS: tuple[Way, ...] = ("reactive", "graph")
 
 _WHAT = (
-    "Runs workflows (YAML) durably: the server does what it can, keeps the state and hands you what only "
-    "you or the user can do.\n"
+    "Runs workflows (YAML) durably: the server does what it can and keeps the state; the rest is for you or "
+    "the user.\n"
 )
 _LONG_VALUES = "Long values are cut; a note there says which call reads on."
 _STEPS: dict[Way, str] = {
@@ -33,12 +33,12 @@ _STEPS: dict[Way, str] = {
 1. list_workflows; get_workflow_info has the inputs.
 2. start_workflow.
 3. While status is "pending_action": do what action.instructions say (ask the user where only the user can \
-decide), then submit_result; it returns the next action. If there are `messages`, show them to the user. \
+decide), then submit_result; it returns the next action. Show `messages`, if any, to the user. \
 If you cannot, submit {"is_error": true, "error": "…"}.
    Type "parallel_tasks" or "foreach": start sub-agents for its tasks as it says; submit nothing.
-4. While it is "running" or "waiting": get_workflow_status. Lost the workflow_id? Call it without one.
+4. While it is "running" or "waiting": get_workflow_status. Lost the id? Call it without one.
 To write one, read an example: list_workflows(tags=["example"]), get_workflow_info(definition=true); \
-check yours with validate_workflow_yaml, save it as .workflows/NAME.yaml.
+check yours with validate_workflow_yaml, save it in the project as .workflows/NAME.yaml.
 """,
     "reactive": """\
 1. workflow_list, and workflow_get_info for inputs that you do not know.
