@@ -11,7 +11,7 @@ help: ## list the targets
 
 setup: $(READY) ## make .venv and install workflows-mcp with its development tools
 
-# A .venv that was not finished is begun anew: it may have been made with a Python that is too old.
+# An unfinished .venv is made again from the start: its Python may be too old.
 $(READY): pyproject.toml
 	@$(PYTHON) -c 'import sys; v = sys.version_info; sys.exit(0 if v >= (3, 11) else "$(PYTHON) is Python %d.%d, \
 	and workflows-mcp needs 3.11 or later. If you have one: make setup PYTHON=python3.11" % v[:2])'

@@ -15,11 +15,15 @@ ROOT = Path(__file__).resolve().parents[2]
 GLOSSARY = ROOT / "docs" / "glossary.md"
 SECTION = "\n## Retired words\n"
 
-STORED = re.compile(r'(msgspec\.field\([^)]*name=)"\w+"')
-"""The name of a field in stored plans and events. It is as old as they are, and may be a retired word."""
+STORED = re.compile(r'(msgspec\.field\([^)]*name=|[A-Z] = (?="~))"~?\w+"')
+"""A name in stored plans and events: of a field, or the suffix of a key. It may be older than the list."""
 
 _BETWEEN = r"(?:[\s_-]|\"\s*f?\"|\n\s*#)+"
 """What can be between two words of a phrase: a line break in a comment, a string in two pieces."""
+
+ANY = "…"
+"""In a phrase: one to four words, such as the object in `carries … out`."""
+_ANY_WORDS = rf"(?:[\w`'@-]+(?:\.[\w`'@-]+)*{_BETWEEN}){{1,4}}?"
 
 
 class Retired(NamedTuple):
@@ -41,13 +45,19 @@ def _first_column(text: str) -> Iterator[str]:
 
 def found_in(path: Path, text: str, words: Retired) -> list[str]:
     """The retired words of a file, each with its line."""
-    pattern = "|".join(_BETWEEN.join(map(re.escape, phrase.split())) for phrase in words.phrases)
+    pattern = "|".join(map(_pattern_of, words.phrases))
     found = [
         (text.count("\n", 0, match.start()) + 1, " ".join(match[0].split()))
         for match in re.finditer(rf"(?<![A-Za-z])(?:{pattern})(?![A-Za-z])", text, re.I)
     ]
     found += [(line, name) for line, name in _names(path, text) if name.strip("_") in words.names]
     return [f"{path.name}:{line} {word}" for line, word in sorted(found)]
+
+
+def _pattern_of(phrase: str) -> str:
+    before, _, after = phrase.partition(f" {ANY} ")
+    parts = [_BETWEEN.join(map(re.escape, part.split())) for part in (before, after) if part]
+    return f"{_BETWEEN}{_ANY_WORDS}".join(parts)
 
 
 def _names(path: Path, text: str) -> Iterator[tuple[int, str]]:
@@ -59,7 +69,8 @@ def _names(path: Path, text: str) -> Iterator[tuple[int, str]]:
 
 
 def files() -> list[Path]:
-    found = [ROOT / "README.md", *(ROOT / "docs").glob("*.md"), *(ROOT / "plugin").rglob("*.md")]
+    found = [ROOT / name for name in ("README.md", "CHANGELOG.md", "Makefile")]
+    found += [*(ROOT / "docs").glob("*.md"), *(ROOT / "plugin").rglob("*.md")]
     found += [*(ROOT / "src").rglob("*.py"), *(ROOT / "src").rglob("*.yaml")]
     return sorted(found)
 
@@ -104,8 +115,11 @@ def test_modules_that_the_glossary_names_exist() -> None:
         ("a.md", "Whoever asks `bury()`", ["a.md:1 Whoever"]),
         ("a.md", "to bury a recommended value", []),
         ("a.yaml", "description: goes on", ["a.yaml:1 goes on"]),
+        ("a.md", "a worker\ncarries the step out, or", ["a.md:2 carries the step out"]),
+        ("a.md", "It carries a very long list of things out.", []),
+        ("a.md", "What it carries it says. Look out", []),
     ],
 )
 def test_uses_are_found(name: str, text: str, expected: list[str]) -> None:
-    words = Retired(("goes on", "whoever", "told", "mend"), frozenset({"bury"}))
+    words = Retired(("goes on", "whoever", "told", "mend", "carries … out"), frozenset({"bury"}))
     assert found_in(Path(name), text, words) == expected

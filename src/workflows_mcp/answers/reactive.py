@@ -51,7 +51,7 @@ SUB_AGENT_PROMPT = """\
 
 <workflow-server-rules>
 Call workflow_get_next_step(workflow_id='{workflow_id}'), do what `step` says, then \
-workflow_step_complete(workflow_id='{workflow_id}', step_id=<step.id>, result=<what came of it>), whose \
+workflow_step_complete(workflow_id='{workflow_id}', step_id=<step.id>, result=<its result>), whose \
 reply has the next step, and so on until `step` is null; reply with the status only. Submit what really \
 happened. You cannot ask the user: if a step cannot be done, or is for the user, complete it with \
 status='failed', error='<why, or the question>'.

@@ -47,7 +47,7 @@ class OpenSequence(OpenScope):
     __slots__ = ()
 
     def attempt(self, name: str, record: Record) -> str:
-        """Which try of a step this is; in a later round, the round goes before it."""
+        """The attempt of a step; from the second round of a loop on, the round precedes it."""
         visits = self.scope.visits.get(name, 1)
         return f"{self.tries}r{visits}.{record.attempts}" if visits > 1 else super().attempt(name, record)
 

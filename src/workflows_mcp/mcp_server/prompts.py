@@ -102,7 +102,7 @@ _REACTIVE = f"""\
 never invent one.
 2. workflow_start with workflow and inputs. Tell the user the workflow_id.
 3. While step is not null: do what step.instructions say with step.definition, then call \
-workflow_step_complete(workflow_id, step_id=<step.id>, result=<what came of it>). The server stores the \
+workflow_step_complete(workflow_id, step_id=<step.id>, result=<its result>). The server stores the \
 result as definition.state_update says. The reply has the next step. If you cannot do it: \
 status="failed" and error.
 4. While step is null and status is "running" or "waiting": workflow_get_next_step(workflow_id), which waits.

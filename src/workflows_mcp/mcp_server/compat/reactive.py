@@ -234,7 +234,7 @@ async def workflow_step_complete(
     status: Annotated[
         Literal["success", "failed"], Field(description="failed: say why in error")
     ] = "success",
-    result: Annotated[AnyOrNull, Field(description="What came of it, as step.instructions say")] = NOT_GIVEN,
+    result: Annotated[AnyOrNull, Field(description="Its result, as step.instructions say")] = NOT_GIVEN,
     error: Annotated[str, Field(description="Why it failed")] = "",
     task_id: TaskId = None,
     wait_seconds: Wait = 30,
