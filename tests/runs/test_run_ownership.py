@@ -78,6 +78,41 @@ def test_whoever_resumes_a_run_by_its_id_continues_it_from_anywhere(tmp_path: Pa
     asyncio.run(asyncio.wait_for(go(), 60))
 
 
+BOTH = SLOW + "  - {id: ask, type: Prompt, inputs: {prompt: 'Release?'}}\n"
+
+
+@pytest.mark.rows("X1")
+def test_an_answer_from_another_workspace_does_not_repeat_a_step_that_was_cut_off(tmp_path: Path) -> None:
+    own, elsewhere = settings_in(tmp_path, "own"), settings_in(tmp_path, "elsewhere")
+
+    async def go() -> None:
+        run_id = await cut_off(own, BOTH)
+        async with Service.open(elsewhere) as service:
+            with pytest.raises(NotExpected) as refused:
+                await service.submit(run_id, {"response": "yes"}, step_id="ask")
+            assert f"it was started in {own.workspace}" in str(refused.value)
+            assert f"workflows-mcp resume {run_id}" in str(refused.value.hint)
+            assert not (elsewhere.workspace / "begun").exists()
+        async with Service.open(own) as service:
+            await service.submit(run_id, {"response": "yes"}, step_id="ask")
+            assert (await service.status(run_id, wait_seconds=20))["status"] == "completed"
+        assert not (elsewhere.workspace / "begun").exists()
+
+    asyncio.run(asyncio.wait_for(go(), 60))
+
+
+def test_a_run_that_was_cut_off_can_be_cancelled_from_another_workspace(tmp_path: Path) -> None:
+    own, elsewhere = settings_in(tmp_path, "own"), settings_in(tmp_path, "elsewhere")
+
+    async def go() -> None:
+        run_id = await cut_off(own)
+        async with Service.open(elsewhere) as service:
+            assert (await service.cancel(run_id))["status"] == "cancelled"
+        assert not (elsewhere.workspace / "begun").exists()
+
+    asyncio.run(asyncio.wait_for(go(), 60))
+
+
 def test_a_parked_run_is_not_continued_by_a_server_nor_by_an_answer_until_it_is_resumed(
     tmp_path: Path,
 ) -> None:

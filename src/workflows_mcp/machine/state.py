@@ -251,5 +251,9 @@ class RunState(msgspec.Struct, omit_defaults=True):
         """Whether the server has nothing to do: the run is parked, or an agent must answer first."""
         if self.parked is not None:
             return True
-        waits = ("agent", "call", "each")
-        return all(frame.kind in waits and frame.deadline is None for frame in self.frames.values())
+        return self.waits_for_agents and all(frame.deadline is None for frame in self.frames.values())
+
+    @property
+    def waits_for_agents(self) -> bool:
+        """Whether all that is under way is asked of agents, with or without a timeout."""
+        return all(frame.kind in ("agent", "call", "each") for frame in self.frames.values())

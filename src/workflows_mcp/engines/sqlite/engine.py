@@ -46,9 +46,9 @@ from workflows_mcp.engines.sqlite.retention import PRUNE_SECONDS, Retention
 from workflows_mcp.engines.sqlite.runs import Notes, RunJournal
 from workflows_mcp.engines.sqlite.store import Store
 from workflows_mcp.engines.values import LargeValues, encode
-from workflows_mcp.errors import Damaged, LeaseLost, StoreError, WorkflowsError
+from workflows_mcp.errors import Damaged, LeaseLost, NotExpected, StoreError, WorkflowsError
 from workflows_mcp.limits import Limits
-from workflows_mcp.machine import Event, Machine, RunState, Started
+from workflows_mcp.machine import Event, Machine, RunState, Started, how_to_resume
 from workflows_mcp.plan import Bundle
 from workflows_mcp.values import Value
 
@@ -203,7 +203,7 @@ class SqliteEngine(Notes):
             driver: Driver | None
             if released is not None and machine.state.status == "running":
                 driver = self._reacquire(run_id, released)
-            elif (driver := await self._acquire(run_id)) is not None:
+            elif (driver := await self._acquire(run_id, event)) is not None:
                 try:
                     event = make_event(driver.machine, self._clock.now())
                     driver.machine.refuse_unexpected(event)
@@ -391,10 +391,11 @@ class SqliteEngine(Notes):
             self._broken.add(run_id)
             logger.exception("cannot read the run %s; it is left as it is", run_id)
 
-    async def _acquire(self, run_id: str) -> Driver | None:
+    async def _acquire(self, run_id: str, event: Event | None = None) -> Driver | None:
         """Claim a run that no live process drives, and read it. None if it cannot be claimed.
 
-        It continues with `start_driving`. The caller holds the lock of the run."""
+        It continues with `start_driving`. The caller holds the lock of the run. Raises NotExpected if the run
+        was interrupted in the middle of its work in another workspace, unless `event` cancels it."""
         await self._evict_dead_owners()
         before = self._drivers.pop(run_id, None)
         if before is not None:
@@ -415,6 +416,15 @@ class SqliteEngine(Notes):
         if (status := machine.state.status) != "running":
             await self.store.write(lambda it: leases.mark_ended(it, run_id, self._owner, status))
             return None
+        if not (machine.state.waits_for_agents or (event is not None and event.cancels)):
+            why = runs.why_not_recovered_here(self.store, run_id, self._workspace_key)
+            if why:
+                await self.store.write(lambda it: leases.give_up(it, run_id, self._owner))
+                raise NotExpected(
+                    f"the run {run_id} was interrupted in the middle of its work, and is not continued"
+                    f" here: {why}",
+                    hint=f"start a server there, or continue it here first: {how_to_resume(run_id)}",
+                )
         return self._new_driver(run_id, machine, large, epoch)[0]
 
     async def start_driving(

@@ -193,6 +193,11 @@ def release(connection: apsw.Connection, run_id: str, owner: str) -> None:
         raise lost(run_id)
 
 
+def give_up(connection: apsw.Connection, run_id: str, owner: str) -> None:
+    """Undo a claim: the run is running and has no owner, as before."""
+    connection.execute("UPDATE runs SET owner = NULL WHERE id = ? AND owner = ?", (run_id, owner))
+
+
 def mark_ended(connection: apsw.Connection, run_id: str, owner: str, status: str) -> None:
     """Correct the row of a claimed run that has ended according to its journal."""
     connection.execute(
