@@ -53,6 +53,10 @@ _SHUTTING_DOWN = "The server is shutting down. Runs continue when it is back: ca
 _KEEP_ALIVE_SECONDS = 60
 """Longer than clients keep an idle connection, so that they close it first."""
 _BACKLOG = 128
+_BURST = 16
+"""The part of the descriptors that connections may take before the first of them is refused: one in so many.
+
+The event loop accepts a burst of connections before it looks at one, and some bursts overlap."""
 
 
 def serve_http(settings: Settings, address: Address) -> int:
@@ -92,7 +96,7 @@ async def _serve(
     config = uvicorn.Config(
         _answering_at_shutdown(app),
         http=_bounded_by(http),
-        backlog=_BACKLOG,
+        backlog=max(1, min(_BACKLOG, descriptor_limit() // _BURST)),
         lifespan="off",
         ws="none",
         log_config=None,
@@ -132,6 +136,8 @@ class _Listener(uvicorn.Server):
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         await super().startup(sockets)
+        for listening in sockets or ():
+            listening.listen(_BACKLOG)  # the queue of the system is not a burst of the event loop
         sys.stderr.write(f"workflows-mcp serves MCP at http://{self._address}{PATH}\n")
         sys.stderr.flush()
 
