@@ -4,9 +4,10 @@
     await driver.send(event)            # an event from outside; returns when it is committed
     await driver.wait_committed()       # the machine, when all that it shows is committed
 
-The driver waits for a commit in two cases only: before a step that changes the world starts, and before
-anybody outside sees the state. Everything else continues meanwhile; if the process dies, the part that was
-not committed can be repeated without anybody noticing.
+The driver waits for a commit in three cases: before a step that changes the world starts, before an
+interrupted step is repeated, and before anybody outside sees the state. It also pauses while too many batches
+are not committed. Everything else continues meanwhile; if the process dies, the part that was not committed
+can be repeated without anybody noticing.
 """
 
 from __future__ import annotations

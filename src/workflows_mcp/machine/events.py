@@ -1,7 +1,7 @@
 """Defines the events of a run: facts, each with the time at which it became known.
 
-An event is stored before anything acts on it. The same events in the same order give the same state,
-on any engine, at any time.
+An event is stored before a step that changes the world starts, and before anybody outside sees its effect.
+The same events in the same order give the same state, on any engine, at any time.
 
 An event class also states what the event means for readers of a journal, so that they need no list of types:
 which step it is about (`address`, `of_step`), whether it ends that step (`ends_step`), and so on.
