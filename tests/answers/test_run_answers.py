@@ -88,7 +88,8 @@ def test_a_completed_run_has_outputs_and_no_reason_to_wait(build: Any, registry:
         "progress": {"done": 1, "total": 1},
         "outputs": {"log": "fine"},
         "next": "nothing; get_workflow_state(workflow_id='wf_1') has the details and step ids; "
-        "control_workflow(workflow_id='wf_1', action='fork', step_id=…) redoes a step",
+        "control_workflow(workflow_id='wf_1', action='fork', step_id=…) redoes one of these steps and what "
+        "follows it: 'build'",
     }
 
 

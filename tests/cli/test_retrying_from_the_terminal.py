@@ -25,7 +25,7 @@ def failed(terminal: Any) -> str:
     assert said.code == 1
     run_id = str(said.data["workflow_id"])
     assert f"workflows-mcp retry {run_id} re-runs only what failed" in said.err
-    fork = f"workflows-mcp fork {run_id} STEP redoes a step and what follows: 'build', 'test'"
+    fork = f"workflows-mcp fork {run_id} STEP redoes one of these steps and what follows it: 'build'"
     assert fork in said.err
     return run_id
 

@@ -363,10 +363,9 @@ def test_the_answer_has_one_shape_and_leaves_out_what_is_absent(run: Any) -> Non
     assert ran.answer["workflow"] == "diamond"
     assert ran.answer["progress"] == {"done": 4, "total": 4}
     details = f"get_workflow_state(workflow_id='{ran.answer['workflow_id']}')"
-    fork = (
-        f"control_workflow(workflow_id='{ran.answer['workflow_id']}', action='fork', step_id=…) redoes a step"
-    )
-    assert ran.answer["next"] == f"nothing; {details} has the details and step ids; {fork}"
+    fork = f"control_workflow(workflow_id='{ran.answer['workflow_id']}', action='fork', step_id=…)"
+    after = f"nothing; {details} has the details and step ids; {fork} redoes one of these steps"
+    assert ran.answer["next"] == f"{after} and what follows it: 'top', 'left', 'right', 'bottom'"
 
 
 @pytest.mark.rows("X2")

@@ -161,7 +161,7 @@ async def told(call: Call, case: Case, workspace: Path) -> Told:
     text = json.dumps([answer, asked]).replace(run_id, "RUN").replace(str(workspace.parent), "HERE")
     last, of_agents = json.loads(text)
     if "next" in last:  # the steps are in the order in which they ended, which is not the same
-        last["next"] = last["next"].partition(" redoes a step")[0]
+        last["next"] = last["next"].partition(" redoes ")[0]
     return {"answer": last, "asked": of_agents}
 
 

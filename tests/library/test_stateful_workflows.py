@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from support.scripted import digest
 from workflows_mcp.errors import InvalidInputs
 from workflows_mcp.runs.service import Service
 from workflows_mcp.settings.model import Settings
@@ -218,7 +219,7 @@ def planning(approved: bool) -> Answers:
         "generate_initial_plan": "First plan",
         "review_plan": "Mind the tokens",
         "finalize_plan": lambda action: f"Better plan, {'tokens' in action['parameters']['instructions']}",
-        "approve_plan": {"confirmed": approved, "comment": "" if approved else "no rollback"},
+        "approve_plan": {"confirmed": approved},
     }
 
 
@@ -230,10 +231,11 @@ def test_a_plan_is_researched_reviewed_and_approved_or_not(
     main = agent(**planning(approved))
     answer = main.run("interactive-planning", {"max_research_tasks": 2})
     assert answer["status"] == "completed", answer
+    saved = f"Plan approved and saved to memory as plan_{digest('auth in my app')}"
     assert answer["result"] == {
         "approved": approved,
-        "status": "Plan approved and saved" if approved else "Plan rejected by user",
-        "comment": "" if approved else "no rollback",
+        "status": saved if approved else "Plan rejected by user",
+        "comment": "",
         "plan": "Better plan, True",
     }
     researched = [parameters["instructions"].splitlines()[0] for parameters in main.parameters("research")]
@@ -257,7 +259,50 @@ def test_a_plan_is_researched_reviewed_and_approved_or_not(
 
     keys = asyncio.run(remembered())
     assert len([key for key in keys if key.startswith("research_")]) == 2
-    assert len([key for key in keys if key.startswith("plan_")]) == approved
+    assert [key for key in keys if key.startswith("plan_")] == (
+        [saved.rsplit(maxsplit=1)[-1]] if approved else []
+    )
+
+
+@pytest.mark.rows("S16", "S4")
+def test_a_rejected_plan_is_revised_as_the_comment_says_and_nothing_else_is_repeated(
+    agent: Callable[..., Agent],
+) -> None:
+    main = agent(
+        **{
+            **planning(True),
+            "approve_plan": {"confirmed": False, "comment": "no rollback"},
+            "finalize_plan@2": "A plan with a rollback",
+            "approve_plan@2": {"confirmed": True},
+        }
+    )
+    answer = main.run("interactive-planning", {"max_research_tasks": 2})
+    assert (answer["result"]["approved"], answer["result"]["plan"]) == (True, "A plan with a rollback")
+    assert main.steps()[-4:] == ["finalize-plan", "approve-plan", "finalize-plan@2", "approve-plan@2"]
+    assert len(main.parameters("research")) == 2
+    [first], [revision] = main.parameters("finalize-plan"), main.parameters("finalize-plan@2")
+    assert "rejected" not in first["instructions"]
+    assert revision["instructions"].startswith(
+        "The user rejected the plan: no rollback\n\nRejected plan:\nBetter plan, True\n"
+    )
+    [asked] = main.parameters("approve-plan@2")
+    assert "A plan with a rollback" in asked["message"]
+
+
+@pytest.mark.rows("S16", "S9")
+def test_research_questions_that_are_not_json_are_asked_for_again(agent: Callable[..., Agent]) -> None:
+    main = agent(
+        **{
+            **planning(True),
+            "generate_research_tasks": "no json here",
+            "generate_research_tasks@2": json.dumps(QUESTIONS),
+        }
+    )
+    answer = main.run("interactive-planning", {})
+    assert answer["result"]["approved"] is True, answer
+    [again] = main.parameters("generate-research-tasks@2")
+    assert again["instructions"].startswith("Your last reply was not a JSON array: ")
+    assert "The user wants to: auth in my app\n" in again["instructions"]
 
 
 @pytest.mark.parametrize(

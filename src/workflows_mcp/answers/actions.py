@@ -493,10 +493,15 @@ def _nothing_asked(view: RunView, step_id: str | None) -> NotExpected:
             return NotExpected(f"{message}, superseded by {by}", hint=f"continue with workflow_id='{by}'")
         return NotExpected(message, hint=f"read how it went with {status})")
     if view.pending.delegations:
-        names = ", ".join(repr(view.target.step_id(it.address)) for it in view.pending.delegations)
+        delegated = [view.target.step_id(it.address) for it in view.pending.delegations]
+        names = ", ".join(map(repr, delegated))
+        message = f"{what} takes no result for {names}"
+        if step_id is not None and step_id not in delegated:
+            standing = _standing(view, step_id, delegated)
+            message = f"'{step_id}' does not wait for an answer: {standing}. Now {message}"
         return NotExpected(
-            f"{what} takes no result for {names}: the sub-agents of its tasks submit theirs, each for its "
-            "own task, and it continues by itself when all tasks are done",
+            f"{message}: the sub-agents of its tasks submit theirs, each for its own task, and it continues "
+            "by itself when all tasks are done",
             hint="the agent of a task submits with the workflow_id of that task, as its prompt says; "
             f"check the tasks with {status})",
         )
@@ -530,7 +535,8 @@ def _standing(view: RunView, step_id: str, pending: list[str]) -> str:
         return "it has been answered already, with another result"
     if not _by_agent(visited.node):
         return "the server runs it"
-    return f"it is {visited.record.status}"
+    status = visited.record.status
+    return "it has not started yet" if status == "pending" else f"it is {status}"
 
 
 def _step_named(machine: Machine, target: Target, step_id: str) -> Visited | None:

@@ -11,18 +11,19 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from operator import itemgetter
 from typing import Any, Literal
 
 from workflows_mcp.answers.actions import actions_of
 from workflows_mcp.answers.previews import Cut, Reader, cut, reader, shortened, within
 from workflows_mcp.answers.run_view import RunView, run_view_of
-from workflows_mcp.answers.targets import Target, block_at, whole_run
+from workflows_mcp.answers.targets import Target, block_at, blocks_in, whole_run
 from workflows_mcp.answers.vocabulary import CORE, Vocabulary
 from workflows_mcp.answers.why import retry_call, why
 from workflows_mcp.errors import Place
 from workflows_mcp.limits import Limits
 from workflows_mcp.machine import TERMINAL, Fault, Machine, Record, Scope, failed, handler_of, outputs_of
-from workflows_mcp.plan import Branch, Each, Graph, Jump, Leave, Node, Return, Steps, While
+from workflows_mcp.plan import Branch, Call, Do, Each, Graph, Jump, Leave, Node, Return, Steps, While
 from workflows_mcp.steps import StepRegistry
 from workflows_mcp.values import Value
 
@@ -153,11 +154,11 @@ DELEGATED = ("parallel_tasks", "foreach")
 
 @dataclass(frozen=True, slots=True)
 class RerunOptions:
-    """Which steps of an ended run can run again."""
+    """How an ended run can continue."""
 
     can_retry: bool
-    steps: tuple[str, ...]
-    """The steps that a fork can start from."""
+    continued_as: str | None
+    """The run that a retry has made from it."""
 
 
 def next_call(
@@ -188,16 +189,30 @@ def _after_the_end(view: RunView, redo: RerunOptions | None) -> str:
         return NOTHING_LEFT + (" and the error" * (view.status == "failed"))
     run_id = view.target.id
     control = f"control_workflow(workflow_id='{run_id}', action="
-    if view.status == "completed":
-        details = f"get_workflow_state(workflow_id='{run_id}') has the details and step ids"
-        return f"nothing; {details}; {control}'fork', step_id=…) redoes a step"
-    if view.status == "cancelled":
-        return f"{control}'retry') continues where it was cancelled"
-    ways = [f"{control}'retry') re-runs only what failed"] if redo is None or redo.can_retry else []
-    if redo is not None and redo.steps:
-        steps = ", ".join(f"'{it}'" for it in redo.steps[-_FORKS:])
-        ways.append(f"{control}'fork', step_id=…) redoes a step and what follows: {steps}")
+    ways = []
+    if redo is not None and redo.continued_as:
+        ways.append(f"continue with get_workflow_status(workflow_id='{redo.continued_as}')")
+    elif view.status == "cancelled":
+        ways.append(f"{control}'retry') continues where it was cancelled")
+    elif view.status == "failed" and (redo is None or redo.can_retry):
+        ways.append(f"{control}'retry') re-runs only what failed")
+    elif view.status == "completed":
+        ways.append(f"nothing; get_workflow_state(workflow_id='{run_id}') has the details and step ids")
+    if view.status != "cancelled" and (steps := _steps_to_redo(view)):
+        named = ", ".join(f"'{it}'" for it in steps)
+        ways.append(f"{control}'fork', step_id=…) redoes one of these steps and what follows it: {named}")
     return "; ".join(ways) or "fix the workflow or its inputs, and start it again"
+
+
+def _steps_to_redo(view: RunView) -> list[str]:
+    """Return the last completed steps of the outermost workflow, in the order in which they ended."""
+    machine = view.machine
+    completed = [
+        (record.completed_at or 0.0, node.id)
+        for node, record in blocks_in(machine, machine.state.root, None)
+        if record.status == "completed" and (node.for_each is not None or isinstance(node.do, Do | Call))
+    ]
+    return [name for _, name in sorted(completed, key=itemgetter(0))][-_FORKS:]
 
 
 def steps_that_follow(view: RunView) -> str:
@@ -356,6 +371,8 @@ def _answer(
         error = error_view(view.machine, place, view.target)
         if error is not None:
             answer["error"] = error
+    if redo is not None and redo.continued_as:
+        answer["continued_as"] = redo.continued_as
     answer["next"] = next_call(view, actions, redo, words)
     delegated = bool(actions) and actions[0]["type"] in DELEGATED
     if detail != "step" and not delegated and (following := steps_that_follow(view)):

@@ -128,10 +128,7 @@ def _delegated(view: RunView, delegation: Delegation) -> str:
         )
     if served := those("on the server"):
         reasons.append(f"on the server: {names(served)}")
-    reason = ", ".join(reasons)
-    if working and not starting and not silent:
-        reason += "; if its agent is gone, assign its task again"
-    return reason
+    return ", ".join(reasons)
 
 
 def retry_call(task_id: str) -> str:

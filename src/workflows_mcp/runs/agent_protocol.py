@@ -82,10 +82,10 @@ class AgentProtocol:
         *,
         redacted: Callable[[Machine], Redact],
         place: Callable[[Machine, Fault], Place | None],
-        redo: Callable[[str], Awaitable[RerunOptions]],
+        redo: Callable[[RunState], Awaitable[RerunOptions]],
         now: Callable[[], float] = time.time,
     ) -> None:
-        """`redo` returns which steps of a failed run can run again."""
+        """`redo` returns how a failed or cancelled run can continue."""
         self._engine = engine
         self._redo = redo
         self._registry = registry
@@ -124,8 +124,8 @@ class AgentProtocol:
         )
 
     async def redo_of(self, view: RunView) -> RerunOptions | None:
-        failed = view.task is None and view.status == "failed"
-        return await self._redo(view.target.run_id) if failed else None
+        ended_early = view.task is None and view.status in ("failed", "cancelled")
+        return await self._redo(view.machine.state) if ended_early else None
 
     async def deliver(self, workflow_id: str, detail: Detail = "all") -> Answer:
         """Return the current step of a run or task, and record a heartbeat of its agent."""

@@ -61,7 +61,7 @@ from workflows_mcp.answers import (
 )
 from workflows_mcp.engines import Engine, replayed
 from workflows_mcp.errors import NotExpected, RequestError, UnknownRun
-from workflows_mcp.machine import Event, Machine, Path, Resumed, StateUpdated, value_at
+from workflows_mcp.machine import Event, Machine, Path, Resumed, RunState, StateUpdated, value_at
 from workflows_mcp.plan import Bundle, Plan
 from workflows_mcp.runs.checkpoints import Histories
 from workflows_mcp.steps import StepRegistry
@@ -76,17 +76,19 @@ _REMEMBERED = 256
 class Reruns:
     def __init__(self, engine: Engine) -> None:
         self._engine = engine
-        self._options: OrderedDict[str, RerunOptions] = OrderedDict()
-        """By the id of a failed run, which does not change any more."""
+        self._can_retry: OrderedDict[str, bool] = OrderedDict()
+        """By the id of an ended run, which does not change any more."""
 
-    async def options(self, run_id: str) -> RerunOptions:
-        """Return which steps of a failed run can run again."""
-        if run_id not in self._options:
+    async def options(self, state: RunState) -> RerunOptions:
+        """Return how a failed or cancelled run can continue."""
+        run_id = state.run_id
+        if run_id not in self._can_retry:
             bundle, events = await self._engine.journal(run_id)
-            self._options[run_id] = await asyncio.to_thread(_options_of, run_id, bundle, events)
-            while len(self._options) > _REMEMBERED:
-                self._options.popitem(last=False)
-        return self._options[run_id]
+            self._can_retry[run_id] = await asyncio.to_thread(_can_retry, run_id, bundle, events)
+            while len(self._can_retry) > _REMEMBERED:
+                self._can_retry.popitem(last=False)
+        continued = await continued_as(self._engine, run_id, state.events)
+        return RerunOptions(self._can_retry[run_id], continued)
 
     async def retry(self, run_id: str) -> tuple[str, bool]:
         """Return the run that continues this one, and whether it existed before."""
@@ -110,12 +112,12 @@ class Reruns:
         return await self._engine.fork(run_id, len(events), instead=changes, request_id=request_id)
 
 
-def _options_of(run_id: str, bundle: Bundle, events: Sequence[Event]) -> RerunOptions:
+def _can_retry(run_id: str, bundle: Bundle, events: Sequence[Event]) -> bool:
     try:
         _for_another_try(run_id, bundle, events)
     except RequestError:
-        return RerunOptions(False, tuple(steps_with_events(events)))
-    return RerunOptions(True, tuple(steps_with_events(events)))
+        return False
+    return True
 
 
 def _for_another_try(run_id: str, bundle: Bundle, events: Sequence[Event]) -> Changes:

@@ -338,7 +338,7 @@ async def control_workflow(
         Literal["cancel", "resume", "retry", "fork", "context_full"], Field(description="What to do")
     ],
     step_id: Annotated[str | None, Field(description="Where to fork")] = None,
-    keep: Annotated[bool, Field(description="fork: the old run stays open")] = False,
+    keep: Annotated[bool, Field(description="fork: does not cancel the old run")] = False,
     reason: Annotated[str, Field(description="Of a cancel")] = "",
     wait_seconds: Wait = 30,
 ) -> Annotated[CallToolResult, ControlAnswer]:
