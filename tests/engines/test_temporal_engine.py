@@ -14,6 +14,7 @@ from typing import Any, TypeVar
 import msgspec
 import psutil
 import pytest
+from temporalio.client import WorkflowQueryRejectedError
 
 from support.engines import World, asks, ended, status_of
 from support.plans import block, bundle, plan
@@ -163,6 +164,33 @@ def test_a_long_history_goes_on_as_a_new_one_and_nobody_notices(
             client = await connect(temporal_address)
             assert len(await runs_of(client, run_id)) >= 3
             assert [run.run_id for run in await engine.recent(10)].count(run_id) == 1
+
+    go(work())
+
+
+def test_a_run_that_continues_as_new_between_two_queries_is_still_running(
+    tmp_path: Path, temporal_address: Address, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def work() -> None:
+        world = World(tmp_path, address=temporal_address)
+        async with world.engine("temporal") as engine:
+            assert isinstance(engine, TemporalEngine)
+            run_id = await engine.start(rounds(2), {})
+            await engine.wait(run_id, asks, 20)
+            rejected: list[Any] = []
+            asked = engine._cache.asked
+
+            async def rejects_once(*args: Any, **options: Any) -> Any:
+                if not rejected:
+                    rejected.append(args)
+                    raise WorkflowQueryRejectedError(None)
+                return await asked(*args, **options)
+
+            monkeypatch.setattr(engine._cache, "asked", rejects_once)
+            seen = await engine._cache.now(run_id, fresh=True)
+            assert rejected
+            assert seen.machine.state.status == "running"
+            assert "q0" in seen.machine.state.frames
 
     go(work())
 

@@ -16,6 +16,7 @@ from typing import Any, Generic, TypeVar
 from weakref import WeakValueDictionary
 
 import msgspec
+from temporalio.api.enums.v1 import EventType
 from temporalio.client import (
     Client,
     WorkflowExecution,
@@ -108,6 +109,8 @@ _KNOWN_RUNS = 256
 _UNSERVED_EVENTS = 2
 """The length of a history that no worker has worked on: the start, and the first task."""
 
+_CONTINUED_AS_NEW = EventType.EVENT_TYPE_WORKFLOW_EXECUTION_CONTINUED_AS_NEW
+
 _WHOLE = -1
 """The argument of a query for the whole state instead of events."""
 
@@ -198,7 +201,10 @@ class RunCache:
         state.changed_at = state.started_at
         state.forked_from = str((await described.memo()).get("forked_from", ""))
         if not is_open:
-            machine.apply(await self._end_of(run_id))
+            end = await self._end_of(run_id)
+            if end is None:
+                return None
+            machine.apply(end)
         return Seen(machine, {}, False, time.monotonic())
 
     async def _query_state(self, run_id: str) -> Seen:
@@ -211,26 +217,34 @@ class RunCache:
             except WorkflowQueryRejectedError:
                 body, is_open = await self.asked(run_id, "look", bytes, known), False
             seen = await self.add(run_id, body)
-            if seen is not None:
-                return seen if is_open else await self._closed(run_id, seen)
+            if seen is not None and (is_open or await self._is_closed(run_id, seen)):
+                return seen
 
-    async def _closed(self, run_id: str, seen: Seen) -> Seen:
-        """Mark a run as cancelled that the server ended, as `temporal workflow terminate` does."""
+    async def _is_closed(self, run_id: str, seen: Seen) -> bool:
+        """Mark a run as cancelled that the server ended, as `temporal workflow terminate` does.
+
+        False if only a part of its history is closed: the run has continued as new meanwhile."""
         async with self._lock(run_id):
             if seen.machine.state.status == "running":
                 seen.ended_by = await self._end_of(run_id)
+                if seen.ended_by is None:
+                    return False
                 await self._applied(seen.machine, [seen.ended_by])
                 seen.ending = False
-        return seen
+        return True
 
-    async def _end_of(self, run_id: str) -> CancelRequested:
+    async def _end_of(self, run_id: str) -> CancelRequested | None:
+        """Return the event for a run that the server ended; None if the run continues."""
         handle = self._client.get_workflow_handle(run_id)
-        last = [
+        closing = [
             event
             async for event in handle.fetch_history_events(
                 event_filter_type=WorkflowHistoryEventFilterType.CLOSE_EVENT
             )
-        ][-1]
+        ]
+        if not closing or closing[-1].event_type == _CONTINUED_AS_NEW:
+            return None
+        last = closing[-1]
         why = last.workflow_execution_terminated_event_attributes.reason
         message = "it was terminated on the Temporal server" + (f": {why}" if why else "")
         return CancelRequested(last.event_time.ToMicroseconds() / 1e6, message)
