@@ -78,6 +78,21 @@ def test_whoever_resumes_a_run_by_its_id_continues_it_from_anywhere(tmp_path: Pa
     asyncio.run(asyncio.wait_for(go(), 60))
 
 
+def test_whoever_resumes_a_run_that_was_parked_in_a_step_continues_it_from_anywhere(tmp_path: Path) -> None:
+    own, elsewhere = settings_in(tmp_path, "own"), settings_in(tmp_path, "elsewhere")
+
+    async def go() -> None:
+        async with Service.open(own) as service:
+            run_id = str((await service.start(text=SLOW, wait_seconds=0))["workflow_id"])
+            while not (own.workspace / "begun").exists():
+                await asyncio.sleep(0.01)
+            assert await service.park(run_id)
+        async with Service.open(elsewhere, recovers=False) as service:
+            assert (await service.resume_run(run_id, wait_seconds=20))["status"] == "completed"
+
+    asyncio.run(asyncio.wait_for(go(), 60))
+
+
 BOTH = SLOW + "  - {id: ask, type: Prompt, inputs: {prompt: 'Release?'}}\n"
 
 

@@ -199,9 +199,9 @@ def _forking(events: Sequence[Event]) -> str:
 
 async def unpark(engine: Engine, run_id: str) -> None:
     """Continue a run that is parked or that no process drives; harmless otherwise."""
+    await engine.ensure_driven(run_id)  # first: only a run of this workspace takes the event
     with suppress(NotExpected):
         await engine.send(run_id, lambda machine, now: Resumed(now))
-    await engine.ensure_driven(run_id)
 
 
 class CheckpointResume:
