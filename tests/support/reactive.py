@@ -162,7 +162,7 @@ class World:
     def _send(self, event: Event) -> list[RunStep | SetTimer]:
         story = self.story
         commands: list[Command] = story.machine.apply(event)
-        stopped = story.machine.note_stopped(event.at)
+        stopped = story.machine.record_stopped_expressions(event.at)
         story.events += [event] if stopped is None else [stopped, event]
         if self._crash != "never":
             self._come_back()

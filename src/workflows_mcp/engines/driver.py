@@ -303,7 +303,7 @@ class Driver:
     def _applied(
         self, event: Event, encoded: bytes, waiting: asyncio.Future[None] | None, commands: list[Command]
     ) -> None:
-        stopped = self.machine.note_stopped(event.at)
+        stopped = self.machine.record_stopped_expressions(event.at)
         if stopped is not None:
             self._unwritten.append(self.large.encode(stopped))
             self._accepted += 1

@@ -131,9 +131,10 @@ class Core(ABC):
         self.bundle = bundle
         self.plans: dict[str, Plan] = bundle.every_plan
         self.state = RunState(run_id="", workflow=bundle.main, root=Scope(bundle.main))
-        self.stopped: dict[str, Fault] = {}
+        self.stopped_expressions: dict[str, Fault] = {}
         """The expressions that were stopped while the last event was applied; they are stored before it."""
-        self._known_to_stop: dict[str, Fault] = {}
+        self._recorded_stops: dict[str, Fault] = {}
+        """The expressions that were stopped when the next event was applied for the first time."""
         self._limits: Limits | None = None
         self._commands: list[Command] = []
         self._work: deque[tuple[OpenScope, int]] = deque()
@@ -332,22 +333,24 @@ class Core(ABC):
         """The fault of an expression. A stopped one is recorded, so that a replay has the same fault."""
         fault = self.fault_of(scope, index, error)
         if error.cause.code in (TOO_SLOW, TOO_LARGE):
-            self.note_stop(scope, index, fault, purpose)
+            self.add_stopped_expression(scope, index, fault, purpose)
         return fault
 
-    def note_stop(self, scope: OpenScope, index: int, fault: Fault, purpose: str = "") -> None:
+    def add_stopped_expression(self, scope: OpenScope, index: int, fault: Fault, purpose: str = "") -> None:
         """Record that an expression was stopped. `purpose`: what it was for, unless for entering the
         block."""
-        self.stopped[self._try_of(scope, index) + purpose] = fault
+        self.stopped_expressions[self._attempt_key(scope, index) + purpose] = fault
 
-    def known_to_stop(self, scope: OpenScope, index: int, purpose: str = "") -> Fault | None:
+    def recorded_stop(self, scope: OpenScope, index: int, purpose: str = "") -> Fault | None:
         """The fault of an expression that was stopped when this event was applied for the first time."""
-        return self.known_to_stop_at(self._try_of(scope, index) + purpose) if self._known_to_stop else None
+        return (
+            self.recorded_stop_at(self._attempt_key(scope, index) + purpose) if self._recorded_stops else None
+        )
 
-    def known_to_stop_at(self, key: str) -> Fault | None:
-        return self._known_to_stop.get(key)
+    def recorded_stop_at(self, key: str) -> Fault | None:
+        return self._recorded_stops.get(key)
 
-    def _try_of(self, scope: OpenScope, index: int) -> str:
+    def _attempt_key(self, scope: OpenScope, index: int) -> str:
         name = scope.program.nodes[index].id
         record = scope.scope.records.get(name) or Record()
         return key_of(scope.prefix + name, scope.attempt(name, record))

@@ -143,23 +143,23 @@ class Machine(Core):
         self._commands = commands
         state.events += 1
         if isinstance(event, ExpressionStopped):
-            self._known_to_stop = event.faults
+            self._recorded_stops = event.faults
             return commands
-        self.stopped = {}
+        self.stopped_expressions = {}
         state.changed_at = event.at
         if state.status == "running":
             APPLY[type(event)](self, event)
             while self._work:
                 self._enter(*self._work.popleft())
-        self._known_to_stop = {}
+        self._recorded_stops = {}
         if state.parked is not None:
             # `resumed` emits the other commands again
             return [it for it in commands if isinstance(it, StopStep | ClearTimer | Finish)]
         return commands
 
-    def note_stopped(self, at: float) -> ExpressionStopped | None:
-        """The event to write before the one that was applied last, if expressions had to be stopped."""
-        if not self.stopped:
+    def record_stopped_expressions(self, at: float) -> ExpressionStopped | None:
+        """Return the event to store before the last one; None if no expression was stopped."""
+        if not self.stopped_expressions:
             return None
         state = self.state
         since: list[Frame | Message | Mark] = [*state.frames.values(), *state.messages, *state.marks]
@@ -170,7 +170,7 @@ class Machine(Core):
             for it in self._commands
         ]
         state.events += 1
-        return ExpressionStopped(at, self.stopped)
+        return ExpressionStopped(at, self.stopped_expressions)
 
     def refuse_unexpected(self, event: Event) -> None:
         """Raise NotExpected where nothing waits for `event`, so that it is not stored at all."""
@@ -265,8 +265,8 @@ class Machine(Core):
         reason = None
         scope.time = at
         try:
-            if (known := self.known_to_stop(scope, index)) is not None:
-                self._stopped(scope, index, at, known)
+            if (known := self.recorded_stop(scope, index)) is not None:
+                self._fail_stopped(scope, index, at, known)
                 return
             if node.id not in scope.scope.records:
                 reason = skip_reason(scope.program, index, scope.scope.records)
@@ -338,12 +338,12 @@ class Machine(Core):
     def _broken(self, scope: OpenScope, index: int, at: float, error: EvaluationError) -> None:
         fault = self.fault_of(scope, index, error)
         if error.cause.code in (TOO_SLOW, TOO_LARGE):
-            self.note_stop(scope, index, fault)
-            self._stopped(scope, index, at, fault)
+            self.add_stopped_expression(scope, index, fault)
+            self._fail_stopped(scope, index, at, fault)
         else:
             self.fail(scope, index, at, fault)
 
-    def _stopped(self, scope: OpenScope, index: int, at: float, fault: Fault) -> None:
+    def _fail_stopped(self, scope: OpenScope, index: int, at: float, fault: Fault) -> None:
         """Fail a block because an expression was stopped, now or when the event was first applied.
 
         What was evaluated before it is dropped."""
@@ -510,7 +510,7 @@ def started(machine: Machine, event: Started) -> None:
     state.limits = event.limits
     state.started_at = event.at
     state.root = Scope(machine.bundle.main, event.inputs, event.at, {})
-    fault = machine.known_to_stop_at(STARTING)
+    fault = machine.recorded_stop_at(STARTING)
     if fault is None:
         try:
             state.root = machine.new_scope(machine.bundle.main, event.inputs, event.at)
@@ -518,7 +518,7 @@ def started(machine: Machine, event: Started) -> None:
             cause, main = error.cause, machine.bundle.main
             fault = Fault(cause.code, cause.message, cause.hint, "", main, error.path, cause.offset)
             if cause.code in (TOO_SLOW, TOO_LARGE):
-                machine.stopped[STARTING] = fault
+                machine.stopped_expressions[STARTING] = fault
     if fault is not None:
         machine.finish("failed", event.at, fault)
     else:
@@ -622,7 +622,7 @@ def answered_by_definition(machine: Machine, address: str, at: float) -> bool:
     if scope.program.nodes[index].timeout_answer is None:
         return False
     frame = close_frame(machine.state, address, "timed_out")
-    fault = machine.known_to_stop(scope, index, ANSWERING)
+    fault = machine.recorded_stop(scope, index, ANSWERING)
     if fault is None:
         try:
             outputs = scope.program.prepared(index).timeout_answer(scope.names_for(index))

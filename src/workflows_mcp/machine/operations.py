@@ -363,7 +363,7 @@ def schedule_retry(
 ) -> bool:
     """Schedule a retry of a failed block. Returns False if it gets none."""
     state = machine.state
-    if machine.known_to_stop(scope, index, RETRYING) is not None:
+    if machine.recorded_stop(scope, index, RETRYING) is not None:
         return False
     try:
         seconds = _seconds_to_next_try(scope, index, at, state.run_id, record, outputs, fault)

@@ -256,7 +256,7 @@ class OpenReactive(OpenSequence):
     def _guarded(self, machine: Core, index: int, do: Any, what: str) -> None:
         node = self.program.nodes[index]
         record = self.scope.records[node.id]
-        known = machine.known_to_stop(self, index, what)
+        known = machine.recorded_stop(self, index, what)
         fault: Fault | None = known
         if known is None:
             try:
@@ -565,7 +565,7 @@ def left_behind(
         return {"result": result}, fault
     address = scope.prefix[:-1]
     caller, index = machine.locate(address)
-    known = machine.known_to_stop(caller, index, LEAVING)
+    known = machine.recorded_stop(caller, index, LEAVING)
     if known is not None:
         return {"result": None}, fault or known
     try:
@@ -573,5 +573,5 @@ def left_behind(
     except EvaluationError as error:
         wrong = machine.fault_of(scope, 0, error)
         if error.cause.code in (TOO_SLOW, TOO_LARGE):
-            machine.note_stop(caller, index, wrong, LEAVING)
+            machine.add_stopped_expression(caller, index, wrong, LEAVING)
         return {"result": None}, fault or wrong

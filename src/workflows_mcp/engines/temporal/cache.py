@@ -287,7 +287,7 @@ class RunCache:
                 await self._executor.apply_in_thread(machine, event)
             else:
                 machine.apply(event)
-            if machine.stopped:
+            if machine.stopped_expressions:
                 return False
         return True
 

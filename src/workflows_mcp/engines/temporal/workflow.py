@@ -386,7 +386,7 @@ class Run:
             machine.apply(decode_event(known))
             self._written.append(known)
         commands = machine.apply(event)
-        stopped = machine.note_stopped(event.at)
+        stopped = machine.record_stopped_expressions(event.at)
         if stopped is not None:
             self._written.append(encode(stopped))
             store.note(place, self._written[-1])
