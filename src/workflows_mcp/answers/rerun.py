@@ -118,10 +118,10 @@ class Journal:
             history = self._histories[step]
             event = self._events[history.failed_at - 1] if history.failed_at else None
             if event is not None and (of_others or _concerns(event, step)):
-                found |= self._with_its_try(step, event, history)
+                found |= self._with_its_attempt(step, event, history)
         return found
 
-    def _with_its_try(self, step: str, end: Event, history: _History) -> set[int]:
+    def _with_its_attempt(self, step: str, end: Event, history: _History) -> set[int]:
         """Return the end of a step, with the other events of the same attempt."""
         numbers = {
             number

@@ -39,8 +39,8 @@ def retry_note(task_id: str) -> str:
 def given_up_at(state: RunState, target: Target, last_seen: LastSeen) -> float:
     """Return the time up to which heartbeats are from a replaced agent: a retry, or another attempt."""
     frame = state.frames.get(target.address)
-    later_try = frame is not None and frame.attempt.rpartition(".")[2] != "1"
-    begun = frame.since if frame is not None and later_try else -math.inf
+    later_attempt = frame is not None and frame.attempt.rpartition(".")[2] != "1"
+    begun = frame.since if frame is not None and later_attempt else -math.inf
     return max(last_seen.get(retry_note(target.id), -math.inf), begun)
 
 

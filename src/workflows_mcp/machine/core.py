@@ -48,6 +48,7 @@ class OpenScope:
     """
 
     __slots__ = (
+        "attempt_prefix",
         "depth",
         "finished",
         "missing",
@@ -57,7 +58,6 @@ class OpenScope:
         "reactive",
         "scope",
         "time",
-        "tries",
         "unfinished",
     )
 
@@ -68,7 +68,7 @@ class OpenScope:
         program: Program,
         names: dict[str, Any],
         depth: int = 0,
-        tries: str = "",
+        attempt_prefix: str = "",
     ) -> None:
         self.prefix = prefix
         self.scope = scope
@@ -76,8 +76,8 @@ class OpenScope:
         self.names = names
         self.depth = depth
         """How many calls this scope is nested in."""
-        self.tries = tries
-        """The tries of the calls around it, which distinguish this try from earlier ones."""
+        self.attempt_prefix = attempt_prefix
+        """The attempts of the calls around it, which distinguish this attempt from earlier ones."""
         self.reactive: Any = None
         """The state that its steps share, in a reactive workflow."""
         self.finished = not program.nodes
@@ -92,11 +92,11 @@ class OpenScope:
             self.missing = [len(node.needs) for node in program.nodes]
 
     def attempt(self, name: str, record: Record) -> str:
-        """Which try of a block this is."""
-        return f"{self.tries}{record.attempts}"
+        """Which attempt of a block this is."""
+        return f"{self.attempt_prefix}{record.attempts}"
 
-    def tries_inside(self, name: str) -> str:
-        """The prefix of the tries of everything inside a block: empty while all are first ones."""
+    def attempt_prefix_inside(self, name: str) -> str:
+        """The prefix of the attempts of everything inside a block: empty while all are first ones."""
         attempt = self.attempt(name, self.scope.records[name])
         return f"{attempt}." if attempt != "1" else ""
 

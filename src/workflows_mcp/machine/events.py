@@ -48,8 +48,8 @@ class EventBase(msgspec.Struct, frozen=True, omit_defaults=True):
         return self
 
 
-class _OfTry(EventBase, frozen=True):
-    """It is about one try of a step, whose key it carries."""
+class _OfAttempt(EventBase, frozen=True):
+    """It is about one attempt of a step, whose key it carries."""
 
     key: str
 
@@ -91,7 +91,7 @@ class Started(_OfRun, frozen=True, tag="started"):
     after_end: ClassVar[bool] = True
 
 
-class StepDone(_OfTry, frozen=True, tag="done"):
+class StepDone(_OfAttempt, frozen=True, tag="done"):
     """A step ran; `ok` false means that what it did failed."""
 
     outputs: dict[str, Value]
@@ -109,7 +109,7 @@ class StepDone(_OfTry, frozen=True, tag="done"):
         return self if outputs is self.outputs else replace(self, outputs=outputs)
 
 
-class StepFailed(_OfTry, frozen=True, tag="failed"):
+class StepFailed(_OfAttempt, frozen=True, tag="failed"):
     """A step could not run, or not to its end; `outputs` are those that it had by then."""
 
     code: str
@@ -138,7 +138,7 @@ class Answered(_OfAddress, frozen=True, tag="answered"):
     settled: bool = False
     """The agent has written the result to the state itself: the step does not write it again."""
     attempt: str = ""
-    """The try that was answered: another try at the same address is another question."""
+    """The attempt that was answered: another attempt at the same address is another question."""
     token: str = ""
     """Identifies the result and its step, so that submitting the same one again is harmless."""
 
@@ -151,11 +151,11 @@ class Answered(_OfAddress, frozen=True, tag="answered"):
         return "completed", "success" if self.ok else "failure"
 
 
-class TimerFired(_OfTry, frozen=True, tag="timer"):
+class TimerFired(_OfAttempt, frozen=True, tag="timer"):
     """A timer that a frame has set has fired."""
 
 
-class PlanLoaded(_OfTry, frozen=True, tag="plan"):
+class PlanLoaded(_OfAttempt, frozen=True, tag="plan"):
     """The workflow that a call names by an expression was found, with all that it calls, or not found."""
 
     name: str
@@ -174,7 +174,7 @@ class ExpressionStopped(_OfRun, frozen=True, tag="stopped"):
     """
 
     faults: dict[str, Fault]
-    """By the key of the try that could not begin."""
+    """By the key of the attempt that could not begin."""
 
     precedes_next: ClassVar[bool] = True
     after_end: ClassVar[bool] = True
@@ -202,7 +202,7 @@ class SlotFreed(_OfAddress, frozen=True, tag="made_room"):
     of_step: ClassVar[bool] = True
 
 
-class Interrupted(_OfTry, frozen=True, tag="interrupted"):
+class Interrupted(_OfAttempt, frozen=True, tag="interrupted"):
     """A step was cut off by the end of its process, and its leftover processes were killed."""
 
 

@@ -53,8 +53,8 @@ class OpenItems(OpenScope):
     ) -> None:
         keys = scope.each or []
         program = ItemsProgram(around.program, index, keys, scope.named)
-        tries = around.tries_inside(around.program.nodes[index].id)
-        super().__init__(prefix, scope, program, around.names_for(index), around.depth, tries)
+        attempt_prefix = around.attempt_prefix_inside(around.program.nodes[index].id)
+        super().__init__(prefix, scope, program, around.names_for(index), around.depth, attempt_prefix)
         self.reactive = around.reactive
         self._values = list(items.values()) if isinstance(items, dict) else items
         self.limit = limit

@@ -436,10 +436,10 @@ class Machine(Core):
         self._commands.append(Finish(status))
 
     def _open_workflow(self, scope: Scope, around: OpenScope | None = None, name: str = "") -> OpenScope:
-        prefix, depth, tries = "", 0, ""
+        prefix, depth, attempt_prefix = "", 0, ""
         if around is not None:
             prefix, depth = f"{around.prefix}{name}/", around.depth + 1
-            tries = around.tries_inside(name)
+            attempt_prefix = around.attempt_prefix_inside(name)
         run_id = self.state.run_id
         names = names_in(scope, run_id, self.program_named)
         program = self.program_named(scope.workflow)
@@ -449,9 +449,11 @@ class Machine(Core):
         opened: OpenScope
         if program.plan.dialect == REACTIVE:
             reactive = self._state_for(scope, program, around)
-            opened = OpenReactive(prefix, scope, program, names, depth, tries, reactive, run_id, self._seed)
+            opened = OpenReactive(
+                prefix, scope, program, names, depth, attempt_prefix, reactive, run_id, self._seed
+            )
         else:
-            opened = kind(prefix, scope, program, names, depth, tries)
+            opened = kind(prefix, scope, program, names, depth, attempt_prefix)
         self._open[prefix] = opened
         return opened
 
@@ -757,7 +759,7 @@ def always_accepted(machine: Machine, event: Event) -> None:
     """A run that has not ended always accepts the event."""
 
 
-def expect_try(
+def expect_attempt(
     machine: Machine, event: StepDone | StepFailed | TimerFired | PlanLoaded | Interrupted
 ) -> None:
     if not is_under_way(machine.state, event.key):
@@ -796,11 +798,11 @@ def expect_state(machine: Machine, event: StateUpdated) -> None:
 
 
 EXPECTED: dict[type[Any], Callable[[Machine, Any], None]] = {
-    StepDone: expect_try,
-    StepFailed: expect_try,
-    TimerFired: expect_try,
-    PlanLoaded: expect_try,
-    Interrupted: expect_try,
+    StepDone: expect_attempt,
+    StepFailed: expect_attempt,
+    TimerFired: expect_attempt,
+    PlanLoaded: expect_attempt,
+    Interrupted: expect_attempt,
     Answered: expect_question,
     SlotFreed: expect_item,
     StateUpdated: expect_state,

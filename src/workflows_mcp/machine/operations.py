@@ -3,7 +3,7 @@
 An operation that ends at once ends its block. Any other opens a frame, and the event that it waits for ends
 the block later. A new kind of operation is a function here and a row in `ENTER`.
 
-A block that waits for its next try is a frame of kind `retry` with a timer. A step that was cut off is
+A block that waits for its next attempt is a frame of kind `retry` with a timer. A step that was cut off is
 repeated unless its block says otherwise (`on_interrupt`): then it fails, or the agent is asked. The agent is
 also asked when the same step has been cut off `step_interruptions` times: it may be what kills the server.
 """
@@ -366,8 +366,8 @@ def schedule_retry(
     if machine.recorded_stop(scope, index, RETRYING) is not None:
         return False
     try:
-        seconds = _seconds_to_next_try(scope, index, at, state.run_id, record, outputs, fault)
-    except EvaluationError as error:  # its values have changed since the first try
+        seconds = _seconds_to_next_attempt(scope, index, at, state.run_id, record, outputs, fault)
+    except EvaluationError as error:  # its values have changed since the first attempt
         machine.evaluation_fault(scope, index, error, RETRYING)
         return False
     if seconds is None:
@@ -382,7 +382,7 @@ def schedule_retry(
     return True
 
 
-def _seconds_to_next_try(
+def _seconds_to_next_attempt(
     scope: OpenScope,
     index: int,
     at: float,
@@ -391,18 +391,18 @@ def _seconds_to_next_try(
     outputs: dict[str, Value],
     fault: Fault | None,
 ) -> float | None:
-    """How long a block that failed waits for its next try; None if it gets none."""
+    """How long a block that failed waits for its next attempt; None if it gets none."""
     node = scope.program.nodes[index]
     if node.for_each is not None:
-        return None  # its items have had their tries
+        return None  # its items have had their attempts
     rule = scope.program.prepared(index).retry(scope.names_for(index))
     if rule is None:
         return None
     code = fault.code if fault is not None else ""
     kind = "failure" if record.scope is not None or fault is None else "error"
     failure = Failure("timeout" if code == "timeout" else kind, code, outputs.get("exit_code"))
-    this_try = f"{run_id}/{key_of(scope.prefix + node.id, scope.attempt(node.id, record))}"
-    return retry_delay(rule, record.attempts, failure, at - (record.started_at or at), this_try)
+    this_attempt = f"{run_id}/{key_of(scope.prefix + node.id, scope.attempt(node.id, record))}"
+    return retry_delay(rule, record.attempts, failure, at - (record.started_at or at), this_attempt)
 
 
 def restart_timers(machine: Core, event: Forked) -> None:
@@ -417,7 +417,7 @@ def restart_timers(machine: Core, event: Forked) -> None:
         scope, index = machine.locate(address)
         record = scope.scope.records[scope.program.nodes[index].id]
         if (frame.kind == "retry" or restarts) and record.started_at is not None:
-            record.started_at += later  # `within` counts from the first try
+            record.started_at += later  # `within` counts from the first attempt
 
 
 def interrupted(machine: Core, event: Interrupted) -> None:

@@ -1,8 +1,8 @@
 """A reactive workflow under way: a sequence whose steps change a state with computed fields.
 
 It adds to a sequence: loops; the changes that the result of a step makes; what follows a failed step (a
-fallback, an entry in a list of errors, another try of the whole workflow, steps for that case); and detached
-items, which run while the steps continue. The first state of a workflow and its items come last.
+fallback, an entry in a list of errors, another attempt of the whole workflow, steps for that case); and
+detached items, which run while the steps continue. The first state of a workflow and its items come last.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ NOTING = "~failed"
 FALLING_BACK = "~fallback"
 """The fallback of a step was evaluated."""
 RESTARTING = "~anew"
-"""The first state of another try was evaluated."""
+"""The first state of another attempt was evaluated."""
 LEAVING = "~left"
 """The state of a workflow that ended was passed to its caller."""
 
@@ -53,19 +53,19 @@ class OpenReactive(OpenSequence):
         program: Program,
         names: dict[str, Any],
         depth: int,
-        tries: str,
+        attempt_prefix: str,
         reactive: ReactiveState,
         run_id: str,
         seed: Callable[[], str],
     ) -> None:
-        super().__init__(prefix, scope, program, names, depth, tries)
+        super().__init__(prefix, scope, program, names, depth, attempt_prefix)
         self.reactive = reactive
         self.run_id = run_id
         self.seed = seed
         """The seed of random values, now."""
         self.limits: Limits = reactive.limits
         self.next_state: dict[str, Value] | None = None
-        """The first state of the next try of the workflow, once a step has failed."""
+        """The first state of the next attempt of the workflow, once a step has failed."""
 
     # What expressions see
 
@@ -191,7 +191,7 @@ class OpenReactive(OpenSequence):
         return [plan.on_failure]
 
     def _prepare_restart(self, machine: Core, index: int, node: Node, record: Record) -> None:
-        """After a failed step: if the whole workflow gets another try, evaluate its first state."""
+        """After a failed step: if the whole workflow gets another attempt, evaluate its first state."""
         plan, scope = self.program.plan, self.scope
         if scope.failure is not None or scope.tries >= plan.tries or not ends_with(plan, node, record):
             return

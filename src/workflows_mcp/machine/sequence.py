@@ -49,7 +49,8 @@ class OpenSequence(OpenScope):
     def attempt(self, name: str, record: Record) -> str:
         """The attempt of a step; from the second round of a loop on, the round precedes it."""
         visits = self.scope.visits.get(name, 1)
-        return f"{self.tries}r{visits}.{record.attempts}" if visits > 1 else super().attempt(name, record)
+        attempt = super().attempt(name, record)
+        return f"{self.attempt_prefix}r{visits}.{record.attempts}" if visits > 1 else attempt
 
     def names_for(self, index: int) -> Any:
         node = self.program.nodes[index]
