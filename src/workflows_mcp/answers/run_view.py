@@ -211,7 +211,7 @@ def run_view_of(
 ) -> RunView:
     """Return the view of a run, or of a task. `alone`: its agent also gets the questions of tasks."""
     target = target or whole_run(machine.state.run_id)
-    lease = limits.action_lease_seconds
-    pending = pending_for(machine.state, target, last_seen, now=now, lease=lease, alone=alone)
+    silence_limit = limits.action_lease_seconds
+    pending = pending_for(machine.state, target, last_seen, now=now, silence_limit=silence_limit, alone=alone)
     task = None if target.is_run else block_at(machine, target.address)
     return RunView(machine, target, pending, now, task, alone, last_seen=last_seen)

@@ -1,12 +1,12 @@
 """What is pending for each agent: its questions, and the tasks that it delegates.
 
-    pending = pending_for(state, whole_run("wf_1"), last_seen, now=1000.0, lease=300.0)
+    pending = pending_for(state, whole_run("wf_1"), last_seen, now=1000.0, silence_limit=300.0)
     pending.questions          # what this agent is asked
     pending.delegations        # the tasks that it has delegated, or is to delegate
 
 A block with an `agent` delegates each of its items to a sub-agent, as a task. Questions inside a task go to
 its own agent. The agent that starts it only gets the tasks: to start, at work, or silent for longer than the
-lease, so that another sub-agent may take over. `last_seen` has the heartbeats: notes beside the run.
+silence limit, so that another sub-agent may take over. `last_seen` has the heartbeats: notes beside the run.
 
 It works on the state of a run alone: no plan, no clock.
 """
@@ -113,12 +113,12 @@ def pending_for(
     last_seen: LastSeen = NEVER_SEEN,
     *,
     now: float,
-    lease: float,
+    silence_limit: float,
     alone: bool = False,
 ) -> Pending:
     """Return what is pending for a target. `alone`: it has no sub-agents, and gets their questions."""
     frames = [(address, frame) for address, frame in state.frames.items() if target.covers(address)]
-    return _pending(state, frames, target, last_seen, now, lease, alone)
+    return _pending(state, frames, target, last_seen, now, silence_limit, alone)
 
 
 def _pending(
@@ -127,7 +127,7 @@ def _pending(
     target: Target,
     last_seen: LastSeen,
     now: float,
-    lease: float,
+    silence_limit: float,
     alone: bool = False,
 ) -> Pending:
     delegated = {} if alone else {address: frame for address, frame in frames if frame.agent}
@@ -149,8 +149,8 @@ def _pending(
         tasks = []
         for item, framed in items.items():
             task = task_of(state, f"{around}/{item}")
-            asked = _pending(state, framed, task, last_seen, now, lease)
-            tasks.append(_task(state, task, asked, last_seen, now, _patience(state, asked, lease)))
+            asked = _pending(state, framed, task, last_seen, now, silence_limit)
+            tasks.append(_task(state, task, asked, last_seen, now, _patience(state, asked, silence_limit)))
         delegations.append(Delegation(around, delegated[around], tasks))
     questions.sort(key=lambda item: item[1].since)
     return Pending(questions, delegations)
@@ -169,9 +169,9 @@ def _task(
     return Task(target, "silent" if silent else "at work", started, contact)
 
 
-def _patience(state: RunState, asked: Pending, lease: float) -> float:
-    """Return how long an agent may be silent: the lease, or the longest timeout of its steps."""
-    longest = lease
+def _patience(state: RunState, asked: Pending, silence_limit: float) -> float:
+    """Return how long an agent may be silent: the limit, or the longest timeout of its steps."""
+    longest = silence_limit
     for address, frame in asked.questions:
         record = record_at(state, address)
         timeout = record.inputs.get("timeout") if record is not None else None

@@ -291,7 +291,7 @@ class AgentProtocol:
 
     def _ready(self, target: Target, last_seen: LastSeen, alone: bool) -> Callable[[RunState], bool]:
         """Return the condition to wait for: its agent has something to do, or it has ended."""
-        lease = self._limits.action_lease_seconds
+        silence_limit = self._limits.action_lease_seconds
 
         def ready(state: RunState) -> bool:
             if (
@@ -300,7 +300,9 @@ class AgentProtocol:
                 or (not target.is_run and task_of(state, target.address).id != target.id)
             ):
                 return True
-            return pending_for(state, target, last_seen, now=self._now(), lease=lease, alone=alone).pending
+            return pending_for(
+                state, target, last_seen, now=self._now(), silence_limit=silence_limit, alone=alone
+            ).pending
 
         return ready
 
