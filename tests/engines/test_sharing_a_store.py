@@ -162,7 +162,7 @@ def test_a_batch_under_an_old_epoch_is_refused_and_its_driver_stops(tmp_path: Pa
 def test_a_process_whose_lease_had_run_out_asks_before_it_starts_a_step(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """As after a stop and a wake-up: the heartbeat comes back first, and must not make it trust itself."""
+    """As after a stop and a wake-up: the lease is renewed first, and must not make it trust itself."""
 
     async def go() -> None:
         one = World(tmp_path)
@@ -486,12 +486,12 @@ def test_a_run_that_is_taken_over_keeps_its_heartbeat_when_another_one_comes_to_
             async def while_another_rests(_: object) -> None:
                 await engine.wait(await engine.start(asking, {}), asks, 5)
                 await settle()
-                assert engine.store._heartbeat is None
+                assert engine.store._lease_renewal is None
 
             monkeypatch.setattr(engine._executor, "end_leftovers", while_another_rests)
             await engine.ensure_driven(run_id)
             assert engine._live(run_id) is not None
-            assert engine.store._heartbeat is not None
+            assert engine.store._lease_renewal is not None
 
     asyncio.run(asyncio.wait_for(go(), 20))
 

@@ -54,7 +54,7 @@ class Write(NamedTuple):
 
 
 class Store:
-    """Three connections to one file: for writes, for reads, and for heartbeats."""
+    """Three connections to one file: for writes, for reads, and for renewals of leases."""
 
     def __init__(self, path: Path, *, synchronous: str = "FULL") -> None:
         self.path = path
@@ -68,7 +68,7 @@ class Store:
         self._with_thread = 0
         """How many groups the writer thread has not answered yet."""
         self._average = 0.0
-        self._heartbeat: tuple[float, Callable[[apsw.Connection], None]] | None = None
+        self._lease_renewal: tuple[float, Callable[[apsw.Connection], None]] | None = None
         self._queue: queue.SimpleQueue[list[Write] | None] = queue.SimpleQueue()
         self._thread = threading.Thread(target=self._run, name="store-writer", daemon=True)
         self._thread.start()
@@ -108,7 +108,7 @@ class Store:
         """Run `action` in the writer thread every `seconds`, even if the event loop is blocked.
 
         None stops it."""
-        self._heartbeat = None if action is None else (seconds, action)
+        self._lease_renewal = None if action is None else (seconds, action)
 
     async def close(self) -> None:
         self._write_pending()
@@ -179,15 +179,15 @@ class Store:
             return None, error
         return result, None
 
-    # The writer thread: slow commits, and heartbeats
+    # The writer thread: slow commits, and renewals of leases
 
     def _run(self) -> None:
         due = 0.0
         while True:
-            heartbeat = self._heartbeat
-            if heartbeat is not None and time.monotonic() >= due:
-                due = time.monotonic() + heartbeat[0]
-                self._beat(heartbeat[1])
+            renewal = self._lease_renewal
+            if renewal is not None and time.monotonic() >= due:
+                due = time.monotonic() + renewal[0]
+                self._renew_lease(renewal[1])
             try:
                 group = self._queue.get(timeout=_IDLE_SECONDS)
             except queue.Empty:
@@ -205,7 +205,7 @@ class Store:
         self._with_thread -= 1
         _answer(group, results)
 
-    def _beat(self, action: Callable[[apsw.Connection], None]) -> None:
+    def _renew_lease(self, action: Callable[[apsw.Connection], None]) -> None:
         try:
             action(self._lease_connection)
         except apsw.Error:
