@@ -1,6 +1,6 @@
 """`AgentProtocol` serves the agents of runs and tasks: it returns actions, takes results, records heartbeats.
 
-    answer = await agents.deliver("wf_7f3a.analyze.0")                   # the action for its agent
+    answer = await agents.next_step("wf_7f3a.analyze.0")                 # the action for its agent
     await agents.submit("wf_7f3a.analyze.0", {"response": "yes"}, None)
 
 It builds the answers of the toolsets `core` and `stateful`. `StepProtocol` sends its results and heartbeats
@@ -127,7 +127,7 @@ class AgentProtocol:
         ended_early = view.task is None and view.status in ("failed", "cancelled")
         return await self._redo(view.machine.state) if ended_early else None
 
-    async def deliver(self, workflow_id: str, detail: Detail = "all") -> Answer:
+    async def next_step(self, workflow_id: str, detail: Detail = "all") -> Answer:
         """Return the current step of a run or task, and record a heartbeat of its agent."""
         try:
             await self.heartbeat(workflow_id)

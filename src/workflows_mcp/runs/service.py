@@ -263,7 +263,7 @@ class Service:
     ) -> Answer:
         """Return the current step again; safe to repeat. A task is driven by its own id."""
         target_id = await self._agents.full_id(joined(workflow_id, task_id))
-        return await self._agents.deliver(target_id, detail)
+        return await self._agents.next_step(target_id, detail)
 
     async def status(
         self, workflow_id: str, *, wait_seconds: float = 0.0, alone: bool = False, detail: Detail = "all"
