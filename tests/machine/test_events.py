@@ -27,7 +27,7 @@ EVENTS: tuple[type[Any], ...] = get_args(Event)
 @pytest.mark.parametrize("event", EVENTS, ids=lambda it: it.__name__)
 def test_the_machine_knows_what_every_event_does_and_when_it_is_expected(event: type[Any]) -> None:
     assert event.precedes_next or event in APPLY
-    assert event.after_end or event in EXPECTED
+    assert event.never_refused or event in EXPECTED
     assert event.__struct_fields__[0] == "at"
     assert event.ends_step == (event in get_args(StepEnd))
 

@@ -35,8 +35,8 @@ class EventBase(msgspec.Struct, frozen=True, omit_defaults=True):
     """It belongs to the event after it."""
     cancels: ClassVar[bool] = False
     """It cancels the run."""
-    after_end: ClassVar[bool] = False
-    """It is accepted whatever the run is doing, also when it has ended."""
+    never_refused: ClassVar[bool] = False
+    """It is never refused, whatever the run is doing, even if it has ended."""
 
     @property
     def kept_in_rerun(self) -> bool:
@@ -88,7 +88,7 @@ class Started(_OfRun, frozen=True, tag="started"):
     seed: str = ""
     """The seed of random values, if it is not the id of the run."""
 
-    after_end: ClassVar[bool] = True
+    never_refused: ClassVar[bool] = True
 
 
 class StepDone(_OfAttempt, frozen=True, tag="done"):
@@ -177,7 +177,7 @@ class ExpressionStopped(_OfRun, frozen=True, tag="stopped"):
     """By the key of the attempt that could not begin."""
 
     precedes_next: ClassVar[bool] = True
-    after_end: ClassVar[bool] = True
+    never_refused: ClassVar[bool] = True
 
 
 class Forked(_OfRun, frozen=True, tag="forked"):
@@ -191,7 +191,7 @@ class Forked(_OfRun, frozen=True, tag="forked"):
     """Whether more items than the limit may stay under way: some that had ended are re-run, and the items
     after them have started already."""
 
-    after_end: ClassVar[bool] = True
+    never_refused: ClassVar[bool] = True
 
 
 class SlotFreed(_OfAddress, frozen=True, tag="made_room"):

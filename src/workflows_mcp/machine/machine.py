@@ -175,7 +175,7 @@ class Machine(Core):
     def refuse_unexpected(self, event: Event) -> None:
         """Raise NotExpected where nothing waits for `event`, so that it is not stored at all."""
         state = self.state
-        if event.after_end:
+        if event.never_refused:
             return
         if state.status != "running":
             by = state.superseded_by
