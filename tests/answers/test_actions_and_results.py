@@ -14,9 +14,9 @@ from workflows_mcp.values import to_json
 
 
 def answer(machine: Machine, registry: StepRegistry, step_id: str | None, result: Any) -> None:
-    address, taken = check_result(machine, registry, step_id, result)
+    address, step_result = check_result(machine, registry, step_id, result)
     at = machine.state.changed_at + 1
-    machine.apply(Answered(at, address, taken.outputs, taken.ok, taken.message))
+    machine.apply(Answered(at, address, step_result.outputs, step_result.ok, step_result.message))
 
 
 def test_an_action_has_the_question_with_its_values_in_place(build: Any, registry: StepRegistry) -> None:
@@ -154,6 +154,6 @@ def test_a_question_whose_inputs_came_out_wrong_can_still_be_ended(
     machine.state.root.records["one"].inputs = {"prompt": ["not", "text"]}
     (action,) = pending_actions(machine, registry)
     assert "are invalid (prompt:" in action["instructions"]
-    _, taken = check_result(machine, registry, "one", {})
-    assert not taken.ok
-    assert taken.outputs == {"response": ""}
+    _, step_result = check_result(machine, registry, "one", {})
+    assert not step_result.ok
+    assert step_result.outputs == {"response": ""}

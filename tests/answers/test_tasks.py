@@ -61,8 +61,8 @@ def submit(
 ) -> str:
     """The address of the step that was answered."""
     target = target_of(machine, workflow_id)
-    address, taken = check_result(machine, REGISTRY, step_id, result, target=target, now=at)
-    machine.apply(Answered(at, address, taken.outputs))
+    address, step_result = check_result(machine, REGISTRY, step_id, result, target=target, now=at)
+    machine.apply(Answered(at, address, step_result.outputs))
     return address
 
 

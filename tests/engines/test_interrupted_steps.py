@@ -58,8 +58,8 @@ def decide(result: object) -> After:
             check_result(machine, registry, "a", "perhaps")
 
         def answered(machine: Machine, now: float) -> Event:
-            address, taken = check_result(machine, registry, None, result)
-            return Answered(now, address, taken.outputs)
+            address, step_result = check_result(machine, registry, None, result)
+            return Answered(now, address, step_result.outputs)
 
         world.gate.open("a")
         await engine.send(run_id, answered)

@@ -24,8 +24,8 @@ def answer(result: Value, **inputs: Value) -> dict[str, Value] | list[str]:
     """What an answer amounts to, or all that is wrong with it."""
     given = DELEGATE.Inputs.model_validate({"instructions": "Sum it up.", **inputs})
     question = DELEGATE.ask(given)
-    taken = understood(Asked(DELEGATE, given, question), result)
-    return violations(taken, question.result_schema) or DELEGATE.parse_result(given, taken).outputs
+    normalized = understood(Asked(DELEGATE, given, question), result)
+    return violations(normalized, question.result_schema) or DELEGATE.parse_result(given, normalized).outputs
 
 
 @pytest.mark.parametrize("agent", [{}, {"agent": None}, {"agent": ""}])

@@ -38,6 +38,6 @@ class AskedRun:
 
     def submit(self, result: Any, clean: Redact | None = None) -> StepResult:
         """What the result amounts to; raises InvalidResult where it does not fit."""
-        address, taken = check_result(self.machine, self._registry, None, result, clean)
+        address, step_result = check_result(self.machine, self._registry, None, result, clean)
         assert address == "ask"
-        return taken
+        return step_result

@@ -373,16 +373,16 @@ def check_result(
     at = time.time() if now is None else now
     address = question_address(machine, target or whole_run(machine.state.run_id), step_id, at)
     asked = _asked(machine, registry, address)
-    taken = understood(asked, result)
-    taken = clean(taken) if clean is not None else taken
-    wrong = violations(taken, asked.question.result_schema)
+    normalized = understood(asked, result)
+    normalized = clean(normalized) if clean is not None else normalized
+    wrong = violations(normalized, asked.question.result_schema)
     if wrong and (failure := reported_failure(result)) is not None:
         message = to_text(clean(failure)) if clean is not None else failure
         return address, StepResult(_default_outputs(machine, address), ok=False, message=message)
     if wrong:
         name = target.step_id(address) if target is not None else address
         message = f"the result does not fit what '{name}' asks for: {'; '.join(wrong)}"
-        reason = asked.step.rejection_message(asked.inputs, taken)
+        reason = asked.step.rejection_message(asked.inputs, normalized)
         schema = asked.question.result_schema
         fix = f"submit for example {to_json(example(schema))}"
         if asked.question.for_user:  # an example would be an answer that the user has not given
@@ -391,10 +391,10 @@ def check_result(
             f"the answer to '{name}' is refused: {reason}" if reason else message,
             hint=(f"{'; '.join(wrong)}; " if reason else "")
             + f"{fix}; the result must fit {to_json(schema)}. Nothing has changed.",
-            for_user=reason or refusal_for_person(taken, asked.question.result_schema),
+            for_user=reason or refusal_for_person(normalized, asked.question.result_schema),
         )
     step_result = asked.step.apply_config(
-        asked.step.parse_result(asked.inputs, taken), _config(machine, address)
+        asked.step.parse_result(asked.inputs, normalized), _config(machine, address)
     )
     unfit = machine.does_not_fit(address, step_result.outputs) if step_result.ok else None
     if unfit is not None:
@@ -448,12 +448,12 @@ def already_answered(
     if visited is None or not _was_answered(visited.node, visited.record):
         return False
     asked = _asked_at(visited, registry)
-    taken = understood(asked, result)
-    taken = clean(taken) if clean is not None else taken
-    if not fits(taken, asked.question.result_schema):
+    normalized = understood(asked, result)
+    normalized = clean(normalized) if clean is not None else normalized
+    if not fits(normalized, asked.question.result_schema):
         failure = reported_failure(result)
         return failure is not None and visited.record.message == (clean(failure) if clean else failure)
-    return asked.step.parse_result(asked.inputs, taken).outputs == visited.record.outputs
+    return asked.step.parse_result(asked.inputs, normalized).outputs == visited.record.outputs
 
 
 # Which question
@@ -570,12 +570,12 @@ def understood(asked: Asked, result: Any) -> Value:
     itself does not fit.
     """
     schema, main = asked.question.result_schema, asked.question.main_field
-    taken = asked.step.normalize_result(asked.inputs, _taken(asked.question, result))
+    normalized = asked.step.normalize_result(asked.inputs, _as_object(asked.question, result))
     if isinstance(result, str) and isinstance(parsed := _read(result), dict):
-        from_text = asked.step.normalize_result(asked.inputs, _taken(asked.question, parsed))
-        if (main in parsed and fits(from_text, schema)) or not fits(taken, schema):
+        from_text = asked.step.normalize_result(asked.inputs, _as_object(asked.question, parsed))
+        if (main in parsed and fits(from_text, schema)) or not fits(normalized, schema):
             return from_text
-    return taken
+    return normalized
 
 
 def _read(text: str) -> Value:
@@ -585,7 +585,7 @@ def _read(text: str) -> Value:
         return text
 
 
-def _taken(question: Question, result: Any) -> Value:
+def _as_object(question: Question, result: Any) -> Value:
     """Return the result as the object of the schema; a bare value becomes the main field."""
     main = question.main_field
     if isinstance(result, str):

@@ -160,10 +160,10 @@ class AgentProtocol:
 
         def make_event(machine: Machine, target: Target, now: float) -> Event:
             clean = self._redacted(machine)
-            address, taken = check_result(
+            address, step_result = check_result(
                 machine, self._registry, step_id, result, clean, target, self._now()
             )
-            return events.Answered(now, address, taken.outputs, taken.ok, taken.message)
+            return events.Answered(now, address, step_result.outputs, step_result.ok, step_result.message)
 
         def harmless(machine: Machine, target: Target) -> bool:
             clean = self._redacted(machine)

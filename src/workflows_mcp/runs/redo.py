@@ -260,10 +260,10 @@ class CheckpointResume:
             await unpark(self._engine, run_id)
             await self._submit(run_id, response, question)
             return run_id
-        _, taken = check_result(then, self._registry, question, response, self._redacted(then))
-        if checkpoint.answer is not None and checkpoint.answer.outputs == taken.outputs:
+        _, step_result = check_result(then, self._registry, question, response, self._redacted(then))
+        if checkpoint.answer is not None and checkpoint.answer.outputs == step_result.outputs:
             return run_id
-        request = hashlib.blake2b(to_json([str(checkpoint.id), taken.outputs]).encode(), digest_size=12)
+        request = hashlib.blake2b(to_json([str(checkpoint.id), step_result.outputs]).encode(), digest_size=12)
         made = await self._engine.fork(
             run_id, checkpoint.id.position, request_id=f"fork {request.hexdigest()}"
         )

@@ -179,8 +179,10 @@ class StepProtocol:
             scope, _ = machine.locate(address)
             if scope.reactive is None or machine.state.frames[address].cut_off:
                 clean = self._redacted(machine)
-                _, taken = check_result(machine, self._registry, step_id, {}, clean, target, self._now())
-                return events.Answered(now, address, taken.outputs, taken.ok, taken.message)
+                _, step_result = check_result(
+                    machine, self._registry, step_id, {}, clean, target, self._now()
+                )
+                return events.Answered(now, address, step_result.outputs, step_result.ok, step_result.message)
             if missing := written.missing(visited):
                 raise _result_needed(step_id, missing)
             return events.Answered(now, address, failed_outputs(visited), settled=True)
