@@ -150,7 +150,7 @@ class Journal:
 
     def _written_for(self, step: str, end: Answered, history: _History) -> set[int]:
         """Return the state updates that the agent made instead of submitting a result."""
-        if not end.settled:
+        if not end.written_by_agent:
             return set()
         task = next(iter(self._items.get(step, ())), "")
         return {

@@ -104,7 +104,7 @@ class OpenScope:
         """The names that expressions of a block start from."""
         return self.names
 
-    def settle(self, machine: Core, index: int) -> None:
+    def handle_end(self, machine: Core, index: int) -> None:
         """Handle the end of a block on its own, before other blocks are entered."""
 
     def ready(self) -> list[int]:

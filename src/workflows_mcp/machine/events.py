@@ -135,7 +135,7 @@ class Answered(_OfAddress, frozen=True, tag="answered"):
     outputs: dict[str, Value]
     ok: bool = True
     message: str | None = None
-    settled: bool = False
+    written_by_agent: bool = msgspec.field(default=False, name="settled")
     """The agent has written the result to the state itself: the step does not write it again."""
     attempt: str = ""
     """The attempt that was answered: another attempt at the same address is another question."""

@@ -320,7 +320,7 @@ class Machine(Core):
         record.fault = fault
         record.completed_at = at
         scope.time = at
-        scope.settle(self, index)
+        scope.handle_end(self, index)
         if not scope.prefix:
             self.state.done += 1
         if isinstance(scope, OpenItems) and scope.fails_fast and failed(record):
@@ -575,7 +575,7 @@ def step_ended(machine: Machine, event: StepEnd) -> None:
     if isinstance(event, Answered):
         if event.token:
             machine.state.answers = [*machine.state.answers, event.token][-ANSWERS_KEPT:]
-        scope.scope.records[scope.program.nodes[index].id].settled = event.settled
+        scope.scope.records[scope.program.nodes[index].id].written_by_agent = event.written_by_agent
     if isinstance(event, StepFailed):
         fault = machine.fault(scope, index, event.code, event.message, event.hint)
         outputs = {**scope.program.defaults(index), **event.outputs}

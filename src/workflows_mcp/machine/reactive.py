@@ -29,7 +29,7 @@ from workflows_mcp.plan import Call, Do, Each, Node, Plan, Return, fails_on_purp
 from workflows_mcp.values import Value, to_text
 
 # The suffixes of the keys of stopped expressions: what an expression was for
-SETTLING = "~"
+WRITING = "~"
 """The result of a step was written to the state."""
 NOTING = "~failed"
 """The failure of a step was written to the state."""
@@ -223,7 +223,7 @@ class OpenReactive(OpenSequence):
 
     # Results
 
-    def settle(self, machine: Core, index: int) -> None:
+    def handle_end(self, machine: Core, index: int) -> None:
         """Write the result of a step to the state, or handle its failure."""
         if index == self.program.context_full:
             machine.park(self.time)
@@ -233,7 +233,7 @@ class OpenReactive(OpenSequence):
         if failed(record) and node.has_fallback:
             self._guarded(machine, index, self._fall_back, FALLING_BACK)
         if record.status == "completed" and (not failed(record) or self._tolerates_items(node, record)):
-            self._guarded(machine, index, self._keep, SETTLING)
+            self._guarded(machine, index, self._keep, WRITING)
         if failed(record):
             self._guarded(machine, index, self._note_failure, NOTING)
             if not _is_detached(node, record):
@@ -276,7 +276,7 @@ class OpenReactive(OpenSequence):
     def _keep(self, machine: Core, index: int, node: Node, record: Record) -> None:
         if node.for_each is not None and node.for_each.errors_to:
             self._collect_errors(index, node, record)
-        if not node.changes or record.settled:
+        if not node.changes or record.written_by_agent:
             return
         result = self._result(node, record, machine.plans)
         self.reactive.change(self._changes_by(index, record, result))

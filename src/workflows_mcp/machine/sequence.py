@@ -73,7 +73,7 @@ class OpenSequence(OpenScope):
         too_large = state_too_large({**self.scope.state, node.output_to: value}, limits, self.program.plan)
         return None if too_large is None else TooLarge(too_large)
 
-    def settle(self, machine: Core, index: int) -> None:
+    def handle_end(self, machine: Core, index: int) -> None:
         """Write the result of a step to the state."""
         node = self.program.nodes[index]
         record = self.scope.records[node.id]

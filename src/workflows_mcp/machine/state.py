@@ -100,7 +100,7 @@ class Record(msgspec.Struct, omit_defaults=True):
     """The inputs that are code, with texts and values apart, if what they read can change meanwhile."""
     places: list[list[str | int] | None] = []
     """For each change, the state path that the result is written to; None if it depends on the result."""
-    settled: bool = False
+    written_by_agent: bool = msgspec.field(default=False, name="settled")
     """The agent has written the result to the state already."""
     replaced: dict[str, Value] = {}
     """The rendered templates of an agent step, by template."""

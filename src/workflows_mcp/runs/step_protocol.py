@@ -185,11 +185,11 @@ class StepProtocol:
                 return events.Answered(now, address, step_result.outputs, step_result.ok, step_result.message)
             if missing := written.missing(visited):
                 raise _result_needed(step_id, missing)
-            return events.Answered(now, address, failed_outputs(visited), settled=True)
+            return events.Answered(now, address, failed_outputs(visited), written_by_agent=True)
 
         def harmless(machine: Machine, target: Target) -> bool:
             visited = _step_named(machine, target, step_id)
-            if visited is not None and visited.record.settled:
+            if visited is not None and visited.record.written_by_agent:
                 return True
             return is_harmless(machine, target, step_id, {})
 
