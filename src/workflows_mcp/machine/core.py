@@ -155,7 +155,7 @@ class Core(ABC):
         message: str | None = None,
         fault: Fault | None = None,
     ) -> None:
-        """End a block: store its result, and enter what is ready now, unless it is retried."""
+        """End a block: store its result and queue what is ready now, or schedule a retry."""
 
     @abstractmethod
     def new_scope(

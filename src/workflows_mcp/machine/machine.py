@@ -300,7 +300,7 @@ class Machine(Core):
         message: str | None = None,
         fault: Fault | None = None,
     ) -> None:
-        """End a block: store its result, and enter what is ready now, unless it is retried."""
+        """End a block: store its result and queue what is ready now, or schedule a retry."""
         program = scope.program
         name = program.nodes[index].id
         records = scope.scope.records
