@@ -77,18 +77,22 @@ class Reruns:
     def __init__(self, engine: Engine) -> None:
         self._engine = engine
         self._can_retry: OrderedDict[str, bool] = OrderedDict()
-        """By the id of an ended run, which does not change any more."""
+        """By the id of a failed run, which does not change any more."""
 
     async def options(self, state: RunState) -> RerunOptions:
         """Return how a failed or cancelled run can continue."""
-        run_id = state.run_id
+        continued = await continued_as(self._engine, state.run_id, state.events)
+        return RerunOptions(
+            state.status == "cancelled" or await self._failed_can_retry(state.run_id), continued
+        )
+
+    async def _failed_can_retry(self, run_id: str) -> bool:
         if run_id not in self._can_retry:
             bundle, events = await self._engine.journal(run_id)
             self._can_retry[run_id] = await asyncio.to_thread(_can_retry, run_id, bundle, events)
             while len(self._can_retry) > _REMEMBERED:
                 self._can_retry.popitem(last=False)
-        continued = await continued_as(self._engine, run_id, state.events)
-        return RerunOptions(self._can_retry[run_id], continued)
+        return self._can_retry[run_id]
 
     async def retry(self, run_id: str) -> tuple[str, bool]:
         """Return the run that continues this one, and whether it existed before."""
