@@ -110,11 +110,8 @@ def test_every_command_is_in_the_readme() -> None:
     assert [name for name in choices if f" {name} " not in text and name != "serve"] == []
 
 
-def test_every_tool_of_the_core_and_every_toolset_is_in_the_readme() -> None:
-    from workflows_mcp.mcp_server.toolsets import tools_of
-
+def test_every_toolset_is_in_the_readme() -> None:
     text = document("README.md")
-    assert [tool.name for tool in tools_of(("core",)) if f"`{tool.name}`" not in text] == []
     assert [name for name in TOOLSETS if f"`{name}`" not in text] == []
 
 
