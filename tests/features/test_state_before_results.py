@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import re
 from pathlib import Path
 from typing import Any
 
@@ -73,6 +74,33 @@ steps:
   - {id: fix, type: apply_hints, file: a.py, hints: [x], state_update: {path: raw.n, value: "{{ applied_count }}"}}
 """
     assert raw_after(settings, text, {"applied_count": 1})["n"] == 1
+
+
+@pytest.mark.rows("R9", "R11", "R14")
+@pytest.mark.parametrize(
+    ("step", "word", "answers", "stored"),
+    [
+        ("type: shell_command, command: printf ants", "stdout", [], "ants"),
+        ("type: mcp_call, method: look", "result", ["ants"], "ants"),
+        ("type: mcp_call, method: look", "content", [{"content": "ants"}], "ants"),
+        ("type: user_input, prompt: What?", "response", ["ants"], "ants"),
+        ("type: ReadFile, path: ants.txt", "content", [], "ants"),
+    ],
+)
+def test_the_hint_for_a_word_as_value_stores_the_result(
+    settings: Settings, workspace: Path, step: str, word: str, answers: list[Any], stored: str
+) -> None:
+    (workspace / "ants.txt").write_text("ants", encoding="utf-8")
+    text = (
+        "name: words\ndefault_state: {raw: {said: none}}\nsteps:\n"
+        f"  - {{id: look, {step}, state_update: {{path: raw.said, value: VALUE}}}}\n"
+    )
+    [problem] = load(text.replace("VALUE", word), file="f.yaml", registry=default_registry()).warnings
+    assert problem.code == "literal_value"
+    hinted = re.findall(r'"({{ .*? }})"', problem.hint)
+    assert stored in [
+        raw_after(settings, text.replace("VALUE", f"'{it}'"), *answers)["said"] for it in hinted
+    ]
 
 
 @pytest.mark.rows("R2", "R4")

@@ -548,7 +548,10 @@ class ReactiveValues(StepValues):
         value = given.get("value")
         if isinstance(value, str) and value in _OF_RESULTS and not needs_value:
             message = f"the value is the word '{value}', not the {value} of the step"
+            documented = draft.do.documented if isinstance(draft.do, Do) else ()
             hint = f'write value: "{{{{ {value} }}}}"'
+            if value != "result" and value not in documented:
+                hint = f'write value: "{{{{ result }}}}", or "{{{{ result.{value} }}}}" for a field of it'
             self.report(Problem("literal_value", message, hint, (*at, "value"), warning=True))
         if given.get("path") is None:
             return None
