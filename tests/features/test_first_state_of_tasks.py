@@ -111,3 +111,24 @@ steps:
 """
     answer = ended(settings, text)
     assert answer["state"] == {"first": answer["workflow_id"], "later": answer["workflow_id"]}
+
+
+@pytest.mark.rows("R7")
+def test_a_field_of_the_state_goes_before_the_id_of_the_run_which_transforms_do_not_see(
+    settings: Settings,
+) -> None:
+    text = """
+name: ids
+default_state: {raw: {workflow_id: mine, n: 1}}
+state_schema: {computed: {seen: {from: raw.n, transform: "typeof workflow_id"}}}
+steps:
+  - {type: state_update, path: raw.found, value: "{{ workflow_id }}"}
+"""
+    assert ended(settings, text)["state"] == {
+        "workflow_id": "mine",
+        "n": 1,
+        "found": "mine",
+        "seen": "string",
+    }
+    answer = ended(settings, text.replace("workflow_id: mine, ", ""))
+    assert answer["state"] == {"n": 1, "found": answer["workflow_id"], "seen": "undefined"}
