@@ -69,6 +69,13 @@ def test_a_value_is_found_in_every_form_and_can_be_put_back_exactly(text: str) -
     assert back(hidden, NAME=VALUE) == text
 
 
+@pytest.mark.parametrize("text", ["HUNTER-TWENTY-TWO", "hunter-twenty-two"])
+def test_a_value_in_other_case_is_found(text: str) -> None:
+    hidden = Redactor({"Hunter-Twenty-Two": "NAME"}).text(f"it is {text}.")
+    assert hidden.startswith("it is ⟦secret:NAME:")
+    assert back(hidden, NAME="Hunter-Twenty-Two") == f"it is {text}."
+
+
 def test_what_a_shell_traces_is_found() -> None:
     script = 'set -x; : "$SECRET"'
     for shell in ("sh", "bash"):
