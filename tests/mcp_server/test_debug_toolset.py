@@ -298,6 +298,7 @@ name: blocks
 blocks:
   - {id: ask, type: Prompt, inputs: {prompt: "Ship it?"}}
   - {id: ship, type: Shell, depends_on: [ask], condition: "${blocks.ask.outputs.response} == 'yes'", inputs: {command: "true"}}
+  - {id: tell, type: Shell, depends_on: [ask, {block: ship, required: false}], inputs: {command: "true"}}
 """,
     )
 
@@ -311,6 +312,7 @@ blocks:
             "conditions": ["${blocks.ask.outputs.response} == 'yes'"],
             "dependencies": ["ask"],
         }
+        assert explained["steps"][2]["dependencies"] == ["ask", "ship (required: false)"]
         run_id = (await agent.call("workflow_start", workflow="blocks"))["workflow_id"]
         info = await agent.call("workflow_debug_info", workflow_id=run_id)
         assert (info["current_step"], info["step_history"]) == ("ask", [])
