@@ -8,9 +8,16 @@ import re
 from collections.abc import Iterable, Iterator
 from dataclasses import fields
 from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
 
 from workflows_mcp import errors
 from workflows_mcp.cli.main import build_parser
+from workflows_mcp.dialects import load, reactive_steps, stateful_steps
+from workflows_mcp.dialects.graph import BLOCK_KEYS
+from workflows_mcp.dialects.recognition import DIALECTS, STATEFUL_KEYS, dialect_of
 from workflows_mcp.expressions import dollar
 from workflows_mcp.expressions.javascript import syntax
 from workflows_mcp.expressions.jinja import functions, references
@@ -19,6 +26,7 @@ from workflows_mcp.settings.model import _READERS, TOOLSETS
 from workflows_mcp.steps.output_formats import FORMATS
 from workflows_mcp.steps.prompts import AnswerRules
 from workflows_mcp.steps.registry import default_registry
+from workflows_mcp.values import to_json
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -123,6 +131,72 @@ def test_every_tool_of_a_toolset_and_every_prompt_is_in_its_page() -> None:
     names = [tool.name for tool in tools_of(TOOLSETS)] + [it.name for it in prompts_of(TOOLSETS)]
     assert [name for name in names if not re.search(rf"`{name}[`(]", text)] == []
     assert [name for name in TOOLSETS if f"| `{name}` |" not in text] == []
+
+
+def rows_of(heading: str) -> list[tuple[str, str]]:
+    """The first cell of each row of a table for users of another system, and what it is here."""
+    table = ("\n" + document("docs/choosing.md")).partition(f"\n{heading}\n")[2].partition("\n#")[0]
+    cells = [line.strip("| ").split(" | ") for line in table.splitlines() if line.startswith("| ")]
+    return [(it[0], it[-1]) for it in cells if set(it[0]) != {"-"}][1:]
+
+
+def spans(text: str) -> list[str]:
+    return re.findall(r"`([^`]+)`", text)
+
+
+def test_the_page_about_choosing_names_the_keys_that_each_dialect_is_known_by() -> None:
+    rows = rows_of("# Which dialect?")
+    found = {}
+    for first, _ in rows:
+        keys = spans(first.partition(":")[2])
+        found[re.findall(r"\[(\w+)\]", first)[0]] = dialect_of({key: [] for key in keys})
+    assert found == {dialect: dialect for dialect in DIALECTS}
+    for page in ("README.md", "docs/choosing.md"):
+        for name in re.findall(r"\]\(((?:docs/)?[\w-]+\.md)\)", document(page)):
+            assert ((ROOT / page).parent / name).is_file(), name
+    assert "(docs/choosing.md)" in document("README.md")
+
+
+@pytest.mark.parametrize("system", ["GitHub Actions", "Airflow"])
+def test_users_of_another_system_can_write_what_the_page_about_choosing_says_in_a_graph(system: str) -> None:
+    rows = rows_of(f"## {system}")
+    assert len(rows) >= 6
+    for first, here in rows:
+        block: dict[str, Any] = {"id": "it", "type": "Shell", "depends_on": ["build", "a"], "inputs": {}}
+        read = []
+        for span in spans(here):
+            if pair := re.fullmatch(r"(\w+): (.+)", span):
+                block[pair[1]] = yaml.safe_load(pair[2])
+            elif span.startswith("${"):
+                read.append(span.replace("blocks.id.outputs.x", "blocks.a.outputs.stdout"))
+            else:
+                assert span.rstrip(":") in {"blocks", "b", *default_registry().own_names(), *BLOCK_KEYS}, span
+        if block["type"] == "Shell":
+            block["inputs"] = {"command": "true", "env": {f"X{at}": it for at, it in enumerate(read)}}
+        if first.startswith("`if:"):
+            block["condition"] = " and ".join([block["condition"], *read])
+            block["inputs"] = {"command": "true"}
+        others = [{"id": name, "type": "Shell", "inputs": {"command": "true"}} for name in ("build", "a")]
+        workflow = {"name": "w", "inputs": {"x": {"type": "string"}}, "blocks": [*others, block]}
+        load(to_json(workflow), file="w.yaml", registry=default_registry())
+
+
+@pytest.mark.parametrize(("system", "dialects"), [("LangGraph", {"stateful"}), ("Temporal", set(DIALECTS))])
+def test_what_the_page_about_choosing_names_for_users_of_another_system_exists(
+    system: str, dialects: set[str]
+) -> None:
+    registry = default_registry()
+    names = {it for name in registry.own_names() for it in registry.get(name).dialect_names.items()}
+    names |= {("graph", name) for name in ("ExecuteWorkflow", *BLOCK_KEYS)}
+    for dialect, control in (("stateful", stateful_steps.CONTROL), ("reactive", reactive_steps.CONTROL)):
+        names |= {(dialect, it) for name, keys in control.items() for it in (name, *keys)}
+    known = {name for dialect, name in names if dialect in dialects} | STATEFUL_KEYS | {"fork"}
+    rows = rows_of(f"## {system}")
+    assert len(rows) >= 6
+    named = {it.partition(":")[0] for _, here in rows for it in spans(here)}
+    commands = {it for it in named if it.startswith("workflows-mcp ")}
+    assert named - commands - known == set()
+    assert [it for it in commands if f"{it} " not in document("README.md")] == []
 
 
 OF_JAVASCRIPT = {"atob", "btoa", "isFinite", "isNaN", "parseFloat", "parseInt", "undefined"} | {
