@@ -335,3 +335,26 @@ def test_runs_have_descriptors_left_however_many_connections_are_open(place: Pat
         for it in held:
             it.close()
         assert "Traceback" not in listening.server.said
+        # A soft limit is raised to the hard one, which leaves room for all of them.
+        assert ("connections are open" in listening.server.said) == limit.startswith("-n")
+
+
+@pytest.mark.rows("O20")
+def test_a_server_without_a_descriptor_left_says_so_in_one_line_and_recovers(place: Path) -> None:
+    async def work(url: str) -> None:
+        async with client_of(url) as client:
+            assert (await call(client, "get_workflow_status"))["runs"] == []
+
+    with http_server(place) as listening:
+        asyncio.run(asyncio.wait_for(work(listening.url), 60))  # all is open that it opens only once
+        server = psutil.Process(listening.server.process.pid)
+        _, hard = server.rlimit(psutil.RLIMIT_NOFILE)
+        server.rlimit(psutil.RLIMIT_NOFILE, (server.num_fds(), hard))
+        held = [opened(listening.url) for _ in range(5)]
+        listening.server.says("a connection cannot be accepted: Too many open files")
+        server.rlimit(psutil.RLIMIT_NOFILE, (hard, hard))
+        eventually(lambda: sent(listening.url).status_code == 200)
+        for it in held:
+            it.close()
+        assert "Traceback" not in listening.server.said
+        assert listening.server.said.count("cannot be accepted") == 1
