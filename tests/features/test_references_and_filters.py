@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 from features.conftest import Run
@@ -127,6 +129,47 @@ outputs:
         library={"child": child},
     )
     assert ran.answer["outputs"] == {"called": "3", "dry": "false", "literal": "3"}
+
+
+CALLED = """
+name: called
+inputs: {text: string, number: number}
+blocks:
+  - {id: a, type: Shell, inputs: {command: "true"}}
+outputs: {text: "${inputs.text}", number: "${inputs.number}"}
+"""
+FROM_STATEFUL = """
+initial_state: {n: 7, got: null, each: []}
+steps:
+  - {id: a, type: workflow, workflow: called, needs_state: [n], inputs: {text: "{{ state.n }}", number: "12"}, output_to: got}
+  - {id: b, type: foreach, needs_state: [], items: [1, true, 2.5], task: same, output_to: each}
+tasks:
+  same:
+    inputs: {text: string}
+    steps: [{id: give, type: return, needs_state: [], value: "{{ inputs.text }}"}]
+"""
+FROM_REACTIVE = """
+default_state: {raw: {n: 7}}
+steps:
+  - id: a
+    type: include_workflow
+    workflow: called
+    inputs: {text: "{{ n }}", number: "12"}
+    state_update: {path: raw.got, value: "{{ result }}"}
+"""
+
+
+@pytest.mark.rows("S1", "S5", "R2")
+@pytest.mark.parametrize(
+    ("text", "more"),
+    [(FROM_STATEFUL, {"each": ["1", "true", "2.5"]}), (FROM_REACTIVE, {})],
+    ids=["stateful", "reactive"],
+)
+def test_calls_and_tasks_of_steps_convert_what_loses_nothing_too(
+    run: Run, text: str, more: dict[str, Any]
+) -> None:
+    state = run(text, library={"called": CALLED}).answer["state"]
+    assert state == {"n": 7, "got": {"text": "7", "number": 12}, **more}
 
 
 @pytest.mark.rows("G24")
