@@ -7,8 +7,17 @@ from datetime import UTC, datetime
 from workflows_mcp.answers.run_view import RunView, run_view_of
 from workflows_mcp.answers.targets import block_at
 from workflows_mcp.answers.tasks import Delegation, Framed, Standing, Task, count_tasks
-from workflows_mcp.machine import TERMINAL, Frame, Machine, fails_the_workflow, how_to_resume
-from workflows_mcp.plan import Steps
+from workflows_mcp.machine import (
+    REACTIVE,
+    TERMINAL,
+    Frame,
+    Machine,
+    Record,
+    Scope,
+    fails_the_workflow,
+    how_to_resume,
+)
+from workflows_mcp.plan import Graph
 
 _NAMED = 3
 _DAY = 86_400.0
@@ -73,15 +82,28 @@ def _not_driven(view: RunView) -> str:
 
 
 def failed_for_good(machine: Machine) -> str:
-    """Return the first failed block that makes the run fail, with the reason; empty if there is none."""
-    scope = machine.state.root
+    """Return the first failed block that makes the run fail, with the reason; empty if there is none.
+
+    It can be in an unfinished call, if nothing would handle the failure of the call.
+    """
+    return _doomed(machine, machine.state.root, "")
+
+
+def _doomed(machine: Machine, scope: Scope, prefix: str) -> str:
     plan = machine.plan_named(scope.workflow)
-    if isinstance(plan.body, Steps):
-        return ""
+    if plan.dialect == REACTIVE:
+        return ""  # its steps for errors decide
     for node in plan.body.nodes:
         record = scope.records.get(node.id)
-        if record is not None and record.status in TERMINAL and fails_the_workflow(plan, node, record):
-            return f"'{node.id}' ({(record.message or 'no reason was given')[:_MESSAGE_CHARS]})"
+        if record is None:
+            continue
+        if record.status in TERMINAL:
+            if isinstance(plan.body, Graph) and fails_the_workflow(plan, node, record):
+                return f"'{prefix}{node.id}' ({(record.message or 'no reason was given')[:_MESSAGE_CHARS]})"
+        elif record.scope is not None and record.scope.each is None and node.retry is None:
+            inner = _doomed(machine, record.scope, f"{prefix}{node.id}/")
+            if inner and fails_the_workflow(plan, node, Record("completed", "failure")):
+                return inner
     return ""
 
 
