@@ -213,7 +213,9 @@ def test_a_failure_is_told_as_a_text_with_block_place_and_what_was_printed(graph
 
     async def work(agent: Any) -> None:
         failed = await agent.call("execute_inline_workflow", workflow_yaml=text)
-        assert failed.keys() == {"status", "workflow_id", "error"}
+        assert failed.keys() == {"status", "workflow_id", "error", "message"}
+        retry = f"control_workflow(workflow_id='{failed['workflow_id']}', action='retry')"
+        assert failed["message"].startswith(f"{retry} re-runs only what failed, in a new run")
         assert failed["status"] == "failure"
         assert "block 'it' failed" in failed["error"]
         assert "at <yaml>:3:5: - id: it" in failed["error"]

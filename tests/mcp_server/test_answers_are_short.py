@@ -223,7 +223,10 @@ def test_next_is_the_exact_call_however_a_run_stands(place: Any) -> None:
         run = await agent.call("submit_result", workflow_id=run["workflow_id"], step_id="one", result="1")
         assert run["next"] == f"submit_result({about}, step_id='other', result=…)"
         run = await agent.call("control_workflow", workflow_id=run["workflow_id"], action="cancel")
-        assert run["next"] == f"control_workflow({about}, action='retry') continues where it was cancelled"
+        assert (
+            run["next"]
+            == f"control_workflow({about}, action='retry') continues where it was cancelled, in a new run"
+        )
 
         run = await agent.call("start_workflow", yaml=WORKING, wait_seconds=0)
         assert run["next"] == f"get_workflow_status(workflow_id='{run['workflow_id']}') waits for it"

@@ -141,7 +141,7 @@ def _loop(node: Node, count: int, items: list[Value] | None) -> str:
 #
 # submit_result(workflow_id='wf_1', step_id='approve', result=…)
 # get_workflow_status(workflow_id='wf_1') waits for it; then 'deploy' if ${inputs.publish}, 'notify'
-# control_workflow(workflow_id='wf_1', action='retry') re-runs only what failed
+# control_workflow(workflow_id='wf_1', action='retry') re-runs only what failed, in a new run
 
 _NAMED = 3
 _FORKS = 6
@@ -171,7 +171,7 @@ def next_call(
     workflow_id = view.target.id
     status = f"get_workflow_status(workflow_id='{workflow_id}')"
     if view.has_ended:
-        return _after_the_end(view, redo)
+        return next_after_end(view, redo)
     if view.machine.state.parked is not None:
         return f"control_workflow(workflow_id='{view.target.run_id}', action='resume')"
     if not actions:
@@ -184,7 +184,8 @@ def next_call(
     return f"{call}, and so for each of more_actions" if len(actions) > 1 else call
 
 
-def _after_the_end(view: RunView, redo: RerunOptions | None) -> str:
+def next_after_end(view: RunView, redo: RerunOptions | None) -> str:
+    """Return the exact calls that continue an ended run, or read its result."""
     if view.task is not None:
         return NOTHING_LEFT + (" and the error" * (view.status == "failed"))
     run_id = view.target.id
@@ -193,9 +194,9 @@ def _after_the_end(view: RunView, redo: RerunOptions | None) -> str:
     if redo is not None and redo.continued_as:
         ways.append(f"continue with get_workflow_status(workflow_id='{redo.continued_as}')")
     elif view.status == "cancelled":
-        ways.append(f"{control}'retry') continues where it was cancelled")
+        ways.append(f"{control}'retry') continues where it was cancelled, in a new run")
     elif view.status == "failed" and (redo is None or redo.can_retry):
-        ways.append(f"{control}'retry') re-runs only what failed")
+        ways.append(f"{control}'retry') re-runs only what failed, in a new run")
     elif view.status == "completed":
         ways.append(f"nothing; get_workflow_state(workflow_id='{run_id}') has the details and step ids")
     if view.status != "cancelled" and (steps := _steps_to_redo(view)):

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from workflows_mcp.answers.actions import pending_actions
-from workflows_mcp.answers.answer import FindPlace, error_view, failed_blocks
+from workflows_mcp.answers.answer import FindPlace, RerunOptions, error_view, failed_blocks, next_after_end
 from workflows_mcp.answers.elicitation_log import instructions_after_forms
 from workflows_mcp.answers.history import Checkpoint, CheckpointId, History
 from workflows_mcp.answers.previews import Cut, cut, reader, shortened, within
@@ -58,7 +58,9 @@ def graph_answer(
     last_seen: LastSeen = NEVER_SEEN,
     response_format: ResponseFormat = "minimal",
     fork_of: CheckpointId | None = None,
+    redo: RerunOptions | None = None,
 ) -> dict[str, Any]:
+    """`redo`: how a failed or cancelled run can continue."""
     if machine.state.parked is not None:  # it accepts no answer until the user resumes it
         questions = NOTHING_ASKED
     schemas = _response_schemas(machine, registry) if questions.open else {}
@@ -82,6 +84,9 @@ def graph_answer(
                 listed = [{**entry, **note} for entry, note in zip(more, notes, strict=True)]
                 answer["more_prompts"] = listed[: how.items]
         message = _message(machine, questions, last_seen, fork_of, now)
+        if redo is not None:
+            then = next_after_end(run_view_of(machine, now=now, limits=limits), redo)
+            message = f"{message}. {then}" if message else then
         if message:
             answer["message"] = message
         if response_format == "detailed":
