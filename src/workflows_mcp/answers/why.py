@@ -12,8 +12,8 @@ from workflows_mcp.machine import (
     TERMINAL,
     Frame,
     Machine,
-    Record,
     Scope,
+    call_must_succeed,
     fails_the_workflow,
     how_to_resume,
 )
@@ -100,10 +100,13 @@ def _doomed(machine: Machine, scope: Scope, prefix: str) -> str:
         if record.status in TERMINAL:
             if isinstance(plan.body, Graph) and fails_the_workflow(plan, node, record):
                 return f"'{prefix}{node.id}' ({(record.message or 'no reason was given')[:_MESSAGE_CHARS]})"
-        elif record.scope is not None and record.scope.each is None and node.retry is None:
-            inner = _doomed(machine, record.scope, f"{prefix}{node.id}/")
-            if inner and fails_the_workflow(plan, node, Record("completed", "failure")):
-                return inner
+        elif (
+            record.scope is not None
+            and record.scope.each is None
+            and call_must_succeed(plan, node)
+            and (inner := _doomed(machine, record.scope, f"{prefix}{node.id}/"))
+        ):
+            return inner
     return ""
 
 

@@ -45,7 +45,7 @@ from workflows_mcp.machine.reactive_state import (
     mentioned,
     transform_of,
 )
-from workflows_mcp.machine.rules import failed, fails_the_workflow, handler_of
+from workflows_mcp.machine.rules import call_must_succeed, failed, fails_the_workflow, handler_of
 from workflows_mcp.machine.sequence import ends_with, error_of
 from workflows_mcp.machine.state import (
     TERMINAL,
@@ -107,6 +107,7 @@ __all__ = [
     "Trace",
     "WrongChange",
     "address_of",
+    "call_must_succeed",
     "compile_value",
     "ends_with",
     "error_of",

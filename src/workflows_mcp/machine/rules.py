@@ -56,12 +56,15 @@ def handler_of(plan: Plan, node: Node, record: Record) -> str | None:
 
     None if nothing does: then the workflow fails. Empty if it is handled, but not known by what.
     """
+    return _handler(plan, node, failure_kind(record))
+
+
+def _handler(plan: Plan, node: Node, kind: FailureKind) -> str | None:
     if fails_on_purpose(node):
         return None
     key = LAYOUTS[plan.dialect].on_failure[-1]
     if node.on_failure is not None:
         return f"{key}: continue" if node.on_failure == "continue" else None
-    kind = failure_kind(record)
     if kind == "timeout" and node.on_timeout == "continue":
         return "on_timeout: continue"
     each = node.for_each
@@ -185,6 +188,11 @@ def _cut(message: str) -> str:
     if len(message) <= _MESSAGE_CHARS:
         return message
     return f"{message[: _MESSAGE_CHARS // 3]} … {message[-2 * _MESSAGE_CHARS // 3 :]}"
+
+
+def call_must_succeed(plan: Plan, node: Node) -> bool:
+    """Whether the failure of the workflow that a block calls is the failure of its own workflow."""
+    return node.retry is None and _handler(plan, node, "failure") is None
 
 
 def fails_the_workflow(plan: Plan, node: Node, record: Record) -> bool:
