@@ -42,7 +42,7 @@ MAY_KNOW: dict[str, set[str]] = {
     "cli": {"runs", "mcp_server", "temporal_dev"},
     "__main__": {"cli"},
 }
-"""Which packages a package may import from. The picture in docs/how-it-works.md shows the same."""
+"""Which packages a package may import from. docs/how-it-works.md has a simpler picture."""
 
 PURE = ("expressions", "plan", "machine")
 IMPURE_MODULES = {

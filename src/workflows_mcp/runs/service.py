@@ -250,7 +250,8 @@ class Service:
     ) -> Answer:
         """Submit the result of the current step.
 
-        Submitting it twice is harmless; a different result is refused with the current question.
+        With a `step_id`, submitting it twice is harmless; a different result is refused with the current
+        question.
         """
         self._refuse_unfit(result)
         workflow_id = await self._agents.full_id(workflow_id)

@@ -279,7 +279,7 @@ async def submit_result(
 ) -> Annotated[CallToolResult, NextAnswer]:
     """Submit the result of the pending action. The reply has the next action or the outputs, as in
     start_workflow. A rejected result changes nothing: fix it as the error says. Submitting twice is
-    harmless."""
+    harmless with a step_id."""
     return answer(
         await _service(ctx).submit(
             workflow_id, result, step_id=step_id, wait_seconds=wait_seconds, detail="step"
