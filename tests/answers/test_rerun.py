@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from support.plans import block, bundle, plan
 from support.random_graphs import bundles, report
-from workflows_mcp.answers.rerun import Journal, failed_steps, replayed_events, steps_with_events
+from workflows_mcp.answers.rerun import RerunSelection, failed_steps, replayed_events, steps_with_events
 from workflows_mcp.answers.tasks import record_at
 from workflows_mcp.engines.forks import replayed
 from workflows_mcp.errors import NotExpected
@@ -104,7 +104,7 @@ def test_what_a_run_failed_by_is_under_way_again_and_all_else_is_as_it_was(
     run = driven(pinned, first, seed)
     assume(run.machine.state.status == "failed")
     steps = failed_steps(run.machine)
-    journal = Journal(pinned, run.journal, steps)
+    journal = RerunSelection(pinned, run.journal, steps)
     again = Driven(
         replayed(pinned, replayed_events(run.journal, journal.changes(journal.ends()))), second, None
     )
@@ -114,7 +114,7 @@ def test_what_a_run_failed_by_is_under_way_again_and_all_else_is_as_it_was(
     keeps_the_rest(pinned, run.machine, again.machine, steps)
 
     done = {address for it in steps for address in _done(again.machine, it)}
-    again.perform(again.machine.outstanding(0.0, cut_off=False))
+    again.perform(again.machine.outstanding(0.0, after_crash=False))
     again.to_the_end()
     assert again.machine.state.status == "completed", "now all goes well"
     assert not done & set(again.performed), "what was done is not done again"
@@ -136,7 +136,7 @@ def test_a_step_of_any_run_can_be_done_again_with_all_that_comes_after_it(
     assume(steps_with_events(run.journal))
     chosen = chance.choice(steps_with_events(run.journal))
     step = "/".join(chosen.split("/")[: chance.randint(1, chosen.count("/") + 1)])
-    journal = Journal(pinned, run.journal, [step])
+    journal = RerunSelection(pinned, run.journal, [step])
     changes = journal.changes(journal.all_of(step))
     again = Driven(replayed(pinned, replayed_events(run.journal, changes)), order, seed)
 
@@ -146,7 +146,7 @@ def test_a_step_of_any_run_can_be_done_again_with_all_that_comes_after_it(
     assert record.attempts == 1
     keeps_the_rest(pinned, run.machine, again.machine, [step])
 
-    again.perform(again.machine.outstanding(0.0, cut_off=False))
+    again.perform(again.machine.outstanding(0.0, after_crash=False))
     again.to_the_end()
     assert again.machine.state.status == run.machine.state.status, "the world has not changed"
     assert again.machine.state.root.records == run.machine.state.root.records
@@ -161,8 +161,8 @@ def test_a_step_that_was_cut_off_and_given_up_is_carried_out_again_and_not_asked
     ]
     failed = replayed(pinned, events)
     assert (failed.state.status, failed_steps(failed)) == ("failed", ["a"])
-    journal = Journal(pinned, events, ["a"])
+    journal = RerunSelection(pinned, events, ["a"])
     again = replayed(pinned, replayed_events(events, journal.changes(journal.ends())))
     assert [
-        command.key for command in again.outstanding(3.0, cut_off=False) if isinstance(command, RunStep)
+        command.key for command in again.outstanding(3.0, after_crash=False) if isinstance(command, RunStep)
     ] == ["a#1"]

@@ -142,10 +142,10 @@ def test_an_answer_is_taken_in_however_often_the_run_changes_hands_before(
             assert len(await asked(engine, run_id)) == 3
             await settle()
             turns = iter([False] * 10)
-            send_to_idle = engine._send_to_undriven
+            send_to_idle = engine._send_to_undriven_here
             monkeypatch.setattr(
                 engine,
-                "_send_to_undriven",
+                "_send_to_undriven_here",
                 lambda *given: (
                     asyncio.sleep(0, False) if next(turns, None) is False else send_to_idle(*given)
                 ),

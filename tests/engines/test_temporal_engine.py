@@ -683,7 +683,7 @@ def test_a_step_whose_worker_went_away_twice_is_asked_about_and_not_repeated(
                 await begun(world, times)
         async with world.engine("temporal") as engine:
             state = (await engine.wait(run_id, asks, 20)).state
-            assert state.frames["a"].cut_off
+            assert state.frames["a"].after_interruption
             assert world.gate.started == ["a", "a"]
             decided = {"decision": "done", "outputs": {"name": "by hand"}}
             await engine.send(run_id, lambda _, now: Answered(now, "a", decided))

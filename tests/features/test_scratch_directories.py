@@ -137,7 +137,7 @@ def test_a_run_of_an_earlier_version_keeps_the_one_directory_that_its_steps_shar
     (command,) = machine.apply(Started(0.0, "wf_1", {}))
     assert isinstance(command, RunStep)
     assert command.shares_scratch is shares
-    (again,) = Machine(bundle(main), machine.snapshot()).outstanding(1.0, cut_off=False)
+    (again,) = Machine(bundle(main), machine.snapshot()).outstanding(1.0, after_crash=False)
     assert isinstance(again, RunStep)
     assert again.execution == command.execution
     assert (again.execution.address, again.execution.attempt, again.execution.event) == ("a", "1", 1)

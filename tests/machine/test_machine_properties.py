@@ -99,7 +99,7 @@ def test_what_is_under_way_can_be_named_again_from_the_state_alone(
     choose = random.Random(order)
     for _ in range(200):
         wished |= {command.key: command for command in commands if isinstance(command, RunStep)}
-        again = Machine(pinned, machine.snapshot()).outstanding(0.0, cut_off=False)
+        again = Machine(pinned, machine.snapshot()).outstanding(0.0, after_crash=False)
         assert {it.key: it for it in again if isinstance(it, RunStep)} == wished
         timers = [it.key for it in again if isinstance(it, SetTimer)]
         questions = [address for address, frame in machine.state.frames.items() if frame.kind == "agent"]

@@ -47,7 +47,13 @@ from workflows_mcp.answers.reactive import (
     step_view_of,
     values_at,
 )
-from workflows_mcp.answers.rerun import Changes, Journal, failed_steps, replayed_events, steps_with_events
+from workflows_mcp.answers.rerun import (
+    Changes,
+    RerunSelection,
+    failed_steps,
+    replayed_events,
+    steps_with_events,
+)
 from workflows_mcp.answers.results import is_harmless
 from workflows_mcp.answers.run_view import RunView, parts_of_state, run_view_of
 from workflows_mcp.answers.state import (
@@ -106,12 +112,12 @@ __all__ = [
     "FlatState",
     "FormOutcome",
     "History",
-    "Journal",
     "LastSeen",
     "Outcome",
     "Questions",
     "Redact",
     "RerunOptions",
+    "RerunSelection",
     "ResponseFormat",
     "RunView",
     "StepView",

@@ -51,14 +51,14 @@ class Asked:
     question: Question
 
 
-class _CutOff(Step):
+class _Interrupted(Step):
     """Asks what to do about an interrupted step; the machine acts on the decision."""
 
-    name = "cut_off"
+    name = "interrupted"
     performer = "agent"
 
 
-def cut_off(visited: Visited) -> Asked:
+def interrupted_question(visited: Visited) -> Asked:
     step = visited.node.do.step if isinstance(visited.node.do, Do) else "step"
     question = Question(
         type="interrupted",
@@ -78,7 +78,7 @@ def cut_off(visited: Visited) -> Asked:
         main_field="decision",
         describes_result=True,
     )
-    return Asked(_CutOff(), StepInputs(), question)
+    return Asked(_Interrupted(), StepInputs(), question)
 
 
 class _Unaskable(Step):
@@ -627,8 +627,8 @@ def _asked(machine: Machine, registry: StepRegistry, address: str) -> Asked:
     visited = block_at(machine, address)
     assert visited is not None
     frame = machine.state.frames.get(address)
-    if frame is not None and frame.cut_off:
-        return cut_off(visited)
+    if frame is not None and frame.after_interruption:
+        return interrupted_question(visited)
     return _asked_at(visited, registry)
 
 

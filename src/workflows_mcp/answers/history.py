@@ -188,7 +188,7 @@ class History:
     def _prompt(self, address: str, frame: Frame) -> str:
         visited = block_at(self.machine, address)
         prompt = visited.record.inputs.get("prompt") if visited is not None else None
-        if isinstance(prompt, str) and not frame.cut_off:
+        if isinstance(prompt, str) and not frame.after_interruption:
             return prompt
         actions = pending_actions(self.machine, self._registry)
         return next(prompt_of(action) for action in actions if action["step_id"] == address)

@@ -3,8 +3,8 @@
     events         started · a done · b failed · c done · run failed
     re-run b       started · a done ·            c done              b is running
 
-    journal = Journal(bundle, events, failed_steps(machine))
-    replayed_events(events, journal.changes(journal.ends()))
+    selection = RerunSelection(bundle, events, failed_steps(machine))
+    replayed_events(events, selection.changes(selection.ends()))
 
 A run is the fold of its events. Leaving out the end of a step, and the events that could only follow from it,
 makes the step run again; other steps keep their results. With a limit of parallel items, the end of one item
@@ -81,7 +81,7 @@ def replayed_events(events: Sequence[Event], changes: Changes) -> list[Event]:
     return [it for number, event in enumerate(events, start=1) for it in changes.get(number, (event,))]
 
 
-class Journal:
+class RerunSelection:
     """The events of a run, to re-run some of its steps."""
 
     def __init__(self, bundle: Bundle, events: Sequence[Event], steps: Sequence[str]) -> None:

@@ -2,7 +2,7 @@
 
     driver.feed(Started(...))           # apply it, and continue as far as possible
     await driver.send(event)            # an event from outside; returns when it is committed
-    await driver.wait_committed()       # the machine, when all that it shows is committed
+    await driver.pause_until_committed()       # the machine, when all that it shows is committed
 
 The driver waits for a commit in three cases: before a step that changes the world starts, before an
 interrupted step is repeated, and before anybody outside sees the state. It also pauses while too many batches
@@ -144,19 +144,19 @@ class Driver:
         if self.failure is not None and not accepted.done():
             raise self.failure
         await accepted
-        await self.wait_flushed()
+        await self.wait_committed()
 
     def under_way(self) -> list[str]:
         """The keys of the steps that have started and not ended."""
         frames = self.machine.state.frames.items()
         return [key_of(address, frame.attempt) for address, frame in frames if frame.kind == "step"]
 
-    async def resume(self, event: Event | None = None, *, cut_off: bool = True) -> None:
+    async def resume(self, event: Event | None = None, *, after_crash: bool = True) -> None:
         """Resume a run after a restart: perform again what was under way, after applying `event`, if any.
 
         Processes that interrupted steps left behind must have been killed before. A step that is not needed
-        after the event is not repeated. With `cut_off=False`, as for forks, no step was interrupted."""
-        commands = self.machine.outstanding(self._clock.now(), cut_off=cut_off)
+        after the event is not repeated. With `after_crash=False`, as for forks, no step was interrupted."""
+        commands = self.machine.outstanding(self._clock.now(), after_crash=after_crash)
         if event is not None:
             self.feed(event)
             await self.wait_applied()
@@ -170,7 +170,7 @@ class Driver:
         self._pump()
         self._release_if_done()
 
-    async def wait_flushed(self) -> None:
+    async def wait_committed(self) -> None:
         """Wait until all events up to now are committed."""
         await self._wait_committed_up_to(self._accepted + len(self._queue))
 
@@ -185,7 +185,7 @@ class Driver:
         if self.failure is not None and self._committed_position < position:
             raise self.failure
 
-    async def wait_committed(self) -> Machine:
+    async def pause_until_committed(self) -> Machine:
         """Wait until all is committed, and return the run; read it before the next await."""
         try:
             while self._applying or self._committed_position < self._accepted:
@@ -318,8 +318,9 @@ class Driver:
         match command:
             case RunStep():
                 frame = self.machine.state.frames.get(command.address)
-                cut_off = frame is not None and frame.interruptions > 0  # it may be what killed the process
-                if cut_off or self._executor.changes_world(command):
+                # an interrupted step may be what killed the process
+                was_interrupted = frame is not None and frame.interruptions > 0
+                if was_interrupted or self._executor.changes_world(command):
                     self._awaiting_commit[command.key] = command
                 else:
                     self._runner.perform(command, self.feed)
@@ -458,7 +459,7 @@ class Driver:
 
     def _wake(self) -> None:
         self._waiters.wake()
-        # An event that `wait_flushed` waits for may have been refused: then all is committed without it.
+        # An event that `wait_committed` waits for may have been refused: then all is committed without it.
         all_committed = not self._queue and self._committed_position == self._accepted
         done = self.failure is not None or all_committed
         self._waiters.wake_up_to(None if done else self._committed_position)
@@ -488,7 +489,7 @@ async def wait_until(driver: Driver, ready: Callable[[RunState], bool], seconds:
         await driver.wait_applied()
     if state.status != "running":
         await driver.wait_drained()
-    return await driver.wait_committed()
+    return await driver.pause_until_committed()
 
 
 async def send_to(driver: Driver, make_event: MakeEvent, now: float) -> None:
@@ -501,7 +502,7 @@ async def send_to(driver: Driver, make_event: MakeEvent, now: float) -> None:
     except LeaseLost:
         raise
     except WorkflowsError:
-        await driver.wait_flushed()
+        await driver.wait_committed()
         raise
 
 

@@ -116,7 +116,7 @@ class MemoryEngine:
         return True
 
     async def view(self, run_id: str) -> Machine:
-        return await self._driver(run_id).wait_committed()
+        return await self._driver(run_id).pause_until_committed()
 
     async def wait(self, run_id: str, ready: Callable[[RunState], bool], seconds: float) -> Machine:
         return await wait_until(self._driver(run_id), ready, seconds)
@@ -145,7 +145,7 @@ class MemoryEngine:
         )
 
     async def journal(self, run_id: str, after: int = 0) -> tuple[Bundle, list[Event]]:
-        machine = await self._driver(run_id).wait_committed()
+        machine = await self._driver(run_id).pause_until_committed()
         return machine.bundle, self.journals[run_id].events()[after:]
 
     async def fork(
@@ -162,7 +162,7 @@ class MemoryEngine:
         driver = self._drive(fork.run_id, fork.machine)
         now = self._forked_at[fork.run_id] = self._clock.now()
         self.journals[fork.run_id].keep(batch_of(fork, driver.large, now))
-        await driver.resume(cut_off=False)
+        await driver.resume(after_crash=False)
         return fork.run_id
 
     async def run_of_request(self, request_id: str) -> str | None:

@@ -76,7 +76,7 @@ class LoadPlan(msgspec.Struct, frozen=True):
 
 
 class ReportInterrupted(msgspec.Struct, frozen=True):
-    """This step was cut off by the end of its process: report Interrupted with its key."""
+    """This step was interrupted by the end of its process: report Interrupted with its key."""
 
     key: str
 

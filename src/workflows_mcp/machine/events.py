@@ -203,7 +203,7 @@ class SlotFreed(_OfAddress, frozen=True, tag="made_room"):
 
 
 class Interrupted(_OfAttempt, frozen=True, tag="interrupted"):
-    """A step was cut off by the end of its process, and its leftover processes were killed."""
+    """A step was interrupted by the end of its process, and its leftover processes were killed."""
 
 
 class StateUpdated(_OfAddress, frozen=True, tag="updated"):

@@ -9,7 +9,7 @@ record and starts a new one.
 A *frame* is an operation under way at an address. There is at most one for each address; its kind says what
 it waits for. A frame is opened when a block is entered, and closed by the event that it waits for, or from
 outside. Only a step has something to stop first: after its timeout it is `stopping` until it reports. A step
-that was cut off closes its frame; if an agent has to decide, a frame of kind `agent` takes its place.
+that was interrupted closes its frame; if an agent has to decide, a frame of kind `agent` takes its place.
 
 Only this module sets `Record.status` and `RunState.status`, and adds or removes frames. A transition is one
 look-up; one that is not in the table raises IllegalTransition.
@@ -27,11 +27,11 @@ from typing import Literal, TypeAlias
 from workflows_mcp.machine.state import BlockStatus, Frame, FrameKind, Record, RunState, RunStatus
 
 RecordEvent: TypeAlias = Literal[
-    "started", "asked", "cut_off", "retried", "completed", "failed", "skipped", "stopped", "fell_back",
+    "started", "asked", "interrupted", "retried", "completed", "failed", "skipped", "stopped", "fell_back",
     "rejected",
 ]  # fmt: skip
-"""`cut_off`: its process ended. `stopped`: ended from outside. `fell_back`: a fallback replaced its failure.
-`rejected`: its result could not be written to the state."""
+"""`interrupted`: its process ended. `stopped`: ended from outside. `fell_back`: a fallback replaced its
+failure. `rejected`: its result could not be written to the state."""
 
 FrameState: TypeAlias = FrameKind | Literal["stopping", "closed"]
 FrameEvent: TypeAlias = (
@@ -56,7 +56,7 @@ RECORD: Mapping[tuple[BlockStatus, RecordEvent], BlockStatus] = {
     ("running", "started"): "running",
     ("running", "retried"): "running",
     ("running", "asked"): "paused",
-    ("running", "cut_off"): "paused",
+    ("running", "interrupted"): "paused",
     ("running", "completed"): "completed",
     ("running", "failed"): "failed",
     ("running", "stopped"): "failed",

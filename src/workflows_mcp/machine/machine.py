@@ -191,13 +191,13 @@ class Machine(Core):
             )
         EXPECTED[type(event)](self, event)
 
-    def outstanding(self, now: float, *, cut_off: bool = True, by_user: bool = False) -> list[Command]:
+    def outstanding(self, now: float, *, after_crash: bool = True, by_user: bool = False) -> list[Command]:
         """The commands for all that is under way: what an engine performs after a restart.
 
-        A step that was cut off is reported as interrupted, which decides whether it is repeated; one that the
-        user has interrupted (`by_user`) is repeated unless its block says otherwise. Steps restart with a new
-        timeout; all other operations keep their deadlines. Pass `cut_off=False` for a fork, whose steps have
-        not started. A parked run has no commands.
+        A step that a crash stopped is reported as interrupted, which decides whether it is repeated; one that
+        the user has interrupted (`by_user`) is repeated unless its block says otherwise. Steps restart with a
+        new timeout; all other operations keep their deadlines. Pass `after_crash=False` for a fork, whose
+        steps have not started. A parked run has no commands.
         """
         commands: list[Command] = []
         if self.state.parked is not None:
@@ -209,7 +209,7 @@ class Machine(Core):
                 commands.append(StopStep(key, frame.stopping))
             elif frame.kind == "step":
                 repeats = scope.program.nodes[index].on_interrupt == "repeat"
-                if cut_off and not (repeats and by_user):
+                if after_crash and not (repeats and by_user):
                     commands.append(ReportInterrupted(key))
                 else:
                     commands += repeated(scope, index, frame, key, now)
@@ -569,12 +569,12 @@ def step_ended(machine: Machine, event: StepEnd) -> None:
     if frame.kind == "agent":
         messages_delivered(machine, address, frame)
     machine.close_frame(address, "answered" if frame.kind == "agent" else "reported")
-    if frame.cut_off:
+    if frame.after_interruption:
         decided(machine, scope, index, event)
         return
     if isinstance(event, Answered):
         if event.token:
-            machine.state.answers = [*machine.state.answers, event.token][-ANSWERS_KEPT:]
+            machine.state.answer_tokens = [*machine.state.answer_tokens, event.token][-ANSWERS_KEPT:]
         scope.scope.records[scope.program.nodes[index].id].written_by_agent = event.written_by_agent
     if isinstance(event, StepFailed):
         fault = machine.fault(scope, index, event.code, event.message, event.hint)
@@ -604,7 +604,11 @@ def timer_fired(machine: Machine, event: TimerFired) -> None:
         machine.end(scope, index, event.at, "completed", "success", outputs)
         return
     message = f"timed out after {frame.timeout:g} s"
-    if frame.kind == "agent" and not frame.cut_off and answered_by_definition(machine, address, event.at):
+    if (
+        frame.kind == "agent"
+        and not frame.after_interruption
+        and answered_by_definition(machine, address, event.at)
+    ):
         return
     if frame.kind == "step":
         begin_stopping(frame, address, message)
@@ -662,9 +666,11 @@ def plan_loaded(machine: Machine, event: PlanLoaded) -> None:
 def state_updated(machine: Machine, event: StateUpdated) -> None:
     reactive = machine.reactive_state_at(event.address)
     state = machine.state
-    if reactive is None or (event.token and event.token in state.tokens):
+    if reactive is None or (event.token and event.token in state.update_tokens):
         return
-    state.tokens = [*state.tokens[1 - MARKS :], event.token] if event.token else state.tokens
+    state.update_tokens = (
+        [*state.update_tokens[1 - MARKS :], event.token] if event.token else state.update_tokens
+    )
     with suppress(WrongChange):
         # a field that propagates its error fails the step that reads it, not the update
         reactive.reset(reactive.tried(changes_of(event))[0])

@@ -3,9 +3,10 @@
 An operation that ends at once ends its block. Any other opens a frame, and the event that it waits for ends
 the block later. A new kind of operation is a function here and a row in `ENTER`.
 
-A block that waits for its next attempt is a frame of kind `retry` with a timer. A step that was cut off is
-repeated unless its block says otherwise (`on_interrupt`): then it fails, or the agent is asked. The agent is
-also asked when the same step has been cut off `step_interruptions` times: it may be what kills the server.
+A block that waits for its next attempt is a frame of kind `retry` with a timer. A step that was interrupted
+is repeated unless its block says otherwise (`on_interrupt`): then it fails, or the agent is asked. The agent
+is also asked when the same step has been interrupted `step_interruptions` times: it may be what kills the
+server.
 """
 
 from __future__ import annotations
@@ -421,7 +422,7 @@ def restart_timers(machine: Core, event: Forked) -> None:
 
 
 def interrupted(machine: Core, event: Interrupted) -> None:
-    """Repeat a step that was cut off, fail it, or ask the agent."""
+    """Repeat a step that was interrupted, fail it, or ask the agent."""
     address, attempt = address_of(event.key)
     frame = machine.state.frames.get(address)
     if frame is None or frame.kind != "step" or frame.attempt != attempt:
@@ -437,10 +438,10 @@ def interrupted(machine: Core, event: Interrupted) -> None:
     if rule == "fail":
         machine.fail(scope, index, event.at, machine.fault(scope, index, "interrupted", CUT_OFF))
         return
-    machine.open_frame(address, Frame("agent", event.at, attempt, cut_off=True), None, event.at)
+    machine.open_frame(address, Frame("agent", event.at, attempt, after_interruption=True), None, event.at)
     record = scope.scope.records[scope.program.nodes[index].id]
     times = f" ({frame.interruptions} times)" if frame.interruptions > 1 else ""
-    advance(record, "cut_off")
+    advance(record, "interrupted")
     record.message = CUT_OFF + times
 
 
@@ -451,7 +452,7 @@ def repeated(scope: OpenScope, index: int, frame: Frame, key: str, at: float) ->
 
 
 def decided(machine: Core, scope: OpenScope, index: int, event: StepEnd) -> None:
-    """Apply the decision of the agent about a step that was cut off."""
+    """Apply the decision of the agent about a step that was interrupted."""
     decision = event.outputs.get("decision")
     if decision == "repeat":
         scope.scope.records[scope.program.nodes[index].id].attempts += 1

@@ -184,9 +184,9 @@ class Frame(msgspec.Struct, omit_defaults=True):
     stopping: str = ""
     """Why the step is being stopped; its report is awaited."""
     interruptions: int = 0
-    """How often the step was cut off by the end of its process, and repeated."""
-    cut_off: bool = False
-    """The step was cut off, and the agent is asked what to do about it."""
+    """How often the step was interrupted by the end of its process, and repeated."""
+    after_interruption: bool = msgspec.field(default=False, name="cut_off")
+    """The step was interrupted, and the agent is asked what to do about it."""
     agent: str = ""
     """For items that each go to an agent of its own: the kind of agent."""
     event: int = 0
@@ -229,9 +229,9 @@ class RunState(msgspec.Struct, omit_defaults=True):
     """Messages that the user may not have seen."""
     dropped_messages: int = msgspec.field(default=0, name="untold")
     marks: list[Mark] = []
-    tokens: list[str] = []
+    update_tokens: list[str] = msgspec.field(default_factory=list, name="tokens")
     """The tokens of the last updates of the state from outside, so that none is applied twice."""
-    answers: list[str] = []
+    answer_tokens: list[str] = msgspec.field(default_factory=list, name="answers")
     """The tokens of the last answers that were accepted."""
     superseded_by: str = ""
     """The fork that continues in its place."""

@@ -154,8 +154,8 @@ class AgentProtocol:
     ) -> None:
         """Submit the result of a step.
 
-        Submitting the same result twice is harmless; so is acknowledging a step that takes no result. Raises
-        NotExpected, with the current question, if nothing or something else is asked.
+        With a `step_id`, the same result twice is harmless; so is acknowledging a step that takes no result.
+        Raises NotExpected, with the current question, if nothing or something else is asked.
         """
 
         def make_event(machine: Machine, target: Target, now: float) -> Event:
@@ -204,7 +204,7 @@ class AgentProtocol:
             machine = await self._engine.view(run_id)
             target = target_of(machine, workflow_id)
             token = self._token(machine, workflow_id, submitted)
-            if harmless(machine, target) or token in machine.state.answers:
+            if harmless(machine, target) or token in machine.state.answer_tokens:
                 return
             raise (explain_refusal or self._with_current_action)(refusal, machine, target) from None
 

@@ -45,9 +45,9 @@ from workflows_mcp.answers import (
     Checkpoint,
     CheckpointId,
     History,
-    Journal,
     Redact,
     RerunOptions,
+    RerunSelection,
     blocks_of,
     check_result,
     failed_steps,
@@ -128,7 +128,7 @@ def _for_another_try(run_id: str, bundle: Bundle, events: Sequence[Event]) -> Ch
     machine = replayed(bundle, events)
     status, fault = machine.state.status, machine.state.fault
     if status == "cancelled":
-        return Journal(bundle, events, []).changes(_cancels(events))
+        return RerunSelection(bundle, events, []).changes(_cancels(events))
     if status != "failed" or fault is None:
         how = "is still running and has not failed" if status == "running" else "has completed"
         raise RequestError(
@@ -136,8 +136,8 @@ def _for_another_try(run_id: str, bundle: Bundle, events: Sequence[Event]) -> Ch
             hint=f"to run a step of it again, in a new run: {_forking(events)}",
             code="nothing_to_retry",
         )
-    journal = Journal(bundle, events, failed_steps(machine))
-    ends = journal.ends()
+    selection = RerunSelection(bundle, events, failed_steps(machine))
+    ends = selection.ends()
     if not ends:
         raise RequestError(
             f"the run {run_id} failed because of its definition and values, not because of a step, so it "
@@ -146,7 +146,7 @@ def _for_another_try(run_id: str, bundle: Bundle, events: Sequence[Event]) -> Ch
             f"{_forking(events)}",
             code="nothing_to_retry",
         )
-    return journal.changes(ends)
+    return selection.changes(ends)
 
 
 def _from_step(workflow_id: str, step_id: str, bundle: Bundle, events: Sequence[Event]) -> Changes:
@@ -162,8 +162,8 @@ def _from_step(workflow_id: str, step_id: str, bundle: Bundle, events: Sequence[
             code="unknown_step",
         )
     _refuse_an_earlier_round(machine, step_id.strip(), address)
-    journal = Journal(bundle, events, [address])
-    changes = journal.changes(journal.all_of(address) | _cancels(events))
+    selection = RerunSelection(bundle, events, [address])
+    changes = selection.changes(selection.all_of(address) | _cancels(events))
     if address not in replayed(bundle, replayed_events(events, changes)).state.frames:
         raise RequestError(
             f"the step '{step_id}' follows from the steps before it, and cannot run again alone",
@@ -349,5 +349,5 @@ def _resume_for_another_try(bundle: Bundle, events: Sequence[Event]) -> Changes:
 
     If a step failed because of its input values, the steps before it run again too, and may give others.
     """
-    journal = Journal(bundle, events, failed_steps(replayed(bundle, events)))
-    return journal.changes(journal.ends(of_others=True) or {len(events)})
+    selection = RerunSelection(bundle, events, failed_steps(replayed(bundle, events)))
+    return selection.changes(selection.ends(of_others=True) or {len(events)})

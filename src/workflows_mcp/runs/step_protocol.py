@@ -156,7 +156,7 @@ class StepProtocol:
             visited = block_at(machine, address)
             assert visited is not None
             message = self._redacted(machine)(error) or FAILED
-            if machine.state.frames[address].cut_off:
+            if machine.state.frames[address].after_interruption:
                 return events.Answered(now, address, {"decision": "fail"})
             return events.Answered(now, address, failed_outputs(visited), ok=False, message=message)
 
@@ -177,7 +177,7 @@ class StepProtocol:
             visited = block_at(machine, address)
             assert visited is not None
             scope, _ = machine.locate(address)
-            if scope.reactive is None or machine.state.frames[address].cut_off:
+            if scope.reactive is None or machine.state.frames[address].after_interruption:
                 clean = self._redacted(machine)
                 _, step_result = check_result(
                     machine, self._registry, step_id, {}, clean, target, self._now()

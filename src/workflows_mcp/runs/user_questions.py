@@ -91,7 +91,7 @@ def user_questions(view: RunView, registry: StepRegistry, setting: str) -> UserQ
     for address, frame in view.pending.questions:
         question = question_at(machine, registry, address)
         form = _form(question.result_schema)
-        if frame.cut_off or not question.for_user:
+        if frame.after_interruption or not question.for_user:
             busy = True
             continue
         step_id = question_id(machine.state, view.target, address)

@@ -161,7 +161,7 @@ class SqliteEngine(Notes):
         driver.feed(started)
         if request is not None:
             try:
-                await driver.wait_flushed()
+                await driver.wait_committed()
             except apsw.ConstraintError:
                 if (known := runs.started_by(self.store, request)) is None:
                     raise
@@ -174,7 +174,7 @@ class SqliteEngine(Notes):
             driver = self._live(run_id)
             try:
                 if driver is None:
-                    if await self._send_to_undriven(run_id, make_event):
+                    if await self._send_to_undriven_here(run_id, make_event):
                         return
                     continue
                 await driver.wait_applied()
@@ -186,7 +186,7 @@ class SqliteEngine(Notes):
                 if not left:
                     raise
 
-    async def _send_to_undriven(self, run_id: str, make_event: MakeEvent) -> bool:
+    async def _send_to_undriven_here(self, run_id: str, make_event: MakeEvent) -> bool:
         """Take over a run that is not driven here, with the event, or send the event to its owner.
 
         Returns False if this process has taken the run over meanwhile."""
@@ -212,7 +212,7 @@ class SqliteEngine(Notes):
                     raise
             if driver is not None:
                 await self.start_driving([driver], event)
-                await driver.wait_flushed()
+                await driver.wait_committed()
                 return True
         await self._send_elsewhere(run_id, event)
         return True
@@ -272,7 +272,7 @@ class SqliteEngine(Notes):
         driver = self._live(run_id)
         if driver is not None:
             with suppress(LeaseLost):  # another process drives it now: read what that one has written
-                await driver.wait_committed()
+                await driver.pause_until_committed()
         return runs.journal(self.store, self._bundles, run_id, self._executor.limits, after)
 
     async def fork(
@@ -287,7 +287,7 @@ class SqliteEngine(Notes):
         async with self._locks.setdefault(fork.run_id, asyncio.Lock()):
             await written
             driver, _ = self._new_driver(fork.run_id, fork.machine, large, epoch=1)
-            await self.start_driving([driver], cut_off=False)
+            await self.start_driving([driver], after_crash=False)
 
     def _read(self, run_id: str) -> Machine:
         return runs.read(self.store, self._bundles, run_id, self._executor.limits)[0]
@@ -428,17 +428,17 @@ class SqliteEngine(Notes):
         return self._new_driver(run_id, machine, large, epoch)[0]
 
     async def start_driving(
-        self, drivers: list[Driver], event: Event | None = None, *, cut_off: bool = True
+        self, drivers: list[Driver], event: Event | None = None, *, after_crash: bool = True
     ) -> None:
         """Kill what interrupted steps left running, then resume the runs."""
-        if cut_off:
+        if after_crash:
             await self._executor.end_leftovers([(it.run_id, key) for it in drivers for key in it.under_way()])
         for driver in drivers:
             self._drive(driver)
             if event is None and driver.status == "idle":
                 await self._release(driver)
             else:
-                await driver.resume(event, cut_off=cut_off)
+                await driver.resume(event, after_crash=after_crash)
 
     async def _evict_dead_owners(self) -> None:
         """Delete the leases of processes of this machine that are known to be dead."""

@@ -134,7 +134,7 @@ class Run:
         self._started: dict[str, int] = {}
         """The started steps, with the size of their inputs."""
         self._steps: dict[str, workflow.ActivityHandle[bytes]] = {}
-        self._cut_off: set[str] = set()
+        self._interrupted: set[str] = set()
         """Steps whose worker died: their processes are killed before they are repeated."""
         self._reasons: dict[str, str] = {}
         """Steps that are being stopped, with the reason to report; empty if none is reported."""
@@ -146,7 +146,7 @@ class Run:
         if given.snapshot:
             state = self._large.restore(store.unpacked(given.snapshot))
             self._machine = Machine(bundle, state)
-            self._commands += self._machine.outstanding(self._now(), cut_off=False)
+            self._commands += self._machine.outstanding(self._now(), after_crash=False)
         else:
             self._machine = Machine(bundle)
             self._apply(self._large.decode_as(Event, store.unpacked(given.started)))
@@ -451,7 +451,7 @@ class Run:
         secrets = sorted({name for plan in plans for name in plan.secrets})
         body = encode_command(command, self._large)
         in_use().keep(self._large.take_new())
-        return StepTask(state.run_id, state.workspace, body, secrets, command.key in self._cut_off)
+        return StepTask(state.run_id, state.workspace, body, secrets, command.key in self._interrupted)
 
     async def _step(self, command: RunStep, task: StepTask, packed: bytes) -> None:
         event = await self._performed(command, task, packed)
@@ -514,7 +514,7 @@ class Run:
         scope, index = self._machine.locate(command.address)
         if scope.program.nodes[index].on_interrupt == "repeat" and scope.program.plan.semantics < 3:
             return None  # the rule of runs with older semantics
-        self._cut_off.add(key)
+        self._interrupted.add(key)
         return Interrupted(0.0, key)
 
     def _stop(self, key: str, reason: str) -> None:
