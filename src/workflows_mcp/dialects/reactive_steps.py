@@ -8,12 +8,11 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
-from types import MappingProxyType
 from typing import ClassVar, cast
 
 from workflows_mcp.dialects.document_keys import unknown_keys
 from workflows_mcp.dialects.reactive_state import Keys, Pieces, WrongPath, read_path
-from workflows_mcp.dialects.repetition import check_children, read_items, read_max_parallel
+from workflows_mcp.dialects.repetition import check_children
 from workflows_mcp.dialects.step_inputs import StepShape, check_step_inputs
 from workflows_mcp.dialects.steps import (
     ID,
@@ -23,7 +22,6 @@ from workflows_mcp.dialects.steps import (
     StepValues,
     read_on_interrupt,
     read_on_limit,
-    read_on_timeout,
     read_word,
 )
 from workflows_mcp.errors import ExpressionError, Problem
@@ -40,11 +38,10 @@ from workflows_mcp.plan import (
     Tell,
     UpdateState,
     Use,
-    Wait,
     converted,
 )
 from workflows_mcp.steps import Performer, Step
-from workflows_mcp.values import Value, did_you_mean, kind_and_value, nearest, shown
+from workflows_mcp.values import Value, kind_and_value, nearest, shown
 
 # ----------------------------------------------------------------------------------------------------
 # A step as read from a reactive document.
@@ -162,6 +159,7 @@ NAMES = (
 """Names that already have a meaning in expressions."""
 
 _NAME = re.compile(r"[A-Za-z$][\w$]*", re.ASCII)
+_ITEMS = "{{ files }}"
 
 
 def own_keys(kind: str) -> tuple[str, ...]:
@@ -170,22 +168,8 @@ def own_keys(kind: str) -> tuple[str, ...]:
 
 
 def read_control(reader: StepReader, draft: ReactiveDraft, step: dict[str, Value]) -> None:
-    kind, at = draft.kind, draft.at
-    known = own_keys(kind)
-    misspelt = set()
-    for problem in unknown_keys(step, known, at, f"a step of type {kind}"):
-        key = str(problem.path[-1])
-        misspelt.add(nearest(key, known))
-        hint = _ELSEWHERE.get((kind, key))
-        if hint:
-            reader.problem(problem.code, problem.message, hint, problem.path, on_key=True)
-        else:
-            reader.report(problem)
-    for key, example in REQUIRED.get(kind, {}).items():
-        spellings = (key, SAME[key]) if key in SAME and SAME[key] in known else (key,)
-        if all(step.get(it) is None and it not in misspelt for it in spellings):  # one mistake, one problem
-            message = f"a step of type {kind} needs '{key}'"
-            reader.problem("missing_key", message, f"add a line: {example}", at)
+    kind = draft.kind
+    reader.check_keys(draft, step)
     if "on_error" in CONTROL[kind] and kind != "include_workflow" and "on_error" in step:
         reader.on_error_of_control(draft, step["on_error"])
     READERS[kind](reader, draft, step)
@@ -194,13 +178,7 @@ def read_control(reader: StepReader, draft: ReactiveDraft, step: dict[str, Value
 
 
 def _read_conditional(reader: StepReader, draft: ReactiveDraft, step: dict[str, Value]) -> None:
-    at = draft.at
-    if step.get("condition") is not None:
-        draft.test = reader.condition(draft, step["condition"], (*at, "condition"))
-    if step.get("then") is not None:
-        draft.then = reader.read_list(step["then"], (*at, "then"))
-    if step.get("else") not in (None, []):
-        draft.otherwise = reader.read_list(step["else"], (*at, "else"))
+    reader.branches(draft, step, "condition")
 
 
 def _body(reader: StepReader, draft: ReactiveDraft, step: dict[str, Value]) -> None:
@@ -223,7 +201,7 @@ def _read_while(reader: StepReader, draft: ReactiveDraft, step: dict[str, Value]
 
 
 def _read_foreach(reader: StepReader, draft: ReactiveDraft, step: dict[str, Value]) -> None:
-    draft.items = _items(reader, draft, step)
+    draft.items = reader.items(draft, step, _ITEMS)
     draft.item = _variable(reader, step, "variable_name", draft.item, draft.at)
     draft.index = _variable(reader, step, "index_name", draft.index, draft.at)
     if draft.item == draft.index:
@@ -231,16 +209,6 @@ def _read_foreach(reader: StepReader, draft: ReactiveDraft, step: dict[str, Valu
         key = "index_name" if "index_name" in step else "variable_name"
         reader.problem("bad_id", message, "give one of the two another name", (*draft.at, key))
     _body(reader, draft, step)
-
-
-def _items(reader: StepReader, draft: ReactiveDraft, step: dict[str, Value]) -> Value:
-    if step.get("items") is None:
-        return []
-    example = 'e.g. items: "{{ files }}" or items: [linux, macos]'
-    path = (*draft.at, "items")
-    items, uses = read_items(step["items"], path, reader.references, reader.report, example, (list,))
-    draft.uses += uses
-    return items
 
 
 def _variable(reader: StepReader, step: dict[str, Value], key: str, usual: str, at: Path) -> str:
@@ -269,10 +237,8 @@ def _read_nothing(reader: StepReader, draft: ReactiveDraft, step: dict[str, Valu
 
 def _read_parallel(reader: StepReader, draft: ReactiveDraft, step: dict[str, Value]) -> None:
     at = draft.at
-    items = _items(reader, draft, step)
-    path = (*at, "max_parallel")
-    limit, uses = read_max_parallel(step.get("max_parallel"), path, reader.references, reader.report)
-    draft.uses += uses
+    items = reader.items(draft, step, _ITEMS)
+    limit = reader.max_parallel(draft, step)
     check_children(items, limit, at, reader.limits, reader.report)
     prompt = reader.text(draft, step, "sub_agent_prompt_override", "the prompt for each sub-agent")
     wait = True
@@ -306,11 +272,7 @@ def _task(reader: StepReader, given: Value, path: Path) -> str:
         return given
     if isinstance(given, str) and given and reader.has_imports:
         return f"#{given}"
-    hint = did_you_mean(str(given), reader.tasks, what="tasks")
-    if not reader.tasks:
-        hint = f"declare it: sub_agent_tasks: {{{given}: {{steps: […]}}}}"
-    reader.problem("unknown_task", f"there is no task {shown(given)}", hint, path)
-    return nearest(str(given), reader.tasks) or ""
+    return reader.unknown_task(given, path, "sub_agent_tasks") or ""
 
 
 def _on_sub_agent_error(
@@ -358,20 +320,11 @@ def _on_sub_agent_error(
 def _read_include(reader: StepReader, draft: ReactiveDraft, step: dict[str, Value]) -> None:
     at = draft.at
     timeout = reader.seconds(draft, step, "timeout", least=1)
-    called, inputs = step.get("workflow"), step.get("inputs")
-    if called is not None and not isinstance(called, str):
-        message = f"'workflow' must be the name of a workflow, not {kind_and_value(called)}"
-        reader.problem("wrong_type", message, 'e.g. workflow: "shared:check-standards"', (*at, "workflow"))
-    if inputs is not None and not isinstance(inputs, dict | str):
-        message = f"'inputs' must be a mapping of names and values, not {kind_and_value(inputs)}"
-        reader.problem("wrong_type", message, "write the inputs below it: name: value", (*at, "inputs"))
-        inputs = None
-    draft.uses += reader.references.in_value(called, (*at, "workflow"))
-    draft.uses += reader.references.in_value(inputs, (*at, "inputs"))
+    called, inputs = reader.called(draft, step, '"shared:check-standards"')
     reader.failing(draft, step)
     if step.get("on_complete") not in (None, []):
         draft.then = reader.read_list(step["on_complete"], (*at, "on_complete"))
-    draft.do = Call(called, {} if inputs is None else inputs, timeout, on_complete=bool(draft.then))
+    draft.do = Call(called, inputs, timeout, on_complete=bool(draft.then))
 
 
 def _read_state_update(reader: StepReader, draft: ReactiveDraft, step: dict[str, Value]) -> None:
@@ -394,14 +347,11 @@ def _read_state_update(reader: StepReader, draft: ReactiveDraft, step: dict[str,
 
 
 def _read_message(reader: StepReader, draft: ReactiveDraft, step: dict[str, Value]) -> None:
-    draft.uses += reader.references.in_value(step.get("message"), (*draft.at, "message"))
-    draft.do = Tell(step.get("message"))
+    draft.do = Tell(reader.value(draft, step, "message"))
 
 
 def _read_wait(reader: StepReader, draft: ReactiveDraft, step: dict[str, Value]) -> None:
-    seconds = reader.number(draft, step, "duration_seconds", 0, "seconds, e.g. duration_seconds: 30")
-    draft.uses += reader.references.in_value(step.get("message"), (*draft.at, "message"))
-    draft.do = Wait(seconds, step.get("message"))
+    reader.wait(draft, step)
 
 
 _ELSEWHERE = {
@@ -718,7 +668,12 @@ class StepReader(StepTypes, ReactiveValues):
 
     dialect: ClassVar[str] = DIALECT
     control: ClassVar[Collection[str]] = CONTROL
+    required: ClassVar[Mapping[str, Mapping[str, str]]] = REQUIRED
+    elsewhere: ClassVar[Mapping[tuple[str, str], str]] = _ELSEWHERE
+    same: ClassVar[Mapping[str, str]] = SAME
     equivalents: ClassVar[Mapping[str, str]] = _EQUIVALENTS
+    inner: ClassVar[tuple[str, ...]] = ("then", "else", "body", "steps", "on_complete")
+    own_keys = staticmethod(own_keys)
     renamed: ClassVar[Mapping[str, Mapping[str, str]]] = RENAMED
     step_example: ClassVar[str] = "- type: shell_command, and below it the keys of that type"
     keys_beside = staticmethod(keys_beside)
@@ -746,7 +701,8 @@ class StepReader(StepTypes, ReactiveValues):
         elif draft.kind:
             self._work(draft, step)
         else:
-            self._unknown(draft, step)
+            self.unknown(draft, step)
+            draft.repeats = True  # so that a break in it is not reported
         return draft
 
     def _as_documented(self, step: dict[str, Value], at: Path) -> dict[str, Value]:
@@ -844,18 +800,6 @@ class StepReader(StepTypes, ReactiveValues):
                 message = "'fallback_value' is never used with on_error: fail"
                 hint = "write on_error: continue, or on_error: retry to retry it first"
                 self.problem("wrong_value", message, hint, path, on_key=True)
-
-    def on_timeout(
-        self,
-        draft: ReactiveDraft,
-        step: Mapping[str, Value],
-        kind: Step | None = None,
-        inputs: Mapping[str, Value] = MappingProxyType({}),
-    ) -> None:
-        path = (*draft.at, "on_timeout")
-        read_on_timeout(
-            draft, step.get("on_timeout"), path, self.references, self.report, step=kind, inputs=inputs
-        )
 
     def _without_retry(self, key: str, path: Path) -> None:
         message = f"'{key}' needs on_error: retry; this step is not retried"
@@ -960,13 +904,6 @@ class StepReader(StepTypes, ReactiveValues):
         if within is not None:
             return inputs.get(within, shape.default_timeout if by == "server" else None)
         return self.seconds(draft, step, "timeout", least=1)
-
-    def _unknown(self, draft: ReactiveDraft, step: dict[str, Value]) -> None:
-        """Reads the steps inside a step of unknown type."""
-        for key in ("then", "else", "body", "steps", "on_complete"):
-            if isinstance(step.get(key), list) and step[key]:
-                draft.then += self.read_list(step[key], (*draft.at, key))
-        draft.repeats = True  # so that a break in it is not reported
 
 
 def _moved(problem: Problem, places: Mapping[Path, Path], length: int) -> Problem:

@@ -9,14 +9,10 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
-from types import MappingProxyType
 from typing import ClassVar
 
-from workflows_mcp.dialects.document_keys import unknown_keys
 from workflows_mcp.dialects.repetition import (
     check_children,
-    read_items,
-    read_max_parallel,
     read_retry,
     refuse_exit_codes,
 )
@@ -29,12 +25,11 @@ from workflows_mcp.dialects.steps import (
     read_on_failure,
     read_on_interrupt,
     read_on_limit,
-    read_on_timeout,
     read_timeout,
 )
-from workflows_mcp.plan import Call, Do, ForEach, Return, SetState, Wait
+from workflows_mcp.plan import Call, Do, ForEach, Return, SetState
 from workflows_mcp.steps import ANY_EXIT, Performer, Step
-from workflows_mcp.values import Value, did_you_mean, kind_and_value, kind_of, nearest, shown
+from workflows_mcp.values import Value, kind_and_value, kind_of, nearest, shown
 
 # ----------------------------------------------------------------------------------------------------
 # A step as read from a stateful document: targets are still ids.
@@ -111,34 +106,15 @@ def own_keys(kind: str) -> tuple[str, ...]:
 
 
 def read_control(reader: StepReader, draft: StepDraft, step: dict[str, Value]) -> None:
-    kind, at = draft.kind, draft.at
-    known = own_keys(kind)
-    misspelt = set()
-    for problem in unknown_keys(step, known, at, f"a step of type {kind}"):
-        key = str(problem.path[-1])
-        misspelt.add(nearest(key, known))
-        if kind == "return" and key in MODIFIERS:
-            reader.problem(problem.code, problem.message, _ON_RETURN[key], problem.path, on_key=True)
-        else:
-            reader.report(problem)
-    for key, example in REQUIRED.get(kind, {}).items():
-        if step.get(key) is None and key not in misspelt:  # one mistake, one problem
-            message = f"a step of type {kind} needs '{key}'"
-            reader.problem("missing_key", message, f"add a line: {example}", at)
-    READERS[kind](reader, draft, step)
+    reader.check_keys(draft, step)
+    READERS[draft.kind](reader, draft, step)
     reader.retry(draft, step)
-    if "on_timeout" in CONTROL[kind]:
+    if "on_timeout" in CONTROL[draft.kind]:
         reader.on_timeout(draft, step)
 
 
 def _read_condition(reader: StepReader, draft: StepDraft, step: dict[str, Value]) -> None:
-    at = draft.at
-    if step.get("if") is not None:
-        draft.test = reader.condition(draft, step["if"], (*at, "if"))
-    if step.get("then") is not None:
-        draft.then = reader.read_list(step["then"], (*at, "then"))
-    if step.get("else") not in (None, []):
-        draft.otherwise = reader.read_list(step["else"], (*at, "else"))
+    reader.branches(draft, step, "if")
 
 
 def _read_set_state(reader: StepReader, draft: StepDraft, step: dict[str, Value]) -> None:
@@ -159,16 +135,8 @@ def _read_set_state(reader: StepReader, draft: StepDraft, step: dict[str, Value]
 
 def _read_foreach(reader: StepReader, draft: StepDraft, step: dict[str, Value]) -> None:
     at = draft.at
-    items: Value = []
-    if step.get("items") is not None:
-        example = 'e.g. items: "{{ state.files }}" or items: [linux, macos]'
-        items, uses = read_items(
-            step["items"], (*at, "items"), reader.references, reader.report, example, (list,)
-        )
-        draft.uses += uses
-    path = (*at, "max_parallel")
-    limit, uses = read_max_parallel(step.get("max_parallel"), path, reader.references, reader.report)
-    draft.uses += uses
+    items = reader.items(draft, step, "{{ state.files }}")
+    limit = reader.max_parallel(draft, step)
     if reader.flag(step.get("sequential", False), (*at, "sequential"), "true: one item after the other"):
         limit = 1
     check_children(items, limit, at, reader.limits, reader.report, ", or sequential: true")
@@ -184,16 +152,11 @@ def _read_foreach(reader: StepReader, draft: StepDraft, step: dict[str, Value]) 
         draft.task = task
         draft.do = Call(f"{reader.workflow}#{task}", timeout=timeout, of_item=True)
         return
-    draft.task = nearest(str(task), reader.tasks)
-    hint = did_you_mean(str(task), reader.tasks, what="tasks")
-    if not reader.tasks:
-        hint = f"declare it: tasks: {{{task}: {{steps: […]}}}}"
-    reader.problem("unknown_task", f"there is no task {shown(task)}", hint, (*at, "task"))
+    draft.task = reader.unknown_task(task, (*at, "task"), "tasks")
 
 
 def _read_return(reader: StepReader, draft: StepDraft, step: dict[str, Value]) -> None:
-    draft.uses += reader.references.in_value(step.get("value"), (*draft.at, "value"))
-    draft.do = Return(step.get("value"))
+    draft.do = Return(reader.value(draft, step, "value"))
 
 
 def _read_goto(reader: StepReader, draft: StepDraft, step: dict[str, Value]) -> None:
@@ -212,34 +175,25 @@ def _read_goto(reader: StepReader, draft: StepDraft, step: dict[str, Value]) -> 
 
 
 def _read_wait(reader: StepReader, draft: StepDraft, step: dict[str, Value]) -> None:
-    seconds = reader.number(draft, step, "duration_seconds", 0, "seconds, e.g. duration_seconds: 30")
-    draft.uses += reader.references.in_value(step.get("message"), (*draft.at, "message"))
-    draft.do = Wait(seconds, step.get("message"))
+    reader.wait(draft, step)
 
 
 def _read_workflow(reader: StepReader, draft: StepDraft, step: dict[str, Value]) -> None:
     at = draft.at
     timeout, uses = read_timeout(step.get("timeout"), (*at, "timeout"), reader.references, reader.report)
     draft.uses += uses
-    called, inputs = step.get("workflow"), step.get("inputs")
-    if called is not None and not isinstance(called, str):
-        message = f"'workflow' must be the name of a workflow, not {kind_and_value(called)}"
-        reader.problem("wrong_type", message, "e.g. workflow: run-tests", (*at, "workflow"))
-    if inputs is not None and not isinstance(inputs, dict | str):
-        message = f"'inputs' must be a mapping of names and values, not {kind_and_value(inputs)}"
-        reader.problem("wrong_type", message, "write the inputs below it: name: value", (*at, "inputs"))
-        inputs = None
-    draft.uses += reader.references.in_value(called, (*at, "workflow"))
-    draft.uses += reader.references.in_value(inputs, (*at, "inputs"))
-    draft.do = Call(called, {} if inputs is None else inputs, timeout)
+    called, inputs = reader.called(draft, step, "run-tests")
+    draft.do = Call(called, inputs, timeout)
 
 
-_ON_RETURN = {
-    "when": "put the return into the 'then' of a condition",
-    "output_to": "its value is the result of the workflow; no step runs after it",
-    "error_to": "no step runs after it; move what can fail to a step before it",
-    "on_error": "no step runs after it; move what can fail to a step before it",
+_ELSEWHERE = {
+    ("return", "when"): "put the return into the 'then' of a condition",
+    ("return", "output_to"): "its value is the result of the workflow; no step runs after it",
+    ("return", "error_to"): "no step runs after it; move what can fail to a step before it",
+    ("return", "on_error"): "no step runs after it; move what can fail to a step before it",
 }
+
+"""Keys of other types, and how to write the same here."""
 
 
 READERS: dict[str, Callable[[StepReader, StepDraft, dict[str, Value]], None]] = {
@@ -284,18 +238,6 @@ class StatefulValues(StepValues):
             draft.retry, uses = read_retry(step["retry"], path, self.references, self.report)
             draft.uses += uses
             refuse_exit_codes(draft.retry, draft.do, path, self.report)
-
-    def on_timeout(
-        self,
-        draft: StepDraft,
-        step: dict[str, Value],
-        kind: Step | None = None,
-        inputs: Mapping[str, Value] = MappingProxyType({}),
-    ) -> None:
-        path = (*draft.at, "on_timeout")
-        read_on_timeout(
-            draft, step.get("on_timeout"), path, self.references, self.report, step=kind, inputs=inputs
-        )
 
     def agent(self, given: Value, path: Path) -> str:
         if given is None or (isinstance(given, str) and AGENT.fullmatch(given)):
@@ -356,7 +298,11 @@ class StepReader(StepTypes, StatefulValues):
 
     dialect: ClassVar[str] = DIALECT
     control: ClassVar[Collection[str]] = CONTROL
+    required: ClassVar[Mapping[str, Mapping[str, str]]] = REQUIRED
+    elsewhere: ClassVar[Mapping[tuple[str, str], str]] = _ELSEWHERE
     equivalents: ClassVar[Mapping[str, str]] = _EQUIVALENTS
+    inner: ClassVar[tuple[str, ...]] = ("then", "else")
+    own_keys = staticmethod(own_keys)
     step_example: ClassVar[str] = "- id: build, and below it type and the keys of that type"
     keys_beside = staticmethod(keys_beside)
 
@@ -375,7 +321,7 @@ class StepReader(StepTypes, StatefulValues):
         elif draft.kind:
             self._work(draft, step)
         else:
-            self._unknown(draft, step)
+            self.unknown(draft, step)
         return draft
 
     # Keys of every step
@@ -466,10 +412,8 @@ class StepReader(StepTypes, StatefulValues):
         draft.uses += uses
         return timeout
 
-    def _unknown(self, draft: StepDraft, step: dict[str, Value]) -> None:
-        """Reads the steps inside a step of unknown type."""
-        for key in ("then", "else"):
-            if isinstance(step.get(key), list) and step[key]:
-                draft.then += self.read_list(step[key], (*draft.at, key))
+    def unknown(self, draft: Draft, step: Mapping[str, Value]) -> None:
+        super().unknown(draft, step)
+        assert isinstance(draft, StepDraft)
         if isinstance(step.get("updates"), dict):
             draft.updates = tuple(step["updates"])

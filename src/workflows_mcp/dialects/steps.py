@@ -8,11 +8,13 @@ from __future__ import annotations
 import re
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from types import MappingProxyType
 from typing import Any, ClassVar, Protocol, Self, TypeVar
 
+from workflows_mcp.dialects.document_keys import unknown_keys
+from workflows_mcp.dialects.repetition import read_items, read_max_parallel
 from workflows_mcp.dialects.step_inputs import StepShape
 from workflows_mcp.dialects.yaml.source import Document
 from workflows_mcp.errors import Problem
@@ -28,6 +30,7 @@ from workflows_mcp.plan import (
     ReferenceReader,
     SetState,
     Use,
+    Wait,
     converted,
     is_dynamic,
 )
@@ -335,6 +338,59 @@ class StepValues:
         self.problem("wrong_type", message, hint, path)
         return False
 
+    def value(self, draft: Draft, step: Mapping[str, Value], key: str) -> Value:
+        """Reads any value, with its references."""
+        draft.uses += self.references.in_value(step.get(key), (*draft.at, key))
+        return step.get(key)
+
+    def items(self, draft: Draft, step: Mapping[str, Value], example: str) -> Value:
+        """Reads the items of a loop."""
+        if step.get("items") is None:
+            return []
+        example = f'e.g. items: "{example}" or items: [linux, macos]'
+        path = (*draft.at, "items")
+        items, uses = read_items(step["items"], path, self.references, self.report, example, (list,))
+        draft.uses += uses
+        return items
+
+    def max_parallel(self, draft: Draft, step: Mapping[str, Value]) -> Value:
+        path = (*draft.at, "max_parallel")
+        limit, uses = read_max_parallel(step.get("max_parallel"), path, self.references, self.report)
+        draft.uses += uses
+        return limit
+
+    def called(self, draft: Draft, step: Mapping[str, Value], example: str) -> tuple[Value, Value]:
+        """Reads the workflow that a step calls, and its inputs."""
+        called, inputs = step.get("workflow"), step.get("inputs")
+        if called is not None and not isinstance(called, str):
+            message = f"'workflow' must be the name of a workflow, not {kind_and_value(called)}"
+            self.problem("wrong_type", message, f"e.g. workflow: {example}", (*draft.at, "workflow"))
+        if inputs is not None and not isinstance(inputs, dict | str):
+            message = f"'inputs' must be a mapping of names and values, not {kind_and_value(inputs)}"
+            self.problem(
+                "wrong_type", message, "write the inputs below it: name: value", (*draft.at, "inputs")
+            )
+            inputs = None
+        draft.uses += self.references.in_value(called, (*draft.at, "workflow"))
+        draft.uses += self.references.in_value(inputs, (*draft.at, "inputs"))
+        return called, {} if inputs is None else inputs
+
+    def wait(self, draft: Draft, step: Mapping[str, Value]) -> None:
+        seconds = self.number(draft, step, "duration_seconds", 0, "seconds, e.g. duration_seconds: 30")
+        draft.do = Wait(seconds, self.value(draft, step, "message"))
+
+    def on_timeout(
+        self,
+        draft: Draft,
+        step: Mapping[str, Value],
+        kind: Step | None = None,
+        inputs: Mapping[str, Value] = MappingProxyType({}),
+    ) -> None:
+        path = (*draft.at, "on_timeout")
+        read_on_timeout(
+            draft, step.get("on_timeout"), path, self.references, self.report, step=kind, inputs=inputs
+        )
+
 
 # ----------------------------------------------------------------------------------------------------
 # The type of a step, and the inputs of a registered step type, in dialects with steps.
@@ -354,6 +410,14 @@ class StepTypes(StepValues, ABC):
     dialect: ClassVar[str]
     control: ClassVar[Collection[str]]
     """The types of control steps."""
+    required: ClassVar[Mapping[str, Mapping[str, str]]]
+    """The required keys of each control step, and how to write them."""
+    elsewhere: ClassVar[Mapping[tuple[str, str], str]]
+    """Keys that a control step does not have, and how to write the same."""
+    same: ClassVar[Mapping[str, str]] = {}
+    """Keys with two names."""
+    inner: ClassVar[tuple[str, ...]]
+    """The keys with the steps inside a step."""
     equivalents: ClassVar[Mapping[str, str]]
     """Types of other dialects, and common mistakes, with their equivalents here."""
     renamed: ClassVar[Mapping[str, Mapping[str, str]]] = {}
@@ -381,6 +445,57 @@ class StepTypes(StepValues, ABC):
     @abstractmethod
     def keys_beside(step: Step) -> tuple[str, ...]:
         """The keys of a step besides the inputs of its type."""
+
+    @staticmethod
+    @abstractmethod
+    def own_keys(kind: str) -> tuple[str, ...]:
+        """All keys of a control step."""
+
+    @abstractmethod
+    def read_list(self, given: Value, path: Path) -> list[Any]:
+        """Reads a list of steps into drafts."""
+
+    def check_keys(self, draft: Draft, step: Mapping[str, Value]) -> None:
+        """Reports the unknown keys of a control step, and the missing ones."""
+        kind, at = draft.kind, draft.at
+        known = self.own_keys(kind)
+        misspelt = set()
+        for problem in unknown_keys(step, known, at, f"a step of type {kind}"):
+            key = str(problem.path[-1])
+            misspelt.add(nearest(key, known))
+            hint = self.elsewhere.get((kind, key))
+            self.report(problem if hint is None else replace(problem, hint=hint))
+        for key, example in self.required.get(kind, {}).items():
+            spellings = (key, self.same[key]) if self.same.get(key) in known else (key,)
+            if all(
+                step.get(it) is None and it not in misspelt for it in spellings
+            ):  # one mistake, one problem
+                message = f"a step of type {kind} needs '{key}'"
+                self.problem("missing_key", message, f"add a line: {example}", at)
+
+    def branches(self, draft: Draft, step: Mapping[str, Value], test: str) -> None:
+        """Reads a condition, the steps for a test that holds, and the others."""
+        at = draft.at
+        if step.get(test) is not None:
+            draft.test = self.condition(draft, step[test], (*at, test))
+        if step.get("then") is not None:
+            draft.then = self.read_list(step["then"], (*at, "then"))
+        if step.get("else") not in (None, []):
+            draft.otherwise = self.read_list(step["else"], (*at, "else"))
+
+    def unknown(self, draft: Draft, step: Mapping[str, Value]) -> None:
+        """Reads the steps inside a step of unknown type."""
+        for key in self.inner:
+            if isinstance(step.get(key), list) and step[key]:
+                draft.then += self.read_list(step[key], (*draft.at, key))
+
+    def unknown_task(self, given: Value, path: Path, key: str) -> str | None:
+        """Reports that there is no such task, and returns the nearest one."""
+        hint = did_you_mean(str(given), self.tasks, what="tasks")
+        if not self.tasks:
+            hint = f"declare it: {key}: {{{given}: {{steps: […]}}}}"
+        self.problem("unknown_task", f"there is no task {shown(given)}", hint, path)
+        return nearest(str(given), self.tasks)
 
     def mappings(self, given: Value, path: Path, when_empty: str = "") -> list[tuple[dict[str, Value], Path]]:
         """The steps of a list that are mappings, each with its path."""
