@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping
+from pathlib import PurePath
+from typing import Any
 
 from workflows_mcp.dialects.yaml.source import Document
 from workflows_mcp.errors import Problem
+from workflows_mcp.plan import SEMANTICS
 from workflows_mcp.values import Value, did_you_mean, kind_and_value
 
 Path = tuple[str | int, ...]
@@ -89,6 +92,26 @@ def unknown_keys(
                 (*path, key),
                 on_key=True,
             )
+
+
+def read_header(
+    document: Document, known: Collection[str], problems: list[Problem]
+) -> tuple[str, dict[str, Any]]:
+    """The name of a workflow, and the fields of its plan that every dialect has; reports unknown keys."""
+    value: dict[str, Value] = document.value
+    keys = {key: item for key, item in value.items() if not key.startswith(EXTENSION)}
+    problems += unknown_keys(keys, known, (), "a workflow")
+    name = text_of(value, "name", (), document, problems) or PurePath(document.source.file).stem
+    return name, {
+        "description": text_of(value, "description", (), document, problems),
+        "tags": tags_of(value.get("tags"), problems),
+        "prompt": bool(flag_of(value, "prompt", problems)),
+        "version": text_of(value, "version", (), document, problems),
+        "file": document.source.file,
+        "elicitation": flag_of(value, "elicitation", problems),
+        "secrets_required": secrets_required(value, problems),
+        "semantics": SEMANTICS,
+    }
 
 
 def text_of(

@@ -17,14 +17,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from functools import partial
-from pathlib import PurePath
 
 from workflows_mcp.dialects.document_keys import (
-    EXTENSION,
     flag_of,
-    secrets_required,
-    tags_of,
-    text_of,
+    read_header,
     unknown_keys,
 )
 from workflows_mcp.dialects.inputs import read_inputs
@@ -44,7 +40,6 @@ from workflows_mcp.expressions import Dollar
 from workflows_mcp.plan import (
     LANGUAGES,
     MOST_PROBLEMS,
-    SEMANTICS,
     Arrangement,
     Call,
     Do,
@@ -444,8 +439,7 @@ def compile_graph(document: Document, registry: StepRegistry) -> tuple[Plan, lis
     """The plan and its problems; it can run only if all of them are warnings."""
     value: dict[str, Value] = document.value
     problems: list[Problem] = []
-    keys = {key: item for key, item in value.items() if not key.startswith(EXTENSION)}
-    problems += unknown_keys(keys, KEYS, (), "a workflow")
+    name, header = read_header(document, KEYS, problems)
     references = ReferenceReader(LANGUAGES["graph"], Dollar.foreign)
     inputs = read_inputs(
         value.get("inputs"), ("inputs",), document, references.language, problems, required=True
@@ -456,21 +450,14 @@ def compile_graph(document: Document, registry: StepRegistry) -> tuple[Plan, lis
     needs = _resolve_dependencies(drafts, document, problems)
     nodes, ordered = _nodes(drafts, needs, problems)
     plan = Plan(
-        name=text_of(value, "name", (), document, problems) or PurePath(document.source.file).stem,
+        name=name,
         dialect="graph",
         body=Graph(nodes),
         inputs=inputs,
         outputs=outputs,
-        description=text_of(value, "description", (), document, problems),
-        tags=tags_of(value.get("tags"), problems),
-        prompt=bool(flag_of(value, "prompt", problems)),
-        version=text_of(value, "version", (), document, problems),
-        file=document.source.file,
         fail_fast=bool(flag_of(value, "fail_fast", problems)),
-        elicitation=flag_of(value, "elicitation", problems),
-        secrets_required=secrets_required(value, problems),
         secrets=secrets_in([*uses_of_outputs, *(use for draft in drafts for use in draft.uses)]),
-        semantics=SEMANTICS,
+        **header,
     )
     problems += reader.problems
     problems += references.problems

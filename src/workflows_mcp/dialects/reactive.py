@@ -20,15 +20,11 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import replace
-from pathlib import PurePath
 
 import msgspec
 
 from workflows_mcp.dialects.document_keys import (
-    EXTENSION,
-    flag_of,
-    secrets_required,
-    tags_of,
+    read_header,
     text_of,
     unknown_keys,
 )
@@ -274,9 +270,7 @@ def compile_reactive(
     """The plan and its problems; it can run only if all of them are warnings."""
     value: dict[str, Value] = document.value
     problems: list[Problem] = []
-    keys = {key: item for key, item in value.items() if not key.startswith(EXTENSION)}
-    problems += unknown_keys(keys, KEYS, (), "a workflow")
-    name = text_of(value, "name", (), document, problems) or PurePath(document.source.file).stem
+    name, header = read_header(document, KEYS, problems)
     tasks = named_tasks(
         value, "sub_agent_tasks", problems, example="process_batch", has="it has inputs and steps"
     )
@@ -300,12 +294,7 @@ def compile_reactive(
     config = _config(value.get("config"), reader, problems)
     plan = msgspec.structs.replace(
         plan,
-        description=text_of(value, "description", (), document, problems),
-        tags=tags_of(value.get("tags"), problems),
-        prompt=bool(flag_of(value, "prompt", problems)),
-        version=text_of(value, "version", (), document, problems),
-        elicitation=flag_of(value, "elicitation", problems),
-        secrets_required=secrets_required(value, problems),
+        **header,
         config=config,
         tasks=tuple(msgspec.structs.replace(task, config=config) for task in plans.values()),
         imports=imports,

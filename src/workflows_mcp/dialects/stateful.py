@@ -19,13 +19,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import replace
-from pathlib import PurePath
 
 from workflows_mcp.dialects.document_keys import (
-    EXTENSION,
-    flag_of,
-    secrets_required,
-    tags_of,
+    read_header,
     text_of,
     unknown_keys,
 )
@@ -213,9 +209,7 @@ def compile_stateful(
     """
     value: dict[str, Value] = document.value
     problems: list[Problem] = []
-    keys = {key: item for key, item in value.items() if not key.startswith(EXTENSION)}
-    problems += unknown_keys(keys, KEYS, (), "a workflow")
-    name = text_of(value, "name", (), document, problems) or PurePath(document.source.file).stem
+    name, header = read_header(document, KEYS, problems)
     tasks = named_tasks(
         value, "tasks", problems, example="analyze_file", has="it has inputs, initial_state and steps"
     )
@@ -242,16 +236,9 @@ def compile_stateful(
         body=whole.body,
         inputs=whole.inputs,
         initial_state=whole.initial_state,
-        description=text_of(value, "description", (), document, problems),
-        tags=tags_of(value.get("tags"), problems),
-        prompt=bool(flag_of(value, "prompt", problems)),
-        version=text_of(value, "version", (), document, problems),
-        file=document.source.file,
-        elicitation=flag_of(value, "elicitation", problems),
-        secrets_required=secrets_required(value, problems),
         secrets=compiler.secrets(name),
         tasks=tuple(plans.values()),
-        semantics=SEMANTICS,
+        **header,
     )
     for it in (plan, *plan.tasks):
         problems += check_items(it)

@@ -467,9 +467,8 @@ class StepTypes(StepValues, ABC):
             self.report(problem if hint is None else replace(problem, hint=hint))
         for key, example in self.required.get(kind, {}).items():
             spellings = (key, self.same[key]) if self.same.get(key) in known else (key,)
-            if all(
-                step.get(it) is None and it not in misspelt for it in spellings
-            ):  # one mistake, one problem
+            # one mistake, one problem
+            if all(step.get(it) is None and it not in misspelt for it in spellings):
                 message = f"a step of type {kind} needs '{key}'"
                 self.problem("missing_key", message, f"add a line: {example}", at)
 
