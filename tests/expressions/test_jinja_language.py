@@ -491,7 +491,7 @@ def test_references_are_found_with_their_places(source: str, found: list[str]) -
 )  # fmt: skip
 def test_what_may_be_absent_is_marked(source: str, optional: list[str], needed: list[str]) -> None:
     expression: Any = LANGUAGE.template(source)
-    assert [str(it) for it in expression.optional_references] == optional
+    assert [str(it) for it in expression.references if it.optional] == optional
     assert [str(it) for it in expression.references if not it.optional] == needed
 
 

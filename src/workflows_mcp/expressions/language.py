@@ -160,6 +160,36 @@ KIND_NAMES: Mapping[type, str] = {
 STRING, BOOLEAN = frozenset({"string"}), frozenset({"boolean"})
 
 
+class Constant:
+    """A template without any expression."""
+
+    __slots__ = ("source",)
+    references: tuple[Reference, ...] = ()
+
+    def __init__(self, source: str) -> None:
+        self.source = source
+
+    def kinds(self, at: KindsAt) -> Kinds | None:
+        return STRING
+
+    def evaluate(self, scope: Scope) -> Value:
+        return self.source
+
+
+class ConstantCode(Constant):
+    __slots__ = ()
+
+    @property
+    def known_texts(self) -> tuple[str, ...]:
+        return (self.source,)
+
+    def offset(self, number: int) -> int:
+        return 0
+
+    def evaluate(self, scope: Scope) -> Code:
+        return Code((self.source,), ())
+
+
 # Following a path into a scope
 
 

@@ -35,10 +35,11 @@ from workflows_mcp.expressions.language import (
     UNSET,
     Code,
     CodeTemplate,
+    Constant,
+    ConstantCode,
     Expression,
     Kinds,
     KindsAt,
-    Reference,
     Scope,
     braces,
 )
@@ -46,36 +47,6 @@ from workflows_mcp.values import SECRET_OPEN, Value, disarmed
 
 _CACHED = 4096
 _CONDITION_HINT = "a condition is one expression: {{ … }}, or the same without braces"
-
-
-class Constant:
-    """A template without any expression."""
-
-    __slots__ = ("source",)
-    references: tuple[Reference, ...] = ()
-
-    def __init__(self, source: str) -> None:
-        self.source = source
-
-    def kinds(self, at: KindsAt) -> Kinds | None:
-        return STRING
-
-    def evaluate(self, scope: Scope) -> Value:
-        return self.source
-
-
-class ConstantCode(Constant):
-    __slots__ = ()
-
-    @property
-    def known_texts(self) -> tuple[str, ...]:
-        return (self.source,)
-
-    def offset(self, number: int) -> int:
-        return 0
-
-    def evaluate(self, scope: Scope) -> Code:
-        return Code((self.source,), ())
 
 
 class ValueExpression:

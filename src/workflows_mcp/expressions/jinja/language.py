@@ -51,6 +51,8 @@ from workflows_mcp.expressions.language import (
     STRING,
     Code,
     CodeTemplate,
+    Constant,
+    ConstantCode,
     Expression,
     Kinds,
     KindsAt,
@@ -233,11 +235,6 @@ class _Sourced:
         self._parsed = parsed
         self.references = parsed.found.references
 
-    @property
-    def optional_references(self) -> tuple[Reference, ...]:
-        """The references that may be absent: they are tested, or have a default."""
-        return tuple(reference for reference in self.references if reference.optional)
-
 
 class ValueExpression(_Sourced):
     """Exactly one expression: its value keeps its type."""
@@ -301,37 +298,6 @@ class JinjaCode(_Sourced):
         code = self._parsed.run(scope, _code)
         values = (_without_forged_marks(value, self.references, scope) for value in code.values)
         return Code(code.texts, tuple(values))
-
-
-class Constant:
-    """A template without any expression."""
-
-    __slots__ = ("source",)
-    references: tuple[Reference, ...] = ()
-    optional_references: tuple[Reference, ...] = ()
-
-    def __init__(self, source: str) -> None:
-        self.source = source
-
-    def kinds(self, at: KindsAt) -> Kinds | None:
-        return STRING
-
-    def evaluate(self, scope: Scope) -> Value:
-        return self.source
-
-
-class ConstantCode(Constant):
-    __slots__ = ()
-
-    @property
-    def known_texts(self) -> tuple[str, ...]:
-        return (self.source,)
-
-    def offset(self, number: int) -> int:
-        return 0
-
-    def evaluate(self, scope: Scope) -> Code:
-        return Code((self.source,), ())
 
 
 # Evaluation
