@@ -5,9 +5,10 @@ from typing import Any
 
 import pytest
 
-from workflows_mcp.answers.answer import run_answer
+from workflows_mcp.answers.answer import FindPlace, answer_about
 from workflows_mcp.answers.previews import format_path, parse_path
-from workflows_mcp.answers.state import run_state
+from workflows_mcp.answers.run_view import run_view_of
+from workflows_mcp.answers.state import state_of
 from workflows_mcp.errors import Place, RequestError
 from workflows_mcp.limits import Limits
 from workflows_mcp.machine.events import Answered, CancelRequested, Parked, Resumed, StepDone, StepFailed
@@ -23,8 +24,16 @@ def nowhere(fault: Fault) -> Place | None:
     return None
 
 
-def answer_of(machine: Machine, registry: StepRegistry, limits: Limits = LIMITS) -> dict[str, Any]:
-    return run_answer(machine, registry, limits, place=nowhere, now=machine.state.started_at + 71)
+def answer_of(
+    machine: Machine, registry: StepRegistry, limits: Limits = LIMITS, place: FindPlace = nowhere
+) -> dict[str, Any]:
+    view = run_view_of(machine, now=machine.state.started_at + 71, limits=limits)
+    return answer_about(view, registry, limits, place=place)
+
+
+def run_state(machine: Machine, registry: StepRegistry, limits: Limits, **asked: Any) -> dict[str, Any]:
+    view = run_view_of(machine, now=machine.state.changed_at, limits=limits, alone=True)
+    return state_of(view, registry, limits, **asked)
 
 
 def test_a_run_that_needs_the_agent_carries_the_action_and_says_since_when(
@@ -108,7 +117,7 @@ def test_a_failed_run_names_the_block_its_place_and_what_it_printed_last(
         assert fault.workflow == "inner"
         return Place("inner.yaml", 7, 3, "  - id: test")
 
-    error = run_answer(machine, registry, LIMITS, place=place)["error"]
+    error = answer_of(machine, registry, place=place)["error"]
     assert error["code"] == "block_failed"
     assert "block 'ci' failed: block 'test' failed: exit code 2" in error["message"]
     assert error["block"] == "ci/test"

@@ -8,7 +8,6 @@ Building it reads the run and changes nothing. The caller passes `place`, which 
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from operator import itemgetter
@@ -16,7 +15,7 @@ from typing import Any, Literal
 
 from workflows_mcp.answers.actions import actions_of
 from workflows_mcp.answers.previews import Cut, Reader, cut, reader, shortened, within
-from workflows_mcp.answers.run_view import RunView, run_view_of
+from workflows_mcp.answers.run_view import RunView
 from workflows_mcp.answers.targets import Target, block_at, blocks_in, whole_run
 from workflows_mcp.answers.vocabulary import CORE, Vocabulary
 from workflows_mcp.answers.why import retry_call, why
@@ -279,18 +278,6 @@ FindPlace = Callable[[Fault], Place | None]
 Detail = Literal["step", "status", "all"]
 """How much an answer says. `step`: what an agent needs to drive the run; `status`: also progress and why it
 waits; `all`: for programs, also every schema and the final state."""
-
-
-def run_answer(
-    machine: Machine,
-    registry: StepRegistry,
-    limits: Limits,
-    *,
-    place: FindPlace,
-    now: float | None = None,
-) -> dict[str, Any]:
-    view = run_view_of(machine, now=time.time() if now is None else now, limits=limits)
-    return answer_about(view, registry, limits, place=place)
 
 
 def answer_about(

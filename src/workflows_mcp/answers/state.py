@@ -22,7 +22,7 @@ from workflows_mcp.answers.previews import (
     shortened,
     within,
 )
-from workflows_mcp.answers.run_view import Fields, PartsOfState, RunView, parts_of_state, run_view_of
+from workflows_mcp.answers.run_view import Fields, PartsOfState, RunView, parts_of_state
 from workflows_mcp.answers.targets import Visited, blocks_in
 from workflows_mcp.errors import ExpressionError, NotExpected, RequestError
 from workflows_mcp.expressions import Reference, follow
@@ -72,20 +72,6 @@ class Slice(NamedTuple):
         if self.offset + self.length < self.total:
             slice_["next_offset"] = self.offset + self.length
         return slice_
-
-
-def run_state(
-    machine: Machine,
-    registry: StepRegistry,
-    limits: Limits,
-    *,
-    paths: Sequence[str] = (),
-    offset: int = 0,
-    limit: int | None = None,
-) -> dict[str, Any]:
-    """Return the state of a whole run, with every open question."""
-    view = run_view_of(machine, now=machine.state.changed_at, limits=limits, alone=True)
-    return state_of(view, registry, limits, paths=paths, offset=offset, limit=limit)
 
 
 def state_of(
