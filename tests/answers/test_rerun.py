@@ -136,8 +136,12 @@ def test_a_step_of_any_run_can_be_done_again_with_all_that_comes_after_it(
     assume(steps_with_events(run.journal))
     chosen = chance.choice(steps_with_events(run.journal))
     step = "/".join(chosen.split("/")[: chance.randint(1, chosen.count("/") + 1)])
-    journal = RerunSelection(pinned, run.journal, [step])
-    changes = journal.changes(journal.all_of(step))
+    selection = RerunSelection(pinned, run.journal, [step])
+    left_out = selection.all_of(step)
+    changes = selection.changes(left_out)
+    if not left_out:  # the call around it was retried, and then it was skipped
+        assert not changes
+        return
     again = Driven(replayed(pinned, replayed_events(run.journal, changes)), order, seed)
 
     assert step in again.machine.state.frames
