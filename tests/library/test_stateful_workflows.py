@@ -290,18 +290,22 @@ def test_a_rejected_plan_is_revised_as_the_comment_says_and_nothing_else_is_repe
 
 
 @pytest.mark.rows("S16", "S9")
-def test_research_questions_that_are_not_json_are_asked_for_again(agent: Callable[..., Agent]) -> None:
+@pytest.mark.parametrize("reply", ["no json here", '{"questions": ["How?"]}', '"How?"', "[]", "7"])
+def test_research_questions_that_are_not_a_json_array_are_asked_for_again(
+    agent: Callable[..., Agent], reply: str
+) -> None:
     main = agent(
         **{
             **planning(True),
-            "generate_research_tasks": "no json here",
+            "generate_research_tasks": reply,
             "generate_research_tasks@2": json.dumps(QUESTIONS),
         }
     )
     answer = main.run("interactive-planning", {})
     assert answer["result"]["approved"] is True, answer
     [again] = main.parameters("generate-research-tasks@2")
-    assert again["instructions"].startswith("Your last reply was not a JSON array: ")
+    assert again["instructions"].startswith(f"Your last reply was not a JSON array: {reply}\n\n")
+    assert len(main.parameters("research")) == len(QUESTIONS)
     assert "The user wants to: auth in my app\n" in again["instructions"]
 
 
