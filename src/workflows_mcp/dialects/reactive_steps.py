@@ -17,8 +17,8 @@ from workflows_mcp.dialects.step_inputs import StepShape, check_step_inputs
 from workflows_mcp.dialects.steps import (
     ID,
     ON_FAILURE,
+    BaseStepReader,
     Draft,
-    StepTypes,
     StepValues,
     read_on_interrupt,
     read_on_limit,
@@ -159,7 +159,7 @@ NAMES = (
 """Names that already have a meaning in expressions."""
 
 _NAME = re.compile(r"[A-Za-z$][\w$]*", re.ASCII)
-_ITEMS = "{{ files }}"
+_ITEMS_EXAMPLE = "{{ files }}"
 
 
 def own_keys(kind: str) -> tuple[str, ...]:
@@ -201,7 +201,7 @@ def _read_while(reader: StepReader, draft: ReactiveDraft, step: dict[str, Value]
 
 
 def _read_foreach(reader: StepReader, draft: ReactiveDraft, step: dict[str, Value]) -> None:
-    draft.items = reader.items(draft, step, _ITEMS)
+    draft.items = reader.items(draft, step, _ITEMS_EXAMPLE)
     draft.item = _variable(reader, step, "variable_name", draft.item, draft.at)
     draft.index = _variable(reader, step, "index_name", draft.index, draft.at)
     if draft.item == draft.index:
@@ -237,7 +237,7 @@ def _read_nothing(reader: StepReader, draft: ReactiveDraft, step: dict[str, Valu
 
 def _read_parallel(reader: StepReader, draft: ReactiveDraft, step: dict[str, Value]) -> None:
     at = draft.at
-    items = reader.items(draft, step, _ITEMS)
+    items = reader.items(draft, step, _ITEMS_EXAMPLE)
     limit = reader.max_parallel(draft, step)
     check_children(items, limit, at, reader.limits, reader.report)
     prompt = reader.text(draft, step, "sub_agent_prompt_override", "the prompt for each sub-agent")
@@ -663,7 +663,7 @@ def keys_beside(step: Step) -> tuple[str, ...]:
     return tuple(keys)
 
 
-class StepReader(StepTypes, ReactiveValues):
+class StepReader(BaseStepReader, ReactiveValues):
     """Reads the steps of a workflow and of its tasks."""
 
     dialect: ClassVar[str] = DIALECT

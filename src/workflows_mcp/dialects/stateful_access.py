@@ -44,7 +44,7 @@ Report = Callable[[Problem], None]
 
 ROOTS = ("state", "inputs")
 
-OF_ITEMS = ("item", "index", "total", "is_first", "is_last")
+OF_ITEMS_EXAMPLE = ("item", "index", "total", "is_first", "is_last")
 
 """Further variables of a task."""
 
@@ -66,7 +66,7 @@ class Surroundings:
 
     @property
     def roots(self) -> tuple[str, ...]:
-        return (*ROOTS, *OF_ITEMS) if self.of_items else ROOTS
+        return (*ROOTS, *OF_ITEMS_EXAMPLE) if self.of_items else ROOTS
 
 
 def check_access(
@@ -216,7 +216,7 @@ def _unknown_root(root: str, step: StepDraft, use: Use, around: Surroundings) ->
         return message, hint
     if root in around.inputs:
         return message, f"an input is written inputs.{root}"
-    if root in OF_ITEMS:
+    if root in OF_ITEMS_EXAMPLE:
         return (
             f"'{root}' exists only in a task, which a foreach runs for each item",
             "read state or inputs",

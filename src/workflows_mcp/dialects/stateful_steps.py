@@ -18,8 +18,8 @@ from workflows_mcp.dialects.repetition import (
 )
 from workflows_mcp.dialects.step_inputs import StepShape, check_step_inputs
 from workflows_mcp.dialects.steps import (
+    BaseStepReader,
     Draft,
-    StepTypes,
     StepValues,
     read_id,
     read_on_failure,
@@ -293,7 +293,7 @@ def keys_beside(step: Step) -> tuple[str, ...]:
     return tuple(keys)
 
 
-class StepReader(StepTypes, StatefulValues):
+class StepReader(BaseStepReader, StatefulValues):
     """Reads the steps of a workflow and of its tasks."""
 
     dialect: ClassVar[str] = DIALECT

@@ -393,7 +393,7 @@ class StepValues:
 
 
 # ----------------------------------------------------------------------------------------------------
-# The type of a step, and the inputs of a registered step type, in dialects with steps.
+# What the readers of dialects with steps share: types, keys of control steps, inputs of registered types.
 #
 # Control steps belong to the dialect. Every other type is a step type of the registry, and the keys of the
 # step are the inputs of that type. A misspelt type is reported, and the step is read as the nearest type.
@@ -406,7 +406,7 @@ LEFT_OUT = {"Shell": ("capture_output", "continue_on_error")}
 """Inputs of step types that dialects with steps do not have, because they have `on_error`."""
 
 
-class StepTypes(StepValues, ABC):
+class BaseStepReader(StepValues, ABC):
     dialect: ClassVar[str]
     control: ClassVar[Collection[str]]
     """The types of control steps."""
