@@ -8,7 +8,6 @@ from workflows_mcp.answers.run_view import RunView, run_view_of
 from workflows_mcp.answers.targets import block_at
 from workflows_mcp.answers.tasks import Delegation, Framed, Standing, Task, count_tasks
 from workflows_mcp.machine import (
-    REACTIVE,
     TERMINAL,
     Frame,
     Machine,
@@ -91,8 +90,6 @@ def failed_for_good(machine: Machine) -> str:
 
 def _doomed(machine: Machine, scope: Scope, prefix: str) -> str:
     plan = machine.plan_named(scope.workflow)
-    if plan.dialect == REACTIVE:
-        return ""  # its steps for errors decide
     for node in plan.body.nodes:
         record = scope.records.get(node.id)
         if record is None:

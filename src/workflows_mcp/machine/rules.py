@@ -192,7 +192,8 @@ def _cut(message: str) -> str:
 
 def call_must_succeed(plan: Plan, node: Node) -> bool:
     """Whether the failure of the workflow that a block calls is the failure of its own workflow."""
-    return node.retry is None and _handler(plan, node, "failure") is None
+    runs_again = node.retry is not None or plan.tries > 1
+    return not runs_again and not node.has_fallback and _handler(plan, node, "failure") is None
 
 
 def fails_the_workflow(plan: Plan, node: Node, record: Record) -> bool:
