@@ -191,7 +191,8 @@ def next_after_end(view: RunView, redo: RerunOptions | None) -> str:
     control = f"control_workflow(workflow_id='{run_id}', action="
     ways = []
     if redo is not None and redo.continued_as:
-        ways.append(f"continue with get_workflow_status(workflow_id='{redo.continued_as}')")
+        new = redo.continued_as
+        ways.append(f"continued as {new}: get_workflow_status(workflow_id='{new}')")
     elif view.status == "cancelled":
         ways.append(f"{control}'retry') continues where it was cancelled, in a new run")
     elif view.status == "failed" and (redo is None or redo.can_retry):
@@ -359,8 +360,6 @@ def _answer(
         error = error_view(view.machine, place, view.target)
         if error is not None:
             answer["error"] = error
-    if redo is not None and redo.continued_as:
-        answer["continued_as"] = redo.continued_as
     answer["next"] = next_call(view, actions, redo, words)
     delegated = bool(actions) and actions[0]["type"] in DELEGATED
     if detail != "step" and not delegated and (following := steps_that_follow(view)):

@@ -82,7 +82,7 @@ class AgentProtocol:
         *,
         redacted: Callable[[Machine], Redact],
         place: Callable[[Machine, Fault], Place | None],
-        redo: Callable[[RunState], Awaitable[RerunOptions]],
+        redo: Callable[[RunState], Awaitable[RerunOptions | None]],
         now: Callable[[], float] = time.time,
     ) -> None:
         """`redo` returns how a failed or cancelled run can continue."""
@@ -124,8 +124,7 @@ class AgentProtocol:
         )
 
     async def redo_of(self, view: RunView) -> RerunOptions | None:
-        ended_early = view.task is None and view.status in ("failed", "cancelled")
-        return await self._redo(view.machine.state) if ended_early else None
+        return await self._redo(view.machine.state) if view.task is None else None
 
     async def next_step(self, workflow_id: str, detail: Detail = "all") -> Answer:
         """Return the current step of a run or task, and record a heartbeat of its agent."""

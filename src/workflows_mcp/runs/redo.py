@@ -79,8 +79,10 @@ class Reruns:
         self._can_retry: OrderedDict[str, bool] = OrderedDict()
         """By the id of a failed run, which does not change any more."""
 
-    async def options(self, state: RunState) -> RerunOptions:
-        """Return how a failed or cancelled run can continue."""
+    async def options(self, state: RunState) -> RerunOptions | None:
+        """Return how a failed or cancelled run can continue; None for others."""
+        if state.status not in ("failed", "cancelled"):
+            return None
         continued = await continued_as(self._engine, state.run_id, state.events)
         return RerunOptions(
             state.status == "cancelled" or await self._failed_can_retry(state.run_id), continued

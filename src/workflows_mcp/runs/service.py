@@ -490,7 +490,6 @@ class Service:
         if asks(machine.state):
             machine, questions = await self._histories.questions(run_id)
             last_seen = await self._engine.last_seen(run_id)
-        ended_early = machine.state.status in ("failed", "cancelled")
         return graph_answer(
             machine,
             self._askable,
@@ -499,7 +498,7 @@ class Service:
             now=time.time(),
             questions=questions,
             last_seen=last_seen,
-            redo=await self._reruns.options(machine.state) if ended_early else None,
+            redo=await self._reruns.options(machine.state),
             response_format=response_format,
             fork_of=fork_of,
         )
