@@ -214,6 +214,31 @@ def test_who_is_at_work_is_known_to_every_process_and_after_a_restart(settings: 
     asyncio.run(asyncio.wait_for(work(), 30))
 
 
+def test_a_refused_answer_names_its_own_step_while_tasks_are_under_way(tmp_path: Path) -> None:
+    text = REVIEW.replace(
+        "steps:\n",
+        "steps:\n  - {id: ask, type: delegate, needs_state: [], instructions: Ask, output_to: said}\n",
+        1,
+    )
+
+    async def scenario(clocked: Clocked) -> None:
+        service = clocked.service
+        run_id = (await service.start(text=text))["workflow_id"]
+        await service.submit(run_id, "one", step_id="ask")
+        for step_id, standing in (
+            ("ask", "it has been answered already, with another result"),
+            ("judge", "it has not started yet"),
+        ):
+            with pytest.raises(NotExpected) as refused:
+                await service.submit(run_id, "two", step_id=step_id)
+            said = (
+                f"'{step_id}' does not wait for an answer: {standing}. Now the run {run_id} takes no result"
+            )
+            assert str(refused.value).startswith(f"{said} for 'look': the sub-agents of its tasks submit")
+
+    play(tmp_path, scenario)
+
+
 def test_a_task_whose_agent_is_gone_is_handed_out_again_and_keeps_what_is_done_in_it(tmp_path: Path) -> None:
     async def scenario(clocked: Clocked) -> None:
         service, clock = clocked.service, clocked.clock
