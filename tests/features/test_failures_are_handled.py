@@ -272,7 +272,7 @@ RETRIES = "error_handling: {on_error: retry_workflow, max_retries: 1}\n"
         (CALLS + "    retry: {attempts: 2, delay: 0}\n", False, "pending_action"),
         (INCLUDES, True, "failed"),
         (INCLUDES + "    on_error: continue\n", False, "completed"),
-        (INCLUDES + "    on_error: continue\n    fallback_value: 1\n", False, "completed"),
+        (INCLUDES + "    fallback_value: 1\n", False, "completed"),
         (INCLUDES + RETRIES, False, "pending_action"),
     ],
 )

@@ -338,13 +338,13 @@ async def control_workflow(
         Literal["cancel", "resume", "retry", "fork", "context_full"], Field(description="What to do")
     ],
     step_id: Annotated[str | None, Field(description="Where to fork")] = None,
-    keep: Annotated[bool, Field(description="fork: does not cancel the old run")] = False,
+    keep: Annotated[bool, Field(description="fork: an open old run stays open")] = False,
     reason: Annotated[str, Field(description="Of a cancel")] = "",
     wait_seconds: Wait = 30,
 ) -> Annotated[CallToolResult, ControlAnswer]:
     """cancel: end a run. context_full: park it, your context is nearly full. resume: continue a parked run.
-    retry: re-run what failed, or continue a cancelled run. fork: redo one step and what follows. Both
-    make a new run that keeps the rest: use its id. retry of a task: its sub-agent is gone, start another."""
+    retry: re-run what failed, or continue a cancelled run; fork: redo one step and what follows; both in a
+    new run that keeps the rest: use its id. retry of a task: its sub-agent is gone, start another."""
     service = _service(ctx)
     if action == "cancel" and step_id:
         raise RequestError(
