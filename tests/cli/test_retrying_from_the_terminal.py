@@ -39,7 +39,9 @@ def test_a_failed_run_is_tried_again_and_a_step_of_it_done_again(terminal: Any, 
     assert "build" not in said.err, "what was done is not shown again"
     assert f", forked from {failed}" in terminal.run("show", new).out
     assert terminal.run("show", new, "--json").data["forked_from"] == failed
-    assert "forked from" not in terminal.run("show", failed).out
+    shown = terminal.run("show", failed).out
+    assert f"continued as {new}: workflows-mcp show {new}" in shown
+    assert ("forked from" in shown, "workflows-mcp retry" in shown) == (False, False)
     assert terminal.run("answer", new, "yes").code == 0
 
     terminal.write("answers.yaml", "approve: no")

@@ -549,7 +549,8 @@ def _main_field(action: dict[str, Any]) -> dict[str, Any]:
 _ENDED_STATUSES = ("completed", "failed", "skipped", "ended")
 _BATCH_SECONDS = 0.02
 _RETRIES = re.compile(r"action='(retry|fork)'[^)]*\) ([^;]*)")
-"""The commands that the `next` text of an answer suggests."""
+_CONTINUED = re.compile(r"continued as (\w+)")
+"""What the `next` text of an answer suggests: commands, or the run that a retry has made."""
 
 
 class ProgressLines:
@@ -703,6 +704,8 @@ def _print_error(answer: dict[str, Any], terminal: Terminal) -> None:
     if "hint" in error:
         terminal.line(f"  {error['hint']}")
     terminal.line(terminal.paint(f"  more: workflows-mcp show {run_id}", "dim"))
+    for made in _CONTINUED.findall(answer.get("next", "")):
+        terminal.line(terminal.paint(f"  continued as {made}: workflows-mcp show {made}", "dim"))
     for command, what in _RETRIES.findall(answer.get("next", "")):
         step = " STEP" if command == "fork" else ""
         terminal.line(terminal.paint(f"  workflows-mcp {command} {run_id}{step} {what}", "dim"))
