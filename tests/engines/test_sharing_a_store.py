@@ -16,10 +16,10 @@ from support.engines import World, asks, ended, status_of
 from support.old_stores import turn_back
 from support.plans import block, bundle, plan
 from support.virtual_clock import settle
-from workflows_mcp.engines.journal import Batch
 from workflows_mcp.engines.sqlite import leases, mailbox, store
 from workflows_mcp.engines.sqlite.engine import SqliteEngine
 from workflows_mcp.engines.sqlite.store import Store, Write, check_store
+from workflows_mcp.engines.values import Batch
 from workflows_mcp.errors import LeaseLost, NotExpected, StoreError
 from workflows_mcp.machine.events import Answered, CancelRequested
 from workflows_mcp.plan.model import Do

@@ -10,13 +10,10 @@ from collections.abc import Callable
 
 from workflows_mcp.engines.base import FindBundle, MakeEvent, Pruned, RunSummary
 from workflows_mcp.engines.clock import Clock, SystemClock
-from workflows_mcp.engines.driver import Driver, send_to, wait_until
+from workflows_mcp.engines.driver import Driver
 from workflows_mcp.engines.executor import Executor
 from workflows_mcp.engines.forks import NO_CHANGES, Instead, batch_of, fork_of, new_run_id, replayed
-from workflows_mcp.engines.journal import Batch
-from workflows_mcp.engines.live_output import LiveOutput
-from workflows_mcp.engines.memory_values import check_key, full, packed, unpacked
-from workflows_mcp.engines.values import LargeValues
+from workflows_mcp.engines.values import Batch, LargeValues, check_key, full, packed, unpacked
 from workflows_mcp.errors import UnknownRun
 from workflows_mcp.limits import Limits
 from workflows_mcp.machine import Event, Machine, RunState, Started
@@ -51,6 +48,7 @@ class MemoryJournal:
 class MemoryEngine:
     def __init__(self, executor: Executor, find_bundle: FindBundle, *, clock: Clock | None = None) -> None:
         self._executor = executor
+        self.live = executor.live
         executor.use_memory(self)
         self._find_bundle = find_bundle
         self._clock = clock or SystemClock()
@@ -62,10 +60,6 @@ class MemoryEngine:
         self._blobs: dict[bytes, bytes] = {}
         self._memory: dict[str, bytes] = {}
         self.journals: dict[str, MemoryJournal] = {}
-
-    @property
-    def live(self) -> LiveOutput:
-        return self._executor.live
 
     async def open(self) -> None:
         pass
@@ -106,7 +100,7 @@ class MemoryEngine:
     async def send(self, run_id: str, make_event: MakeEvent) -> None:
         driver = self._driver(run_id)
         await driver.wait_applied()
-        await send_to(driver, make_event, self._clock.now())
+        await driver.send(make_event)
 
     async def ensure_driven(self, run_id: str) -> None:
         self._driver(run_id)
@@ -119,7 +113,7 @@ class MemoryEngine:
         return await self._driver(run_id).pause_until_committed()
 
     async def wait(self, run_id: str, ready: Callable[[RunState], bool], seconds: float) -> Machine:
-        return await wait_until(self._driver(run_id), ready, seconds)
+        return await self._driver(run_id).wait_until(ready, seconds)
 
     async def prune(self, limits: Limits, *, dry_run: bool = False) -> Pruned:
         return Pruned(())  # the process ends before any of its runs is old

@@ -63,9 +63,8 @@ class Pruned:
 class Engine(Protocol):
     """Starts, drives, stores and recovers runs. "Committed" means: safe on disk."""
 
-    @property
-    def live(self) -> LiveOutput:
-        """The output of running steps."""
+    live: LiveOutput
+    """The output of running steps."""
 
     async def open(self) -> None:
         """Start, and recover the runs of dead processes if this engine recovers runs."""

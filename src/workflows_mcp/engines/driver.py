@@ -1,8 +1,8 @@
 """Drives one run: feeds events to its machine, commits them, and performs its commands.
 
-    driver.feed(Started(...))           # apply it, and continue as far as possible
-    await driver.send(event)            # an event from outside; returns when it is committed
-    await driver.pause_until_committed()       # the machine, when all that it shows is committed
+    driver.feed(Started(...))               # apply it, and continue as far as possible
+    await driver.send(make_event)           # an event from outside; returns when it is committed
+    await driver.pause_until_committed()    # the machine, when all that it shows is committed
 
 The driver waits for a commit in three cases: before a step that changes the world starts, before an
 interrupted step is repeated, and before anybody outside sees the state. It also pauses while too many batches
@@ -19,12 +19,13 @@ import time
 import weakref
 from collections import deque
 from collections.abc import Callable
+from math import inf
+from typing import Protocol
 
 from workflows_mcp.engines.base import FindBundle, MakeEvent
 from workflows_mcp.engines.clock import Clock, Timer
 from workflows_mcp.engines.executor import TIMEOUT, Executor
-from workflows_mcp.engines.journal import Batch, Journal
-from workflows_mcp.engines.values import LargeValues, encode, join_events
+from workflows_mcp.engines.values import Batch, LargeValues, encode, join_events
 from workflows_mcp.errors import LeaseLost, NotExpected, RequestError, StoreError, WorkflowsError
 from workflows_mcp.machine import (
     ClearTimer,
@@ -54,6 +55,21 @@ _MAX_UNCOMMITTED = 64
 """How many batches may wait for their commit before the run waits for them."""
 _POLL_SECONDS = 1.0
 _SNAPSHOT_BYTES = 256 * 1024
+
+
+class Journal(Protocol):
+    """The journal of one run, which a driver writes under the lease of this process."""
+
+    def append(self, batch: Batch, done: Callable[[Exception | None], None]) -> None:
+        """Write a batch; call `done` on the event loop after the commit, in order."""
+
+    def in_force(self) -> bool:
+        """Whether this process certainly owns the run.
+
+        A process that was suspended does not know: it must `confirm` before it starts a step."""
+
+    def confirm(self, done: Callable[[Exception | None], None]) -> None:
+        """Check in the store that this process owns the run; an error if not."""
 
 
 class Driver:
@@ -92,7 +108,7 @@ class Driver:
         """How many events of the run are committed, and how many were when this driver took it over."""
         self._written_bytes = 0
         self._snapshot_bytes = _SNAPSHOT_BYTES
-        self._timers = Timers(clock)
+        self._timers: dict[str, Timer] = {}
         self._pumping = False
         self._scheduled = False
         self._cannot_start = False
@@ -104,7 +120,8 @@ class Driver:
         self._accepted = machine.state.events
         """How many events were accepted, including the one that is being applied."""
         self._changed_at = machine.state.changed_at
-        self._waiters = Waiters()
+        self._waiting: list[tuple[float, asyncio.Future[None]]] = []
+        """What waits for a change, each with how many events must be committed by then."""
         self.failure: Exception | None = None
         """Why this process may no longer drive the run."""
         self.on_release: Callable[[str], None] | None = None
@@ -130,11 +147,23 @@ class Driver:
             self._queue.append(event)
             self._pump()
 
-    async def send(self, event: Event) -> None:
-        """Accept an event from outside; when this returns, it is committed.
+    async def send(self, make_event: MakeEvent) -> None:
+        """Make an event from the current state, which may not be committed, and accept it.
 
-        Raises NotExpected if the run does not wait for it when its turn comes, and LeaseLost if this process
-        does not drive the run any more."""
+        When this returns, the event is committed. Raises NotExpected if the run does not wait for it when its
+        turn comes, and LeaseLost if this process has lost the run: then the caller tries again. Any other
+        error is raised after that state is committed, without which the error would be wrong."""
+        try:
+            await self._accepted_event(make_event(self.machine, self._clock.now()))
+        except LeaseLost:
+            raise
+        except WorkflowsError:
+            await self.wait_committed()
+            raise
+        await self.wait_committed()
+
+    async def _accepted_event(self, event: Event) -> None:
+        """Wait until an event from outside is accepted."""
         encode(event)
         if self.released:
             raise LeaseLost(f"the run {self.run_id} was released")
@@ -144,7 +173,6 @@ class Driver:
         if self.failure is not None and not accepted.done():
             raise self.failure
         await accepted
-        await self.wait_committed()
 
     def under_way(self) -> list[str]:
         """The keys of the steps that have started and not ended."""
@@ -181,7 +209,7 @@ class Driver:
 
     async def _wait_committed_up_to(self, position: int) -> None:
         if self.failure is None and self._committed_position < position:
-            await self._waiters.wait_committed_up_to(position)
+            await self._wait(position)
         if self.failure is not None and self._committed_position < position:
             raise self.failure
 
@@ -201,7 +229,31 @@ class Driver:
 
     async def wait_changed(self, seconds: float) -> None:
         """Wait until the run changes, for at most `seconds`."""
-        await self._waiters.wait_changed(seconds)
+        await self._wait(0, seconds)
+
+    async def _wait(self, committed: int, seconds: float | None = None) -> None:
+        """Wait until the run changes and has so many committed events, for at most `seconds`."""
+        waiter: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._waiting.append((committed, waiter))
+        await asyncio.wait([waiter], timeout=seconds)
+        if not waiter.done():
+            self._waiting = [it for it in self._waiting if it[1] is not waiter]
+
+    async def wait_until(self, ready: Callable[[RunState], bool], seconds: float) -> Machine:
+        """Wait until `ready` holds, at most `seconds`, and return the committed run.
+
+        If it is released before, the caller must not read it: another driver may use it already."""
+        loop = asyncio.get_running_loop()
+        until = loop.time() + seconds
+        state = self.machine.state
+        await asyncio.sleep(0)  # a caller that polls must not block the run
+        await self.wait_applied()
+        while not (self.released or self.failure or ready(state)) and (left := until - loop.time()) > 0:
+            await self.wait_changed(left)
+            await self.wait_applied()
+        if state.status != "running":
+            await self.wait_drained()
+        return await self.pause_until_committed()
 
     async def wait_drained(self) -> None:
         """Wait until all stopped steps have ended."""
@@ -214,7 +266,7 @@ class Driver:
 
     def release(self, status: str) -> None:
         """End driving; what waits for this driver must look in the store again."""
-        self._timers.clear_all()
+        self._clear_timers()
         self.released = status
         on_release, self.on_release = self.on_release, None
         if on_release is not None:
@@ -325,9 +377,10 @@ class Driver:
                 else:
                     self._runner.perform(command, self.feed)
             case SetTimer(key=key, due=due):
-                self._timers.set(key, due, lambda: self.feed(TimerFired(self._clock.now(), key)))
+                self._timers[key] = self._clock.call_at(due, lambda: self._timer_fired(key))
             case ClearTimer(key=key):
-                self._timers.clear(key)
+                if (timer := self._timers.pop(key, None)) is not None:
+                    timer.cancel()
             case StopStep(key=key, reason=reason):
                 self._awaiting_commit.pop(key, None)
                 self._ready.pop(key, None)
@@ -342,7 +395,16 @@ class Driver:
                 self._executor.learn_secrets(found.plans.values())
                 self._queue.append(found)
             case Finish():
-                self._timers.clear_all()
+                self._clear_timers()
+
+    def _timer_fired(self, key: str) -> None:
+        self._timers.pop(key, None)
+        self.feed(TimerFired(self._clock.now(), key))
+
+    def _clear_timers(self) -> None:
+        for timer in self._timers.values():
+            timer.cancel()
+        self._timers.clear()
 
     # Starting steps
 
@@ -447,7 +509,7 @@ class Driver:
     def _die(self, failure: Exception) -> None:
         """Stop for good: start, write and accept nothing more."""
         self.failure = self.failure or failure
-        self._timers.clear_all()
+        self._clear_timers()
         self._awaiting_commit.clear()
         self._ready.clear()
         self._queue.clear()
@@ -458,124 +520,22 @@ class Driver:
         self._wake()
 
     def _wake(self) -> None:
-        self._waiters.wake()
+        """Wake what waits for a change, or for events that are committed now."""
+        if not self._waiting:
+            return
         # An event that `wait_committed` waits for may have been refused: then all is committed without it.
         all_committed = not self._queue and self._committed_position == self._accepted
-        done = self.failure is not None or all_committed
-        self._waiters.wake_up_to(None if done else self._committed_position)
+        committed = inf if self.failure is not None or all_committed else self._committed_position
+        waiting, self._waiting = self._waiting, [it for it in self._waiting if it[0] > committed]
+        for wanted, waiter in waiting:
+            if wanted <= committed and not waiter.done():
+                waiter.set_result(None)
 
 
 async def _may_start(driver: weakref.ref[Driver]) -> None:
     found = driver()
     if found is not None:
         await found.confirm_ownership()
-
-
-# ----------------------------------------------------------------------------------------------------
-# What an engine asks of a run that is driven in this process
-
-
-async def wait_until(driver: Driver, ready: Callable[[RunState], bool], seconds: float) -> Machine:
-    """Wait until `ready` holds, at most `seconds`, and return the committed run.
-
-    If it is released before, the caller must not read it: another driver may use it already."""
-    loop = asyncio.get_running_loop()
-    until = loop.time() + seconds
-    state = driver.machine.state
-    await asyncio.sleep(0)  # a caller that polls must not block the run
-    await driver.wait_applied()
-    while not (driver.released or driver.failure or ready(state)) and (left := until - loop.time()) > 0:
-        await driver.wait_changed(left)
-        await driver.wait_applied()
-    if state.status != "running":
-        await driver.wait_drained()
-    return await driver.pause_until_committed()
-
-
-async def send_to(driver: Driver, make_event: MakeEvent, now: float) -> None:
-    """Make an event from the current state of a run, which may not be committed, and send it.
-
-    Raises LeaseLost if the driver has lost the run; the caller tries again. Any other error is raised after
-    that state is committed: if the commit fails, the error was based on a state that never existed."""
-    try:
-        await driver.send(make_event(driver.machine, now))
-    except LeaseLost:
-        raise
-    except WorkflowsError:
-        await driver.wait_committed()
-        raise
-
-
-# ----------------------------------------------------------------------------------------------------
-# Timers, by their keys in the run
-
-
-class Timers:
-    def __init__(self, clock: Clock) -> None:
-        self._clock = clock
-        self._timers: dict[str, Timer] = {}
-
-    def set(self, key: str, due: float, fired: Callable[[], None]) -> None:
-        def fire() -> None:
-            self._timers.pop(key, None)
-            fired()
-
-        self._timers[key] = self._clock.call_at(due, fire)
-
-    def clear(self, key: str) -> None:
-        timer = self._timers.pop(key, None)
-        if timer is not None:
-            timer.cancel()
-
-    def clear_all(self) -> None:
-        for timer in self._timers.values():
-            timer.cancel()
-        self._timers.clear()
-
-
-# ----------------------------------------------------------------------------------------------------
-# Waiting for a change, and for commits
-
-
-class Waiters:
-    def __init__(self) -> None:
-        self._for_change: list[asyncio.Future[None]] = []
-        self._for_disk: list[tuple[int, asyncio.Future[None]]] = []
-
-    async def wait_changed(self, seconds: float) -> None:
-        """Wait until `wake`, for at most `seconds`."""
-        waiter: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        self._for_change.append(waiter)
-        await asyncio.wait([waiter], timeout=seconds)
-        if not waiter.done():
-            waiter.cancel()
-            self._for_change = [other for other in self._for_change if other is not waiter]
-
-    async def wait_committed_up_to(self, position: int) -> None:
-        """Wait until the events up to `position` are committed."""
-        waiter: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        self._for_disk.append((position, waiter))
-        await waiter
-
-    def wake(self) -> None:
-        """Wake all that wait for a change."""
-        waiting, self._for_change = self._for_change, []
-        for waiter in waiting:
-            if not waiter.done():
-                waiter.set_result(None)
-
-    def wake_up_to(self, position: int | None) -> None:
-        """Wake the waiters for these committed events; None wakes all waiters.
-
-        `position`: how many events are committed."""
-        if not self._for_disk:
-            return
-        waiting, self._for_disk = self._for_disk, []
-        for wanted, waiter in waiting:
-            if position is not None and wanted > position:
-                self._for_disk.append((wanted, waiter))
-            elif not waiter.done():
-                waiter.set_result(None)
 
 
 # ----------------------------------------------------------------------------------------------------

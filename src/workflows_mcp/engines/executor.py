@@ -27,10 +27,9 @@ from pydantic import ValidationError
 
 from workflows_mcp.engines.clock import Clock
 from workflows_mcp.engines.live_output import LiveOutput, StepOutput
-from workflows_mcp.engines.memory_values import RedactingMemory
 from workflows_mcp.engines.permissions import check_step
 from workflows_mcp.errors import RequestError, WorkflowsError
-from workflows_mcp.limits import Limits
+from workflows_mcp.expressions import Code
 from workflows_mcp.machine import Command, Event, Machine, RunStep, StepDone, StepFailed
 from workflows_mcp.plan import Plan
 from workflows_mcp.policy import (
@@ -45,7 +44,8 @@ from workflows_mcp.policy import (
     end_leftovers,
     remove_directory,
 )
-from workflows_mcp.steps import Given, StepContext, StepRegistry, StepResult, StepStopped, with_secrets
+from workflows_mcp.steps import StepContext, StepRegistry, StepResult, StepStopped
+from workflows_mcp.values import Value, may_hold_mark
 
 logger = logging.getLogger(__name__)
 Report = Callable[[StepDone | StepFailed], None]
@@ -73,6 +73,7 @@ class Executor:
     ) -> None:
         self.registry = registry
         self.policy = policy
+        self.limits = policy.limits
         self.secrets = secrets or Secrets()
         self.clock = clock
         self.scratch = scratch
@@ -83,10 +84,6 @@ class Executor:
         self._threads: ThreadPoolExecutor | None = None
         self._under_way = 0
         self._waiting: deque[Callable[[], None]] = deque()
-
-    @property
-    def limits(self) -> Limits:
-        return self.policy.limits
 
     def runner_for(self, run_id: str, workspace: str, may_start: MayStart | None = None) -> StepRunner:
         """A runner for a run in `workspace`; empty means the workspace of this process."""
@@ -203,14 +200,13 @@ class StepRunner:
         try:
             step = self._executor.registry.get(command.step)
             check_step(step, self._world.policy)
-            given = Given(command.inputs, command.config, command.code)
-            real = with_secrets(given, self._executor.secrets)
-            inputs = step.Inputs.model_validate(real.inputs)
+            given, config, code = _with_secrets(command, self._executor.secrets)
+            inputs = step.Inputs.model_validate(given)
             key = f"{self._run_id}/{command.key}"
             execution = command.execution
             output = self._executor.live.begin(self._run_id, execution)
             world = self._world.for_step("" if command.shares_scratch else execution.file_name, output.write)
-            outcome = step.run(inputs, StepContext(self._run_id, key, world, real.config, real.code))
+            outcome = step.run(inputs, StepContext(self._run_id, key, world, config, code))
             if isinstance(outcome, StepResult):
                 self._executor.live.end(self._run_id, output)
                 report(self._without_secrets(self._done(command, outcome)))
@@ -332,3 +328,48 @@ def _input_problems(step: str, error: ValidationError) -> str:
         f"{'.'.join(str(part) for part in problem['loc'])}: {problem['msg']}" for problem in error.errors()
     ]
     return f"the inputs do not fit {step}: " + "; ".join(problems)
+
+
+# ----------------------------------------------------------------------------------------------------
+# Secrets: a step gets their values, and the memory gets their marks
+#
+# Marks are replaced in inputs, in config and in the values inside code, never in the text of code. If a
+# command is a single reference, the value of that reference is the code; a secret in it stays a separate
+# value, so that it becomes neither syntax nor an argument that other users of the machine can see.
+
+
+def _with_secrets(
+    command: RunStep, secrets: Secrets
+) -> tuple[dict[str, Value], dict[str, Value], dict[str, Code]]:
+    """The inputs, config and code of a step; shared if they have no marks. Raises MissingSecret."""
+    given = command.inputs, command.config, command.code
+    if not may_hold_mark(given):
+        return given
+    code = {name: _code_with_secrets(it, secrets) for name, it in command.code.items()}
+    return secrets.put_in(command.inputs), secrets.put_in(command.config), code
+
+
+def _code_with_secrets(code: Code, secrets: Secrets) -> Code:
+    texts, values = code
+    if len(values) == 1 and isinstance(values[0], str) and not "".join(texts).strip():
+        inner, found = secrets.split(values[0])
+        if "".join(inner).strip():
+            return Code((texts[0] + inner[0], *inner[1:-1], inner[-1] + texts[1]), found) if found else code
+    return Code(texts, tuple(secrets.put_in(value) for value in values))
+
+
+class RedactingMemory:
+    """The memory that steps use: redacts secrets in keys and values."""
+
+    def __init__(self, memory: Memory, secrets: Secrets) -> None:
+        self._memory = memory
+        self._secrets = secrets
+
+    async def remember(self, key: str, value: Value) -> None:
+        await self._memory.remember(self._secrets.redact(key), self._secrets.redact(value))
+
+    async def recall(self, key: str) -> Value:
+        return self._secrets.redact(await self._memory.recall(self._secrets.redact(key)))
+
+    async def remembered(self, prefix: str = "") -> list[str]:
+        return await self._memory.remembered(prefix)

@@ -16,8 +16,7 @@ from pathlib import Path
 
 import msgspec
 
-from workflows_mcp.engines.journal import Batch
-from workflows_mcp.engines.values import LargeValues, join_events
+from workflows_mcp.engines.values import Batch, LargeValues, join_events
 from workflows_mcp.errors import RequestError
 from workflows_mcp.machine import Event, Forked, Machine, Started
 from workflows_mcp.plan import Bundle

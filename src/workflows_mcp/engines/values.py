@@ -13,6 +13,7 @@ run without large values pays for one comparison of a length. Nothing here knows
 from __future__ import annotations
 
 import hashlib
+import re
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
@@ -21,8 +22,9 @@ from msgspec.msgpack import Ext
 from msgspec.structs import replace
 
 from workflows_mcp.errors import Damaged, RequestError
+from workflows_mcp.limits import Limits
 from workflows_mcp.machine import Event, Machine, Record, RunState, Scope
-from workflows_mcp.values import Value
+from workflows_mcp.values import Value, shown
 
 # ----------------------------------------------------------------------------------------------------
 # Encoding; a value that cannot be encoded is refused before it becomes part of an event
@@ -76,6 +78,21 @@ Fetch = Callable[[bytes], bytes | None]
 class Blob(NamedTuple):
     hash: bytes
     body: bytes
+
+
+class Batch(msgspec.Struct, frozen=True):
+    """Events of one run that are committed together."""
+
+    position: int
+    """How many events of the run come before these."""
+    events: bytes
+    count: int
+    status: str
+    """running, idle (it waits only for agents), completed, failed or cancelled."""
+    at: float
+    snapshot: bytes | None = None
+    blobs: tuple[Blob, ...] = ()
+    """Large values that the events or the snapshot refer to, and that are new."""
 
 
 class _Known(NamedTuple):
@@ -243,3 +260,49 @@ class LargeValues:
 
 def _hash(body: bytes) -> bytes:
     return hashlib.blake2b(body, digest_size=_HASH_BYTES).digest()
+
+
+# ----------------------------------------------------------------------------------------------------
+# Keys and values of the memory that runs share
+#
+#     body = packed("release", {"version": 3}, limits)    # bytes, or RequestError
+#     unpacked(body)                                      # {"version": 3}
+
+_KEY_CHARS = 500
+_CONTROL = re.compile(r"[\x00-\x1f\x7f]")
+
+
+def check_key(key: str) -> None:
+    """Raises RequestError if the key is empty, too long, or has control characters."""
+    if not key.strip():
+        raise RequestError("a key of the memory must not be empty")
+    if len(key) > _KEY_CHARS or _CONTROL.search(key):
+        raise RequestError(
+            f"{shown(key)} cannot be a key of the memory",
+            hint=f"a key has at most {_KEY_CHARS} characters, and no control characters",
+        )
+
+
+def packed(key: str, value: Value, limits: Limits) -> bytes:
+    """Encode a value. Raises RequestError if the key is invalid or the value is too large."""
+    check_key(key)
+    encode(key)
+    body = encode(value)
+    if len(body) > limits.memory_value_bytes:
+        raise RequestError(
+            f"the value for '{key}' has {len(body)} bytes, at most {limits.memory_value_bytes} are stored",
+            hint=f"store less, or set {limits.setting('memory_value_bytes')}",
+        )
+    return body
+
+
+def unpacked(body: bytes) -> Value:
+    return msgspec.msgpack.decode(body)
+
+
+def full(limits: Limits) -> RequestError:
+    return RequestError(
+        f"the memory is full: it has {limits.memory_keys} keys",
+        hint="save null under keys that are no longer needed, which deletes them, or set "
+        f"{limits.setting('memory_keys')}",
+    )

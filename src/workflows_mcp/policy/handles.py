@@ -20,7 +20,6 @@ from pathlib import Path
 from typing import Protocol
 
 from workflows_mcp.errors import Forbidden, StepError
-from workflows_mcp.limits import Limits
 from workflows_mcp.policy import files
 from workflows_mcp.policy.mcp_client import ToolResult, ToolServers
 from workflows_mcp.policy.processes import Finished, OnOutput, Trim, run_process
@@ -66,6 +65,7 @@ class World:
         "_scratch",
         "_tools",
         "_trim",
+        "limits",
         "policy",
         "run_id",
     )
@@ -82,6 +82,7 @@ class World:
         memory: Memory | None = None,
     ) -> None:
         self.policy = policy
+        self.limits = policy.limits
         self.run_id = run_id
         self._run_scratch = self._scratch = scratch
         self._may_start = may_start
@@ -106,10 +107,6 @@ class World:
             if world._scratch.exists():  # from an interrupted execution, or from the original of a fork
                 files.remove_directory(world._scratch)
         return world
-
-    @property
-    def limits(self) -> Limits:
-        return self.policy.limits
 
     # Paths
 

@@ -14,7 +14,6 @@ from workflows_mcp.steps.base import (
 )
 from workflows_mcp.steps.output_formats import FORMATS
 from workflows_mcp.steps.registry import GRAPH, StepRegistry, default_registry
-from workflows_mcp.steps.secret_values import Given, with_secrets
 from workflows_mcp.steps.shell import ANY_EXIT, KEYS, TYPES, Shell
 
 __all__ = [
@@ -23,7 +22,6 @@ __all__ = [
     "GRAPH",
     "KEYS",
     "TYPES",
-    "Given",
     "Performer",
     "Question",
     "Shell",
@@ -35,5 +33,4 @@ __all__ = [
     "StepResult",
     "StepStopped",
     "default_registry",
-    "with_secrets",
 ]

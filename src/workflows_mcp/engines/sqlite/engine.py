@@ -26,7 +26,7 @@ import apsw
 
 from workflows_mcp.engines.base import FindBundle, MakeEvent, Pruned, RunSummary
 from workflows_mcp.engines.clock import Clock, SystemClock
-from workflows_mcp.engines.driver import Driver, send_to, wait_until
+from workflows_mcp.engines.driver import Driver
 from workflows_mcp.engines.executor import Executor
 from workflows_mcp.engines.forks import (
     NO_CHANGES,
@@ -38,7 +38,6 @@ from workflows_mcp.engines.forks import (
     new_run_id,
     request_digest,
 )
-from workflows_mcp.engines.live_output import LiveOutput
 from workflows_mcp.engines.sqlite import leases, retention, runs
 from workflows_mcp.engines.sqlite.leases import this_process
 from workflows_mcp.engines.sqlite.mailbox import UNANSWERED_TURNS, Mailbox
@@ -81,6 +80,7 @@ class SqliteEngine(Notes):
         `settings`: a fingerprint of the settings that decide what steps may do, and where."""
         self._path = path
         self._executor = executor
+        self.live = executor.live
         executor.use_memory(self)
         self._find_bundle = find_bundle
         self._clock = clock or SystemClock()
@@ -107,10 +107,6 @@ class SqliteEngine(Notes):
         self._forks: Forks
         self.store: Store
         self.mailbox: Mailbox
-
-    @property
-    def live(self) -> LiveOutput:
-        return self._executor.live
 
     async def open(self) -> None:
         tune_garbage_collector()
@@ -179,7 +175,7 @@ class SqliteEngine(Notes):
                     continue
                 await driver.wait_applied()
                 if self._live(run_id) is driver:  # it may have been released meanwhile
-                    await send_to(driver, make_event, self._clock.now())
+                    await driver.send(make_event)
                     return
             except LeaseLost:
                 left -= 1
@@ -237,7 +233,7 @@ class SqliteEngine(Notes):
             driver = self._live(run_id)
             if driver is not None:
                 try:
-                    machine = await wait_until(driver, ready, until - loop.time())
+                    machine = await driver.wait_until(ready, until - loop.time())
                 except LeaseLost:
                     if self._live(run_id) is driver:
                         raise

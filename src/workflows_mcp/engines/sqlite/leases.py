@@ -20,8 +20,8 @@ from typing import Any, NamedTuple
 
 import apsw
 
-from workflows_mcp.engines.journal import Batch
 from workflows_mcp.engines.sqlite.store import VERSION, Store
+from workflows_mcp.engines.values import Batch
 from workflows_mcp.errors import LeaseLost
 
 LEASE_SECONDS = 4.0

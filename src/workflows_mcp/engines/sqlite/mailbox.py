@@ -15,7 +15,7 @@ from collections.abc import Callable
 
 import apsw
 
-from workflows_mcp.engines.driver import Driver, send_to
+from workflows_mcp.engines.driver import Driver
 from workflows_mcp.engines.sqlite.store import Store
 from workflows_mcp.engines.values import decode_event, encode
 from workflows_mcp.errors import NotExpected, RequestError, StoreError
@@ -79,7 +79,7 @@ class Mailbox:
     async def _deliver(self, message: int, driver: Driver, body: bytes) -> None:
         answer = ""
         try:
-            await send_to(driver, lambda *_: decode_event(body), 0.0)
+            await driver.send(lambda *_: decode_event(body))
         except StoreError:
             return  # the run has another owner: the message waits for that one
         except RequestError as error:

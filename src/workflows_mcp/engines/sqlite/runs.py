@@ -18,11 +18,9 @@ import apsw
 from workflows_mcp.engines.base import RunSummary
 from workflows_mcp.engines.clock import Clock
 from workflows_mcp.engines.executor import Executor
-from workflows_mcp.engines.journal import Batch
-from workflows_mcp.engines.memory_values import check_key, full, packed, unpacked
 from workflows_mcp.engines.sqlite import leases
 from workflows_mcp.engines.sqlite.store import Store
-from workflows_mcp.engines.values import LargeValues
+from workflows_mcp.engines.values import Batch, LargeValues, check_key, full, packed, unpacked
 from workflows_mcp.errors import Damaged, LeaseLost, RequestError, UnknownRun
 from workflows_mcp.limits import Limits
 from workflows_mcp.machine import Event, Machine

@@ -36,7 +36,6 @@ from temporalio.worker import Worker
 from workflows_mcp.engines.base import FindBundle, MakeEvent, Pruned, RunSummary
 from workflows_mcp.engines.executor import Executor
 from workflows_mcp.engines.forks import NO_CHANGES, Instead, fork_of, new_run_id, request_digest
-from workflows_mcp.engines.live_output import LiveOutput
 from workflows_mcp.engines.temporal import workflow
 from workflows_mcp.engines.temporal.activities import Activities
 from workflows_mcp.engines.temporal.blobs import BlobStore, use
@@ -86,6 +85,7 @@ class TemporalEngine:
         tasks."""
         self._address = address
         self._executor = executor
+        self.live = executor.live
         self._find_bundle = find_bundle
         self._store = store
         self._has_worker = worker
@@ -103,10 +103,6 @@ class TemporalEngine:
         self._is_open = False
         self._is_indexed: bool | None = None
         """Whether runs have search attributes; None if the server was not asked yet."""
-
-    @property
-    def live(self) -> LiveOutput:
-        return self._executor.live
 
     async def open(self) -> None:
         use(self._store)

@@ -14,10 +14,9 @@ from temporalio.client import Client, WithStartWorkflowOperation, WorkflowHandle
 from temporalio.common import WorkflowIDConflictPolicy
 from temporalio.service import RPCError, RPCStatusCode
 
-from workflows_mcp.engines.memory_values import check_key, full, packed, unpacked
 from workflows_mcp.engines.temporal.blobs import BlobStore, in_use
 from workflows_mcp.engines.temporal.wire import NOTES
-from workflows_mcp.engines.values import encode
+from workflows_mcp.engines.values import check_key, encode, full, packed, unpacked
 from workflows_mcp.limits import Limits
 from workflows_mcp.values import Value
 
