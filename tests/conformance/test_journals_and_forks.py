@@ -11,8 +11,8 @@ import pytest
 
 from support.engines import World, asks, ended, status_of
 from support.plans import block, bundle, plan
-from support.virtual_clock import VirtualClock, settle
 from workflows_mcp.engines.base import Engine
+from workflows_mcp.engines.clock import VirtualClock, settle
 from workflows_mcp.errors import RequestError, UnknownRun
 from workflows_mcp.machine.events import Answered, CancelRequested, Event, Started
 from workflows_mcp.machine.machine import Machine

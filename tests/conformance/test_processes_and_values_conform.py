@@ -11,8 +11,8 @@ import pytest
 
 from support.engines import World, asks, ended
 from support.plans import block, bundle, plan
-from support.virtual_clock import VirtualClock
 from workflows_mcp.engines.base import Engine
+from workflows_mcp.engines.clock import VirtualClock
 from workflows_mcp.machine.events import Answered, CancelRequested
 from workflows_mcp.plan.model import Call, Do, InputSpec
 from workflows_mcp.steps.base import Step, StepContext, StepInputs, StepOutputs, StepResult

@@ -9,10 +9,10 @@ from pathlib import Path
 import pytest
 
 from support.engines import ENGINES, World, asks, ended, world_of
-from support.memory_engine import MemoryEngine
 from support.plans import block, bundle, plan
-from support.virtual_clock import VirtualClock, settle
 from workflows_mcp.engines.base import Engine
+from workflows_mcp.engines.clock import VirtualClock, settle
+from workflows_mcp.engines.memory import MemoryEngine
 from workflows_mcp.limits import Limits
 from workflows_mcp.machine.events import Answered, CancelRequested
 from workflows_mcp.machine.state import RunState

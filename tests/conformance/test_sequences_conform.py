@@ -11,8 +11,8 @@ import pytest
 from support.engines import World, asks, ended
 from support.reactive import documents
 from support.stateful import ask, bundle_of, research, sequence, step
-from support.virtual_clock import VirtualClock
 from workflows_mcp.engines.base import Engine
+from workflows_mcp.engines.clock import VirtualClock
 from workflows_mcp.errors import NotExpected
 from workflows_mcp.limits import Limits
 from workflows_mcp.machine.events import Answered, CancelRequested, ExpressionStopped, StateUpdated

@@ -10,8 +10,8 @@ import pytest
 
 from support.engines import World, ended
 from support.reactive import documents
-from support.virtual_clock import settle
 from workflows_mcp.engines.base import Engine
+from workflows_mcp.engines.clock import settle
 from workflows_mcp.engines.executor import Executor
 from workflows_mcp.engines.sqlite.engine import SqliteEngine
 from workflows_mcp.machine.commands import Command

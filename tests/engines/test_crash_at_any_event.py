@@ -6,9 +6,9 @@ import asyncio
 from pathlib import Path
 
 from support.engines import World, ended
-from support.memory_engine import MemoryEngine
 from support.plans import block, bundle, plan
-from support.virtual_clock import VirtualClock, settle
+from workflows_mcp.engines.clock import VirtualClock, settle
+from workflows_mcp.engines.memory import MemoryEngine
 from workflows_mcp.limits import Limits
 from workflows_mcp.machine.events import Answered
 from workflows_mcp.machine.state import RunState

@@ -12,7 +12,7 @@ import pytest
 
 from support.engines import World, asks, ended
 from support.plans import block, bundle, plan
-from support.virtual_clock import VirtualClock, settle
+from workflows_mcp.engines.clock import VirtualClock, settle
 from workflows_mcp.engines.sqlite import leases, store
 from workflows_mcp.engines.sqlite.engine import SqliteEngine
 from workflows_mcp.errors import RequestError

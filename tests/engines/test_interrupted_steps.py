@@ -9,11 +9,11 @@ from pathlib import Path
 import pytest
 
 from support.engines import World, asks, ended
-from support.memory_engine import MemoryEngine
 from support.plans import block, bundle, plan
 from support.reactive import documents
-from support.virtual_clock import VirtualClock, settle
 from workflows_mcp.answers.actions import check_result, pending_actions
+from workflows_mcp.engines.clock import VirtualClock, settle
+from workflows_mcp.engines.memory import MemoryEngine
 from workflows_mcp.errors import InvalidResult
 from workflows_mcp.machine.commands import ReportInterrupted
 from workflows_mcp.machine.events import Answered, Event, Interrupted, Started

@@ -11,9 +11,9 @@ from typing import Any, NamedTuple
 import pytest
 
 from support.engines import ENGINES, World, address_of, ended
-from support.memory_engine import MemoryEngine
 from support.reactive import documents
 from workflows_mcp.engines.forks import replayed
+from workflows_mcp.engines.memory import MemoryEngine
 from workflows_mcp.limits import Limits
 from workflows_mcp.machine.events import Answered, Event, StateUpdated
 from workflows_mcp.machine.state import RunState

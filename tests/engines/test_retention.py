@@ -13,7 +13,7 @@ import pytest
 from support.engines import World, asks, ended
 from support.old_stores import turn_back
 from support.plans import block, bundle, plan
-from support.virtual_clock import VirtualClock
+from workflows_mcp.engines.clock import VirtualClock
 from workflows_mcp.engines.sqlite import retention
 from workflows_mcp.engines.sqlite.engine import SqliteEngine
 from workflows_mcp.errors import UnknownRun

@@ -10,7 +10,7 @@ import pytest
 
 from support.engines import World, asks, ended
 from support.plans import block, bundle, plan
-from support.virtual_clock import VirtualClock, settle
+from workflows_mcp.engines.clock import VirtualClock, settle
 from workflows_mcp.errors import StepError
 from workflows_mcp.limits import Limits
 from workflows_mcp.machine.commands import RunStep

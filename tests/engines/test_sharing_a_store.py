@@ -15,7 +15,7 @@ import pytest
 from support.engines import World, asks, ended, status_of
 from support.old_stores import turn_back
 from support.plans import block, bundle, plan
-from support.virtual_clock import settle
+from workflows_mcp.engines.clock import settle
 from workflows_mcp.engines.sqlite import leases, mailbox, store
 from workflows_mcp.engines.sqlite.engine import SqliteEngine
 from workflows_mcp.engines.sqlite.store import Store, Write, check_store

@@ -10,7 +10,7 @@ import pytest
 
 from support.engines import World, asks, ended
 from support.plans import block, bundle, plan
-from support.virtual_clock import settle
+from workflows_mcp.engines.clock import settle
 from workflows_mcp.engines.sqlite.engine import SqliteEngine
 from workflows_mcp.errors import NotExpected, RequestError
 from workflows_mcp.machine.events import Answered

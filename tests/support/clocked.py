@@ -9,9 +9,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from support.memory_engine import MemoryEngine
-from support.virtual_clock import VirtualClock
+from workflows_mcp.engines.clock import VirtualClock
 from workflows_mcp.engines.executor import Executor
+from workflows_mcp.engines.memory import MemoryEngine
 from workflows_mcp.library.catalog import Catalog
 from workflows_mcp.machine.state import RunState
 from workflows_mcp.policy.rules import policy_of

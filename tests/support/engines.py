@@ -9,12 +9,11 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from support.memory_engine import MemoryEngine
 from support.steps import Gate, Note, registry_of
-from support.virtual_clock import VirtualClock
 from workflows_mcp.engines.base import Engine
-from workflows_mcp.engines.clock import Clock, SystemClock
+from workflows_mcp.engines.clock import Clock, SystemClock, VirtualClock
 from workflows_mcp.engines.executor import Executor
+from workflows_mcp.engines.memory import MemoryEngine
 from workflows_mcp.engines.sqlite.engine import SqliteEngine
 from workflows_mcp.errors import UnknownWorkflow
 from workflows_mcp.limits import Limits

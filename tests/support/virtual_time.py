@@ -21,7 +21,7 @@ from temporalio.service import RPCError, RPCStatusCode
 from temporalio.worker import Worker
 
 from support.steps import Gate
-from support.virtual_clock import VirtualClock, settle
+from workflows_mcp.engines.clock import VirtualClock, settle
 from workflows_mcp.engines.temporal import connection
 from workflows_mcp.engines.temporal.blobs import in_use
 from workflows_mcp.engines.temporal.engine import TemporalEngine

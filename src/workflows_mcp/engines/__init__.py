@@ -1,4 +1,4 @@
-"""Makes runs durable: starts, drives and recovers them. One interface, two engines."""
+"""Makes runs durable: starts, drives and recovers them. One interface, three engines."""
 
 from __future__ import annotations
 

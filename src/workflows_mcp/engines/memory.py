@@ -1,4 +1,4 @@
-"""An engine whose runs live in memory, under a clock that a test can advance.
+"""The engine of tests and dry runs: runs live in memory, under a clock that a test can advance.
 
 It keeps all events, so that a test can kill a run and restore it from any position.
 """
