@@ -13,8 +13,9 @@ import pytest
 from support.engines import World, asks, ended
 from support.plans import block, bundle, plan
 from workflows_mcp.engines.clock import VirtualClock, settle
-from workflows_mcp.engines.sqlite import leases, store
+from workflows_mcp.engines.sqlite import store
 from workflows_mcp.engines.sqlite.engine import SqliteEngine
+from workflows_mcp.engines.sqlite.runs import RunJournal
 from workflows_mcp.errors import RequestError
 from workflows_mcp.machine.events import Answered, CancelRequested, Event
 from workflows_mcp.machine.machine import Machine
@@ -90,7 +91,7 @@ def test_a_fork_that_cannot_be_written_leaves_nothing_behind(
                 raise apsw.FullError("the disk is full")
 
             with monkeypatch.context() as patch:
-                patch.setattr(leases, "close_batch", full)
+                patch.setattr(RunJournal, "write_state", full)
                 with pytest.raises(Exception, match="the disk is full"):
                     await engine.fork(old, 1)
             assert [run.run_id for run in await engine.recent(10)] == [old]

@@ -483,7 +483,7 @@ def test_a_run_that_is_taken_over_keeps_its_heartbeat_when_another_one_comes_to_
         async with other.engine("sqlite", recovers=False) as engine:
             assert isinstance(engine, SqliteEngine)
 
-            async def while_another_rests(_: object) -> None:
+            async def while_another_rests(*_: object) -> None:
                 await engine.wait(await engine.start(asking, {}), asks, 5)
                 await settle()
                 assert engine.store._lease_renewal is None

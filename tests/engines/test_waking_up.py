@@ -16,6 +16,7 @@ from support.engines import World, asks, ended
 from support.plans import block, bundle, plan
 from workflows_mcp.engines.sqlite import leases
 from workflows_mcp.engines.sqlite.engine import SqliteEngine
+from workflows_mcp.engines.sqlite.runs import RunJournal
 from workflows_mcp.engines.sqlite.store import Write
 from workflows_mcp.errors import LeaseLost, NotExpected, StoreError
 from workflows_mcp.machine.events import Answered
@@ -82,7 +83,7 @@ def test_an_answer_is_taken_in_once_although_another_process_was_quicker_to_take
                 with apsw.Connection(str(world.store)) as connection:
                     assert leases.claim(connection, run_id, "another", world.clock.now()) is not None
                     if not keeps_it:
-                        leases.release(connection, run_id, "another")
+                        leases.release(connection, run_id, "another", "idle")
 
             await engine.send(run_id, answered("ask", be_quicker))
             state = (await engine.view(run_id)).state
@@ -139,7 +140,7 @@ def test_an_answer_that_could_not_be_written_is_not_taken_in_and_can_be_given_ag
                 raise apsw.FullError("the disk is full")
 
             with monkeypatch.context() as broken:
-                broken.setattr(leases, "append", full)
+                broken.setattr(RunJournal, "write_events", full)
                 with pytest.raises(StoreError, match="the disk is full"):
                     await engine.send(run_id, answered("ask"))
             assert (await engine.view(run_id)).state.events == before
@@ -163,7 +164,7 @@ def test_a_run_that_another_process_has_had_since_cannot_be_claimed_from_the_res
                 epoch = leases.claim(connection, run_id, "another", world.clock.now())
                 assert epoch is not None
                 if left_at_rest:
-                    leases.release(connection, run_id, "another")
+                    leases.release(connection, run_id, "another", "idle")
                 before = connection.execute(row).fetchall()
                 with pytest.raises(LeaseLost):
                     leases.claim_idle(connection, run_id, "late", epoch)

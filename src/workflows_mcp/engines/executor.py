@@ -169,10 +169,10 @@ class Executor:
         """The ids of runs that have a scratch directory."""
         return [path.name for path in self.scratch.iterdir()] if self.scratch.is_dir() else []
 
-    async def end_leftovers(self, steps: list[tuple[str, str]]) -> None:
-        """Kill the processes that a dead process left running for these steps."""
-        if steps:
-            await asyncio.to_thread(end_leftovers, {f"{run_id}/{key}" for run_id, key in steps})
+    async def end_leftovers(self, run_id: str, keys: list[str]) -> None:
+        """Kill the processes that a dead process left running for these steps of a run."""
+        if keys:
+            await asyncio.to_thread(end_leftovers, {f"{run_id}/{key}" for key in keys})
 
     def begun(self) -> None:
         self._under_way += 1

@@ -24,7 +24,7 @@ from typing import NamedTuple
 
 import apsw
 
-from workflows_mcp.engines.base import FindBundle, MakeEvent, Pruned, RunSummary
+from workflows_mcp.engines.base import FindBundle, MakeEvent, Pruned
 from workflows_mcp.engines.clock import Clock, SystemClock
 from workflows_mcp.engines.driver import Driver
 from workflows_mcp.engines.executor import Executor
@@ -42,7 +42,7 @@ from workflows_mcp.engines.sqlite import leases, retention, runs
 from workflows_mcp.engines.sqlite.leases import this_process
 from workflows_mcp.engines.sqlite.mailbox import UNANSWERED_TURNS, Mailbox
 from workflows_mcp.engines.sqlite.retention import PRUNE_SECONDS, Retention
-from workflows_mcp.engines.sqlite.runs import Notes, RunJournal
+from workflows_mcp.engines.sqlite.runs import RunJournal, StoredRuns
 from workflows_mcp.engines.sqlite.store import Store
 from workflows_mcp.engines.values import LargeValues, encode
 from workflows_mcp.errors import Damaged, LeaseLost, NotExpected, StoreError, WorkflowsError
@@ -62,7 +62,7 @@ _SEND_TRIES = 3
 """How often an event is sent again if the run changes its owner meanwhile."""
 
 
-class SqliteEngine(Notes):
+class SqliteEngine(StoredRuns):
     """The engine; see `base.Engine` for what its public methods promise."""
 
     def __init__(
@@ -191,7 +191,8 @@ class SqliteEngine(Notes):
                 return False
             if (draining := self._draining.get(run_id)) is not None:
                 await asyncio.wait([draining])
-            released = self._released_run(run_id)
+            row = runs.row_of(self.store, run_id)
+            released = self._released_runs.at(run_id, row.epoch) if row is not None else None
             machine = released.machine if released is not None else self._read(run_id)
             event = make_event(machine, self._clock.now())
             encode(event)
@@ -204,10 +205,10 @@ class SqliteEngine(Notes):
                     event = make_event(driver.machine, self._clock.now())
                     driver.machine.refuse_unexpected(event)
                 except WorkflowsError:
-                    await self.start_driving([driver])
+                    await self.start_driving(driver)
                     raise
             if driver is not None:
-                await self.start_driving([driver], event)
+                await self.start_driving(driver, event)
                 await driver.wait_committed()
                 return True
         await self._send_elsewhere(run_id, event)
@@ -215,9 +216,11 @@ class SqliteEngine(Notes):
 
     async def ensure_driven(self, run_id: str) -> None:
         if self._live(run_id) is None and self._read(run_id).state.status == "running":
-            if runs.workspace_key_of(self.store, run_id) != self._workspace_key:
+            row = runs.row_of(self.store, run_id)
+            if row is not None and (row.workspace, row.settings) != self._workspace_key:
                 await self.store.write(lambda connection: runs.move(connection, run_id, self._workspace_key))
-            await self._acquire_and_drive(run_id)
+            await self._drive_if_undriven(run_id)
+            await self.mailbox.deliver(self._live)
 
     async def is_driven_here(self, run_id: str) -> bool:
         return self._live(run_id) is not None
@@ -246,20 +249,14 @@ class SqliteEngine(Notes):
             position = runs.position_of(self.store, run_id)
             if position != seen or loop.time() >= until:
                 seen = position
-                released = self._released_run(run_id)
+                released = self._released_runs.at(run_id, position[0])
                 machine = released.machine if released is not None else self._read(run_id)
                 if ready(machine.state) or loop.time() >= until:
                     return machine
             await asyncio.sleep(min(POLL_SECONDS, max(0.0, until - loop.time())))
 
-    async def recent(self, limit: int, workflow: str | None = None) -> list[RunSummary]:
-        return runs.recent(self.store, limit, workflow)
-
     async def prune(self, limits: Limits, *, dry_run: bool = False) -> Pruned:
         return await self._retention.prune(limits, self._clock.now(), dry_run=dry_run)
-
-    async def unfinished(self) -> list[RunSummary]:
-        return runs.unfinished(self.store)
 
     async def journal(self, run_id: str, after: int = 0) -> tuple[Bundle, list[Event]]:
         return (await self._journal(run_id, after))[:2]
@@ -276,21 +273,14 @@ class SqliteEngine(Notes):
     ) -> str:
         return await self._forks.make(run_id, position, instead, request_id)
 
-    async def run_of_request(self, request_id: str) -> str | None:
-        return runs.run_of_request(self.store, request_id)
-
     async def _begin_fork(self, fork: Fork, large: LargeValues, written: Awaitable[None]) -> None:
         async with self._locks.setdefault(fork.run_id, asyncio.Lock()):
             await written
             driver, _ = self._new_driver(fork.run_id, fork.machine, large, epoch=1)
-            await self.start_driving([driver], after_crash=False)
+            await self.start_driving(driver, after_crash=False)
 
     def _read(self, run_id: str) -> Machine:
         return runs.read(self.store, self._bundles, run_id, self._executor.limits)[0]
-
-    def _released_run(self, run_id: str) -> ReleasedRun | None:
-        """The cached state of a run that was released here and has not been taken over since."""
-        return self._released_runs.at(run_id, leases.epoch_of(self.store, run_id))
 
     # Drivers of runs
 
@@ -316,26 +306,19 @@ class SqliteEngine(Notes):
         if self._drivers.get(run_id) is driver:
             del self._drivers[run_id]
         self._released_runs.keep(run_id, ReleasedRun(driver.machine, driver.large, epoch))
-        if status == "idle":
-            if driver.machine.state.parked is not None:
-                self._draining[run_id] = asyncio.get_running_loop().create_task(self._drain(driver))
-        else:
+        if status != "idle":
             self._locks.pop(run_id, None)
-            self._draining[run_id] = asyncio.get_running_loop().create_task(self._clean_up(driver))
+        if status != "idle" or driver.machine.state.parked is not None:
+            self._draining[run_id] = asyncio.get_running_loop().create_task(self._drain(driver))
         if not self._drivers:
             self.store.set_lease_renewal(0, None)
 
-    async def _clean_up(self, driver: Driver) -> None:
-        try:
-            await driver.wait_drained()
-            self._executor.release_scratch(driver.run_id, keep=needs_scratch(driver.machine))
-        finally:
-            self._draining.pop(driver.run_id, None)
-
     async def _drain(self, driver: Driver) -> None:
-        """Wait for the steps of a parked run to stop."""
+        """Wait for the steps of an ended or parked run to stop; release the files of one that has ended."""
         try:
             await driver.wait_drained()
+            if driver.released != "idle":
+                self._executor.release_scratch(driver.run_id, keep=needs_scratch(driver.machine))
         finally:
             self._draining.pop(driver.run_id, None)
 
@@ -373,11 +356,8 @@ class SqliteEngine(Notes):
             self._broken.add(run_id)  # driving it failed with a bug before, and would fail again
             return
         try:
-            async with self._locks.setdefault(run_id, asyncio.Lock()):
-                driver = await self._acquire(run_id) if self._live(run_id) is None else None
-                if driver is not None:
-                    logger.info("recovered the run %s", run_id)
-                    await self.start_driving([driver])
+            if await self._drive_if_undriven(run_id):
+                logger.info("recovered the run %s", run_id)
         except Damaged as error:
             self._broken.add(run_id)
             logger.error("a damaged run is not recovered: %s", error)
@@ -386,6 +366,14 @@ class SqliteEngine(Notes):
         except Exception:
             self._broken.add(run_id)
             logger.exception("cannot read the run %s; it is left as it is", run_id)
+
+    async def _drive_if_undriven(self, run_id: str) -> bool:
+        """Claim and continue a run that no live process drives; return whether that was possible."""
+        async with self._locks.setdefault(run_id, asyncio.Lock()):
+            driver = await self._acquire(run_id) if self._live(run_id) is None else None
+            if driver is not None:
+                await self.start_driving(driver)
+        return driver is not None
 
     async def _acquire(self, run_id: str, event: Event | None = None) -> Driver | None:
         """Claim a run that no live process drives, and read it. None if it cannot be claimed.
@@ -410,12 +398,12 @@ class SqliteEngine(Notes):
         else:
             machine, large = runs.read(self.store, self._bundles, run_id, self._executor.limits)
         if (status := machine.state.status) != "running":
-            await self.store.write(lambda it: leases.mark_ended(it, run_id, self._owner, status))
+            await self.store.write(lambda it: leases.release(it, run_id, self._owner, status))
             return None
         if not (machine.state.waits_for_agents or (event is not None and event.cancels)):
             why = runs.why_not_recovered_here(self.store, run_id, self._workspace_key)
             if why:
-                await self.store.write(lambda it: leases.give_up(it, run_id, self._owner))
+                await self.store.write(lambda it: leases.release(it, run_id, self._owner, "running"))
                 raise NotExpected(
                     f"the run {run_id} was interrupted in the middle of its work, and is not continued"
                     f" here: {why}",
@@ -424,17 +412,16 @@ class SqliteEngine(Notes):
         return self._new_driver(run_id, machine, large, epoch)[0]
 
     async def start_driving(
-        self, drivers: list[Driver], event: Event | None = None, *, after_crash: bool = True
+        self, driver: Driver, event: Event | None = None, *, after_crash: bool = True
     ) -> None:
-        """Kill what interrupted steps left running, then resume the runs."""
+        """Kill what interrupted steps left running, then resume the run."""
         if after_crash:
-            await self._executor.end_leftovers([(it.run_id, key) for it in drivers for key in it.under_way()])
-        for driver in drivers:
-            self._drive(driver)
-            if event is None and driver.status == "idle":
-                await self._release(driver)
-            else:
-                await driver.resume(event, after_crash=after_crash)
+            await self._executor.end_leftovers(driver.run_id, driver.under_way())
+        self._drive(driver)
+        if event is None and driver.status == "idle":
+            await self._release(driver)
+        else:
+            await driver.resume(event, after_crash=after_crash)
 
     async def _evict_dead_owners(self) -> None:
         """Delete the leases of processes of this machine that are known to be dead."""
@@ -471,7 +458,8 @@ class SqliteEngine(Notes):
         if driver.status != "idle" or driver.machine.state.events != events:
             return  # it continues, and is released when it is idle again
         self._drivers.pop(run_id, None)  # from here on it gets no events
-        await self.store.write(lambda connection: leases.release(connection, run_id, self._owner))
+        if not await self.store.write(lambda it: leases.release(it, run_id, self._owner, "idle")):
+            raise leases.lost(run_id)
         driver.release("idle")
 
     # Other processes
@@ -482,21 +470,16 @@ class SqliteEngine(Notes):
         try:
             turn = free = 0
             while not self.mailbox.answered(message):
-                turn, free = turn + 1, (free + 1) * leases.has_no_owner(self.store, run_id)
+                row = runs.row_of(self.store, run_id)
+                turn, free = turn + 1, free + 1 if row is not None and row.owner is None else 0
                 if turn % _TURNS_A_SECOND == 0 or free == UNANSWERED_TURNS:
-                    await self._acquire_and_drive(run_id)  # its owner may have died, or released it
+                    await self._drive_if_undriven(run_id)  # its owner may have died, or released it
+                    await self.mailbox.deliver(self._live)
                     if not self.mailbox.answered(message):
                         self._read(run_id).refuse_unexpected(event)
                 await asyncio.sleep(POLL_SECONDS)
         finally:
             await self.mailbox.delete(message)
-
-    async def _acquire_and_drive(self, run_id: str) -> None:
-        async with self._locks.setdefault(run_id, asyncio.Lock()):
-            driver = await self._acquire(run_id) if self._live(run_id) is None else None
-            if driver is not None:
-                await self.start_driving([driver])
-        await self.mailbox.deliver(self._live)
 
     # Maintenance, once in a while
 
@@ -569,8 +552,8 @@ class ReleasedRuns:
         while len(self._runs) > self._size:
             self._runs.popitem(last=False)
 
-    def at(self, run_id: str, epoch: int | None) -> ReleasedRun | None:
-        """The run, if its epoch is still the same."""
+    def at(self, run_id: str, epoch: int) -> ReleasedRun | None:
+        """The run, if no process has taken it over since: its epoch is still the same."""
         known = self._runs.get(run_id)
         return known if known is not None and known.epoch == epoch else None
 
@@ -636,7 +619,7 @@ class Forks:
             await asyncio.to_thread(self._executor.copy_scratch, run_id, fork.run_id)
             await self._begin(fork, large, self._written(fork, large, run_id, request))
         except BaseException:
-            if runs.status_of(self._store, fork.run_id) is None:
+            if runs.row_of(self._store, fork.run_id) is None:
                 self._executor.clear_scratch(fork.run_id)
             raise
 
@@ -650,12 +633,14 @@ class Forks:
             fork.run_id, state.workflow, *pinned, request, state.started_at, now, self._workspace_key, origin
         )
         batch = batch_of(fork, large, now)
+        journal = RunJournal(self._store, self._lease, self._clock, fork.run_id, epoch=1)
 
         def write(connection: apsw.Connection) -> None:
             self._lease.renew(connection, now)
             retention.share_blobs(connection, origin, fork.run_id)
             runs.create(connection, run, owner)
-            leases.close_batch(connection, fork.run_id, owner, 1, batch, release=False)
+            journal.write_events(connection, batch)
+            journal.write_state(connection, batch)
 
         await self._store.write(write)
 
@@ -672,7 +657,8 @@ def sweep_scratch(store: Store, executor: Executor) -> None:
 
     Those of failed and cancelled runs are kept for a day, for a retry."""
     for run_id in executor.scratch_of_runs():
-        status = runs.status_of(store, run_id)
+        row = runs.row_of(store, run_id)
+        status = row.status if row is not None else None
         if status == "completed" or (status not in _UNFINISHED and executor.scratch_is_old(run_id)):
             executor.clear_scratch(run_id)
 

@@ -1,13 +1,12 @@
 """Which process drives which run: leases, owners and epochs.
 
     epoch = claim(connection, run_id, owner, now)       # None if a live process drives the run
-    append(connection, run_id, owner, epoch, batch)     # raises LeaseLost if another process took it over
 
 A process holds a lease, its row in `owners`, and renews it every second. Each run names its owner. Taking a
-run over increments its epoch, and a batch is written only with the current epoch and by the owner. So a
-process that was suspended and continues cannot write into a run that another process drives by now; it
-also checks its lease before it starts a step. The owner is compared too, because two processes that
-continue the same idle run at once both expect the same epoch.
+run over increments its epoch, and `RunJournal` writes a batch only as the owner with the current epoch. So a
+process that was suspended and continues cannot write into a run that another process drives by now; it also
+checks its lease before it starts a step. The owner is compared too, because two processes that continue the
+same idle run at once both expect the same epoch.
 """
 
 from __future__ import annotations
@@ -16,12 +15,11 @@ import os
 import platform
 import time
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import apsw
 
 from workflows_mcp.engines.sqlite.store import VERSION, Store
-from workflows_mcp.engines.values import Batch
 from workflows_mcp.errors import LeaseLost
 
 LEASE_SECONDS = 4.0
@@ -36,12 +34,6 @@ ORDER BY epoch
 """
 """Running runs that no other live process drives; takes the id of the caller, and the time. Runs that changed
 their owner most often come last, as a rough guard against runs whose steps kill servers."""
-
-_APPEND = """
-INSERT OR IGNORE INTO journal(run, position, epoch, events)
-SELECT ?1, ?2, ?3, ?4
-WHERE EXISTS (SELECT 1 FROM runs WHERE id = ?1 AND epoch = ?3 AND (owner IS NULL OR owner = ?5))
-"""
 
 
 # ----------------------------------------------------------------------------------------------------
@@ -183,31 +175,14 @@ def claim_idle(connection: apsw.Connection, run_id: str, owner: str, epoch: int)
         raise lost(run_id)
 
 
-def release(connection: apsw.Connection, run_id: str, owner: str) -> None:
-    """Give back a claimed run that waits only for agents."""
-    rows = connection.execute(
-        "UPDATE runs SET owner = NULL, status = 'idle' WHERE id = ? AND owner = ? RETURNING 1",
-        (run_id, owner),
-    ).fetchall()
-    if not rows:
-        raise lost(run_id)
+def release(connection: apsw.Connection, run_id: str, owner: str, status: str) -> bool:
+    """Give back a claimed run; return False if another process owns it by now.
 
-
-def give_up(connection: apsw.Connection, run_id: str, owner: str) -> None:
-    """Undo a claim: the run is running and has no owner, as before."""
-    connection.execute("UPDATE runs SET owner = NULL WHERE id = ? AND owner = ?", (run_id, owner))
-
-
-def mark_ended(connection: apsw.Connection, run_id: str, owner: str, status: str) -> None:
-    """Correct the row of a claimed run that has ended according to its journal."""
+    `status`: idle; running to undo the claim; or how the run has ended according to its journal."""
     connection.execute(
         "UPDATE runs SET owner = NULL, status = ? WHERE id = ? AND owner = ?", (status, run_id, owner)
     )
-
-
-def has_no_owner(store: Store, run_id: str) -> bool:
-    """Whether no process owns a run: it waits for an agent, or has ended."""
-    return store.read("SELECT 1 FROM runs WHERE id = ? AND owner IS NULL", (run_id,)) != []
+    return connection.changes() == 1
 
 
 def is_driven(store: Store, run_id: str, now: float) -> bool:
@@ -220,49 +195,5 @@ def is_driven(store: Store, run_id: str, now: float) -> bool:
     return all(until is not None and until > now and not is_dead(*owner) for *owner, until in owners)
 
 
-def epoch_of(store: Store, run_id: str) -> int | None:
-    rows = store.read("SELECT epoch FROM runs WHERE id = ?", (run_id,))
-    return int(rows[0][0]) if rows else None
-
-
-def check(connection: apsw.Connection, run_id: str, owner: str, epoch: int) -> None:
-    """Raises LeaseLost if the run has another owner or epoch."""
-    ours = "SELECT 1 FROM runs WHERE id = ? AND epoch = ? AND owner = ?"
-    if not connection.execute(ours, (run_id, epoch, owner)).fetchall():
-        raise lost(run_id)
-
-
 def lost(run_id: str) -> LeaseLost:
     return LeaseLost(f"the run {run_id} was taken over by another process")
-
-
-# ----------------------------------------------------------------------------------------------------
-# Batches of events, written under a lease
-
-
-def append(connection: apsw.Connection, run_id: str, owner: str, epoch: int, batch: Batch) -> None:
-    """Write a batch. Raises LeaseLost if the run has another owner or epoch."""
-    connection.execute(_APPEND, (run_id, batch.position, epoch, batch.events, owner))
-    if connection.changes() != 1:
-        raise lost(run_id)
-    if batch.blobs:
-        connection.executemany("INSERT OR IGNORE INTO blobs VALUES(?, ?)", batch.blobs)
-        needed = [(run_id, blob.hash) for blob in batch.blobs]
-        connection.executemany("INSERT OR IGNORE INTO blob_runs VALUES(?, ?)", needed)
-
-
-def close_batch(
-    connection: apsw.Connection, run_id: str, owner: str, epoch: int, batch: Batch, *, release: bool
-) -> None:
-    """Write a batch, and with it the status and the snapshot; `release` removes the owner of the run."""
-    append(connection, run_id, owner, epoch, batch)
-    values: tuple[Any, ...] = (batch.status, batch.at, None if release else owner, run_id, epoch)
-    connection.execute(
-        "UPDATE runs SET status = ?, changed_at = ?, owner = ? WHERE id = ? AND epoch = ?", values
-    )
-    if batch.snapshot is not None:
-        connection.execute(
-            "INSERT INTO snapshots VALUES(?, ?, ?) ON CONFLICT(run) DO UPDATE"
-            " SET position = excluded.position, body = excluded.body",
-            (run_id, batch.position + batch.count, batch.snapshot),
-        )

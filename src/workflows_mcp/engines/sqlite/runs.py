@@ -1,4 +1,4 @@
-"""Creates and reads the rows of runs, their journals, and notes that are not part of a journal.
+"""Creates and reads the rows of runs, their journals, and what is stored in no journal.
 
 create(connection, new_run, owner)                          # one row in `runs`
 machine, large = read(store, bundles, run_id, limits)       # the latest snapshot, and the events since
@@ -113,19 +113,29 @@ def create(connection: apsw.Connection, run: NewRun, owner: str) -> None:
     )  # fmt: skip
 
 
-def workspace_key_of(store: Store, run_id: str) -> WorkspaceKey | None:
-    """Return the workspace key of a run; None if an older version started it."""
-    rows = store.read("SELECT workspace, settings FROM runs WHERE id = ?", (run_id,))
-    return WorkspaceKey(*rows[0]) if rows and rows[0][0] is not None else None
+class Row(NamedTuple):
+    """The row of a run, as far as it says who drives the run."""
+
+    status: str
+    owner: str | None
+    epoch: int
+    workspace: str | None
+    """None if an older version started the run."""
+    settings: str | None
+
+
+def row_of(store: Store, run_id: str) -> Row | None:
+    rows = store.read("SELECT status, owner, epoch, workspace, settings FROM runs WHERE id = ?", (run_id,))
+    return Row(*rows[0]) if rows else None
 
 
 def why_not_recovered_here(store: Store, run_id: str, workspace_key: WorkspaceKey) -> str:
     """Explain why processes with this key do not recover a run on their own; empty if they do."""
-    found = workspace_key_of(store, run_id)
-    if found is None or found == workspace_key:
+    row = row_of(store, run_id)
+    if row is None or row.workspace is None or (row.workspace, row.settings) == workspace_key:
         return ""
-    with_settings = "" if found.workspace != workspace_key.workspace else " with other settings"
-    return f"it was started in {found.workspace}{with_settings}"
+    with_settings = "" if row.workspace != workspace_key.workspace else " with other settings"
+    return f"it was started in {row.workspace}{with_settings}"
 
 
 def move(connection: apsw.Connection, run_id: str, workspace_key: WorkspaceKey) -> None:
@@ -189,20 +199,6 @@ def _events(store: Store, run_id: str, position: int, large: LargeValues) -> Ite
         yield from events
 
 
-def recent(store: Store, limit: int, workflow: str | None) -> list[RunSummary]:
-    latest = "ORDER BY changed_at DESC LIMIT ?"
-    if workflow is None:
-        rows = store.read(f"{_SUMMARY} {latest}", (limit,))
-    else:
-        rows = store.read(f"{_SUMMARY} WHERE workflow = ? {latest}", (workflow, limit))
-    return [RunSummary(*row) for row in rows]
-
-
-def unfinished(store: Store) -> list[RunSummary]:
-    rows = store.read(f"{_SUMMARY} WHERE status IN ('running', 'idle') ORDER BY changed_at DESC")
-    return [RunSummary(*row) for row in rows]
-
-
 def position_of(store: Store, run_id: str) -> tuple[int, int]:
     """Numbers that change when a run gets events or another owner."""
     rows = store.read(
@@ -228,17 +224,6 @@ def started_by(store: Store, request: Request) -> str | None:
     return run_id
 
 
-def run_of_request(store: Store, request_id: str) -> str | None:
-    rows = store.read("SELECT id FROM runs WHERE request_id = ?", (request_id,))
-    return str(rows[0][0]) if rows else None
-
-
-def status_of(store: Store, run_id: str) -> str | None:
-    """The status in the row of a run; None if there is no such run."""
-    rows = store.read("SELECT status FROM runs WHERE id = ?", (run_id,))
-    return str(rows[0][0]) if rows else None
-
-
 def unknown(run_id: str) -> UnknownRun:
     return UnknownRun(
         f"there is no run '{run_id}'",
@@ -255,6 +240,12 @@ Done = Callable[[Exception | None], None]
 CHANGED_SECONDS = 1.0
 """`changed_at` of a run may lag by this many seconds, because updating it costs a write."""
 
+_APPEND = """
+INSERT OR IGNORE INTO journal(run, position, epoch, events)
+SELECT ?1, ?2, ?3, ?4
+WHERE EXISTS (SELECT 1 FROM runs WHERE id = ?1 AND epoch = ?3 AND (owner IS NULL OR owner = ?5))
+"""
+
 
 class RunJournal:
     """Writes the events of one run under one lease."""
@@ -262,6 +253,7 @@ class RunJournal:
     def __init__(self, store: Store, lease: leases.Lease, clock: Clock, run_id: str, epoch: int) -> None:
         self._store = store
         self._lease = lease
+        self._owner = lease.owner.id
         self._clock = clock
         self.run_id = run_id
         self.epoch = epoch
@@ -288,31 +280,53 @@ class RunJournal:
         )
         if not plain:
             self._status, self._changed_at = batch.status, batch.at
-        owner = self._lease.owner.id
 
         def write(connection: apsw.Connection) -> None:
             if created is not None or claims:
                 self._lease.renew_if_due(connection, self._clock.now())
                 self._lapses = self._lease.lapses
             if created is not None:
-                create(connection, created, owner)
+                create(connection, created, self._owner)
             elif claims:
-                leases.claim_idle(connection, self.run_id, owner, self.epoch)
-            if plain:
-                leases.append(connection, self.run_id, owner, self.epoch, batch)
-            else:
-                leases.close_batch(
-                    connection, self.run_id, owner, self.epoch, batch, release=batch.status != "running"
-                )
+                leases.claim_idle(connection, self.run_id, self._owner, self.epoch)
+            self.write_events(connection, batch)
+            if not plain:
+                self.write_state(connection, batch)
 
         self._submit(write, done, single=plain and not batch.blobs)
+
+    def write_events(self, connection: apsw.Connection, batch: Batch) -> None:
+        """Write the events of a batch. Raises LeaseLost if the run has another owner or epoch."""
+        connection.execute(_APPEND, (self.run_id, batch.position, self.epoch, batch.events, self._owner))
+        if connection.changes() != 1:
+            raise leases.lost(self.run_id)
+        if batch.blobs:
+            connection.executemany("INSERT OR IGNORE INTO blobs VALUES(?, ?)", batch.blobs)
+            needed = [(self.run_id, blob.hash) for blob in batch.blobs]
+            connection.executemany("INSERT OR IGNORE INTO blob_runs VALUES(?, ?)", needed)
+
+    def write_state(self, connection: apsw.Connection, batch: Batch) -> None:
+        """Write the status after a batch, and its snapshot; only a running run has an owner."""
+        owner = self._owner if batch.status == "running" else None
+        connection.execute(
+            "UPDATE runs SET status = ?, changed_at = ?, owner = ? WHERE id = ? AND epoch = ?",
+            (batch.status, batch.at, owner, self.run_id, self.epoch),
+        )
+        if batch.snapshot is not None:
+            connection.execute(
+                "INSERT INTO snapshots VALUES(?, ?, ?) ON CONFLICT(run) DO UPDATE"
+                " SET position = excluded.position, body = excluded.body",
+                (self.run_id, batch.position + batch.count, batch.snapshot),
+            )
 
     def in_force(self) -> bool:
         return self._lease.in_force_since(self._lapses)
 
     def confirm(self, done: Done) -> None:
         def check(connection: apsw.Connection) -> None:
-            leases.check(connection, self.run_id, self._lease.owner.id, self.epoch)
+            ours = "SELECT 1 FROM runs WHERE id = ? AND epoch = ? AND owner = ?"
+            if not connection.execute(ours, (self.run_id, self.epoch, self._owner)).fetchall():
+                raise leases.lost(self.run_id)
             self._lease.renew(connection, self._clock.now())
             self._lapses = self._lease.lapses
 
@@ -334,17 +348,39 @@ class RunJournal:
 
 
 # ----------------------------------------------------------------------------------------------------
-# Notes: what is stored in no journal: memory, heartbeats and deleted checkpoints. All processes share them
+# What an engine reads and writes itself, whichever process drives a run
 
 
-class Notes:
-    """The methods of the engine for memory, heartbeats and deleted checkpoints."""
+class StoredRuns:
+    """The methods of the engine that need only the store: lists of runs, the memory, and notes about runs.
+
+    Notes are heartbeats and deleted checkpoints. They are no events: a fork does not inherit them."""
 
     store: Store
     _executor: Executor
     _clock: Clock
     _recovers: bool
     _workspace_key: WorkspaceKey
+
+    async def recent(self, limit: int, workflow: str | None = None) -> list[RunSummary]:
+        which, values = ("", (limit,)) if workflow is None else ("WHERE workflow = ? ", (workflow, limit))
+        rows = self.store.read(f"{_SUMMARY} {which}ORDER BY changed_at DESC LIMIT ?", values)
+        return [RunSummary(*row) for row in rows]
+
+    async def unfinished(self) -> list[RunSummary]:
+        rows = self.store.read(f"{_SUMMARY} WHERE status IN ('running', 'idle') ORDER BY changed_at DESC")
+        return [RunSummary(*row) for row in rows]
+
+    async def run_of_request(self, request_id: str) -> str | None:
+        rows = self.store.read("SELECT id FROM runs WHERE request_id = ?", (request_id,))
+        return str(rows[0][0]) if rows else None
+
+    async def why_not_driven(self, run_id: str) -> str:
+        """Why no process will recover the run; servers recover runs of their workspace within a second."""
+        why = why_not_recovered_here(self.store, run_id, self._workspace_key)
+        if (self._recovers and not why) or leases.is_driven(self.store, run_id, self._clock.now()):
+            return ""
+        return why or "the process that ran it has exited"
 
     async def remember(self, key: str, value: Value) -> None:
         limits = self._executor.limits
@@ -380,72 +416,34 @@ class Notes:
         )
         return [str(key) for (key,) in rows]
 
-    async def delete_checkpoint(self, run_id: str, position: int) -> None:
-        await delete_checkpoint(self.store, run_id, position)
-
-    async def deleted_checkpoints(self, run_id: str) -> set[int]:
-        return deleted_checkpoints(self.store, run_id)
-
     async def heartbeat(self, run_id: str, task: str, at: float) -> None:
-        await heartbeat(self.store, run_id, task, at)
-
-    async def last_seen(self, run_id: str) -> dict[str, float]:
-        return last_seen(self.store, run_id)
-
-    async def why_not_driven(self, run_id: str) -> str:
-        """Why no process will recover the run; servers recover runs of their workspace within a second."""
-        why = why_not_recovered_here(self.store, run_id, self._workspace_key)
-        if (self._recovers and not why) or leases.is_driven(self.store, run_id, self._clock.now()):
-            return ""
-        return why or "the process that ran it has exited"
-
-
-async def heartbeat(store: Store, run_id: str, task: str, at: float) -> None:
-    """Record that the agent of a task was active. Raises UnknownRun if there is no such run.
-
-    Heartbeats are no events: a fork does not inherit them."""
-
-    def write(connection: apsw.Connection) -> bool:
-        if not connection.execute("SELECT 1 FROM runs WHERE id = ?", (run_id,)).fetchall():
-            return False
-        connection.execute(
-            "INSERT INTO heartbeats VALUES(?, ?, ?) ON CONFLICT DO UPDATE SET at = max(at, excluded.at)",
+        await self._note(
+            run_id,
+            "INSERT INTO heartbeats VALUES(?1, ?2, ?3) ON CONFLICT DO UPDATE SET at = max(at, excluded.at)",
             (run_id, task, at),
         )
-        return True
 
-    if not await store.write(write):
-        raise unknown(run_id)
+    async def last_seen(self, run_id: str) -> dict[str, float]:
+        rows = self.store.read("SELECT task, at FROM heartbeats WHERE run = ?", (run_id,))
+        return {str(task): float(at) for task, at in rows}
 
+    async def delete_checkpoint(self, run_id: str, position: int) -> None:
+        await self._note(run_id, "INSERT OR IGNORE INTO deleted_checkpoints VALUES(?, ?)", (run_id, position))
 
-def last_seen(store: Store, run_id: str) -> dict[str, float]:
-    return {
-        str(task): float(at)
-        for task, at in store.read("SELECT task, at FROM heartbeats WHERE run = ?", (run_id,))
-    }
+    async def deleted_checkpoints(self, run_id: str) -> set[int]:
+        if row_of(self.store, run_id) is None:
+            raise unknown(run_id)
+        rows = self.store.read("SELECT position FROM deleted_checkpoints WHERE run = ?", (run_id,))
+        return {int(position) for (position,) in rows}
 
+    async def _note(self, run_id: str, sql: str, values: tuple[str | float, ...]) -> None:
+        """Write a note about a run. Raises UnknownRun if there is no such run."""
 
-async def delete_checkpoint(store: Store, run_id: str, position: int) -> None:
-    """Stop listing a checkpoint; its events stay. Raises UnknownRun if there is no such run."""
+        def write(connection: apsw.Connection) -> bool:
+            if not connection.execute("SELECT 1 FROM runs WHERE id = ?", (run_id,)).fetchall():
+                return False
+            connection.execute(sql, values)
+            return True
 
-    def write(connection: apsw.Connection) -> bool:
-        connection.execute(
-            "INSERT OR IGNORE INTO deleted_checkpoints SELECT id, ? FROM runs WHERE id = ?",
-            (position, run_id),
-        )
-        return bool(connection.execute("SELECT 1 FROM runs WHERE id = ?", (run_id,)).fetchall())
-
-    if not await store.write(write):
-        raise unknown(run_id)
-
-
-def deleted_checkpoints(store: Store, run_id: str) -> set[int]:
-    """The deleted positions of a run. Raises UnknownRun if there is no such run."""
-    rows = store.read(
-        "SELECT deleted.position FROM runs LEFT JOIN deleted_checkpoints AS deleted ON deleted.run = runs.id"
-        " WHERE runs.id = ?",
-        (run_id,),
-    )
-    if not rows:
-        raise unknown(run_id)
-    return {int(position) for (position,) in rows if position is not None}
+        if not await self.store.write(write):
+            raise unknown(run_id)

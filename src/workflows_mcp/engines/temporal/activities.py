@@ -64,7 +64,7 @@ class Activities:
         command = decode_command(task.command, large)
         self._executor.secrets.learn(task.secrets)
         if task.interrupted:
-            await self._executor.end_leftovers([(task.run_id, command.key)])
+            await self._executor.end_leftovers(task.run_id, [command.key])
         event = await self._step_event(task.run_id, task.workspace, command, heartbeats)
         try:
             encoded = large.encode(event)
