@@ -23,8 +23,7 @@ from temporalio.workflow import NondeterminismError
 
 from support.record_histories import HISTORIES, RECORDED
 from workflows_mcp.engines.temporal.blobs import BlobStore, in_use, use
-from workflows_mcp.engines.temporal.payloads import READABLE
-from workflows_mcp.engines.temporal.wire import RULES, look
+from workflows_mcp.engines.temporal.wire import READABLE, RULES, look
 from workflows_mcp.engines.temporal.workflow import Run
 from workflows_mcp.engines.values import LargeValues
 from workflows_mcp.machine.commands import Command, RunStep

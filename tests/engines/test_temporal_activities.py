@@ -12,9 +12,9 @@ from temporalio.exceptions import ApplicationError
 from temporalio.testing import ActivityEnvironment
 
 from support.engines import World
-from workflows_mcp.engines.temporal.activities import Activities
 from workflows_mcp.engines.temporal.blobs import BlobStore
 from workflows_mcp.engines.temporal.wire import NEVER_BEGUN, WORKER_GONE, StepTask, encode_command
+from workflows_mcp.engines.temporal.worker import Activities
 from workflows_mcp.engines.values import LargeValues, encode
 from workflows_mcp.machine.commands import RunStep
 

@@ -20,12 +20,12 @@ from support.plans import block, bundle, plan
 from support.stateful import bundle_of, research
 from support.temporal_histories import all_bytes, runs_of
 from workflows_mcp.engines.base import Engine
-from workflows_mcp.engines.temporal.activities import Activities
 from workflows_mcp.engines.temporal.blobs import BlobStore
 from workflows_mcp.engines.temporal.cache import SingleFlight
 from workflows_mcp.engines.temporal.connection import Address, connect
 from workflows_mcp.engines.temporal.engine import TemporalEngine
 from workflows_mcp.engines.temporal.wire import Sent
+from workflows_mcp.engines.temporal.worker import Activities
 from workflows_mcp.engines.temporal.workflow import Run
 from workflows_mcp.engines.values import encode
 from workflows_mcp.errors import NotExpected, RequestError

@@ -27,7 +27,7 @@ from support.plans import block, bundle, plan
 from support.temporal_histories import runs_of
 from workflows_mcp.engines.temporal import cache, workflow
 from workflows_mcp.engines.temporal.connection import Address, connect
-from workflows_mcp.engines.temporal.payloads import READABLE
+from workflows_mcp.engines.temporal.wire import READABLE
 from workflows_mcp.engines.values import encode
 from workflows_mcp.errors import NotExpected
 from workflows_mcp.plan.model import Do

@@ -53,32 +53,27 @@ class SingleFlight(Generic[T]):
     def __init__(self) -> None:
         self._asking: dict[str, asyncio.Task[T]] = {}
         self._next: dict[str, asyncio.Task[T]] = {}
-        """Queries that start when the current one has ended, and that more callers may share."""
+        """Queries that have not started yet, and that more callers may share."""
 
     async def ask(self, key: str, ask: Callable[[], Awaitable[T]]) -> T:
         """Return the answer of a query that starts after this call. Cancelling one caller stops no other."""
         task = self._next.get(key)
         if task is None:
-            before = self._asking.get(key)
-            task = asyncio.create_task(self._asked(key, ask, before))
+            task = asyncio.create_task(self._asked(key, ask, self._asking.get(key)))
             task.add_done_callback(_seen)
-            if before is None:
-                self._asking[key] = task
-            else:
-                self._next[key] = task
+            self._next[key] = task
         return await asyncio.shield(task)
 
     async def _asked(self, key: str, ask: Callable[[], Awaitable[T]], before: asyncio.Task[T] | None) -> T:
         if before is not None:
             await asyncio.wait([before])
-            self._asking[key] = self._next.pop(key)
+        self._asking[key] = self._next.pop(key)
         try:
             if before is not None and (error := _unanswered(before)) is not None:
                 raise error
             return await ask()
         finally:
-            if key not in self._next:
-                self._asking.pop(key, None)
+            del self._asking[key]
 
     async def close(self) -> None:
         tasks = [*self._asking.values(), *self._next.values()]

@@ -1,4 +1,4 @@
-"""Connects to a Temporal server, translates its errors, and makes the worker of this process.
+"""Connects to a Temporal server, and translates its errors.
 
     client = await connect(Address(host="localhost:7233"))      # raises RequestError if nobody answers
 
@@ -15,10 +15,8 @@ import re
 import time
 import uuid
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from datetime import timedelta
 from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
@@ -39,12 +37,8 @@ from temporalio.client import (
 )
 from temporalio.runtime import LogForwardingConfig, LoggingConfig, Runtime, TelemetryConfig
 from temporalio.service import RPCError, RPCStatusCode, TLSConfig
-from temporalio.worker import UnsandboxedWorkflowRunner, Worker
 
-from workflows_mcp.engines.temporal.activities import Activities
-from workflows_mcp.engines.temporal.notes import Notes
-from workflows_mcp.engines.temporal.payloads import READABLE
-from workflows_mcp.engines.temporal.workflow import Run
+from workflows_mcp.engines.temporal.wire import READABLE
 from workflows_mcp.errors import Damaged, RequestError, WorkflowsError
 
 # ----------------------------------------------------------------------------------------------------
@@ -53,9 +47,7 @@ from workflows_mcp.errors import Damaged, RequestError, WorkflowsError
 # All calls of the client go through this interceptor. That a run does not exist, or refuses an event, is left
 # to the caller.
 
-
 T = TypeVar("T")
-
 
 WORKER_SECONDS = 40.0
 """How long to wait for a worker. A live one takes a few milliseconds; a dead one is noticed after half a
@@ -220,9 +212,6 @@ class _Asked(OutboundInterceptor):
         return refused(self._refusals.host, self._refusals.namespace, error)
 
 
-logger = logging.getLogger(__name__)
-
-
 @dataclass(frozen=True, slots=True)
 class Address:
     """The address of the server, from the settings."""
@@ -316,21 +305,3 @@ def _read(path: Path | None) -> bytes | None:
         return path.read_bytes()
     except OSError as error:
         raise RequestError(f"cannot read {path}: {error}") from None
-
-
-def worker_of(client: Client, address: Address, activities: Activities | None, *, steps: int) -> Worker:
-    """A worker that performs up to `steps` steps at once; without activities, only workflow tasks."""
-    return Worker(
-        client,
-        task_queue=address.task_queue,
-        workflows=[Run, Notes],
-        activities=activities.all() if activities is not None else [],
-        workflow_runner=UnsandboxedWorkflowRunner(),
-        workflow_task_executor=ThreadPoolExecutor(16, thread_name_prefix="temporal-runs"),
-        max_concurrent_activities=steps,
-        max_heartbeat_throttle_interval=timedelta(seconds=0.5),
-        default_heartbeat_throttle_interval=timedelta(seconds=0.5),
-        graceful_shutdown_timeout=timedelta(seconds=0),
-        sticky_queue_schedule_to_start_timeout=timedelta(seconds=2),  # then another worker continues the run
-        debug_mode=True,  # an expression may take longer than the two seconds of the watchdog
-    )

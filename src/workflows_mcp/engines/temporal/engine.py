@@ -8,14 +8,12 @@
 The process that has the engine runs a worker for the server; other processes may run more. Nothing of a run
 is stored in this process: it may exit at once.
 
-In this module: the engine, scratch directories, the supervisor of the worker, and the engine with its own
-development server.
+In this module: the engine, scratch directories, and the engine with its own development server.
 """
 
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import functools
 import hashlib
 import itertools
@@ -31,19 +29,25 @@ from temporalio.client import Client, WorkflowExecutionStatus, WorkflowHandle, W
 from temporalio.common import WorkflowIDConflictPolicy, WorkflowIDReusePolicy
 from temporalio.exceptions import ApplicationError, WorkflowAlreadyStartedError
 from temporalio.service import RPCError, RPCStatusCode
-from temporalio.worker import Worker
 
 from workflows_mcp.engines.base import FindBundle, MakeEvent, Pruned, RunSummary
 from workflows_mcp.engines.executor import Executor
 from workflows_mcp.engines.forks import NO_CHANGES, Instead, fork_of, new_run_id, request_digest
 from workflows_mcp.engines.temporal import workflow
-from workflows_mcp.engines.temporal.activities import Activities
 from workflows_mcp.engines.temporal.blobs import BlobStore, use
 from workflows_mcp.engines.temporal.cache import Listing, RunCache
-from workflows_mcp.engines.temporal.connection import Address, connect, worker_of
-from workflows_mcp.engines.temporal.local import LocalListeners
-from workflows_mcp.engines.temporal.notes import NotesClient
-from workflows_mcp.engines.temporal.wire import NOT_EXPECTED, RULES, RUN, UPDATES_A_HISTORY, RunStart, Sent
+from workflows_mcp.engines.temporal.connection import Address, connect
+from workflows_mcp.engines.temporal.notes import NotesOfRuns
+from workflows_mcp.engines.temporal.wire import (
+    NOT_EXPECTED,
+    RULES,
+    RUN,
+    UPDATES_A_HISTORY,
+    LocalListeners,
+    RunStart,
+    Sent,
+)
+from workflows_mcp.engines.temporal.worker import Activities, WorkerSupervisor, worker_of
 from workflows_mcp.engines.values import LargeValues, encode, join_events
 from workflows_mcp.errors import NotExpected, RequestError
 from workflows_mcp.limits import Limits
@@ -67,7 +71,7 @@ _TASK_TIMEOUT = timedelta(seconds=30)
 """How long a workflow task may take if expressions are programs; a dead worker is noticed after that time."""
 
 
-class TemporalEngine:
+class TemporalEngine(NotesOfRuns):
     """The engine; see `base.Engine` for what its public methods promise."""
 
     def __init__(
@@ -96,7 +100,6 @@ class TemporalEngine:
         self._listeners: LocalListeners
         self._cache: RunCache
         self._listing: Listing
-        self._notes: NotesClient
         self._scratch: Scratch
         self._supervisor: WorkerSupervisor | None = None
         self._room: WeakValueDictionary[str, asyncio.Semaphore] = WeakValueDictionary()
@@ -110,7 +113,6 @@ class TemporalEngine:
         client = self._client = await connect(address)
         self._cache = RunCache(client, self._store, self._executor)
         self._listing = Listing(client, address.task_queue, self._cache)
-        self._notes = NotesClient(client, address.task_queue, self._store, limits)
         self._scratch = Scratch(client, self._executor)
         self._listeners = LocalListeners(self._scratch.release)
         self._executor.use_memory(self)
@@ -121,7 +123,7 @@ class TemporalEngine:
             Activities(self._executor, self._store, self._find_bundle) if self._performs_steps else None
         )
         self._supervisor = WorkerSupervisor(
-            lambda: worker_of(client, address, activities, steps=limits.parallel_steps)
+            lambda: worker_of(client, address.task_queue, activities, steps=limits.parallel_steps)
         )
         if self._performs_steps:
             self._scratch.sweep()
@@ -318,16 +320,6 @@ class TemporalEngine:
             events.append(ended_by)
         return bundle, events[after:]
 
-    # Notes: memory, heartbeats and deleted checkpoints
-
-    async def delete_checkpoint(self, run_id: str, position: int) -> None:
-        await self._cache.now(run_id)
-        await self._notes.delete_checkpoint(run_id, position)
-
-    async def deleted_checkpoints(self, run_id: str) -> set[int]:
-        await self._cache.now(run_id)
-        return await self._notes.deleted_checkpoints(run_id)
-
     async def heartbeat(self, run_id: str, task: str, at: float) -> None:
         try:
             await self._handle(run_id).signal("hear", args=[task, at])
@@ -347,15 +339,6 @@ class TemporalEngine:
             f"no worker has started it: none serves the task queue '{self._address.task_queue}'; start one "
             "with the same settings: workflows-mcp worker. Then the run continues"
         )
-
-    async def remember(self, key: str, value: Value) -> None:
-        await self._notes.remember(key, value)
-
-    async def recall(self, key: str) -> Value:
-        return await self._notes.recall(key)
-
-    async def remembered(self, prefix: str = "") -> list[str]:
-        return await self._notes.remembered(prefix)
 
     # The server
 
@@ -440,38 +423,6 @@ class Scratch:
         self._tasks.discard(task)
         if not task.cancelled() and (error := task.exception()) is not None:
             logger.warning("cannot remove the scratch directory of a run: %s", error)
-
-
-# ----------------------------------------------------------------------------------------------------
-# The worker of this process: one that fails, as when a key has expired, is replaced by another
-
-
-_LONGEST_PAUSE_SECONDS = 60.0
-
-
-class WorkerSupervisor:
-    def __init__(self, make: Callable[[], Worker]) -> None:
-        self._make = make
-        self._worker = make()
-        self._working = asyncio.create_task(self._work())
-
-    async def _work(self) -> None:
-        pause = 1.0
-        while True:
-            try:
-                return await self._worker.run()
-            except Exception as error:
-                logger.error("the worker has failed; another one starts in %g s: %s", pause, error)
-            await asyncio.sleep(pause)
-            pause = min(pause * 2, _LONGEST_PAUSE_SECONDS)
-            self._worker = self._make()
-
-    async def close(self) -> None:
-        """Stop the worker and hand its steps back to the server; safe to call twice."""
-        await self._worker.shutdown()
-        self._working.cancel()
-        with contextlib.suppress(asyncio.CancelledError):
-            await self._working
 
 
 # ----------------------------------------------------------------------------------------------------

@@ -1,6 +1,6 @@
 """Notes shared by all processes on the server: the memory, and the deleted checkpoints.
 
-One workflow that never ends stores them; `NotesClient` is how the engine asks it. The names of its updates,
+One workflow that never ends stores them; `NotesOfRuns` is how the engine asks it. The names of its updates,
 queries and fields are stored on the server: they cannot change.
 """
 
@@ -14,10 +14,12 @@ from temporalio.client import Client, WithStartWorkflowOperation, WorkflowHandle
 from temporalio.common import WorkflowIDConflictPolicy
 from temporalio.service import RPCError, RPCStatusCode
 
+from workflows_mcp.engines.executor import Executor
 from workflows_mcp.engines.temporal.blobs import BlobStore, in_use
+from workflows_mcp.engines.temporal.cache import RunCache
+from workflows_mcp.engines.temporal.connection import Address
 from workflows_mcp.engines.temporal.wire import NOTES
 from workflows_mcp.engines.values import check_key, encode, full, packed, unpacked
-from workflows_mcp.limits import Limits
 from workflows_mcp.values import Value
 
 _MOST_UPDATES = 1000
@@ -82,48 +84,52 @@ class Notes:
 
 
 # ----------------------------------------------------------------------------------------------------
-# The client
+# The methods of the engine for them
 
 
 T = TypeVar("T")
 
 
-class NotesClient:
-    def __init__(self, client: Client, task_queue: str, store: BlobStore, limits: Limits) -> None:
-        self._client = client
-        self._task_queue = task_queue
-        self._store = store
-        self._limits = limits
-        self._id = f"workflows-mcp-notes-{task_queue}"
+class NotesOfRuns:
+    """The methods of the engine for the memory and for deleted checkpoints."""
+
+    _client: Client
+    _address: Address
+    _executor: Executor
+    _store: BlobStore
+    _cache: RunCache
 
     async def remember(self, key: str, value: Value) -> None:
-        body = packed(key, value, self._limits)
+        limits = self._executor.limits
+        body = packed(key, value, limits)
         kept = b"" if value is None else self._store.packed(body)
-        if not await self._update("remember", key, kept, self._limits.memory_keys, kind=bool):
-            raise full(self._limits)
+        if not await self._update_notes("remember", key, kept, limits.memory_keys, kind=bool):
+            raise full(limits)
 
     async def recall(self, key: str) -> Value:
         check_key(key)
-        body = await self._query("recall", key, default=b"")
+        body = await self._query_notes("recall", key, default=b"")
         return unpacked(self._store.unpacked(body)) if body else None
 
-    async def remembered(self, prefix: str) -> list[str]:
-        body = await self._query("remembered", prefix, default=b"")
+    async def remembered(self, prefix: str = "") -> list[str]:
+        body = await self._query_notes("remembered", prefix, default=b"")
         return msgspec.msgpack.decode(self._store.unpacked(body), type=list[str]) if body else []
 
     async def delete_checkpoint(self, run_id: str, position: int) -> None:
-        await self._update("forget", run_id, position, kind=type(None))
+        await self._cache.now(run_id)
+        await self._update_notes("forget", run_id, position, kind=type(None))
 
     async def deleted_checkpoints(self, run_id: str) -> set[int]:
+        await self._cache.now(run_id)
         nothing: list[int] = []
-        return set(await self._query("forgotten", run_id, default=nothing))
+        return set(await self._query_notes("forgotten", run_id, default=nothing))
 
-    async def _update(self, update: str, *args: Any, kind: type[T]) -> T:
+    async def _update_notes(self, update: str, *args: Any, kind: type[T]) -> T:
         operation: WithStartWorkflowOperation[Any, Any] = WithStartWorkflowOperation(
             NOTES,
             b"",
-            id=self._id,
-            task_queue=self._task_queue,
+            id=self._notes_id,
+            task_queue=self._address.task_queue,
             id_conflict_policy=WorkflowIDConflictPolicy.USE_EXISTING,
         )
         answer: T = await self._client.execute_update_with_start_workflow(
@@ -131,8 +137,8 @@ class NotesClient:
         )
         return answer
 
-    async def _query(self, query: str, *args: Any, default: T) -> T:
-        handle: WorkflowHandle[Any, Any] = self._client.get_workflow_handle(self._id)
+    async def _query_notes(self, query: str, *args: Any, default: T) -> T:
+        handle: WorkflowHandle[Any, Any] = self._client.get_workflow_handle(self._notes_id)
         try:
             answer: T = await handle.query(query, args=args, result_type=type(default))
         except RPCError as error:
@@ -140,3 +146,7 @@ class NotesClient:
                 return default
             raise
         return answer
+
+    @property
+    def _notes_id(self) -> str:
+        return f"workflows-mcp-notes-{self._address.task_queue}"

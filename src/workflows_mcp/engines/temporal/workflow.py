@@ -28,7 +28,6 @@ from temporalio.service import RPCError, RPCStatusCode
 
 from workflows_mcp.engines.forks import needs_scratch
 from workflows_mcp.engines.temporal.blobs import PACKED_BYTES, in_use, place_of_stop
-from workflows_mcp.engines.temporal.local import notify_changed, notify_ended
 from workflows_mcp.engines.temporal.wire import (
     FIND,
     NEVER_BEGUN,
@@ -41,6 +40,8 @@ from workflows_mcp.engines.temporal.wire import (
     Sent,
     StepTask,
     encode_command,
+    notify_changed,
+    notify_ended,
     run_start,
     sent,
 )

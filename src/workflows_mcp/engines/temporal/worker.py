@@ -1,4 +1,4 @@
-"""The activities of a worker: perform a step, and find a workflow that a call names by an expression.
+"""The worker of this process, and its activities: perform a step, and find a workflow that a call names.
 
 A running step sends heartbeats to the server. If the server cancels it, it is stopped with all processes that
 it has started. A worker that shuts down reports that, and another worker performs the step.
@@ -8,17 +8,23 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import logging
 import time
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from datetime import timedelta
 from typing import Any
 
 from temporalio import activity
+from temporalio.client import Client
 from temporalio.exceptions import ApplicationError, ApplicationErrorCategory
+from temporalio.worker import UnsandboxedWorkflowRunner, Worker
 
 from workflows_mcp.engines.base import FindBundle
 from workflows_mcp.engines.driver import found_plan
 from workflows_mcp.engines.executor import Executor
 from workflows_mcp.engines.temporal.blobs import BlobStore
+from workflows_mcp.engines.temporal.notes import Notes
 from workflows_mcp.engines.temporal.wire import (
     FIND,
     PERFORM,
@@ -27,15 +33,19 @@ from workflows_mcp.engines.temporal.wire import (
     plan_task,
     step_task,
 )
+from workflows_mcp.engines.temporal.workflow import Run
 from workflows_mcp.engines.values import LargeValues, encode
 from workflows_mcp.errors import LeaseLost, WorkflowsError
 from workflows_mcp.machine import RunStep, StepDone, StepFailed
+
+logger = logging.getLogger(__name__)
 
 _HEARTBEAT_SECONDS = 0.8
 _STALLED_SECONDS = 5.0
 """After so long without a heartbeat the server may have given the step to another worker."""
 _STOP_SECONDS = 30.0
 _STOPPED = "it was ended"
+_LONGEST_PAUSE_SECONDS = 60.0
 
 
 class Activities:
@@ -134,3 +144,48 @@ class _Heartbeats:
         if time.monotonic() - self._sent_at > _STALLED_SECONDS:
             self.is_too_late = True
             raise LeaseLost("the step may have been given to another worker")
+
+
+class WorkerSupervisor:
+    """Runs a worker; one that fails, as when a key has expired, is replaced by another."""
+
+    def __init__(self, make: Callable[[], Worker]) -> None:
+        self._make = make
+        self._worker = make()
+        self._working = asyncio.create_task(self._work())
+
+    async def _work(self) -> None:
+        pause = 1.0
+        while True:
+            try:
+                return await self._worker.run()
+            except Exception as error:
+                logger.error("the worker has failed; another one starts in %g s: %s", pause, error)
+            await asyncio.sleep(pause)
+            pause = min(pause * 2, _LONGEST_PAUSE_SECONDS)
+            self._worker = self._make()
+
+    async def close(self) -> None:
+        """Stop the worker and hand its steps back to the server; safe to call twice."""
+        await self._worker.shutdown()
+        self._working.cancel()
+        with contextlib.suppress(asyncio.CancelledError):
+            await self._working
+
+
+def worker_of(client: Client, task_queue: str, activities: Activities | None, *, steps: int) -> Worker:
+    """A worker that performs up to `steps` steps at once; without activities, only workflow tasks."""
+    return Worker(
+        client,
+        task_queue=task_queue,
+        workflows=[Run, Notes],
+        activities=activities.all() if activities is not None else [],
+        workflow_runner=UnsandboxedWorkflowRunner(),
+        workflow_task_executor=ThreadPoolExecutor(16, thread_name_prefix="temporal-runs"),
+        max_concurrent_activities=steps,
+        max_heartbeat_throttle_interval=timedelta(seconds=0.5),
+        default_heartbeat_throttle_interval=timedelta(seconds=0.5),
+        graceful_shutdown_timeout=timedelta(seconds=0),
+        sticky_queue_schedule_to_start_timeout=timedelta(seconds=2),  # then another worker continues the run
+        debug_mode=True,  # an expression may take longer than the two seconds of the watchdog
+    )
