@@ -128,7 +128,7 @@ def test_every_tool_of_a_toolset_and_every_prompt_is_in_its_page() -> None:
     from workflows_mcp.mcp_server.toolsets import tools_of
 
     text = document("docs/toolsets.md")
-    names = [tool.name for tool in tools_of(TOOLSETS)] + [it.name for it in prompts_of(TOOLSETS)]
+    names = [tool.name for tool in tools_of(TOOLSETS)] + [it.offered.name for it in prompts_of(TOOLSETS)]
     assert [name for name in names if not re.search(rf"`{name}[`(]", text)] == []
     assert [name for name in TOOLSETS if f"| `{name}` |" not in text] == []
 

@@ -49,7 +49,9 @@ def test_it_lists_what_there_is_and_carries_out_a_workflow(tmp_path: Path, versi
         listed = ask("list_tools")["tools"]
         assert [tool["name"] for tool in listed] == [tool.name for tool in tools_of(["core"])]
         prompts = ask("list_prompts")["prompts"]
-        assert [prompt["name"] for prompt in prompts] == [prompt.name for prompt in prompts_of(["core"])]
+        assert [prompt["name"] for prompt in prompts] == [
+            prompt.offered.name for prompt in prompts_of(["core"])
+        ]
         resources = ask("list_resources")["resources"]
         assert any("announce" in resource["uri"] for resource in resources)
         assert ask("list_resource_templates")["resourceTemplates"]

@@ -226,7 +226,7 @@ def test_it_calls_every_tool_and_every_answer_fits_what_was_published(client: In
 @pytest.mark.slow
 def test_it_lists_prompts_and_resources(client: Inspector) -> None:
     prompts = client.ask("prompts/list")["prompts"]
-    assert [prompt["name"] for prompt in prompts] == [prompt.name for prompt in prompts_of(TOOLSETS)]
+    assert [prompt["name"] for prompt in prompts] == [prompt.offered.name for prompt in prompts_of(TOOLSETS)]
     assert client.ask("resources/list")["resources"]
     assert client.ask("resources/templates/list")["resourceTemplates"]
 

@@ -15,9 +15,11 @@ from typing import TYPE_CHECKING, Any
 from mcp.shared.exceptions import MCPError
 from mcp.types import (
     INVALID_PARAMS,
-    CompleteRequestParams,
     Completion,
+    CompletionArgument,
+    CompletionContext,
     PromptReference,
+    ResourceTemplateReference,
 )
 
 from workflows_mcp.errors import WorkflowsError
@@ -37,18 +39,24 @@ Known = Mapping[str, str]
 """The possible values, each with a text that also finds it."""
 
 
-async def complete(service: Service, params: CompleteRequestParams, prompts: Iterable[str]) -> Completion:
+async def complete(
+    service: Service,
+    prompts: Iterable[str],
+    ref: PromptReference | ResourceTemplateReference,
+    argument: CompletionArgument,
+    context: CompletionContext | None,
+) -> Completion:
     """Complete an argument. `prompts`: the names of the prompts that do not come from workflows.
 
     Raises MCPError for an unknown prompt or template.
     """
-    name, typed = params.argument.name, params.argument.value
-    given = (params.context.arguments if params.context is not None else None) or {}
+    name, typed = argument.name, argument.value
+    given = (context.arguments if context is not None else None) or {}
     try:
-        if isinstance(params.ref, PromptReference):
-            known = await _of_prompt(service, params.ref.name, name, typed, given, prompts)
+        if isinstance(ref, PromptReference):
+            known = await _of_prompt(service, ref.name, name, typed, given, prompts)
         else:
-            known = await _of_template(service, params.ref.uri, name, given)
+            known = await _of_template(service, ref.uri, name, given)
     except WorkflowsError:
         known = {}  # an unknown run or workflow has no values
     found = matching(typed, known)

@@ -1,6 +1,6 @@
 """Shows the questions of a run to the user as forms of the client.
 
-    result = await Elicitation().ask(run_id, result, context, fetch)
+    content = await Elicitation().ask(run_id, content, context, fetch)
 
 The agent gets the answer of its call when the user has filled in the forms. Before protocol version
 2026-07-28 the server sends a request to the client, and the call stays open meanwhile. Since that version
@@ -35,7 +35,6 @@ from mcp.server.request_state import (
 )
 from mcp.shared.exceptions import MCPError
 from mcp.types import (
-    CallToolResult,
     ElicitRequest,
     ElicitRequestFormParams,
     ElicitResult,
@@ -45,26 +44,20 @@ from mcp.types.version import MODERN_PROTOCOL_VERSIONS
 from pydantic import ValidationError
 
 from workflows_mcp.errors import InvalidResult, RequestError
-from workflows_mcp.mcp_server.tooling import Ctx, answer, service_of
+from workflows_mcp.mcp_server.tooling import Content, Ctx, service_of
 
 if TYPE_CHECKING:
     from workflows_mcp.runs import UserQuestion, UserQuestions
 
-
 logger = logging.getLogger(__name__)
 
-
-Result = CallToolResult | InputRequiredResult
-
-Fetch = Callable[[str], Awaitable[CallToolResult]]
+Result = Content | InputRequiredResult
+Fetch = Callable[[str], Awaitable[Content]]
 """Returns the current answer of the tool for a run."""
 
-
 _KEY = "answer"
-
 _ROUNDS = 8
 """How often one call is answered with a form; after that, the agent is asked. Clients give up after ten."""
-
 _REMEMBERED = 1000
 
 
@@ -117,12 +110,12 @@ class Elicitation:
         outcome = await _take(given, context)
         return await self._ask(given.asked, await fetch(given.asked.run_id), context, fetch, outcome)
 
-    async def ask(self, run_id: str, result: CallToolResult, context: Ctx, fetch: Fetch) -> Result:
+    async def ask(self, run_id: str, content: Content, context: Ctx, fetch: Fetch) -> Result:
         """Ask the user all questions of a run, then return the answer of the tool."""
-        return await self._ask(_Asked(run_id, "", 0), result, context, fetch, _Outcome())
+        return await self._ask(_Asked(run_id, "", 0), content, context, fetch, _Outcome())
 
     async def _ask(
-        self, asked: _Asked, result: CallToolResult, context: Ctx, fetch: Fetch, outcome: _Outcome
+        self, asked: _Asked, content: Content, context: Ctx, fetch: Fetch, outcome: _Outcome
     ) -> Result:
         service = service_of(context).elicitation if _can_ask(context) else None
         repeats_calls = context.protocol_version in MODERN_PROTOCOL_VERSIONS
@@ -131,11 +124,11 @@ class Elicitation:
             question = questions.next
             if question is None or (repeats_calls and asked.rounds >= _ROUNDS):
                 break
-            if (own := _own_work(result, questions)) is not None:
-                result = own
+            if (own := _own_work(content, questions)) is not None:
+                content = own
                 break
             asked = _Asked(asked.run_id, question.step_id, asked.rounds + 1)
-            form = _form(question, result, outcome)
+            form = _form(question, content, outcome)
             await service.form_shown(asked.run_id, question)
             if repeats_calls:
                 return InputRequiredResult(
@@ -144,24 +137,24 @@ class Elicitation:
                 )
             given = await service.until_closed(asked.run_id, question, _show(form, asked, context))
             outcome = await _take(given, context) if given is not None else _Outcome()
-            result = await fetch(asked.run_id)
-        return _with_message(result, outcome.late) if outcome.late else result
+            content = await fetch(asked.run_id)
+        return _with_message(content, outcome.late) if outcome.late else content
 
     async def open_forms(
-        self, run_id: str, result: CallToolResult, context: Ctx
-    ) -> tuple[CallToolResult, dict[str, ElicitRequest]]:
+        self, run_id: str, content: Content, context: Ctx
+    ) -> tuple[Content, dict[str, ElicitRequest]]:
         """Return the answer of a call that is a task, and the open forms by their keys.
 
         Each form has a key of its own, also when it asks the same question again."""
         questions = await service_of(context).elicitation.questions(run_id) if _can_ask(context) else None
         question = questions.next if questions is not None else None
         if questions is None or question is None:
-            return result, {}
-        if (own := _own_work(result, questions)) is not None:
+            return content, {}
+        if (own := _own_work(content, questions)) is not None:
             return own, {}
         refusal = self._refused.get((run_id, question.step_id), "") if question.forms.tasks else ""
-        form = _form(question, result, _Outcome(refusal))
-        return result, {question.forms.form_of_task: ElicitRequest(params=form)}
+        form = _form(question, content, _Outcome(refusal))
+        return content, {question.forms.form_of_task: ElicitRequest(params=form)}
 
     async def fill_in(self, run_id: str, given: Mapping[str, Any], context: Ctx) -> None:
         """Submit the user's input for the open form of a task; input for any other form is outdated."""
@@ -217,12 +210,11 @@ def _can_ask(context: Ctx) -> bool:
     return declared is not None and (declared.form is not None or declared.url is None)
 
 
-def _own_work(result: CallToolResult, questions: UserQuestions) -> CallToolResult | None:
+def _own_work(content: Content, questions: UserQuestions) -> Content | None:
     """Return the answer with only the agent's own actions, if there are any.
 
     The agent need not wait for the user, who is asked when those actions are done. Answers that do not list
     their actions are not split."""
-    content = result.structured_content or {}
     if not questions.agent_is_busy or "action" not in content:
         return None
     for_user = [question.step_id for question in questions.questions]
@@ -234,42 +226,33 @@ def _own_work(result: CallToolResult, questions: UserQuestions) -> CallToolResul
     later = f"the user is asked {', '.join(map(repr, for_user))} directly, when you have done this"
     rest = {key: value for key, value in content.items() if key not in ("action", "more_actions")}
     more = {"more_actions": own[1:]} if own[1:] else {}
-    return answer(
-        {**rest, "action": own[0], **more, "why": f"{content.get('why', '')}; {later}".lstrip("; ")}
-    )
+    return {**rest, "action": own[0], **more, "why": f"{content.get('why', '')}; {later}".lstrip("; ")}
 
 
-def _form(question: UserQuestion, result: CallToolResult, outcome: _Outcome) -> ElicitRequestFormParams:
+def _form(question: UserQuestion, content: Content, outcome: _Outcome) -> ElicitRequestFormParams:
     """Return the form of a question, after the messages for the user, which nothing else shows."""
-    messages = [] if outcome.refusal else (result.structured_content or {}).get("messages", [])
+    messages = [] if outcome.refusal else content.get("messages", [])
     parts = (*messages, outcome.late, outcome.refusal, question.message)
     message = "\n\n".join(part for part in parts if part)
     return ElicitRequestFormParams(message=message, requested_schema=question.form)
 
 
-def _with_message(result: CallToolResult, message: str) -> CallToolResult:
+def _with_message(content: Content, message: str) -> Content:
     """Add a message to an answer: to its `messages`, or to its `message` if it has one."""
-    content = result.structured_content
-    if content is None or result.is_error:
-        return result
     if "message" in content:
-        return answer({**content, "message": f"{message} {content['message']}"})
-    return answer({**content, "messages": [*content.get("messages", ()), message]})
+        return {**content, "message": f"{message} {content['message']}"}
+    return {**content, "messages": [*content.get("messages", ()), message]}
 
 
-# ----------------------------------------------------------------------------------------------------
-# The seal of repeated calls
+# ---- the seal of repeated calls
 #
 # A call that was answered with a form is repeated with the user's input, and names its run and step in a
 # sealed text. The seal is valid for a week, on every server with the same home: users may answer the next
 # day, and servers end with the sessions of their clients. So the key is stored in a file, which is created
 # when something is sealed for the first time.
 
-
 HOLDS_SECONDS = 7 * 24 * 3600.0
-
 KEY_FILE = "elicitation.key"
-
 _KEY_BYTES = 32
 
 

@@ -11,35 +11,29 @@ The parts: the prompts, the texts, the words that a user types after `/workflow`
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
+from functools import partial
+from typing import TYPE_CHECKING, Any, NamedTuple
 
-from mcp.server.mcpserver.prompts import Prompt
 from mcp.shared.exceptions import MCPError
-from mcp.types import INVALID_PARAMS, PromptArgument
-from mcp.types import Prompt as OfferedPrompt
-from pydantic import Field
+from mcp.types import INVALID_PARAMS, Prompt, PromptArgument
 
 from workflows_mcp.errors import WorkflowsError
-from workflows_mcp.mcp_server.tooling import Ctx, Way, brief, render_error, service_of
+from workflows_mcp.mcp_server.tooling import Way, brief, render_error
 from workflows_mcp.mcp_server.toolsets import tool_for, ways_of
 from workflows_mcp.values import to_json
 
 if TYPE_CHECKING:
     from workflows_mcp.runs import Service
 
-
-Word = Annotated[str, Field(description="The next word, for clients that send them one by one")]
-
-
+_WORDS = [f"word{number}" for number in range(2, 9)]
+"""The further arguments of `/workflow`."""
 FORMS = """\
 /workflow list
 /workflow NAME info
 /workflow NAME start [--input key=value ...]
 /workflow resume WORKFLOW_ID
 /workflow status WORKFLOW_ID"""
-
-
 FORMS_TO_READ = "\n".join(form for form in FORMS.splitlines() if "start" not in form and "resume" not in form)
 
 
@@ -149,76 +143,94 @@ _READ_ONLY = (
 )
 
 
-def prompts_of(toolsets: Sequence[str], *, read_only: bool = False) -> list[Prompt]:
+class ServedPrompt(NamedTuple):
+    """A prompt: what clients see of it, and its text for the given arguments."""
+
+    offered: Prompt
+    render: Callable[[Service, Mapping[str, str]], Awaitable[str]]
+
+
+def prompts_of(toolsets: Sequence[str], *, read_only: bool = False) -> list[ServedPrompt]:
+    """Return the prompts that do not come from workflows."""
     way = ways_of(toolsets)[0]
     calls = Calls.of(way)
 
-    async def workflow(
-        command: Annotated[
-            str, Field(description="list · NAME info · NAME start --input key=value · resume ID · status ID")
-        ] = "",
-        word2: Word = "",
-        word3: Word = "",
-        word4: Word = "",
-        word5: Word = "",
-        word6: Word = "",
-        word7: Word = "",
-        word8: Word = "",
-    ) -> str:
-        more = (word2, word3, word4, word5, word6, word7, word8)
-        return what_to_do(command, calls, more=more, read_only=read_only)
+    async def workflow(_: Service, given: Mapping[str, str]) -> str:
+        more = [given.get(word, "") for word in _WORDS]
+        return what_to_do(given.get("command", ""), calls, more=more, read_only=read_only)
 
-    async def workflow_orchestrator(
-        ctx: Ctx,
-        workflow_name: Annotated[str, Field(description="The workflow to run")],
-    ) -> str:
-        return role(calls, workflow_name) + _behavior(service_of(ctx), workflow_name)
+    async def orchestrator(service: Service, given: Mapping[str, str]) -> str:
+        name = given["workflow_name"]
+        return role(calls, name) + _behavior(service, name)
 
-    async def workflow_sub_agent(
-        ctx: Ctx,
-        workflow_id: Annotated[str, Field(description="Id of the run, or of the task itself")],
-        task_id: Annotated[str, Field(description="The name of the task in the step of its run")] = "",
-    ) -> str:
-        protocol = service_of(ctx).step_protocol
+    async def sub_agent(service: Service, given: Mapping[str, str]) -> str:
+        task_id = given.get("task_id") or None
         try:
-            return await protocol.sub_agent_prompt(workflow_id, task_id or None, way)
+            return await service.step_protocol.sub_agent_prompt(given["workflow_id"], task_id, way)
         except WorkflowsError as error:
             raise MCPError(INVALID_PARAMS, render_error(error)) from None
 
+    words = [_optional(word, "The next word, for clients that send them one by one") for word in _WORDS]
     if read_only:
-        read_only_prompt = Prompt.from_function(
-            workflow, title="Workflows", description="List, describe and watch workflows."
-        )
-        for argument in (read_only_prompt.arguments or ())[:1]:
-            argument.description = "list · NAME info · status ID"
-        return [read_only_prompt]
+        command = _optional("command", "list · NAME info · status ID")
+        about = "List, describe and watch workflows."
+        return [_prompt(workflow, "workflow", "Workflows", about, command, *words)]
+    command = _optional("command", "list · NAME info · NAME start --input key=value · resume ID · status ID")
     return [
-        Prompt.from_function(
+        _prompt(
             workflow,
-            title="Workflows",
-            description="List, describe, start, resume and watch workflows.",
+            "workflow",
+            "Workflows",
+            "List, describe, start, resume and watch workflows.",
+            command,
+            *words,
         ),
-        Prompt.from_function(
-            workflow_orchestrator,
-            title="Run a workflow",
-            description="The role of an agent that runs a workflow, step by step.",
+        _prompt(
+            orchestrator,
+            "workflow_orchestrator",
+            "Run a workflow",
+            "The role of an agent that runs a workflow, step by step.",
+            PromptArgument(name="workflow_name", description="The workflow to run", required=True),
         ),
-        Prompt.from_function(
-            workflow_sub_agent,
-            title="Run a task of a workflow",
-            description="The role of a sub-agent that runs one task of a workflow.",
+        _prompt(
+            sub_agent,
+            "workflow_sub_agent",
+            "Run a task of a workflow",
+            "The role of a sub-agent that runs one task of a workflow.",
+            PromptArgument(
+                name="workflow_id", description="Id of the run, or of the task itself", required=True
+            ),
+            _optional("task_id", "The name of the task in the step of its run"),
         ),
     ]
 
 
-def offered(service: Service) -> list[OfferedPrompt]:
-    """List the prompts of single workflows, with their inputs as arguments."""
+def _prompt(
+    render: Callable[[Service, Mapping[str, str]], Awaitable[str]],
+    name: str,
+    title: str,
+    description: str,
+    *arguments: PromptArgument,
+) -> ServedPrompt:
+    offered = Prompt(name=name, title=title, description=description, arguments=list(arguments))
+    return ServedPrompt(offered, render)
+
+
+def _optional(name: str, description: str) -> PromptArgument:
+    return PromptArgument(name=name, description=description, required=False)
+
+
+def prompts_of_workflows(service: Service) -> list[ServedPrompt]:
+    """Return the prompts of single workflows, with their inputs as arguments."""
     described = {it.name: it.description for it in service.list_workflows()}
     return [
-        OfferedPrompt(
-            name=workflow,
-            description=brief(described[workflow]) or f"Runs the workflow {workflow}.",
-            arguments=[_argument(name, declared) for name, declared in inputs.items()],
+        ServedPrompt(
+            Prompt(
+                name=workflow,
+                description=brief(described[workflow]) or f"Runs the workflow {workflow}.",
+                arguments=[_argument(name, declared) for name, declared in inputs.items()],
+            ),
+            partial(_render_workflow, workflow),
         )
         for workflow, inputs in offered_inputs(service).items()
     ]
@@ -230,8 +242,7 @@ def offered_inputs(service: Service) -> dict[str, dict[str, dict[str, Any]]]:
     return {it.name: service.definitions.info(it.name)["inputs"] for it in with_prompt}
 
 
-def render_workflow(service: Service, workflow: str, given: Mapping[str, str]) -> str:
-    """Return the text of the prompt of a workflow."""
+async def _render_workflow(workflow: str, service: Service, given: Mapping[str, str]) -> str:
     calls = Calls.of(ways_of(service.settings.toolsets)[0])
     start = _start(calls, workflow, given) + _behavior(service, workflow)
     return f"The user wants to run a workflow. {start}"

@@ -1,8 +1,6 @@
 """Uses private parts of the protocol library; no other module does (tested).
 
     server = MCPServer(…)
-    replace_managers(server, tools, prompts)    # tools and prompts, made when they are first used
-    serve_lists(server, …)                      # lists that depend on the service
     serve_changes(server, notices, log)         # subscriptions, and the log
     await serve_lines(server)                   # stdio; unreadable lines are answered
 
@@ -21,17 +19,15 @@ import json
 import logging
 import re
 from collections import deque
-from collections.abc import Awaitable, Callable, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from contextvars import Context
-from functools import cached_property, partial
+from functools import partial
 from typing import TYPE_CHECKING, Any, Protocol, Self
 
 from mcp.server import MCPServer
 from mcp.server.connection import Connection
 from mcp.server.context import ServerRequestContext
-from mcp.server.mcpserver.prompts.manager import PromptManager
-from mcp.server.mcpserver.tools.tool_manager import ToolManager
 from mcp.server.stdio import stdio_server
 from mcp.server.subscriptions import ListenHandler, ResourceUpdated, ServerEvent
 from mcp.shared.exceptions import MCPError
@@ -40,19 +36,11 @@ from mcp.types import (
     INVALID_PARAMS,
     INVALID_REQUEST,
     PARSE_ERROR,
-    CompleteRequestParams,
-    CompleteResult,
-    Completion,
     EmptyResult,
     ErrorData,
     JSONRPCError,
     JSONRPCRequest,
-    ListPromptsResult,
-    ListResourcesResult,
     LoggingLevel,
-    PaginatedRequestParams,
-    Prompt,
-    Resource,
     ServerCapabilities,
     SetLevelRequestParams,
     SubscribeRequestParams,
@@ -71,18 +59,9 @@ from workflows_mcp.mcp_server.tooling import render_error
 from workflows_mcp.values import is_whole
 
 if TYPE_CHECKING:
-    from mcp.server.mcpserver.prompts import Prompt as ServedPrompt
-    from mcp.server.mcpserver.tools import Tool
-
     from workflows_mcp.runs import Service
 
     Request = ServerRequestContext[Service, Any]
-
-
-def replace_managers(server: MCPServer[Service], tools: ToolManager, prompts: PromptManager) -> None:
-    """Replace the tools and prompts of a server."""
-    server._tool_manager = tools
-    server._prompt_manager = prompts
 
 
 async def serve_lines(server: MCPServer[Service]) -> None:
@@ -142,38 +121,6 @@ def serve_changes(server: MCPServer[Service], notices: Notices, log: ClientLog) 
     low.get_capabilities = _truthful(low.get_capabilities)  # type: ignore[method-assign]
 
 
-def serve_lists(
-    server: MCPServer[Service],
-    *,
-    resources: Callable[[Service], Awaitable[list[Resource]]],
-    prompts: Callable[[Service], list[Prompt]],
-    complete: Callable[[Service, CompleteRequestParams, list[str]], Awaitable[Completion]],
-) -> None:
-    """List resources and prompts that depend on the service, and complete arguments.
-
-    The methods of `MCPServer` for that do not get the request, and therefore not the service.
-    """
-    low = server._lowlevel_server
-
-    async def list_resources(ctx: Request, _: PaginatedRequestParams) -> ListResourcesResult:
-        changing = await resources(ctx.lifespan_context)
-        return ListResourcesResult(resources=[*changing, *await server.list_resources()])
-
-    async def list_prompts(ctx: Request, _: PaginatedRequestParams) -> ListPromptsResult:
-        own = await server.list_prompts()
-        names = {prompt.name for prompt in own}
-        changing = [prompt for prompt in prompts(ctx.lifespan_context) if prompt.name not in names]
-        return ListPromptsResult(prompts=[*own, *changing])
-
-    async def completion(ctx: Request, params: CompleteRequestParams) -> CompleteResult:
-        own = [prompt.name for prompt in await server.list_prompts()]
-        return CompleteResult(completion=await complete(ctx.lifespan_context, params, own))
-
-    low.add_request_handler("resources/list", PaginatedRequestParams, list_resources)
-    low.add_request_handler("prompts/list", PaginatedRequestParams, list_prompts)
-    low.add_request_handler("completion/complete", CompleteRequestParams, completion)
-
-
 def _truthful(derived: Callable[..., ServerCapabilities]) -> Callable[..., ServerCapabilities]:
     """Declare that `list_changed` is never sent, and that only older clients get the log."""
 
@@ -189,33 +136,6 @@ def _truthful(derived: Callable[..., ServerCapabilities]) -> Callable[..., Serve
         return found
 
     return capabilities
-
-
-# ---- tools and prompts
-
-
-class LazyTools(ToolManager):
-    """Makes the tools when they are first used."""
-
-    def __init__(self, make: Callable[[], Sequence[Tool]]) -> None:
-        self.warn_on_duplicate_tools = True
-        self._make = make
-
-    @cached_property
-    def _tools(self) -> dict[str, Tool]:  # type: ignore[override]
-        return {tool.name: tool for tool in self._make()}
-
-
-class LazyPrompts(PromptManager):
-    """Makes the prompts when they are first used."""
-
-    def __init__(self, make: Callable[[], Sequence[ServedPrompt]]) -> None:
-        self.warn_on_duplicate_prompts = True
-        self._make = make
-
-    @cached_property
-    def _prompts(self) -> dict[str, ServedPrompt]:  # type: ignore[override]
-        return {prompt.name: prompt for prompt in self._make()}
 
 
 # ---- notifications

@@ -13,8 +13,9 @@ import logging
 import os
 import signal
 import sys
-from collections.abc import AsyncIterator, Iterable
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Iterable, Sequence
+from contextlib import AbstractContextManager, asynccontextmanager, nullcontext
+from functools import cached_property
 from math import inf
 from typing import TYPE_CHECKING, Any, cast
 
@@ -27,46 +28,40 @@ from mcp.shared.exceptions import MCPError
 from mcp.types import (
     INVALID_PARAMS,
     CallToolResult,
+    Completion,
+    CompletionArgument,
+    CompletionContext,
     GetPromptResult,
     InputRequiredResult,
+    Prompt,
     PromptMessage,
+    PromptReference,
+    Resource,
     ResourceTemplate,
+    ResourceTemplateReference,
     TextContent,
+    Tool,
 )
 from pydantic import AnyUrl
 
 from workflows_mcp import __version__
-from workflows_mcp.limits import DEFAULT_LIMITS, Limits
+from workflows_mcp.limits import DEFAULT_WAIT
 from workflows_mcp.mcp_server import resources
 from workflows_mcp.mcp_server.completion import complete
 from workflows_mcp.mcp_server.elicitation import Elicitation, sealing_of
-from workflows_mcp.mcp_server.follow_up import (
-    FollowUp,
-    is_peek,
-    reporting_progress,
-    seconds_to_wait,
-    waiting_at_most,
-)
 from workflows_mcp.mcp_server.lazy import LazyService, wait_for_service
 from workflows_mcp.mcp_server.notices import Notices
-from workflows_mcp.mcp_server.prompts import offered as prompts_of_workflows
-from workflows_mcp.mcp_server.prompts import prompts_of, render_workflow
+from workflows_mcp.mcp_server.prompts import ServedPrompt, prompts_of, prompts_of_workflows
 from workflows_mcp.mcp_server.resources import with_links
-from workflows_mcp.mcp_server.sdk import (
-    ClientLog,
-    LazyPrompts,
-    LazyTools,
-    replace_managers,
-    serve_changes,
-    serve_lines,
-    serve_lists,
-)
+from workflows_mcp.mcp_server.sdk import ClientLog, serve_changes, serve_lines
 from workflows_mcp.mcp_server.task_extension import WAIT_SECONDS, Tasks, knows_tasks
 from workflows_mcp.mcp_server.tooling import (
+    Content,
+    RunShape,
     ServedTool,
-    answer,
     refuse_bad_arguments,
     shortened,
+    tool_errors,
     without_nulls,
 )
 from workflows_mcp.mcp_server.toolsets import instructions, tools_of, why_not_served
@@ -75,9 +70,7 @@ from workflows_mcp.settings import Settings
 from workflows_mcp.values import did_you_mean
 
 if TYPE_CHECKING:
-    from mcp.server.mcpserver.tools import Tool
-
-    from workflows_mcp.runs import Service
+    from workflows_mcp.runs import ProgressReport, Service
 
     ServerOfTheLibrary = MCPServer[Service]
 else:
@@ -87,94 +80,102 @@ else:
 class WorkflowsServer(ServerOfTheLibrary):
     """The server of the protocol library, with better errors, questions to the user, and tasks.
 
-    Users are asked, and long waits become tasks, between a call that moves a run and its answer.
+    Its tools and prompts are made when they are first used. Users are asked, and long waits become tasks,
+    between a call that moves a run and its answer.
     """
 
     def __init__(
-        self,
-        *arguments: Any,
-        tools: LazyTools,
-        prompts: LazyPrompts,
-        read_only: bool = False,
-        limits: Limits = DEFAULT_LIMITS,
-        **named: Any,
+        self, settings: Settings, service: LazyService, workflows: Sequence[ServedTool], **named: Any
     ) -> None:
-        self._limits = limits
-        self._read_only = read_only
-        self._served = tools
-        self._elicitation = None if read_only else Elicitation()
+        self._settings = settings
+        self._service = cast("Service", service)
+        self._workflows = workflows
+        self._elicitation = None if settings.read_only else Elicitation()
         tasks = Tasks(
-            tools.get_tool, self.fetch_again, stores_notes=not read_only, elicitation=self._elicitation
+            self._tool,
+            stores_notes=not settings.read_only,
+            elicitation=self._elicitation,
         )
-        super().__init__(*arguments, extensions=[tasks], **named)
-        replace_managers(self, tools, prompts)
+        super().__init__(
+            "workflows-mcp",
+            title="Workflows",
+            version=__version__,
+            instructions=instructions(settings.toolsets, read_only=settings.read_only),
+            extensions=[tasks],
+            middleware=[wait_for_service],
+            log_level=_log_level(settings),
+            request_state_security=sealing_of(settings.home),
+            **named,
+        )
+        self.completion()(self._complete)  # type: ignore[no-untyped-call]
+
+    @cached_property
+    def _tools(self) -> dict[str, ServedTool]:
+        settings = self._settings
+        own = tools_of(settings.toolsets, read_only=settings.read_only, workflow_tools=bool(self._workflows))
+        return {tool.name: tool for tool in (*own, *self._workflows)}
+
+    def _tool(self, name: str) -> ServedTool | None:
+        return self._tools.get(name)
+
+    @cached_property
+    def _prompts(self) -> dict[str, ServedPrompt]:
+        prompts = prompts_of(self._settings.toolsets, read_only=self._settings.read_only)
+        return {prompt.offered.name: prompt for prompt in prompts}
 
     async def run_stdio_async(self) -> None:
         await serve_lines(self)
 
+    async def list_tools(self) -> list[Tool]:
+        return [*(tool.offered for tool in self._tools.values()), *await super().list_tools()]
+
     async def call_tool(
         self, name: str, arguments: dict[str, Any], context: Context[Service, Any] | None = None
     ) -> CallToolResult | InputRequiredResult:
-        tools = {tool.name: tool for tool in self._served.list_tools()}
-        tool = tools.get(name)
-        if tool is None:
-            hint = why_not_served(name, read_only=self._read_only) or did_you_mean(name, tools, what="tools")
+        tool = self._tools.get(name)
+        if tool is None or context is None:
+            names = [tool.name for tool in await self.list_tools()]
+            if name in names:
+                return await super().call_tool(name, arguments, context)
+            read_only = self._settings.read_only
+            hint = why_not_served(name, read_only=read_only) or did_you_mean(name, names, what="tools")
             raise MCPError(INVALID_PARAMS, shortened(f"Unknown tool: {name}; {hint}"))
         given = without_nulls(tool, arguments)
-        refuse_bad_arguments(tool, given, self._limits)
-        follow_up = tool.follow_up if isinstance(tool, ServedTool) else None
-        with reporting_progress(context):
-            if follow_up is None or context is None:
-                return await super().call_tool(name, given, context)
-            becomes_a_task = follow_up.waits and knows_tasks(context.request_context)
-            with waiting_at_most(WAIT_SECONDS if becomes_a_task else inf):
-                result = await self._move_run(tool, follow_up, given, context)
-            return with_links(result) if isinstance(result, CallToolResult) else result
+        refuse_bad_arguments(tool, given, self._settings.limits)
+        with reporting_progress(context), tool_errors(name):
+            if tool.shape is None:
+                return tool.result(await tool.call(given, context, inf))
+            content = await self._move_run(tool, tool.shape, given, context)
+            return with_links(tool.result(content)) if isinstance(content, dict) else content
 
     async def _move_run(
-        self, tool: Tool, follow_up: FollowUp, given: dict[str, Any], context: Context[Service, Any]
-    ) -> CallToolResult | InputRequiredResult:
-        async def fetch(run_id: str) -> CallToolResult:
-            style = follow_up.style_in(given)
-            return await self.fetch_again(context, follow_up, run_id, seconds_to_wait(), style)
+        self, tool: ServedTool, shape: RunShape, given: dict[str, Any], context: Context[Service, Any]
+    ) -> Content | InputRequiredResult:
+        becomes_task = shape.becomes_task and knows_tasks(context.request_context)
+        most_seconds = WAIT_SECONDS if becomes_task else inf
+
+        async def fetch(run_id: str) -> Content:
+            seconds = min(DEFAULT_WAIT, most_seconds)
+            return await shape.read(self._service, run_id, seconds, tool.style_in(given))
 
         elicitation = self._elicitation
         if elicitation is not None and (answered := elicitation.answer_in(context)) is not None:
             return await elicitation.take_answer(answered, context, fetch)
-        waits = tool.parameters.get("properties", {}).get("wait_seconds")
-        if waits is not None and not follow_up.inputs:
-            given["wait_seconds"] = seconds_to_wait(float(given.get("wait_seconds", waits["default"])))
-        result = await super().call_tool(tool.name, given, context)
-        run_id = follow_up.run_of(given, result)
-        if elicitation is None or run_id is None or not isinstance(result, CallToolResult):
-            return result
-        if is_peek(tool, given):
-            return result
-        return await elicitation.ask(run_id, result, context, fetch)
+        content = await tool.call(given, context, most_seconds)
+        run_id = tool.run_of(given, content)
+        if elicitation is None or run_id is None or tool.is_peek(given):
+            return content
+        return await elicitation.ask(run_id, content, context, fetch)
 
-    async def fetch_again(
-        self,
-        context: Context[Service, Any],
-        follow_up: FollowUp,
-        run_id: str,
-        wait_seconds: float = 0,
-        style: str = "",
-    ) -> CallToolResult:
-        """Return the run as it stands now, in the shape of the tool that was called."""
-        result = await super().call_tool(
-            follow_up.tool, follow_up.arguments(run_id, wait_seconds, style), context
-        )
-        assert isinstance(result, CallToolResult), "a follow-up asks nothing"
-        if result.is_error or not follow_up.adds:
-            return result
-        service = context.request_context.lifespan_context
-        more: dict[str, Any] = {"workflow_id": run_id, "success": True}
-        if "state" in follow_up.adds:
-            more["state"] = await service.step_protocol.read(run_id, (), None)
-        if "forked_from" in follow_up.adds and (origin := await service.inspector.origin_of(run_id)):
-            more["forked_from"] = origin
-        added = {name: more[name] for name in follow_up.adds if name in more}
-        return answer({**added, **(result.structured_content or {})})
+    async def list_prompts(self) -> list[Prompt]:
+        # those of the server come first, and take precedence
+        every = {**self._prompts, **self._prompts_of_workflows(), **self._prompts}
+        return [*(prompt.offered for prompt in every.values()), *await super().list_prompts()]
+
+    def _prompts_of_workflows(self) -> dict[str, ServedPrompt]:
+        if self._settings.read_only:
+            return {}
+        return {prompt.offered.name: prompt for prompt in prompts_of_workflows(self._service)}
 
     async def get_prompt(
         self,
@@ -182,28 +183,40 @@ class WorkflowsServer(ServerOfTheLibrary):
         arguments: dict[str, Any] | None = None,
         context: Context[Service, Any] | None = None,
     ) -> GetPromptResult | InputRequiredResult:
-        prompts = {prompt.name: prompt for prompt in await self.list_prompts()}
-        service = context.request_context.lifespan_context if context is not None else None
-        offered = {it.name: it for it in prompts_of_workflows(service)} if service is not None else {}
-        prompt = prompts.get(name) or offered.get(name)
-        if prompt is None:
-            hint = did_you_mean(name, [*prompts, *offered], what="prompts")
+        known = {prompt.name: prompt for prompt in await self.list_prompts()}
+        if name not in known:
+            hint = did_you_mean(name, known, what="prompts")
             raise MCPError(INVALID_PARAMS, f"Unknown prompt: {name}; {hint}")
-        known = {argument.name: argument.required for argument in prompt.arguments or ()}
-        given = {
-            it: value for it, value in (arguments or {}).items() if value != ""
-        }  # an empty field of a form
-        problems = [f"'{it}' is missing" for it, required in known.items() if required and it not in given]
-        for unknown in (it for it in given if it not in known):
-            problems.append(f"unknown argument '{unknown}': {did_you_mean(unknown, known, what='it takes')}")
+        required = {argument.name: argument.required for argument in known[name].arguments or ()}
+        # an empty field of a form is not given
+        given = {argument: value for argument, value in (arguments or {}).items() if value != ""}
+        problems = [f"'{it}' is missing" for it, needed in required.items() if needed and it not in given]
+        problems += [
+            f"unknown argument '{it}': {did_you_mean(it, required, what='it takes')}"
+            for it in given
+            if it not in required
+        ]
         if problems:
             raise MCPError(INVALID_PARAMS, f"{name}: {'; '.join(problems)}")
-        if name not in prompts and service is not None:
-            text = TextContent(type="text", text=render_workflow(service, name, given))
-            return GetPromptResult(
-                description=prompt.description, messages=[PromptMessage(role="user", content=text)]
-            )
-        return await super().get_prompt(name, given, context)
+        prompt = self._prompts.get(name) or self._prompts_of_workflows().get(name)
+        if prompt is None:
+            return await super().get_prompt(name, given, context)
+        text = TextContent(type="text", text=await prompt.render(self._service, given))
+        return GetPromptResult(
+            description=prompt.offered.description, messages=[PromptMessage(role="user", content=text)]
+        )
+
+    async def _complete(
+        self,
+        ref: PromptReference | ResourceTemplateReference,
+        argument: CompletionArgument,
+        context: CompletionContext | None,
+    ) -> Completion:
+        own = [*self._prompts, *(prompt.name for prompt in await super().list_prompts())]
+        return await complete(self._service, own, ref, argument, context)
+
+    async def list_resources(self) -> list[Resource]:
+        return [*await resources.listed(self._service), *await super().list_resources()]
 
     async def list_resource_templates(self) -> list[ResourceTemplate]:
         return [*resources.TEMPLATES, *await super().list_resource_templates()]
@@ -211,22 +224,44 @@ class WorkflowsServer(ServerOfTheLibrary):
     async def read_resource(
         self, uri: AnyUrl | str, context: Context[Service, Any] | None = None
     ) -> Iterable[ReadResourceContents] | InputRequiredResult:
-        if context is not None and resources.is_ours(str(uri)):
-            return [await resources.read(context.request_context.lifespan_context, str(uri))]
+        if resources.is_ours(str(uri)):
+            return [await resources.read(self._service, str(uri))]
         try:
             return await super().read_resource(uri, context)
         except ResourceNotFoundError:
             raise resources.unknown(str(uri)) from None
 
 
+def reporting_progress(context: Context[Service, Any]) -> AbstractContextManager[None]:
+    """Report the progress of the run that a call waits for, if the client has asked for it.
+
+    A report has the number of steps that are done, their total, and the step under way.
+    """
+    if (context.request_context.meta or {}).get("progress_token") is None:
+        return nullcontext()
+    last = -1.0
+    repeats = 0
+
+    async def report(how_far: ProgressReport) -> None:
+        """Progress must grow with each report; without a further step, it grows by a fraction of a step."""
+        nonlocal last, repeats
+        repeats = repeats + 1 if how_far.done <= last else 0
+        last = max(how_far.done + repeats / (repeats + 1), last + 0.001)
+        await context.report_progress(round(last, 3), how_far.total, how_far.doing)
+
+    from workflows_mcp.runs import reporting_progress as report_to
+
+    return report_to(report)
+
+
 def build_server(settings: Settings, *, exits_on_signals: bool = True) -> WorkflowsServer:
     notices, log = Notices(InMemorySubscriptionBus()), ClientLog()
+    service = LazyService(settings)
 
     @asynccontextmanager
     async def lifespan(_: MCPServer[Service]) -> AsyncIterator[Service]:
         # Standard output belongs to the protocol; what is printed by accident goes to the log.
         printed_to, sys.stdout = sys.stdout, sys.stderr
-        service = LazyService(settings)
         try:
             # Opening the service adds a filter for secrets to the log handlers that exist by then.
             with startup_checks(settings), log.listening():
@@ -242,37 +277,16 @@ def build_server(settings: Settings, *, exits_on_signals: bool = True) -> Workfl
         finally:
             sys.stdout = printed_to
 
-    own: list[ServedTool] = []
+    workflows: list[ServedTool] = []
     if settings.workflow_tools and not settings.read_only:
         from workflows_mcp.mcp_server.workflow_tools import workflow_tools
         from workflows_mcp.runs import Service
 
         taken = {tool.name for tool in tools_of(settings.toolsets, workflow_tools=True)}
-        own = workflow_tools(Service.open(settings), settings.workflow_tools, taken)
+        workflows = workflow_tools(Service.open(settings), settings.workflow_tools, taken)
 
-    read_only = settings.read_only
-    server = WorkflowsServer(
-        "workflows-mcp",
-        title="Workflows",
-        version=__version__,
-        instructions=instructions(settings.toolsets, read_only=read_only),
-        tools=LazyTools(
-            lambda: [
-                *tools_of(settings.toolsets, read_only=read_only, workflow_tools=bool(own)),
-                *own,
-            ]
-        ),
-        prompts=LazyPrompts(lambda: prompts_of(settings.toolsets, read_only=read_only)),
-        read_only=read_only,
-        limits=settings.limits,
-        lifespan=lifespan,
-        middleware=[wait_for_service],
-        log_level=_log_level(settings),
-        subscriptions=notices.bus,
-        request_state_security=sealing_of(settings.home),
-    )
+    server = WorkflowsServer(settings, service, workflows, lifespan=lifespan, subscriptions=notices.bus)
     serve_changes(server, notices, log)
-    serve_lists(server, resources=resources.listed, prompts=prompts_of_workflows, complete=complete)
     return server
 
 

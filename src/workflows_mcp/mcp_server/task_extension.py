@@ -13,12 +13,11 @@ tool only reads. Polling changes nothing in the run.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, Self
+from typing import TYPE_CHECKING, Any, NamedTuple, Self
 
 from mcp.server.context import CallNext, HandlerResult, ServerRequestContext
 from mcp.server.extension import Extension, MethodBinding
 from mcp.server.mcpserver import Context, require_client_extension
-from mcp.server.mcpserver.exceptions import ToolError
 from mcp.shared.exceptions import MCPError
 from mcp.types import (
     HEADER_MISMATCH,
@@ -33,28 +32,28 @@ from pydantic import Field
 
 from workflows_mcp.errors import NotExpected, WorkflowsError
 from workflows_mcp.mcp_server.elicitation import Elicitation
-from workflows_mcp.mcp_server.follow_up import FollowUp, status_in
 from workflows_mcp.mcp_server.resources import with_links
-from workflows_mcp.mcp_server.tooling import Ctx, ServedTool, render_error, shortened
+from workflows_mcp.mcp_server.tooling import (
+    Content,
+    Ctx,
+    RunShape,
+    ServedTool,
+    answer,
+    render_error,
+    shortened,
+)
 
 if TYPE_CHECKING:
-    from mcp.server.mcpserver.tools import Tool
-
     from workflows_mcp.runs import Service
+
+    Request = ServerRequestContext[Service, Any]
 
 TASKS = "io.modelcontextprotocol/tasks"
 WAIT_SECONDS = 1.0
 """How long a call waits before it becomes a task."""
-_NOT_ENDED = ("running", "waiting")
 _POLL_MS = 1000
 _DIGITS = 12
 _MODERN = frozenset(MODERN_PROTOCOL_VERSIONS)
-
-
-class FetchAgain(Protocol):
-    async def __call__(
-        self, context: Ctx, follow_up: FollowUp, run_id: str, /, *, style: str = ...
-    ) -> CallToolResult: ...
 
 
 class TaskId(NamedTuple):
@@ -96,14 +95,12 @@ class Tasks(Extension):
 
     def __init__(
         self,
-        get_tool: Callable[[str], Tool | None],
-        fetch_again: FetchAgain,
+        get_tool: Callable[[str], ServedTool | None],
         *,
         stores_notes: bool,
         elicitation: Elicitation | None,
     ) -> None:
         self._get_tool = get_tool
-        self._fetch_again = fetch_again
         self._stores_notes = stores_notes
         self._elicitation = elicitation
 
@@ -115,45 +112,42 @@ class Tasks(Extension):
         ]
 
     async def intercept_tool_call(
-        self, params: CallToolRequestParams, ctx: ServerRequestContext[Any, Any], call_next: CallNext
+        self, params: CallToolRequestParams, ctx: Request, call_next: CallNext
     ) -> HandlerResult:
         result = await call_next(ctx)
-        given = params.arguments or {}
-        if not knows_tasks(ctx):
+        tool, given = self._get_tool(params.name), params.arguments or {}
+        if tool is None or not _becomes_task(tool, given, ctx):
             return result
-        follow_up = _follow_up_of(self._get_tool(params.name))
-        if follow_up is None or _does_not_wait(follow_up, given):
+        if not isinstance(result, CallToolResult) or result.is_error:
             return result
-        run_id = follow_up.run_of(given, result)
-        if run_id is None or not isinstance(result, CallToolResult) or status_in(result) not in _NOT_ENDED:
+        content = result.structured_content or {}
+        run_id = tool.run_of(given, content)
+        if run_id is None or not _is_under_way(content):
             return result
-        service: Service = ctx.lifespan_context
-        position = await service.inspector.position(run_id)
-        task = TaskId(params.name, run_id, position, follow_up.style_in(given))
-        return {"resultType": "task", **await _task_of(ctx, task, result)}
+        position = await ctx.lifespan_context.inspector.position(run_id)
+        task = TaskId(params.name, run_id, position, tool.style_in(given))
+        return {"resultType": "task", **await _task_of(ctx, task, content)}
 
-    async def _get(self, ctx: ServerRequestContext[Any, Any], params: TaskParams) -> HandlerResult:
-        task, _, follow_up = await self._task_and_tool(ctx, params)
-        result, forms, is_done = await self._state_of(ctx, task, follow_up)
+    async def _get(self, ctx: Request, params: TaskParams) -> HandlerResult:
+        task, _, shape = await self._task_and_tool(ctx, params)
+        content, forms, is_done = await self._state_of(ctx, task, shape)
         if is_done and self._stores_notes:
-            service: Service = ctx.lifespan_context
-            await service.note(task.run_id, task.done)
-        return {"resultType": "complete", **await _task_of(ctx, task, result, forms, is_done=is_done)}
+            await ctx.lifespan_context.note(task.run_id, task.done)
+        return {"resultType": "complete", **await _task_of(ctx, task, content, forms, is_done=is_done)}
 
-    async def _update(self, ctx: ServerRequestContext[Any, Any], params: UpdateParams) -> HandlerResult:
+    async def _update(self, ctx: Request, params: UpdateParams) -> HandlerResult:
         task, _, _ = await self._task_and_tool(ctx, params)
         if self._elicitation is not None:
             await self._elicitation.fill_in(task.run_id, params.input_responses, Context(request_context=ctx))
         return {"resultType": "complete"}
 
-    async def _cancel(self, ctx: ServerRequestContext[Any, Any], params: TaskParams) -> HandlerResult:
+    async def _cancel(self, ctx: Request, params: TaskParams) -> HandlerResult:
         """Cancel the run of a task that is not done."""
-        task, tool, follow_up = await self._task_and_tool(ctx, params)
-        service: Service = ctx.lifespan_context
-        _, _, is_done = await self._state_of(ctx, task, follow_up)
+        task, tool, shape = await self._task_and_tool(ctx, params)
+        _, _, is_done = await self._state_of(ctx, task, shape)
         if _moves_runs(tool) and not is_done:
             try:
-                await service.cancel(task.run_id, reason="its task was cancelled")
+                await ctx.lifespan_context.cancel(task.run_id, reason="its task was cancelled")
             except NotExpected:
                 pass  # the run has just ended
             except WorkflowsError as error:
@@ -161,28 +155,26 @@ class Tasks(Extension):
         return {"resultType": "complete"}
 
     async def _state_of(
-        self, ctx: ServerRequestContext[Any, Any], task: TaskId, follow_up: FollowUp
-    ) -> tuple[CallToolResult, Mapping[str, ElicitRequest], bool]:
+        self, ctx: Request, task: TaskId, shape: RunShape
+    ) -> tuple[Content, Mapping[str, ElicitRequest], bool]:
         """Return the answer about its run, the open forms, and whether the task is done."""
-        context: Ctx = Context(request_context=ctx)
+        service = ctx.lifespan_context
         try:
-            result = await self._fetch_again(context, follow_up, task.run_id, style=task.style)
-        except (ToolError, WorkflowsError):
+            content = await shape.read(service, task.run_id, 0, task.style)
+        except WorkflowsError:
             raise _no_task(str(task)) from None
-        service: Service = ctx.lifespan_context
         if await service.noted(task.run_id, task.done):
-            return result, {}, True
+            return content, {}, True
         forms: Mapping[str, ElicitRequest] = {}
         if self._elicitation is not None:
-            result, forms = await self._elicitation.open_forms(task.run_id, result, context)
-        return result, forms, not forms and status_in(result) not in _NOT_ENDED
+            context: Ctx = Context(request_context=ctx)
+            content, forms = await self._elicitation.open_forms(task.run_id, content, context)
+        return content, forms, not forms and not _is_under_way(content)
 
-    async def _task_and_tool(
-        self, ctx: ServerRequestContext[Any, Any], params: TaskParams
-    ) -> tuple[TaskId, Tool, FollowUp]:
+    async def _task_and_tool(self, ctx: Request, params: TaskParams) -> tuple[TaskId, ServedTool, RunShape]:
         """Check every part of the id, because a client can make one up.
 
-        The run must be a run: the follow-up of some tools would resume a checkpoint in its place.
+        The run must be a run: some tools would resume a checkpoint in its place.
         """
         require_client_extension(ctx, TASKS)
         named = getattr(ctx.request, "headers", {}).get("mcp-name") if ctx.request is not None else None
@@ -190,52 +182,52 @@ class Tasks(Extension):
             raise MCPError(HEADER_MISMATCH, "Mcp-Name does not match params.taskId")
         task = TaskId.read(params.task_id)
         tool = self._get_tool(task.tool) if task is not None else None
-        follow_up = _follow_up_of(tool)
-        if task is None or tool is None or follow_up is None or (task.style and not follow_up.style):
+        shape = tool.shape if tool is not None else None
+        if task is None or tool is None or shape is None or not shape.becomes_task:
             raise _no_task(params.task_id)
-        service: Service = ctx.lifespan_context
+        if task.style and not shape.style:
+            raise _no_task(params.task_id)
         try:
-            position = await service.inspector.position(task.run_id)
+            position = await ctx.lifespan_context.inspector.position(task.run_id)
         except WorkflowsError:
             raise _no_task(params.task_id) from None
         if task.position > position:
             raise _no_task(params.task_id)
-        return task, tool, follow_up
+        return task, tool, shape
 
 
-def _follow_up_of(tool: Tool | None) -> FollowUp | None:
-    """The follow-up of a tool whose calls can become tasks."""
-    found = tool.follow_up if isinstance(tool, ServedTool) else None
-    return found if found is not None and found.waits else None
+def _becomes_task(tool: ServedTool, arguments: Mapping[str, Any], ctx: Request) -> bool:
+    if tool.shape is None or not tool.shape.becomes_task or not knows_tasks(ctx):
+        return False
+    wanted = None if tool.takes_inputs else arguments.get("wait_seconds")
+    wants_the_answer = isinstance(wanted, int | float) and wanted < WAIT_SECONDS
+    return not wants_the_answer
 
 
-def _does_not_wait(follow_up: FollowUp, arguments: Mapping[str, Any]) -> bool:
-    """Whether the caller wants the answer before a call becomes a task."""
-    wanted = None if follow_up.inputs else arguments.get("wait_seconds")
-    return isinstance(wanted, int | float) and wanted < WAIT_SECONDS
+def _is_under_way(content: Content) -> bool:
+    return content.get("status") in ("running", "waiting")
 
 
-def _moves_runs(tool: Tool) -> bool:
+def _moves_runs(tool: ServedTool) -> bool:
     """Tools that only read, or repeat what is pending, declare that they are not destructive."""
     return bool(tool.annotations and tool.annotations.destructive_hint)
 
 
-def knows_tasks(ctx: ServerRequestContext[Any, Any]) -> bool:
+def knows_tasks(ctx: Request) -> bool:
     capabilities = ctx.session.client_capabilities
     declared = capabilities.extensions if capabilities is not None else None
     return ctx.protocol_version in _MODERN and TASKS in (declared or {})
 
 
 async def _task_of(
-    ctx: ServerRequestContext[Any, Any],
+    ctx: Request,
     task: TaskId,
-    result: CallToolResult,
+    content: Content,
     forms: Mapping[str, ElicitRequest] | None = None,
     *,
     is_done: bool = False,
 ) -> dict[str, Any]:
-    service: Service = ctx.lifespan_context
-    began, changed = await service.inspector.times(task.run_id)
+    began, changed = await ctx.lifespan_context.inspector.times(task.run_id)
     task_fields: dict[str, Any] = {
         "taskId": str(task),
         "createdAt": began,
@@ -248,12 +240,11 @@ async def _task_of(
         }
         return {**task_fields, "status": "input_required", "pollIntervalMs": _POLL_MS, "inputRequests": shown}
     if not is_done:
-        why = (result.structured_content or {}).get("why")
-        about = {"statusMessage": why} if why else {}
+        about = {"statusMessage": why} if (why := content.get("why")) else {}
         return {**task_fields, "status": "working", "pollIntervalMs": _POLL_MS, **about}
-    if status_in(result) == "cancelled":
+    if content.get("status") == "cancelled":
         return {**task_fields, "status": "cancelled"}
-    whole = with_links(result).model_dump(by_alias=True, mode="json", exclude_none=True)
+    whole = with_links(answer(content)).model_dump(by_alias=True, mode="json", exclude_none=True)
     whole.pop("resultType", None)
     return {**task_fields, "status": "completed", "result": whole}
 

@@ -1,9 +1,11 @@
-"""Defines tools: each is one record with a function, title, hints, toolset and follow-up.
+"""Defines tools: each is one record with a function, title, hints, toolset and run shape.
 
     example = Toolset("example")
 
     @example.tool("Count to a number", READS)
-    async def count(ctx: Ctx, to: Annotated[int, Field(description="The last number")]) -> …:
+    async def count(
+        ctx: Ctx, to: Annotated[int, Field(description="The last number")]
+    ) -> Annotated[Content, Counted]:
         'Count from 1.'
 
     example.make()      # {"count": the tool as it is served}
@@ -18,12 +20,12 @@ The parts: the record and its toolset, arguments, answers and errors, schemas.
 
 from __future__ import annotations
 
-import functools
 import logging
 import re
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, TypeVar
+from typing import TYPE_CHECKING, Annotated, Any, Literal, NamedTuple, TypeVar, get_type_hints
 
 from mcp.server.mcpserver import Context
 from mcp.server.mcpserver.exceptions import ToolError
@@ -31,19 +33,21 @@ from mcp.server.mcpserver.tools import Tool
 from mcp.server.mcpserver.utilities.func_metadata import FuncMetadata
 from mcp.shared.exceptions import MCPError
 from mcp.types import CallToolResult, TextContent, ToolAnnotations
+from mcp.types import Tool as OfferedTool
 from pydantic import BeforeValidator, Field, ValidationError, WithJsonSchema
 
 from workflows_mcp.errors import WorkflowsError
 from workflows_mcp.limits import DEFAULT_LIMITS, Limits
-from workflows_mcp.mcp_server.follow_up import FollowUp
 from workflows_mcp.values import LEFT_OUT, did_you_mean, from_json, is_whole, made_whole, to_json, unfit
 
 if TYPE_CHECKING:
     from workflows_mcp.runs import Service
 
     Ctx = Context[Service, Any]
+    ReadRun = Callable[[Service, str, float, str], Awaitable[dict[str, Any]]]
 else:
     Ctx = Context  # the library only checks whether a parameter is a Context
+    ReadRun = Callable  # the library reads the types of fields, and the service is loaded late
 
 logger = logging.getLogger(__name__)
 
@@ -51,7 +55,9 @@ Status = Literal["pending_action", "running", "waiting", "completed", "failed", 
 Way = Literal["core", "reactive", "graph"]
 """The toolsets that can run a workflow from its start to its end."""
 Role = Literal["list", "describe", "start", "answer", "watch"]
-ToolFunction = Callable[..., Awaitable[CallToolResult]]
+Content = dict[str, Any]
+"""What a tool returns: it is sent as structured content, and as text for older clients."""
+ToolFunction = Callable[..., Awaitable[Content]]
 F = TypeVar("F", bound=ToolFunction)
 
 READS = ToolAnnotations(read_only_hint=True, open_world_hint=False)
@@ -67,10 +73,71 @@ _ALWAYS_LOAD = {"anthropic/alwaysLoad": True}
 """Claude Code shows its model only the names of other tools, until the model searches for them."""
 
 
-class ServedTool(Tool):
-    """A tool of the protocol library that knows how its run is fetched again."""
+class RunShape(NamedTuple):
+    """How the answers of a tool show a run.
 
-    follow_up: FollowUp | None = Field(default=None, exclude=True)
+    Between a call and its answer the server may ask the user, or the call may become a task. Then `read`
+    reads the run again, in the shape of the tool that was called.
+    """
+
+    read: ReadRun
+    """Takes the service, the id of the run, seconds to wait, and the style."""
+    style: str = ""
+    """The argument of the tool that sets the style of its answers."""
+    becomes_task: bool = True
+    """A call that waits long can become a task."""
+
+
+class ServedTool(Tool):
+    """A tool of the protocol library that knows the shape of its run."""
+
+    shape: RunShape | None = None
+    takes_inputs: bool = False
+    """Its arguments are the inputs of a workflow, whatever their names; the workflow checks them."""
+
+    @property
+    def offered(self) -> OfferedTool:
+        """The tool as clients see it."""
+        return OfferedTool(
+            name=self.name,
+            title=self.title,
+            description=self.description,
+            input_schema=self.parameters,
+            output_schema=self.output_schema,
+            annotations=self.annotations,
+            _meta=self.meta,
+        )
+
+    async def call(self, given: dict[str, Any], context: Ctx, most_seconds: float) -> Content:
+        """Call the function. `most_seconds`: the longest that it may wait for a run."""
+        arguments = self.fn_metadata.validate_arguments(given)
+        if "wait_seconds" in arguments:
+            arguments["wait_seconds"] = min(arguments["wait_seconds"], most_seconds)
+        content: Content = await self.fn(context, **arguments)
+        return content
+
+    def result(self, content: Content) -> CallToolResult:
+        """Check the content against the schema of the tool, and return it as its result."""
+        result = self.fn_metadata.convert_result(answer(content))
+        assert isinstance(result, CallToolResult)
+        return result
+
+    def style_in(self, given: Mapping[str, Any]) -> str:
+        style = self.shape.style if self.shape is not None else ""
+        return str(given.get(style) or "")
+
+    def run_of(self, given: Mapping[str, Any], content: Mapping[str, Any]) -> str | None:
+        """The run of a call; None for a task, which has an agent of its own."""
+        own = {} if self.takes_inputs else given
+        if own.get("task_id") or own.get("sub_agent_context"):
+            return None
+        found = content.get("workflow_id") or own.get("workflow_id")
+        return found if isinstance(found, str) else None
+
+    def is_peek(self, given: Mapping[str, Any]) -> bool:
+        """Whether a call only reads the current state of a run, so that nobody is asked anything."""
+        reads = self.annotations is not None and self.annotations.read_only_hint
+        return bool(reads) and given.get("wait_seconds") == 0
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -80,8 +147,8 @@ class ToolRecord:
     function: ToolFunction
     title: str
     hints: ToolAnnotations
-    follow_up: FollowUp | None = None
-    """How the run is fetched again, if the tool moves a run."""
+    shape: RunShape | None = None
+    """How its answers show a run, if they do."""
     role: Role | None = None
     """What the tool does in the loop of a run."""
     always_load: tuple[Way, ...] = ()
@@ -102,21 +169,22 @@ class ToolRecord:
     def make(self, way: Way | None = None) -> ServedTool:
         """Return the tool as it is served. `way`: the way that the server recommends."""
         made = ServedTool.from_function(
-            _with_tool_errors(self.function),
+            self.function,
             title=self.title,
             annotations=self.hints,
             meta=dict(_ALWAYS_LOAD) if way in self.always_load else None,
+            structured_output=False,
         )
         assert isinstance(made, ServedTool)
-        metadata = made.fn_metadata
-        made.fn_metadata = UnparsedArguments(
-            arg_model=metadata.arg_model,
-            output_model=metadata.output_model,
-            output_schema=compact(metadata.output_schema),
+        returned = get_type_hints(self.function, include_extras=True)["return"]
+        metadata = UnparsedArguments(
+            arg_model=made.fn_metadata.arg_model, output_model=returned.__metadata__[0]
         )
+        metadata.output_schema = compact(metadata.output_schema)
+        made.fn_metadata = metadata
         made.parameters = compact(made.parameters, arguments=True) or {}
         made.description = " ".join(made.description.split())
-        made.follow_up = self.follow_up
+        made.shape = self.shape
         return made
 
 
@@ -183,9 +251,6 @@ Texts = Annotated[list[str] | None, BeforeValidator(_texts)]
 class UnparsedArguments(FuncMetadata):
     """Passes arguments to the function as they were sent."""
 
-    known_by_schema: ClassVar[bool] = True
-    """Reject arguments that the schema does not name; otherwise the function checks them."""
-
     def pre_parse_json(self, data: dict[str, Any]) -> dict[str, Any]:
         return data
 
@@ -203,13 +268,15 @@ def without_nulls(tool: Tool, arguments: Mapping[str, Any]) -> dict[str, Any]:
     return {name: value for name, value in arguments.items() if value is not None or may_be_null(name)}
 
 
-def refuse_bad_arguments(tool: Tool, arguments: Mapping[str, Any], limits: Limits = DEFAULT_LIMITS) -> None:
+def refuse_bad_arguments(
+    tool: ServedTool, arguments: Mapping[str, Any], limits: Limits = DEFAULT_LIMITS
+) -> None:
     """Raise ToolError if arguments are missing, unknown, too large or wrong; it names all of them."""
     known = tool.parameters.get("properties", {})
     problems = [
         f"unknown argument '{name}': {did_you_mean(name, known, what='it takes')}"
         for name in arguments
-        if name not in known and getattr(tool.fn_metadata, "known_by_schema", True)
+        if name not in known and not tool.takes_inputs
     ]
     problems += [
         f"argument '{name}' holds half of a character (a lone surrogate): send the text whole"
@@ -304,30 +371,30 @@ def _cut_word(found: re.Match[str]) -> str:
     return f"{found[0][:200]}… ({len(found[0])} characters)"
 
 
-def _with_tool_errors(function: ToolFunction) -> ToolFunction:
+@contextmanager
+def tool_errors(tool: str) -> Iterator[None]:
     """Turn every error into a ToolError, because the model sees the text of no other error."""
+    try:
+        yield
+    except MCPError:
+        raise
+    except WorkflowsError as error:
+        raise _tool_error(tool, render_error(error)) from error
+    except RecursionError:
+        why = "the arguments, or what they lead to, are nested too deeply (too_deep)"
+        raise _tool_error(tool, why) from None
+    except Exception as error:
+        logger.exception("the tool %s failed", tool)
+        what = f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
+        why = (
+            f"an internal error of the server (internal): {what}\n"
+            "the call may or may not have changed something: check with get_workflow_status"
+        )
+        raise _tool_error(tool, shortened(why)) from error
 
-    @functools.wraps(function)
-    async def call(*positional: Any, **named: Any) -> CallToolResult:
-        try:
-            return await function(*positional, **named)
-        except WorkflowsError as error:
-            raise ToolError(render_error(error)) from error
-        except (ToolError, MCPError):
-            raise
-        except RecursionError:
-            raise ToolError("the arguments, or what they lead to, are nested too deeply (too_deep)") from None
-        except Exception as error:
-            logger.exception("the tool %s failed", function.__name__)
-            what = f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
-            raise ToolError(
-                shortened(
-                    f"an internal error of the server (internal): {what}\n"
-                    "the call may or may not have changed something: check with get_workflow_status"
-                )
-            ) from error
 
-    return call
+def _tool_error(tool: str, why: str) -> ToolError:
+    return ToolError(f"Error executing tool {tool}: {why}")
 
 
 # ---- schemas

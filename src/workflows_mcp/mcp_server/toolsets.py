@@ -13,9 +13,7 @@ from collections.abc import Iterator, Sequence
 from importlib import import_module
 from typing import cast
 
-from mcp.server.mcpserver.tools import Tool
-
-from workflows_mcp.mcp_server.tooling import Role, ToolRecord, Toolset, Way
+from workflows_mcp.mcp_server.tooling import Role, ServedTool, ToolRecord, Toolset, Way
 
 _ADDED = ("graph", "stateful", "reactive", "memory", "debug")
 """The toolsets other than the core, in the order of their tools."""
@@ -68,7 +66,9 @@ anything; if the user wants that, say so.
 """
 
 
-def tools_of(toolsets: Sequence[str], *, read_only: bool = False, workflow_tools: bool = False) -> list[Tool]:
+def tools_of(
+    toolsets: Sequence[str], *, read_only: bool = False, workflow_tools: bool = False
+) -> list[ServedTool]:
     """Return the tools of the core and of these toolsets. `workflow_tools`: workflows are tools, too."""
     ways = ways_of(toolsets)
     records = {

@@ -16,41 +16,34 @@ import logging
 import re
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from fnmatch import fnmatchcase
-from typing import Annotated, Any, ClassVar, NamedTuple
+from typing import Annotated, Any, NamedTuple
 
 from mcp.server.mcpserver.utilities.func_metadata import ArgModelBase
-from mcp.types import CallToolResult
 
 from workflows_mcp.errors import InvalidInputs, RequestError
-from workflows_mcp.mcp_server.follow_up import STATUS, seconds_to_wait
+from workflows_mcp.limits import DEFAULT_WAIT
 from workflows_mcp.mcp_server.tooling import (
     RUNS_STEPS,
+    Content,
     Ctx,
     ServedTool,
     ToolFunction,
     ToolRecord,
     UnparsedArguments,
-    answer,
     explicit_schema,
     service_of,
 )
-from workflows_mcp.mcp_server.tools.core import RunAnswer
+from workflows_mcp.mcp_server.tools.core import STATUS, RunAnswer
 from workflows_mcp.mcp_server.toolsets import tool_that_starts
 from workflows_mcp.runs import Service, WorkflowSummary
 
 logger = logging.getLogger(__name__)
 
-
 TAG = "tag:"
-
 MANY = 40
-
 """Some clients drop further tools."""
-
 _NAME_CHARS = 60
-
 _BUT_BY_NAME = " (built-in workflows are chosen by their exact names only)"
-
 _CHANGED = (
     "The workflow has changed since this server was started, and the tool still shows the old inputs: send "
     "the new inputs all the same, or use {starts}, or ask the user to restart the server."
@@ -60,10 +53,8 @@ _CHANGED = (
 class InputArguments(UnparsedArguments):
     """Passes the arguments on as inputs, which the workflow checks."""
 
-    known_by_schema: ClassVar[bool] = False
-
     def validate_arguments(self, arguments_to_validate: dict[str, Any]) -> dict[str, Any]:
-        return {"inputs": arguments_to_validate}
+        return {"inputs": arguments_to_validate, "wait_seconds": DEFAULT_WAIT}
 
 
 def workflow_tools(service: Service, selectors: Sequence[str], taken: Collection[str]) -> list[ServedTool]:
@@ -132,7 +123,7 @@ def _tool(service: Service, summary: WorkflowSummary, name: str) -> ServedTool:
         function=_start(summary.name, declared, arguments),
         title=summary.name,
         hints=RUNS_STEPS.model_copy(update={"open_world_hint": True}),
-        follow_up=STATUS._replace(inputs=True),
+        shape=STATUS,
     )
     made = record.make()
     about = summary.description.strip() or f"Runs the workflow {summary.name}."
@@ -146,6 +137,7 @@ def _tool(service: Service, summary: WorkflowSummary, name: str) -> ServedTool:
             "description": " ".join(text.split()),
             "parameters": arguments.parameters,
             "fn_metadata": metadata,
+            "takes_inputs": True,
         }
     )
 
@@ -157,19 +149,18 @@ _HOW = (
 
 
 def _start(workflow: str, declared: dict[str, Any], arguments: Arguments) -> ToolFunction:
-    async def start(ctx: Ctx, inputs: dict[str, Any]) -> Annotated[CallToolResult, RunAnswer]:
+    async def start(ctx: Ctx, inputs: dict[str, Any], wait_seconds: float) -> Annotated[Content, RunAnswer]:
         service = service_of(ctx)
         given = arguments.to_inputs(inputs)
         try:
-            started = await service.start(
-                workflow=workflow, inputs=given, wait_seconds=seconds_to_wait(), detail="step"
+            return await service.start(
+                workflow=workflow, inputs=given, wait_seconds=wait_seconds, detail="step"
             )
         except InvalidInputs as error:
             if service.workflow_info(workflow)["inputs"] == declared:
                 raise
             changed = _CHANGED.format(starts=tool_that_starts(service.settings.toolsets))
             raise InvalidInputs(error.message, hint=f"{error.hint}\n{changed}") from None
-        return answer(started)
 
     return start
 
@@ -177,13 +168,9 @@ def _start(workflow: str, declared: dict[str, Any], arguments: Arguments) -> Too
 # ---- the inputs of a workflow as the arguments of a tool
 
 _CHARS = 64
-
 _VALID = re.compile(rf"[a-zA-Z0-9_.-]{{1,{_CHARS}}}")
-
 """The APIs of models reject a whole list of tools for one argument with another name."""
-
 _INVALID_CHARS = re.compile(r"[^a-zA-Z0-9_.-]+")
-
 _NAMELESS = "input"
 
 

@@ -5,13 +5,11 @@ It runs workflows of every dialect.
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Literal, NotRequired
+from typing import TYPE_CHECKING, Annotated, Any, Literal, NotRequired
 
-from mcp.types import CallToolResult
 from pydantic import Field
 from typing_extensions import TypedDict
 
-from workflows_mcp.mcp_server.follow_up import FollowUp
 from workflows_mcp.mcp_server.resources import SCHEMA
 from workflows_mcp.mcp_server.tooling import (
     NOT_GIVEN,
@@ -19,15 +17,18 @@ from workflows_mcp.mcp_server.tooling import (
     READS,
     RUNS_STEPS,
     AnyOrNull,
+    Content,
     Ctx,
+    RunShape,
     Structure,
     Toolset,
-    answer,
 )
 from workflows_mcp.mcp_server.tooling import service_of as _service
 
+if TYPE_CHECKING:
+    from workflows_mcp.runs import Service
+
 TOOLSET = Toolset("graph")
-_RESUME = FollowUp("resume_workflow", "checkpoint_id", style="response_format")
 
 
 Format = Annotated[
@@ -98,40 +99,44 @@ class WorkflowSchema(TypedDict):
     next: NotRequired[str]
 
 
-@TOOLSET.tool("Run a workflow", RUNS_STEPS, follow_up=_RESUME, role="start", always_load=("graph",))
+async def _run(service: Service, run_id: str, wait_seconds: float, style: str) -> Content:
+    response_format: Format = "detailed" if style == "detailed" else "minimal"
+    return await service.resume(run_id, wait_seconds=wait_seconds, response_format=response_format)
+
+
+_RUN = RunShape(_run, style="response_format")
+
+
+@TOOLSET.tool("Run a workflow", RUNS_STEPS, shape=_RUN, role="start", always_load=("graph",))
 async def execute_workflow(
     ctx: Ctx,
     workflow: Annotated[str, Field(description="Its name")],
     inputs: Inputs = None,
     response_format: Format = "minimal",
     wait_seconds: Wait = 30,
-) -> Annotated[CallToolResult, WorkflowResponse]:
+) -> Annotated[Content, WorkflowResponse]:
     """Run a workflow. "success": outputs. "failure": error says where and why. "paused": answer `prompt` with
     resume_workflow(checkpoint_id, response). "running": it continues by itself; message says how to wait."""
-    return answer(
-        await _service(ctx).execute(
-            workflow=workflow, inputs=inputs, wait_seconds=wait_seconds, response_format=response_format
-        )
+    return await _service(ctx).execute(
+        workflow=workflow, inputs=inputs, wait_seconds=wait_seconds, response_format=response_format
     )
 
 
-@TOOLSET.tool("Run a workflow given as YAML", RUNS_STEPS, follow_up=_RESUME)
+@TOOLSET.tool("Run a workflow given as YAML", RUNS_STEPS, shape=_RUN)
 async def execute_inline_workflow(
     ctx: Ctx,
     workflow_yaml: Annotated[str, Field(description="The whole definition")],
     inputs: Inputs = None,
     response_format: Format = "minimal",
     wait_seconds: Wait = 30,
-) -> Annotated[CallToolResult, WorkflowResponse]:
+) -> Annotated[Content, WorkflowResponse]:
     """Run a workflow given as YAML, without saving it. Answers as execute_workflow does."""
-    return answer(
-        await _service(ctx).execute(
-            text=workflow_yaml, inputs=inputs, wait_seconds=wait_seconds, response_format=response_format
-        )
+    return await _service(ctx).execute(
+        text=workflow_yaml, inputs=inputs, wait_seconds=wait_seconds, response_format=response_format
     )
 
 
-@TOOLSET.tool("Resume a workflow", RUNS_STEPS, follow_up=_RESUME, role="answer", always_load=("graph",))
+@TOOLSET.tool("Resume a workflow", RUNS_STEPS, shape=_RUN, role="answer", always_load=("graph",))
 async def resume_workflow(
     ctx: Ctx,
     checkpoint_id: Annotated[
@@ -143,13 +148,11 @@ async def resume_workflow(
     ] = NOT_GIVEN,
     response_format: Format = "minimal",
     wait_seconds: Wait = 30,
-) -> Annotated[CallToolResult, WorkflowResponse]:
+) -> Annotated[Content, WorkflowResponse]:
     """Answer a paused run and continue it. The same response twice is harmless. Where the run has moved on
     since the checkpoint, a new run continues from there (`forked_from`); the old one does not change."""
-    return answer(
-        await _service(ctx).resume(
-            checkpoint_id, response, wait_seconds=wait_seconds, response_format=response_format
-        )
+    return await _service(ctx).resume(
+        checkpoint_id, response, wait_seconds=wait_seconds, response_format=response_format
     )
 
 
@@ -160,7 +163,7 @@ async def get_workflow_schema(
         Literal["graph", "reactive", "stateful"] | None, Field(description="The schema of its workflows")
     ] = None,
     step_type: Annotated[str | None, Field(description="The schema of steps of this type")] = None,
-) -> Annotated[CallToolResult, WorkflowSchema]:
+) -> Annotated[Content, WorkflowSchema]:
     """The JSON Schema of workflow definitions, to write one. Without arguments: dialects and step types."""
     found = _service(ctx).schema_part(dialect, step_type)
     if dialect is None and step_type is None:
@@ -168,7 +171,7 @@ async def get_workflow_schema(
             "get_workflow_schema(dialect=…) has the schema of a dialect's workflows, step_type=… that of one "
             f"type of steps; the whole is the resource {SCHEMA}, and the output of `workflows-mcp schema`"
         )
-    return answer(found)
+    return found
 
 
 @TOOLSET.tool("List checkpoints", READS)
@@ -176,21 +179,21 @@ async def list_checkpoints(
     ctx: Ctx,
     workflow_name: Annotated[str | None, Field(description="Only of runs of this workflow")] = None,
     workflow_id: Annotated[str | None, Field(description="Only of this run")] = None,
-) -> Annotated[CallToolResult, CheckpointList]:
+) -> Annotated[Content, CheckpointList]:
     """List checkpoints, the latest first: questions ("pause") and ends of waves ("automatic").
     `moved_on`: resuming makes a new run. `more`: older ones are left out."""
-    return answer(await _service(ctx).checkpoints(workflow=workflow_name, run_id=workflow_id))
+    return await _service(ctx).checkpoints(workflow=workflow_name, run_id=workflow_id)
 
 
 @TOOLSET.tool("Describe a checkpoint", READS)
 async def get_checkpoint_info(
     ctx: Ctx, checkpoint_id: CheckpointIdText
-) -> Annotated[CallToolResult, CheckpointInfo]:
+) -> Annotated[Content, CheckpointInfo]:
     """All about a checkpoint: inputs, blocks that had ended, waves, the whole prompt, how to resume it."""
-    return answer(await _service(ctx).checkpoint_info(checkpoint_id))
+    return await _service(ctx).checkpoint_info(checkpoint_id)
 
 
 @TOOLSET.tool("Delete a checkpoint", OVERWRITES)
-async def delete_checkpoint(ctx: Ctx, checkpoint_id: CheckpointIdText) -> Annotated[CallToolResult, Deleted]:
+async def delete_checkpoint(ctx: Ctx, checkpoint_id: CheckpointIdText) -> Annotated[Content, Deleted]:
     """Hide a checkpoint for good: it can no longer be resumed. Its run does not change."""
-    return answer(await _service(ctx).delete_checkpoint(checkpoint_id))
+    return await _service(ctx).delete_checkpoint(checkpoint_id)

@@ -5,13 +5,11 @@ It runs workflows of every dialect.
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Literal, NotRequired
+from typing import TYPE_CHECKING, Annotated, Any, Literal, NotRequired
 
-from mcp.types import CallToolResult
 from pydantic import BeforeValidator, Field
 from typing_extensions import TypedDict
 
-from workflows_mcp.mcp_server.follow_up import FollowUp
 from workflows_mcp.mcp_server.tooling import (
     ADDS,
     ASSIGNS_STEP,
@@ -20,18 +18,21 @@ from workflows_mcp.mcp_server.tooling import (
     READS,
     RUNS_STEPS,
     AnyOrNull,
+    Content,
     Ctx,
+    RunShape,
     Status,
     Structure,
     Texts,
     Toolset,
-    answer,
     as_structure,
 )
 from workflows_mcp.mcp_server.tooling import service_of as _service
 
+if TYPE_CHECKING:
+    from workflows_mcp.runs import Service
+
 TOOLSET = Toolset("reactive")
-_NEXT_STEP = FollowUp("workflow_get_next_step", "workflow_id")
 
 
 RunId = Annotated[str, Field(description="Id of the run")]
@@ -173,25 +174,38 @@ class DependenciesOfField(TypedDict):
     dependents: list[Any]
 
 
+async def _next(service: Service, run_id: str, wait_seconds: float, _: str) -> Content:
+    return await service.step_protocol.next_step(run_id, None, wait_seconds)
+
+
+async def _started(service: Service, run_id: str, wait_seconds: float, style: str) -> Content:
+    state = await service.step_protocol.read(run_id, (), None)
+    return {"workflow_id": run_id, "state": state, **await _next(service, run_id, wait_seconds, style)}
+
+
+async def _completed(service: Service, run_id: str, wait_seconds: float, style: str) -> Content:
+    return {"success": True, **await _next(service, run_id, wait_seconds, style)}
+
+
 @TOOLSET.tool("List workflows", READS, role="list", always_load=("reactive",))
 async def workflow_list(
     ctx: Ctx,
     include_global: Annotated[bool, Field(description="false: the project's only")] = True,
-) -> Annotated[CallToolResult, Workflows]:
+) -> Annotated[Content, Workflows]:
     """What can be run: name, path, description, source."""
-    return answer(_service(ctx).definitions.listed(include_global=include_global))
+    return _service(ctx).definitions.listed(include_global=include_global)
 
 
 @TOOLSET.tool("Describe a workflow", READS, role="describe", always_load=("reactive",))
-async def workflow_get_info(ctx: Ctx, workflow: Name) -> Annotated[CallToolResult, Info]:
+async def workflow_get_info(ctx: Ctx, workflow: Name) -> Annotated[Content, Info]:
     """What a workflow is for, and its inputs."""
-    return answer(_service(ctx).definitions.info(workflow))
+    return _service(ctx).definitions.info(workflow)
 
 
 @TOOLSET.tool(
     "Start a workflow",
     RUNS_STEPS,
-    follow_up=_NEXT_STEP._replace(adds=("workflow_id", "state")),
+    shape=RunShape(_started),
     role="start",
     always_load=("reactive",),
 )
@@ -200,30 +214,30 @@ async def workflow_start(
     workflow: Name,
     inputs: Annotated[Structure, Field(description="Its inputs, by name")] = None,
     wait_seconds: Wait = 30,
-) -> Annotated[CallToolResult, Started]:
+) -> Annotated[Content, Started]:
     """Start a workflow. Returns its id, its state, and the first step: do what step.instructions say, then
     workflow_step_complete. Show `messages` to the user."""
-    return answer(await _service(ctx).step_protocol.start(workflow, inputs, wait_seconds))
+    return await _service(ctx).step_protocol.start(workflow, inputs, wait_seconds)
 
 
-@TOOLSET.tool("Next step", ASSIGNS_STEP, follow_up=_NEXT_STEP)
+@TOOLSET.tool("Next step", ASSIGNS_STEP, shape=RunShape(_next))
 async def workflow_get_next_step(
     ctx: Ctx,
     workflow_id: RunId,
     task_id: TaskId = None,
     sub_agent_context: Annotated[Structure, Field(description="Instead of task_id: {task_id: …}")] = None,
     wait_seconds: Wait = 30,
-) -> Annotated[CallToolResult, NextStep]:
+) -> Annotated[Content, NextStep]:
     """The next atomic step, all values in place. null: it has ended (status completed, failed, cancelled), or
     nothing is to be done yet (running, waiting: call again). Harmless to repeat."""
     task = task_id or _task_in(sub_agent_context)
-    return answer(await _service(ctx).step_protocol.next_step(workflow_id, task, wait_seconds))
+    return await _service(ctx).step_protocol.next_step(workflow_id, task, wait_seconds)
 
 
 @TOOLSET.tool(
     "Complete a step",
     RUNS_STEPS,
-    follow_up=_NEXT_STEP._replace(adds=("success",)),
+    shape=RunShape(_completed),
     role="answer",
     always_load=("reactive",),
 )
@@ -238,19 +252,17 @@ async def workflow_step_complete(
     error: Annotated[str, Field(description="Why it failed")] = "",
     task_id: TaskId = None,
     wait_seconds: Wait = 30,
-) -> Annotated[CallToolResult, Completed]:
+) -> Annotated[Content, Completed]:
     """A step is done. The server stores `result` as its state_update says; leave it out only if you have
     written it yourself with workflow_state_update. The reply carries the next step. Repeating is harmless."""
-    return answer(
-        await _service(ctx).step_protocol.complete_step(
-            workflow_id,
-            step_id,
-            status=status,
-            result=result,
-            error=error,
-            task_id=task_id,
-            wait_seconds=wait_seconds,
-        )
+    return await _service(ctx).step_protocol.complete_step(
+        workflow_id,
+        step_id,
+        status=status,
+        result=result,
+        error=error,
+        task_id=task_id,
+        wait_seconds=wait_seconds,
     )
 
 
@@ -259,16 +271,16 @@ async def workflow_resume(
     ctx: Ctx,
     workflow_id: Annotated[str, Field(description="Id of a run or checkpoint (chk_…)")],
     wait_seconds: Wait = 30,
-) -> Annotated[CallToolResult, Resumed]:
+) -> Annotated[Content, Resumed]:
     """Continue a run in a new conversation: where it is, its state, the step to do. A failed run continues
     from the step that failed, as a new run (another workflow_id)."""
-    return answer(await _service(ctx).step_protocol.resume(workflow_id, wait_seconds))
+    return await _service(ctx).step_protocol.resume(workflow_id, wait_seconds)
 
 
 @TOOLSET.tool("Definition", READS)
-async def workflow_load_definition(ctx: Ctx, workflow: Name) -> Annotated[CallToolResult, Definition]:
+async def workflow_load_definition(ctx: Ctx, workflow: Name) -> Annotated[Content, Definition]:
     """A definition as it is written. Not needed to run it."""
-    return answer(_service(ctx).definitions.definition(workflow))
+    return _service(ctx).definitions.definition(workflow)
 
 
 @TOOLSET.tool("Checkpoint a run", ADDS)
@@ -277,9 +289,9 @@ async def workflow_checkpoint(
     workflow_id: RunId,
     reason: Annotated[str, Field(description="e.g. context nearly full")],
     step_id: Annotated[str | None, Field(description="Else the pending one")] = None,
-) -> Annotated[CallToolResult, Checkpoint]:
+) -> Annotated[Content, Checkpoint]:
     """Mark where a run is, before a conversation ends. `message` says how to continue."""
-    return answer(await _service(ctx).step_protocol.checkpoint(workflow_id, reason, step_id))
+    return await _service(ctx).step_protocol.checkpoint(workflow_id, reason, step_id)
 
 
 @TOOLSET.tool("Finish a run", OVERWRITES)
@@ -287,9 +299,9 @@ async def workflow_complete(
     ctx: Ctx,
     workflow_id: RunId,
     status: Annotated[Literal["success", "failed", "cancelled"], Field(description="cancelled: end it")],
-) -> Annotated[CallToolResult, Finished]:
+) -> Annotated[Content, Finished]:
     """The final state of a run that has ended. success false: it ended otherwise, or has not (`why`)."""
-    return answer(await _service(ctx).step_protocol.complete(workflow_id, status))
+    return await _service(ctx).step_protocol.complete(workflow_id, status)
 
 
 @TOOLSET.tool("Read the state", READS)
@@ -298,17 +310,17 @@ async def workflow_state_read(
     workflow_id: Annotated[str, Field(description="Id of a run or checkpoint")],
     paths: Annotated[Texts, Field(description='Only these, e.g. summary.total or files["a.ts"]')] = None,
     task_id: TaskId = None,
-) -> Annotated[CallToolResult, FlatState]:
+) -> Annotated[Content, FlatState]:
     """The state: every field by its bare name, computed ones too; or the values at paths."""
-    return answer(await _service(ctx).step_protocol.read(workflow_id, paths or (), task_id))
+    return await _service(ctx).step_protocol.read(workflow_id, paths or (), task_id)
 
 
 @TOOLSET.tool("Write the state", RUNS_STEPS)
 async def workflow_state_update(
     ctx: Ctx, workflow_id: RunId, updates: Updates, task_id: TaskId = None
-) -> Annotated[CallToolResult, Updated]:
+) -> Annotated[Content, Updated]:
     """Write the state, all updates or none. `computed`: fields that changed because of it."""
-    return answer(await _service(ctx).step_protocol.update(workflow_id, updates, task_id))
+    return await _service(ctx).step_protocol.update(workflow_id, updates, task_id)
 
 
 @TOOLSET.tool("Dependencies of a field", READS)
@@ -316,9 +328,9 @@ async def workflow_state_dependencies(
     ctx: Ctx,
     workflow_id: Annotated[str, Field(description="Id of a run, or name of a workflow")],
     field: Annotated[str, Field(description="e.g. valid_files or raw.git_files")],
-) -> Annotated[CallToolResult, DependenciesOfField]:
+) -> Annotated[Content, DependenciesOfField]:
     """What a field follows from, and what follows from it."""
-    return answer(await _service(ctx).step_protocol.dependencies(workflow_id, field))
+    return await _service(ctx).step_protocol.dependencies(workflow_id, field)
 
 
 def _task_in(context: dict[str, Any] | None) -> str | None:

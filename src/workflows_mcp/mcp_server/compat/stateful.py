@@ -6,24 +6,26 @@ have all fields of the core.
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
-from mcp.types import CallToolResult
 from pydantic import Field
 from typing_extensions import TypedDict
 
-from workflows_mcp.mcp_server.follow_up import STATUS, FollowUp
 from workflows_mcp.mcp_server.tooling import (
     ASSIGNS_STEP,
     READS,
     RUNS_STEPS,
     AnyOrNull,
+    Content,
     Ctx,
+    RunShape,
     Structure,
     Toolset,
-    answer,
 )
 from workflows_mcp.mcp_server.tooling import service_of as _service
+
+if TYPE_CHECKING:
+    from workflows_mcp.runs import Service
 
 TOOLSET = Toolset("stateful")
 
@@ -73,7 +75,18 @@ class WorkflowAnswer(TypedDict, total=False):
     more: bool
 
 
-@TOOLSET.tool("Start a workflow", RUNS_STEPS, follow_up=STATUS, role="start", always_load=("core",))
+async def _status(service: Service, run_id: str, wait_seconds: float, _: str) -> Content:
+    return _typed(await service.status(run_id, wait_seconds=wait_seconds, detail="status"))
+
+
+async def _step(service: Service, run_id: str, _: float, __: str) -> Content:
+    return await service.step(run_id)
+
+
+_STATUS = RunShape(_status)
+
+
+@TOOLSET.tool("Start a workflow", RUNS_STEPS, shape=_STATUS, role="start", always_load=("core",))
 async def start_workflow(
     ctx: Ctx,
     workflow: Annotated[str | None, Field(description="Name of the workflow to run")] = None,
@@ -84,7 +97,7 @@ async def start_workflow(
         str | None, Field(description="Repeating a start with the same id returns the same run")
     ] = None,
     wait_seconds: Wait = 30,
-) -> Annotated[CallToolResult, WorkflowAnswer]:
+) -> Annotated[Content, WorkflowAnswer]:
     """Start a workflow. Returns its workflow_id and the pending action, or its result. Do what `action` says,
     then the call in `next`."""
     started = await _service(ctx).start(
@@ -95,63 +108,61 @@ async def start_workflow(
         wait_seconds=wait_seconds,
         detail="step",
     )
-    return answer(_typed(started))
+    return _typed(started)
 
 
-@TOOLSET.tool("Submit a result", RUNS_STEPS, follow_up=STATUS, role="answer", always_load=("core",))
+@TOOLSET.tool("Submit a result", RUNS_STEPS, shape=_STATUS, role="answer", always_load=("core",))
 async def submit_result(
     ctx: Ctx,
     workflow_id: WorkflowId,
     result: Result,
     step_id: Annotated[str | None, Field(description="action.step_id")] = None,
     wait_seconds: Wait = 30,
-) -> Annotated[CallToolResult, WorkflowAnswer]:
+) -> Annotated[Content, WorkflowAnswer]:
     """Submit the result of the pending action; returns the next one, or the result of the workflow.
     Submitting twice is harmless."""
     service = _service(ctx)
     submitted = await service.submit(
         workflow_id, result, step_id=step_id, wait_seconds=wait_seconds, detail="step"
     )
-    return answer(_typed(submitted))
+    return _typed(submitted)
 
 
-@TOOLSET.tool("Run status", READS, follow_up=STATUS, role="watch", always_load=("core",))
+@TOOLSET.tool("Run status", READS, shape=_STATUS, role="watch", always_load=("core",))
 async def get_workflow_status(
     ctx: Ctx,
     workflow_id: Annotated[str | None, Field(description="Without it, the recent runs")] = None,
     wait_seconds: Wait = 30,
-) -> Annotated[CallToolResult, WorkflowAnswer]:
+) -> Annotated[Content, WorkflowAnswer]:
     """Where a run or a task is, why it waits, and the pending action, if any. Waits while steps run."""
     if workflow_id is None:
-        return answer(await _service(ctx).runs())
+        return await _service(ctx).runs()
     status = await _service(ctx).status(workflow_id, wait_seconds=wait_seconds, detail="status")
-    return answer(_typed(status))
+    return _typed(status)
 
 
-@TOOLSET.tool("Next step", ASSIGNS_STEP, follow_up=STATUS)
+@TOOLSET.tool("Next step", ASSIGNS_STEP, shape=RunShape(_step))
 async def get_next_step(
     ctx: Ctx,
     workflow_id: WorkflowId,
     task_id: Annotated[str | None, Field(description="A task of it")] = None,
-) -> Annotated[CallToolResult, StepAnswer]:
+) -> Annotated[Content, StepAnswer]:
     """The next step to do, or status "complete" with final_result. Harmless to repeat."""
-    return answer(await _service(ctx).step(workflow_id, task_id=task_id))
+    return await _service(ctx).step(workflow_id, task_id=task_id)
 
 
-@TOOLSET.tool(
-    "Submit the result of a step", RUNS_STEPS, follow_up=FollowUp("get_next_step", "workflow_id", waits=False)
-)
+@TOOLSET.tool("Submit the result of a step", RUNS_STEPS, shape=RunShape(_step, becomes_task=False))
 async def submit_step_result(
     ctx: Ctx,
     workflow_id: WorkflowId,
     step_id: Annotated[str, Field(description="Which step this is the result of")],
     result: Result,
     wait_seconds: Wait = 30,
-) -> Annotated[CallToolResult, StepAnswer]:
+) -> Annotated[Content, StepAnswer]:
     """Submit the result of a step. The reply is the next step, as of get_next_step. Submitting twice, and
     acknowledging a step that the server runs itself, is harmless."""
     service = _service(ctx)
-    return answer(await service.submit_step(workflow_id, result, step_id=step_id, wait_seconds=wait_seconds))
+    return await service.submit_step(workflow_id, result, step_id=step_id, wait_seconds=wait_seconds)
 
 
 def _typed(found: dict[str, Any]) -> dict[str, Any]:

@@ -2,30 +2,32 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Literal, NotRequired
+from typing import TYPE_CHECKING, Annotated, Any, Literal, NotRequired
 
-from mcp.types import CallToolResult
 from pydantic import Field
 from typing_extensions import TypedDict
 
 from workflows_mcp.errors import Problem, RequestError
-from workflows_mcp.mcp_server.follow_up import STATUS
 from workflows_mcp.mcp_server.tooling import (
     ASSIGNS_STEP,
     READS,
     RUNS_STEPS,
     AnyOrNull,
+    Content,
     Ctx,
+    RunShape,
     Status,
     Structure,
     Texts,
     Toolset,
-    answer,
     brief,
     shortened,
 )
 from workflows_mcp.mcp_server.tooling import service_of as _service
 from workflows_mcp.values import to_json
+
+if TYPE_CHECKING:
+    from workflows_mcp.runs import Service
 
 TOOLSET = Toolset("core")
 
@@ -182,12 +184,25 @@ class Validation(TypedDict):
 # ---- tools
 
 
+async def _status(service: Service, run_id: str, wait_seconds: float, _: str) -> Content:
+    return await service.status(run_id, wait_seconds=wait_seconds, detail="status")
+
+
+async def _controlled(service: Service, run_id: str, wait_seconds: float, _: str) -> Content:
+    origin = await service.inspector.origin_of(run_id)
+    forked = {"forked_from": origin} if origin else {}
+    return {**forked, **await service.status(run_id, wait_seconds=wait_seconds, detail="status")}
+
+
+STATUS = RunShape(_status)
+
+
 @TOOLSET.tool("List workflows", READS, role="list", always_load=("core", "graph"), replaced_in=("reactive",))
 async def list_workflows(
     ctx: Ctx,
     tags: Annotated[Texts, Field(description="Only those with all of these tags")] = None,
     query: Annotated[str, Field(description="Words to look for in names and descriptions")] = "",
-) -> Annotated[CallToolResult, WorkflowList]:
+) -> Annotated[Content, WorkflowList]:
     """What can be run. `more`: how many are left out; narrow with tags or query."""
     found = _service(ctx).list_workflows(tags=tags or (), query=query)
     listed = [
@@ -204,7 +219,7 @@ async def list_workflows(
         for summary in found[:_WORKFLOWS_LISTED]
     ]
     more = len(found) - len(listed)
-    return answer({"workflows": listed, **({"more": more} if more > 0 else {})})
+    return {"workflows": listed, **({"more": more} if more > 0 else {})}
 
 
 @TOOLSET.tool(
@@ -214,17 +229,17 @@ async def get_workflow_info(
     ctx: Ctx,
     workflow: Annotated[str, Field(description="Its name")],
     definition: Annotated[bool, Field(description="Its YAML instead: an example to learn from")] = False,
-) -> Annotated[CallToolResult, WorkflowInfo]:
+) -> Annotated[Content, WorkflowInfo]:
     """About a workflow: the JSON Schema of its inputs, its outputs and steps, what it will ask of you, the
     tools that you need, what it does to the machine."""
     service = _service(ctx)
-    return answer(service.definition(workflow) if definition else service.workflow_info(workflow))
+    return service.definition(workflow) if definition else service.workflow_info(workflow)
 
 
 @TOOLSET.tool(
     "Start a workflow",
     RUNS_STEPS,
-    follow_up=STATUS,
+    shape=STATUS,
     role="start",
     always_load=("core",),
     replaced_in=("graph", "reactive"),
@@ -236,26 +251,24 @@ async def start_workflow(
     inputs: Annotated[Structure, Field(description="Its inputs, by name")] = None,
     request_id: Annotated[str | None, Field(description="The same id again returns the same run")] = None,
     wait_seconds: Wait = 30,
-) -> Annotated[CallToolResult, RunAnswer]:
+) -> Annotated[Content, RunAnswer]:
     """Start a workflow. Returns when it needs you or has ended, else status "running" and it continues.
     On "pending_action": do what `action` says with its parameters. Then make the call in `next`. On
     "completed": outputs or result. On "failed": error says why."""
-    return answer(
-        await _service(ctx).start(
-            workflow=workflow,
-            text=yaml,
-            inputs=inputs,
-            request_id=request_id,
-            wait_seconds=wait_seconds,
-            detail="step",
-        )
+    return await _service(ctx).start(
+        workflow=workflow,
+        text=yaml,
+        inputs=inputs,
+        request_id=request_id,
+        wait_seconds=wait_seconds,
+        detail="step",
     )
 
 
 @TOOLSET.tool(
     "Submit a result",
     RUNS_STEPS,
-    follow_up=STATUS,
+    shape=STATUS,
     role="answer",
     always_load=("core",),
     replaced_in=("graph", "reactive"),
@@ -276,29 +289,27 @@ async def submit_result(
         Field(description="action.step_id, so that a repeated call cannot answer the next question"),
     ] = None,
     wait_seconds: Wait = 30,
-) -> Annotated[CallToolResult, NextAnswer]:
+) -> Annotated[Content, NextAnswer]:
     """Submit the result of the pending action. The reply has the next action or the outputs, as in
     start_workflow. A rejected result changes nothing: fix it as the error says. Submitting twice is
     harmless with a step_id."""
-    return answer(
-        await _service(ctx).submit(
-            workflow_id, result, step_id=step_id, wait_seconds=wait_seconds, detail="step"
-        )
+    return await _service(ctx).submit(
+        workflow_id, result, step_id=step_id, wait_seconds=wait_seconds, detail="step"
     )
 
 
-@TOOLSET.tool("Next step", ASSIGNS_STEP, follow_up=STATUS, replaced_in=("graph", "reactive"))
+@TOOLSET.tool("Next step", ASSIGNS_STEP, shape=STATUS, replaced_in=("graph", "reactive"))
 async def get_next_step(
     ctx: Ctx,
     workflow_id: RunId,
     task_id: Annotated[str | None, Field(description="A task of it")] = None,
-) -> Annotated[CallToolResult, NextAnswer]:
+) -> Annotated[Content, NextAnswer]:
     """The pending action, for a sub-agent that begins its task, or again when it was lost."""
-    return answer(await _service(ctx).next_step(workflow_id, task_id=task_id, detail="step"))
+    return await _service(ctx).next_step(workflow_id, task_id=task_id, detail="step")
 
 
 @TOOLSET.tool(
-    "Run status", READS, follow_up=STATUS, role="watch", always_load=("core",), answers_workflow_tools=True
+    "Run status", READS, shape=STATUS, role="watch", always_load=("core",), answers_workflow_tools=True
 )
 async def get_workflow_status(
     ctx: Ctx,
@@ -306,11 +317,11 @@ async def get_workflow_status(
         str | None, Field(description="Lost the id? Without it, unfinished and recent runs")
     ] = None,
     wait_seconds: Wait = 30,
-) -> Annotated[CallToolResult, StatusAnswer]:
+) -> Annotated[Content, StatusAnswer]:
     """Where a run is and why it waits. Waits itself while steps run, so do not poll faster."""
     if workflow_id is None:
-        return answer(await _service(ctx).runs())
-    return answer(await _service(ctx).status(workflow_id, wait_seconds=wait_seconds, detail="status"))
+        return await _service(ctx).runs()
+    return await _service(ctx).status(workflow_id, wait_seconds=wait_seconds, detail="status")
 
 
 @TOOLSET.tool("Run state", READS)
@@ -323,14 +334,13 @@ async def get_workflow_state(
     ] = None,
     offset: Annotated[int, Field(description="Where a slice of a long text or list starts")] = 0,
     limit: Annotated[int | None, Field(description="Its length, in characters or items")] = None,
-) -> Annotated[CallToolResult, StateAnswer]:
+) -> Annotated[Content, StateAnswer]:
     """Look into a run: without paths, inputs, state, outputs and how each block went; with paths, those
     values, long ones in slices (`slices`: total and next_offset)."""
-    found = await _service(ctx).state(workflow_id, paths=paths or (), offset=offset, limit=limit)
-    return answer(found)
+    return await _service(ctx).state(workflow_id, paths=paths or (), offset=offset, limit=limit)
 
 
-@TOOLSET.tool("Control a run", RUNS_STEPS, follow_up=STATUS._replace(adds=("forked_from",)))
+@TOOLSET.tool("Control a run", RUNS_STEPS, shape=RunShape(_controlled))
 async def control_workflow(
     ctx: Ctx,
     workflow_id: RunId,
@@ -341,7 +351,7 @@ async def control_workflow(
     keep: Annotated[bool, Field(description="fork: an open old run stays open")] = False,
     reason: Annotated[str, Field(description="Of a cancel")] = "",
     wait_seconds: Wait = 30,
-) -> Annotated[CallToolResult, ControlAnswer]:
+) -> Annotated[Content, ControlAnswer]:
     """cancel: end a run. context_full: park it, your context is nearly full. resume: continue a parked run.
     retry: re-run what failed, or continue a cancelled run; fork: redo one step and what follows; both in a
     new run that keeps the rest: use its id. retry of a task: its sub-agent is gone, start another."""
@@ -352,24 +362,22 @@ async def control_workflow(
             hint="leave out step_id to cancel the whole run",
         )
     if action == "cancel":
-        return answer(await service.cancel(workflow_id, reason=reason, detail="step"))
+        return await service.cancel(workflow_id, reason=reason, detail="step")
     if action == "context_full":
-        return answer(await service.context_full(workflow_id, reason=reason, detail="step"))
+        return await service.context_full(workflow_id, reason=reason, detail="step")
     if action == "resume":
-        return answer(await service.resume_run(workflow_id, wait_seconds=wait_seconds, detail="step"))
+        return await service.resume_run(workflow_id, wait_seconds=wait_seconds, detail="step")
     if action == "retry":
-        return answer(await service.retry(workflow_id, wait_seconds=wait_seconds, detail="step"))
+        return await service.retry(workflow_id, wait_seconds=wait_seconds, detail="step")
     if not step_id:
         raise RequestError("fork needs the step to start from", hint="give its step_id")
-    return answer(
-        await service.fork(workflow_id, step_id, keep=keep, wait_seconds=wait_seconds, detail="step")
-    )
+    return await service.fork(workflow_id, step_id, keep=keep, wait_seconds=wait_seconds, detail="step")
 
 
 @TOOLSET.tool("Validate a workflow", READS)
 async def validate_workflow_yaml(
     ctx: Ctx, yaml_content: Annotated[str, Field(description="The whole definition")]
-) -> Annotated[CallToolResult, Validation]:
+) -> Annotated[Content, Validation]:
     """Check a definition: all problems at once, each with place and fix."""
     service = _service(ctx)
     problems = service.validate(yaml_content)
@@ -382,7 +390,7 @@ async def validate_workflow_yaml(
             break
         shown.append(found)
     more = len(problems) - len(shown)
-    return answer({"valid": valid, "problems": shown, **({"more": more} if more else {})})
+    return {"valid": valid, "problems": shown, **({"more": more} if more else {})}
 
 
 def _problem(problem: Problem) -> dict[str, Any]:

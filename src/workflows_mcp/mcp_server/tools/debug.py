@@ -7,11 +7,10 @@ from __future__ import annotations
 
 from typing import Annotated, Any, NotRequired
 
-from mcp.types import CallToolResult
 from pydantic import Field
 from typing_extensions import TypedDict
 
-from workflows_mcp.mcp_server.tooling import READS, AnyOrNull, Ctx, Status, Structure, Toolset, answer
+from workflows_mcp.mcp_server.tooling import READS, AnyOrNull, Content, Ctx, Status, Structure, Toolset
 from workflows_mcp.mcp_server.tooling import service_of as _service
 
 TOOLSET = Toolset("debug")
@@ -56,18 +55,18 @@ async def workflow_trace_transformations(
     workflow_id: RunId,
     field: Annotated[str | None, Field(description="Only this field: a computed one, or raw.NAME")] = None,
     include_timing: Annotated[bool, Field(description="How long each takes when repeated")] = False,
-) -> Annotated[CallToolResult, Traces]:
+) -> Annotated[Content, Traces]:
     """How the computed fields of a run got their values, the last 100: what triggered each computation, its
     input, output and error."""
     debugger = _service(ctx).debugger
-    return answer(await debugger.trace_transformations(workflow_id, field, include_timing=include_timing))
+    return await debugger.trace_transformations(workflow_id, field, include_timing=include_timing)
 
 
 @TOOLSET.tool("Debug a run", READS)
-async def workflow_debug_info(ctx: Ctx, workflow_id: RunId) -> Annotated[CallToolResult, DebugInfo]:
+async def workflow_debug_info(ctx: Ctx, workflow_id: RunId) -> Annotated[Content, DebugInfo]:
     """Where a run is, when each step began and ended and how it went, how large its state is, and which
     computed fields are slow."""
-    return answer(await _service(ctx).debugger.debug_info(workflow_id))
+    return await _service(ctx).debugger.debug_info(workflow_id)
 
 
 @TOOLSET.tool("Test a transform", READS)
@@ -77,10 +76,10 @@ async def workflow_test_transformation(
     input: Annotated[AnyOrNull, Field(description="What it gets as input; a list for several sources")],
     context: Annotated[Structure, Field(description="Further fields of the state, by name")] = None,
     validate: Annotated[str, Field(description="JavaScript over output that must hold")] = "",
-) -> Annotated[CallToolResult, Tested]:
+) -> Annotated[Content, Tested]:
     """Try a transform out, without a run and without side effects."""
     debugger = _service(ctx).debugger
-    return answer(await debugger.test_transformation(transform, input, context, validate))
+    return await debugger.test_transformation(transform, input, context, validate)
 
 
 @TOOLSET.tool("Explain a workflow", READS)
@@ -88,7 +87,7 @@ async def workflow_explain_plan(
     ctx: Ctx,
     workflow: Annotated[str, Field(description="Its name")],
     inputs: Annotated[Structure, Field(description="Values for its inputs, by name")] = None,
-) -> Annotated[CallToolResult, Explained]:
+) -> Annotated[Content, Explained]:
     """What a workflow will do, without running it: its steps, on which conditions, what they read, how many
     sub-agents, which tools. What only a run can tell is "unknown: …"."""
-    return answer(await _service(ctx).debugger.explain_plan(workflow, inputs))
+    return await _service(ctx).debugger.explain_plan(workflow, inputs)
