@@ -10,14 +10,14 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Any, ClassVar, Literal, NamedTuple
 
-from pydantic import Field, field_validator
+from pydantic import Field
 
 from workflows_mcp.errors import StepError
 from workflows_mcp.expressions import Refusal
 from workflows_mcp.policy import unpacked
 from workflows_mcp.steps.base import Performer, Question, Step, StepInputs, StepOutputs, StepResult
 from workflows_mcp.steps.output_formats import OutputFormat, formatted, formatted_or_nothing
-from workflows_mcp.steps.shell import command_refusals, exit_message, variables_as_text
+from workflows_mcp.steps.shell import Variables, command_refusals, exit_message
 from workflows_mcp.values import Value
 
 _READ_AS = {
@@ -49,16 +49,11 @@ class AgentShellInputs(StepInputs):
     )
     timeout: float | None = Field(None, gt=0, description="Seconds after which the agent ends it.")
     working_dir: str = Field("", description="The directory to run it in.")
-    env: dict[str, str] = Field(default_factory=dict, description="Variables added to its environment.")
+    env: Variables = Field(default_factory=dict, description="Variables added to its environment.")
     unsafe: Literal["raw"] | None = Field(
         None,
         description="raw: values are inserted as text and can be syntax. Only for values that you trust.",
     )
-
-    @field_validator("env", mode="before")
-    @classmethod
-    def _values_as_text(cls, env: Any) -> Any:
-        return variables_as_text(env)
 
 
 class AgentShellOutputs(StepOutputs):

@@ -12,9 +12,17 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping
-from typing import Any, ClassVar, Literal, Self
+from typing import Annotated, Any, ClassVar, Literal, Self
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
+from pydantic import (
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    ValidationError,
+    field_validator,
+    model_validator,
+)
 
 from workflows_mcp.errors import ExpressionError, StepError, WorkflowsError
 from workflows_mcp.expressions import compiled, search
@@ -35,22 +43,57 @@ COMMENT: Mapping[str, Value] = {
     "comment": {"type": "string", "description": "What else the user said, e.g. why not"}
 }
 """An optional field of the result, for a question whose answer leaves no room for words."""
-_ASK_PROMPT = "Show the user parameters.prompt as it is and wait for the answer: never answer for the user."
+_ASK = "Show the user parameters.{} as it is and wait for the answer: never answer for the user."
+_CONFIRM_SCHEMA: Mapping[str, Value] = {"type": "boolean", "description": "Whether the user said yes"}
+
+
+def options_as_text(options: Any) -> Any:
+    """Return the options as texts. Raises ValueError."""
+    if options is None:
+        return []
+    if not isinstance(options, list):
+        return options
+    for option in options:
+        if option is None or isinstance(option, list | dict):
+            raise ValueError(f"an option must be text, not {kind_and_value(option)}")
+    return [to_text(option) for option in options]
+
+
+Options = Annotated[list[str], BeforeValidator(options_as_text)]
+"""The options of a choice; numbers, true and false are accepted as text."""
+
+
+def _choice_schema(options: list[str]) -> dict[str, Value]:
+    return {"type": "string", "enum": list(options), "description": "What the user chose"}
+
+
+def _schema_of(field: str, answer: Mapping[str, Value], *, comment: bool) -> dict[str, Value]:
+    """Return the schema of a result with one field, and a comment of the user if the field has no words."""
+    return {
+        "type": "object",
+        "properties": {field: dict(answer), **(COMMENT if comment else {})},
+        "required": [field],
+        "additionalProperties": False,
+    }
+
+
+class _Asks(Step):
+    """A step that only asks: an agent performs it, and it changes nothing."""
+
+    performer: ClassVar[Performer] = "agent"
+
+    def changes_world(self, inputs: dict[str, Value]) -> bool:
+        return False
 
 
 class PromptInputs(StepInputs):
     prompt: str = Field(description="The question. Say which answers the workflow accepts.")
-    choices: list[str] = Field(default_factory=list, description="The possible answers, for a choice.")
+    choices: Options = Field(default_factory=list, description="The possible answers, for a choice.")
     confirm: bool = Field(
         False, description="Whether to ask for yes or no; the answer is the output `confirmed`."
     )
 
     other_names = CHOICES
-
-    @field_validator("choices", mode="before")
-    @classmethod
-    def _choices_as_text(cls, choices: Any) -> Any:
-        return options_as_text(choices)
 
     @model_validator(mode="after")
     def _one_kind_of_answer(self) -> Self:
@@ -66,7 +109,7 @@ class PromptOutputs(StepOutputs):
     comment: str = ""
 
 
-class Prompt(Step):
+class Prompt(_Asks):
     """Pauses until a question is answered.
 
     The answer is text, in `response`: any text, or one of the `choices`. With `confirm: true` it is yes or
@@ -76,12 +119,8 @@ class Prompt(Step):
 
     name = "Prompt"
     dialect_names: ClassVar[Mapping[str, str]] = {"graph": "Prompt"}
-    performer: ClassVar[Performer] = "agent"
     Inputs = PromptInputs
     Outputs = PromptOutputs
-
-    def changes_world(self, inputs: dict[str, Value]) -> bool:
-        return False
 
     def default_answer(
         self, inputs: Mapping[str, Value], value: Value, *, dynamic: bool = False
@@ -104,25 +143,18 @@ class Prompt(Step):
             'ask the user and wait. Submit {"response": "<the answer>"}.'
         )
         if inputs.confirm:
-            field, schema = "confirmed", {"type": "boolean", "description": "Whether the user said yes"}
-            instructions = (
-                f'{_ASK_PROMPT} Submit {{"confirmed": true}} for yes, false for no, and any "comment".'
-            )
+            field, schema = "confirmed", dict(_CONFIRM_SCHEMA)
+            instructions = f"{_ASK.format('prompt')} {_HOW['confirm']}"
         elif inputs.choices:
-            schema = {"type": "string", "enum": list(inputs.choices), "description": "What the user chose"}
+            schema = _choice_schema(inputs.choices)
             parameters["choices"] = list(inputs.choices)
             how = 'Submit {"response": "<the choice, as spelled>"}.'
-            instructions = f"{_ASK_PROMPT} Offer parameters.choices. {how}"
+            instructions = f"{_ASK.format('prompt')} Offer parameters.choices. {how}"
         return Question(
             type="prompt",
             instructions=instructions,
             parameters=parameters,
-            result_schema={
-                "type": "object",
-                "properties": {field: schema, **(COMMENT if inputs.confirm or inputs.choices else {})},
-                "required": [field],
-                "additionalProperties": False,
-            },
+            result_schema=_schema_of(field, schema, comment=inputs.confirm or bool(inputs.choices)),
             main_field=field,
             for_user=inputs.prompt,
             describes_result=True,
@@ -160,7 +192,6 @@ _FIELDS: dict[str, str] = {
 }
 """The field of the result with the answer, by the type of the prompt."""
 _DECISIONS = ("confirm", "choice")
-_ASK = "Show the user parameters.message as it is and wait for the answer: never answer for the user."
 
 
 class TextRules(BaseModel):
@@ -190,6 +221,10 @@ class TextRules(BaseModel):
             raise ValueError(f"min_length {self.min_length} is more than max_length {self.max_length}")
         return self
 
+    def as_schema(self) -> dict[str, Value]:
+        named = {"pattern": self.pattern, "minLength": self.min_length, "maxLength": self.max_length}
+        return {name: value for name, value in named.items() if value is not None}
+
     def take(self, text: str) -> bool:
         """Whether the text follows the rules."""
         if len(text) < (self.min_length or 0):
@@ -208,15 +243,10 @@ class UserPromptInputs(StepInputs):
     prompt_type: PromptType = Field(
         description="info (only shown), confirm (yes or no), text (any text) or choice (one of the choices)."
     )
-    choices: list[str] = Field(default_factory=list, description="The options of a choice.")
+    choices: Options = Field(default_factory=list, description="The options of a choice.")
     validation: TextRules | None = Field(
         None, description="The rules for a text: pattern, min_length, max_length."
     )
-
-    @field_validator("choices", mode="before")
-    @classmethod
-    def _choices_as_text(cls, choices: Any) -> Any:
-        return options_as_text(choices)
 
     @model_validator(mode="after")
     def _fits_its_type(self) -> Self:
@@ -241,7 +271,7 @@ class UserPromptOutputs(StepOutputs):
     comment: str = ""
 
 
-class UserPrompt(Step):
+class UserPrompt(_Asks):
     """Shows the user a message, or asks the user for a decision, a text or a choice.
 
     The result has one field, by the type of the prompt: `acknowledged` (info), `confirmed` (confirm), `input`
@@ -250,12 +280,8 @@ class UserPrompt(Step):
 
     name = "UserPrompt"
     dialect_names: ClassVar[Mapping[str, str]] = {"stateful": "prompt"}
-    performer: ClassVar[Performer] = "agent"
     Inputs = UserPromptInputs
     Outputs = UserPromptOutputs
-
-    def changes_world(self, inputs: dict[str, Value]) -> bool:
-        return False
 
     def default_answer(
         self, inputs: Mapping[str, Value], value: Value, *, dynamic: bool = False
@@ -285,15 +311,9 @@ class UserPrompt(Step):
             type="prompt",
             instructions=_INSTRUCTIONS[inputs.prompt_type] + (_RULES if inputs.validation else ""),
             parameters=parameters,
-            result_schema={
-                "type": "object",
-                "properties": {
-                    field: _SCHEMAS[inputs.prompt_type](inputs),
-                    **(COMMENT if inputs.prompt_type in _DECISIONS else {}),
-                },
-                "required": [field],
-                "additionalProperties": False,
-            },
+            result_schema=_schema_of(
+                field, _SCHEMAS[inputs.prompt_type](inputs), comment=inputs.prompt_type in _DECISIONS
+            ),
             main_field=field,
             for_user=inputs.message,
             describes_result=True,
@@ -308,40 +328,27 @@ class UserPrompt(Step):
         return {**result, field: _NORMALIZE[inputs.prompt_type](result[field], inputs)}
 
 
+_HOW = {
+    "confirm": 'Submit {"confirmed": true} for yes, false for no, and any "comment".',
+    "text": 'Submit {"input": "<what the user said>"}.',
+    "choice": 'Offer parameters.choices. Submit {"selected": "<the choice, as spelled>"}.',
+}
 _INSTRUCTIONS = {
     "info": 'Show the user parameters.message as it is; no answer is needed. Submit {"acknowledged": true}.',
-    "confirm": f'{_ASK} Submit {{"confirmed": true}} for yes, false for no, and any "comment".',
-    "text": f'{_ASK} Submit {{"input": "<what the user said>"}}.',
-    "choice": f'{_ASK} Offer parameters.choices. Submit {{"selected": "<the choice, as spelled>"}}.',
+    **{kind: f"{_ASK.format('message')} {how}" for kind, how in _HOW.items()},
 }
 _RULES = " If it does not fit parameters.validation, ask again."
 
 
-def _info_schema(_: UserPromptInputs) -> dict[str, Value]:
-    return {"const": True, "description": "The message was shown to the user"}
+def _text_schema(rules: TextRules | None) -> dict[str, Value]:
+    return {"type": "string", "description": "What the user said", **(rules.as_schema() if rules else {})}
 
 
-def _confirm_schema(_: UserPromptInputs) -> dict[str, Value]:
-    return {"type": "boolean", "description": "Whether the user said yes"}
-
-
-def _text_schema(inputs: UserPromptInputs) -> dict[str, Value]:
-    schema: dict[str, Value] = {"type": "string", "description": "What the user said"}
-    if (rules := inputs.validation) is None:
-        return schema
-    named = {"pattern": rules.pattern, "minLength": rules.min_length, "maxLength": rules.max_length}
-    return schema | {name: value for name, value in named.items() if value is not None}
-
-
-def _choice_schema(inputs: UserPromptInputs) -> dict[str, Value]:
-    return {"type": "string", "enum": list(inputs.choices), "description": "What the user chose"}
-
-
-_SCHEMAS: dict[str, Callable[[UserPromptInputs], dict[str, Value]]] = {
-    "info": _info_schema,
-    "confirm": _confirm_schema,
-    "text": _text_schema,
-    "choice": _choice_schema,
+_SCHEMAS: dict[str, Callable[[UserPromptInputs], Mapping[str, Value]]] = {
+    "info": lambda _: {"const": True, "description": "The message was shown to the user"},
+    "confirm": lambda _: _CONFIRM_SCHEMA,
+    "text": lambda inputs: _text_schema(inputs.validation),
+    "choice": lambda inputs: _choice_schema(inputs.choices),
 }
 
 
@@ -378,25 +385,18 @@ _FIELD = "input"
 """The field of the agent's result with the answer."""
 _SPELLINGS = frozenset({"value", "response", "result", "answer", "text"})
 """Other names of that field."""
-_SCHEMA_NAMES = {"pattern": "pattern", "min_length": "minLength", "max_length": "maxLength"}
-_ASK_INPUT = "Show the user parameters.prompt as it is and wait for the answer: never answer for the user."
 
 
 class AnswerRules(TextRules):
     """The rules for an answer, and the message for an answer that breaks them."""
 
     error_message: str = Field("", description="The message for the user if the answer does not fit.")
-    choices: list[str] = Field(default_factory=list, description="The possible answers.")
+    choices: Options = Field(default_factory=list, description="The possible answers.")
 
     @model_validator(mode="before")
     @classmethod
     def _by_one_name(cls, given: Any) -> Any:
         return by_one_name(given, CHOICES)
-
-    @field_validator("choices", mode="before")
-    @classmethod
-    def _choices_as_text(cls, given: Any) -> Any:
-        return options_as_text(given)
 
     @model_validator(mode="after")
     def _choices_differ(self) -> Self:
@@ -404,9 +404,7 @@ class AnswerRules(TextRules):
         return self
 
     def as_schema(self) -> dict[str, Value]:
-        schema: dict[str, Value] = {"enum": list(self.choices)} if self.choices else {}
-        named = {spelt: getattr(self, name) for name, spelt in _SCHEMA_NAMES.items()}
-        return schema | {name: value for name, value in named.items() if value is not None}
+        return {**({"enum": list(self.choices)} if self.choices else {}), **super().as_schema()}
 
     def take(self, text: str) -> bool:
         """Whether the text follows the rules."""
@@ -422,15 +420,10 @@ class UserInputInputs(StepInputs):
         None,
         description="The rules for the answer: pattern, min_length, max_length, choices; error_message.",
     )
-    choices: list[str] = Field(default_factory=list, description="The possible answers.")
+    choices: Options = Field(default_factory=list, description="The possible answers.")
     default: str | None = Field(None, description="The answer that an empty one stands for.")
 
     other_names = CHOICES
-
-    @field_validator("choices", mode="before")
-    @classmethod
-    def _choices_as_text(cls, given: Any) -> Any:
-        return options_as_text(given)
 
     @model_validator(mode="after")
     def _fits_its_type(self) -> Self:
@@ -471,7 +464,7 @@ class UserInputOutputs(StepOutputs):
     result: Any = None
 
 
-class UserInput(Step):
+class UserInput(_Asks):
     """Asks the user for a text, and asks again until the answer is valid.
 
     The result is the text; for `prompt_type: confirm` it is true or false.
@@ -479,13 +472,9 @@ class UserInput(Step):
 
     name = "UserInput"
     dialect_names: ClassVar[Mapping[str, str]] = {"reactive": "user_input"}
-    performer: ClassVar[Performer] = "agent"
     Inputs = UserInputInputs
     Outputs = UserInputOutputs
     result_output = "result"
-
-    def changes_world(self, inputs: dict[str, Value]) -> bool:
-        return False
 
     def default_answer(
         self, inputs: Mapping[str, Value], value: Value, *, dynamic: bool = False
@@ -573,22 +562,20 @@ def _result_schema(inputs: UserInputInputs) -> dict[str, Value]:
 
 def _answer_schema(inputs: UserInputInputs) -> dict[str, Value]:
     if inputs.prompt_type == "confirm":
-        return {"type": "boolean", "description": "Whether the user said yes"}
-    rules = inputs.validation.as_schema() if inputs.validation is not None else {}
-    if inputs.choices:
-        rules["enum"] = list(inputs.choices)
-    return {"type": "string", "description": "What the user said", **rules}
+        return dict(_CONFIRM_SCHEMA)
+    return _text_schema(inputs.validation) | ({"enum": list(inputs.choices)} if inputs.choices else {})
 
 
 def _instructions(inputs: UserInputInputs) -> str:
+    text = _ASK.format("prompt")
     if inputs.prompt_type == "confirm":
-        text = f'{_ASK_INPUT} Submit {{"{_FIELD}": true}} for yes, {{"{_FIELD}": false}} for no.'
+        text += f' Submit {{"{_FIELD}": true}} for yes, {{"{_FIELD}": false}} for no.'
     else:
-        text = f'{_ASK_INPUT} Submit {{"{_FIELD}": "<what the user said>"}}.'
+        text += f" {_HOW['text']}"
     if inputs.choices:
         text += " Offer parameters.choices."
     if inputs.validation is not None:
-        text += " If it does not fit parameters.validation, ask again."
+        text += _RULES
     if _default(inputs) is not None:
         text += " If the user leaves it open, submit parameters.default."
     return text
@@ -608,18 +595,6 @@ _NEGATIONS = frozenset({"not", "don't", "dont", "never", "wait"})
 _HEDGES = frozenset({"but", "if", "unless", "except", "maybe", "perhaps", "however", "only", "until"})
 """Words that make an answer neither yes nor no: the user is asked again."""
 _WORDS_OF_A_DECISION = 15
-
-
-def options_as_text(options: Any) -> Any:
-    """Return the options as texts. Raises ValueError."""
-    if options is None:
-        return []
-    if not isinstance(options, list):
-        return options
-    for option in options:
-        if option is None or isinstance(option, list | dict):
-            raise ValueError(f"an option must be text, not {kind_and_value(option)}")
-    return [to_text(option) for option in options]
 
 
 def check_options(options: list[str]) -> None:

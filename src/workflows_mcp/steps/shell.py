@@ -18,9 +18,9 @@ from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, ClassVar, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
-from pydantic import Field, field_validator
+from pydantic import BeforeValidator, Field, field_validator
 
 from workflows_mcp.errors import Forbidden, StepError
 from workflows_mcp.expressions import Code, Refusal, problems, quoted_script, quoted_words, substitute
@@ -70,6 +70,22 @@ _LAST_CHARS = 4096
 ConfigProblem = tuple[tuple[str | int, ...], str, str]
 
 
+def _variables_as_text(env: Any) -> Any:
+    """Return the variables of a command with their values as text. Raises ValueError."""
+    if not isinstance(env, dict):
+        return env
+    for name, value in env.items():
+        if isinstance(value, list | dict):
+            raise ValueError(
+                f"the variable '{name}' must be text, a number or true/false, not {kind_of(value)}"
+            )
+    return {name: to_text(value) for name, value in env.items()}
+
+
+Variables = Annotated[dict[str, str], BeforeValidator(_variables_as_text)]
+"""Variables of a command; numbers, true and false are accepted as text."""
+
+
 class ShellInputs(StepInputs):
     command: str = Field(description="The command. Values in it are data: they never become shell syntax.")
     working_dir: str = Field(
@@ -78,7 +94,7 @@ class ShellInputs(StepInputs):
     timeout: float = Field(
         120, gt=0, description="Seconds after which it is killed, with all processes that it has started."
     )
-    env: dict[str, str] = Field(default_factory=dict, description="Variables added to its environment.")
+    env: Variables = Field(default_factory=dict, description="Variables added to its environment.")
     capture_output: bool = Field(True, description="Whether stdout and stderr are kept; false discards them.")
     truncate: bool = Field(
         False,
@@ -98,11 +114,6 @@ class ShellInputs(StepInputs):
         None,
         description="raw: values are inserted as text and can be syntax. Only for values that you trust.",
     )
-
-    @field_validator("env", mode="before")
-    @classmethod
-    def _values_as_text(cls, env: Any) -> Any:
-        return variables_as_text(env)
 
     @field_validator("shell", mode="before")
     @classmethod
@@ -281,18 +292,6 @@ def command_refusals(texts: tuple[str, ...], inputs: Mapping[str, Value]) -> Ite
         return ()  # it is known only at run time, or reported elsewhere
     name = _shell_name(shell)
     return problems(texts, f"`{name}`" if isinstance(shell, list) else name)
-
-
-def variables_as_text(env: Any) -> Any:
-    """Return the variables of a command with their values as text. Raises ValueError."""
-    if not isinstance(env, dict):
-        return env
-    for name, value in env.items():
-        if isinstance(value, list | dict):
-            raise ValueError(
-                f"the variable '{name}' must be text, a number or true/false, not {kind_of(value)}"
-            )
-    return {name: to_text(value) for name, value in env.items()}
 
 
 # The process
