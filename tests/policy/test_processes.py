@@ -7,6 +7,7 @@ import errno
 import os
 import signal
 import subprocess
+import sys
 import threading
 import time
 from pathlib import Path
@@ -344,6 +345,17 @@ def test_a_server_that_a_step_has_started_does_not_end_itself(monkeypatch: pytes
     ]
     monkeypatch.setattr(processes, "_processes", lambda: iter(marked))
     assert end_leftovers({"mine"}) == 0
+
+
+@pytest.mark.skipif(not hasattr(os, "memfd_create"), reason="Linux only")
+def test_a_server_that_is_suspended_while_it_starts_a_command_is_not_ended_with_it() -> None:
+    holds = f"import os, time; held = os.memfd_create({processes._name_of('mine')!r}); print(flush=True); time.sleep(66)"
+    with subprocess.Popen([sys.executable, "-c", holds], stdout=subprocess.PIPE) as server:
+        assert server.stdout is not None
+        server.stdout.readline()
+        assert end_leftovers({"mine"}) == 0
+        assert server.poll() is None
+        server.kill()
 
 
 def test_a_command_that_cannot_be_started_is_a_clear_error(tmp_path: Path) -> None:

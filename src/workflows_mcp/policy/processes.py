@@ -482,13 +482,21 @@ def _from_proc() -> Iterator[Process]:
 
 
 def _held_by(pid: str) -> str | None:
+    """The memory file that a process has inherited, not one that it is about to pass on to a command."""
     with suppress(OSError):
         for number in os.listdir(f"/proc/{pid}/fd"):
             with suppress(OSError):
                 opened = os.readlink(f"/proc/{pid}/fd/{number}")
-                if opened.startswith(_IN_MEMORY + MARK):
+                if opened.startswith(_IN_MEMORY + MARK) and not _closes_on_exec(pid, number):
                     return opened[len(_IN_MEMORY) :].partition(" ")[0]
     return None
+
+
+def _closes_on_exec(pid: str, descriptor: str) -> bool:
+    """Whether a process keeps a descriptor to itself, as a server does that is just starting a command."""
+    with open(f"/proc/{pid}/fdinfo/{descriptor}", encoding="ascii") as file:
+        flags = next(line for line in file if line.startswith("flags:"))
+    return bool(int(flags.split()[1], 8) & os.O_CLOEXEC)
 
 
 def _from_psutil() -> Iterator[Process]:
