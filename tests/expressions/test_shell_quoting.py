@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from workflows_mcp.errors import StepError
+from workflows_mcp.errors import ExpressionError
 from workflows_mcp.expressions.language import Code
 from workflows_mcp.expressions.shell.quoting import problems, quoted_script, quoted_words, substitute
 from workflows_mcp.values import Value
@@ -38,7 +38,7 @@ def script(text: str, *values: Value) -> str:
 
 
 def refused(text: str, *values: Value) -> str:
-    with pytest.raises(StepError) as caught:
+    with pytest.raises(ExpressionError) as caught:
         quoted_script(code(text, *values), keep_in_file=no_file)
     return str(caught.value)
 
@@ -246,13 +246,13 @@ def test_without_a_shell_a_value_is_part_of_its_word_and_never_split() -> None:
 
 
 def test_without_a_shell_a_value_inside_code_is_refused_too() -> None:
-    with pytest.raises(StepError, match="would read the value as part of its code"):
+    with pytest.raises(ExpressionError, match="would read the value as part of its code"):
         quoted_words(code("bash -c \"echo '@'\"", "'; id; '"))
     assert quoted_words(code("bash -c 'echo \"$1\"' _ @", "; id"))[-1] == "; id"
 
 
 def test_without_a_shell_an_open_quote_is_an_error() -> None:
-    with pytest.raises(StepError, match="No closing quotation"):
+    with pytest.raises(ExpressionError, match="No closing quotation"):
         quoted_words(code("echo '@", "x"))
 
 

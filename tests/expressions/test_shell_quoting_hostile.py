@@ -22,7 +22,7 @@ from support.shell_contexts import (
     as_code,
     run_script,
 )
-from workflows_mcp.errors import StepError
+from workflows_mcp.errors import ExpressionError
 from workflows_mcp.expressions.shell.quoting import problems, quoted_script
 
 
@@ -57,7 +57,7 @@ def test_a_value_inside_code_is_refused_before_anything_runs(context: str) -> No
     found = problems(tuple(context.split("@")), "bash")
     assert found
     assert all(refusal.hint and "unsafe" not in refusal.hint for refusal in found)
-    with pytest.raises(StepError):
+    with pytest.raises(ExpressionError):
         quoted_script(as_code(context, "1"), keep_in_file=lambda number, text: "")
 
 
@@ -76,7 +76,7 @@ def test_no_value_runs_a_second_command(shell: str, context: str, tmp_path: Path
     for value in HOSTILE:
         try:
             ran = run_in(shell, context, value, tmp_path / "here")
-        except StepError:
+        except ExpressionError:
             continue  # refused is as good
         assert not ran.pwned, value
 
@@ -99,6 +99,6 @@ def test_no_value_gets_out_of_any_jumble_of_syntax(tmp_path: Path, context: str,
     for shell in SHELLS:
         try:
             ran = run_in(shell, context, value, tmp_path / "here")
-        except StepError:
+        except ExpressionError:
             return
         assert not ran.pwned, shell

@@ -75,7 +75,7 @@ def text_of(command: str, *values: Value) -> str:
         ("@ --version", ("if",), "'if' --version"),
         ("@ --version", ("A=b",), "'A=b' --version"),
         ("echo @ end", ("",), "echo  end"),
-        ("echo a@#b", (" ",), "echo a''  ''#b"),
+        ("echo a@#b", (" ",), "echo a'' ''#b"),
         ("echo @ # for @", (True, "$x"), "echo true # for "),
         ("cat > f <<'EOF'\n@\nEOF\n", ("a $b\nc",), "cat > f <<'EOF'\na $b\nc\nEOF\n"),
         ("cat > f <<EOF\n@ $HOME\nEOF\n", ("a $b",), "cat > f <<EOF\na \\$b $HOME\nEOF\n"),

@@ -22,7 +22,7 @@ from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import BeforeValidator, Field, field_validator
 
-from workflows_mcp.errors import Forbidden, StepError
+from workflows_mcp.errors import ExpressionError, Forbidden, StepError
 from workflows_mcp.expressions import Code, Refusal, problems, quoted_script, quoted_words, substitute
 from workflows_mcp.policy import Finished, Killed, World
 from workflows_mcp.steps.base import (
@@ -290,8 +290,7 @@ def command_refusals(texts: tuple[str, ...], inputs: Mapping[str, Value]) -> Ite
         shell = _TRUE_OR_FALSE.get(shell.lower(), shell)
     if isinstance(shell, str) and shell not in SHELLS:
         return ()  # it is known only at run time, or reported elsewhere
-    name = _shell_name(shell)
-    return problems(texts, f"`{name}`" if isinstance(shell, list) else name)
+    return problems(texts, _shell_name(shell))
 
 
 # The process
@@ -301,17 +300,15 @@ def _arguments(inputs: ShellInputs, code: Code, environment: dict[str, str], fil
     """Return the program and its arguments; add the variables that they use to the environment."""
     if inputs.unsafe == "raw":
         code = Code((substitute(code),), ())
-    if inputs.shell is False:
-        return quoted_words(code)
     name = _shell_name(inputs.shell)
-    if isinstance(inputs.shell, list) or name in ("python", "node"):
-        for refusal in problems(code.texts, name if name in SHELLS else f"`{name}`"):
-            raise StepError(refusal.message, hint=refusal.hint)
-        text = substitute(code)
-    else:
+    try:
+        if inputs.shell is False:
+            return quoted_words(code)
         script = quoted_script(code, shell=name, names=inputs.env, keep_in_file=files.add)
-        environment |= script.variables
-        text = script.text
+    except ExpressionError as error:
+        raise StepError(error.message, hint=error.hint) from None
+    environment |= script.variables
+    text = script.text
     if not text.strip():
         raise StepError("the command is empty")
     words = list(inputs.shell) if isinstance(inputs.shell, list) else [*SHELLS[name]]
@@ -332,7 +329,7 @@ def _arguments(inputs: ShellInputs, code: Code, environment: dict[str, str], fil
 def _shell_name(shell: Value) -> str:
     """Return the name that `expressions.shell` has for the interpreter of the command."""
     if isinstance(shell, list):
-        return to_text(shell[0]) if shell else ""
+        return f"`{to_text(shell[0]) if shell else ''}`"
     return "" if shell is False else to_text(shell) if isinstance(shell, str) else "sh"
 
 

@@ -1,6 +1,6 @@
-"""Finds the words of a command that another program reads as code: `sh -c`, awk, eval, `git -c alias.x=!…`.
+"""Finds the words of a command that a program reads as code: `sh -c`, awk, eval, `git -c alias.x=!…`.
 
-    read_words(["sh", "-c", "echo hi", "x"]).code    # [Code(2, 3, "sh -c", …)]
+    read_words(["sh", "-c", "echo hi", "x"]).uses       # [Use(2, 3, "sh -c", …)]
 
 It works with names and positions only; words are as the command gets them (`syntax.py`). Whether a value that
 begins with a dash is an option is up to the author of the command.
@@ -10,209 +10,233 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from workflows_mcp.expressions.shell.syntax import EXPANSION, HOLE, SUBSTITUTION
 
 _ENV = "pass the value in `env:`, and read the variable in the code"
 _ARGUMENT = "pass the value as an argument"
 _SHELL = f'{_ARGUMENT}: sh -c \'echo "$1"\' _ "${{…}}"'
+_CHECK = "use `case`, or check the value in a condition of the workflow"
 
 
 @dataclass(frozen=True, slots=True)
-class Code:
-    """The words from `first` up to `last` are code that `name` reads."""
+class Use:
+    """What the words from `first` up to `last` are used for."""
 
     first: int
     last: int
     name: str
+    """The program that reads the words as code; with `data`, the error for any other value."""
     hint: str
+    data: re.Pattern[str] | None = None
+    """The values that are data here; None: no value is."""
+    if_bare: bool = False
+    """Only values without quotes are used like this."""
 
 
 @dataclass(slots=True)
 class Reading:
     """How a command uses its words."""
 
-    code: list[Code] = field(default_factory=list)
-    input: Code | None = None
+    uses: list[Use] = field(default_factory=list)
+    input: Use | None = None
     """The program that reads standard input as code."""
-    whole: list[int] = field(default_factory=list)
-    """Words that must not become several."""
-    computed: list[int] = field(default_factory=list)
-    """Words in which only numbers are data, in bash and zsh or (`computed_in_zsh`) in zsh only."""
-    computed_in_zsh: list[int] = field(default_factory=list)
-    named_if_bare: list[int] = field(default_factory=list)
-    """Words in which bash evaluates the name of a variable, if a value is split into words."""
-    expanded: list[int] = field(default_factory=list)
-    """Words in which make expands `$`."""
+    integers: list[str] = field(default_factory=list)
+    """The variables that it declares integers: the shell evaluates what is assigned to them."""
 
     def add(self, first: int, last: int, name: str, hint: str = _ENV) -> None:
-        self.code.append(Code(first, last, name, hint))
+        self.uses.append(Use(first, last, name, hint))
+
+
+_NONE, _ALL, _FIRST, _REST = (0, 0), (0, None), (0, 1), (1, None)
+_DEVICES = "/dev/stdin|/dev/fd/0|/proc/self/fd/0"
+_STANDARD_INPUT = f"-|{_DEVICES}"
 
 
 @dataclass(frozen=True, slots=True)
-class _Interpreter:
-    """A program. `code`: options followed by code. `takes`: options followed by another word."""
+class _Program:
+    """Which words of a program are code. Words and options are patterns."""
 
-    code: str
+    code: str = r"(?!)"
+    """Options with code in the next word, or attached to them."""
+    operands: tuple[int, int | None] = _NONE
+    """From which to which operand they are code; the first is not, if an option has the code."""
     hint: str = f"{_ARGUMENT}, or in `env:`"
-    takes: frozenset[str] = frozenset()
-    anywhere: bool = False
-    """The option may also come after other words."""
-    reads_input: bool = True
+    takes: str = r"(?!)"
+    """Options followed by another word; by two, if a group matches."""
+    file: str = r"(?!)"
+    """Options followed by the path of a file with code."""
+    only_with: str = ""
+    """The option that makes operands code."""
+    input: str = _STANDARD_INPUT
+    """Words with which it reads code from standard input, as it does without any code; empty: it does not."""
+    permutes: bool = False
+    """Options may follow operands, and standard input is code in any case."""
 
 
-_PYTHON = _Interpreter(
-    r"-[A-Za-z]*c",
-    f"{_ARGUMENT}: python3 -c 'import sys; print(sys.argv[1])' \"${{…}}\"",
-    frozenset({"-W", "-X"}),
+def _with_names(table: dict[str, _Program]) -> dict[str, _Program]:
+    return {name: program for names, program in table.items() for name in names.split()}
+
+
+_RUNS_SHELL = r"-[a-z]*c|--command"
+_PROGRAMS = _with_names(
+    {
+        "sh bash dash ash ksh mksh zsh": _Program(
+            "--rcfile|--init-file",
+            _FIRST,
+            _SHELL,
+            takes="[-+][A-Za-z]*[oO]",
+            only_with="-[A-Za-z]*(c)[A-Za-z]*",
+            input=f"{_DEVICES}|-[A-Za-z]*s[A-Za-z]*",
+        ),
+        "python pypy": _Program(
+            "-[A-Za-z]*c",
+            hint=f"{_ARGUMENT}: python3 -c 'import sys; print(sys.argv[1])' \"${{…}}\"",
+            takes="-[WX]",
+        ),
+        "perl": _Program(
+            "-[A-Za-z0-9]*[eE]", hint=f"{_ARGUMENT}: perl -e 'print $ARGV[0]' \"${{…}}\"", takes="-I"
+        ),
+        "ruby": _Program(
+            "-[A-Za-z0-9]*e", hint=f"{_ARGUMENT}: ruby -e 'puts ARGV[0]' \"${{…}}\"", takes="-[Ir]"
+        ),
+        "node nodejs bun": _Program(
+            "-p?e|-p|--eval|--print",
+            hint=f"{_ARGUMENT}: node -e 'console.log(process.argv[1])' \"${{…}}\"",
+            takes="-r|--require|--import|--loader",
+        ),
+        "deno": _Program("eval"),
+        "php": _Program("-[rBRE]", takes="-[dc]"),
+        "lua": _Program("-e", takes="-l"),
+        "Rscript osascript gnuplot": _Program("-e"),
+        "pwsh powershell": _Program("-[cC].*"),
+        "dc": _Program("-e|--expression"),
+        "fish": _Program(_RUNS_SHELL),
+        "su runuser script": _Program(_RUNS_SHELL, permutes=True),
+        "flock": _Program(_RUNS_SHELL, input="", permutes=True),
+        "at batch ed": _Program(permutes=True),
+        "ex": _Program(r"-c|--cmd|\+", permutes=True),
+        "vim nvim": _Program(r"-c|--cmd|\+", input="", permutes=True),
+        "emacs": _Program("--eval|--execute", input="", permutes=True),
+        "psql mysql mariadb": _Program("-c|--command|-e|--execute", takes="-[hpUudDP]", permutes=True),
+        "sqlite3": _Program(
+            "-cmd",
+            _REST,
+            "use python3 -c and a query parameter: execute('… ?', [sys.argv[1]])",
+            permutes=True,
+        ),
+        "awk gawk mawk nawk": _Program(
+            "-e|--source",
+            _FIRST,
+            f"{_ARGUMENT}: awk -v value=\"${{…}}\" '{{ print value }}'",
+            takes="-F|-v|--assign|--field-separator",
+            file="-f|--file",
+            input="",
+        ),
+        "sed gsed": _Program(
+            "-[nEruzsi]*e|--expression",
+            _FIRST,
+            'use awk -v value="${…}", or write the file with RenderTemplate',
+            takes="-l|--line-length",
+            file="-f|--file",
+            input="",
+        ),
+        "jq gojq": _Program(
+            operands=_FIRST,
+            hint=f"{_ARGUMENT}: jq --arg value \"${{…}}\" '.name == $value'",
+            takes="--(arg|argjson|slurpfile|rawfile)|--indent|-L",
+            file="-f|--from-file",
+            input="",
+        ),
+        "ssh": _Program(
+            "-o",
+            _REST,
+            "send it as input: printf '%s' \"${…}\" | ssh host 'read -r value; …'",
+            takes="-[a-zA-Z0-9]*[bcDEeFIiJLlmOpQRSWw]",
+        ),
+        "make gmake": _Program("--eval|-E", hint=_ENV, file="-f|--file|--makefile", input="", permutes=True),
+        "watch": _Program(operands=_ALL, hint=_ENV, input=""),
+        "parallel": _Program(operands=_ALL, hint=_ENV, input=".*"),
+    }
+    | {
+        names: _Program(options, hint=_ENV, input="", permutes=True)
+        for names, options in {
+            "tar": "--checkpoint-action|--to-command|--use-compress-program|-I|-F|--(info|new-volume)-script"
+            "|--(rsh|rmt)-command",
+            "rsync": "-[a-zA-Z]*e|--rsh|--rsync-path",
+            "git": "--exec|--extcmd|--[a-z]+-filter|--upload-pack|--receive-pack|foreach",
+            "scp sftp": "-o|-S",
+            "env": "-S|--split-string",
+        }.items()
+    }
 )
-_NODE = _Interpreter(
-    r"-e|-p|-pe|--eval|--print",
-    f"{_ARGUMENT}: node -e 'console.log(process.argv[1])' \"${{…}}\"",
-    frozenset({"-r", "--require", "--import", "--loader"}),
+_DECLARES = ("declare", "typeset", "local", "export", "readonly", "integer", "float")
+_INTEGER = re.compile("-[A-Za-z]*[iFE]")
+_BUILTINS = _with_names(
+    {
+        "eval": _Program(operands=_ALL, hint="run the command directly, without eval", input=""),
+        "trap": _Program(operands=_FIRST, hint=_ENV, input=""),
+        ". source": _Program(hint=_ENV),
+        "alias": _Program(operands=_ALL, hint=_ENV, input=""),
+        "compgen complete": _Program("-[A-Za-z]", _ALL, _ENV, input=""),
+        "let": _Program(operands=_ALL, hint='compute with expr: expr "${…}" + 1', input=""),
+        " ".join(_DECLARES[:-2]): _Program(
+            operands=_ALL, hint=_CHECK, only_with="-[A-Za-z]*([inFE])[A-Za-z]*", input=""
+        ),
+        "integer float": _Program(operands=_ALL, hint=_CHECK, input=""),
+        "unset read getopts mapfile readarray wait": _Program(
+            operands=_ALL,
+            hint="write the name of the variable into the command",
+            takes="-[A-Za-z]*[pditnu]",
+            input="",
+        ),
+    }
 )
-_COMMAND = _Interpreter(r"-[a-z]*c|--command", anywhere=True)
-_SQL = _Interpreter(
-    r"-c|--command|-e|--execute", takes=frozenset({"-h", "-p", "-U", "-u", "-d", "-D", "-P"}), anywhere=True
+CODE_VARIABLE = re.compile(
+    r"(PS[0-4]|PROMPT_COMMAND|BASH_ENV|ENV|(GIT_)?(SEQUENCE_)?EDITOR|VISUAL|(GIT_)?PAGER|GIT_SSH_COMMAND|LESSOPEN|LESSCLOSE"
+    r"|RSYNC_RSH|FZF_DEFAULT_COMMAND|PERL5OPT|PYTHONSTARTUP|RUBYOPT|NODE_OPTIONS)"
 )
-_INTERPRETERS: dict[str, _Interpreter] = {
-    "python": _PYTHON,
-    "pypy": _PYTHON,
-    "perl": _Interpreter(
-        r"-[A-Za-z0-9]*[eE]", f"{_ARGUMENT}: perl -e 'print $ARGV[0]' \"${{…}}\"", frozenset({"-I"})
-    ),
-    "ruby": _Interpreter(
-        r"-[A-Za-z0-9]*e", f"{_ARGUMENT}: ruby -e 'puts ARGV[0]' \"${{…}}\"", frozenset({"-I", "-r"})
-    ),
-    "node": _NODE,
-    "nodejs": _NODE,
-    "bun": _NODE,
-    "deno": _Interpreter(r"eval"),
-    "php": _Interpreter(r"-r|-B|-R|-E", takes=frozenset({"-d", "-c"})),
-    "lua": _Interpreter(r"-e", takes=frozenset({"-l"})),
-    "Rscript": _Interpreter(r"-e"),
-    "osascript": _Interpreter(r"-e"),
-    "gnuplot": _Interpreter(r"-e"),
-    "pwsh": _Interpreter(r"-[cC].*"),
-    "powershell": _Interpreter(r"-[cC].*"),
-    "fish": _Interpreter(r"-[a-z]*c|--command"),
-    "su": _COMMAND,
-    "runuser": _COMMAND,
-    "script": _COMMAND,
-    "flock": _Interpreter(r"-c|--command", anywhere=True, reads_input=False),
-    "psql": _SQL,
-    "mysql": _SQL,
-    "mariadb": _SQL,
-    "sqlite3": _Interpreter(r"-cmd"),
-    "at": _Interpreter(r"(?!)"),
-    "batch": _Interpreter(r"(?!)"),
-    "dc": _Interpreter(r"-e|--expression"),
-    "ed": _Interpreter(r"(?!)"),
-    "ex": _Interpreter(r"-c|--cmd|\+.*", anywhere=True),
-    "vim": _Interpreter(r"-c|--cmd|\+.*", anywhere=True, reads_input=False),
-    "nvim": _Interpreter(r"-c|--cmd|\+.*", anywhere=True, reads_input=False),
-    "emacs": _Interpreter(r"--eval|--execute", anywhere=True, reads_input=False),
-}
-_SHELLS = frozenset({"sh", "bash", "dash", "ash", "ksh", "mksh", "zsh"})
-_FILTERS: dict[str, str] = {
-    **dict.fromkeys(
-        ("awk", "gawk", "mawk", "nawk"), f"{_ARGUMENT}: awk -v value=\"${{…}}\" '{{ print value }}'"
-    ),
-    **dict.fromkeys(("sed", "gsed"), 'use awk -v value="${…}", or write the file with RenderTemplate'),
-    **dict.fromkeys(("jq", "gojq"), f"{_ARGUMENT}: jq --arg value \"${{…}}\" '.name == $value'"),
-}
-"""Programs whose first operand is code, and how to pass a value to them."""
-_FILTER_CODE = frozenset({"-e", "--expression", "--source"})
-_FILTER_TAKES = {
-    "jq": {"--arg": 3, "--argjson": 3, "--slurpfile": 3, "--rawfile": 3, "--indent": 2, "-L": 2},
-    "awk": {"-F": 2, "-v": 2, "--assign": 2, "--field-separator": 2},
-    "sed": {"-l": 2, "--line-length": 2},
-}
-_MAKES = frozenset({"make", "gmake"})
-_ALL_WORDS = frozenset({"alias", "compgen", "complete", "parallel", "watch"})
-_BUILTINS = frozenset({"eval", "trap", ".", "source"})
-_BEFORE_A_COMMAND = frozenset({"command", "builtin", "exec", "time", "coproc"})
-_OPTIONS: dict[str, re.Pattern[str]] = {
-    "tar": re.compile(
-        r"--checkpoint-action|--to-command|--use-compress-program|-I|-F|--(info|new-volume)-script|--(rsh|rmt)-command"
-    ),
-    "rsync": re.compile(r"-[a-zA-Z]*e|--rsh|--rsync-path"),
-    "git": re.compile(r"--exec|--extcmd|--[a-z]+-filter|--upload-pack|--receive-pack|foreach"),
-    "scp": re.compile(r"-o|-S"),
-    "sftp": re.compile(r"-o|-S"),
-    "env": re.compile(r"-S|--split-string"),
-    "make": re.compile(r"--eval|-E"),
-    "gmake": re.compile(r"--eval|-E"),
-}
-"""Options of programs whose value is code: in the next word, or after `=`, or attached."""
+"""Variables whose values a shell or another program runs as code."""
 _GIT_CODE = re.compile(
     r"(?i)alias\.|pager\.|[^=]*(command|pager|editor|helper|textconv|cmd|program|fsmonitor|hookspath|askpass|proxy|clean"
     r"|smudge|process|driver)(=|\Z)"
 )
 """Settings of git whose values are commands."""
-CODE_VARIABLE = re.compile(
-    r"(PS[0-4]|PROMPT_COMMAND|BASH_ENV|ENV|(GIT_)?(SEQUENCE_)?EDITOR|VISUAL|(GIT_)?PAGER|GIT_SSH_COMMAND|LESSOPEN|LESSCLOSE"
-    r"|RSYNC_RSH|FZF_DEFAULT_COMMAND|PERL5OPT|PYTHONSTARTUP|RUBYOPT|NODE_OPTIONS)\+?="
-)
-"""Variables whose values a shell or another program runs as code."""
 _WRAPPERS = frozenset(
-    {
-        "exec",
-        "command",
-        "builtin",
-        "env",
-        "nohup",
-        "time",
-        "nice",
-        "ionice",
-        "timeout",
-        "stdbuf",
-        "setsid",
-        "xargs",
-    }
-    | {
-        "find",
-        "chrt",
-        "taskset",
-        "strace",
-        "sudo",
-        "doas",
-        "docker",
-        "podman",
-        "kubectl",
-        "chroot",
-        "nsenter",
-    }
-    | {"unshare", "ssh", "su", "coproc", "exec"}
+    """env nohup time nice ionice timeout stdbuf setsid xargs find chrt taskset strace sudo doas docker podman
+    kubectl chroot nsenter unshare ssh su coproc""".split()  # noqa: SIM905
 )
 """Commands that run another one."""
-_HARMLESS = frozenset({"echo", "printf", "test", "[", "[[", "for", "select", "true", "grep", "which", ":"})
-_STANDARD_INPUT = frozenset({"-", "/dev/stdin", "/dev/fd/0", "/proc/self/fd/0"})
+_HARMLESS = frozenset("echo printf test [ [[ for select true grep which :".split())  # noqa: SIM905
+_MAY_BE_NOTHING = ("command", "builtin", "exec")
 _VERSION = re.compile(r"(?<=[a-z])[0-9.]+$")
-_SSH_TAKES = re.compile(r"-[a-zA-Z0-9]*[bcDEeFIiJLlmOpQRSWw]")
 
 
-def read_words(words: Sequence[str]) -> Reading:
+def read_words(words: Sequence[str], *, zsh: bool = False) -> Reading:
     """How a command with these words uses them."""
     reading = Reading()
     if not words:
         return reading
-    start = _start(words)
-    _arithmetic(words, start, reading)
     names = [_name(word) for word in words]
+    start = 0  # of the command itself, after words such as $SUDO that may be empty
+    while start + 1 < len(words) and (not names[start] or words[start] in _MAY_BE_NOTHING):
+        start += 1
+    _evaluated(words, start, zsh, reading)
     if names[start] in _HARMLESS:
         return reading
     wraps = names[start] in _WRAPPERS or not names[start]
     for position in range(start, len(words)):
-        if position == start or wraps or _has_code_option(words, position):
-            _program(words, position, names[position], reading)
-    if not names[0] and _has_code_option(words, 0):
-        _shell(words, 0, reading)  # $SHELL -c …
+        name = names[position]
+        program = (_BUILTINS.get(name) if position == start else None) or _PROGRAMS.get(name)
+        if program and (position == start or wraps or _has_code_option(words, position)):
+            _read_program(words, position, name, program, reading)
+    if not names[0] and _has_code_option(words, 0):  # $SHELL -c …
+        _read_program(words, 0, "a shell", _PROGRAMS["sh"], reading)
     if "xargs" in names:
         _replaced(words, names.index("xargs"), reading)
     elif names[start] == "find" and any(
-        "{}" in words[it.first] for it in reading.code if it.first < len(words)
+        "{}" in words[it.first] for it in reading.uses if it.first < len(words)
     ):
         reading.add(0, len(words), "find -exec", f"pass {{}} as an argument: {_SHELL}")
     return reading
@@ -224,266 +248,136 @@ def _name(word: str) -> str:
         return ""
     name = word.rpartition("/")[2]
     versionless = _VERSION.sub("", name)
-    return versionless if versionless in _INTERPRETERS else name
-
-
-def _start(words: Sequence[str]) -> int:
-    """The index of the command itself, after words such as $SUDO that may be empty."""
-    start = 0
-    while start + 1 < len(words) and (
-        not _name(words[start]) or words[start] in ("command", "builtin", "exec")
-    ):
-        start += 1
-    return start
+    return versionless if versionless in _PROGRAMS else name
 
 
 def _has_code_option(words: Sequence[str], position: int) -> bool:
     return any(re.fullmatch(r"-[A-Za-z]*[ceEr]|--eval|--command", word) for word in words[position + 1 :])
 
 
-def _program(words: Sequence[str], position: int, name: str, reading: Reading) -> None:
-    if name in _SHELLS:
-        _shell(words, position, reading)
-    elif name in _BUILTINS and (
-        position == 0 or words[position - 1] in _BEFORE_A_COMMAND or not _name(words[0])
-    ):
-        _builtin(words, position, name, reading)
-    elif name in _ALL_WORDS:
-        reading.add(position + 1, len(words), name)
-        reading.input = Code(0, 0, name, _ENV) if name == "parallel" else reading.input
-    elif name in _FILTERS:
-        _filter(words, position, name, reading)
-    elif name == "ssh":
-        _ssh(words, position, reading)
-    elif name in _INTERPRETERS:
-        _interpreter(words, position, name, reading)
-    if name in _MAKES:
-        reading.expanded += range(position + 1, len(words))
-        if any(
-            word in ("-f", "--file", "--makefile")
-            and words[index + 1 : index + 2]
-            and words[index + 1] in _STANDARD_INPUT
-            for index, word in enumerate(words)
-        ) or not {"-f-", "--file=-", "--makefile=-"}.isdisjoint(words):
-            reading.input = Code(0, 0, f"{name} -f -", _ENV)
-    if name in _OPTIONS:
-        _options(words, position, name, reading)
-
-
-def _builtin(words: Sequence[str], position: int, name: str, reading: Reading) -> None:
-    first = position + 1 + (words[position + 1 : position + 2] == ["--"])
-    if name == "eval":
-        reading.add(first, len(words), name, "run the command directly, without eval")
-    elif name == "trap":
-        reading.add(first, first + 1, name, _ENV)
-    elif len(words) == position + 1 or words[position + 1] in _STANDARD_INPUT:
-        reading.input = Code(0, 0, name, _ENV)
-    elif words[position + 1].startswith(SUBSTITUTION):
-        reading.add(position + 1, position + 2, name)
-
-
-def _shell(words: Sequence[str], position: int, reading: Reading) -> None:
-    name = _name(words[position]) or "a shell"
-    from_option = reads_input = False
-    index = position + 1
-    while index < len(words):
+def _read_program(
+    words: Sequence[str], position: int, name: str, program: _Program, reading: Reading
+) -> None:
+    operands: list[int] = []
+    has_code = reads_input = False
+    label = "" if program.only_with else name
+    option_like, ends = ("[-+][^-]|--.", ("-", "--")) if program.only_with else ("-[^-]|--.", ("--",))
+    index = position
+    while (index := index + 1) < len(words):
         word = words[index]
-        if word in ("--rcfile", "--init-file"):
-            reading.add(index + 1, index + 2, f"{name} {word}")
-            index += 2
-        elif word.startswith("--") and len(word) > 2:
-            index += 1
-        elif re.fullmatch(r"[-+][A-Za-z]+", word):
-            from_option |= word[0] == "-" and "c" in word
-            reads_input |= word[0] == "-" and "s" in word
-            index += 2 if word[-1] in "oO" else 1
-        elif word[0:1] in (HOLE, EXPANSION) and not from_option and _has_code_option(words, index):
-            index += 1  # perhaps nothing, or an option
+        option = re.match(program.code, word)
+        reads_input |= not has_code and re.fullmatch(program.input, word) is not None
+        if option and (len(word) == option.end() or word[option.end()] == "=" or word[:2] != "--"):
+            index += option.end() == len(word)  # else the code is attached
+            reading.add(index, index + 1, f"{name} {option[0]}", program.hint)
+            has_code = True
+        elif found := program.only_with and re.fullmatch(program.only_with, word):
+            label = f"{name} -{found[1]}"
+        elif found := re.fullmatch(program.takes, word):
+            index += 1 if found.lastindex is None else 2
+        elif found := re.match(program.file, word):
+            path = word[found.end() :].lstrip("=") or "".join(words[index + 1 : index + 2])
+            index += found.end() == len(word)
+            has_code = True
+            if re.fullmatch(_STANDARD_INPUT, path):
+                reading.input = Use(0, 0, f"{name} -f -", program.hint)
+        elif re.match(option_like, word):
+            continue
+        elif not label and word[:1] in (HOLE, EXPANSION) and _has_code_option(words, index):
+            continue  # perhaps nothing, or an option
+        elif program.permutes:
+            operands += [] if word == "--" else [index]
         else:
-            index += word in ("--", "-")
+            operands = [*range(index + (word in ends), len(words))]
             break
-    operand = words[index : index + 1]
-    if from_option:
-        reading.add(index, index + 1, f"{name} -c", _SHELL)
-    elif reads_input or not operand or operand[0] in _STANDARD_INPUT:
-        reading.input = Code(0, 0, name, _SHELL)
-    elif operand[0].startswith(SUBSTITUTION):
-        reading.add(index, index + 1, name, _SHELL)
+    for index in operands if program.permutes else operands[:1]:
+        if program.input and words[index].startswith(SUBSTITUTION):
+            reading.add(index, index + 1, name, program.hint)
+    if label and not (has_code and program.operands == _FIRST and not program.only_with):
+        for index in operands[slice(*program.operands)]:
+            reading.add(index, index + 1, label, program.hint)
+            has_code = True
+    named = has_code or len(operands) > program.operands[0]
+    if program.input and (program.permutes or reads_input or not named):
+        reading.input = Use(0, 0, name, program.hint)
+    if name == "git":
+        _read_git(words, position, reading)
+    elif name == "ssh" and operands:
+        wrong = "ssh would run what comes after a blank in the value {value}"
+        host = operands[0]
+        reading.uses.append(Use(host, host + 1, wrong, "put it in double quotes", _ONE_WORD, if_bare=True))
+    elif name in ("make", "gmake"):
+        wrong = "make would expand `$` in the value {value}"
+        hint = "pass it in `env:`, and write $$NAME in the recipe"
+        reading.uses.append(Use(position + 1, len(words), wrong, hint, _NO_DOLLAR))
 
 
-def _interpreter(words: Sequence[str], position: int, name: str, reading: Reading) -> None:
-    interpreter = _INTERPRETERS[name]
-    index, operands = position + 1, 0
-    while index < len(words):
-        word = words[index]
-        option = re.match(interpreter.code, word)
-        if option and option.end() == len(word):
-            last = index + 1 if word.startswith("+") else index + 2
-            reading.add(last - 1, last, f"{name} {word}".partition("+")[0].strip(), interpreter.hint)
-            operands += 1
-            index = last
-        elif option and word.startswith("-") and (word[option.end()] == "=" or word[1] != "-"):
-            reading.add(index, index + 1, f"{name} {option[0]}", interpreter.hint)  # attached to its option
-            operands += 1
-            index += 1
-        elif name == "python" and word == "-m":
-            return
-        elif word in interpreter.takes:
-            index += 2
-        elif word.startswith("-") and word not in _STANDARD_INPUT:
-            index += 1
-        elif name == "sqlite3" and operands:
-            reading.add(
-                index,
-                index + 1,
-                name,
-                "use python3 -c and a query parameter: execute('… ?', [sys.argv[1]])",
-            )
-            index += 1
-        else:
-            operands += word not in _STANDARD_INPUT
-            if word.startswith(SUBSTITUTION):
-                reading.add(index, index + 1, name, interpreter.hint)
-            if not interpreter.anywhere and name != "sqlite3":
-                break
-            index += 1
-    if interpreter.reads_input and (not operands or interpreter.anywhere or name == "sqlite3"):
-        reading.input = Code(0, 0, name, interpreter.hint)
-
-
-def _filter(words: Sequence[str], position: int, name: str, reading: Reading) -> None:
-    """awk, sed and jq: the code is the first operand, unless an option contains it."""
-    hint = _FILTERS[name]
-    kind = next(it for it in _FILTER_TAKES if it in name)
-    takes, expressions = _FILTER_TAKES[kind], frozenset() if kind == "jq" else _FILTER_CODE
-    has_program = False
-    index = position + 1
-    while index < len(words):
-        word = words[index]
-        option = word.partition("=")[0]
-        if word in expressions:
-            reading.add(index + 1, index + 2, name, hint)
-            has_program = True
-            index += 2
-        elif option in expressions or (kind == "sed" and re.match(r"-[nEruzsi]*e.", word)):
-            reading.add(index, index + 1, name, hint)
-            has_program = True
-            index += 1
-        elif word in ("-f", "--file", "--from-file"):
-            has_program = True
-            if words[index + 1 : index + 2] and words[index + 1] in _STANDARD_INPUT:
-                reading.input = Code(0, 0, f"{name} -f -", hint)
-            index += 2
-        elif word in takes:
-            index += takes[word]
-        elif word.startswith("-") and word not in ("-", "--"):
-            has_program |= word.startswith(("-f", "--file="))
-            index += 1
-        else:
-            index += word == "--"
-            break
-    if not has_program and index < len(words):
-        reading.add(index, index + 1, name, hint)
-
-
-def _ssh(words: Sequence[str], position: int, reading: Reading) -> None:
-    index = position + 1
-    while index < len(words) and words[index].startswith("-") and words[index] != "--":
-        if words[index].startswith("-o"):
-            reading.add(index, index + 2 if words[index] == "-o" else index + 1, "ssh -o")
-            index += 2 if words[index] == "-o" else 1
-        else:
-            index += 2 if _SSH_TAKES.fullmatch(words[index]) else 1
-    hint = "send it as input: printf '%s' \"${…}\" | ssh host 'read -r value; …'"
-    reading.whole.append(index)
-    reading.add(index + 1, len(words), "ssh", hint)
-    if index + 1 >= len(words):
-        reading.input = Code(0, 0, "ssh", hint)
-
-
-def _options(words: Sequence[str], position: int, name: str, reading: Reading) -> None:
-    options = _OPTIONS[name]
+def _read_git(words: Sequence[str], position: int, reading: Reading) -> None:
+    """Settings whose values are commands, and the command of a rebase."""
     for index in range(position + 1, len(words)):
-        word = words[index]
-        found = options.match(word)
-        if found and found.end() == len(word):
-            reading.add(index + 1, index + 2, f"{name} {word}")
-        elif found and (word[found.end()] == "=" or not word.startswith("--")):
-            reading.add(index, index + 1, f"{name} {found[0]}")
-        elif name == "git":
-            _git_word(words, position, index, reading)
-
-
-def _git_word(words: Sequence[str], position: int, index: int, reading: Reading) -> None:
-    """A setting whose value is a command, or the command of a rebase."""
-    word, before = words[index], words[position + 1 : index]
-    if words[index - 1] == "-c" and (_GIT_CODE.match(word) or HOLE in word.partition("=")[0]):
-        reading.add(index, index + 1, "git -c")
-    elif "config" in before and HOLE not in word and _GIT_CODE.match(word):
-        reading.add(index + 1, index + 2, "git config")
-    elif word == "-x" and ("rebase" in before or "difftool" in before):
-        reading.add(index + 1, index + 2, "git -x")
+        word, before = words[index], words[position + 1 : index]
+        if words[index - 1] == "-c" and (_GIT_CODE.match(word) or HOLE in word.partition("=")[0]):
+            reading.add(index, index + 1, "git -c")
+        elif "config" in before and HOLE not in word and _GIT_CODE.match(word):
+            reading.add(index + 1, index + 2, "git config")
+        elif word == "-x" and ("rebase" in before or "difftool" in before):
+            reading.add(index + 1, index + 2, "git -x")
 
 
 def _replaced(words: Sequence[str], position: int, reading: Reading) -> None:
     """Code into which xargs inserts its input."""
     marks = {"{}"} if any(word.startswith(("-i", "--replace")) for word in words) else set()
     for index in range(position + 1, len(words)):
-        if words[index] == "-I":
-            marks |= {*words[index + 1 : index + 2]}
-        elif words[index].startswith("-I"):
-            marks.add(words[index][2:])
-    for use in reading.code:
+        if words[index].startswith("-I"):
+            marks |= {words[index][2:] or "".join(words[index + 1 : index + 2])}
+    for use in reading.uses:
         code = " ".join(words[use.first : use.last])
-        if use.first >= len(words) or any(mark in code for mark in marks):
+        if use.data is None and (use.first >= len(words) or any(mark in code for mark in marks)):
             hint = "remove -I, and read the argument: xargs sh -c 'echo \"$1\"' _"
-            reading.input = Code(0, 0, f"xargs {use.name}", hint)
+            reading.input = Use(0, 0, f"xargs {use.name}", hint)
 
 
 # Words that shells evaluate: subscripts of names, and arithmetic
 
-_COMPARES_NUMBERS = frozenset({"-eq", "-ne", "-lt", "-le", "-gt", "-ge"})
-_DECLARES = frozenset({"declare", "typeset", "local", "export", "readonly", "integer", "float"})
-_TAKES_NAMES = frozenset({"unset", "read", "getopts", "mapfile", "readarray", "wait"})
-_COUNTS = frozenset({"exit", "return", "shift", "break", "continue", "repeat"})
-_NAME_HINT = "use `case`, or check the value in a condition of the workflow"
+
+NUMBERS = Use(
+    0,
+    0,
+    "the value {value} stands in shell arithmetic, where only numbers and operators are allowed",
+    "check the value in a condition first, or use it as text",
+    re.compile(r"(?:\s|[-+*/%()<>=!&|^~?:,]|[0-9][0-9A-Za-z#@_]*+|\.[0-9]++)*+"),
+)
+_NO_ITEM, _NO_DOLLAR, _ONE_WORD = re.compile(r"[^\[]*"), re.compile(r"[^$]*"), re.compile(r"\S*")
+_COMPARES_NUMBERS = ("-eq", "-ne", "-lt", "-le", "-gt", "-ge")
+_COUNTS = ("exit", "return", "shift", "break", "continue", "repeat")
 
 
-def _arithmetic(words: Sequence[str], start: int, reading: Reading) -> None:
-    name = words[start]
-    rest = range(start + 1, len(words))
-    if name == "let":
-        reading.add(start + 1, len(words), name, 'compute with expr: expr "${…}" + 1')
-    elif name in _DECLARES:
-        options = "".join(word[1:] for word in words[start + 1 :] if word.startswith("-"))
+def _evaluated(words: Sequence[str], start: int, zsh: bool, reading: Reading) -> None:
+    name, rest = words[start], range(start + 1, len(words))
+    computed: list[int] = []
+    if name in _DECLARES:
+        if name in ("integer", "float") or any(_INTEGER.match(word) for word in words):
+            reading.integers = [words[index].partition("=")[0] for index in rest]
         for index in rest:
-            if (
-                name in ("integer", "float")
-                or set(options) & set("inFE")
-                or HOLE in words[index].partition("=")[0]
-            ):
-                reading.add(
-                    index, index + 1, f"{name} {'-' + options if options else ''}".strip(), _NAME_HINT
-                )
-    elif name in _TAKES_NAMES:
-        for index in rest:
-            if words[index - 1] not in ("-p", "-d", "-i", "-t", "-n", "-u"):
-                reading.add(index, index + 1, name, "write the name of the variable into the command")
-    elif name == "printf":
-        if words[start + 1 : start + 2] and words[start + 1].startswith((HOLE, "-v")):
-            last = start + 3 if words[start + 1] == "-v" else start + 2
-            reading.add(start + 1, last, "printf", "add a format: printf '%s' \"${…}\"")
-        numbers = re.search(r"%[-+ #0-9.*]*[diouxXeEfFgG]", " ".join(words[start + 1 : start + 2]))
-        reading.computed_in_zsh += rest[1:] if numbers else ()
+            if HOLE in words[index].partition("=")[0]:
+                reading.add(index, index + 1, name, _CHECK)
+    elif name == "printf" and rest:
+        if words[start + 1].startswith((HOLE, "-v")):
+            last = start + 2 + (words[start + 1] == "-v")
+            reading.add(start + 1, last, name, "add a format: printf '%s' \"${…}\"")
+        if zsh and re.search(r"%[-+ #0-9.*]*[diouxXeEfFgG]", words[start + 1]):
+            computed += rest[1:]
     elif name in ("[", "test", "[["):
         for index in rest:
-            if words[index] in _COMPARES_NUMBERS:
-                around = (index - 1, index + 1)
-                (reading.computed if name == "[[" else reading.computed_in_zsh).extend(around)
             before = words[index - 1]
+            if words[index] in _COMPARES_NUMBERS and (zsh or name == "[["):
+                computed += (index - 1, index + 1)
             if before in ("-v", "-R") or (name != "[[" and index > start + 1 and before == HOLE):
-                reading.add(index, index + 1, f"{name} {before}".replace(HOLE, "…"), _NAME_HINT)
+                reading.add(index, index + 1, f"{name} {before}".replace(HOLE, "…"), _CHECK)
         if name != "[[":
-            reading.named_if_bare += rest
-    elif name in _COUNTS:
-        reading.computed_in_zsh += rest
+            wrong = "the value {value} could be evaluated as an array item by `test`"
+            hint = "put it in double quotes, or compare it with `case`"
+            reading.uses.append(Use(start + 1, len(words), wrong, hint, _NO_ITEM, if_bare=True))
+    elif zsh and name in _COUNTS:
+        computed += rest
+    reading.uses += [replace(NUMBERS, first=index, last=index + 1) for index in computed]

@@ -19,22 +19,22 @@ assignment to a variable, as in a script.
 
 A value inside code of another program (`sh -c '…'`, awk, a here-document for python) is refused. `problems`
 reports this from the text alone, when a workflow is loaded. A command that is only one reference is the
-author's own code.
+author's own code. Every function raises ExpressionError for a value that is not allowed.
 """
 
 from __future__ import annotations
 
 import re
 import shlex
-from collections.abc import Callable, Iterable, Sequence
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
 
-from workflows_mcp.errors import ExpressionError, StepError
+from workflows_mcp.errors import ExpressionError
 from workflows_mcp.expressions.language import Code, Refusal
-from workflows_mcp.expressions.shell.interpreters import CODE_VARIABLE, read_words
-from workflows_mcp.expressions.shell.interpreters import Code as CodeWords
-from workflows_mcp.expressions.shell.syntax import HOLE, Document, Place, Quoting, Script, Word, read
+from workflows_mcp.expressions.shell.interpreters import CODE_VARIABLE, NUMBERS, Use, read_words
+from workflows_mcp.expressions.shell.syntax import HOLE, Command, Document, Place, Quoting, Word, scan
 from workflows_mcp.values import shown, to_text
 
 VARIABLE_BYTES = 32 * 1024
@@ -42,7 +42,6 @@ VARIABLE_BYTES = 32 * 1024
 VARIABLES_BYTES = 256 * 1024
 MAX_BYTES = 100 * 1024
 """The maximum length of a command for an agent: Linux allows 128 KiB for one argument."""
-
 ANY_SHELL = "any"
 
 KeepInFile = Callable[[int, str], str]
@@ -64,43 +63,32 @@ def quoted_script(
     code: Code, *, shell: str = "sh", names: Iterable[str] = (), keep_in_file: KeepInFile
 ) -> QuotedScript:
     """A script for `shell`. `names` are variables that it must not overwrite."""
-    if is_own_code(code.texts):
+    if shell not in _SHELLS or is_own_code(code.texts):
+        _check_texts(code.texts, shell)
         return QuotedScript(substitute(code))
-    try:
-        template = check_values(code, shell)
-    except ExpressionError as error:
-        raise StepError(error.message, hint=error.hint) from None
-    values = _Values(code, names, keep_in_file)
-    return QuotedScript(template.write(values, shell), values.variables)
+    template, texts = _checked(code, shell)
+    variables = _Variables(texts, "\n".join((*code.texts, *names)), keep_in_file)
+    return QuotedScript(variables.preamble + template.write(variables, shell), variables.values)
 
 
 def quoted_words(code: Code) -> list[str]:
     """The words of a command that runs without a shell; only its text is split, never a value."""
     if is_own_code(code.texts):
         return _split(substitute(code))
-    try:
-        template = _word_template(code.texts)
-    except ExpressionError as error:
-        raise StepError(error.message, hint=error.hint) from None
-    for refusal in template.refusals:
-        raise StepError(refusal.message, hint=refusal.hint)
-    texts = iter(texts_of(code))
-    return [re.sub(HOLE, lambda _: next(texts), word) for word in template.words]
+    _check_texts(code.texts, "")
+    texts = iter(_texts_of(code))
+    return [re.sub(HOLE, lambda _: next(texts), word) for word in _split(HOLE.join(code.texts))]
 
 
 def quoted_text(code: Code) -> str:
-    """The command as one text; raises ExpressionError if a value in it cannot stay data."""
+    """The command as one text."""
     if is_own_code(code.texts):
         return substitute(code)
-    try:
-        text = _Text(code).write()
-    except StepError as error:
-        raise ExpressionError(error.message, hint=error.hint) from None
+    text = _Text(code).write()
     size = len(text.encode())
     if size > MAX_BYTES:
         raise ExpressionError(
-            f"the command has {size} bytes, and at most {MAX_BYTES} can be sent to an agent",
-            hint="write large values to a file first, and pass the path to the command",
+            f"the command has {size} bytes, and at most {MAX_BYTES} can be sent to an agent", hint=_LARGE
         )
     return text
 
@@ -121,19 +109,15 @@ def problems(texts: tuple[str, ...], shell: str = "sh") -> tuple[Refusal, ...]:
     """
     if is_own_code(texts):
         return ()
-    if shell not in ("sh", "bash", "zsh", "any", ""):
-        return tuple(
-            Refusal(
-                number,
-                f"{shell} would read the value as part of its code",
-                _FOREIGN_HINTS.get(shell, _FOREIGN),
-            )
-            for number in range(len(texts) - 1)
-        )
     try:
-        return _word_template(texts).refusals if not shell else _template(texts, shell).refusals
+        if shell in _SHELLS:
+            return _template(texts, shell).refusals
+        if not shell:
+            return _refused_words(texts)
     except ExpressionError as error:
         return (Refusal(0, error.message, error.hint),)
+    message = f"{shell} would read the value as part of its code"
+    return tuple(Refusal(it, message, _FOREIGN.get(shell, _FOREIGN[""])) for it in range(len(texts) - 1))
 
 
 def is_own_code(texts: Sequence[str]) -> bool:
@@ -141,18 +125,20 @@ def is_own_code(texts: Sequence[str]) -> bool:
     return len(texts) == 1 or (len(texts) == 2 and not "".join(texts).strip())
 
 
-_FOREIGN = "pass the value in `env:`, and read it from the environment in the script"
-_FOREIGN_HINTS = {
+_SHELLS = ("sh", "bash", "zsh", ANY_SHELL)
+_FOREIGN = {
+    "": "pass the value in `env:`, and read it from the environment in the script",
     "python": 'pass the value in `env:`, and read it with os.environ["NAME"]',
     "node": "pass the value in `env:`, and read it with process.env.NAME",
 }
 _PLAIN_HINT = 'put it in double quotes on its own, or pass it in `env:` and write "$NAME"'
-
-
-# Sources with holes, and the texts of values
-
-
+_LARGE = "write large values to a file first, and pass the path to the command"
 _CONTROL = re.compile(r"[\x00-\x06]")
+
+
+def _check_texts(texts: tuple[str, ...], shell: str) -> None:
+    for refusal in problems(texts, shell):
+        raise ExpressionError(refusal.message, hint=refusal.hint)
 
 
 def _source_of(texts: Sequence[str]) -> str:
@@ -161,18 +147,18 @@ def _source_of(texts: Sequence[str]) -> str:
     return HOLE.join(texts)
 
 
-def texts_of(code: Code) -> list[str]:
+def _texts_of(code: Code) -> list[str]:
     texts = [to_text(value) for value in code.values]
     for text in texts:
         if "\0" in text:
-            raise StepError(
+            raise ExpressionError(
                 f"the value {_shown(text)} contains a NUL character, which cannot be passed to a command",
                 hint="write it to a file, and pass the path to the command",
             )
         try:
             text.encode()
         except UnicodeEncodeError:
-            raise StepError(f"the value {_shown(text)} is not valid text") from None
+            raise ExpressionError(f"the value {_shown(text)} is not valid text") from None
     return texts
 
 
@@ -183,47 +169,35 @@ def _shown(text: str) -> str:
         return ascii(text)[:60]
 
 
+# Commands run without a shell
+
+
 def _split(text: str) -> list[str]:
     try:
         words = shlex.split(text)
     except ValueError as error:
-        raise StepError(f"the command cannot be split into words: {error}") from None
+        raise ExpressionError(f"the command cannot be split into words: {error}") from None
     if not words:
-        raise StepError("the command is empty")
+        raise ExpressionError("the command is empty")
     return words
 
 
-# Commands run without a shell
-
-
-@dataclass(frozen=True, slots=True)
-class _WordTemplate:
-    words: list[str]
-    refusals: tuple[Refusal, ...]
-
-
 @lru_cache(maxsize=256)
-def _word_template(texts: tuple[str, ...]) -> _WordTemplate:
-    try:
-        words = _split(_source_of(texts))
-    except StepError as error:
-        raise ExpressionError(error.message, hint=error.hint) from None
+def _refused_words(texts: tuple[str, ...]) -> tuple[Refusal, ...]:
+    words = _split(_source_of(texts))
     refusals: list[Refusal] = []
-    for use in read_words(words).code:
-        first = sum(word.count(HOLE) for word in words[: use.first])
-        last = first + sum(word.count(HOLE) for word in words[use.first : use.last])
-        refusals += [_refuse_code(number, use) for number in range(first, last)]
-    return _WordTemplate(words, tuple(refusals))
+    for use in read_words(words).uses:
+        first = "".join(words[: use.first]).count(HOLE)
+        last = first + "".join(words[use.first : use.last]).count(HOLE)
+        refusals += [_refuse_code(it, use) for it in range(first, last) if use.data is None]
+    return tuple(refusals)
 
 
-def _refuse_code(number: int, use: CodeWords) -> Refusal:
+def _refuse_code(number: int, use: Use) -> Refusal:
     return Refusal(number, f"`{use.name}` would read the value as part of its code", use.hint)
 
 
 # Scripts: values in variables
-
-
-_NUMBERS = re.compile(r"(?:\s|[-+*/%()<>=!&|^~?:,]|[0-9][0-9A-Za-z#@_]*+|\.[0-9]++)*+")
 
 
 def _template(texts: tuple[str, ...], shell: str) -> _Template:
@@ -236,14 +210,13 @@ def _read_template(texts: tuple[str, ...], shell: str) -> _Template:
     return _Template(_source_of(texts), shell)
 
 
-def check_values(code: Code, shell: str) -> _Template:
-    """The parsed command; raises ExpressionError if a value is not allowed in it."""
-    template = _template(code.texts, shell)
-    for refusal in template.refusals:
-        raise ExpressionError(refusal.message, hint=refusal.hint)
-    for place, value in zip(template.places, code.values, strict=True):
-        template.check(place, to_text(value))
-    return template
+def _checked(code: Code, shell: str) -> tuple[_Template, list[str]]:
+    """The parsed command and the texts of its values, if all of them are allowed in it."""
+    _check_texts(code.texts, shell)
+    template, texts = _template(code.texts, shell), _texts_of(code)
+    for place, text in zip(template.places, texts, strict=True):
+        template.check(place, text)
+    return template, texts
 
 
 class _Template:
@@ -251,140 +224,88 @@ class _Template:
 
     def __init__(self, source: str, shell: str) -> None:
         self.source = source
-        self.script: Script = read(source)
-        self.places = sorted(self.script.places, key=lambda place: place.number)
+        self.script = script = scan(source)
+        self.places = script.places
         self.first_words: set[int] = set()
         """Values that may become the name of a command, an assignment or a reserved word."""
-        self._code: dict[int, CodeWords] = {}
-        self._named: set[int] = set()
-        self._expanded: set[int] = set()
-        for command in self.script.commands:
-            words = command.words
-            for word in (*command.assignments, *words[:1]):
+        self._uses: defaultdict[int, list[Use]] = defaultdict(list)
+        integers: set[str] = set()
+        for command in script.commands:
+            reading = read_words([word.text for word in command.words], zsh=shell in ("zsh", ANY_SHELL))
+            integers.update(reading.integers)
+            for use in reading.uses:
+                self._use(command.words[use.first : use.last], use)
+            if reading.input is not None:
+                self._use_input(command, reading.input)
+        for command in script.commands:
+            for word in (*command.assignments, *command.words[:1]):
                 self.first_words.update(place.number for place in word.places)
             for word in command.assignments:
-                if variable := CODE_VARIABLE.match(word.text):
-                    hint = "set the variable in `env:` if you trust the value"
-                    self._refuse([word], CodeWords(0, 1, variable[1], hint))
-            reading = read_words([word.text for word in words])
-            for use in reading.code:
-                self._refuse(words[use.first : use.last], use)
-            if reading.input is not None:
-                self._refuse_input(command.statement, command.fed, command.start, reading.input)
-            computed = reading.computed + (reading.computed_in_zsh if shell in ("zsh", "any") else [])
-            for index in computed:
-                for place in _places(words, index):
-                    place.computed = True
-            for index in reading.whole:
-                for place in _places(words, index):
-                    place.whole = True
-            for index in reading.named_if_bare:
-                bare = (
-                    it.number for it in _places(words, index) if it.quoting is Quoting.BARE and not it.whole
-                )
-                self._named.update(bare)
-            for index in reading.expanded:
-                self._expanded.update(place.number for place in _places(words, index))
-        self._refuse_integers()
+                name = word.text.partition("=")[0].rstrip("+")
+                if CODE_VARIABLE.fullmatch(name):
+                    self._use([word], Use(0, 0, name, "set the variable in `env:` if you trust the value"))
+                elif name in integers:
+                    hint = "do not declare the variable, and use it as text"
+                    self._use([word], Use(0, 0, f"declare -i {name}", hint))
         self.refusals = tuple(self._refusals())
 
-    def _refuse(self, words: Iterable[Word], use: CodeWords) -> None:
+    def _use(self, words: Iterable[Word], use: Use) -> None:
         for word in words:
             for place in word.places:
-                self._code.setdefault(place.number, use)
+                self._uses[place.number].append(use)
+                place.computed |= use.data is NUMBERS.data
 
-    def _refuse_input(
-        self, statement: int, fed: Iterable[tuple[int, int]], start: int, use: CodeWords
-    ) -> None:
+    def _use_input(self, command: Command, use: Use) -> None:
         """Refuse values in the input (a pipe, a here-document) of a program that reads code from it."""
-        anywhere = self.script.defines_functions
-        spans = [(0, len(self.source))] if anywhere else fed
-        redirected = {it.number for it in self.places if it.whole and it.quoting is Quoting.BARE}
+        spans = [(0, len(self.source))] if self.script.defines_functions else command.fed
         for place in self.places:
-            if place.number not in redirected and any(first <= place.start < last for first, last in spans):
-                self._code.setdefault(place.number, use)
-        same = [it for it in self.script.documents if it.statement == statement]
-        strings = [word for it in self.script.commands if it.statement == statement for word in it.strings]
-        self._refuse([*(document.body for document in same), *strings], use)
-
-    def _refuse_integers(self) -> None:
-        """Refuse values assigned to integer variables: the shell evaluates each assignment."""
-        declared: dict[str, str] = {}
-        for command in self.script.commands:
-            texts = [word.text for word in command.words]
-            if texts[:1] and texts[0] in (
-                "declare",
-                "typeset",
-                "local",
-                "readonly",
-                "export",
-                "integer",
-                "float",
-            ):
-                options = "".join(text for text in texts[1:] if text.startswith("-"))
-                if texts[0] in ("integer", "float") or set(options) & set("iFE"):
-                    declared |= {
-                        text.partition("=")[0]: f"{texts[0]} {options}".strip() for text in texts[1:]
-                    }
-        for command in self.script.commands:
-            for word in command.assignments:
-                name = word.text.partition("=")[0].rstrip("+")
-                if name in declared:
-                    hint = "do not declare the variable, and use it as text"
-                    self._refuse([word], CodeWords(0, 1, declared[name], hint))
+            redirected = place.whole and place.quoting is Quoting.BARE
+            if not redirected and any(first <= place.start < last for first, last in spans):
+                self._uses[place.number].append(use)
+        statement = command.fed[0][0]
+        documents = [it.body for it in self.script.documents if it.statement == statement]
+        strings = [word for it in self.script.commands if it.fed[0][0] == statement for word in it.strings]
+        self._use([*documents, *strings], use)
 
     def _refusals(self) -> Iterable[Refusal]:
         for place in self.places:
+            code = next((it for it in self._uses[place.number] if it.data is None), None)
             if place.quoting is Quoting.COMMENT:
                 continue
             if place.refused:
-                message = f"a value is not allowed {place.refused}: {self._excerpt(place)}"
+                around = self.source[max(0, place.start - 20) : place.end + 20]
+                excerpt = around.replace("\n", " ").replace(HOLE, "${…}")
+                message = f"a value is not allowed {place.refused}: `{excerpt}`"
                 yield Refusal(place.number, message, _PLAIN_HINT)
-            elif use := self._code.get(place.number):
-                yield _refuse_code(place.number, use)
-
-    def _excerpt(self, place: Place) -> str:
-        text = self.source[max(0, place.start - 20) : place.end + 20].replace("\n", " ")
-        return f"`{text.replace(HOLE, '${…}')}`"
+            elif code is not None:
+                yield _refuse_code(place.number, code)
 
     def check(self, place: Place, text: str) -> None:
         """Raise ExpressionError if this value is not allowed at its place."""
-        if place.computed and not _NUMBERS.fullmatch(text):
-            raise ExpressionError(
-                f"the value {_shown(text)} stands in shell arithmetic, where only numbers and operators "
-                "are allowed",
-                hint="check the value in a condition first, or use it as text",
-            )
-        if place.number in self._named and "[" in text:
-            raise ExpressionError(
-                f"the value {_shown(text)} could be evaluated as an array item by `test`",
-                hint="put it in double quotes, or compare it with `case`",
-            )
-        if place.number in self._expanded and "$" in text:
-            raise ExpressionError(
-                f"make would expand `$` in the value {_shown(text)}",
-                hint="pass it in `env:`, and write $$NAME in the recipe",
-            )
+        bare = place.quoting is Quoting.BARE and not place.whole
+        uses = (*self._uses[place.number], *((NUMBERS,) if place.computed else ()))
+        for use in uses:
+            if use.data is not None and (bare or not use.if_bare) and not use.data.fullmatch(text):
+                raise ExpressionError(use.name.replace("{value}", _shown(text)), hint=use.hint)
 
-    # Writing
-
-    def write(self, values: _Values, shell: str) -> str:
-        edits = [(it.start, it.end, self._reference(it, values, shell)) for it in self.places]
+    def write(self, variables: _Variables, shell: str) -> str:
+        """The script, with references to the variables in the places of the values."""
+        edits = {(it.start, it.end): self._reference(it, variables, shell) for it in self.places}
         for document in self.script.documents:
             if document.literal and document.body.places:
-                edits = [it for it in edits if not document.body.start <= it[0] < document.body.end]
-                edits += self._open_document(document, values)
-        text = values.preamble()
-        at = 0
-        for start, end, replacement in sorted(edits):
-            text += self.source[at:start] + replacement
-            at = end
-        return text + self.source[at:]
+                # It becomes one that expands references, with everything else escaped.
+                body = _EXPANDED.finditer(self.source, document.body.start, document.body.end)
+                edits |= {found.span(): f"\\{found[0]}" for found in body}
+                delimiter = f"{variables.prefix}end"
+                edits[document.start, document.end] = delimiter
+                if document.close is not None:
+                    edits[document.close, document.close + len(document.delimiter)] = delimiter
+        return _spliced(self.source, edits)
 
-    def _reference(self, place: Place, values: _Values, shell: str) -> str:
+    def _reference(self, place: Place, variables: _Variables, shell: str) -> str:
+        name = variables.names[place.number]
         if place.quoting is Quoting.COMMENT:
             return ""
-        name = values.name(place.number)
         if place.quoting is Quoting.SINGLE:
             return f"'\"${{{name}}}\"'"
         if place.quoting is Quoting.BARE and place.whole:
@@ -392,76 +313,65 @@ class _Template:
         split = shell == "zsh" and place.quoting is Quoting.BARE and not place.computed
         return f"{place.before}${{{'=' if split else ''}{name}}}"
 
-    def _open_document(self, document: Document, values: _Values) -> list[tuple[int, int, str]]:
-        """Turn a literal here-document into one that expands references, and escape everything else."""
-        body = document.body
-        text = escaped(self.source[body.start : body.end], "\\$`")
-        for place in body.places:
-            text = text.replace(HOLE, f"${{{values.name(place.number)}}}", 1)
-        delimiter = f"{values.prefix}end"
-        edits = [(document.start, document.end, delimiter), (body.start, body.end, text)]
-        if document.close is not None:
-            edits.append((document.close, document.close + len(document.delimiter), delimiter))
-        return edits
+
+Edits = Mapping[tuple[int, int], str]
+_EXPANDED = re.compile(r"[\\$`]")
 
 
-def _places(words: Sequence[Word], index: int) -> list[Place]:
-    return words[index].places if index < len(words) else []
+def _spliced(source: str, edits: Edits, start: int = 0, end: int | None = None) -> str:
+    """The source from `start` to `end`, with the text of each edit instead of its span."""
+    end = len(source) if end is None else end
+    parts: list[str] = []
+    for (first, last), text in sorted(edits.items()):
+        if start <= first and last <= end:
+            parts += (source[start:first], text)
+            start = last
+    return "".join((*parts, source[start:end]))
 
 
-def escaped(text: str, special: str) -> str:
-    return re.sub(f"[{re.escape(special)}]", r"\\\g<0>", text)
-
-
-class _Values:
+class _Variables:
     """The variables and files that hold the values of a command."""
 
-    def __init__(self, code: Code, names: Iterable[str], keep_in_file: KeepInFile) -> None:
+    def __init__(self, texts: Sequence[str], taken: str, keep_in_file: KeepInFile) -> None:
         self.prefix = "_wf_"
-        taken = "\n".join((*code.texts, *names))
         while self.prefix in taken:
             self.prefix = f"_{self.prefix}"
-        self.variables: dict[str, str] = {}
-        self._files: dict[int, str] = {}
-        room = VARIABLES_BYTES
-        for number, text in enumerate(texts_of(code)):
-            size = len(text.encode())
-            if size > VARIABLE_BYTES or size > room:
-                self._files[number] = keep_in_file(number, text)
-            else:
-                room -= size
-                self.variables[self.name(number)] = text
-
-    def name(self, number: int) -> str:
-        return f"{self.prefix}{number}"
-
-    def preamble(self) -> str:
+        self.names = [f"{self.prefix}{number}" for number in range(len(texts))]
+        self.values: dict[str, str] = {}
+        self.preamble = ""
         """Commands that read values from files. The x preserves trailing newlines."""
-        return "".join(
-            f"{name}=$(command -p cat {shlex.quote(path)} && printf x) && {name}=${{{name}%x}} || exit 1; "
-            for number, path in self._files.items()
-            for name in [self.name(number)]
-        )
+        room = VARIABLES_BYTES
+        for number, (name, text) in enumerate(zip(self.names, texts, strict=True)):
+            size = len(text.encode())
+            if size <= min(VARIABLE_BYTES, room):
+                room -= size
+                self.values[name] = text
+            else:
+                path = shlex.quote(keep_in_file(number, text))
+                self.preamble += (
+                    f"{name}=$(command -p cat {path} && printf x) && {name}=${{{name}%x}} || exit 1; "
+                )
 
 
 # Text for an agent: values in quotes
 
 
-_WORD = re.compile(r"[A-Za-z0-9@%+=:,./_-]+")
+_WORD = re.compile(r"(?!=)[A-Za-z0-9@%+=:,./_-]+")
 """Text that every shell reads as part of a word."""
 _ANYWHERE = re.compile(r"[A-Za-z0-9_]+(?:[.-][A-Za-z0-9_]+)*")
 """Text without a special meaning anywhere in a script."""
 _NUMBER = re.compile(r"-?[0-9]+")
 _REMARK = re.compile(r"[A-Za-z0-9@%+=:,./_ -]*")
 _BLANKS = re.compile(r"[ \t\n]+")
-_BOUNDARY = frozenset(" \t\n;&|<>()")
-_APART = _BOUNDARY | {HOLE}
-_BEGINS_SYNTAX = ("<", ">", "(", HOLE)
+_BOUNDARIES = ("", *" \t\n;&|<>()")
+_BEGINS_SYNTAX = ("<", ">", "(", "\\\n", HOLE)
 """May not follow an unquoted word: `2` before `>` is not a word, `f` before `(` is a function."""
 _ENDS_IN_NAME = re.compile(r"\$(?:[A-Za-z_][A-Za-z_0-9]*|[0-9@*#?$!-])\Z")
+_CLINGS = re.compile(rf"(?:[\\$~!{HOLE}]|\\\n|{_ENDS_IN_NAME.pattern})\Z")
+"""May not precede an unquoted word."""
 _RESERVED = frozenset(
-    "if then else elif fi do done case esac while until for in function select time coproc".split()  # noqa: SIM905
-    + "foreach end repeat nocorrect noglob".split()  # noqa: SIM905
+    """if then else elif fi do done case esac while until for in function select time coproc foreach end
+    repeat nocorrect noglob""".split()  # noqa: SIM905
 )
 _UNCERTAIN = re.compile(
     rf"\\\n{HOLE}|{HOLE}\\\n"
@@ -474,170 +384,119 @@ _UNCERTAIN = re.compile(
 class _Text:
     def __init__(self, code: Code) -> None:
         self._code = code
-        # refuses values that are not allowed
-        template = check_values(code, ANY_SHELL)
-        self._texts = texts_of(code)
-        for text in self._texts:
+        template, self._texts = _checked(code, ANY_SHELL)
+        for number, text in enumerate(self._texts):
             if len(text) > MAX_BYTES:
-                raise ExpressionError(
-                    f"a value of {len(text)} characters is too large for a command",
-                    hint="write it to a file first, and pass the path to the command",
-                )
+                _refuse_large(number, text)
         self._source = template.source
         self._places = template.places
         self._documents = template.script.documents
         self._first_words = template.first_words
-        self._at = [place.end - 1 for place in self._places]
         commented = "$(" in self._source and "#" in self._source
         self._certain = not commented and _UNCERTAIN.search(self._source) is None
 
     def write(self) -> str:
-        numbers = range(len(self._texts))
-        found = ((number, self._fragment(number)) for number in numbers)
-        fragments = {number: fragment for number, fragment in found if fragment is not None}
-        if len(fragments) == len(self._texts):
-            text = self._assemble(fragments)
-            if self._documents_end_where_they_did(fragments):
-                return text
-        return self._with_variables()
+        edits: dict[tuple[int, int], str] = {}
+        for place, text in zip(self._places, self._texts, strict=True):
+            fragment = self._fragment(place, text)
+            if fragment is None:
+                return self._with_variables()
+            edits[place.start, place.end] = fragment
+        if any(self._ends_early(document, edits) for document in self._documents):
+            return self._with_variables()
+        return _spliced(self._source, edits)
 
-    # Fragments for single values
+    def _ends_early(self, document: Document, edits: Edits) -> bool:
+        body = _spliced(self._source, edits, document.body.start, document.body.end)
+        lines = body.split("\n") if document.body.places else ()
+        return any(line.lstrip("\t") == document.delimiter for line in lines)
 
-    def _fragment(self, number: int) -> str | None:
-        """The text for a hole; None if it needs a reference to a variable."""
-        text, hole = self._texts[number], self._places[number]
-        if self._is_itself(number):
-            return hole.before + text
-        if not self._certain or hole.computed:
+    def _fragment(self, place: Place, text: str) -> str | None:
+        """The text for a value; None if it needs a reference to a variable."""
+        if self._is_itself(place, text):
+            return text
+        if not self._certain or place.computed:
             return None
-        match hole.quoting:
+        match place.quoting:
+            case Quoting.BARE if not place.whole:
+                words = _BLANKS.split(text)
+                last = len(words) - 1
+                return place.before + " ".join(
+                    self._bare(place, word, first=at == 0, last=at == last) for at, word in enumerate(words)
+                )
             case Quoting.BARE:
-                return hole.before + self._bare(number, hole)
+                plain = _WORD.fullmatch(text) and self._may_begin(place) and self._may_end(place)
+                return text if plain else place.before + _in_quotes(text)
             case Quoting.DOUBLE:
-                apart = '""' if self._follows_name(hole) and text else ""
-                return hole.before + apart + escaped(text, '\\$`"').replace("!", "\"'!'\"")
+                apart = '""' if self._follows_name(place) and text else ""
+                return place.before + apart + _escaped(text, '\\$`"').replace("!", "\"'!'\"")
             case Quoting.SINGLE:
                 return text.replace("'", "'\\''")
-            case Quoting.BODY | Quoting.LITERAL:
-                return self._in_document(hole, text)
             case Quoting.COMMENT:
                 return text if _REMARK.fullmatch(text) else ""
-        return None
+            case Quoting.BODY | Quoting.LITERAL:
+                return self._in_document(place, text)
 
-    def _is_itself(self, number: int) -> bool:
+    def _is_itself(self, place: Place, text: str) -> bool:
         """Whether the text of the value has no special meaning at its place."""
-        text, hole, at = self._texts[number], self._places[number], self._at[number]
-        if hole.computed:
-            return _NUMBER.fullmatch(text) is not None and self._source[at - 1 : at] not in "+-"
+        if place.computed:
+            return _NUMBER.fullmatch(text) is not None and self._source[place.start - 1] not in "+-"
         if _ANYWHERE.fullmatch(text) is None or text in _RESERVED:
             return False
-        before = self._source[:at]
-        if before[-1:] in ("\\", "$", "~", "!", HOLE) or _ENDS_IN_NAME.search(before):
-            return False
-        if before.endswith("\\\n") or self._source.startswith("\\\n", at + 1):
-            return False  # the next line continues the word
-        if self._source[at + 1 : at + 2] in _BEGINS_SYNTAX:
-            return False
-        return self._is_alone(at) or number not in self._first_words
+        may_be = self._is_alone(place) or place.number not in self._first_words
+        return may_be and self._may_begin(place) and self._may_end(place)
 
-    def _is_alone(self, first: int, last: int | None = None) -> bool:
-        """Whether the span is a whole word."""
-        last = first + 1 if last is None else last
-        before, after = self._source[max(first - 1, 0) : first], self._source[last : last + 1]
-        return (not before or before in _BOUNDARY) and (not after or after in _BOUNDARY)
+    def _may_begin(self, place: Place) -> bool:
+        """Whether unquoted text may follow what stands before the value."""
+        return _CLINGS.search(self._source[: place.end - 1]) is None
 
-    def _follows_name(self, hole: Place) -> bool:
+    def _may_end(self, place: Place) -> bool:
+        """Whether unquoted text may precede what stands after the value."""
+        return not self._source.startswith(_BEGINS_SYNTAX, place.end)
+
+    def _follows_name(self, place: Place) -> bool:
         """Whether the value would extend the name of a variable before it."""
-        return _ENDS_IN_NAME.search(self._source[: hole.start]) is not None
+        return _ENDS_IN_NAME.search(self._source[: place.start]) is not None
 
-    def _bare(self, number: int, hole: Place) -> str:
-        text = self._texts[number]
-        ends_openly = self._source[hole.end : hole.end + 1] not in _BEGINS_SYNTAX
-        if hole.whole:
-            plain = self._is_plain_word(text) and self._can_follow(hole) and ends_openly
-            return text if plain else _in_quotes(text)
-        words = _BLANKS.split(text)
-        inside = [word for word in words if word]
-        first, last = self._source[max(hole.start - 1, 0) : hole.start], self._source[hole.end : hole.end + 1]
-        # A word split off by a blank in the value must not become syntax.
-        before = "" if words[0] else " " if not first or first in _APART else "'' "
-        after = "" if words[-1] else " " if not last or last in _APART else " ''"
-        if not inside:
-            return before + after if text else "" if self._is_all_of_nothing(number) else "''"
-        written = [word if self._is_plain_word(word) else _in_quotes(word) for word in inside]
-        if words[0] and not self._may_begin(hole, words[0], number):
-            written[0] = _in_quotes(inside[0])
-        if words[-1] and not ends_openly:
-            written[-1] = _in_quotes(inside[-1])
-        return before + " ".join(written) + after
+    def _around(self, place: Place) -> tuple[str, str]:
+        """The characters before and after the value; empty at an end of the command."""
+        before = self._source[place.start - 1] if place.start else ""
+        return before, self._source[place.end : place.end + 1]
 
-    def _can_follow(self, hole: Place) -> bool:
-        """Whether a plain word stays plain after the text before it."""
-        if hole.before or hole.start != self._at[hole.number] or self._follows_name(hole):
-            return False
-        return self._source[max(hole.start - 1, 0) : hole.start] not in ("~", "!", HOLE)
+    def _is_alone(self, place: Place) -> bool:
+        """Whether the value is a whole word."""
+        return all(it in _BOUNDARIES for it in self._around(place))
 
-    @staticmethod
-    def _is_plain_word(word: str) -> bool:
-        return _WORD.fullmatch(word) is not None and not word.startswith("=")
+    def _bare(self, place: Place, word: str, *, first: bool, last: bool) -> str:
+        """A word of a value without quotes. An empty one is an end of the value."""
+        if not word:
+            ends = [it for it, there in zip(self._around(place), (first, last), strict=True) if there]
+            return "" if all(it in (*_BOUNDARIES, HOLE) for it in ends) else "''"
+        plain = _WORD.fullmatch(word) is not None
+        if first and place.number in self._first_words:
+            plain &= self._is_alone(place) and "=" not in word and word not in _RESERVED
+        plain &= (not first or self._may_begin(place)) and (not last or self._may_end(place))
+        return word if plain else _in_quotes(word)
 
-    def _may_begin(self, hole: Place, word: str, number: int) -> bool:
-        """Whether the first word of a value needs no quotes after the text before it."""
-        if not self._can_follow(hole):
-            return False
-        if number not in self._first_words:
-            return True
-        return self._is_alone(hole.start) and "=" not in word and word not in _RESERVED
-
-    def _is_all_of_nothing(self, number: int) -> bool:
-        """Whether a word consists of empty values only: then the word does not exist."""
-        first, last = self._at[number], self._at[number] + 1
-        while first and self._source[first - 1] == HOLE and not self._texts[self._at.index(first - 1)]:
-            first -= 1
-        while self._source[last : last + 1] == HOLE and not self._texts[self._at.index(last)]:
-            last += 1
-        return self._is_alone(first, last)
-
-    def _in_document(self, hole: Place, text: str) -> str | None:
-        document = next(it for it in self._documents if hole in it.body.places)
+    def _in_document(self, place: Place, text: str) -> str | None:
+        document = next(it for it in self._documents if place in it.body.places)
         body = self._source[document.body.start : document.body.end]
         if "$(" in self._source or "\\\n" in body or (document.strip_tabs and "\t" in text):
             return None
         if document.literal:
             return text
-        return None if self._follows_name(hole) else hole.before + escaped(text, "\\$`")
-
-    # The whole text
-
-    def _assemble(self, fragments: dict[int, str], start: int = 0, end: int | None = None) -> str:
-        parts: list[str] = []
-        at, end = start, len(self._source) if end is None else end
-        for number, position in enumerate(self._at):
-            if not start <= position < end:
-                continue
-            parts += (self._source[at : self._places[number].start], fragments[number])
-            at = position + 1
-        return "".join((*parts, self._source[at:end]))
-
-    def _documents_end_where_they_did(self, fragments: dict[int, str]) -> bool:
-        return not any(self._ends_early(document, fragments) for document in self._documents)
-
-    def _ends_early(self, document: Document, fragments: dict[int, str]) -> bool:
-        if not document.body.places:
-            return False
-        body = self._assemble(fragments, document.body.start, document.body.end)
-        return any(line.lstrip("\t") == document.delimiter for line in body.split("\n"))
+        return None if self._follows_name(place) else place.before + _escaped(text, "\\$`")
 
     def _with_variables(self) -> str:
         """The command with plain values inserted, and assignments to variables for the others before it."""
         texts, values = [self._code.texts[0]], []
-        for number, (value, text) in enumerate(zip(self._code.values, self._code.texts[1:], strict=True)):
-            if self._is_itself(number):
-                texts[-1] += self._texts[number] + text
+        for place, value, text in zip(self._places, self._code.values, self._code.texts[1:], strict=True):
+            if self._is_itself(place, self._texts[place.number]):
+                texts[-1] += self._texts[place.number] + text
             else:
                 values.append(value)
                 texts.append(text)
-        script = quoted_script(Code(tuple(texts), tuple(values)), keep_in_file=_too_large)
+        script = quoted_script(Code(tuple(texts), tuple(values)), keep_in_file=_refuse_large)
         lines = [f"export {name}={_in_quotes(value)}\n" for name, value in script.variables.items()]
         return "".join((*lines, script.text))
 
@@ -646,8 +505,9 @@ def _in_quotes(text: str) -> str:
     return "'" + text.replace("'", "'\\''") + "'"
 
 
-def _too_large(_: int, text: str) -> str:
-    raise StepError(
-        f"a value of {len(text)} characters is too large for a command",
-        hint="write it to a file first, and pass the path to the command",
-    )
+def _escaped(text: str, special: str) -> str:
+    return re.sub(f"[{re.escape(special)}]", r"\\\g<0>", text)
+
+
+def _refuse_large(_: int, text: str) -> str:
+    raise ExpressionError(f"a value of {len(text)} characters is too large for a command", hint=_LARGE)

@@ -1,10 +1,10 @@
-r"""Parses a shell command that has holes in the places of values.
+r"""Scans a shell command that has holes in the places of values.
 
-    script = read("echo \"$HOME/\0\" | sort")
+    script = scan("echo \"$HOME/\0\" | sort")
     script.places[0].quoting                                     # Quoting.DOUBLE
     [[word.text for word in it.words] for it in script.commands] # [["echo", "\1/\0"], ["sort"]]
 
-The result has the quotes around each hole, and the words of each simple command. The parser reads what dash,
+The result has the quotes around each hole, and the words of each simple command. The scanner knows what dash,
 bash and zsh agree on. Where they differ, or where a variable cannot be referenced, the place of the hole has
 the reason why no value can stand there. Even in a command that is misread a value cannot become syntax,
 because only references to variables are inserted.
@@ -29,20 +29,30 @@ Spans = tuple[tuple[int, int], ...]
 ASSIGNMENT = re.compile(r"[A-Za-z_][A-Za-z_0-9]*\+?=")
 _ITEM = re.compile(r"[A-Za-z_0-9]*\[[^\]]*\0.*\]\+?=")
 _PLAIN = {
-    "word": re.compile(r"[^ \t\n;&|<>()\\'\"$`\0]+"),
-    "single": re.compile(r"[^'\0]+"),
-    "double": re.compile(r"[^\\\"$`\0]+"),
-    "body": re.compile(r"[^\\$`\0]+"),
-    "parameter": re.compile(r"[^\\\"'$`\0}]+"),
+    "": re.compile(r"[^\\$`\0]+"),
+    "'": re.compile(r"[^'\0]+"),
+    '"': re.compile(r"[^\\\"$`\0]+"),
+    "}": re.compile(r"[^\\\"'$`\0}]+"),
+    "\n": re.compile(r"[^\n\0]+"),
 }
+"""Text without a meaning of its own, by what closes it."""
+_PLAIN_WORD = re.compile(r"[^ \t\n;&|<>()\\'\"$`\0]+")
 _NAME = re.compile(r"[A-Za-z_][A-Za-z_0-9]*|[0-9@*#?$!-]")
-_BRACED_NAME = re.compile(r"(?:[#!](?=[A-Za-z_0-9@*?$!-]))?(?:[A-Za-z_][A-Za-z_0-9]*|[0-9]+|[@*#?$!-])")
+_PARAMETER = re.compile(
+    r"\$\{(?:[#!](?=[A-Za-z_0-9@*?$!-]))?(?:[A-Za-z_][A-Za-z_0-9]*|[0-9]+|[@*#?$!-])?(:?[-=?+]|[#%/^,]|(?=\}))?"
+)
+"""The beginning of ${…}; the group is an operation on text."""
+_ANSI = re.compile(r"\$'(?:\\.|[^'\\])*'?", re.S)
+_OLD_ARITHMETIC = re.compile(r"\$\[[^\]]*\]?")
 _REDIRECTION = re.compile(r"&>>|&>|<<<|<<-|<<|<>|<&|>>|>&|>\||<(?!\()|>(?!\()")
-_OPERATOR = re.compile(r"&&|\|\||;;&|;;|;&|;\||\|&|[;&|]")
+_OPERATOR = re.compile(r"&&|\|\||;;&|;;|;&|;\||\|&|[;&|\n]")
 _EMPTY = re.compile(r"\(\s*\)")
+_PARENTHESES = re.compile(r"[()]")
 _WORD_ENDS = frozenset(" \t\n;&|<>()")
-_OPENS = frozenset({"if", "while", "until", "for", "select", "case", "{"})
-_CLOSES = frozenset({"fi", "done", "esac", "}"})
+_ENDS_OF_CASES = (";;", ";&", ";;&", ";|")
+_LOOPS = ("for", "select")
+_OPENS = frozenset({"{", "if", "while", "until", "case", *_LOOPS})
+_CLOSES = frozenset({"}", "fi", "done", "esac"})
 _RESERVED = _OPENS | _CLOSES | {"then", "elif", "else", "do", "!", "time", "-p", "coproc", "function"}
 
 
@@ -102,11 +112,8 @@ class Document:
 class Command:
     """A simple command, or [[ … ]]."""
 
-    start: int
-    statement: int
-    """The start of its outermost pipeline."""
     fed: Spans
-    """The spans of the commands that may feed it: earlier in its pipeline, or around it."""
+    """The spans of the commands that may feed it: those before it in its pipeline and in those around it."""
     words: list[Word] = field(default_factory=list)
     assignments: list[Word] = field(default_factory=list)
     strings: list[Word] = field(default_factory=list)
@@ -122,33 +129,56 @@ class Script:
     defines_functions: bool = False
 
 
-def read(source: str) -> Script:
-    reader = _Reader(source)
+def scan(source: str) -> Script:
+    scanner = _Scanner(source)
     try:
-        reader.commands("")
+        scanner.commands()
     except RecursionError:
         raise ExpressionError("the command is nested too deeply, so values cannot be put into it") from None
-    return reader.script
+    scanner.script.places.sort(key=lambda place: place.number)
+    return scanner.script
 
 
-class _Reader:
+@dataclass(slots=True)
+class _List:
+    """An open list of commands."""
+
+    closing: str = ""
+    fed: Spans = ()
+    around: list[tuple[int, int]] = field(default_factory=list)
+    """For each open compound command, the start of its pipeline and its own start."""
+    cases: int = 0
+    in_pattern: bool = False
+    """Inside a pattern of `case`, which is not a command."""
+    pipeline: int | None = None
+    """The start of the open pipeline."""
+    command: Command | None = None
+
+
+class _Scanner:
+    """Every method reads from `at`, and leaves `at` behind what it has read."""
+
     def __init__(self, source: str) -> None:
         self.source = source
-        self.end = len(source)
         self.at = 0
+        self.end = len(source)
         self.script = Script(source)
+        self.list = _List()
         self.words: list[Word] = []
-        """The open words, each inside an expansion of the previous one."""
+        """The open words: those that a hole found now belongs to."""
         self.awaited: list[Document] = []
-        self.computed = 0
         self.in_ticks = False
+        self.computed = False
         self.refusing = ""
 
     def sees(self, *texts: str) -> bool:
         return self.at < self.end and self.source.startswith(texts, self.at)
 
     def more(self, closing: str = "") -> bool:
-        return self.at < self.end and not (closing and self.source.startswith(closing, self.at))
+        """Whether there is text before `closing`, and before the backtick that closes the commands around."""
+        if self.at >= self.end or (closing and self.source.startswith(closing, self.at)):
+            return False
+        return not (self.in_ticks and self.source[self.at] == "`")
 
     def text(self, text: str) -> None:
         if self.words:
@@ -156,50 +186,209 @@ class _Reader:
 
     # Lists of commands
 
-    def commands(self, closing: str, statement: int | None = None, fed: Spans = ()) -> None:
-        """Reads commands up to and past `closing`, which is `)`, a backtick or nothing."""
-        outer, self.words = self.words, []
-        ticks, self.in_ticks = self.in_ticks, closing == "`"
+    def nested(self, closing: str, fed: Spans = ()) -> None:
+        """Read commands up to and past a parenthesis or a backtick."""
+        outer = self.words, self.list, self.in_ticks
+        self.words, self.list, self.in_ticks = [], _List(closing, fed), closing == "`"
         known = len(self.script.places)
-        _List(self, closing, statement, fed).read()
-        self.words, self.in_ticks = outer, ticks
-        for word in outer:
+        self.commands()
+        self.words, self.list, self.in_ticks = outer
+        self.at += closing == "`"
+        for word in self.words:
             word.places += self.script.places[known:]
+
+    def commands(self) -> None:
+        while self.more() and self.element():
+            pass
+        self.finish()
+
+    def element(self) -> bool:
+        """Read a blank, an operator or a word; False if it closes the list."""
+        start, here = self.at, self.list
+        if self.sees(" ", "\t", "\\\n"):
+            self.skip_blanks()
+        elif self.sees("#"):
+            while self.more("\n"):
+                self.piece(Quoting.COMMENT, _PLAIN["\n"])
+        elif self.sees("("):
+            self.parenthesis()
+        elif self.sees("<(", ">("):
+            self.substitution()
+        elif found := _REDIRECTION.match(self.source, start, self.end):
+            self.redirection(found[0])
+        elif found := _OPERATOR.match(self.source, start, self.end):
+            self.at = found.end()
+            self.finish()
+            if found[0] not in ("|", "|&"):
+                here.pipeline = None
+            here.in_pattern |= here.cases > 0 and found[0] in _ENDS_OF_CASES
+            if found[0] == "\n":
+                self.bodies()
+        elif self.sees(")"):
+            self.at += 1
+            self.finish()
+            closes, here.in_pattern, here.pipeline = not here.in_pattern, False, None
+            return not (closes and here.closing == ")")
+        elif self.sees("<", ">"):
+            self.at += 1
+        else:
+            word = self.word()
+            if not (word.text.isdigit() and not word.quoted and self.sees("<", ">")):
+                self.member(word)  # else it is the number of what is redirected
+        return True
+
+    def begin(self, start: int) -> Spans:
+        """The spans that feed a command that starts here."""
+        here = self.list
+        if here.pipeline is None:
+            here.pipeline = start
+        return (*here.fed, *here.around, (here.pipeline, start))
+
+    def current(self, start: int) -> Command:
+        if self.list.command is None:
+            self.list.command = Command(self.begin(start))
+        return self.list.command
+
+    def finish(self) -> None:
+        if self.list.command is not None and not self.list.in_pattern:
+            self.script.commands.append(self.list.command)
+        self.list.command = None
+
+    def member(self, word: Word) -> None:
+        """Add a word to the current command."""
+        here, command = self.list, self.list.command
+        plain = not word.quoted and not word.places and EXPANSION not in word.text
+        fresh = command is None or not (command.words or command.assignments)
+        if plain and fresh and word.text in _RESERVED and (word.text == "esac" or not here.in_pattern):
+            self.reserved(word)
+            return
+        command = self.current(word.start)
+        if not command.words and ASSIGNMENT.match(word.text):
+            command.assignments.append(word)
+            return
+        command.words.append(word)
+        first, count = command.words[0].text, len(command.words)
+        if plain and word.text == "do" and first in _LOOPS:
+            self.finish()
+        elif first == "case" and here.cases and count == 3:
+            here.in_pattern = True  # after WORD in
+            self.finish()
+        elif plain and word.text == "[[" and count == 1 and "]]" in self.source[word.end :]:
+            self.brackets(command)
+
+    def reserved(self, word: Word) -> None:
+        here = self.list
+        if word.text in _OPENS:
+            fed = self.begin(word.start)
+            here.around.append(fed[-1])
+            here.command = here.pipeline = None
+            here.cases += word.text == "case"
+            if word.text in ("case", *_LOOPS):  # words follow that are no command
+                self.current(word.start).words.append(word)
+        elif word.text in _CLOSES:
+            here.command = None
+            here.pipeline = here.around.pop()[0] if here.around else None
+            here.cases -= word.text == "esac"
+            here.in_pattern = False
+        elif word.text == "function":
+            self.script.defines_functions = True
+
+    def brackets(self, command: Command) -> None:
+        """Read the words of [[ … ]], where the operators of the shell have no meaning."""
+        while self.more() and command.words[-1].text != "]]":
+            if self.source[self.at] in _WORD_ENDS:
+                self.at += 1
+            else:
+                command.words.append(self.word())
+        self.finish()
+
+    def parenthesis(self) -> None:
+        start, command = self.at, self.list.command
+        if self.list.in_pattern and command is None:
+            self.at += 1  # before a pattern, whose end closes it
+            return
+        if command is None or (command.words[:1] and command.words[0].text in _LOOPS):
+            close = self.closing_arithmetic(start + 2) if self.sees("((") else None
+            if close is not None:
+                self.arithmetic(start + 2, close)
+                return
+        elif _EMPTY.match(self.source, start, self.end):
+            self.script.defines_functions = True
+            self.list.command = None
+        self.at += 1
+        self.nested(")", self.begin(start))
+
+    def substitution(self) -> None:
+        """<( … ) or >( … ): a word that the shell makes."""
+        word = Word(self.at, text=SUBSTITUTION)
+        self.words.append(word)
+        self.at += 2
+        self.nested(")", self.begin(word.start))
+        self.words.pop()
+        word.end = self.at
+        self.member(word)
+
+    def redirection(self, operator: str) -> None:
+        command = self.current(self.at)
+        self.at += len(operator)
+        self.skip_blanks()
+        if not self.more() or self.source[self.at] in _WORD_ENDS:
+            return
+        target = self.word()
+        if operator in ("<<", "<<-"):
+            _refuse(target.places, "in the delimiter of a here-document")
+            delimiter = target.text if target.quoted else self.source[target.start : target.end]
+            strips, statement = operator == "<<-", command.fed[0][0]
+            document = Document(target.start, target.end, delimiter, target.quoted, strips, statement)
+            self.script.documents.append(document)
+            self.awaited.append(document)
+            return
+        for place in target.places:
+            place.whole = True
+        if operator in (">&", "<&"):
+            _refuse(target.places, "after >& or <&, where bash expands a word twice")
+        if operator == "<<<":
+            command.strings.append(target)
+
+    def skip_blanks(self) -> None:
+        while self.sees(" ", "\t", "\\\n"):
+            self.at += 2 if self.sees("\\") else 1
+
+    # Words
 
     def word(self) -> Word:
         word = Word(self.at)
         self.words.append(word)
         while self.more() and self.source[self.at] not in _WORD_ENDS:
-            if self.in_ticks and self.sees("`"):
-                break
             if self.sees("'"):
-                word.quoted = True
                 self.quoted("'", Quoting.SINGLE)
             elif self.sees('"'):
-                word.quoted = True
                 self.quoted('"', Quoting.DOUBLE)
-            elif self.sees(HOLE):
-                self.hole(Quoting.BARE, whole=ASSIGNMENT.match(word.text) is not None)
             else:
                 word.quoted |= self.sees("\\")
-                self.piece(Quoting.BARE, "word")
+                self.piece(Quoting.BARE, _PLAIN_WORD)
         word.end = min(self.at, self.end)
         self.words.pop()
         if _ITEM.match(word.text):
-            self.refuse(word.places, "in the subscript of an array, which bash evaluates")
+            _refuse(word.places, "in the subscript of an array, which bash evaluates")
         return word
 
     def quoted(self, quote: str, quoting: Quoting) -> None:
-        self.at += 1
+        if self.words:
+            self.words[-1].quoted = True
         ticks, self.in_ticks = self.in_ticks, False
-        while self.more(quote):
-            self.piece(quoting, "single" if quoting is Quoting.SINGLE else "double")
+        self.at += 1
+        self.until(quote, quoting)
         self.at += 1
         self.in_ticks = ticks
 
-    def piece(self, quoting: Quoting, plain: str) -> None:
-        """Read the next part of a word, of quotes or of a here-document."""
-        if found := _PLAIN[plain].match(self.source, self.at, self.end):
+    def until(self, closing: str, quoting: Quoting) -> None:
+        while self.more(closing):
+            self.piece(quoting, _PLAIN[closing])
+
+    def piece(self, quoting: Quoting, plain: re.Pattern[str]) -> None:
+        """Read plain text, a hole, an escaped character or an expansion."""
+        if found := plain.match(self.source, self.at, self.end):
             self.text(found[0])
             self.at = found.end()
         elif self.sees(HOLE):
@@ -209,7 +398,7 @@ class _Reader:
         elif self.sees("$"):
             self.dollar(quoting)
         elif self.sees("`"):
-            self.backticks(quoting)
+            self.backticks()
         else:
             self.text(self.source[self.at])
             self.at += 1
@@ -218,35 +407,31 @@ class _Reader:
         self, quoting: Quoting, *, start: int | None = None, before: str = "", whole: bool = False
     ) -> Place:
         number = self.source.count(HOLE, 0, self.at)
-        first = self.at if start is None else start
-        place = Place(number, first, self.at + 1, quoting, before, whole, self.computed > 0, self.refusing)
+        if quoting is Quoting.BARE and self.words:
+            whole |= ASSIGNMENT.match(self.words[-1].text) is not None
+        start = self.at if start is None else start
         self.at += 1
+        place = Place(number, start, self.at, quoting, before, whole, self.computed, self.refusing)
         self.script.places.append(place)
         for word in self.words:
             word.places.append(place)
         self.text(HOLE)
         return place
 
-    def refuse(self, places: list[Place], why: str) -> None:
-        for place in places:
-            place.refused = place.refused or why
-
     def escaped(self, quoting: Quoting) -> None:
         """A backslash outside single quotes, with what follows it."""
-        start = self.at
+        start, bare = self.at, quoting is Quoting.BARE
         self.at += 1
-        if self.sees(HOLE):
+        following = self.source[self.at : self.at + 1]
+        if following == HOLE and self.at < self.end:
             # It would quote the first character of the value (bare), or is only a backslash.
-            bare = quoting is Quoting.BARE
-            if not bare:
-                self.text("\\")
+            self.text("" if bare else "\\")
             self.hole(quoting, start=start, before="" if bare else "\\\\", whole=bare)
             return
-        following = self.source[self.at : self.at + 1]
         self.at += 1
         if following != "\n":
             special = '$`\\"' if quoting is Quoting.DOUBLE else "$`\\"
-            self.text(following if quoting is Quoting.BARE or following in special else "\\" + following)
+            self.text(following if bare or following in special else "\\" + following)
 
     # Expansions
 
@@ -257,42 +442,38 @@ class _Reader:
             self.at += 1
             self.text("$")
             self.hole(quoting, start=start, before="\\$")
-        elif self.sees("$'") and quoting is Quoting.BARE:
-            self.ansi()
+            return
+        self.text(EXPANSION)
+        if quoting is Quoting.BARE and (found := _ANSI.match(self.source, start, self.end)):
+            self.refuse_until(found.end(), "in $'…'")
+            if "\\'" in found[0]:  # dash reads a dollar sign and single quotes
+                self.refusing = "after $'…\\'…', which shells read differently"
         elif self.sees("$((") and (close := self.closing_arithmetic(start + 3)) is not None:
             self.arithmetic(start + 3, close)
-            self.text(EXPANSION)
         elif self.sees("$("):
             self.at += 2
-            self.commands(")")
-            self.text(EXPANSION)
-        elif self.sees("${"):
-            self.parameter(quoting)
-            self.text(EXPANSION)
-        elif self.sees("$["):
-            self.text("$[")
-            self.at += 2
-            self.refuse_until("]", "inside $[…] (write $((…)) instead)")
+            self.nested(")")
+        elif found := _PARAMETER.match(self.source, start, self.end):
+            self.parameter(found, quoting)
+        elif found := _OLD_ARITHMETIC.match(self.source, start, self.end):
+            self.refuse_until(found.end(), "inside $[…] (write $((…)) instead)")
         elif found := _NAME.match(self.source, start + 1, self.end):
             self.at = found.end()
-            self.text(EXPANSION)
         else:
-            self.text("$")
+            if self.words:
+                self.words[-1].text = self.words[-1].text[:-1] + "$"
             self.at += 1
 
-    def refuse_until(self, closing: str, why: str) -> None:
-        end = self.source.find(closing, self.at, self.end)
-        while self.at < (self.end if end < 0 else end):
-            if self.sees(HOLE):
-                self.hole(Quoting.DOUBLE).refused = why
-            else:
-                self.text(self.source[self.at])
-                self.at += 1
+    def refuse_until(self, end: int, why: str) -> None:
+        while (hole := self.source.find(HOLE, self.at, end)) >= 0:
+            self.at = hole
+            _refuse([self.hole(Quoting.DOUBLE)], why)
+        self.at = end
 
     def closing_arithmetic(self, start: int) -> int | None:
         """The offset of the )) that closes arithmetic; None if it is a list of commands instead."""
         depth = 0
-        for found in re.compile(r"[()]").finditer(self.source, start, self.end):
+        for found in _PARENTHESES.finditer(self.source, start, self.end):
             if found[0] == "(":
                 depth += 1
             elif depth:
@@ -302,73 +483,38 @@ class _Reader:
         return None
 
     def arithmetic(self, start: int, close: int) -> None:
-        self.at, end, self.end = start, self.end, close
-        self.computed += 1
-        self.words.append(Word(start))
-        while self.more():
-            self.piece(Quoting.DOUBLE, "body")
-        self.words.pop()
-        self.computed -= 1
-        self.at, self.end = close + 2, end
+        outer = self.end, self.computed
+        self.at, self.end, self.computed = start, close, True
+        self.until("", Quoting.DOUBLE)
+        self.end, self.computed = outer
+        self.at = close + 2
 
-    def ansi(self) -> None:
-        """Read $'…', which dash reads as a dollar sign and single quotes."""
-        self.at += 2
-        while self.more("'"):
-            if self.sees("\\'"):
-                self.refusing = "after $'…\\'…', which shells read differently"
-            if self.sees("\\") and not self.sees("\\" + HOLE):
-                self.at += 2
-            elif self.sees(HOLE):
-                self.hole(Quoting.SINGLE).refused = "in $'…'"
-            else:
-                self.at += 1
-        self.at += 1
-        self.text(EXPANSION)
-
-    def parameter(self, quoting: Quoting) -> None:
-        """Read ${name…}. The operator after the name decides what a hole inside means."""
-        self.at += 2
-        refusing = self.refusing
-        if found := _BRACED_NAME.match(self.source, self.at, self.end):
-            self.at = found.end()
-        if self.sees(HOLE):
-            self.refusing = "in the name of a variable"
-        elif self.sees("["):
-            self.refusing = "in the subscript of an array, which bash evaluates"
-        elif self.sees("@"):
-            self.refusing = "as an operation on a variable"
-        elif self.sees(":") and not self.sees(":-", ":=", ":?", ":+"):
-            self.refusing = "in ${name:…}, where bash evaluates a position"
-        self.words.append(Word(self.at))
+    def parameter(self, found: re.Match[str], quoting: Quoting) -> None:
+        """Read ${name…}. The operation after the name decides what a hole inside means."""
+        refusing, self.at = self.refusing, found.end()
+        if found[1] is None:
+            self.refusing = "in the name of a variable, in its subscript or in a position"
         inside = Quoting.BARE if quoting is Quoting.BARE else Quoting.DOUBLE
         while self.more("}"):
             if self.sees('"'):
                 self.quoted('"', Quoting.DOUBLE)
             elif self.sees("'") and inside is Quoting.BARE:
                 self.quoted("'", Quoting.SINGLE)
-            elif self.sees("'"):
-                # Text in some shells and operations, a quote in others.
-                before, self.refusing = self.refusing, "in single quotes inside ${…} inside double quotes"
-                self.at += 1
-                while self.more("'") and not self.sees("}"):
-                    self.piece(Quoting.DOUBLE, "parameter")
-                self.refusing = before
-                self.at += self.sees("'")
             else:
-                self.piece(inside, "parameter")
-        self.words.pop()
+                if self.sees("'"):  # text in some shells and operations, a quote in others
+                    self.refusing = "after a single quote inside ${…} inside double quotes"
+                self.piece(inside, _PLAIN["}"])
         self.refusing = refusing
         self.at += 1
 
-    def backticks(self, quoting: Quoting) -> None:
+    def backticks(self) -> None:
         start = self.at
         self.at += 1
-        known = len(self.script.places)
-        self.commands("`")
-        if "\\" in self.source[start : self.at]:
-            self.refuse(self.script.places[known:], "in backticks with a backslash (write $(…) instead)")
         self.text(EXPANSION)
+        known = len(self.script.places)
+        self.nested("`")
+        if "\\" in self.source[start : self.at]:
+            _refuse(self.script.places[known:], "in backticks with a backslash (write $(…) instead)")
 
     # Here-documents
 
@@ -380,243 +526,27 @@ class _Reader:
             self.words.append(document.body)
             while self.more():
                 if document.literal:
-                    self.piece(Quoting.LITERAL, "single")
+                    self.piece(Quoting.LITERAL, _PLAIN["'"])
                 else:
-                    self.piece(Quoting.BODY, "body")
+                    self.piece(Quoting.BODY, _PLAIN[""])
             self.words.pop()
             self.at, self.end = after, end
 
     def find_body(self, document: Document) -> int:
         """Set the span of the body, and return the offset after its last line."""
-        line_start = document.body.start = self.at
-        continued = False
-        while line_start < self.end:
-            line_end = self.source.find("\n", line_start, self.end)
-            line_end = self.end if line_end < 0 else line_end
-            line = self.source[line_start:line_end]
-            bare = line.lstrip("\t") if document.strip_tabs else line
-            if bare == document.delimiter and not continued:
-                document.close = line_end - len(bare)
-                document.body.end = line_start
-                return min(line_end + 1, self.end)
-            continued = not document.literal and (len(line) - len(line.rstrip("\\"))) % 2 == 1
-            line_start = line_end + 1
-        document.body.end = self.end
-        return self.end
-
-
-class _List:
-    """Assembles the commands of a list: a script, or the content of parentheses."""
-
-    def __init__(self, reader: _Reader, closing: str, statement: int | None, fed: Spans) -> None:
-        self.reader = reader
-        self.closing = closing
-        self.statement = statement
-        self.fed = fed
-        self.pipeline: int | None = None
-        """The start of the open pipeline."""
-        self.around: list[tuple[int, int]] = []
-        """For each open compound command, the start of its pipeline and its own start."""
-        self.cases: list[str] = []
-        """For each open `case`, what comes next: word, in, pattern or body."""
-        self.parentheses = 0
-        self.brackets = False
-        self.loop = False
-        """Inside `for NAME in WORDS`, which is not a command."""
-        self.command: Command | None = None
-
-    def read(self) -> None:
-        reader = self.reader
-        while reader.more():
-            character = reader.source[reader.at]
-            if character in " \t":
-                reader.at += 1
-            elif reader.sees("\\\n"):
-                reader.at += 2
-            elif character == "\n":
-                reader.at += 1
-                self.separator("\n")
-                reader.bodies()
-            elif character == "#":
-                self.comment()
-            elif character == "`" and self.closing == "`":
-                reader.at += 1
+        tabs = "\t*" if document.strip_tabs else ""
+        last_line = re.compile(rf"^{tabs}({re.escape(document.delimiter)})(?:\n|\Z)", re.M)
+        document.body.start, document.body.end, after = self.at, self.end, self.end
+        for found in last_line.finditer(self.source, self.at, self.end):
+            body = self.source[self.at : found.start()].removesuffix("\n")
+            is_continued = (len(body) - len(body.rstrip("\\"))) % 2 == 1
+            if document.literal or not is_continued:
+                document.close = found.start(1)
+                document.body.end, after = found.start(), found.end()
                 break
-            elif character == ")":
-                reader.at += 1
-                if not self.closes_parenthesis() and self.closing == ")":
-                    break
-            elif character == "(":
-                self.parenthesis()
-            elif reader.sees("<(", ">("):
-                self.substitution()
-            elif not self.brackets and (found := _REDIRECTION.match(reader.source, reader.at, reader.end)):
-                self.redirection(found[0])
-            elif found := _OPERATOR.match(reader.source, reader.at, reader.end):
-                reader.at = found.end()
-                self.separator(found[0])
-            elif character in "<>":
-                reader.at += 1
-            else:
-                word = reader.word()
-                if not (word.text.isdigit() and not word.quoted and reader.sees("<", ">")):
-                    self.word(word)  # else it is the number of what is redirected
-        self.finish()
+        return after
 
-    def begin(self, start: int) -> tuple[int, Spans]:
-        """The start of the outermost pipeline, and the spans that feed a command that starts here."""
-        if self.pipeline is None:
-            self.pipeline = start
-        spans = (*self.fed, *self.around, (self.pipeline, start))
-        return (spans[0][0] if self.statement is None else self.statement), spans
 
-    def current(self, start: int) -> Command:
-        if self.command is None:
-            self.command = Command(start, *self.begin(start))
-        return self.command
-
-    def finish(self) -> None:
-        if self.command is not None:
-            self.reader.script.commands.append(self.command)
-        self.command, self.brackets, self.loop = None, False, False
-
-    def separator(self, operator: str) -> None:
-        in_pattern = bool(self.cases) and self.cases[-1] != "body"
-        if self.brackets or (in_pattern and operator in ("|", "\n")):
-            return
-        self.finish()
-        if operator in (";;", ";&", ";;&", ";|") and self.cases:
-            self.cases[-1] = "pattern"
-        if operator not in ("|", "|&"):
-            self.pipeline = None
-
-    def comment(self) -> None:
-        reader = self.reader
-        while reader.more("\n"):
-            if reader.sees(HOLE):
-                reader.hole(Quoting.COMMENT)
-            else:
-                reader.at += 1
-
-    # Parentheses
-
-    def parenthesis(self) -> None:
-        reader = self.reader
-        start = reader.at
-        if self.brackets or (self.cases and self.cases[-1] == "pattern"):
-            if (
-                self.brackets or self.command is not None
-            ):  # the one before a whole pattern is closed by its end
-                self.parentheses += 1
-            reader.at += 1
-            return
-        if self.command is None or self.loop:
-            close = reader.closing_arithmetic(start + 2) if reader.sees("((") else None
-            if close is not None:
-                reader.arithmetic(start + 2, close)
-                return
-        elif _EMPTY.match(reader.source, start, reader.end):
-            reader.script.defines_functions = True
-            self.command = None
-        statement, fed = self.begin(start)
-        reader.at += 1
-        reader.commands(")", statement, fed)
-
-    def closes_parenthesis(self) -> bool:
-        """Whether a closing parenthesis belongs to a pattern or to [[ ]], and does not end the list."""
-        if self.parentheses:
-            self.parentheses -= 1
-            return True
-        if self.cases and self.cases[-1] == "pattern":
-            self.cases[-1] = "body"
-            self.command = self.pipeline = None
-            return True
-        return self.brackets
-
-    def substitution(self) -> None:
-        """<( … ) or >( … ): a word that the shell makes."""
-        reader = self.reader
-        word = Word(reader.at, text=SUBSTITUTION)
-        statement, fed = self.begin(word.start)
-        reader.words.append(word)
-        reader.at += 2
-        reader.commands(")", statement, fed)
-        reader.words.pop()
-        word.end = reader.at
-        self.word(word)
-
-    # Words
-
-    def redirection(self, operator: str) -> None:
-        reader = self.reader
-        command = self.current(reader.at)
-        reader.at += len(operator)
-        while reader.sees(" ", "\t", "\\\n"):
-            reader.at += 2 if reader.sees("\\") else 1
-        if not reader.more() or reader.source[reader.at] in _WORD_ENDS:
-            return
-        target = reader.word()
-        if operator in ("<<", "<<-"):
-            reader.refuse(target.places, "in the delimiter of a here-document")
-            delimiter = target.text if target.quoted else reader.source[target.start : target.end]
-            document = Document(
-                target.start, target.end, delimiter, target.quoted, operator == "<<-", command.statement
-            )
-            reader.script.documents.append(document)
-            reader.awaited.append(document)
-            return
-        for place in target.places:
-            place.whole = True
-        if operator in (">&", "<&"):
-            reader.refuse(target.places, "after >& or <&, where bash expands a word twice")
-        if operator == "<<<":
-            command.strings.append(target)
-
-    def word(self, word: Word) -> None:
-        plain = not word.quoted and not word.places and EXPANSION not in word.text
-        if self.in_case(word, plain):
-            return
-        fresh = self.command is None or not (self.command.words or self.command.assignments)
-        if plain and fresh and word.text in _RESERVED:
-            self.reserved(word)
-            return
-        command = self.current(word.start)
-        if not command.words and ASSIGNMENT.match(word.text):
-            command.assignments.append(word)
-            return
-        command.words.append(word)
-        if plain and ((self.brackets and word.text == "]]") or (self.loop and word.text == "do")):
-            self.finish()
-        elif plain and len(command.words) == 1 and word.text == "[[":
-            self.brackets = "]]" in self.reader.source[word.end :]
-
-    def reserved(self, word: Word) -> None:
-        if word.text in _OPENS:
-            self.begin(word.start)
-            self.around.append((self.pipeline or 0, word.start))
-            self.command = self.pipeline = None
-            if word.text == "case":
-                self.cases.append("word")
-            elif word.text in ("for", "select"):
-                self.current(word.start).words.append(word)
-                self.loop = True
-        elif word.text in _CLOSES:
-            self.command = None
-            self.pipeline = self.around.pop()[0] if self.around else None
-            if word.text == "esac" and self.cases:
-                self.cases.pop()
-        elif word.text == "function":
-            self.reader.script.defines_functions = True
-
-    def in_case(self, word: Word, plain: bool) -> bool:
-        if not self.cases or self.cases[-1] == "body":
-            return False
-        if self.cases[-1] == "word":
-            self.cases[-1] = "in"
-        elif self.cases[-1] == "in":
-            self.cases[-1] = "pattern"
-        elif plain and word.text == "esac" and self.command is None:
-            self.reserved(word)
-        else:
-            self.current(word.start)
-        return True
+def _refuse(places: list[Place], why: str) -> None:
+    for place in places:
+        place.refused = place.refused or why
