@@ -14,8 +14,9 @@ from support.plans import block, bundle, plan
 from workflows_mcp.engines.base import Engine
 from workflows_mcp.engines.clock import VirtualClock, settle
 from workflows_mcp.errors import RequestError, UnknownRun
-from workflows_mcp.machine.events import Answered, CancelRequested, Event, Started
+from workflows_mcp.machine.events import Answered, CancelRequested, Started
 from workflows_mcp.machine.machine import Machine
+from workflows_mcp.machine.reopening import Reopening
 from workflows_mcp.plan.model import Call, Do, InputSpec
 
 OnEngine = Callable[..., None]
@@ -101,7 +102,7 @@ def test_a_fork_goes_its_own_way_and_the_old_run_stays_as_it_was(on_engine: OnEn
 
 
 @pytest.mark.rows("X3")
-def test_a_fork_can_be_made_without_some_of_the_events_and_once_for_the_same_request(
+def test_a_fork_of_a_run_that_has_ended_can_reopen_a_step_and_is_made_once_for_the_same_request(
     on_engine: OnEngine,
 ) -> None:
     async def scenario(world: World, engine: Engine) -> None:
@@ -116,16 +117,14 @@ def test_a_fork_can_be_made_without_some_of_the_events_and_once_for_the_same_req
         await engine.send(old, answer("this"))
         await engine.wait(old, ended, 10)
         _, events = await engine.journal(old)
-        answered = [n for n, event in enumerate(events, start=1) if isinstance(event, Answered)]
-
-        instead: dict[int, list[Event]] = {number: [] for number in (*answered, len(events))}
+        then = [Reopening(bundle(main), events, ["ask"]).event()]
         assert await engine.run_of_request("again") is None
-        new = await engine.fork(old, len(events), instead=instead, request_id="again")
-        assert await engine.fork(old, len(events), instead=instead, request_id="again") == new
+        new = await engine.fork(old, len(events), then, request_id="again")
+        assert await engine.fork(old, len(events), then, request_id="again") == new
         assert await engine.run_of_request("again") == new
         state = (await engine.wait(new, asks, 10)).state
         assert state.root.records["beside"].status == "completed"
-        assert state.forked_from == f"{old}@{len(events) - 2}"
+        assert state.forked_from == f"{old}@{len(events)}"
         await engine.send(new, answer("that"))
         assert (await engine.wait(new, ended, 10)).state.outputs == {"said": "that"}
         assert world.note.lines == ["beside", "this", "that"]

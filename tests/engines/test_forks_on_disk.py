@@ -17,7 +17,7 @@ from workflows_mcp.engines.sqlite import store
 from workflows_mcp.engines.sqlite.engine import SqliteEngine
 from workflows_mcp.engines.sqlite.runs import RunJournal
 from workflows_mcp.errors import RequestError
-from workflows_mcp.machine.events import Answered, CancelRequested, Event
+from workflows_mcp.machine.events import Answered, CancelRequested, Event, Marked
 from workflows_mcp.machine.machine import Machine
 from workflows_mcp.plan.model import Do
 
@@ -235,8 +235,9 @@ def test_a_request_that_made_another_fork_is_refused(tmp_path: Path) -> None:
         async with world.engine("sqlite") as engine:
             old = await engine.start(bundle(MAIN), {})
             position = (await engine.wait(old, asks, 5)).state.events
-            made = await engine.fork(old, position, instead={position: ()}, request_id="one")
-            assert await engine.fork(old, position, instead={position: []}, request_id="one") == made
+            then = [Marked(0.0, "here")]
+            made = await engine.fork(old, position, then, request_id="one")
+            assert await engine.fork(old, position, list(then), request_id="one") == made
             with pytest.raises(RequestError, match="has started something else"):
                 await engine.fork(old, position, request_id="one")
 

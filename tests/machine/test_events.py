@@ -11,7 +11,6 @@ from workflows_mcp.machine import (
     Answered,
     CancelRequested,
     Event,
-    SlotFreed,
     Started,
     StateUpdated,
     StepDone,
@@ -19,6 +18,7 @@ from workflows_mcp.machine import (
     StepFailed,
     TimerFired,
 )
+from workflows_mcp.machine.events import SlotFreed
 from workflows_mcp.machine.machine import APPLY, EXPECTED
 
 EVENTS: tuple[type[Any], ...] = get_args(Event)

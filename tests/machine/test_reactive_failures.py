@@ -8,9 +8,9 @@ from collections.abc import Mapping
 import pytest
 
 from support.reactive import Outcome, Play, Sluggish, Story, World, documents, say, survives
-from workflows_mcp.engines.forks import replayed
 from workflows_mcp.machine import program
 from workflows_mcp.machine.events import ExpressionStopped, StateUpdated
+from workflows_mcp.machine.machine import replayed
 from workflows_mcp.plan.references import LANGUAGES
 from workflows_mcp.values import Value
 

@@ -7,9 +7,10 @@ import pytest
 
 from support.reactive import Sluggish, World, documents, survives
 from workflows_mcp.answers.run_view import parts_of_state
-from workflows_mcp.engines.forks import fork_of, replayed
+from workflows_mcp.engines.forks import fork_of
 from workflows_mcp.machine import program
 from workflows_mcp.machine.events import ExpressionStopped, Started
+from workflows_mcp.machine.machine import replayed
 from workflows_mcp.plan.references import LANGUAGES
 
 pytestmark = pytest.mark.rows("R5", "X1")

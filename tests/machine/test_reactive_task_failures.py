@@ -7,11 +7,10 @@ import pytest
 from msgspec import structs
 
 from support.reactive import documents, survives
-from workflows_mcp.engines.forks import replayed
 from workflows_mcp.limits import Limits
 from workflows_mcp.machine.commands import Command, RunStep, SetTimer
 from workflows_mcp.machine.events import Answered, Event, Started, StepDone, StepFailed, TimerFired
-from workflows_mcp.machine.machine import Machine
+from workflows_mcp.machine.machine import Machine, replayed
 from workflows_mcp.plan.model import Bundle
 from workflows_mcp.values import Value
 

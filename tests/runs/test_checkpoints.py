@@ -363,6 +363,30 @@ def test_a_fork_lists_its_own_checkpoints_and_not_those_of_the_run_that_it_comes
     serve(work)
 
 
+def test_a_retried_run_has_checkpoints_of_its_own_also_after_it_has_moved_on(
+    serve: Any, workspace: Path
+) -> None:
+    text = """
+name: again
+blocks:
+  - {id: a, type: Shell, inputs: {command: 'echo a >> log; test -f ready'}}
+  - {id: b, type: Shell, depends_on: [a], inputs: {command: 'echo b >> log'}}
+  - {id: c, type: Shell, depends_on: [b], inputs: {command: 'echo c >> log'}}
+"""
+
+    async def work(service: Service) -> None:
+        old = (await service.start(text=text))["workflow_id"]
+        (workspace / "ready").touch()
+        new = (await service.retry(old))["workflow_id"]
+        listed = await ids(service, run_id=new)
+        assert len(listed) == 3, "the end of each wave"
+        assert (await service.checkpoint_info(listed[1]))["completed_blocks"] == ["a", "b"]
+        assert (await service.resume(listed[1]))["workflow_id"] != new
+        assert log_of(workspace) == ["a", "a", "b", "c", "c"]
+
+    serve(work)
+
+
 @pytest.mark.rows("G18")
 def test_a_deleted_checkpoint_is_gone_for_good_and_its_run_is_left_as_it_is(serve: Any) -> None:
     async def delete(service: Service) -> tuple[str, str]:

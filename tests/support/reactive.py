@@ -12,13 +12,12 @@ from typing import Any, Literal
 
 from support.steps import Gate, Note, registry_of
 from workflows_mcp.dialects import load
-from workflows_mcp.engines.forks import replayed
 from workflows_mcp.engines.values import decode_event, encode
 from workflows_mcp.errors import TOO_SLOW, ExpressionError
 from workflows_mcp.limits import Limits
 from workflows_mcp.machine.commands import Command, RunStep, SetTimer, address_of
 from workflows_mcp.machine.events import Answered, Event, Started, StepDone, StepFailed, TimerFired
-from workflows_mcp.machine.machine import Machine
+from workflows_mcp.machine.machine import Machine, replayed
 from workflows_mcp.machine.state import RunState
 from workflows_mcp.plan.model import Bundle
 from workflows_mcp.values import Value

@@ -47,13 +47,6 @@ from workflows_mcp.answers.reactive import (
     step_view_of,
     values_at,
 )
-from workflows_mcp.answers.rerun import (
-    Changes,
-    RerunSelection,
-    failed_steps,
-    replayed_events,
-    steps_with_events,
-)
 from workflows_mcp.answers.results import is_harmless
 from workflows_mcp.answers.run_view import RunView, parts_of_state, run_view_of
 from workflows_mcp.answers.state import (
@@ -88,7 +81,6 @@ from workflows_mcp.answers.tasks import (
     has_ended,
     last_contact,
     pending_for,
-    record_at,
     retry_note,
     started_note,
     starter_of,
@@ -102,7 +94,6 @@ __all__ = [
     "NEVER_SEEN",
     "NOTHING_ASKED",
     "REACTIVE",
-    "Changes",
     "Checkpoint",
     "CheckpointId",
     "Cut",
@@ -117,7 +108,6 @@ __all__ = [
     "Questions",
     "Redact",
     "RerunOptions",
-    "RerunSelection",
     "ResponseFormat",
     "RunView",
     "StepView",
@@ -143,7 +133,6 @@ __all__ = [
     "drawn_run",
     "explained",
     "failed_outputs",
-    "failed_steps",
     "form_outcome",
     "gather",
     "given_up_at",
@@ -169,10 +158,8 @@ __all__ = [
     "question_id",
     "read_updates",
     "reader",
-    "record_at",
     "rendered",
     "replayed",
-    "replayed_events",
     "retry_note",
     "run_of",
     "run_view_of",
@@ -185,7 +172,6 @@ __all__ = [
     "state_of",
     "step_answer",
     "step_view_of",
-    "steps_with_events",
     "target_of",
     "task_of",
     "traces_answer",

@@ -22,7 +22,7 @@ from typing import Literal
 
 from workflows_mcp.answers.actions import pending_actions
 from workflows_mcp.answers.targets import block_at
-from workflows_mcp.machine import TERMINAL, Answered, Event, Frame, Machine, RunStatus, Started
+from workflows_mcp.machine import TERMINAL, Answered, Event, Frame, Machine, Reopened, RunStatus, Started
 from workflows_mcp.plan import execution_waves
 from workflows_mcp.steps import StepRegistry
 from workflows_mcp.values import Value, to_json
@@ -102,8 +102,7 @@ class History:
         self._inherited = 0
         """The number of events that a fork has from its original run."""
         self._open: dict[str, tuple[Frame, Checkpoint]] = {}
-        plan = machine.bundle.plans[machine.bundle.main]
-        self._waves = [list(wave) for wave in reversed(execution_waves(plan.body))]
+        self._waves = self._all_waves()
         """The unfinished blocks of the unfinished waves, the next wave last."""
 
     @property
@@ -123,8 +122,13 @@ class History:
             self._inherited = int(event.forked_from.rpartition("@")[2])
         self.machine.apply(event)
         self._times.append(event.at)
-        if self.status != "running" and self._ended_at is None:
+        if self.status == "running":
+            self._ended_at = None
+        elif self._ended_at is None:
             self._ended_at = self.position
+        if isinstance(event, Reopened):
+            self._waves = self._all_waves()
+            self._wave_ended()
         self._close_questions(event)
         marks = self.machine.state.marks
         mark = marks[-1] if marks and marks[-1].event == self.machine.state.events else None
@@ -196,6 +200,10 @@ class History:
     def _is_inherited(self, checkpoint: Checkpoint) -> bool:
         last = checkpoint.id.position if checkpoint.id.type == "automatic" else checkpoint.closed_at
         return last is not None and last <= self._inherited
+
+    def _all_waves(self) -> list[list[str]]:
+        bundle = self.machine.bundle
+        return [list(wave) for wave in reversed(execution_waves(bundle.plans[bundle.main].body))]
 
     def _wave_ended(self) -> bool:
         """Whether, since the last call, a wave and all before it have ended."""

@@ -54,6 +54,7 @@ def _entry(position: int, event: Event) -> dict[str, Value]:
     elif "address" in fields:
         shown["step"] = fields.pop("address")
     fields.pop("limits", None)  # they are settings, not part of what happened
+    fields.pop("state", None)  # it follows from the events before it
     if isinstance(event, PlanLoaded):
         fields.pop("sources", None)
         if event.plans:

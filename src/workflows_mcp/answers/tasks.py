@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from workflows_mcp.answers.targets import Target, task_of, whole_run
-from workflows_mcp.machine import TERMINAL, Frame, Record, RunState, Scope, failed
+from workflows_mcp.machine import TERMINAL, Frame, RunState, failed, record_at
 from workflows_mcp.plan import names_of_items
 
 LastSeen = Mapping[str, float]
@@ -197,16 +197,6 @@ def starter_of(state: RunState, task: Target) -> Target:
         if frame is not None and frame.agent:
             return task_of(state, "/".join(names[: length + 1]))
     return whole_run(state.run_id)
-
-
-def record_at(state: RunState, address: str) -> Record | None:
-    """Return the record of the block at an address; None if the run has not reached it."""
-    scope: Scope | None = state.root
-    record: Record | None = None
-    for name in address.split("/"):
-        record = scope.records.get(name) if scope is not None else None
-        scope = record.scope if record is not None else None
-    return record
 
 
 def has_ended(state: RunState, target: Target) -> bool:

@@ -10,7 +10,6 @@ if TYPE_CHECKING:
     from workflows_mcp.engines.base import Engine, RunSummary
     from workflows_mcp.engines.clock import SystemClock
     from workflows_mcp.engines.executor import Executor
-    from workflows_mcp.engines.forks import replayed
     from workflows_mcp.engines.live_output import Line, LiveOutput
     from workflows_mcp.engines.permissions import PermittedSteps, check_bundle, forbidden_blocks
     from workflows_mcp.engines.selection import engine_of
@@ -28,7 +27,6 @@ __all__ = [
     "check_store",
     "engine_of",
     "forbidden_blocks",
-    "replayed",
 ]
 
 __getattr__ = exports(
@@ -38,7 +36,6 @@ __getattr__ = exports(
         "selection": "engine_of",
         "clock": "SystemClock",
         "executor": "Executor",
-        "forks": "replayed",
         "live_output": "Line LiveOutput",
         "permissions": "PermittedSteps check_bundle forbidden_blocks",
         "sqlite.store": "check_store",

@@ -9,11 +9,10 @@ An engine knows the machine and the executor, and stores runs. It knows nothing 
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
-from workflows_mcp.engines.forks import NO_CHANGES, Instead
 from workflows_mcp.engines.live_output import LiveOutput
 from workflows_mcp.limits import Limits
 from workflows_mcp.machine import Event, Machine, RunState
@@ -107,11 +106,11 @@ class Engine(Protocol):
         """The bundle that the run is pinned to, and its committed events after the first `after` ones."""
 
     async def fork(
-        self, run_id: str, position: int, *, instead: Instead = NO_CHANGES, request_id: str | None = None
+        self, run_id: str, position: int, then: Sequence[Event] = (), *, request_id: str | None = None
     ) -> str:
         """Create a run from the first `position` events of another one, and return its id.
 
-        `instead` drops or replaces events. A known request_id returns the fork that it created. The fork
+        The events `then` follow them. A known request_id returns the fork that it created. The fork
         continues like a run that was recovered after a crash; the other run does not change. Raises
         RequestError if there is no such position, or if the run had ended there."""
 

@@ -1,24 +1,26 @@
-"""Makes forks: new runs from the first events of another run, with some of them replaced.
+"""Makes forks: new runs from the first events of another run.
 
     fork = fork_of("wf_1", bundle, events, position=12, now=now)
     fork.events, fork.machine
 
-A fork is complete: its events are copies, and the first one has its own id and names its origin. Steps that
-were under way at that position start again, as after a crash. The origin does not change.
+A fork is complete: its events are copies, and the first one has its own id and names its origin. Events such
+as `Reopened` can follow them. Steps that were under way at that position start again, as after a crash. The
+origin does not change.
 """
 
 from __future__ import annotations
 
+import hashlib
 import os
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 import msgspec
 
-from workflows_mcp.engines.values import Batch, LargeValues, join_events
+from workflows_mcp.engines.values import Batch, LargeValues, encode, join_events
 from workflows_mcp.errors import RequestError
-from workflows_mcp.machine import Event, Forked, Machine, Started
+from workflows_mcp.machine import Event, Forked, Machine, Started, replayed
 from workflows_mcp.plan import Bundle
 from workflows_mcp.values import Value
 
@@ -34,21 +36,6 @@ def new_run_id() -> str:
 # Forks
 
 
-def replayed(bundle: Bundle, events: Iterable[Event]) -> Machine:
-    """Return the machine of a run after these events."""
-    machine = Machine(bundle)
-    for event in events:
-        machine.apply(event)
-    return machine
-
-
-Instead = Mapping[int, Sequence[Event]]
-
-"""Replacements by the number of an event, counted from 1; an empty sequence drops the event."""
-
-NO_CHANGES: Instead = {}
-
-
 @dataclass(frozen=True, slots=True)
 class Fork:
     run_id: str
@@ -57,10 +44,10 @@ class Fork:
     """The new run after these events."""
 
 
-def request_digest(run_id: str, position: int, instead: Instead) -> str:
+def request_digest(run_id: str, position: int, then: Sequence[Event]) -> str:
     """A text that is the same for two requests for the same fork."""
-    changes = ",".join(f"{number}:{len(instead[number])}" for number in sorted(instead))
-    return f"{run_id}@{position}" + (f"-{changes}" if changes else "")
+    digest = hashlib.blake2b(encode(list(then)), digest_size=12).hexdigest()
+    return f"{run_id}@{position}" + (f"-{digest}" if then else "")
 
 
 def fork_of(
@@ -70,10 +57,10 @@ def fork_of(
     position: int,
     now: float,
     new_id: str | None = None,
-    instead: Instead = NO_CHANGES,
+    then: Sequence[Event] = (),
     scratch: Path | None = None,
 ) -> Fork:
-    """Make a fork of a run at a position.
+    """Make a fork of a run at a position; the events `then` follow.
 
     `scratch` is the directory with the scratch directories of runs: a path in the outputs of a step that
     points into the files of the origin is changed to point to the copy. Raises RequestError if there is no
@@ -86,10 +73,9 @@ def fork_of(
         )
     new_id = new_id or new_run_id()
     seed = started.seed or started.run_id  # the seed of the copied events
-    numbered = enumerate(events[:position], start=1)
-    kept = [it for number, event in numbered for it in instead.get(number, (event,))]
-    origin = msgspec.structs.replace(started, run_id=new_id, forked_from=f"{run_id}@{len(kept)}", seed=seed)
-    copied = _seeded([origin if it is started else it for it in kept], seed, run_id)
+    origin = msgspec.structs.replace(started, run_id=new_id, forked_from=f"{run_id}@{position}", seed=seed)
+    copied = _seeded([origin if it is started else it for it in events[:position]], seed, run_id)
+    copied += [msgspec.structs.replace(it, at=now) for it in then]
     if scratch is not None:
         copied = _with_own_files(copied, str(scratch / run_id), str(scratch / new_id))
     machine = replayed(bundle, copied)

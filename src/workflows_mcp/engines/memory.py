@@ -6,17 +6,17 @@ It keeps all events, so that a test can kill a run and restore it from any posit
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 from workflows_mcp.engines.base import FindBundle, MakeEvent, Pruned, RunSummary
 from workflows_mcp.engines.clock import Clock, SystemClock
 from workflows_mcp.engines.driver import Driver
 from workflows_mcp.engines.executor import Executor
-from workflows_mcp.engines.forks import NO_CHANGES, Instead, batch_of, fork_of, new_run_id, replayed
+from workflows_mcp.engines.forks import batch_of, fork_of, new_run_id
 from workflows_mcp.engines.values import Batch, LargeValues, check_key, full, packed, unpacked
 from workflows_mcp.errors import UnknownRun
 from workflows_mcp.limits import Limits
-from workflows_mcp.machine import Event, Machine, RunState, Started
+from workflows_mcp.machine import Event, Machine, RunState, Started, replayed
 from workflows_mcp.plan import Bundle
 from workflows_mcp.values import Value
 
@@ -143,13 +143,13 @@ class MemoryEngine:
         return machine.bundle, self.journals[run_id].events()[after:]
 
     async def fork(
-        self, run_id: str, position: int, *, instead: Instead = NO_CHANGES, request_id: str | None = None
+        self, run_id: str, position: int, then: Sequence[Event] = (), *, request_id: str | None = None
     ) -> str:
         if request_id is not None and request_id in self._requests:
             return self._requests[request_id]
         bundle, events = await self.journal(run_id)
         scratch = self._executor.scratch
-        fork = fork_of(run_id, bundle, events, position, self._clock.now(), instead=instead, scratch=scratch)
+        fork = fork_of(run_id, bundle, events, position, self._clock.now(), then=then, scratch=scratch)
         if request_id is not None:
             self._requests[request_id] = fork.run_id
         await asyncio.to_thread(self._executor.copy_scratch, run_id, fork.run_id)

@@ -23,7 +23,7 @@ from msgspec.structs import replace
 
 from workflows_mcp.errors import Damaged, RequestError
 from workflows_mcp.limits import Limits
-from workflows_mcp.machine import Event, Machine, Record, RunState, Scope
+from workflows_mcp.machine import Event, Machine, Record, Reopened, RunState, Scope
 from workflows_mcp.values import Value, shown
 
 # ----------------------------------------------------------------------------------------------------
@@ -135,8 +135,7 @@ class LargeValues:
             body = machine.snapshot()
             if len(body) <= max(self._limit, _SEARCHED_BYTES * state.events):
                 return body
-        thin = replace(state, root=self._thin_scope(state.root), outputs=self.thin_entries(state.outputs))
-        return encode(thin)
+        return encode(self._thin_state(state))
 
     def take_new(self) -> tuple[Blob, ...]:
         """The new blobs since the last call; write them no later than what refers to them."""
@@ -150,7 +149,10 @@ class LargeValues:
             values = getattr(event, name, None)
             if values and (thin := self.thin_entries(values)) is not values:
                 event = replace(event, **{name: thin})
-        return event
+        return replace(event, state=self._thin_state(event.state)) if isinstance(event, Reopened) else event
+
+    def _thin_state(self, state: RunState) -> RunState:
+        return replace(state, root=self._thin_scope(state.root), outputs=self.thin_entries(state.outputs))
 
     def _thin_scope(self, scope: Scope) -> Scope:
         records = {name: self._thin_record(record) for name, record in scope.records.items()}

@@ -24,8 +24,8 @@ from workflows_mcp.machine.events import (
     Forked,
     Interrupted,
     PlanLoaded,
+    Reopened,
     Resumed,
-    SlotFreed,
     Started,
     StateUpdated,
     StepDone,
@@ -33,7 +33,7 @@ from workflows_mcp.machine.events import (
     StepFailed,
     TimerFired,
 )
-from workflows_mcp.machine.machine import Machine, how_to_resume, is_under_way
+from workflows_mcp.machine.machine import Machine, how_to_resume, is_under_way, replayed
 from workflows_mcp.machine.names import Blocks, Names, iso, outputs_of
 from workflows_mcp.machine.program import EvaluationError, compile_value, program_of
 from workflows_mcp.machine.reactive import REACTIVE, initial_state
@@ -45,8 +45,9 @@ from workflows_mcp.machine.reactive_state import (
     mentioned,
     transform_of,
 )
+from workflows_mcp.machine.reopening import Reopening, failed_steps
 from workflows_mcp.machine.rules import call_must_succeed, failed, fails_the_workflow, handler_of
-from workflows_mcp.machine.sequence import ends_with, error_of
+from workflows_mcp.machine.sequence import error_of
 from workflows_mcp.machine.state import (
     TERMINAL,
     Execution,
@@ -57,6 +58,8 @@ from workflows_mcp.machine.state import (
     RunState,
     RunStatus,
     Scope,
+    record_at,
+    scope_at,
 )
 
 __all__ = [
@@ -88,6 +91,8 @@ __all__ = [
     "PlanLoaded",
     "ReactiveState",
     "Record",
+    "Reopened",
+    "Reopening",
     "ReportInterrupted",
     "Resumed",
     "RunState",
@@ -95,7 +100,6 @@ __all__ = [
     "RunStep",
     "Scope",
     "SetTimer",
-    "SlotFreed",
     "Started",
     "StateUpdated",
     "StepDone",
@@ -109,10 +113,10 @@ __all__ = [
     "address_of",
     "call_must_succeed",
     "compile_value",
-    "ends_with",
     "error_of",
     "events",
     "failed",
+    "failed_steps",
     "fails_the_workflow",
     "handler_of",
     "how_to_resume",
@@ -124,6 +128,9 @@ __all__ = [
     "outputs_of",
     "path_text",
     "program_of",
+    "record_at",
+    "replayed",
+    "scope_at",
     "size_of",
     "transform_of",
     "value_at",

@@ -92,8 +92,8 @@ class OpenScope:
             self.missing = [len(node.needs) for node in program.nodes]
 
     def attempt(self, name: str, record: Record) -> str:
-        """Which attempt of a block this is."""
-        return f"{self.attempt_prefix}{record.attempts}"
+        """The attempt of a block; from its second round on, the round precedes it."""
+        return f"{self.attempt_prefix}{attempt_in(self.scope, name, record)}"
 
     def attempt_prefix_inside(self, name: str) -> str:
         """The prefix of the attempts of everything inside a block: empty while all are first ones."""
@@ -106,6 +106,10 @@ class OpenScope:
 
     def handle_end(self, machine: Core, index: int) -> None:
         """Handle the end of a block on its own, before other blocks are entered."""
+
+    def admit(self, index: int) -> bool:
+        """Whether a reopened block may be entered now."""
+        return True
 
     def ready(self) -> list[int]:
         """The blocks to enter when the scope is opened."""
@@ -122,6 +126,11 @@ class OpenScope:
             if not missing[dependent]:
                 ready.append(dependent)
         return ready
+
+
+def attempt_in(scope: Scope, name: str, record: Record) -> str:
+    visits = scope.visits.get(name, 1)
+    return f"r{visits}.{record.attempts}" if visits > 1 else str(record.attempts)
 
 
 class Core(ABC):
@@ -339,18 +348,18 @@ class Core(ABC):
     def add_stopped_expression(self, scope: OpenScope, index: int, fault: Fault, purpose: str = "") -> None:
         """Record that an expression was stopped. `purpose`: what it was for, unless for entering the
         block."""
-        self.stopped_expressions[self._attempt_key(scope, index) + purpose] = fault
+        self.stopped_expressions[self.attempt_key(scope, index) + purpose] = fault
 
     def recorded_stop(self, scope: OpenScope, index: int, purpose: str = "") -> Fault | None:
         """The fault of an expression that was stopped when this event was applied for the first time."""
         return (
-            self.recorded_stop_at(self._attempt_key(scope, index) + purpose) if self._recorded_stops else None
+            self.recorded_stop_at(self.attempt_key(scope, index) + purpose) if self._recorded_stops else None
         )
 
     def recorded_stop_at(self, key: str) -> Fault | None:
         return self._recorded_stops.get(key)
 
-    def _attempt_key(self, scope: OpenScope, index: int) -> str:
+    def attempt_key(self, scope: OpenScope, index: int) -> str:
         name = scope.program.nodes[index].id
         record = scope.scope.records.get(name) or Record()
         return key_of(scope.prefix + name, scope.attempt(name, record))

@@ -15,7 +15,7 @@ from typing import ClassVar, Self, TypeAlias
 import msgspec
 from msgspec.structs import replace
 
-from workflows_mcp.machine.state import EndStatus, Fault, Outcome, address_of
+from workflows_mcp.machine.state import EndStatus, Fault, Outcome, RunState, address_of
 from workflows_mcp.plan import ChangeOperation, Plan
 from workflows_mcp.values import Value
 
@@ -24,24 +24,19 @@ class EventBase(msgspec.Struct, frozen=True, omit_defaults=True):
     at: float
 
     of_step: ClassVar[bool] = False
-    """It belongs to the step at its address: a run that re-runs this step drops it."""
+    """It is about the step at its address."""
     ends_step: ClassVar[bool] = False
     """It ends the step at its address."""
     by_agent: ClassVar[bool] = False
     """An agent submitted it; a parked run does not accept it."""
     marks_position: ClassVar[bool] = False
-    """It refers to its own position, so retries and forks with changed events drop it."""
+    """It marks its own position; a step that is reopened is not entered at a mark after it."""
     precedes_next: ClassVar[bool] = False
     """It belongs to the event after it."""
     cancels: ClassVar[bool] = False
     """It cancels the run."""
     never_refused: ClassVar[bool] = False
     """It is never refused, whatever the run is doing, even if it has ended."""
-
-    @property
-    def kept_in_rerun(self) -> bool:
-        """Whether a run that re-runs its step keeps this event all the same."""
-        return False
 
     def map_outputs(self, change: Callable[[Value], Value]) -> Self:
         """The event with changed outputs, if it has outputs of a step."""
@@ -163,10 +158,6 @@ class PlanLoaded(_OfAttempt, frozen=True, tag="plan"):
     sources: dict[str, str] = {}
     error: str | None = None
 
-    @property
-    def kept_in_rerun(self) -> bool:
-        return self.error is None
-
 
 class ExpressionStopped(_OfRun, frozen=True, tag="stopped"):
     """Expressions exceeded their limits while the next event was applied, and were stopped.
@@ -188,14 +179,30 @@ class Forked(_OfRun, frozen=True, tag="forked"):
     seed: str = ""
     """The seed of random values from here on."""
     over_limit: bool = False
-    """Whether more items than the limit may stay under way: some that had ended are re-run, and the items
+    """Whether more items than the limit may stay under way: some that had ended are reopened, and the items
     after them have started already."""
 
     never_refused: ClassVar[bool] = True
 
 
+class Reopened(_OfRun, frozen=True, tag="reopened"):
+    """Steps run again, with all that followed from them; everything else keeps its results."""
+
+    steps: list[str]
+    """The keys of their first attempts."""
+    state: RunState
+    """The run as it would be if it had not entered these steps; see `reopening.py`."""
+    new_rounds: list[str] = []
+    """The addresses of steps whose earlier executions may still report: their next one is another round."""
+
+    def map_outputs(self, change: Callable[[Value], Value]) -> Self:
+        whole = msgspec.to_builtins(self.state)
+        changed = change(whole)
+        return self if changed is whole else replace(self, state=msgspec.convert(changed, RunState))
+
+
 class SlotFreed(_OfAddress, frozen=True, tag="made_room"):
-    """An item that is re-run here had ended in the original run, so the next item starts."""
+    """A reopened item had ended before, so the next item starts."""
 
     address: str
 
@@ -262,6 +269,7 @@ StepEnd: TypeAlias = StepDone | StepFailed | Answered
 Event: TypeAlias = (
     Started
     | Forked
+    | Reopened
     | SlotFreed
     | StepDone
     | StepFailed

@@ -14,7 +14,7 @@ from workflows_mcp.machine.core import OpenScope
 from workflows_mcp.machine.names import Names
 from workflows_mcp.machine.program import Evaluate, PreparedNode, Program
 from workflows_mcp.machine.rules import failed, failure_kind
-from workflows_mcp.machine.state import Fault, Record, Scope
+from workflows_mcp.machine.state import TERMINAL, Fault, Record, Scope
 from workflows_mcp.plan import Plan, item_node, name_of_item, names_of_items
 from workflows_mcp.values import Value
 
@@ -88,6 +88,13 @@ class OpenItems(OpenScope):
     def ready(self) -> list[int]:
         count = len(self._not_started) if self.limit is None else min(self.limit, len(self._not_started))
         return [self._not_started.popleft() for _ in range(count)]
+
+    def admit(self, index: int) -> bool:
+        under_way = sum(record.status not in TERMINAL for record in self.scope.records.values())
+        if self.limit is not None and under_way >= self.limit:
+            return False
+        self._not_started.remove(index)
+        return True
 
     def start_no_more(self) -> None:
         """Drop the items that have not started."""

@@ -17,7 +17,7 @@ A new kind of event is a class in `events.py`, a function here for what it does,
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from contextlib import suppress
 from typing import Any
 
@@ -50,6 +50,7 @@ from workflows_mcp.machine.events import (
     Marked,
     Parked,
     PlanLoaded,
+    Reopened,
     Resumed,
     SlotFreed,
     Started,
@@ -69,6 +70,7 @@ from workflows_mcp.machine.operations import (
     enter,
     interrupted,
     repeated,
+    restart_timer,
     restart_timers,
     schedule_retry,
 )
@@ -104,6 +106,7 @@ from workflows_mcp.machine.state import (
     RunState,
     RunStatus,
     Scope,
+    scope_at,
 )
 from workflows_mcp.plan import CONTEXT_FULL, Bundle, Call, Plan, Steps
 from workflows_mcp.values import Value
@@ -127,12 +130,7 @@ class Machine(Core):
         self.on_state_opened: Callable[[ReactiveState], None] | None = None
         """Called with every state of a reactive workflow that is opened; for tracing."""
         if snapshot is not None:
-            self.state = _decode_state(snapshot) if isinstance(snapshot, bytes) else snapshot
-            self.plans.update(self.state.plans)
-            for plan in self.state.plans.values():
-                self.add_tasks(plan)
-            if self.state.events and self.state.status == "running":
-                self._reopen()
+            self.restore(_decode_state(snapshot) if isinstance(snapshot, bytes) else snapshot)
 
     # What an engine calls
 
@@ -147,12 +145,11 @@ class Machine(Core):
             return commands
         self.stopped_expressions = {}
         state.changed_at = event.at
-        if state.status == "running":
+        if state.status == "running" or isinstance(event, Reopened):
             APPLY[type(event)](self, event)
-            while self._work:
-                self._enter(*self._work.popleft())
+            self.enter_queued()
         self._recorded_stops = {}
-        if state.parked is not None:
+        if self.state.parked is not None:
             # `resumed` emits the other commands again
             return [it for it in commands if isinstance(it, StopStep | ClearTimer | Finish)]
         return commands
@@ -257,6 +254,10 @@ class Machine(Core):
         return [it for it in self._open.values() if isinstance(it, OpenItems)]
 
     # Blocks
+
+    def enter_queued(self) -> None:
+        while self._work:
+            self._enter(*self._work.popleft())
 
     def _enter(self, scope: OpenScope, index: int) -> None:
         """Skip or start a block whose dependencies have all ended. A retried block is not skipped."""
@@ -478,8 +479,20 @@ class Machine(Core):
         opened = self._open[prefix] = OpenItems(around, index, prefix, scope, items, limit)
         return opened
 
-    def _reopen(self) -> None:
+    def restore(self, state: RunState) -> None:
+        """Continue from this state; nothing is entered."""
+        self.state = state
+        self.plans.update(state.plans)
+        for plan in state.plans.values():
+            self.add_tasks(plan)
+        self._open.clear()
+        self._work.clear()
+        self._open_scopes()
+
+    def _open_scopes(self) -> None:
         """Open the scopes of a restored state. Nothing is entered: what was ready has started."""
+        if not self.state.events or self.state.status != "running":
+            return
         pending = [self._open_workflow(self.state.root)]
         while pending:
             around = pending.pop()
@@ -496,8 +509,15 @@ class Machine(Core):
                     items: Value = record.scope.items
                     if items is None:
                         items = prepared.items(names)
-                    # no limit: as one item ends, the next one begins
-                    pending.append(self._open_items(record.scope, around, index, items, None))
+                    pending.append(self._open_items(record.scope, around, index, items, record.scope.limit))
+
+
+def replayed(bundle: Bundle, events: Iterable[Event]) -> Machine:
+    """Return the machine of a run after these events."""
+    machine = Machine(bundle)
+    for event in events:
+        machine.apply(event)
+    return machine
 
 
 # What each event does to a run
@@ -680,10 +700,57 @@ def marked(machine: Machine, event: Marked | ContextFull) -> None:
     machine.state.mark(event.at, event.reason, event.step)
 
 
+def reopened(machine: Machine, event: Reopened) -> None:
+    """Continue without the reopened steps and all that followed from them; then enter these steps."""
+    before = machine.state
+    machine.restore(
+        replace(
+            _decode_state(_encode_state(event.state)),
+            run_id=before.run_id,
+            forked_from=before.forked_from,
+            seed=before.seed,
+            changed_at=event.at,
+            events=before.events,
+            marks=before.marks,
+            update_tokens=before.update_tokens,
+            answer_tokens=before.answer_tokens,
+        )
+    )
+    begin_new_rounds(machine.state, event)
+    frames = machine.state.frames
+    for address, frame in before.frames.items():
+        if address in frames and frames[address].event == frame.event:
+            continue
+        key = key_of(address, frame.attempt)
+        if frame.kind == "step":
+            machine.emit(StopStep(key))
+        if frame.deadline is not None:
+            machine.emit(ClearTimer(key))
+    for address, frame in frames.items():
+        if address not in before.frames:
+            restart_timer(machine, address, frame, event.at)
+    for command in machine.outstanding(event.at, after_crash=False):
+        if isinstance(command, RunStep | SetTimer) and address_of(command.key)[0] not in before.frames:
+            machine.emit(command)
+    for key in event.steps:
+        around, _, name = address_of(key)[0].rpartition("/")
+        scope = machine.scope_inside(around)
+        if scope is None or not scope.admit(scope.program.ids[name]):
+            continue  # it ended with an earlier one, or starts when another item has ended
+        machine.enqueue(scope, [scope.program.ids[name]])
+        machine.enter_queued()
+
+
+def begin_new_rounds(state: RunState, event: Reopened) -> None:
+    for address in event.new_rounds:
+        around, _, name = address.rpartition("/")
+        scope = scope_at(state, around)
+        if scope is not None:
+            scope.visits[name] = scope.visits.get(name, 1) + 1
+
+
 def slot_freed(machine: Machine, event: SlotFreed) -> None:
-    if event.address not in machine.state.frames:
-        return
-    scope, _ = machine.locate(event.address)
+    scope = machine.scope_inside(event.address.rpartition("/")[0])
     if isinstance(scope, OpenItems):
         machine.enqueue(scope, scope.next_ones())
 
@@ -748,6 +815,7 @@ APPLY: dict[type[Any], Callable[[Machine, Any], None]] = {
     PlanLoaded: plan_loaded,
     Interrupted: interrupted,
     Forked: forked,
+    Reopened: reopened,
     SlotFreed: slot_freed,
     StateUpdated: state_updated,
     Marked: marked,
@@ -787,6 +855,11 @@ def expect_item(machine: Machine, event: SlotFreed) -> None:
         raise NotExpected(f"'{event.address}' is not under way")
 
 
+def expect_position(machine: Machine, event: Reopened) -> None:
+    if event.state.events != machine.state.events:
+        raise NotExpected(f"the run {machine.state.run_id} has changed since", hint="try again")
+
+
 def expect_parked(machine: Machine, event: Resumed) -> None:
     if machine.state.parked is None:
         raise NotExpected(f"the run {machine.state.run_id} is not parked")
@@ -811,6 +884,7 @@ EXPECTED: dict[type[Any], Callable[[Machine, Any], None]] = {
     Interrupted: expect_attempt,
     Answered: expect_question,
     SlotFreed: expect_item,
+    Reopened: expect_position,
     StateUpdated: expect_state,
     Resumed: expect_parked,
     Marked: always_accepted,

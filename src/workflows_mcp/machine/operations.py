@@ -234,6 +234,7 @@ def enter_items(machine: Core, scope: OpenScope, index: int, at: float) -> None:
     inside = Scope(scope.scope.workflow, started_at=at, records={}, each=keys)
     inside.by_key = isinstance(items, dict)
     inside.named = can_be_names(inside.each or ())
+    inside.limit = limit
     if isinstance(scope, OpenSequence):
         inside.items = list(items.values()) if isinstance(items, dict) else list(items)
     inside.prompt = prepared.prompt(names)
@@ -409,16 +410,23 @@ def _seconds_to_next_attempt(
 def restart_timers(machine: Core, event: Forked) -> None:
     """Restart the timers of a fork: the original run may have started them long ago."""
     for address, frame in machine.state.frames.items():
-        restarts = event.steps_restart and frame.kind in ("step", "agent")
-        if frame.deadline is None and not restarts:
-            continue
-        later = event.at - frame.since
-        frame.since, frame.parked = event.at, 0.0
-        frame.deadline = None if frame.deadline is None else frame.deadline + later
-        scope, index = machine.locate(address)
-        record = scope.scope.records[scope.program.nodes[index].id]
-        if (frame.kind == "retry" or restarts) and record.started_at is not None:
-            record.started_at += later  # `within` counts from the first attempt
+        restart_timer(machine, address, frame, event.at, steps_restart=event.steps_restart)
+
+
+def restart_timer(
+    machine: Core, address: str, frame: Frame, at: float, *, steps_restart: bool = True
+) -> None:
+    """Let the time of an operation start now."""
+    restarts = steps_restart and frame.kind in ("step", "agent")
+    if frame.deadline is None and not restarts:
+        return
+    later = at - frame.since
+    frame.since, frame.parked = at, 0.0
+    frame.deadline = None if frame.deadline is None else frame.deadline + later
+    scope, index = machine.locate(address)
+    record = scope.scope.records[scope.program.nodes[index].id]
+    if (frame.kind == "retry" or restarts) and record.started_at is not None:
+        record.started_at += later  # `within` counts from the first attempt
 
 
 def interrupted(machine: Core, event: Interrupted) -> None:

@@ -46,12 +46,6 @@ from workflows_mcp.values import Value, kind_and_value
 class OpenSequence(OpenScope):
     __slots__ = ()
 
-    def attempt(self, name: str, record: Record) -> str:
-        """The attempt of a step; from the second round of a loop on, the round precedes it."""
-        visits = self.scope.visits.get(name, 1)
-        attempt = super().attempt(name, record)
-        return f"{self.attempt_prefix}r{visits}.{record.attempts}" if visits > 1 else attempt
-
     def names_for(self, index: int) -> Any:
         node = self.program.nodes[index]
         state = self.scope.state

@@ -151,6 +151,8 @@ class Scope(msgspec.Struct, omit_defaults=True):
     """The items are called by their keys in addresses, not by their positions."""
     items: list[Value] | None = None
     """The items themselves, if the state that they came from can change meanwhile."""
+    limit: int | None = None
+    """How many items may be under way at once."""
     state: dict[str, Value] = {}
     variables: dict[str, Value] = {}
     """Names beside inputs and state: the item of a task."""
@@ -257,3 +259,19 @@ class RunState(msgspec.Struct, omit_defaults=True):
     def waits_for_agents(self) -> bool:
         """Whether all that is under way is asked of agents, with or without a timeout."""
         return all(frame.kind in ("agent", "call", "each") for frame in self.frames.values())
+
+
+def record_at(state: RunState, address: str) -> Record | None:
+    """Return the record of the block at an address; None if the run has not reached it."""
+    around, _, name = address.rpartition("/")
+    scope = scope_at(state, around)
+    return scope.records.get(name) if scope is not None else None
+
+
+def scope_at(state: RunState, address: str) -> Scope | None:
+    """Return the scope inside the block at an address; without an address, the run's own."""
+    scope: Scope | None = state.root
+    for name in address.split("/") if address else ():
+        record = scope.records.get(name) if scope is not None else None
+        scope = record.scope if record is not None else None
+    return scope

@@ -41,27 +41,33 @@ from contextlib import suppress
 from typing import Any
 
 from workflows_mcp.answers import (
-    Changes,
     Checkpoint,
     CheckpointId,
     History,
     Redact,
     RerunOptions,
-    RerunSelection,
     blocks_of,
     check_result,
-    failed_steps,
     question_id,
-    record_at,
-    replayed_events,
     run_of,
-    steps_with_events,
     target_of,
     whole_run,
 )
-from workflows_mcp.engines import Engine, replayed
+from workflows_mcp.engines import Engine
 from workflows_mcp.errors import NotExpected, RequestError, UnknownRun
-from workflows_mcp.machine import Event, Machine, Path, Resumed, RunState, StateUpdated, value_at
+from workflows_mcp.machine import (
+    Event,
+    Machine,
+    Path,
+    Reopening,
+    Resumed,
+    RunState,
+    StateUpdated,
+    failed_steps,
+    replayed,
+    scope_at,
+    value_at,
+)
 from workflows_mcp.plan import Bundle, Plan
 from workflows_mcp.runs.checkpoints import Histories
 from workflows_mcp.steps import StepRegistry
@@ -69,6 +75,8 @@ from workflows_mcp.values import LEFT_OUT, did_you_mean, to_json
 
 Submit = Callable[[str, Any, str], Awaitable[None]]
 """Answers the question of a run at an address."""
+Fork = tuple[int, Sequence[Event]]
+"""At which position to fork a run, and the events that follow."""
 _NAMED = 12
 _REMEMBERED = 256
 
@@ -103,9 +111,8 @@ class Reruns:
             request = retry_request(run_id, len(events))
             made = await continued_as(self._engine, run_id, len(events))
             if made is None:
-                changes = await asyncio.to_thread(_for_another_try, run_id, bundle, events)
-                new = await self._engine.fork(run_id, len(events), instead=changes, request_id=request)
-                return new, False
+                fork = await asyncio.to_thread(_for_another_try, run_id, bundle, events)
+                return await self._engine.fork(run_id, *fork, request_id=request), False
             if (await self._engine.view(made)).state.status not in ("failed", "cancelled"):
                 return made, True
             run_id = made
@@ -114,8 +121,8 @@ class Reruns:
         """Make a new run that re-runs a step; the same `request_id` gives the same run."""
         run_id = run_of(workflow_id)
         bundle, events = await self._engine.journal(run_id)
-        changes = await asyncio.to_thread(_from_step, workflow_id, step_id, bundle, events)
-        return await self._engine.fork(run_id, len(events), instead=changes, request_id=request_id)
+        fork = await asyncio.to_thread(_from_step, workflow_id, step_id, bundle, events)
+        return await self._engine.fork(run_id, *fork, request_id=request_id)
 
 
 def _can_retry(run_id: str, bundle: Bundle, events: Sequence[Event]) -> bool:
@@ -126,11 +133,11 @@ def _can_retry(run_id: str, bundle: Bundle, events: Sequence[Event]) -> bool:
     return True
 
 
-def _for_another_try(run_id: str, bundle: Bundle, events: Sequence[Event]) -> Changes:
+def _for_another_try(run_id: str, bundle: Bundle, events: Sequence[Event]) -> Fork:
     machine = replayed(bundle, events)
     status, fault = machine.state.status, machine.state.fault
     if status == "cancelled":
-        return RerunSelection(bundle, events, []).changes(_cancels(events))
+        return next(number for number, event in enumerate(events) if event.cancels), ()
     if status != "failed" or fault is None:
         how = "is still running and has not failed" if status == "running" else "has completed"
         raise RequestError(
@@ -138,9 +145,8 @@ def _for_another_try(run_id: str, bundle: Bundle, events: Sequence[Event]) -> Ch
             hint=f"to run a step of it again, in a new run: {_forking(events)}",
             code="nothing_to_retry",
         )
-    selection = RerunSelection(bundle, events, failed_steps(machine))
-    ends = selection.ends()
-    if not ends:
+    reopening = Reopening(bundle, events, failed_steps(machine))
+    if not reopening.ran:
         raise RequestError(
             f"the run {run_id} failed because of its definition and values, not because of a step, so it "
             f"would fail again: {fault.message}",
@@ -148,39 +154,37 @@ def _for_another_try(run_id: str, bundle: Bundle, events: Sequence[Event]) -> Ch
             f"{_forking(events)}",
             code="nothing_to_retry",
         )
-    return selection.changes(ends)
+    return len(events), (reopening.event(),)
 
 
-def _from_step(workflow_id: str, step_id: str, bundle: Bundle, events: Sequence[Event]) -> Changes:
+def _from_step(workflow_id: str, step_id: str, bundle: Bundle, events: Sequence[Event]) -> Fork:
     machine = replayed(bundle, events)
     target = target_of(machine, workflow_id)
     reached = [it.address for it in blocks_of(machine) if it.record.started_at is not None]
     address = next((it for it in target.addresses_for(step_id.strip()) if it in reached), None)
     if address is None:
-        done = [target.step_id(it) for it in steps_with_events(events) if target.covers(it)]
+        done = [target.step_id(it) for it in _steps_with_events(events) if target.covers(it)]
         raise RequestError(
             f"the run {workflow_id} has not reached a step '{step_id}'",
             hint=did_you_mean(step_id, done, what="it has run", limit=_NAMED),
             code="unknown_step",
         )
     _refuse_an_earlier_round(machine, step_id.strip(), address)
-    selection = RerunSelection(bundle, events, [address])
-    changes = selection.changes(selection.all_of(address) | _cancels(events))
-    if address not in replayed(bundle, replayed_events(events, changes)).state.frames:
+    reopening = Reopening(bundle, events, [address])
+    if not reopening.ran:
         raise RequestError(
             f"the step '{step_id}' follows from the steps before it, and cannot run again alone",
             hint=_forking(events),
             code="unknown_step",
         )
-    return changes
+    return len(events), (reopening.event(),)
 
 
 def _refuse_an_earlier_round(machine: Machine, step_id: str, address: str) -> None:
     """Raise RequestError for `ask@2` if round 2 of the step is not its last."""
     wanted = step_id.partition("@")[2].partition(".")[0]
     around, _, name = address.rpartition("/")
-    record = record_at(machine.state, around) if around else None
-    scope = machine.state.root if not around else record.scope if record is not None else None
+    scope = scope_at(machine.state, around)
     visits = scope.visits.get(name, 1) if scope is not None else 1
     if wanted.isdecimal() and int(wanted) != visits:
         raise RequestError(
@@ -190,13 +194,14 @@ def _refuse_an_earlier_round(machine: Machine, step_id: str, address: str) -> No
         )
 
 
-def _cancels(events: Sequence[Event]) -> set[int]:
-    return {number for number, event in enumerate(events, start=1) if event.cancels}
+def _steps_with_events(events: Sequence[Event]) -> list[str]:
+    """Return the steps that have events, in the order of their first ones."""
+    return list(dict.fromkeys(event.address for event in events if event.of_step))
 
 
 def _forking(events: Sequence[Event]) -> str:
     """Say how to run a step again."""
-    steps = ", ".join(f"'{it}'" for it in steps_with_events(events)[-_NAMED:])
+    steps = ", ".join(f"'{it}'" for it in _steps_with_events(events)[-_NAMED:])
     return f"fork from one of {steps}" if steps else "start the workflow again: no step of it has run"
 
 
@@ -311,17 +316,13 @@ class ConversationResume:
     async def _made_of(
         self, run_id: str, plan: Plan, bundle: Bundle, events: Sequence[Event], request: str
     ) -> str:
-        changes: Changes = {}
         then: list[Event] = []
         if plan.on_resume.get("skip_completed_steps", True):
-            changes = await asyncio.to_thread(_resume_for_another_try, bundle, events)
-            then = replayed_events(events, changes)
+            then = await asyncio.to_thread(_resume_for_another_try, plan, bundle, events)
         if not then:
             view = await self._engine.view(run_id)
             return await self._engine.start(bundle, view.state.root.inputs, request_id=request)
-        if plan.on_resume.get("reset_error_counts") and plan.errors_to:
-            changes = await asyncio.to_thread(_without_errors, tuple(plan.errors_to), bundle, events, changes)
-        return await self._engine.fork(run_id, len(events), instead=changes, request_id=request)
+        return await self._engine.fork(run_id, len(events), then, request_id=request)
 
 
 def retry_request(run_id: str, position: int) -> str:
@@ -335,21 +336,22 @@ async def continued_as(engine: Engine, run_id: str, position: int) -> str | None
     return made or await engine.run_of_request(f"resume {run_id}@{position}")  # as earlier versions called it
 
 
-def _without_errors(where: Path, bundle: Bundle, events: Sequence[Event], changes: Changes) -> Changes:
-    """Append an event that empties the list of errors in the new run."""
-    then = replayed(bundle, replayed_events(events, changes))
-    errors = value_at(then.state.root.state, where)
-    if not isinstance(errors, list) or not errors:
-        return changes
-    last = len(events)
-    emptied = StateUpdated(events[-1].at, [(list(where), "set", [])])
-    return {**changes, last: (*changes.get(last, (events[-1],)), emptied)}
+def _resume_for_another_try(plan: Plan, bundle: Bundle, events: Sequence[Event]) -> list[Event]:
+    """Return the events that reopen the failed steps.
 
-
-def _resume_for_another_try(bundle: Bundle, events: Sequence[Event]) -> Changes:
-    """Return the changes of the journal that re-run the failed steps.
-
-    If a step failed because of its input values, the steps before it run again too, and may give others.
+    If a step failed because of its input values, the step before it runs again too, and may give others.
     """
-    selection = RerunSelection(bundle, events, failed_steps(replayed(bundle, events)))
-    return selection.changes(selection.ends(of_others=True) or {len(events)})
+    failed = failed_steps(replayed(bundle, events))
+    reopening = Reopening(bundle, events, failed)
+    causes = [it if it in reopening.ran else reopening.reached_by[it].address for it in failed]
+    if causes != failed:
+        reopening = Reopening(bundle, events, causes)
+    if not reopening.steps:
+        return []
+    then: list[Event] = [reopening.event()]
+    if plan.on_resume.get("reset_error_counts") and plan.errors_to:
+        where: Path = tuple(plan.errors_to)
+        errors = value_at(reopening.state.root.state, where)
+        if isinstance(errors, list) and errors:
+            then.append(StateUpdated(events[-1].at, [(list(where), "set", [])]))
+    return then

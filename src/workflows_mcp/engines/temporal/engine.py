@@ -19,7 +19,7 @@ import hashlib
 import itertools
 import logging
 import time
-from collections.abc import Callable, Coroutine, Mapping
+from collections.abc import Callable, Coroutine, Mapping, Sequence
 from dataclasses import replace
 from datetime import timedelta
 from typing import Any
@@ -32,7 +32,7 @@ from temporalio.service import RPCError, RPCStatusCode
 
 from workflows_mcp.engines.base import FindBundle, MakeEvent, Pruned, RunSummary
 from workflows_mcp.engines.executor import Executor
-from workflows_mcp.engines.forks import NO_CHANGES, Instead, fork_of, new_run_id, request_digest
+from workflows_mcp.engines.forks import fork_of, new_run_id, request_digest
 from workflows_mcp.engines.temporal import workflow
 from workflows_mcp.engines.temporal.blobs import BlobStore, use
 from workflows_mcp.engines.temporal.cache import Listing, RunCache
@@ -151,15 +151,15 @@ class TemporalEngine(NotesOfRuns):
         return run_id
 
     async def fork(
-        self, run_id: str, position: int, *, instead: Instead = NO_CHANGES, request_id: str | None = None
+        self, run_id: str, position: int, then: Sequence[Event] = (), *, request_id: str | None = None
     ) -> str:
         new_id = new_run_id() if request_id is None else self._run_id_for_request(request_id)
-        asked = "" if request_id is None else request_digest(run_id, position, instead)
+        asked = "" if request_id is None else request_digest(run_id, position, then)
         if request_id is not None and await self._was_started(new_id, asked):
             return new_id
         bundle, events = await self.journal(run_id)
         scratch = self._executor.scratch
-        fork = fork_of(run_id, bundle, events, position, self._now(), new_id, instead, scratch)
+        fork = fork_of(run_id, bundle, events, position, self._now(), new_id, then, scratch)
         large = self._cache.large(new_id)
         journal = self._store.packed(join_events([large.encode(event) for event in fork.events]))
         snapshot = self._store.packed(large.snapshot(fork.machine))

@@ -1,4 +1,4 @@
-"""Which events a new run is made of that does some of another one's steps again, over random workflows."""
+"""Steps that are reopened run again, in a fork or in the same run; all else is as it was. Over random workflows."""
 
 from __future__ import annotations
 
@@ -11,15 +11,13 @@ from hypothesis import strategies as st
 
 from support.plans import block, bundle, plan
 from support.random_graphs import bundles, report
-from workflows_mcp.answers.rerun import RerunSelection, failed_steps, replayed_events, steps_with_events
-from workflows_mcp.answers.tasks import record_at
-from workflows_mcp.engines.forks import replayed
 from workflows_mcp.errors import NotExpected
-from workflows_mcp.machine.commands import Command, RunStep, SetTimer
-from workflows_mcp.machine.events import Answered, Event, Interrupted, Started, StepDone, TimerFired
-from workflows_mcp.machine.machine import Machine
-from workflows_mcp.machine.state import TERMINAL
-from workflows_mcp.plan.model import Bundle, Do
+from workflows_mcp.machine.commands import Command, Finish, RunStep, SetTimer
+from workflows_mcp.machine.events import Answered, Event, Interrupted, Marked, Started, StepDone, TimerFired
+from workflows_mcp.machine.machine import Machine, replayed
+from workflows_mcp.machine.reopening import Reopening, failed_steps
+from workflows_mcp.machine.state import TERMINAL, record_at
+from workflows_mcp.plan.model import Bundle, Do, ForEach, Node
 
 pytestmark = pytest.mark.rows("X3")
 
@@ -104,9 +102,8 @@ def test_what_a_run_failed_by_is_under_way_again_and_all_else_is_as_it_was(
     run = driven(pinned, first, seed)
     assume(run.machine.state.status == "failed")
     steps = failed_steps(run.machine)
-    journal = RerunSelection(pinned, run.journal, steps)
     again = Driven(
-        replayed(pinned, replayed_events(run.journal, journal.changes(journal.ends()))), second, None
+        replayed(pinned, [*run.journal, Reopening(pinned, run.journal, steps).event()]), second, None
     )
 
     assert again.machine.state.ended_at is None
@@ -133,16 +130,14 @@ def test_a_step_of_any_run_can_be_done_again_with_all_that_comes_after_it(
     pinned: Bundle, seed: int, order: int, chance: random.Random
 ) -> None:
     run = driven(pinned, order, seed)
-    assume(steps_with_events(run.journal))
-    chosen = chance.choice(steps_with_events(run.journal))
+    steps = list(dict.fromkeys(event.address for event in run.journal if event.of_step))
+    assume(steps)
+    chosen = chance.choice(steps)
     step = "/".join(chosen.split("/")[: chance.randint(1, chosen.count("/") + 1)])
-    selection = RerunSelection(pinned, run.journal, [step])
-    left_out = selection.all_of(step)
-    changes = selection.changes(left_out)
-    if not left_out:  # the call around it was retried, and then it was skipped
-        assert not changes
+    reopening = Reopening(pinned, run.journal, [step])
+    if not reopening.ran:  # the call around it was retried, and then it was skipped
         return
-    again = Driven(replayed(pinned, replayed_events(run.journal, changes)), order, seed)
+    again = Driven(replayed(pinned, [*run.journal, reopening.event()]), order, seed)
 
     assert step in again.machine.state.frames
     record = record_at(again.machine.state, step)
@@ -165,8 +160,83 @@ def test_a_step_that_was_cut_off_and_given_up_is_carried_out_again_and_not_asked
     ]
     failed = replayed(pinned, events)
     assert (failed.state.status, failed_steps(failed)) == ("failed", ["a"])
-    journal = RerunSelection(pinned, events, ["a"])
-    again = replayed(pinned, replayed_events(events, journal.changes(journal.ends())))
+    again = replayed(pinned, [*events, Reopening(pinned, events, ["a"]).event()])
     assert [
         command.key for command in again.outstanding(3.0, after_crash=False) if isinstance(command, RunStep)
     ] == ["a#1"]
+
+
+def started(*blocks: tuple[Node, list[tuple[str, bool]]]) -> tuple[Bundle, Machine, list[Event]]:
+    pinned = bundle(plan(*blocks))
+    machine, events = Machine(pinned), list[Event]([Started(0.0, "wf_1", {})])
+    machine.apply(events[0])
+    return pinned, machine, events
+
+
+def test_a_step_of_a_running_run_is_reopened_and_what_is_under_way_after_it_is_stopped() -> None:
+    pinned, machine, events = started(
+        block("a", Do("Note", {"text": "a"})),
+        block("beside", Do("Note", {"text": "beside"})),
+        block("b", Do("Note", {"text": "${blocks.a.text}"}), ["a"]),
+    )
+    for event in (StepDone(1.0, "a#1", {"text": "first"}), StepDone(1.0, "beside#1", {"text": "done"})):
+        events.append(event)
+        machine.apply(event)
+    assert list(machine.state.frames) == ["b"]
+    reopening = Reopening(pinned, events, ["a"])
+    events.append(reopening.event(same_run=True))
+    commands = machine.apply(events[-1])
+    assert [(type(it).__name__, it.key) for it in commands if not isinstance(it, Finish)] == [
+        ("StopStep", "b#1"),
+        ("RunStep", "a#r2.1"),
+    ]
+    assert machine.state.root.records["beside"].outputs == {"text": "done"}
+
+    late = [StepDone(3.0, "b#1", {"text": "late"}), StepDone(3.0, "a#1", {"text": "late"})]
+    for event in late:
+        with pytest.raises(NotExpected):
+            machine.refuse_unexpected(event)
+    events += [StepDone(4.0, "a#r2.1", {"text": "second"}), StepDone(5.0, "b#r2.1", {"text": "end"})]
+    (step,) = [it for it in machine.apply(events[-2]) if isinstance(it, RunStep)]
+    assert (step.key, step.inputs) == ("b#r2.1", {"text": "second"})
+    machine.apply(events[-1])
+    assert machine.state.status == "completed"
+    assert replayed(pinned, events).state == machine.state
+
+    # what was reopened before can be reopened again
+    again = replayed(pinned, [*events, Reopening(pinned, events, ["b"]).event()])
+    assert list(again.state.frames) == ["b"]
+    assert again.state.root.records["a"].outputs == {"text": "second"}
+
+
+def test_a_step_is_not_reopened_in_a_run_that_has_changed_since() -> None:
+    pinned, machine, events = started(
+        block("a", Do("Note", {"text": "a"})), block("b", Do("Note", {"text": "b"}))
+    )
+    events.append(StepDone(1.0, "a#1", {"text": "a"}))
+    machine.apply(events[-1])
+    event = Reopening(pinned, events, ["a"]).event(same_run=True)
+    machine.refuse_unexpected(event)
+    machine.apply(Marked(2.0))
+    with pytest.raises(NotExpected, match="has changed since"):
+        machine.refuse_unexpected(event)
+
+
+def test_a_snapshot_of_a_run_in_which_a_step_was_reopened_is_the_run() -> None:
+    pinned, machine, events = started(
+        block(
+            "each", Do("Note", {"text": "${each.value}"}), for_each=ForEach(["x", "y", "z"], max_parallel=1)
+        ),
+    )
+    for key in ("each/0#1", "each/1#1"):
+        events.append(StepDone(1.0, key, {"text": key}))
+        machine.apply(events[-1])
+    events.append(Reopening(pinned, events, ["each/0"]).event(same_run=True))
+    machine.apply(events[-1])
+    assert list(machine.state.frames) == ["each", "each/2"], "one item at a time"
+    restored = Machine(pinned, machine.snapshot())
+    for one in (machine, restored):
+        one.apply(StepDone(2.0, "each/2#1", {"text": "z"}))
+        assert list(one.state.frames) == ["each", "each/0"]
+        one.apply(StepDone(2.0, "each/0#r2.1", {"text": "x"}))
+        assert one.state.status == "completed"
