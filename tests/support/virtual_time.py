@@ -22,7 +22,7 @@ from temporalio.worker import Worker
 
 from support.steps import Gate
 from workflows_mcp.engines.clock import VirtualClock, settle
-from workflows_mcp.engines.temporal import connection
+from workflows_mcp.engines.temporal import worker
 from workflows_mcp.engines.temporal.blobs import in_use
 from workflows_mcp.engines.temporal.engine import TemporalEngine
 from workflows_mcp.engines.temporal.wire import RUN, RunStart, run_start
@@ -83,8 +83,8 @@ class EngineInVirtualTime(TemporalEngine):
     async def open(self) -> None:
         nothing_kept = functools.partial(Worker, max_cached_workflows=0)
         with (
-            mock.patch.object(connection, "Run", RunInVirtualTime),
-            mock.patch.object(connection, "Worker", nothing_kept),
+            mock.patch.object(worker, "Run", RunInVirtualTime),
+            mock.patch.object(worker, "Worker", nothing_kept),
         ):
             await super().open()
 
