@@ -177,9 +177,14 @@ def test_the_interpreter_does_no_io_reads_no_clock_and_throws_no_dice(part: str)
     assert wrong == []
 
 
-def test_only_one_module_imports_the_javascript_engine() -> None:
-    found = [path for path, _, tree in modules() if "_quickjs" in imports(tree)]
-    assert found == ["expressions/javascript/engine.py"]
+@pytest.mark.parametrize(
+    ("library", "module"), [("_quickjs", "engine.py"), ("tree_sitter_javascript", "syntax.py")]
+)
+def test_only_one_module_imports_the_engine_and_one_the_parser_of_javascript(
+    library: str, module: str
+) -> None:
+    found = [path for path, _, tree in modules() if library in imports(tree)]
+    assert found == [f"expressions/javascript/{module}"]
 
 
 def test_every_module_says_what_it_is_for() -> None:

@@ -40,6 +40,7 @@ NOT_AT_START = (
     "yaml",
     "psutil",
     "temporalio",
+    "tree_sitter",
 )
 """What the answer to `initialize` needs nothing of."""
 HELD_BACK = """\

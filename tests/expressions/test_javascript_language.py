@@ -177,6 +177,7 @@ def test_a_result_that_is_no_value_is_an_error(source: str) -> None:
         ("'a-b-c' | replace('-', '+')", "a+b+c"),
         ("null | default('none')", "none"),
         ("missing | default('none')", "none"),
+        ("missing | default('none') | upper", "NONE"),
         ("0 | default(5)", 0),
         ("[3, 1, 2] | sort | first", 1),
         ("[{n: 2}, {n: 1}] | sort('n') | last", {"n": 2}),
@@ -364,6 +365,9 @@ def test_the_pieces_of_a_template_are_its_expressions_as_they_are_written() -> N
         ("x | upper | join(y)", ["x", "y"]),
         ("x | default(y)", ["x?", "y"]),
         ("/a b/.test(c) / d", ["c", "d"]),
+        ("(() => { var x = 1; return x })() + x", ["x"]),
+        ("(function f() { return f })() ?? f", ["f"]),
+        ("a.b?.[c[0].d].e + this[f].g", ["a.b?", "c[0].d", "this", "f"]),
     ],
 )
 def test_the_references_are_the_paths_that_are_read_from_outside(source: str, expected: list[str]) -> None:
@@ -558,7 +562,7 @@ def test_the_place_of_what_cannot_be_read_is_told(source: str, offset: int) -> N
     [
         ("{{ a.b.c }}", "cannot read property 'c' of undefined", 3),
         ("text\n {{ a.nope() }}", "not a function", 11),
-        ("é {{ [1].map(x => null.y) }}", "cannot read property 'y' of null", 17),
+        ("é {{ [1].map(x => null.y) }}", "cannot read property 'y' of null", 18),
         ("{{ 1 }} {{ a.x | upper }} {{ JSON.parse('{') }}", "SyntaxError", 34),
     ],
 )
@@ -645,10 +649,12 @@ def test_it_is_the_language_of_the_reactive_dialect() -> None:
     assert language.output("{{ a }}").evaluate({"a": [1]}) == [1]
 
 
-def test_the_engine_is_imported_when_javascript_is_first_needed() -> None:
+def test_the_parser_and_the_engine_are_imported_when_they_are_first_needed() -> None:
     program = (
         "import sys\n"
         "from workflows_mcp.expressions.javascript.language import JavaScript\n"
+        "assert JavaScript().template('text').evaluate({}) == 'text'\n"
+        "assert 'tree_sitter' not in sys.modules\n"
         "assert JavaScript().template('{{ a.b }} {{ !c }}').evaluate({'a': {'b': 1}, 'c': 0}) == '1 true'\n"
         "assert '_quickjs' not in sys.modules\n"
         "assert JavaScript().template('{{ a + 1 }}').evaluate({'a': 1}) == 2\n"

@@ -93,12 +93,47 @@ def test_a_function_has_no_global_object(source: str) -> None:
         "a /* */ ) + ( b",
         "`${1}`) ; (`",
         "x <!-- ) \n",
+        "x <!-- `\n1 <!-- `",
+        "1 /*\n*/ --> x",
+        "x\n--> x",
+        "<!-- x\n1",
+        "1 + <a>`</a> + 1 + `",
+        "'\0'",
+        "'\ud800'",
     ],
 )
 def test_an_expression_cannot_break_out_of_its_function(source: str) -> None:
     with pytest.raises(ExpressionError):
         run(source, a=1, b=1)
     assert run("typeof leaked") == "undefined"
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        "typeof __left",
+        "\\u005f_left",
+        "typeof _\\u{5f}left",
+        "({ _\\u005fleft })",
+        "__left = 1e9; input",
+        "({ __left } = { __left: 1e9 })",
+        "const { a: __left } = { a: 1e9 }; 1",
+        "const x = function () {} /__left/ 1; x",
+        "({}) /__left/ 1",
+        "if (1) { } [1] /__left/ 1",
+        "// \u2028 typeof __left",
+        "// \r typeof __left",
+        "'a\\\n' + typeof __left",
+        "/[/\\]`]/.test(1) + typeof __left + `",
+        "`${`${typeof __left}`}`",
+        "function f(a = __tick()) { return a }\nf()",
+        "class __filters {}\n1",
+    ],
+)
+def test_what_counts_the_steps_cannot_be_named(source: str) -> None:
+    with pytest.raises(ExpressionError) as caught:
+        run(source)
+    assert caught.value.code == "syntax"
 
 
 # Nothing is left behind

@@ -15,17 +15,16 @@ from __future__ import annotations
 
 import re
 from collections import OrderedDict
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from math import isnan
-from typing import Any, NamedTuple, TypeAlias
+from typing import Any, NamedTuple
 
 import msgspec
 
 from workflows_mcp.errors import TOO_LARGE, TOO_SLOW, ExpressionError
 from workflows_mcp.expressions.deadline import PerThread, processor_seconds
 from workflows_mcp.expressions.javascript.prelude import PRELUDE
-from workflows_mcp.expressions.javascript.syntax import Free, Written, unreadable
-from workflows_mcp.expressions.language import MISSING, UNSET, Scope
+from workflows_mcp.expressions.language import UNSET, Scope
 from workflows_mcp.limits import Limits
 from workflows_mcp.values import Value, did_you_mean, from_json, to_json
 
@@ -241,52 +240,8 @@ def _place(stack: str) -> tuple[int, int] | None:
 # Values for the engine, and values from it
 
 
-Members: TypeAlias = "dict[str | int, Members] | None"
-"""The members of a value that are read, each with its own members; None is the whole value."""
-_NOT_OF_KEYS = re.compile(r"[^A-Za-z0-9_]")
 _HALF = re.compile(r"(?<!\\)((?:\\\\)*)\\ud[89a-f][0-9a-f]{2}")
 _GIANT = re.compile(r"\d{19}")
-
-
-def members_read(free: Iterable[Free]) -> dict[str, Members]:
-    """The members that are read, by name."""
-    names: dict[str | int, Members] = {}
-    for one in free:
-        members: Members = names
-        *before, last = one.path
-        for part in before:
-            if members is not None:
-                members = members.setdefault(part, {})
-        if members is not None:
-            members[last] = None
-    return {str(name): members for name, members in names.items()}
-
-
-def pick(value: Any, members: Members) -> Any:
-    """The part of a value that is read."""
-    if hasattr(value, "lookup"):
-        if members is None:
-            return value.plain()
-        parts = ((part, value.lookup(part)) for part in members)
-        return {
-            str(part): pick(found, members[part])
-            for part, found in parts
-            if found is not MISSING and found is not UNSET
-        }
-    if members is None or not isinstance(value, Mapping):
-        return value
-    read: dict[str, Any] = {}
-    for part, of_part in members.items():
-        key = str(part)
-        key = key if key in value else path_to_key(key)
-        if key in value:
-            read[key] = pick(value[key], of_part)
-    return read
-
-
-def path_to_key(text: str) -> str:
-    """A path as a key that needs no quotes."""
-    return _NOT_OF_KEYS.sub("_", text)
 
 
 def encoded(value: Any) -> str:
@@ -409,16 +364,21 @@ _HOST_NAMES = frozenset(
 )
 
 
-def syntax_error(error: Failed, source: str, written: Written) -> ExpressionError:
+def unreadable(message: str, offset: int, hint: str = "") -> ExpressionError:
+    return ExpressionError(
+        f"the expression cannot be read: {message}", hint=hint, offset=offset, code="syntax"
+    )
+
+
+def syntax_error(error: Failed, source: str, offset: int) -> ExpressionError:
     """The error for source that the engine cannot compile."""
-    offset = written.offset(*error.place) if error.place else 0
     words = [_WORD.match(source, offset), _LAST_WORD.search(source[:offset].rstrip())]
     hints = [_PYTHON_WORDS[word[0]] for word in words if word is not None and word[0] in _PYTHON_WORDS]
     return unreadable(error.message.removeprefix("SyntaxError: "), offset, hints[0] if hints else "")
 
 
-def evaluation_error(error: Exception, source: str, written: Written, limits: Limits) -> ExpressionError:
-    """The ExpressionError for an error during evaluation."""
+def evaluation_error(error: Exception, source: str, offset: int | None, limits: Limits) -> ExpressionError:
+    """The error for what happened at a place of the source, if that is known, during evaluation."""
     what = f"`{excerpt(source)}`"
     if isinstance(error, Stopped):
         return ExpressionError(
@@ -437,9 +397,8 @@ def evaluation_error(error: Exception, source: str, written: Written, limits: Li
             f"{_cut(error.result)} is not valid: {what} is false for it", code="javascript"
         )
     assert isinstance(error, Failed)
-    if error.place is None:
+    if offset is None:
         return ExpressionError(f"{error.message} in {what}", code="javascript")
-    offset = written.offset(*error.place)
     message = f"{error.message} in `{excerpt(source, offset)}`"
     return ExpressionError(message, hint=_hint(error.message), offset=offset, code="javascript")
 
