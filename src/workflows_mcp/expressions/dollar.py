@@ -23,9 +23,9 @@ import operator
 import posixpath
 import re
 import warnings
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from functools import lru_cache
-from typing import NamedTuple, Protocol
+from typing import NamedTuple
 
 from workflows_mcp.errors import ExpressionError
 from workflows_mcp.expressions.language import (
@@ -75,8 +75,9 @@ _BRACES = re.compile(r"\$?\{\{\s*((?:inputs|blocks|metadata|secrets|each)\b[.\[]
 """The spelling that older definitions have for `${…}`."""
 _BRACED_PATH = re.compile(r"\b(?:inputs|blocks|metadata|secrets|each)(?:\.[\w-]+|\[[^\]]*\])+")
 _ESCAPED_BRACES = re.compile(r"\\(?=\$?\{\{\s*(?:inputs|blocks|metadata|secrets|each)\b[.\[])")
-_WORD = re.compile(r"\b(true|false|null|none)\b", re.I)
-
+_LITERAL_OR_WORD = re.compile(
+    r"""'(?:[^'\\]|\\.)*'|"(?:[^"\\]|\\.)*"|\b(true|false|null|none)\b""", re.I | re.S
+)
 _WORDS = {"true": "True", "false": "False", "null": "None", "none": "None"}
 _EXAMPLE = "e.g. ${blocks.test.succeeded} and ${inputs.environment} == 'production'"
 _SYNTAX_HINTS = {"=": "write == to compare", "&": "write: and", "|": "write: or", "!": "write: not"}
@@ -98,20 +99,14 @@ class Dollar:
     def template(text: str) -> Expression:
         inner = _unwrap(text)
         if inner is not None:
-            return compile_condition(_parse_condition(inner), _quoted)
-        texts, operands = _split(text)
-        if len(operands) == 1 and texts == ("", ""):
-            return WholeReference(text, operands[0])
-        return TextTemplate(text, texts, operands)
+            return _Condition(inner)
+        return _template(text, *_split(text))
 
     @staticmethod
     @lru_cache(maxsize=_CACHED)
     def with_variables(text: str) -> Expression:
         """A template in which `${NAME}` without a dot is a variable that the step expands: $SCRATCH."""
-        texts, operands = _split(text, old=True)
-        if len(operands) == 1 and texts == ("", ""):
-            return WholeReference(text, operands[0])
-        return TextTemplate(text, texts, operands)
+        return _template(text, *_split(text, old=True))
 
     @staticmethod
     @lru_cache(maxsize=_CACHED)
@@ -122,7 +117,7 @@ class Dollar:
     @staticmethod
     @lru_cache(maxsize=_CACHED)
     def condition(text: str) -> Expression:
-        return compile_condition(_parse_condition(_unwrap(text) or text), _quoted)
+        return _Condition(_unwrap(text) or text)
 
     @staticmethod
     @lru_cache(maxsize=_CACHED)
@@ -163,9 +158,7 @@ class OldDollar(Dollar):
     @lru_cache(maxsize=_CACHED)
     def template(text: str) -> Expression:
         texts, operands = _split(text, old=True)
-        if len(operands) == 1 and not texts[0].strip() and not texts[1].strip():
-            return WholeReference(text, operands[0])
-        return TextTemplate(text, texts, operands)
+        return _template(text, texts, operands, padded=True)
 
     @staticmethod
     @lru_cache(maxsize=_CACHED)
@@ -178,16 +171,10 @@ def _as_output(text: str, template: Expression) -> Expression:
     if not isinstance(template, TextTemplate) or not template.references:
         return template
     try:
-        parsed = _parse_condition(text)
-        body = parsed.body
-        is_logic = isinstance(body, ast.BoolOp | ast.Compare) or (
-            isinstance(body, ast.UnaryOp) and isinstance(body.op, ast.Not)
-        )
-        if is_logic and parsed.references:
-            return compile_condition(parsed, _quoted)
+        condition = _Condition(text)
     except ExpressionError:
-        pass  # not an expression, so it is text with references in it
-    return template
+        return template  # not an expression, so it is text with references in it
+    return condition if condition.is_logic else template
 
 
 def _unwrap(text: str) -> str | None:
@@ -205,6 +192,16 @@ def _unwrap(text: str) -> str | None:
 
 
 # Compiled templates
+
+
+def _template(
+    source: str, texts: tuple[str, ...], operands: tuple[Operand, ...], *, padded: bool = False
+) -> Expression:
+    """`padded`: white space around a single reference is ignored."""
+    around = "".join(texts)
+    if len(operands) == 1 and not (around.strip() if padded else around):
+        return WholeReference(source, operands[0])
+    return TextTemplate(source, texts, operands)
 
 
 class Operand(NamedTuple):
@@ -408,111 +405,31 @@ def _malformed(text: str, offset: int) -> ExpressionError:
 Evaluator = Callable[[Scope], Value]
 
 
-def _parse_condition(text: str) -> ParsedCondition:
-    if len(text) > MAX_CONDITION:
-        raise ExpressionError(
-            f"the condition has {len(text)} characters, and at most {MAX_CONDITION} are allowed",
-            code="syntax",
-        )
-    references: dict[int, Operand] = {}
-    parts: list[str] = []
-    position = 0
-    for match in _REFERENCE_OR_LITERAL.finditer(text):
-        start = match.start()
-        parts.append(_words(text, position, start))
-        if match[1] is None:
-            parts.append(match[0])
-        else:
-            references[start] = _condition_reference(match)
-            parts.append("_".ljust(len(match[0])))
-        position = match.end()
-    parts.append(_words(text, position, len(text)))
-    code = "".join(parts).replace("\n", " ")
-    shifted = code.strip()
-    indent = len(code) - len(code.lstrip())
-    try:
-        with warnings.catch_warnings():  # ignore warnings about style
-            warnings.simplefilter("ignore")
-            body = ast.parse(shifted, mode="eval").body
-    except (SyntaxError, RecursionError, MemoryError, ValueError) as error:
-        column = getattr(error, "offset", None) or len(shifted) + 1
-        offset = min(column - 1, len(shifted)) + indent
-        what = str(getattr(error, "msg", None) or error).split(": ")[0] if shifted else "it is empty"
-        raise ExpressionError(
-            f"the condition cannot be read: {what}",
-            hint=_SYNTAX_HINTS.get(text[offset : offset + 1], _EXAMPLE),
-            offset=offset,
-            code="syntax",
-        ) from None
-    return ParsedCondition(text, shifted, indent, body, references)
+class _Condition:
+    """A condition. It is parsed as Python, with `_` for each reference.
 
-
-def _condition_reference(match: re.Match[str]) -> Operand:
-    operand = _operand(match)
-    if operand is None:
-        raise ExpressionError(
-            f"{match[0]} is not a reference: it has no dot",
-            hint=f"a reference starts with one of: {', '.join(ROOTS)}",
-            offset=match.start(),
-            code="syntax",
-        )
-    return operand
-
-
-def _words(text: str, start: int, end: int) -> str:
-    """Return the source between references and quotes, with true, false and null in Python's spelling."""
-    between = text[start:end]
-    if "${" in between:
-        raise _malformed(text, start + between.index("${"))
-    return _WORD.sub(lambda match: _WORDS[match[1].lower()], between)
-
-
-def _quoted(text: str, start: int) -> Expression:
-    """Parse a template in quotes inside a condition; its text starts at `start`."""
-    try:
-        texts, operands = _split(text, old=True)
-    except ExpressionError as error:
-        error.offset += start
-        raise
-    moved = tuple(
-        Operand(it.reference._replace(offset=it.reference.offset + start), it.filters) for it in operands
-    )
-    if len(moved) == 1 and texts == ("", ""):
-        return QuotedReference(text, moved[0])
-    return TextTemplate(text, texts, moved)
-
-
-class ParsedCondition(NamedTuple):
-    """The syntax tree of a condition.
-
-    Each reference is replaced with the name `_`, padded to its length, so offsets in the tree and text agree.
+    The name is padded to the length of the reference, so offsets in the tree and in the source agree.
     """
 
-    source: str
-    code: str
-    indent: int
-    """The number of characters removed from the start of the source."""
-    body: ast.expr
-    references: Mapping[int, ConditionOperand]
-    """By their positions."""
+    __slots__ = ("_code", "_evaluator", "_indent", "_operands", "is_logic", "references", "source")
 
-
-class ConditionOperand(Protocol):
-    """A reference in a condition, with its filters."""
-
-    @property
-    def reference(self) -> Reference: ...
-
-    def evaluate(self, scope: Scope) -> Value: ...
-
-
-class Condition:
-    __slots__ = ("_evaluator", "references", "source")
-
-    def __init__(self, source: str, references: tuple[Reference, ...], evaluator: Evaluator) -> None:
+    def __init__(self, source: str) -> None:
+        if len(source) > MAX_CONDITION:
+            raise ExpressionError(
+                f"the condition has {len(source)} characters, and at most {MAX_CONDITION} are allowed",
+                code="syntax",
+            )
         self.source = source
-        self.references = references
-        self._evaluator = evaluator
+        self.references: tuple[Reference, ...] = ()
+        self._operands: dict[int, Operand] = {}
+        """The references outside quotes, by their offsets."""
+        code = self._as_python().replace("\n", " ")
+        self._code = code.strip()
+        self._indent = len(code) - len(code.lstrip())
+        body = self._parsed()
+        is_not = isinstance(body, ast.UnaryOp) and isinstance(body.op, ast.Not)
+        self.is_logic = bool(self._operands) and (is_not or isinstance(body, ast.BoolOp | ast.Compare))
+        self._evaluator = self._compiled(body, 0)
 
     def kinds(self, at: KindsAt) -> Kinds | None:
         return BOOLEAN
@@ -520,68 +437,115 @@ class Condition:
     def evaluate(self, scope: Scope) -> Value:
         return as_truth(self._evaluator(scope))
 
+    def _as_python(self) -> str:
+        parts: list[str] = []
+        position = 0
+        for match in (*_REFERENCE_OR_LITERAL.finditer(self.source), None):
+            start = match.start() if match else len(self.source)
+            between = self.source[position:start]
+            if "${" in between:
+                raise _malformed(self.source, position + between.index("${"))
+            parts.append(_with_python_words(between))
+            if match and match[1]:
+                self._operands[start] = self._operand(match)
+                parts.append("_".ljust(len(match[0])))
+            elif match:
+                parts.append(match[0])
+            position = match.end() if match else start
+        return "".join(parts)
 
-def compile_condition(parsed: ParsedCondition, quoted: Callable[[str, int], Expression]) -> Condition:
-    """Compile a condition; `quoted` parses the quoted text that starts at an offset."""
-    read: list[Reference] = []
+    @staticmethod
+    def _operand(match: re.Match[str]) -> Operand:
+        operand = _operand(match)
+        if operand is None:
+            raise ExpressionError(
+                f"{match[0]} is not a reference: it has no dot",
+                hint=f"a reference starts with one of: {', '.join(ROOTS)}",
+                offset=match.start(),
+                code="syntax",
+            )
+        return operand
 
-    def compile_(node: ast.expr, depth: int) -> Evaluator:
+    def _parsed(self) -> ast.expr:
+        code = self._code
+        try:
+            with warnings.catch_warnings():  # ignore warnings about style
+                warnings.simplefilter("ignore")
+                return ast.parse(code, mode="eval").body
+        except (SyntaxError, RecursionError, MemoryError, ValueError) as error:
+            column = getattr(error, "offset", None) or len(code) + 1
+            offset = min(column - 1, len(code)) + self._indent
+            what = str(getattr(error, "msg", None) or error).split(": ")[0] if code else "it is empty"
+        raise ExpressionError(
+            f"the condition cannot be read: {what}",
+            hint=_SYNTAX_HINTS.get(self.source[offset : offset + 1], _EXAMPLE),
+            offset=offset,
+            code="syntax",
+        )
+
+    def _compiled(self, node: ast.expr, depth: int) -> Evaluator:
         if depth > MAX_DEPTH:
-            raise _refused(node, f"the condition is nested more than {MAX_DEPTH} levels deep", "simplify it")
+            message = f"the condition is nested more than {MAX_DEPTH} levels deep"
+            raise self._refused(node, message, "simplify it")
         match node:
-            case ast.Constant(value=str() as text):
-                if "${" not in text:
-                    return lambda _: text
-                template = quoted(text, _offset(parsed, node) + 1)
-                read.extend(template.references)
-                return template.evaluate
-            case ast.Constant(value=bool() | int() | float() | None as literal):
+            case ast.Constant(value=str() as text) if "${" in text:
+                return self._quoted(text, self._offset(node) + 1).evaluate
+            case ast.Constant(value=str() | bool() | int() | float() | None as literal):
                 return lambda _: literal
-            case ast.Name(id="_") if (operand := parsed.references.get(_offset(parsed, node))) is not None:
-                read.append(operand.reference)
+            case ast.Name(id="_") if operand := self._operands.get(self._offset(node)):
+                self.references += (operand.reference,)
                 return operand.evaluate
             case ast.Name(id=name):
                 hint = _TRUTH_HINT if name in ("yes", "no", "on", "off") else f"text needs quotes: '{name}'"
-                raise _refused(node, f"unknown word '{name}'", hint)
+                raise self._refused(node, f"unknown word '{name}'", hint)
             case ast.BoolOp(op=op, values=values):
-                parts = [compile_(value, depth + 1) for value in values]
-                if isinstance(op, ast.And):
-                    return lambda scope: all(as_truth(part(scope)) for part in parts)
-                return lambda scope: any(as_truth(part(scope)) for part in parts)
+                parts = [self._compiled(value, depth + 1) for value in values]
+                decides = all if isinstance(op, ast.And) else any
+                return lambda scope: decides(as_truth(part(scope)) for part in parts)
             case ast.UnaryOp(op=ast.Not(), operand=operand):
-                negated = compile_(operand, depth + 1)
+                negated = self._compiled(operand, depth + 1)
                 return lambda scope: not as_truth(negated(scope))
             case ast.UnaryOp(op=ast.USub(), operand=ast.Constant(value=int() | float() as number)):
                 return lambda _: -number
             case ast.Compare(left=left, ops=ops, comparators=comparators):
-                first, *rest = [compile_(part, depth + 1) for part in (left, *comparators)]
+                first, *rest = [self._compiled(part, depth + 1) for part in (left, *comparators)]
                 return _comparison_chain(first, [_COMPARISONS[type(op)] for op in ops], rest)
             case ast.List(elts=elements) | ast.Tuple(elts=elements):
-                items = [compile_(element, depth + 1) for element in elements]
+                items = [self._compiled(element, depth + 1) for element in elements]
                 return lambda scope: [item(scope) for item in items]
-        if isinstance(node, ast.Attribute):
-            written = ast.unparse(node)
-            raise _refused(node, f"'{written}' is not a value", f"write ${{{written}}}")
-        raise _refused(
+            case ast.Attribute():
+                written = ast.unparse(node)
+                raise self._refused(node, f"'{written}' is not a value", f"write ${{{written}}}")
+        raise self._refused(
             node,
             f"{_describe(node)} not part of the condition language",
             "a condition can use == != < <= > >=, and/or/not, in/not in, ( ), numbers, 'text', [lists], "
             "true, false, null",
         )
 
-    def _refused(node: ast.expr, message: str, hint: str) -> ExpressionError:
-        return ExpressionError(message, hint=hint, offset=_offset(parsed, node), code="syntax")
+    def _quoted(self, text: str, start: int) -> Expression:
+        """Parse a template in quotes; its text starts at `start`."""
+        try:
+            texts, operands = _split(text, old=True)
+        except ExpressionError as error:
+            error.offset += start
+            raise
+        references = [it.reference._replace(offset=it.reference.offset + start) for it in operands]
+        self.references += tuple(references)
+        moved = tuple(it._replace(reference=new) for it, new in zip(operands, references, strict=True))
+        if len(moved) == 1 and texts == ("", ""):
+            return QuotedReference(text, moved[0])
+        return TextTemplate(text, texts, moved)
 
-    evaluator = compile_(parsed.body, 0)
-    return Condition(parsed.source, tuple(read), evaluator)
+    def _offset(self, node: ast.expr) -> int:
+        """The offset of `node` in the source, in characters; the tree counts bytes."""
+        code, column = self._code, node.col_offset
+        if not code.isascii():
+            column = len(code.encode("utf-8")[:column].decode("utf-8", "ignore"))
+        return self._indent + column
 
-
-def _offset(parsed: ParsedCondition, node: ast.expr) -> int:
-    """The offset of `node` in the source, in characters; the tree counts bytes."""
-    code, column = parsed.code, node.col_offset
-    if not code.isascii():
-        column = len(code.encode("utf-8")[:column].decode("utf-8", "ignore"))
-    return parsed.indent + column
+    def _refused(self, node: ast.expr, message: str, hint: str) -> ExpressionError:
+        return ExpressionError(message, hint=hint, offset=self._offset(node), code="syntax")
 
 
 def _describe(node: ast.expr) -> str:
@@ -817,7 +781,7 @@ def read_filter(name: str, arguments: str | None, offset: int) -> Applied:
         hint = f"write: {suggestion}" if suggestion else did_you_mean(name, FILTERS, what="filters", limit=20)
         raise ExpressionError(f"there is no filter '{name}'", hint=hint, offset=offset, code="syntax")
     try:
-        given = ast.literal_eval(f"[{_as_python(arguments or '')}]")
+        given = ast.literal_eval(f"[{_with_python_words(arguments or '')}]")
     except (SyntaxError, ValueError, MemoryError, RecursionError):
         raise ExpressionError(
             f"the arguments of the filter '{name}' cannot be read: {arguments}",
@@ -837,11 +801,6 @@ def read_filter(name: str, arguments: str | None, offset: int) -> Applied:
     return Applied(name, tuple(given), offset)
 
 
-def _as_python(arguments: str) -> str:
-    """The arguments with true, false and null in Python's spelling, outside quotes."""
-    words = {"true": "True", "false": "False", "null": "None", "none": "None"}
-    return re.sub(
-        r"""'(?:[^'\\]|\\.)*'|"(?:[^"\\]|\\.)*"|\b(true|false|null|none)\b""",
-        lambda found: words[found[1]] if found[1] else found[0],
-        arguments,
-    )
+def _with_python_words(text: str) -> str:
+    """The text with true, false and null in Python's spelling, outside quotes."""
+    return _LITERAL_OR_WORD.sub(lambda found: _WORDS[found[1].lower()] if found[1] else found[0], text)
