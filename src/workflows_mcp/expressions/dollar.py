@@ -58,14 +58,15 @@ MAX_CONDITION = 10_000
 MAX_DEPTH = 50
 _CACHED = 32_768
 
-_ARGUMENTS = r"""\((?:[^()'"]|'(?:[^'\\]|\\.)*'|"(?:[^"\\]|\\.)*")*\)"""
+_LITERAL = r"""'(?:[^'\\]|\\.)*'|"(?:[^"\\]|\\.)*\""""
+_ARGUMENTS = rf"""\((?:[^()'"]|{_LITERAL})*\)"""
 _FILTER_PATTERN = rf"\|\s*([A-Za-z_]\w*)\s*({_ARGUMENTS})?"
 _REFERENCE_PATTERN = (
     r"""\$\{\s*([A-Za-z_][\w-]*)((?:\.[\w-]+|\[\d+\]|\['[^']*'\]|\["[^"]*"\])*)"""
     rf"((?:\s*\|\s*[A-Za-z_]\w*\s*(?:{_ARGUMENTS})?)*)\s*\}}"
 )
 _REFERENCE = re.compile(_REFERENCE_PATTERN)
-_REFERENCE_OR_LITERAL = re.compile(_REFERENCE_PATTERN + r"""|'(?:[^'\\]|\\.)*'|"(?:[^"\\]|\\.)*\"""", re.S)
+_REFERENCE_OR_LITERAL = re.compile(f"{_REFERENCE_PATTERN}|{_LITERAL}", re.S)
 _PART = re.compile(r"""\.([\w-]+)|\[(\d+)\]|\['([^']*)'\]|\["([^"]*)"\]""")
 _FILTER = re.compile(_FILTER_PATTERN)
 _UNCLOSED = re.compile(r"\$\{\s*(?:(?:blocks|inputs|metadata)(?![\w-])|(?:each|secrets)\.)")
@@ -75,9 +76,7 @@ _BRACES = re.compile(r"\$?\{\{\s*((?:inputs|blocks|metadata|secrets|each)\b[.\[]
 """The spelling that older definitions have for `${…}`."""
 _BRACED_PATH = re.compile(r"\b(?:inputs|blocks|metadata|secrets|each)(?:\.[\w-]+|\[[^\]]*\])+")
 _ESCAPED_BRACES = re.compile(r"\\(?=\$?\{\{\s*(?:inputs|blocks|metadata|secrets|each)\b[.\[])")
-_LITERAL_OR_WORD = re.compile(
-    r"""'(?:[^'\\]|\\.)*'|"(?:[^"\\]|\\.)*"|\b(true|false|null|none)\b""", re.I | re.S
-)
+_LITERAL_OR_WORD = re.compile(rf"{_LITERAL}|\b(true|false|null|none)\b", re.I | re.S)
 _WORDS = {"true": "True", "false": "False", "null": "None", "none": "None"}
 _EXAMPLE = "e.g. ${blocks.test.succeeded} and ${inputs.environment} == 'production'"
 _SYNTAX_HINTS = {"=": "write == to compare", "&": "write: and", "|": "write: or", "!": "write: not"}
@@ -367,21 +366,18 @@ def _operand(match: re.Match[str], *, all_names: bool = False) -> Operand | None
 
 
 def _refuse_malformed(text: str, start: int, end: int, *, code: bool) -> None:
-    match = _UNCLOSED.search(text, start, end)
-    if match is None and not code:
-        match = _EXPRESSION.search(text, start)
-        if match is not None and match.start() >= end:
-            match = None
-        if match is not None and not _is_escaped(text, match.start()):
-            raise ExpressionError(
-                "an expression in ${ } can only stand alone, not inside text",
-                hint="make it an output or an input of its own, or put single references into the text",
-                offset=match.start(),
-                code="syntax",
-            )
-    if match is None or _is_escaped(text, match.start()):
+    unclosed = _UNCLOSED.search(text, start, end)
+    found = unclosed if unclosed or code else _EXPRESSION.search(text, start)
+    if found is None or found.start() >= end or _is_escaped(text, found.start()):
         return
-    raise _malformed(text, match.start())
+    if unclosed:
+        raise _malformed(text, found.start())
+    raise ExpressionError(
+        "an expression in ${ } can only stand alone, not inside text",
+        hint="make it an output or an input of its own, or put single references into the text",
+        offset=found.start(),
+        code="syntax",
+    )
 
 
 def _is_escaped(text: str, position: int) -> bool:
@@ -675,7 +671,7 @@ class Filter(NamedTuple):
     doc: str = ""
 
 
-_SCALARS = frozenset({"string", "number", "integer", "float", "boolean"})
+_SCALARS = frozenset({"string", "number", "integer", "boolean"})
 _TEXT = frozenset({"string"})
 _LIST = frozenset({"list"})
 
@@ -734,7 +730,6 @@ _ALIASES = {
     "d": "default",
 }
 """Names of filters in other languages."""
-_TYPE_OF_KIND = {"text": "string"}
 
 
 class Applied(NamedTuple):
@@ -750,27 +745,21 @@ class Applied(NamedTuple):
 
     def to(self, value: Value, reference: str) -> Value:
         takes = self.filter.takes
-        kind = kind_of(value)
-        if takes and _TYPE_OF_KIND.get(kind, kind) not in takes:
-            raise wrong_kind(self, reference, kind_and_value(value))
+        if takes and kind_of(value).replace("text", "string") not in takes:
+            hint = f"{self.name} takes {' or '.join(it.replace('string', 'text') for it in sorted(takes))}"
+            if value is None:
+                hint += "; put | default('…') before it to replace null"
+            raise ExpressionError(
+                f"${{{reference} | {self.name}}}: the filter cannot be applied to {kind_and_value(value)}",
+                hint=hint,
+                offset=self.offset,
+                code="type_mismatch",
+            )
         try:
             return self.filter.apply(value, *self.arguments)
         except ExpressionError as error:
             error.offset = self.offset
             raise
-
-
-def wrong_kind(applied: Applied, reference: str, found: str) -> ExpressionError:
-    takes = [name.replace("string", "text") for name in sorted(applied.filter.takes)]
-    hint = f"{applied.name} takes {' or '.join(takes)}"
-    if found == "null":
-        hint += "; put | default('…') before it to replace null"
-    return ExpressionError(
-        f"${{{reference} | {applied.name}}}: the filter cannot be applied to {found}",
-        hint=hint,
-        offset=applied.offset,
-        code="type_mismatch",
-    )
 
 
 def read_filter(name: str, arguments: str | None, offset: int) -> Applied:
