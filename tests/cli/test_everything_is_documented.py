@@ -219,7 +219,7 @@ def test_every_filter_function_and_test_of_every_dialect_is_documented() -> None
     assert unnamed(dollar.FILTERS, graph) == []
     assert unnamed(environment.filters, of_stateful) == []
     assert unnamed(environment.tests, of_stateful) == []
-    assert unnamed(references.functions(), of_stateful) == []
+    assert unnamed(environment.functions, of_stateful) == []
     methods = {name for _, names in functions.METHODS_OF_TIME for name in names}
     assert unnamed(methods, of_stateful) == []
     assert unnamed(syntax.FILTERS, of_reactive) == []

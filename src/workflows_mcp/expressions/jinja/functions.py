@@ -47,63 +47,19 @@ _TRUTH = {
 # The time
 
 
-class Day:
-    """A day; expressions can call the methods in `METHODS_OF_TIME`."""
-
-    __slots__ = ("_day",)
-
-    def __init__(self, day: date) -> None:
-        self._day = day
-
-    def isoformat(self) -> str:
-        return self._day.isoformat()
-
-    def strftime(self, format: str) -> str:
-        measure(len(format))
-        return self._day.strftime(format)
-
-    def plain(self) -> Value:
-        return self.isoformat()
-
-
-class Moment:
-    """A time in UTC; expressions can call the methods in `METHODS_OF_TIME`."""
-
-    __slots__ = ("_at",)
-
-    def __init__(self, at: datetime) -> None:
-        self._at = at
-
-    def isoformat(self, sep: str = "T", timespec: str = "auto") -> str:
-        return self._at.isoformat(sep, timespec)
-
-    def strftime(self, format: str) -> str:
-        measure(len(format))
-        return self._at.strftime(format)
-
-    def timestamp(self) -> float:
-        return self._at.timestamp()
-
-    def date(self) -> Day:
-        return Day(self._at.date())
-
-    def plain(self) -> Value:
-        return self.isoformat()
-
-
 METHODS_OF_TIME: tuple[tuple[type, frozenset[str]], ...] = (
-    (Moment, frozenset({"date", "isoformat", "strftime", "timestamp"})),
-    (Day, frozenset({"isoformat", "strftime"})),
+    (datetime, frozenset({"date", "isoformat", "strftime", "timestamp"})),
+    (date, frozenset({"isoformat", "strftime"})),
 )
 
 
 @pass_context
-def _time_of_step(context: Context) -> Moment:
+def _time_of_step(context: Context) -> datetime:
     """`now()`: the start time of the step, the same for every evaluation."""
     at = context.parent.get(TIME_NAME)
     if at is None:
         raise ExpressionError("now() is not available here: it is the time of a step")
-    return Moment(datetime.fromtimestamp(at, UTC))
+    return datetime.fromtimestamp(at, UTC)
 
 
 # Patterns

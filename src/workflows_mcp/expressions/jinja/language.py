@@ -16,8 +16,8 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from datetime import date, datetime
 from functools import lru_cache
-from types import TracebackType
 from typing import Any, TypeVar
 
 from jinja2 import Template, TemplateSyntaxError, nodes
@@ -26,11 +26,9 @@ from jinja2.utils import missing
 
 from workflows_mcp.errors import TOO_SLOW, ExpressionError
 from workflows_mcp.expressions.deadline import TookTooLong, call_within
-from workflows_mcp.expressions.jinja.functions import Day, Moment
 from workflows_mcp.expressions.jinja.references import (
     Found,
     Fragment,
-    context_of,
     environment,
     kinds_of,
     path_of,
@@ -42,6 +40,7 @@ from workflows_mcp.expressions.jinja.sandbox import (
     as_text,
     joined,
     largest,
+    line_of,
     measure,
     plain,
 )
@@ -191,28 +190,15 @@ def _parse(text: str, before: str = "", after: str = "") -> tuple[Parsed, nodes.
     if before:
         moved = (reference._replace(offset=reference.offset - len(before)) for reference in found.references)
         found = Found(tuple(moved), found.takes_patterns)
-    return Parsed(text, tree, found, len(before)), _only_expression(tree)
+    texts, expressions = _parts_of(tree) or ((), ())
+    only = expressions[0] if len(expressions) == 1 and not "".join(texts).strip() else None
+    return Parsed(text, tree, found, len(before)), only
 
 
-def _only_expression(tree: nodes.Template) -> nodes.Node | None:
-    only: nodes.Node | None = None
-    for statement in tree.body:
-        if not isinstance(statement, nodes.Output):
-            return None
-        for node in statement.nodes:
-            if isinstance(node, nodes.TemplateData):
-                if node.data.strip():
-                    return None
-            elif only is not None:
-                return None
-            else:
-                only = node
-    return only
-
-
-def _texts_of(tree: nodes.Template) -> tuple[str, ...] | None:
-    """The texts around the expressions; None if they depend on `{% %}`."""
+def _parts_of(tree: nodes.Template) -> tuple[tuple[str, ...], list[nodes.Expr]] | None:
+    """The expressions of a template, and the texts around them; None if they depend on `{% %}`."""
     texts = [""]
+    expressions: list[nodes.Expr] = []
     for statement in tree.body:
         if not isinstance(statement, nodes.Output):
             return None
@@ -221,7 +207,8 @@ def _texts_of(tree: nodes.Template) -> tuple[str, ...] | None:
                 texts[-1] += node.data
             else:
                 texts.append("")
-    return tuple(texts)
+                expressions.append(node)
+    return tuple(texts), expressions
 
 
 # Compiled templates
@@ -289,7 +276,8 @@ class JinjaCode(_Sourced):
 
     def __init__(self, source: str, parsed: Parsed, tree: nodes.Template) -> None:
         super().__init__(source, parsed)
-        self.known_texts = _texts_of(tree)
+        parts = _parts_of(tree)
+        self.known_texts = parts and parts[0]
 
     def offset(self, number: int) -> int:
         return braces(self.source, number)
@@ -344,7 +332,7 @@ def _run(
     template: Template, scope: Scope, limits: Limits, use: Callable[[Iterator[Fragment]], Result]
 ) -> Result:
     largest.set(limits.expression_chars)
-    fragments: Any = template.root_render_func(context_of(scope))
+    fragments: Any = template.root_render_func(environment().context(scope))
     try:
         return use(fragments)
     except Exception as error:
@@ -454,7 +442,7 @@ def evaluation_error(
     limits: Limits,
 ) -> ExpressionError:
     """The ExpressionError for an error during evaluation."""
-    position = _position(error)
+    position = line_of(error)
     if isinstance(error, FragmentError):
         position, error = error.position, error.cause
     offset = max(position - 1 - shift, 0)
@@ -480,18 +468,6 @@ def evaluation_error(
     return ExpressionError(f"`{_excerpt(source, offset)}`: {_message_of(error)}", hint=hint, offset=offset)
 
 
-def _position(error: BaseException) -> int:
-    """The position of an error in the source, which is Jinja's line number here."""
-    position = 1
-    traceback: TracebackType | None = error.__traceback__
-    while traceback is not None:
-        template = traceback.tb_frame.f_globals.get("__jinja_template__")
-        if isinstance(template, Template):
-            position = template.get_corresponding_lineno(traceback.tb_lineno)
-        traceback = traceback.tb_next
-    return position
-
-
 def _excerpt(source: str, offset: int) -> str:
     """The line of an error, from its braces on."""
     start = source.rfind("\n", 0, offset) + 1
@@ -501,6 +477,8 @@ def _excerpt(source: str, offset: int) -> str:
 
 
 _KINDS = {
+    "datetime.datetime": "time",
+    "datetime.date": "day",
     "str": "text",
     "int": "integer",
     "float": "number",
@@ -525,7 +503,7 @@ def _message_of(error: Exception) -> str:
 # Errors: names that do not exist
 
 
-_KINDS_OF_TIME = {Moment: "time", Day: "day"}
+_KINDS_OF_TIME = {datetime: "time", date: "day"}
 
 
 def _undefined_name(

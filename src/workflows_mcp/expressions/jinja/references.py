@@ -28,7 +28,6 @@ from jinja2 import TemplateSyntaxError, Undefined, nodes
 from jinja2.compiler import CodeGenerator, Frame
 from jinja2.filters import _GroupTuple
 from jinja2.lexer import TokenStream
-from jinja2.runtime import Context
 from jinja2.sandbox import ImmutableSandboxedEnvironment
 
 from workflows_mcp.errors import ExpressionError
@@ -405,17 +404,6 @@ Token = tuple[int, str, str]
 @lru_cache(maxsize=1)
 def environment() -> FragmentEnvironment:
     return FragmentEnvironment()
-
-
-@lru_cache(maxsize=1)
-def functions() -> dict[str, Any]:
-    """The global names of templates."""
-    return dict(environment().globals)
-
-
-def context_of(names: Mapping[str, Any]) -> Context:
-    """The context in which a template looks up names."""
-    return Context(environment(), {**functions(), **names}, None, {})
 
 
 class _OffsetLexer(RawStringLexer):

@@ -14,12 +14,13 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, ItemsView, Iterable, Iterator, KeysView, Mapping, ValuesView
 from contextvars import ContextVar
-from functools import partial, wraps
+from datetime import date
+from functools import cached_property, partial, wraps
 from math import isfinite
-from types import GeneratorType
+from types import GeneratorType, TracebackType
 from typing import Any
 
-from jinja2 import ChainableUndefined, StrictUndefined, nodes, pass_environment
+from jinja2 import ChainableUndefined, StrictUndefined, Template, nodes, pass_environment
 from jinja2 import filters as standard
 from jinja2.compiler import CodeGenerator, Frame
 from jinja2.exceptions import SecurityError, UndefinedError
@@ -85,6 +86,8 @@ def _plain(value: Any, budget: Iterator[int], depth: int) -> Any:
         return str(value) or None
     if isinstance(value, Mapping):
         return {as_text(key): _plain(item, budget, depth + 1) for key, item in value.items()}
+    if isinstance(value, date):
+        return value.isoformat()
     if isinstance(value, _LISTS):
         return [_plain(item, budget, depth + 1) for item in value]
     if hasattr(type(value), "plain"):
@@ -301,6 +304,18 @@ class MissingName(UndefinedError):
         self.name = name
 
 
+def line_of(error: BaseException) -> int:
+    """The line of an error in its template, which is an offset in an expression; 1 if unknown."""
+    line = 1
+    traceback: TracebackType | None = error.__traceback__
+    while traceback is not None:
+        template = traceback.tb_frame.f_globals.get("__jinja_template__")
+        if isinstance(template, Template):
+            line = template.get_corresponding_lineno(traceback.tb_lineno)
+        traceback = traceback.tb_next
+    return line
+
+
 class Strict(StrictUndefined):
     __slots__ = ()
 
@@ -410,6 +425,21 @@ class Sandbox(ImmutableSandboxedEnvironment):
     @property
     def lexer(self) -> Lexer:
         return self._own_lexer
+
+    @cached_property
+    def functions(self) -> dict[str, Any]:
+        """The global names of templates."""
+        return dict(self.globals)
+
+    def context(
+        self, names: Mapping[str, Any], blocks: Mapping[str, Callable[[Context], Iterator[str]]] | None = None
+    ) -> Context:
+        """The context in which a template looks up names.
+
+        It is one plain mapping: looking up each name in Jinja's chain of globals takes longer than rendering
+        a small template.
+        """
+        return Context(self, {**self.functions, **names}, None, dict(blocks or {}))
 
     def is_safe_attribute(self, obj: Any, attr: str, value: Any) -> bool:
         if attr.startswith("_"):

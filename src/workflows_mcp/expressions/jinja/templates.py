@@ -12,17 +12,15 @@ from collections import OrderedDict
 from collections.abc import Mapping
 from contextlib import suppress
 from functools import lru_cache
-from types import TracebackType
 from typing import Any
 
-from jinja2 import Environment, Template, TemplateSyntaxError
+from jinja2 import Template, TemplateSyntaxError
 from jinja2.exceptions import SecurityError, TemplateError
-from jinja2.runtime import Context, new_context
 from jinja2.utils import missing
 
 from workflows_mcp.errors import ExpressionError
 from workflows_mcp.expressions.deadline import TookTooLong, call_within
-from workflows_mcp.expressions.jinja.sandbox import MissingName, Sandbox, joined, largest
+from workflows_mcp.expressions.jinja.sandbox import MissingName, Sandbox, joined, largest, line_of
 from workflows_mcp.limits import DEFAULT_LIMITS
 from workflows_mcp.values import Value, did_you_mean, kind_of
 
@@ -48,16 +46,16 @@ def render(
         raise _at_line(source, error.lineno, f"the template cannot be read: {error.message}") from None
     except MissingName as error:
         raise _at_line(
-            source, _line_of(error), f"'{error.name}' does not exist", _what_exists(error, variables)
+            source, line_of(error), f"'{error.name}' does not exist", _what_exists(error, variables)
         ) from None
     except SecurityError as error:
-        raise _at_line(source, _line_of(error), str(error)) from None
+        raise _at_line(source, line_of(error), str(error)) from None
     except RecursionError:
         raise ExpressionError("the template is nested too deeply, or a macro calls itself") from None
     except TemplateError as error:
-        raise _at_line(source, _line_of(error), str(error)) from None
+        raise _at_line(source, line_of(error), str(error)) from None
     except Exception as error:
-        raise _at_line(source, _line_of(error), f"{type(error).__name__}: {error}") from None
+        raise _at_line(source, line_of(error), f"{type(error).__name__}: {error}") from None
 
 
 @lru_cache(maxsize=1024)
@@ -73,24 +71,7 @@ def syntax_error(source: str) -> ExpressionError | None:
 def _render(source: str, variables: Mapping[str, Value], strict: bool, max_chars: int) -> str:
     largest.set(max_chars)
     template = _compiled.get(source, strict)
-    return joined(template.root_render_func(_context(template, variables)))
-
-
-def _context(template: Template, variables: Mapping[str, Value]) -> Context:
-    """The same as `template.new_context`, from one plain mapping.
-
-    Looking up each name in Jinja's chain of globals takes longer than rendering a small template.
-    """
-    shared = _globals_of(template.environment)
-    names = {**shared, **variables}
-    return new_context(
-        template.environment, template.name, template.blocks, names, shared=True, globals=shared
-    )
-
-
-@lru_cache(maxsize=2)
-def _globals_of(environment: Environment) -> dict[str, Any]:
-    return dict(environment.globals)
+    return joined(template.root_render_func(_sandbox(strict).context(variables, template.blocks)))
 
 
 @lru_cache(maxsize=2)
@@ -132,18 +113,6 @@ class _Compiled:
 
 
 _compiled = _Compiled()
-
-
-def _line_of(error: BaseException) -> int:
-    """The line of an error in the template; 1 if unknown."""
-    line = 1
-    traceback: TracebackType | None = error.__traceback__
-    while traceback is not None:
-        template = traceback.tb_frame.f_globals.get("__jinja_template__")
-        if isinstance(template, Template):
-            line = template.get_corresponding_lineno(traceback.tb_lineno)
-        traceback = traceback.tb_next
-    return line
 
 
 def _at_line(source: str, line: int, message: str, hint: str = "") -> ExpressionError:
