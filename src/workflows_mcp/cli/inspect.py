@@ -1,27 +1,22 @@
-"""`runs`, `show`, `prune`, `checkpoints` and `resume`: commands about runs and checkpoints in the store."""
+"""`runs`, `show`, `prune` and `checkpoints`: commands about what is in the store."""
 
 from __future__ import annotations
 
 import argparse
 import asyncio
-import sys
 from dataclasses import replace
 from datetime import datetime
-from operator import itemgetter
 from pathlib import Path
 from typing import Any
 
 from workflows_mcp.cli.run import (
-    LiveLines,
     ProgressLines,
-    Session,
-    can_ask,
-    interruptible,
+    is_checkpoint,
     outputs_of,
     print_end,
-    read_answer,
     resolve_run,
     terminal_settings,
+    with_store,
 )
 from workflows_mcp.cli.terminal import (
     Terminal,
@@ -35,19 +30,14 @@ from workflows_mcp.cli.terminal import (
 )
 from workflows_mcp.errors import RequestError
 from workflows_mcp.runs import ProgressTracker, Service
-from workflows_mcp.values import LEFT_OUT, Value, to_json
+from workflows_mcp.values import Value, to_json
 
 _SHOWN_CHARS = 100
-
 _POLL_SECONDS = 0.2
 
 
 def runs_command(options: argparse.Namespace) -> int:
-    async def read() -> list[dict[str, Value]]:
-        async with Service.open(terminal_settings(steps=False), recovers=False) as service:
-            return await service.recent(limit=options.limit)
-
-    found = asyncio.run(read())
+    found = with_store(lambda service: service.recent(limit=options.limit))
     if options.json:
         print_json({"runs": found})
         return 0
@@ -71,16 +61,14 @@ def _project(run: dict[str, Value]) -> str:
 
 async def _follow(service: Service, run_id: str) -> None:
     """Print steps and their output until the run ends or waits for an answer."""
-    terminal = err()
-    progress = ProgressLines(terminal)
-    live = LiveLines(terminal, progress)
+    progress = ProgressLines(err())
 
     async def lines() -> None:
         seen = 0
         while True:
             for line in service.live.lines(run_id, after=seen):
                 seen = line.number
-                live.show(line, under_way=2)
+                progress.show_output(line, under_way=2)
             await asyncio.sleep(_POLL_SECONDS)
 
     showing = asyncio.create_task(lines())
@@ -93,16 +81,15 @@ async def _follow(service: Service, run_id: str) -> None:
 
 
 def show_command(options: argparse.Namespace) -> int:
-    async def read() -> tuple[dict[str, Any], dict[str, Any]]:
-        async with Service.open(terminal_settings(steps=False), recovers=False) as service:
-            options.run = await resolve_run(service, options.run)
-            if options.follow and not options.json:
-                await _follow(service, options.run)
-            answer = await service.status(options.run, alone=True)
-            state = await service.state(options.run, paths=["inputs", "blocks", "metadata"])
-            return answer, state["values"]
+    async def read(service: Service) -> tuple[dict[str, Any], dict[str, Any]]:
+        run_id = await resolve_run(service, options.run)
+        if options.follow and not options.json:
+            await _follow(service, run_id)
+        answer = await service.status(run_id, alone=True)
+        state = await service.state(run_id, paths=["inputs", "blocks", "metadata"])
+        return answer, state["values"]
 
-    answer, state = asyncio.run(read())
+    answer, state = with_store(read)
     if options.json:
         about = ("started_at", "ended_at", "forked_from")
         known = {key: state["metadata"][key] for key in about if state["metadata"][key]}
@@ -166,20 +153,14 @@ def _with_outputs(block: dict[str, Any]) -> dict[str, Any]:
 
 
 def prune_command(options: argparse.Namespace) -> int:
-    settings = terminal_settings(steps=False)
-    limits = settings.limits
+    limits = terminal_settings(steps=False).limits
     if options.days is not None:
         limits = replace(limits, run_days=options.days)
     if options.keep is not None:
         limits = replace(limits, max_ended_runs=options.keep)
     if options.size is not None:
         limits = replace(limits, store_bytes=options.size)
-
-    async def prune() -> dict[str, Any]:
-        async with Service.open(settings, recovers=False) as service:
-            return await service.prune(limits, dry_run=options.dry_run)
-
-    pruned = asyncio.run(prune())
+    pruned = with_store(lambda service: service.prune(limits, dry_run=options.dry_run))
     if options.json:
         print_json(pruned)
         return 0
@@ -210,25 +191,22 @@ def _when(at: Any) -> str:
     return datetime.fromisoformat(at).astimezone().strftime("%Y-%m-%d %H:%M:%S")
 
 
-# `checkpoints` and `resume`
+# `checkpoints`
 
 
 def checkpoints_command(options: argparse.Namespace) -> int:
-    one = _is_checkpoint(options.id or "")
+    one = is_checkpoint(options.id or "")
     if options.delete and not one:
         raise RequestError("--delete needs a checkpoint id", hint="workflows-mcp checkpoints lists them")
 
-    async def read() -> dict[str, Any]:
-        async with Service.open(terminal_settings(steps=False), recovers=False) as service:
-            if options.delete:
-                return await service.delete_checkpoint(options.id)
-            if one:
-                return await service.checkpoint_info(options.id)
-            return await service.checkpoints(
-                workflow=options.workflow, run_id=options.id, limit=options.limit
-            )
+    async def read(service: Service) -> dict[str, Any]:
+        if options.delete:
+            return await service.delete_checkpoint(options.id)
+        if one:
+            return await service.checkpoint_info(options.id)
+        return await service.checkpoints(workflow=options.workflow, run_id=options.id, limit=options.limit)
 
-    found = asyncio.run(read())
+    found = with_store(read)
     if options.json:
         print_json(found)
     elif options.delete:
@@ -238,45 +216,6 @@ def checkpoints_command(options: argparse.Namespace) -> int:
     else:
         _print_list(found)
     return 0
-
-
-def resume_command(options: argparse.Namespace) -> int:
-    session = Session(as_json=options.json, quiet=options.quiet)
-
-    async def resume() -> int:
-        async with session.service() as service:
-            value = options.value
-            if not _is_checkpoint(options.checkpoint):
-                options.checkpoint = await resolve_run(service, options.checkpoint)
-            else:
-                info = await service.checkpoint_info(options.checkpoint)
-                session.watch = await service.inspector.tracker_at_end(info["workflow_id"])
-                if value is None and info["type"] == "pause":
-                    value = await _read_response(session.terminal, info["prompt"])
-            response = LEFT_OUT if value is None else value
-            answer = await session.start(
-                service.resume(options.checkpoint, response, wait_seconds=0),
-                run_id_of=itemgetter("workflow_id"),
-            )
-            forked = {"forked_from": answer["forked_from"]} if "forked_from" in answer else {}
-            if forked:
-                session.watch = await service.inspector.tracker_at_end(session.run_id)
-                session.terminal.line(f"{session.run_id} is a new run, forked from {options.checkpoint}")
-            return session.finish({**await session.follow(service), **forked})
-
-    return interruptible(resume(), session)
-
-
-def _is_checkpoint(text: str) -> bool:
-    return text.startswith(("chk_", "pause_"))
-
-
-async def _read_response(terminal: Terminal, prompt: str) -> str | None:
-    """Read the response from a person, or from a pipe."""
-    if not can_ask():
-        return sys.stdin.read().rstrip("\n") or None
-    terminal.line(terminal.clean(prompt.rstrip()))
-    return await read_answer(terminal)
 
 
 def _print_list(found: dict[str, Any]) -> None:

@@ -17,7 +17,7 @@ import os
 import re
 import sys
 from collections.abc import Mapping, Sequence
-from typing import Any, NoReturn
+from typing import Any, NamedTuple, NoReturn
 
 from workflows_mcp import __version__
 from workflows_mcp.cli.terminal import FAILED, INTERRUPTED, WRONG_USE
@@ -46,311 +46,6 @@ class Parser(argparse.ArgumentParser):
             print_json({"error": {"code": "usage", "message": message, "hint": self.format_usage().strip()}})
         self.print_usage(sys.stderr)
         self.exit(WRONG_USE, f"{self.prog}: {message}\n")
-
-
-def build_parser() -> Parser:
-    parser = Parser(
-        prog="workflows-mcp",
-        description="Run workflows for LLM agents, and from the terminal.",
-        epilog=_EPILOG,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
-    parser.add_argument("--version", action="version", version=f"workflows-mcp {__version__}")
-    commands = parser.add_subparsers(dest="command", metavar="COMMAND", parser_class=Parser)
-    _add_serve(commands)
-    _add_running(commands)
-    _add_continuing(commands)
-    _add_inspecting(commands)
-    _add_definitions(commands)
-    _add_trust(commands)
-    _add_temporal(commands)
-    parser.commands = commands.choices
-    return parser
-
-
-def _command(
-    commands: argparse._SubParsersAction[Parser], module: str, name: str, help: str, *examples: str
-) -> Parser:
-    """Add a command: the module that runs it, one line of help, and examples for its own help."""
-    text = "\n".join(f"  workflows-mcp {example}" for example in examples)
-    command = commands.add_parser(
-        name,
-        help=help,
-        description=f"{help[0].upper()}{help[1:]}.",
-        epilog=f"example{'s' if len(examples) > 1 else ''}:\n{text}" if examples else None,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
-    command.set_defaults(module=module)
-    return command
-
-
-def _add_serve(commands: argparse._SubParsersAction[Parser]) -> None:
-    serve = _command(
-        commands,
-        "serve",
-        "serve",
-        "serve MCP over stdin and stdout (the default), or over HTTP",
-        "serve --toolsets core,graph",
-        "serve --http 127.0.0.1:8000",
-    )
-    serve.add_argument(
-        "--toolsets",
-        metavar="A,B",
-        help="toolsets to serve: core (the default), graph, stateful, reactive, memory, debug, or all",
-    )
-    serve.add_argument(
-        "--workflow-tools",
-        metavar="A,B",
-        help="workflows to serve as tools: names, patterns such as release-*, tag:NAME, or all "
-        "(without built-in ones)",
-    )
-    serve.add_argument(
-        "--engine",
-        metavar="NAME",
-        help="where runs are stored: embedded (a local file, the default) or temporal",
-    )
-    serve.add_argument(
-        "--read-only", action="store_true", help="serve only tools that read runs, and run no steps"
-    )
-    serve.add_argument(
-        "--http",
-        metavar="HOST:PORT",
-        nargs="?",
-        const="",
-        help="serve streamable HTTP, by default on 127.0.0.1:8000; port 0 picks a free port",
-    )
-
-
-def _add_running(commands: argparse._SubParsersAction[Parser]) -> None:
-    run = _command(
-        commands,
-        "run",
-        "run",
-        "run a workflow and print its outputs",
-        "run greet --input who=Ada --input times:=2",
-        "run release.yaml --answers answers.yaml --yes --json",
-    )
-    run.add_argument("workflow", metavar="NAME|FILE", help="a workflow name, a YAML file, or - for stdin")
-    run.add_argument(
-        "--input",
-        "-i",
-        metavar="KEY=VALUE",
-        action="append",
-        default=[],
-        help="set an input; use KEY:=JSON for a value that is not text",
-    )
-    run.add_argument("--inputs-file", metavar="FILE", help="read inputs from a JSON file, or - for stdin")
-    run.add_argument(
-        "--timeout", metavar="SECONDS", type=_seconds, help="cancel the run if it takes longer than this"
-    )
-    _add_agent_options(run)
-    _add_json(run)
-
-    answer = _command(
-        commands,
-        "run",
-        "answer",
-        "answer a question of a run, and continue the run",
-        "answer wf_1f2e yes",
-        "answer wf_1f2e --step deploy --fail 'no access to the cluster'",
-    )
-    answer.add_argument("run", metavar="RUN_ID")
-    answer.add_argument("value", metavar="VALUE", nargs="?", help="text or JSON; prompted for if left out")
-    answer.add_argument("--step", metavar="ID", help="the step to answer, if several steps ask")
-    answer.add_argument("--fail", metavar="MESSAGE", help="report that the step could not be done, and why")
-    _add_agent_options(answer)
-    _add_json(answer)
-
-    cancel = _command(
-        commands,
-        "run",
-        "cancel",
-        "cancel a run and stop its running steps",
-        "cancel wf_1f2e --reason 'wrong branch'",
-    )
-    cancel.add_argument("run", metavar="RUN_ID")
-    cancel.add_argument("--reason", default="", help="a reason to store with the run")
-    _add_json(cancel)
-
-
-def _add_continuing(commands: argparse._SubParsersAction[Parser]) -> None:
-    retry = _command(
-        commands,
-        "retry",
-        "retry",
-        "re-run only the failed or cancelled steps, in a new run",
-        "retry wf_1f2e",
-    )
-    retry.add_argument(
-        "run", metavar="RUN_ID", help="a run, or a task whose sub-agent is gone: the task starts again"
-    )
-    _add_agent_options(retry)
-    _add_json(retry)
-
-    fork = _command(
-        commands,
-        "retry",
-        "fork",
-        "re-run one step and the steps after it, in a new run",
-        "fork wf_1f2e build",
-    )
-    fork.add_argument("run", metavar="RUN_ID")
-    fork.add_argument("step", metavar="STEP_ID")
-    fork.add_argument(
-        "--keep", action="store_true", help="keep the old run if it is waiting; do not cancel it"
-    )
-    _add_agent_options(fork)
-    _add_json(fork)
-
-    checkpoints = _command(
-        commands,
-        "inspect",
-        "checkpoints",
-        "list checkpoints",
-        "checkpoints --workflow release",
-        "checkpoints chk_wf_1f2e_7 --delete",
-    )
-    checkpoints.add_argument(
-        "id", metavar="RUN_ID", nargs="?", help="list only this run; with a checkpoint id, show its details"
-    )
-    checkpoints.add_argument("--workflow", metavar="NAME", help="list only runs of this workflow")
-    checkpoints.add_argument("--limit", type=_count, default=20, metavar="N", help="list at most N")
-    checkpoints.add_argument(
-        "--delete", action="store_true", help="delete this checkpoint; its run is unchanged"
-    )
-    _add_json(checkpoints)
-
-    resume = _command(
-        commands,
-        "inspect",
-        "resume",
-        "continue a parked run, or continue from a checkpoint",
-        "resume wf_1f2e",
-    )
-    resume.add_argument("checkpoint", metavar="RUN_ID|CHECKPOINT")
-    resume.add_argument("value", metavar="RESPONSE", nargs="?", help="the answer, if it waits for one")
-    _add_quiet(resume)
-    _add_json(resume)
-
-
-def _add_inspecting(commands: argparse._SubParsersAction[Parser]) -> None:
-    runs = _command(commands, "inspect", "runs", "list recent runs", "runs --limit 5")
-    runs.add_argument("--limit", type=_count, default=20, metavar="N", help="list at most N")
-    _add_json(runs)
-
-    show = _command(commands, "inspect", "show", "show a run, block by block", "show wf_1f2e --follow")
-    show.add_argument("run", metavar="RUN_ID")
-    show.add_argument("--follow", action="store_true", help="show progress until the run ends or waits")
-    _add_json(show)
-
-    prune = _command(
-        commands,
-        "inspect",
-        "prune",
-        "delete old runs that have ended",
-        "prune --dry-run",
-        "prune --days 7 --size 500MB",
-    )
-    prune.add_argument("--dry-run", action="store_true", help="list the runs to delete, and delete nothing")
-    prune.add_argument("--days", type=_days, metavar="N", help="delete runs that ended more than N days ago")
-    prune.add_argument("--keep", type=_count, metavar="N", help="keep only the newest N ended runs")
-    prune.add_argument("--size", type=_bytes, metavar="SIZE", help="shrink the store to SIZE, e.g. 500MB")
-    _add_json(prune)
-
-
-def _add_definitions(commands: argparse._SubParsersAction[Parser]) -> None:
-    listing = _command(
-        commands, "definitions", "list", "list the available workflows", "list git --tags release"
-    )
-    listing.add_argument(
-        "query", nargs="*", metavar="WORD", help="list only workflows that contain every word"
-    )
-    listing.add_argument("--tags", metavar="A,B", default="", help="list only workflows with all these tags")
-    _add_json(listing)
-
-    info = _command(
-        commands, "definitions", "info", "show the inputs, steps and outputs of a workflow", "info greet"
-    )
-    info.add_argument("workflow", metavar="NAME|FILE")
-    _add_json(info)
-
-    validate = _command(
-        commands,
-        "definitions",
-        "validate",
-        "check workflow files and report all problems",
-        "validate .workflows/*.yaml",
-    )
-    validate.add_argument("files", metavar="FILE", nargs="+", help="a YAML file, or - for stdin")
-    _add_json(validate)
-
-    schema = _command(
-        commands,
-        "definitions",
-        "schema",
-        "print the JSON Schema of workflow files, for editors",
-        "schema --output .workflows/schema.json",
-    )
-    schema.add_argument("--output", "-o", metavar="FILE", help="write to a file instead of stdout")
-
-    _command(commands, "definitions", "plugin", "print the directory of the Claude Code plugin")
-
-
-def _add_trust(commands: argparse._SubParsersAction[Parser]) -> None:
-    trust = _command(
-        commands,
-        "trust",
-        "trust",
-        "trust the settings and MCP servers of a directory",
-        "trust",
-        "trust --list",
-        "trust --remove ~/src/project",
-    )
-    trust.add_argument("directory", metavar="DIR", nargs="?", help="default: the working directory")
-    what = trust.add_mutually_exclusive_group()
-    what.add_argument("--list", action="store_true", help="list the trusted directories")
-    what.add_argument("--remove", action="store_true", help="stop trusting the directory")
-    _add_json(trust)
-
-
-def _add_temporal(commands: argparse._SubParsersAction[Parser]) -> None:
-    _command(
-        commands,
-        "temporal",
-        "worker",
-        "run a Temporal worker until it is stopped",
-        "worker",
-    )
-    dev = _command(
-        commands,
-        "temporal",
-        "temporal-dev",
-        "run a Temporal development server on this machine",
-        "temporal-dev --ui",
-    )
-    dev.add_argument("--port", type=int, default=7233, metavar="N", help="the port (default: 7233)")
-    dev.add_argument("--db", metavar="FILE", help="the database file; default: next to the store of runs")
-    dev.add_argument("--ui", action="store_true", help="serve the web UI too, at the port + 1000")
-
-
-def _add_agent_options(parser: Parser) -> None:
-    parser.add_argument(
-        "--answers",
-        metavar="FILE",
-        help="answers by step id, in YAML or JSON; a list answers repeated questions",
-    )
-    parser.add_argument("--yes", "-y", action="store_true", help="run requested commands without asking")
-    _add_quiet(parser)
-
-
-def _add_quiet(parser: Parser) -> None:
-    parser.add_argument(
-        "--quiet", "-q", action="store_true", help="print questions, failures and outputs, but no progress"
-    )
-
-
-def _add_json(parser: Parser) -> None:
-    parser.add_argument("--json", action="store_true", help="print exactly one JSON object on stdout")
 
 
 def _count(text: str) -> int:
@@ -385,6 +80,303 @@ def _seconds(text: str) -> float:
     except ValueError:
         pass
     raise argparse.ArgumentTypeError(f"expected seconds, more than 0, not {text!r}")
+
+
+def argument(*names: str, **options: Any) -> Argument:
+    """An argument of a command, as `argparse` takes it."""
+    return names, options
+
+
+Argument = tuple[tuple[str, ...], dict[str, Any]]
+
+
+class Command(NamedTuple):
+    """A command: `module` of this package has the function that runs it, `NAME_command(options)`."""
+
+    name: str
+    module: str
+    help: str
+    examples: Sequence[str]
+    arguments: Sequence[Argument] = ()
+    exclusive: Sequence[Argument] = ()
+    """Options that exclude each other."""
+    defaults: Mapping[str, Any] = {}
+    """Options that the function reads, and this command does not have."""
+
+
+JSON = argument("--json", action="store_true", help="print exactly one JSON object on stdout")
+QUIET = argument(
+    "--quiet", "-q", action="store_true", help="print questions, failures and outputs, but no progress"
+)
+AGENT = (
+    argument(
+        "--answers",
+        metavar="FILE",
+        help="answers by step id, in YAML or JSON; a list answers repeated questions",
+    ),
+    argument("--yes", "-y", action="store_true", help="run requested commands without asking"),
+    QUIET,
+    JSON,
+)
+RUN_ID = argument("run", metavar="RUN_ID")
+LIMIT = argument("--limit", type=_count, default=20, metavar="N", help="list at most N")
+
+COMMANDS = (
+    Command(
+        "serve",
+        "serve",
+        "serve MCP over stdin and stdout (the default), or over HTTP",
+        ("serve --toolsets core,graph", "serve --http 127.0.0.1:8000"),
+        (
+            argument(
+                "--toolsets",
+                metavar="A,B",
+                help="toolsets to serve: core (the default), graph, stateful, reactive, memory, debug, "
+                "or all",
+            ),
+            argument(
+                "--workflow-tools",
+                metavar="A,B",
+                help="workflows to serve as tools: names, patterns such as release-*, tag:NAME, or all "
+                "(without built-in ones)",
+            ),
+            argument(
+                "--engine",
+                metavar="NAME",
+                help="where runs are stored: embedded (a local file, the default) or temporal",
+            ),
+            argument(
+                "--read-only", action="store_true", help="serve only tools that read runs, and run no steps"
+            ),
+            argument(
+                "--http",
+                metavar="HOST:PORT",
+                nargs="?",
+                const="",
+                help="serve streamable HTTP, by default on 127.0.0.1:8000; port 0 picks a free port",
+            ),
+        ),
+    ),
+    Command(
+        "run",
+        "run",
+        "run a workflow and print its outputs",
+        (
+            "run greet --input who=Ada --input times:=2",
+            "run release.yaml --answers answers.yaml --yes --json",
+        ),
+        (
+            argument("workflow", metavar="NAME|FILE", help="a workflow name, a YAML file, or - for stdin"),
+            argument(
+                "--input",
+                "-i",
+                metavar="KEY=VALUE",
+                action="append",
+                default=[],
+                help="set an input; use KEY:=JSON for a value that is not text",
+            ),
+            argument("--inputs-file", metavar="FILE", help="read inputs from a JSON file, or - for stdin"),
+            argument(
+                "--timeout",
+                metavar="SECONDS",
+                type=_seconds,
+                help="cancel the run if it takes longer than this",
+            ),
+            *AGENT,
+        ),
+    ),
+    Command(
+        "answer",
+        "run",
+        "answer a question of a run, and continue the run",
+        ("answer wf_1f2e yes", "answer wf_1f2e --step deploy --fail 'no access to the cluster'"),
+        (
+            RUN_ID,
+            argument("value", metavar="VALUE", nargs="?", help="text or JSON; prompted for if left out"),
+            argument("--step", metavar="ID", help="the step to answer, if several steps ask"),
+            argument("--fail", metavar="MESSAGE", help="report that the step could not be done, and why"),
+            *AGENT,
+        ),
+    ),
+    Command(
+        "cancel",
+        "run",
+        "cancel a run and stop its running steps",
+        ("cancel wf_1f2e --reason 'wrong branch'",),
+        (RUN_ID, argument("--reason", default="", help="a reason to store with the run"), JSON),
+    ),
+    Command(
+        "retry",
+        "run",
+        "re-run only the failed or cancelled steps, in a new run",
+        ("retry wf_1f2e",),
+        (
+            argument(
+                "run",
+                metavar="RUN_ID",
+                help="a run, or a task whose sub-agent is gone: the task starts again",
+            ),
+            *AGENT,
+        ),
+    ),
+    Command(
+        "fork",
+        "run",
+        "re-run one step and the steps after it, in a new run",
+        ("fork wf_1f2e build",),
+        (
+            RUN_ID,
+            argument("step", metavar="STEP_ID"),
+            argument(
+                "--keep", action="store_true", help="keep the old run if it is waiting; do not cancel it"
+            ),
+            *AGENT,
+        ),
+    ),
+    Command(
+        "checkpoints",
+        "inspect",
+        "list checkpoints",
+        ("checkpoints --workflow release", "checkpoints chk_wf_1f2e_7 --delete"),
+        (
+            argument(
+                "id",
+                metavar="RUN_ID",
+                nargs="?",
+                help="list only this run; with a checkpoint id, show its details",
+            ),
+            argument("--workflow", metavar="NAME", help="list only runs of this workflow"),
+            LIMIT,
+            argument("--delete", action="store_true", help="delete this checkpoint; its run is unchanged"),
+            JSON,
+        ),
+    ),
+    Command(
+        "resume",
+        "run",
+        "continue a parked run, or continue from a checkpoint",
+        ("resume wf_1f2e",),
+        (
+            argument("checkpoint", metavar="RUN_ID|CHECKPOINT"),
+            argument("value", metavar="RESPONSE", nargs="?", help="the answer, if it waits for one"),
+            QUIET,
+            JSON,
+        ),
+        defaults={"answers": None, "yes": False},
+    ),
+    Command("runs", "inspect", "list recent runs", ("runs --limit 5",), (LIMIT, JSON)),
+    Command(
+        "show",
+        "inspect",
+        "show a run, block by block",
+        ("show wf_1f2e --follow",),
+        (
+            RUN_ID,
+            argument("--follow", action="store_true", help="show progress until the run ends or waits"),
+            JSON,
+        ),
+    ),
+    Command(
+        "prune",
+        "inspect",
+        "delete old runs that have ended",
+        ("prune --dry-run", "prune --days 7 --size 500MB"),
+        (
+            argument("--dry-run", action="store_true", help="list the runs to delete, and delete nothing"),
+            argument("--days", type=_days, metavar="N", help="delete runs that ended more than N days ago"),
+            argument("--keep", type=_count, metavar="N", help="keep only the newest N ended runs"),
+            argument("--size", type=_bytes, metavar="SIZE", help="shrink the store to SIZE, e.g. 500MB"),
+            JSON,
+        ),
+    ),
+    Command(
+        "list",
+        "definitions",
+        "list the available workflows",
+        ("list git --tags release",),
+        (
+            argument("query", nargs="*", metavar="WORD", help="list only workflows that contain every word"),
+            argument("--tags", metavar="A,B", default="", help="list only workflows with all these tags"),
+            JSON,
+        ),
+    ),
+    Command(
+        "info",
+        "definitions",
+        "show the inputs, steps and outputs of a workflow",
+        ("info greet",),
+        (argument("workflow", metavar="NAME|FILE"), JSON),
+    ),
+    Command(
+        "validate",
+        "definitions",
+        "check workflow files and report all problems",
+        ("validate .workflows/*.yaml",),
+        (argument("files", metavar="FILE", nargs="+", help="a YAML file, or - for stdin"), JSON),
+    ),
+    Command(
+        "schema",
+        "definitions",
+        "print the JSON Schema of workflow files, for editors",
+        ("schema --output .workflows/schema.json",),
+        (argument("--output", "-o", metavar="FILE", help="write to a file instead of stdout"),),
+    ),
+    Command("plugin", "definitions", "print the directory of the Claude Code plugin", ()),
+    Command(
+        "trust",
+        "trust",
+        "trust the settings and MCP servers of a directory",
+        ("trust", "trust --list", "trust --remove ~/src/project"),
+        (
+            argument("directory", metavar="DIR", nargs="?", help="default: the working directory"),
+            JSON,
+        ),
+        exclusive=(
+            argument("--list", action="store_true", help="list the trusted directories"),
+            argument("--remove", action="store_true", help="stop trusting the directory"),
+        ),
+    ),
+    Command("worker", "temporal", "run a Temporal worker until it is stopped", ("worker",)),
+    Command(
+        "temporal-dev",
+        "temporal",
+        "run a Temporal development server on this machine",
+        ("temporal-dev --ui",),
+        (
+            argument("--port", type=int, default=7233, metavar="N", help="the port (default: 7233)"),
+            argument("--db", metavar="FILE", help="the database file; default: next to the store of runs"),
+            argument("--ui", action="store_true", help="serve the web UI too, at the port + 1000"),
+        ),
+    ),
+)
+
+
+def build_parser() -> Parser:
+    parser = Parser(
+        prog="workflows-mcp",
+        description="Run workflows for LLM agents, and from the terminal.",
+        epilog=_EPILOG,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("--version", action="version", version=f"workflows-mcp {__version__}")
+    commands = parser.add_subparsers(dest="command", metavar="COMMAND", parser_class=Parser)
+    for it in COMMANDS:
+        examples = "\n".join(f"  workflows-mcp {example}" for example in it.examples)
+        command = commands.add_parser(
+            it.name,
+            help=it.help,
+            description=f"{it.help[0].upper()}{it.help[1:]}.",
+            epilog=f"example{'s' if len(it.examples) > 1 else ''}:\n{examples}" if examples else None,
+            formatter_class=argparse.RawDescriptionHelpFormatter,
+        )
+        command.set_defaults(module=it.module, **it.defaults)
+        group = command.add_mutually_exclusive_group() if it.exclusive else command
+        for names, options in it.exclusive:
+            group.add_argument(*names, **options)
+        for names, options in it.arguments:
+            command.add_argument(*names, **options)
+    parser.commands = commands.choices
+    return parser
 
 
 def _refuse(parser: Parser, left: Sequence[str]) -> NoReturn:

@@ -1,7 +1,8 @@
-"""`run`, `answer` and `cancel`: this process drives a run until it ends or waits for an answer.
+"""The commands that move a run: this process drives the run until it ends or waits for an answer.
 
-The parts, from the top: the commands; the session that follows a run; the agent that the terminal plays;
-questions to a person; progress and end of a run; inputs and answers from the command line and from files.
+The parts, from the top: `run`, `retry`, `fork`, `resume`, `answer` and `cancel`; the session that follows a
+run; the agent that the terminal plays; questions to a person; progress and end of a run; inputs and answers
+from the command line and from files.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ import re
 import signal
 import sys
 import time
-from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from datetime import datetime
 from pathlib import Path
 from typing import Any, TypeVar
@@ -35,7 +36,7 @@ from workflows_mcp.cli.terminal import (
 from workflows_mcp.errors import DefinitionError, InvalidInputs, InvalidResult, NotExpected, RequestError
 from workflows_mcp.runs import Line, Progress, ProgressTracker, Service, has_stopped, read_yaml
 from workflows_mcp.settings import Settings, load_settings
-from workflows_mcp.values import Value, from_json, kind_of
+from workflows_mcp.values import LEFT_OUT, Value, from_json, kind_of
 
 T = TypeVar("T")
 
@@ -49,70 +50,118 @@ MISSING = object()
 
 def run_command(options: argparse.Namespace) -> int:
     inputs = read_inputs(options.input, options.inputs_file)
-    session = session_of(options)
 
-    async def run() -> int:
-        async with session.service() as service:
-            workflow = workflow_arguments(options.workflow)
-            await session.start(service.begin(**workflow, inputs=inputs), run_id_of=str)
-            try:
-                async with asyncio.timeout(options.timeout):
-                    answer = await session.follow(service)
-            except TimeoutError:
-                reason = f"it did not end within {options.timeout:g} s"
-                answer = await service.cancel(session.run_id, reason=reason)
-            return session.finish(answer)
+    async def begin(session: Session, service: Service) -> None:
+        await session.start(service.begin(**workflow_arguments(options.workflow), inputs=inputs))
 
-    return interruptible(run(), session)
+    return follow_run(options, begin, seconds=options.timeout)
+
+
+def retry_command(options: argparse.Namespace) -> int:
+    async def retry(service: Service) -> dict[str, Any]:
+        options.run = await resolve_run(service, options.run)
+        return await service.retry(options.run, wait_seconds=0)
+
+    if "." not in options.run:
+        return follow_run(options, lambda session, service: session.start(retry(service)))
+    # A task starts again in the same run; the agent of the run starts a sub-agent for it.
+    answer = with_store(retry)
+    if options.json:
+        print_json(answer)
+    else:
+        err().line(f"the task {options.run} will start again: get its action from {answer['workflow_id']}")
+    return 0
+
+
+def fork_command(options: argparse.Namespace) -> int:
+    async def fork(service: Service) -> dict[str, Any]:
+        run_id = await resolve_run(service, options.run)
+        return await service.fork(run_id, options.step, keep=options.keep, wait_seconds=0)
+
+    return follow_run(options, lambda session, service: session.start(fork(service)))
+
+
+def resume_command(options: argparse.Namespace) -> int:
+    async def begin(session: Session, service: Service) -> None:
+        value, checkpoint = options.value, options.checkpoint
+        if not is_checkpoint(checkpoint):
+            checkpoint = await resolve_run(service, checkpoint)
+        else:
+            info = await service.checkpoint_info(checkpoint)
+            session.watch = await service.inspector.tracker_at_end(info["workflow_id"])
+            if value is None and info["type"] == "pause":
+                value = await _read_response(session.terminal, info["prompt"])
+        response = LEFT_OUT if value is None else value
+        await session.start(service.resume(checkpoint, response, wait_seconds=0), origin=checkpoint)
+
+    return follow_run(options, begin)
+
+
+def is_checkpoint(text: str) -> bool:
+    return text.startswith(("chk_", "pause_"))
+
+
+async def _read_response(terminal: Terminal, prompt: str) -> str | None:
+    """Read the response from a person, or from a pipe."""
+    if not can_ask():
+        return read_piped()
+    terminal.line(terminal.clean(prompt.rstrip()))
+    return await read_answer(terminal)
 
 
 def answer_command(options: argparse.Namespace) -> int:
-    session = session_of(options)
-
-    async def answer() -> int:
+    async def begin(session: Session, service: Service) -> dict[str, Any] | None:
+        run_or_task = await resolve_run(service, options.run)
         session.started_here = False
-        async with session.service() as service:
-            options.run = await resolve_run(service, options.run)
-            session.run_id = options.run.partition(".")[0]  # a task: follow its run
-            if await service.is_parked(session.run_id):
-                await service.resume_run(session.run_id, wait_seconds=0)
-            current = await service.status(session.run_id, alone=True)
-            session.watch = await service.inspector.tracker_at_end(session.run_id)
-            value = options.value
-            if options.fail is not None:
-                value = {"is_error": True, "error": options.fail}
-            if value is None and not can_ask() and options.answers is None:
-                value = sys.stdin.read().rstrip("\n") or None
-            if value is not None:
-                step_id = options.step
-                if options.run == session.run_id and "action" in current and "more_actions" not in current:
-                    step_id = step_id or current["action"]["step_id"]  # a task may be asking
-                try:
-                    await service.submit(options.run, value, step_id=step_id, wait_seconds=0)
-                except NotExpected as error:
-                    if current["status"] in _ENDED:
-                        show = f"workflows-mcp show {session.run_id} shows the run"
-                        error.hint = f"{error.hint}; {show}" if error.hint else show
-                    raise
-            elif not (can_ask() or options.answers) or "action" not in current:
-                return session.finish(current)
-            return session.finish(await session.follow(service))
+        session.run_id = run_or_task.partition(".")[0]
+        if await service.is_parked(session.run_id):
+            await service.resume_run(session.run_id, wait_seconds=0)
+        current = await service.status(session.run_id, alone=True)
+        session.watch = await service.inspector.tracker_at_end(session.run_id)
+        value = options.value
+        if options.fail is not None:
+            value = {"is_error": True, "error": options.fail}
+        if value is None and not can_ask() and options.answers is None:
+            value = read_piped()
+        if value is None:
+            can_answer = (can_ask() or options.answers) and "action" in current
+            return None if can_answer else current
+        step_id = options.step
+        if run_or_task == session.run_id and "action" in current and "more_actions" not in current:
+            step_id = step_id or current["action"]["step_id"]  # a task may be asking
+        try:
+            await service.submit(run_or_task, value, step_id=step_id, wait_seconds=0)
+        except NotExpected as error:
+            if current["status"] in _ENDED:
+                show = f"workflows-mcp show {session.run_id} shows the run"
+                error.hint = f"{error.hint}; {show}" if error.hint else show
+            raise
+        return None
 
-    return interruptible(answer(), session)
+    return follow_run(options, begin)
 
 
 def cancel_command(options: argparse.Namespace) -> int:
-    async def cancel() -> dict[str, Any]:
-        async with Service.open(terminal_settings(steps=False), recovers=False) as service:
-            options.run = await resolve_run(service, options.run)
-            return await service.cancel(options.run, reason=options.reason)
+    async def cancel(service: Service) -> dict[str, Any]:
+        options.run = await resolve_run(service, options.run)
+        return await service.cancel(options.run, reason=options.reason)
 
-    answer = asyncio.run(cancel())
+    answer = with_store(cancel)
     if options.json:
         print_json(answer)
     else:
         err().line(f"the run {options.run} is cancelled")
     return 0
+
+
+def with_store(work: Callable[[Service], Awaitable[T]]) -> T:
+    """Do something with the runs in the store, and drive none of them."""
+
+    async def session() -> T:
+        async with Service.open(terminal_settings(steps=False), recovers=False) as service:
+            return await work(service)
+
+    return asyncio.run(session())
 
 
 def terminal_settings(*, runs: bool = True, steps: bool = True) -> Settings:
@@ -154,41 +203,129 @@ async def resolve_run(service: Service, text: str) -> str:
 # Following a run
 
 
+def follow_run(
+    options: argparse.Namespace,
+    begin: Callable[[Session, Service], Awaitable[dict[str, Any] | None]],
+    *,
+    seconds: float | None = None,
+) -> int:
+    """Follow the run that `begin` starts or continues, and print how it ended or what it waits for.
+
+    `begin` returns an answer only if there is nothing to follow. After `seconds` the run is cancelled.
+    """
+    session = Session(options)
+    try:
+        # A step type may print by accident: that must not reach stdout.
+        with contextlib.redirect_stdout(sys.stderr):
+            return asyncio.run(_cancel_on_signals(session.run(begin, seconds)))
+    except (KeyboardInterrupt, asyncio.CancelledError):
+        session.print_interruption()
+        return INTERRUPTED
+
+
 class Session:
     """One run, followed on the terminal until it ends or waits.
 
     `run_id` is set as soon as the run exists, so that the message of an interruption can name it.
     """
 
-    def __init__(
-        self, *, as_json: bool, answers: Answers | None = None, yes: bool = False, quiet: bool = False
-    ) -> None:
-        self.as_json = as_json
-        self.quiet = quiet
-        """Show only questions, failures and outputs."""
+    def __init__(self, options: argparse.Namespace) -> None:
         self.run_id = ""
         self.terminal = err()
-        self.player = Player(self.terminal, answers or Answers(), yes=yes)
-        self.progress = ProgressLines(self.terminal, quiet=quiet)
-        self.live = LiveLines(self.terminal, self.progress)
         self.watch = ProgressTracker()
         """The progress that was shown before, or need not be shown."""
-        self.parked = False
         self.started_here = True
         """Whether this command started the run: then Ctrl-C parks it."""
+        self._as_json = options.json
+        self._quiet = options.quiet
+        """Show only questions, failures and outputs."""
+        self._answers = read_answers(options.answers)
+        self._yes = options.yes
+        self._progress = ProgressLines(self.terminal, quiet=options.quiet)
+        self._forked: dict[str, Any] = {}
+        self._parked = False
         self._started = time.monotonic()
         self._messages: list[str] = []
         self._stdout = sys.stdout
 
-    def finish(self, answer: dict[str, Any]) -> int:
-        with contextlib.redirect_stdout(self._stdout):
-            if self.as_json:
-                print_json(answer)
-            seconds = time.monotonic() - self._started
-            print_end(answer, self.terminal, outputs=not self.as_json, seconds=seconds, quiet=self.quiet)
-            for step_id in self.player.answers.unused() if answer["status"] in _ENDED else ():
-                self.terminal.line(f"unused answer: no step '{step_id}' asked a question")
-        return exit_code(answer["status"])
+    async def run(
+        self, begin: Callable[[Session, Service], Awaitable[dict[str, Any] | None]], seconds: float | None
+    ) -> int:
+        """Begin, follow, and finish; an interruption parks the run."""
+        async with Service.open(terminal_settings(), recovers=False) as service:
+            self._service = service
+            try:
+                answer = await begin(self, service)
+                if answer is None:
+                    answer = await self._follow(seconds)
+            except asyncio.CancelledError:
+                if self.run_id:
+                    self._parked = await service.park(self.run_id, if_driven_here=not self.started_here)
+                raise
+            return self._finish({**answer, **self._forked})
+
+    async def start(self, starting: Coroutine[Any, Any, Any], *, origin: str = "") -> None:
+        """Wait until the run is started, and set `run_id`, also if this command is interrupted meanwhile.
+
+        `starting` returns the id of the run, or an answer about it. `origin`: what the run is forked from.
+        """
+        task = asyncio.ensure_future(starting)
+        try:
+            started = await asyncio.shield(task)
+        except asyncio.CancelledError:
+            with contextlib.suppress(Exception):
+                self.run_id = _run_in(await task)
+            raise
+        self.run_id = _run_in(started)
+        if "forked_from" in started:
+            self._forked = {"forked_from": started["forked_from"]}
+            self.watch = await self._service.inspector.tracker_at_end(self.run_id)
+            if not self._quiet:
+                forked_from = origin or started["forked_from"]
+                self.terminal.line(f"{self.run_id} is a new run, forked from {forked_from}")
+
+    async def _follow(self, seconds: float | None) -> dict[str, Any]:
+        """Follow the run until it ends, or waits for an answer that is not available here."""
+        live, run_id = self._service.live, self.run_id
+        try:
+            async with asyncio.timeout(seconds):
+                if self._as_json or self._quiet:
+                    return await self._follow_until_waiting()
+                with live.listening(
+                    run_id, lambda line: self._progress.show_output(line, live.under_way(run_id))
+                ):
+                    return await self._follow_until_waiting()
+        except TimeoutError:
+            return await self._service.cancel(run_id, reason=f"it did not end within {seconds:g} s")
+
+    async def _follow_until_waiting(self) -> dict[str, Any]:
+        service, run_id = self._service, self.run_id
+        player = Player(service, self.terminal, self._progress, self._answers, yes=self._yes)
+        while True:
+            await asyncio.create_task(self._show_progress())
+            answer = await service.status(run_id, alone=True)
+            self._show_messages(answer.get("messages", []))
+            if answer["status"] in _ENDED or await service.is_parked(run_id):
+                return answer
+            if "action" not in answer:
+                continue
+            meanwhile = asyncio.create_task(self._show_progress(until=has_stopped))
+            try:
+                if await player.play(answer):
+                    continue
+            finally:
+                meanwhile.cancel()
+                await asyncio.wait([meanwhile])
+            if can_ask() or not await _has_running_steps(service, run_id):
+                return answer
+            await asyncio.sleep(_POLL_SECONDS)
+
+    async def _show_progress(self, until: Callable[[Any], bool] | None = None) -> None:
+        try:
+            async for step in self._service.inspector.watch(self.run_id, self.watch, until=until):
+                self._progress.show(step)
+        finally:
+            self._progress.flush()
 
     def _show_messages(self, messages: list[str]) -> None:
         """Show the messages that are new since the last call."""
@@ -198,102 +335,35 @@ class Session:
             self.terminal.line()
             self.terminal.line(self.terminal.clean(message.rstrip()))
 
-    async def start(self, starting: Coroutine[Any, Any, T], *, run_id_of: Callable[[T], str]) -> T:
-        """Wait until the run is started, and set `run_id`, also if this command is interrupted meanwhile."""
-        task = asyncio.ensure_future(starting)
-        try:
-            started = await asyncio.shield(task)
-        except asyncio.CancelledError:
-            with contextlib.suppress(Exception):
-                self.run_id = run_id_of(await task)
-            raise
-        self.run_id = run_id_of(started)
-        return started
+    def _finish(self, answer: dict[str, Any]) -> int:
+        with contextlib.redirect_stdout(self._stdout):
+            if self._as_json:
+                print_json(answer)
+            seconds = time.monotonic() - self._started
+            print_end(answer, self.terminal, outputs=not self._as_json, seconds=seconds, quiet=self._quiet)
+            for step_id in self._answers.unused() if answer["status"] in _ENDED else ():
+                self.terminal.line(f"unused answer: no step '{step_id}' asked a question")
+        return exit_code(answer["status"])
 
-    @contextlib.asynccontextmanager
-    async def service(self) -> AsyncIterator[Service]:
-        """Open the service; an interruption inside the context parks the run."""
-        async with Service.open(terminal_settings(), recovers=False) as service:
-            try:
-                yield service
-            except asyncio.CancelledError:
-                if self.run_id:
-                    self.parked = await service.park(self.run_id, if_driven_here=not self.started_here)
-                raise
-
-    async def follow(self, service: Service) -> dict[str, Any]:
-        """Follow the run until it ends, or waits for an answer that is not available here."""
-        if self.as_json or self.quiet:
-            return await self._follow_until_waiting(service)
-        with service.live.listening(
-            self.run_id, lambda line: self.live.show(line, service.live.under_way(self.run_id))
-        ):
-            return await self._follow_until_waiting(service)
-
-    async def _follow_until_waiting(self, service: Service) -> dict[str, Any]:
-        while True:
-            async for step in service.inspector.watch(self.run_id, self.watch):
-                self.progress.show(step)
-            self.progress.flush()
-            answer = await service.status(self.run_id, alone=True)
-            self._show_messages(answer.get("messages", []))
-            if answer["status"] in _ENDED or await service.is_parked(self.run_id):
-                return answer
-            if "action" not in answer:
-                continue
-            if await self._answer_question(service, answer):
-                continue
-            if not can_ask() and await _has_running_steps(service, self.run_id):
-                await asyncio.sleep(_POLL_SECONDS)
-            else:
-                return answer
-
-    async def _answer_question(self, service: Service, answer: dict[str, Any]) -> bool:
-        """Answer one question, and return whether it was answered.
-
-        Progress is shown meanwhile, and the question is shown again after a failure.
-        """
-
-        async def show() -> None:
-            async for step in service.inspector.watch(self.run_id, self.watch, until=has_stopped):
-                self.progress.show(step)
-
-        self.player.failed = self.progress.failed
-        self.progress.on_failure = self.player.ask_again
-        meanwhile = asyncio.create_task(show())
-        try:
-            return await self.player.play(service, answer)
-        finally:
-            self.progress.on_failure = None
-            meanwhile.cancel()
-            await asyncio.wait([meanwhile])
-            self.progress.flush()
+    def print_interruption(self) -> None:
+        if not self.run_id:
+            return
+        lines = [
+            f"interrupted: the run {self.run_id} continues in the background",
+            f"to show it: workflows-mcp show {self.run_id}",
+        ]
+        if self._parked:
+            lines = [
+                f"interrupted: the run {self.run_id} is parked. Its steps are stopped, and run again "
+                "when you resume it.",
+                f"to continue: workflows-mcp resume {self.run_id}",
+            ]
+        for line in ("", *lines, f"to cancel it: workflows-mcp cancel {self.run_id}"):
+            self.terminal.line(line)
 
 
-def session_of(options: argparse.Namespace) -> Session:
-    answers = read_answers(options.answers)
-    return Session(as_json=options.json, answers=answers, yes=options.yes, quiet=options.quiet)
-
-
-def interruptible(running: Any, session: Session) -> int:
-    try:
-        # A step type may print by accident: that must not reach stdout.
-        with contextlib.redirect_stdout(sys.stderr):
-            return int(asyncio.run(_cancel_on_signals(running)))
-    except (KeyboardInterrupt, asyncio.CancelledError):
-        if session.run_id:
-            session.terminal.line()
-            if session.parked:
-                session.terminal.line(
-                    f"interrupted: the run {session.run_id} is parked. Its steps are stopped, and run again "
-                    "when you resume it."
-                )
-                session.terminal.line(f"to continue: workflows-mcp resume {session.run_id}")
-            else:
-                session.terminal.line(f"interrupted: the run {session.run_id} continues in the background")
-                session.terminal.line(f"to show it: workflows-mcp show {session.run_id}")
-            session.terminal.line(f"to cancel it: workflows-mcp cancel {session.run_id}")
-        return INTERRUPTED
+def _run_in(started: Any) -> str:
+    return started if isinstance(started, str) else str(started["workflow_id"])
 
 
 async def _cancel_on_signals(running: Coroutine[Any, Any, int]) -> int:
@@ -332,16 +402,17 @@ class Player:
     sub-agents: questions of tasks are answered in the same way.
     """
 
-    def __init__(self, terminal: Terminal, answers: Answers, *, yes: bool) -> None:
-        self.answers = answers
+    def __init__(
+        self, service: Service, terminal: Terminal, progress: ProgressLines, answers: Answers, *, yes: bool
+    ) -> None:
+        self._service = service
         self._terminal = terminal
+        self._progress = progress
+        self._answers = answers
         self._yes = yes
-        self.failed: list[str] = []
-        """The blocks that have failed so far, shown with each question."""
-        self._asked: dict[str, Any] | None = None
         self._prompt_text = ""
 
-    async def play(self, service: Service, answer: dict[str, Any]) -> bool:
+    async def play(self, answer: dict[str, Any]) -> bool:
         """Answer one question of the run; return false if nobody here can answer it."""
         run_id = answer["workflow_id"]
         actions = [answer["action"], *answer.get("more_actions", ())]
@@ -349,55 +420,57 @@ class Player:
             value = self._known(action)
             if value is not MISSING:
                 try:
-                    await _submit(service, run_id, action, value)
+                    await self._submit(run_id, action, value)
                 except InvalidResult as error:
                     self._terminal.line(self._terminal.paint(f"the answers file: {error.message}", "red"))
                     return False
                 return True
-        if self._yes and service.settings.allow_commands:
+        if self._yes and self._service.settings.allow_commands:
             for action in actions:
                 if action["type"] in _COMMANDS:
                     show_question(self._terminal, action)
-                    await _submit(service, run_id, action, await self._run(service, action))
+                    await self._submit(run_id, action, await self._run(action))
                     return True
-        return can_ask() and await self._ask(service, run_id, actions[0])
+        return can_ask() and await self._ask(run_id, actions[0])
 
     def _known(self, action: dict[str, Any]) -> Value:
         """Return the answer from the file, or the answer of a message that needs none, or MISSING."""
-        value = self.answers.next(action["step_id"])
+        value = self._answers.next(action["step_id"])
         if needs_no_answer(action):
             show_message(self._terminal, action)
             return True if value is MISSING else value
         return value
 
-    async def _ask(self, service: Service, run_id: str, action: dict[str, Any]) -> bool:
-        """Ask a person until the answer is valid; return false if they give none."""
-        self._asked, self._prompt_text = action, ""
-        try:
-            return await self._ask_until_valid(service, run_id, action)
-        finally:
-            self._asked = None
+    async def _ask(self, run_id: str, action: dict[str, Any]) -> bool:
+        """Ask a person until the answer is valid; return false if they give none.
 
-    def ask_again(self) -> None:
-        """Show the question again, because a block has failed meanwhile."""
-        if self._asked is not None:
-            self._show_question(self._asked)
-            self._terminal.stream.write(f"{self._prompt_text}> ")
-            self._terminal.stream.flush()
+        The question is shown again after a block has failed.
+        """
+        self._prompt_text = ""
+        self._progress.on_failure = lambda: self._ask_again(action)
+        try:
+            return await self._ask_until_valid(run_id, action)
+        finally:
+            self._progress.on_failure = None
+
+    def _ask_again(self, action: dict[str, Any]) -> None:
+        self._show_question(action)
+        self._terminal.stream.write(f"{self._prompt_text}> ")
+        self._terminal.stream.flush()
 
     def _show_question(self, action: dict[str, Any]) -> None:
         show_question(self._terminal, action)
-        if self.failed:
-            self._terminal.line(self._terminal.paint(f"failed so far: {', '.join(self.failed)}", "red"))
+        if failed := self._progress.failed:
+            self._terminal.line(self._terminal.paint(f"failed so far: {', '.join(failed)}", "red"))
 
-    async def _ask_until_valid(self, service: Service, run_id: str, action: dict[str, Any]) -> bool:
+    async def _ask_until_valid(self, run_id: str, action: dict[str, Any]) -> bool:
         self._show_question(action)
         if action["type"] in _COMMANDS:
-            if not service.settings.allow_commands:
+            if not self._service.settings.allow_commands:
                 self._terminal.line(_COMMANDS_OFF)
             elif await agrees(self._terminal, "run this command?"):
-                self._asked = None
-                await _submit(service, run_id, action, await self._run(service, action))
+                self._progress.on_failure = None
+                await self._submit(run_id, action, await self._run(action))
                 return True
         self._prompt_text = _prompt_text(action)
         while True:
@@ -405,18 +478,18 @@ class Player:
             if typed is None:
                 return False
             try:
-                await _submit(service, run_id, action, parse_typed(action, typed))
+                await self._submit(run_id, action, parse_typed(action, typed))
             except InvalidResult as error:
                 self._terminal.line(self._terminal.paint(error.message, "red"))
                 continue
             return True
 
-    async def _run(self, service: Service, action: dict[str, Any]) -> Value:
+    async def _run(self, action: dict[str, Any]) -> Value:
         parameters = action["parameters"]
         seconds = parameters.get("timeout")
         if seconds is not None:
             seconds *= _COMMANDS[action["type"]]
-        result = await service.commands.run_command(
+        result = await self._service.commands.run_command(
             parameters["command"],
             seconds=seconds,
             directory=parameters.get("working_dir", ""),
@@ -427,9 +500,8 @@ class Player:
         known = action["result_schema"].get("properties", {})
         return {name: value for name, value in result.items() if name in known}
 
-
-async def _submit(service: Service, run_id: str, action: dict[str, Any], value: Value) -> None:
-    await service.submit(run_id, value, step_id=action["step_id"], wait_seconds=0)
+    async def _submit(self, run_id: str, action: dict[str, Any], value: Value) -> None:
+        await self._service.submit(run_id, value, step_id=action["step_id"], wait_seconds=0)
 
 
 def _prompt_text(action: dict[str, Any]) -> str:
@@ -454,6 +526,10 @@ _HIDDEN_PARAMETERS = {"prompt": ("type", "choices")}
 
 def can_ask() -> bool:
     return sys.stdin.isatty()
+
+
+def read_piped() -> str | None:
+    return sys.stdin.read().rstrip("\n") or None
 
 
 def show_question(terminal: Terminal, action: dict[str, Any]) -> None:
@@ -554,14 +630,15 @@ _CONTINUED = re.compile(r"continued as (\w+)")
 
 
 class ProgressLines:
-    """Prints a line for every block that starts, ends, is skipped or asks, in each of its rounds.
+    """Prints a line for every block that starts, ends, is skipped or asks, and for every line of output.
 
-    Lines that arrive within 20 ms are sorted: a block that calls a workflow ends after the blocks inside it.
+    Blocks that change within 20 ms are sorted: one that calls a workflow ends after the blocks inside it.
     """
 
     def __init__(self, terminal: Terminal, *, quiet: bool = False) -> None:
         self._terminal = terminal
         self._quiet = quiet
+        self._several = False
         self._news: list[Progress] = []
         self.failed: list[str] = []
         """The addresses of the blocks that have failed so far."""
@@ -574,6 +651,13 @@ class ProgressLines:
         if not self._news:
             asyncio.get_running_loop().call_later(_BATCH_SECONDS, self.flush)
         self._news.append(step)
+
+    def show_output(self, line: Line, under_way: int) -> None:
+        """Print a line of output, with the name of the step if several have been under way."""
+        self.flush()
+        self._several = self._several or under_way > 1
+        name = f"{self._terminal.paint(line.step, 'dim')} | " if self._several else "| "
+        self._terminal.line(f"          {name}{self._terminal.clean(line.text)}")
 
     def flush(self) -> None:
         news, self._news = self._news, []
@@ -597,21 +681,6 @@ class ProgressLines:
             terminal.paint(terminal.clean(_details(step)), "dim"),
         ]
         terminal.line("  ".join(part for part in parts if part))
-
-
-class LiveLines:
-    """Prints the output of running steps line by line, with the name of the step if several run."""
-
-    def __init__(self, terminal: Terminal, progress: ProgressLines) -> None:
-        self._terminal = terminal
-        self._progress = progress
-        self._several = False
-
-    def show(self, line: Line, under_way: int) -> None:
-        self._progress.flush()
-        self._several = self._several or under_way > 1
-        name = f"{self._terminal.paint(line.step, 'dim')} | " if self._several else "| "
-        self._terminal.line(f"          {name}{self._terminal.clean(line.text)}")
 
 
 def _print_order(step: Progress) -> tuple[float, bool, int, tuple[int, ...]]:
