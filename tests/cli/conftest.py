@@ -1,4 +1,4 @@
-"""The command as people start it: a process of its own, with a store of runs of its own."""
+"""The command as people start it: in a process of its own, with a store of runs of its own."""
 
 from __future__ import annotations
 
@@ -10,6 +10,8 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import pytest
+
+from support import forked
 
 
 class Said(NamedTuple):
@@ -42,7 +44,7 @@ class Terminal:
 
     def run(self, *arguments: str, stdin: str = "") -> Said:
         done = subprocess.run(
-            [*self.command, *arguments],
+            [*forked.command(), *arguments],
             cwd=self.workspace,
             env=self.environment,
             input=stdin,

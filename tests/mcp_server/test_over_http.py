@@ -345,7 +345,7 @@ def test_a_server_without_a_descriptor_left_says_so_in_one_line_and_recovers(pla
         async with client_of(url) as client:
             assert (await call(client, "get_workflow_status"))["runs"] == []
 
-    with http_server(place) as listening:
+    with http_server(place, command=SERVE) as listening:
         asyncio.run(asyncio.wait_for(work(listening.url), 60))  # all is open that it opens only once
         server = psutil.Process(listening.server.process.pid)
         _, hard = server.rlimit(psutil.RLIMIT_NOFILE)

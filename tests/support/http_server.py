@@ -14,9 +14,11 @@ import httpx2
 from mcp import Client
 from mcp.client.streamable_http import streamable_http_client
 
+from support import forked
 from support.processes import Background, background
 
 SERVE = (sys.executable, "-m", "workflows_mcp", "serve", "--http", ":0")
+"""A process that loads its modules; without it, one that has them."""
 SAYS = "serves MCP at "
 ERAS = ("2026-07-28", "legacy")
 
@@ -46,11 +48,12 @@ def http_server(
     directory: Path,
     *arguments: str,
     more: Mapping[str, str] | None = None,
-    command: Sequence[str] = SERVE,
+    command: Sequence[str] = (),
 ) -> Iterator[Listening]:
     """One that has its home and its workspace in the directory; `more` are further settings."""
     workspace = directory / "workspace"
     workspace.mkdir(exist_ok=True)
+    command = command or (*forked.command(), "serve", "--http", ":0")
     with background([*command, *arguments], workspace, environment_of(directory, more)) as server:
         said = server.says(SAYS)
         yield Listening(server, said.split(SAYS)[1].split()[0])

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-import sys
 from collections.abc import Awaitable, Callable, Coroutine
 from pathlib import Path
 from typing import Any, TypeVar
@@ -12,6 +11,7 @@ from typing import Any, TypeVar
 import pytest
 from mcp import Client, StdioServerParameters
 
+from support import forked
 from support.declared import undeclared
 
 T = TypeVar("T")
@@ -55,12 +55,13 @@ class Place:
 
     @property
     def parameters(self) -> StdioServerParameters:
+        command = forked.command()
         environment = {
             "WORKFLOWS_HOME": str(self.home),
             "HOME": str(self.home.parent),
         }
         return StdioServerParameters(
-            command=sys.executable, args=["-m", "workflows_mcp"], env=environment, cwd=self.workspace
+            command=command[0], args=list(command[1:]), env=environment, cwd=self.workspace
         )
 
     def define(self, name: str, text: str) -> None:

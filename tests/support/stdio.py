@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import json
-import sys
 from collections.abc import Awaitable, Callable, Mapping
 from pathlib import Path
 from typing import Any, TypeVar
 
 from mcp import Client, StdioServerParameters
+
+from support import forked
 
 T = TypeVar("T")
 Call = Callable[..., Awaitable[dict[str, Any]]]
@@ -56,4 +57,4 @@ def serving(
         "HOME": str(directory),
         **(more or {}),
     }
-    return [sys.executable, "-m", "workflows_mcp"], environment, workspace
+    return [*forked.command()], environment, workspace
