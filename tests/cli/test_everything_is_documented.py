@@ -15,8 +15,8 @@ import yaml
 
 from workflows_mcp import errors
 from workflows_mcp.cli.main import build_parser
-from workflows_mcp.dialects import load, reactive_steps, stateful_steps
-from workflows_mcp.dialects.graph import BLOCK_KEYS
+from workflows_mcp.dialects import load, reactive_steps, stateful
+from workflows_mcp.dialects.graph import BLOCK
 from workflows_mcp.dialects.recognition import DIALECTS, STATEFUL_KEYS, dialect_of
 from workflows_mcp.expressions import dollar
 from workflows_mcp.expressions.javascript import syntax
@@ -170,7 +170,7 @@ def test_users_of_another_system_can_write_what_the_page_about_choosing_says_in_
             elif span.startswith("${"):
                 read.append(span.replace("blocks.id.outputs.x", "blocks.a.outputs.stdout"))
             else:
-                assert span.rstrip(":") in {"blocks", "b", *default_registry().own_names(), *BLOCK_KEYS}, span
+                assert span.rstrip(":") in {"blocks", "b", *default_registry().own_names(), *BLOCK}, span
         if block["type"] == "Shell":
             block["inputs"] = {"command": "true", "env": {f"X{at}": it for at, it in enumerate(read)}}
         if first.startswith("`if:"):
@@ -187,9 +187,9 @@ def test_what_the_page_about_choosing_names_for_users_of_another_system_exists(
 ) -> None:
     registry = default_registry()
     names = {it for name in registry.own_names() for it in registry.get(name).dialect_names.items()}
-    names |= {("graph", name) for name in ("ExecuteWorkflow", *BLOCK_KEYS)}
-    for dialect, control in (("stateful", stateful_steps.CONTROL), ("reactive", reactive_steps.CONTROL)):
-        names |= {(dialect, it) for name, keys in control.items() for it in (name, *keys)}
+    names |= {("graph", name) for name in ("ExecuteWorkflow", *BLOCK)}
+    for dialect, control in (("stateful", stateful.CONTROL), ("reactive", reactive_steps.CONTROL)):
+        names |= {(dialect, key) for name, it in control.items() for key in (name, *it.keys)}
     known = {name for dialect, name in names if dialect in dialects} | STATEFUL_KEYS | {"fork"}
     rows = rows_of(f"## {system}")
     assert len(rows) >= 6

@@ -11,9 +11,9 @@ from hypothesis import strategies as st
 from jsonschema import Draft202012Validator
 
 from workflows_mcp.dialects import Definition, load
-from workflows_mcp.dialects.reactive import KEYS, TASK_KEYS
-from workflows_mcp.dialects.reactive_state import COMPUTED_KEYS
-from workflows_mcp.dialects.reactive_steps import CONTROL, DIALECT, keys_beside, own_keys
+from workflows_mcp.dialects.reactive import TASK, WORKFLOW
+from workflows_mcp.dialects.reactive_state import COMPUTED as COMPUTED_KEYS
+from workflows_mcp.dialects.reactive_steps import CONTROL, keys_beside
 from workflows_mcp.dialects.schema import workflow_schema
 from workflows_mcp.errors import DefinitionError, Problem
 from workflows_mcp.plan.codec import decode_plan, encode_plan
@@ -101,9 +101,9 @@ def steps(draw: st.DrawFn, depth: int = 0, in_loop: bool = False) -> dict[str, A
     for key in INSIDE.get(kind, ()):
         step[key] = draw(st.lists(inside, min_size=1, max_size=2)) if depth < 2 else [{"type": "exit"}]
     if kind in CONTROL:
-        known = set(own_keys(kind))
+        known = set(CONTROL[kind].keys)
     else:
-        found = REGISTRY.find(kind, DIALECT)
+        found = REGISTRY.find(kind, "reactive")
         assert found is not None
         known = {*keys_beside(found), *found.Inputs.model_fields}
     known -= {"id", "type", *INSIDE.get(kind, ())}
@@ -117,7 +117,7 @@ def steps(draw: st.DrawFn, depth: int = 0, in_loop: bool = False) -> dict[str, A
 COMPUTED = st.fixed_dictionaries(
     {"from": st.sampled_from(["raw.a", ["raw.a", "computed.e"]]), "transform": st.sampled_from(["input", "a.length", "e"])},
     optional={"on_error": st.sampled_from(["ignore", "propagate"]), "validate": st.just("output > 1")},
-) | st.dictionaries(st.sampled_from(COMPUTED_KEYS), VALUES, max_size=3)  # fmt: skip
+) | st.dictionaries(st.sampled_from(sorted(COMPUTED_KEYS)), VALUES, max_size=3)  # fmt: skip
 
 
 @st.composite
@@ -133,10 +133,10 @@ def workflows(draw: st.DrawFn) -> dict[str, Any]:
     if draw(st.booleans()):
         document["state_schema"]["computed"]["f"] = draw(COMPUTED)
     if not draw(st.integers(0, 2)):
-        task = st.dictionaries(st.sampled_from(TASK_KEYS), VALUES, max_size=1)
+        task = st.dictionaries(st.sampled_from(sorted(TASK)), VALUES, max_size=1)
         document["sub_agent_tasks"]["t"] |= draw(task)
     if not draw(st.integers(0, 2)):
-        document |= draw(st.dictionaries(st.sampled_from(sorted(KEYS)), VALUES, max_size=1))
+        document |= draw(st.dictionaries(st.sampled_from(sorted(WORKFLOW)), VALUES, max_size=1))
     return document
 
 

@@ -12,8 +12,7 @@ from jsonschema import Draft202012Validator
 
 from workflows_mcp.dialects import Definition, load
 from workflows_mcp.dialects.schema import workflow_schema
-from workflows_mcp.dialects.stateful import KEYS, TASK_KEYS
-from workflows_mcp.dialects.stateful_steps import CONTROL, DIALECT, keys_beside, own_keys
+from workflows_mcp.dialects.stateful import CONTROL, TASK, WORKFLOW, keys_beside
 from workflows_mcp.errors import DefinitionError, Problem
 from workflows_mcp.plan.model import Branch, Jump
 from workflows_mcp.steps.registry import default_registry
@@ -91,9 +90,9 @@ def steps(draw: st.DrawFn, depth: int = 0) -> dict[str, Any]:
         if draw(st.booleans()):
             step["else"] = draw(inner)
     if kind in CONTROL:
-        known = set(own_keys(kind))
+        known = set(CONTROL[kind].keys)
     else:
-        found = REGISTRY.find(kind, DIALECT)
+        found = REGISTRY.find(kind, "stateful")
         assert found is not None
         known = {*keys_beside(found), *found.Inputs.model_fields}
     if not draw(st.integers(0, 2)):
@@ -112,9 +111,9 @@ def workflows(draw: st.DrawFn) -> dict[str, Any]:
         "tasks": {"t": {"steps": draw(some)}},
     }
     if not draw(st.integers(0, 3)):
-        document["tasks"]["t"] |= draw(st.dictionaries(st.sampled_from(TASK_KEYS), VALUES, max_size=1))
+        document["tasks"]["t"] |= draw(st.dictionaries(st.sampled_from(sorted(TASK)), VALUES, max_size=1))
     if not draw(st.integers(0, 3)):
-        document |= draw(st.dictionaries(st.sampled_from(sorted(KEYS)), VALUES, max_size=1))
+        document |= draw(st.dictionaries(st.sampled_from(sorted(WORKFLOW)), VALUES, max_size=1))
     return document
 
 

@@ -12,23 +12,22 @@ import pytest
 import yaml
 
 from workflows_mcp.dialects import load
-from workflows_mcp.dialects.inputs import KEYS as INPUT_KEYS
-from workflows_mcp.dialects.reactive import KEYS, ON_RESUME, TASK_KEYS
-from workflows_mcp.dialects.reactive_state import COMPUTED_KEYS, TYPES
+from workflows_mcp.dialects.document import INPUT
+from workflows_mcp.dialects.reactive import ON_RESUME, TASK, WORKFLOW
+from workflows_mcp.dialects.reactive_state import COMPUTED, TYPES
 from workflows_mcp.dialects.reactive_steps import (
     ABOUT,
-    CHANGE_KEYS,
-    COLLECTION_KEYS,
+    CHANGE,
+    COLLECTION,
     CONTROL,
-    ERROR_KEYS,
+    ERROR_HANDLING,
     FAILING,
-    ON_ERROR_KEY,
     OPERATIONS,
-    RENAMED,
+    REACTIVE,
     STRATEGIES,
+    TASK_ERROR_HANDLING,
+    TASK_ERRORS,
 )
-from workflows_mcp.dialects.reactive_steps import KEYS as ERROR_HANDLING
-from workflows_mcp.dialects.reactive_steps import TASK_KEYS as TASK_ERROR_HANDLING
 from workflows_mcp.dialects.steps import LEFT_OUT
 from workflows_mcp.expressions.javascript.syntax import FILTERS
 from workflows_mcp.runs.service import Service
@@ -66,33 +65,39 @@ def unnamed(names: Any, text: str) -> list[str]:
 
 
 def test_every_key_of_a_workflow_a_task_an_input_and_a_step_is_in_its_table() -> None:
-    assert unnamed(KEYS, section("## A workflow")) == []
-    assert unnamed(INPUT_KEYS, section("### Inputs")) == []
+    assert unnamed(WORKFLOW, section("## A workflow")) == []
+    assert unnamed(INPUT, section("### Inputs")) == []
     assert unnamed(ABOUT, section("### Steps")) == []
-    assert unnamed(TASK_KEYS, section("## Tasks")) == []
+    assert unnamed(TASK, section("## Tasks")) == []
     assert unnamed(ON_RESUME, section("## Continuing later")) == []
 
 
 def test_all_that_can_be_said_of_the_state_is_there() -> None:
     assert unnamed(set(TYPES.values()), section("### Types")) == []
-    assert unnamed([*CHANGE_KEYS, *OPERATIONS], section("### Changing it")) == []
-    assert unnamed(COMPUTED_KEYS, section("## Computed fields")) == []
+    assert unnamed([*CHANGE, *OPERATIONS], section("### Changing it")) == []
+    assert unnamed(COMPUTED, section("## Computed fields")) == []
     assert unnamed(FILTERS, section("## Expressions")) == []
 
 
 def test_all_that_can_be_said_of_failures_is_there() -> None:
     assert unnamed([key for key in FAILING if key != "state_update"], section("### A step")) == []
-    assert unnamed([*ERROR_KEYS, *STRATEGIES, *TASK_ERROR_HANDLING], section("### A task")) == []
-    assert unnamed([*ERROR_HANDLING, *ON_ERROR_KEY, *COLLECTION_KEYS], section("### The workflow")) == []
+    assert unnamed([*TASK_ERRORS, *STRATEGIES, *TASK_ERROR_HANDLING], section("### A task")) == []
+    assert (
+        unnamed(
+            [*ERROR_HANDLING, *ERROR_HANDLING["on_error"].kind.schema["enum"], *COLLECTION],
+            section("### The workflow"),
+        )
+        == []
+    )
 
 
 def test_every_step_type_has_a_section_with_all_that_it_takes() -> None:
     registry = default_registry()
-    taken = {kind: list(keys) for kind, keys in CONTROL.items()}
+    taken = {kind: [key for key in it.keys if key not in ABOUT] for kind, it in CONTROL.items()}
     for name in OWN:
         step = registry.find(name, "reactive")
         assert step is not None
-        renamed, left_out = RENAMED.get(step.name, {}), LEFT_OUT.get(step.name, ())
+        renamed, left_out = REACTIVE.renamed.get(step.name, {}), LEFT_OUT.get(step.name, ())
         taken[name] = [renamed.get(key, key) for key in step.Inputs.model_fields if key not in left_out]
     listed = section("### Steps")
     for kind, keys in taken.items():

@@ -15,7 +15,8 @@ from jsonschema.exceptions import best_match
 from pydantic import BaseModel, BeforeValidator, Field, model_validator
 
 from support.steps import registry_of
-from workflows_mcp.dialects import graph, inputs, load, reactive, stateful
+from workflows_mcp.dialects import document as documents
+from workflows_mcp.dialects import graph, load, reactive, stateful
 from workflows_mcp.dialects.schema import workflow_schema
 from workflows_mcp.dialects.yaml.source import read_document
 from workflows_mcp.errors import DefinitionError
@@ -76,15 +77,15 @@ def test_it_knows_and_describes_every_key() -> None:
     definitions = SCHEMA["$defs"]
     retry_keys = definitions["retry"]["anyOf"][0]["properties"]
     for properties, keys in [
-        (definitions["blocks_workflow"]["properties"], graph.KEYS),
-        (definitions["reactive_workflow"]["properties"], reactive.KEYS),
-        (definitions["reactive_task"]["properties"], reactive.TASK_KEYS),
-        (definitions["steps_workflow"]["properties"], stateful.KEYS),
-        (definitions["task"]["properties"], stateful.TASK_KEYS),
+        (definitions["blocks_workflow"]["properties"], graph.WORKFLOW),
+        (definitions["reactive_workflow"]["properties"], reactive.WORKFLOW),
+        (definitions["reactive_task"]["properties"], reactive.TASK),
+        (definitions["steps_workflow"]["properties"], stateful.WORKFLOW),
+        (definitions["task"]["properties"], stateful.TASK),
         (definitions["input"]["properties"]["validation"]["properties"], tuple(RULES)),
-        (definitions["block"]["properties"], graph.BLOCK_KEYS),
-        (definitions["input"]["properties"], inputs.KEYS),
-        (definitions["dependency"]["properties"], graph._DEPENDENCY_KEYS),
+        (definitions["block"]["properties"], graph.BLOCK),
+        (definitions["input"]["properties"], documents.INPUT),
+        (definitions["dependency"]["properties"], graph.DEPENDENCY),
         (definitions["shell_output"]["properties"], OUTPUT_KEYS),
         (retry_keys, retry.RETRY_KEYS),
     ]:
@@ -411,11 +412,11 @@ def workflows(draw: st.DrawFn) -> dict[str, Any]:
     spellings = {it for name, field in step.Inputs.model_fields.items() for it in (name, field.alias or name)}
     needed = {name: "x" for name, field in step.Inputs.model_fields.items() if field.is_required()}
     inputs = draw(st.dictionaries(st.sampled_from(sorted(spellings)), VALUES, max_size=3))
-    keys = set(graph.BLOCK_KEYS) - {"id", "type", "inputs"}
+    keys = set(graph.BLOCK) - {"id", "type", "inputs"}
     made: dict[str, Any] = {"id": "b", "type": step.name, "inputs": {**needed, **inputs}}
     made |= draw(st.dictionaries(st.sampled_from(sorted(keys)), VALUES, max_size=2))
     document = {"inputs": {"any": None}, "blocks": [made]}
-    rest = set(graph.KEYS) - {"blocks", "inputs"}
+    rest = set(graph.WORKFLOW) - {"blocks", "inputs"}
     document |= draw(st.dictionaries(st.sampled_from(sorted(rest)), VALUES, max_size=1))
     if draw(st.booleans()):
         spec = st.dictionaries(st.sampled_from(["type", "default", "required", "description"]), VALUES)

@@ -18,21 +18,37 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from functools import partial
 
-from workflows_mcp.dialects.document_keys import (
-    flag_of,
-    read_header,
+from workflows_mcp.dialects.document import read_header, read_inputs, switch, workflow_keys
+from workflows_mcp.dialects.keys import (
+    ON_FAILURE,
+    ON_INTERRUPT,
+    Key,
+    Kind,
+    Path,
+    Reader,
+    Schema,
+    chosen,
+    condition,
+    flag,
+    items,
+    keys,
+    mapping,
+    not_null,
+    note,
+    parallel,
+    retry,
+    seconds,
     unknown_keys,
+    word,
 )
-from workflows_mcp.dialects.inputs import read_inputs
-from workflows_mcp.dialects.repetition import FOR_EACH_KEYS, read_for_each, read_retry, refuse_exit_codes
 from workflows_mcp.dialects.step_inputs import StepShape, check_step_inputs
 from workflows_mcp.dialects.steps import (
+    NAMED,
+    Draft,
     duplicate_id,
     read_id,
-    read_on_failure,
-    read_on_interrupt,
     read_on_timeout,
-    read_timeout,
+    refuse_exit_codes,
 )
 from workflows_mcp.dialects.yaml.source import Document
 from workflows_mcp.errors import Problem
@@ -47,9 +63,6 @@ from workflows_mcp.plan import (
     Graph,
     Need,
     Node,
-    OnFailure,
-    OnInterrupt,
-    OnTimeout,
     Plan,
     ReferenceReader,
     Use,
@@ -69,32 +82,100 @@ from workflows_mcp.steps import StepRegistry
 from workflows_mcp.values import Value, did_you_mean, kind_and_value, kind_of, nearest, shown
 
 # ----------------------------------------------------------------------------------------------------
+# The keys of a workflow and of a block.
+
+
+@dataclass(slots=True)
+class Dependency:
+    block: str
+    required: bool
+    path: Path
+    is_explicit: bool = False
+    """Whether the file sets `required`."""
+
+
+def _read_dependencies(reader: Reader, given: Value, path: Path, uses: list[Use]) -> list[Dependency]:
+    if not isinstance(given, list):
+        found = [_read_dependency(reader, given, path, uses) if isinstance(given, str) else None]
+        if not isinstance(given, str):
+            _bad_dependency(reader, given, path)
+    else:
+        found = [_read_dependency(reader, it, (*path, index), uses) for index, it in enumerate(given)]
+    return [it for it in found if it is not None]
+
+
+def _read_dependency(reader: Reader, given: Value, path: Path, uses: list[Use]) -> Dependency | None:
+    if isinstance(given, int | float):
+        given = reader.document.written(path) or str(given)
+    if isinstance(given, str):
+        return Dependency(given, True, path)
+    if not isinstance(given, dict) or not isinstance(given.get("block"), str):
+        _bad_dependency(reader, given, path)
+        return None
+    reader.problems += unknown_keys(given, DEPENDENCY, path, "a dependency")
+    is_explicit = "required" in given
+    required = not is_explicit or _required.value(reader, given["required"], (*path, "required"), uses)
+    return Dependency(given["block"], required, (*path, "block"), is_explicit)
+
+
+def _bad_dependency(reader: Reader, given: Value, path: Path) -> None:
+    message = f"a dependency is the id of a block, not {kind_and_value(given)}"
+    hint = "e.g. depends_on: [build] or depends_on: [{block: build, required: false}]"
+    reader.problem("wrong_type", message, hint, path)
+
+
+_required = flag("false: this block also runs when the other failed or was skipped", null=False)
+DEPENDENCY = keys(
+    Key("block", Kind("id", {"type": "string"}), "The id of the block.", required="block: build"),
+    Key("required", _required, "`false`: it also runs if that block failed or was skipped.", "true"),
+)
+_dependencies: Schema = {"type": ["array", "string"], "items": {"$ref": "#/$defs/dependency"}}
+_condition = condition("${blocks.test.succeeded} and ${inputs.environment} == 'production'", "true", "false")
+_items = items("e.g. for_each: ${inputs.files} or for_each: [linux, macos]", (list, dict))
+BLOCK = keys(
+    *NAMED,
+    Key("inputs", Kind("mapping", {"type": "object"}), ""),  # each type has its own description
+    Key(
+        "depends_on",
+        Kind("list", _dependencies, _read_dependencies),
+        "The blocks that must be done first: ids, or `{block: id, required: false}`.",
+    ),
+    Key("condition", not_null(_condition), "The block runs only if this is true."),
+    Key("outputs", note, "Files that a Shell command writes, by name."),
+    Key("on_failure", not_null(word(*ON_FAILURE)), "Whether its failure fails the workflow.", "fail"),
+    Key("on_interrupt", not_null(word(*ON_INTERRUPT)), "What happens if a crash interrupts it.", "repeat"),
+    Key("timeout", seconds, "Seconds after which the block is stopped and fails; for each attempt and item."),
+    Key("on_timeout", note, "What happens then: `fail`, `retry`, `continue`; for a question, the answer."),
+    Key("retry", retry, "When a failure is retried, and how often."),
+    Key("for_each", not_null(_items), "A list or an object: the block runs once for each item."),
+    Key("max_parallel", parallel, "The maximum number of items that run at the same time."),
+    Key(
+        "for_each_mode",
+        not_null(word("parallel", "sequential", what="modes")),
+        "`sequential`: one item after the other.",
+        "parallel",
+    ),
+)
+_blocks: Schema = {"type": "array", "minItems": 1, "items": {"$ref": "#/$defs/block"}}
+_outputs = mapping("e.g. outputs: {greeting: '${blocks.hello.outputs.stdout}'}", " of names and values")
+WORKFLOW = workflow_keys(
+    "graph",
+    "`blocks` implies it",
+    Key("fail_fast", switch, "`true`: the first failure that nothing handles ends the workflow.", "false"),
+    Key(
+        "blocks",
+        Kind("list of blocks", _blocks, null=False),
+        "The blocks. Those that do not depend on each other run at the same time.",
+    ),
+    Key("outputs", _outputs, "The outputs, by name: values with references."),
+)
+
+
+# ----------------------------------------------------------------------------------------------------
 # Reads a block of a graph document into a draft of a node.
 #
 # A block with problems gets a draft too, so that the rest of the file can be checked.
 
-
-Path = tuple[str | int, ...]
-
-
-BLOCK_KEYS = (
-    "id",
-    "type",
-    "name",
-    "description",
-    "inputs",
-    "depends_on",
-    "condition",
-    "outputs",
-    "on_failure",
-    "on_interrupt",
-    "timeout",
-    "on_timeout",
-    "retry",
-    "for_each",
-    "max_parallel",
-    "for_each_mode",
-)
 
 CALL = "ExecuteWorkflow"
 
@@ -103,8 +184,6 @@ CALL = "ExecuteWorkflow"
 WAIT = "Wait"
 
 """The step type that waits; it is an operation of the plan."""
-
-_KNOWN = frozenset(BLOCK_KEYS)
 
 _OTHER_TYPES = {
     **dict.fromkeys(("approval", "approve", "gate", "manual", "input", "ask", "userinput"), "Prompt"),
@@ -117,107 +196,73 @@ _OTHER_TYPES = {
 
 """Names of step types in other systems, and their equivalents here."""
 
-_DEPENDENCY_KEYS = ("block", "required")
-
 
 @dataclass(slots=True)
-class Dependency:
-    block: str
-    required: bool
-    path: Path
-    is_explicit: bool = False
-    """Whether the file sets `required`."""
-
-
-@dataclass(slots=True)
-class Draft:
+class BlockDraft(Draft):
     """A block as read from the file; its dependencies are still ids."""
 
-    id: str
-    at: Path
-    do: Do | Call | Wait
-    condition: str | None = None
-    on_failure: OnFailure | None = None
-    on_interrupt: OnInterrupt = "repeat"
-    on_timeout: OnTimeout = "fail"
-    timeout_answer: dict[str, Value] | None = None
-    retry: dict[str, Value] | None = None
-    for_each: ForEach | None = None
     dependencies: list[Dependency] = field(default_factory=list)
     watches: frozenset[str] = frozenset()
     """The blocks whose outcome the condition reads."""
-    uses: list[Use] = field(default_factory=list)
     opaque: bool = False
     """Its outputs are unknown, because its type or its inputs are."""
 
 
-class BlockReader:
+class BlockReader(Reader):
     def __init__(self, document: Document, registry: StepRegistry, references: ReferenceReader) -> None:
-        self.document = document
+        super().__init__(document, references)
         self.registry = registry
-        self.references = references
-        self.problems: list[Problem] = []
         self.shapes: dict[str, StepShape | None] = {}
 
-    def read(self, block: dict[str, Value], index: int) -> Draft:
+    def read(self, block: dict[str, Value], index: int) -> BlockDraft:
         at: Path = ("blocks", index)
-        if not block.keys() <= _KNOWN:
-            self.problems += unknown_keys(block, BLOCK_KEYS, at, "a block")
-        draft = Draft(self._id(block, at), at, Do(""))
+        if not block.keys() <= BLOCK.keys():
+            self.problems += unknown_keys(block, BLOCK, at, "a block")
+        found = read_id(block.get("id"), at, self, "block")
+        # nothing can refer to this id, so it causes no further problems
+        draft = BlockDraft(found if found is not None else f"#{index}", at, Do(""))
         shape = self._shape(block, at)
         inputs = self._inputs(block, at)
+        draft.opaque = shape is None or inputs is None
+        uses: list[Use] = []
+        values = self.values(BLOCK, self._applicable(block, draft), at, uses)
         if shape is None or inputs is None:
-            draft.opaque = True
             draft.uses += self.references.in_value(inputs, (*at, "inputs"))
         else:
-            self._operation(draft, shape, block, inputs)
-        if "depends_on" in block:
-            draft.dependencies = self._dependencies(block["depends_on"], (*at, "depends_on"))
-        if "condition" in block:
-            draft.condition = self._condition(block["condition"], (*at, "condition"))
-            if draft.condition is not None:
-                uses = self.references.in_condition(draft.condition, (*at, "condition"))
-                draft.uses += uses
-                draft.watches = blocks_asked_about(uses)
-        if "on_failure" in block:
-            path = (*at, "on_failure")
-            draft.on_failure = read_on_failure(block["on_failure"], path, self.problems.append)
-        if "on_interrupt" in block:
-            path = (*at, "on_interrupt")
-            draft.on_interrupt = read_on_interrupt(block["on_interrupt"], path, self.problems.append)
-        elif shape is not None:
-            draft.on_interrupt = shape.step.on_interrupt
-        if "retry" in block:
-            path = (*at, "retry")
-            draft.retry, uses = read_retry(block["retry"], path, self.references, self.problems.append)
-            draft.uses += uses
-            refuse_exit_codes(draft.retry, draft.do, path, self.problems.append)
-        if "on_timeout" in block:
-            read_on_timeout(
-                draft,
-                block["on_timeout"],
-                (*at, "on_timeout"),
-                self.references,
-                self.problems.append,
-                step=shape.step if shape is not None else None,
-                inputs=inputs or {},
-            )
-        if not block.keys().isdisjoint(FOR_EACH_KEYS):
-            draft.for_each, uses = read_for_each(
-                block, draft.condition, at, self.references, self.problems.append
-            )
-            draft.uses += uses
-            if draft.for_each is not None and draft.for_each.condition is not None:
-                draft.condition = None
+            self._operation(draft, shape, block, inputs, values.get("timeout"))
+        draft.uses += uses
+        draft.dependencies = values.get("depends_on", [])
+        draft.condition = values.get("condition")
+        if draft.condition is not None:
+            draft.watches = blocks_asked_about(use for use in uses if use.path == (*at, "condition"))
+        draft.on_failure = values.get("on_failure")
+        draft.on_interrupt = values.get("on_interrupt") or (shape.step.on_interrupt if shape else "repeat")
+        draft.retry = values.get("retry")
+        refuse_exit_codes(draft, self)
+        read_on_timeout(draft, values.get("on_timeout"), self, shape.step if shape else None, inputs or {})
+        if "for_each" in values:
+            limit = 1 if values.get("for_each_mode") == "sequential" else values.get("max_parallel")
+            by_item = self._reads_item(draft)
+            draft.for_each = ForEach(values["for_each"], limit, draft.condition if by_item else None)
+            draft.condition = None if by_item else draft.condition
         return draft
 
-    def _problem(self, code: str, message: str, hint: str, path: Path, *, on_key: bool = False) -> None:
-        self.problems.append(Problem(code, message, hint, path, on_key=on_key))
+    def _applicable(self, block: dict[str, Value], draft: BlockDraft) -> dict[str, Value]:
+        """The keys that have a meaning in this block; reports the others."""
+        without = {"timeout"} if draft.opaque else set()
+        if "for_each" not in block:
+            for key in ("max_parallel", "for_each_mode"):
+                if key in block:
+                    without.add(key)
+                    hint = "add for_each: ${inputs.items}, or remove it"
+                    message = f"'{key}' is for a block with for_each"
+                    self.problem("unknown_key", message, hint, (*draft.at, key), on_key=True)
+        return {key: it for key, it in block.items() if key not in without} if without else block
 
-    def _id(self, block: dict[str, Value], at: Path) -> str:
-        found = read_id(block.get("id"), at, self.document, "block", self.problems.append)
-        # nothing can refer to this id, so it causes no further problems
-        return found if found is not None else f"#{at[1]}"
+    def _reads_item(self, draft: BlockDraft) -> bool:
+        """Whether the condition reads the item, so that it decides for each item."""
+        path = (*draft.at, "condition")
+        return any(use.path == path and use.reference.path[0] == "each" for use in draft.uses)
 
     def _shape(self, block: dict[str, Value], at: Path) -> StepShape | None:
         given = block.get("type")
@@ -232,13 +277,13 @@ class BlockReader:
                 equivalent = _OTHER_TYPES.get(given.lower().replace("_", "").replace("-", ""))
                 if equivalent is not None:
                     hint = f"write type: {equivalent}"
-                self._problem("unknown_type", f"there is no block type '{given}'", hint, (*at, "type"))
+                self.problem("unknown_type", f"there is no block type '{given}'", hint, (*at, "type"))
             return shape
         types = ", ".join(self.registry.names())
         if given is None:
-            self._problem("missing_key", "a block needs a type", f"add a line: type: …, one of: {types}", at)
+            self.problem("missing_key", "a block needs a type", f"add a line: type: …, one of: {types}", at)
         else:
-            self._problem(
+            self.problem(
                 "unknown_type", f"{shown(given)} is not a block type", f"types: {types}", (*at, "type")
             )
         return None
@@ -249,18 +294,19 @@ class BlockReader:
         if isinstance(given, dict):
             return given
         if given is None:
-            misspelt = any(nearest(key, BLOCK_KEYS) == "inputs" for key in block if key not in _KNOWN)
+            misspelt = any(nearest(key, BLOCK) == "inputs" for key in block if key not in BLOCK)
             return None if misspelt else {}  # one mistake, one problem
-        self._problem(
-            "wrong_type",
-            f"'inputs' must be a mapping of names and values, not {kind_and_value(given)}",
-            "write the inputs below it, indented: name: value",
-            (*at, "inputs"),
-        )
+        hint = "write the inputs below it, indented: name: value"
+        self.wrong_type("a mapping of names and values", given, hint, (*at, "inputs"))
         return None
 
     def _operation(
-        self, draft: Draft, shape: StepShape, block: dict[str, Value], inputs: dict[str, Value]
+        self,
+        draft: BlockDraft,
+        shape: StepShape,
+        block: dict[str, Value],
+        inputs: dict[str, Value],
+        timeout: Value,
     ) -> None:
         step, path, references = shape.step, (*draft.at, "inputs"), self.references
         malformed = len(references.problems)
@@ -279,16 +325,9 @@ class BlockReader:
                     draft.uses += uses
                     dynamic.add(name)
         self.problems += check_step_inputs(shape, inputs, dynamic, path, self.document)
-        where = (*draft.at, "timeout")
-        timeout, uses = read_timeout(block.get("timeout"), where, references, self.problems.append)
-        draft.uses += uses
-        if step.name == CALL:
-            draft.do = self._call(inputs, timeout, path)
-            if "outputs" in block:
-                self._no_outputs(step.name, draft.at)
-            return
-        if step.name == WAIT:
-            draft.do = Wait(inputs.get("duration_seconds"), inputs.get("message"))
+        if step.name in (CALL, WAIT):
+            wait = Wait(inputs.get("duration_seconds"), inputs.get("message"))
+            draft.do = wait if step.name == WAIT else self._call(inputs, timeout, path)
             if "outputs" in block:
                 self._no_outputs(step.name, draft.at)
             return
@@ -316,7 +355,7 @@ class BlockReader:
             if isinstance(milliseconds, int | float):
                 timeout = milliseconds / 1000
             elif isinstance(milliseconds, str) and "${" in milliseconds:
-                self._problem(
+                self.problem(
                     "wrong_type",
                     "'timeout_ms' must be a number, it cannot be a reference",
                     "write the reference as the block's own timeout, in seconds: timeout: ${…}",
@@ -326,7 +365,7 @@ class BlockReader:
         return Call(inputs.get("workflow"), {} if given is None else given, timeout)
 
     def _no_outputs(self, name: str, at: Path) -> None:
-        self._problem(
+        self.problem(
             "unknown_key",
             f"a block of type {name} cannot declare outputs",
             f"remove it: ${{blocks.id.outputs.…}} has the outputs of {name}",
@@ -344,109 +383,35 @@ class BlockReader:
             self._no_outputs(step.name, at)
             return {}, shape.output_defaults
         if not isinstance(specs, dict):
-            self._problem(
-                "wrong_type",
-                f"'outputs' must be a mapping of names, not {kind_and_value(specs)}",
-                "e.g. outputs: {report: {type: json, path: $SCRATCH/report.json}}",
-                (*at, "outputs"),
-            )
+            hint = "e.g. outputs: {report: {type: json, path: $SCRATCH/report.json}}"
+            self.wrong_type("a mapping of names", specs, hint, (*at, "outputs"))
             return {}, shape.output_defaults
         config: dict[str, Value] = {"outputs": specs}
         found = step.check_config(config)
         for path, message, hint in found:
-            self._problem("bad_output", message, hint or f"see {step.name}: outputs", (*at, *path))
+            self.problem("bad_output", message, hint or f"see {step.name}: outputs", (*at, *path))
         if found:
             names = dict.fromkeys(specs)
             return {}, {**shape.output_defaults, **names}
         return config, step.output_defaults(config)
 
-    def _dependencies(self, given: Value, path: Path) -> list[Dependency]:
-        if given is None:
-            return []
-        if isinstance(given, str):
-            return [Dependency(given, True, path)]
-        if not isinstance(given, list):
-            self._bad_dependency(given, path)
-            return []
-        found = []
-        for index, entry in enumerate(given):
-            if isinstance(entry, str):
-                found.append(Dependency(entry, True, (*path, index)))
-            else:
-                dependency = self._dependency(entry, (*path, index))
-                if dependency is not None:
-                    found.append(dependency)
-        return found
 
-    def _dependency(self, entry: Value, path: Path) -> Dependency | None:
-        if isinstance(entry, int | float):
-            return Dependency(self.document.written(path) or str(entry), True, path)
-        if not isinstance(entry, dict) or not isinstance(entry.get("block"), str):
-            self._bad_dependency(entry, path)
-            return None
-        self.problems += unknown_keys(entry, _DEPENDENCY_KEYS, path, "a dependency")
-        required = entry.get("required", True)
-        if not isinstance(required, bool):
-            self._problem(
-                "wrong_type",
-                f"'required' must be true or false, not {kind_and_value(required)}",
-                "false: this block also runs when the other failed or was skipped",
-                (*path, "required"),
-            )
-            required = True
-        return Dependency(entry["block"], required, (*path, "block"), "required" in entry)
-
-    def _bad_dependency(self, given: Value, path: Path) -> None:
-        self._problem(
-            "wrong_type",
-            f"a dependency is the id of a block, not {kind_and_value(given)}",
-            "e.g. depends_on: [build] or depends_on: [{block: build, required: false}]",
-            path,
-        )
-
-    def _condition(self, given: Value, path: Path) -> str | None:
-        if isinstance(given, str):
-            return given
-        if isinstance(given, bool):
-            return "true" if given else "false"
-        self._problem(
-            "wrong_type",
-            f"a condition must be text, not {kind_and_value(given)}",
-            "e.g. condition: ${blocks.test.succeeded} and ${inputs.environment} == 'production'",
-            path,
-        )
-        return None
-
-
-KEYS = (
-    "name",
-    "description",
-    "tags",
-    "prompt",
-    "version",
-    "author",
-    "dialect",
-    "elicitation",
-    "secrets",
-    "fail_fast",
-    "inputs",
-    "blocks",
-    "outputs",
-)
+# ----------------------------------------------------------------------------------------------------
+# Compiles a document.
 
 
 def compile_graph(document: Document, registry: StepRegistry) -> tuple[Plan, list[Problem]]:
     """The plan and its problems; it can run only if all of them are warnings."""
     value: dict[str, Value] = document.value
     problems: list[Problem] = []
-    name, header = read_header(document, KEYS, problems)
     references = ReferenceReader(LANGUAGES["graph"], Dollar.foreign)
-    inputs = read_inputs(
-        value.get("inputs"), ("inputs",), document, references.language, problems, required=True
-    )
     reader = BlockReader(document, registry, references)
-    drafts = _read_blocks(reader, value.get("blocks"), problems)
-    outputs, uses_of_outputs = _read_outputs(value.get("outputs"), references, problems)
+    name, header = read_header(reader, WORKFLOW)
+    inputs = read_inputs(value.get("inputs"), ("inputs",), reader, required=True)
+    drafts = _read_blocks(reader, value.get("blocks"))
+    given = reader.values(chosen(WORKFLOW, "fail_fast", "outputs"), value, (), [])
+    outputs: dict[str, Value] = given.get("outputs", {})
+    uses_of_outputs = references.in_output(outputs, ("outputs",))
     needs = _resolve_dependencies(drafts, document, problems)
     nodes, ordered = _nodes(drafts, needs, problems)
     plan = Plan(
@@ -455,7 +420,7 @@ def compile_graph(document: Document, registry: StepRegistry) -> tuple[Plan, lis
         body=Graph(nodes),
         inputs=inputs,
         outputs=outputs,
-        fail_fast=bool(flag_of(value, "fail_fast", problems)),
+        fail_fast=given.get("fail_fast", False),
         secrets=secrets_in([*uses_of_outputs, *(use for draft in drafts for use in draft.uses)]),
         **header,
     )
@@ -471,55 +436,25 @@ def compile_graph(document: Document, registry: StepRegistry) -> tuple[Plan, lis
     return plan, problems
 
 
-def _read_blocks(reader: BlockReader, blocks: Value, problems: list[Problem]) -> list[Draft]:
+def _read_blocks(reader: BlockReader, blocks: Value) -> list[BlockDraft]:
     if not isinstance(blocks, list) or not blocks:
         what = "is empty" if blocks is None or blocks == [] else f"must be a list, not {kind_of(blocks)}"
-        problems.append(
-            Problem(
-                "wrong_type",
-                f"'blocks' {what}",
-                "each block is an entry: - id: build, and below it type and inputs",
-                ("blocks",),
-                on_key=True,
-            )
-        )
+        hint = "each block is an entry: - id: build, and below it type and inputs"
+        reader.problem("wrong_type", f"'blocks' {what}", hint, ("blocks",), on_key=True)
         return []
     drafts = []
     for index, block in enumerate(blocks):
         if isinstance(block, dict):
             drafts.append(reader.read(block, index))
         else:
-            problems.append(
-                Problem(
-                    "wrong_type",
-                    f"a block must be a mapping, not {kind_and_value(block)}",
-                    "e.g. - id: build, and below it type and inputs",
-                    ("blocks", index),
-                )
-            )
+            message = f"a block must be a mapping, not {kind_and_value(block)}"
+            hint = "e.g. - id: build, and below it type and inputs"
+            reader.problem("wrong_type", message, hint, ("blocks", index))
     return drafts
 
 
-def _read_outputs(
-    outputs: Value, references: ReferenceReader, problems: list[Problem]
-) -> tuple[dict[str, Value], list[Use]]:
-    if outputs is None:
-        return {}, []
-    if isinstance(outputs, dict):
-        return outputs, references.in_output(outputs, ("outputs",))
-    problems.append(
-        Problem(
-            "wrong_type",
-            f"'outputs' must be a mapping of names and values, not {kind_and_value(outputs)}",
-            "e.g. outputs: {greeting: '${blocks.hello.outputs.stdout}'}",
-            ("outputs",),
-        )
-    )
-    return {}, []
-
-
 def _resolve_dependencies(
-    drafts: list[Draft], document: Document, problems: list[Problem]
+    drafts: list[BlockDraft], document: Document, problems: list[Problem]
 ) -> list[dict[int, bool]]:
     """For each block, the positions of its dependencies, and whether they must succeed."""
     positions: dict[str, int] = {}
@@ -570,7 +505,7 @@ def _resolve_dependencies(
 
 
 def _nodes(
-    drafts: list[Draft], needs: list[dict[int, bool]], problems: list[Problem]
+    drafts: list[BlockDraft], needs: list[dict[int, bool]], problems: list[Problem]
 ) -> tuple[tuple[Node, ...], bool]:
     """The nodes with their positions, and whether the graph has an order."""
     arrangement = arrange([list(needed) for needed in needs])
@@ -579,22 +514,13 @@ def _nodes(
         problems += _cycles(drafts, needs, arrangement)
     watched = _tolerated(drafts, needs, arrangement)
     nodes = tuple(
-        Node(
-            id=draft.id,
-            do=draft.do,
-            at=draft.at,
+        draft.node(
+            draft.do,
             needs=tuple([_need(draft, drafts[position].id, position, it) for position, it in needed.items()]),
-            condition=draft.condition,
-            on_failure=draft.on_failure,
             tolerated=bool(watchers),
             tolerated_by=watchers,
             wave=wave,
             order=order,
-            retry=draft.retry,
-            for_each=draft.for_each,
-            on_interrupt=draft.on_interrupt,
-            on_timeout=draft.on_timeout,
-            timeout_answer=draft.timeout_answer,
         )
         for draft, needed, watchers, wave, order in zip(
             drafts, needs, watched, arrangement.waves, arrangement.order, strict=True
@@ -603,12 +529,14 @@ def _nodes(
     return nodes, ordered
 
 
-def _need(draft: Draft, block: str, position: int, required: bool) -> Need:
+def _need(draft: BlockDraft, block: str, position: int, required: bool) -> Need:
     explicit = any(it.is_explicit for it in draft.dependencies if it.block == block)
     return Need(position, required, watched=not explicit and block in draft.watches)
 
 
-def _cycles(drafts: list[Draft], needs: list[dict[int, bool]], arrangement: Arrangement) -> list[Problem]:
+def _cycles(
+    drafts: list[BlockDraft], needs: list[dict[int, bool]], arrangement: Arrangement
+) -> list[Problem]:
     problems = []
     for cycle in cycles([list(needed) for needed in needs], arrangement.waves):
         path = [drafts[index].id for index in cycle]
@@ -626,7 +554,7 @@ def _cycles(drafts: list[Draft], needs: list[dict[int, bool]], arrangement: Arra
 
 
 def _tolerated(
-    drafts: list[Draft], needs: list[dict[int, bool]], arrangement: Arrangement
+    drafts: list[BlockDraft], needs: list[dict[int, bool]], arrangement: Arrangement
 ) -> list[tuple[str, ...]]:
     """For each block, the ids of the blocks that handle its failure.
 

@@ -19,9 +19,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import Any, Generic
+from typing import Any
 
-from workflows_mcp.dialects.steps import D, every
+from workflows_mcp.dialects.steps import StepDraft, every
 from workflows_mcp.plan import Branch, Call, Each, Jump, Leave, Node, Operation, Return, While
 
 
@@ -34,7 +34,7 @@ class Loop:
 
 
 @dataclass(frozen=True, slots=True)
-class Spot(Generic[D]):
+class Spot:
     """The position of a step in the flat list."""
 
     index: int
@@ -42,7 +42,7 @@ class Spot(Generic[D]):
     """The node after the step and everything inside it."""
     loops: tuple[Loop, ...]
     """The loops around it, the outermost first."""
-    lists: tuple[list[D], ...]
+    lists: tuple[list[StepDraft], ...]
     """The lists around it, its own list last."""
 
     @property
@@ -51,43 +51,29 @@ class Spot(Generic[D]):
         return -1 if self.follows == self.index + 1 else self.follows
 
 
-class FlatLayout(Generic[D]):
+class FlatLayout:
     """Assigns a position to each step of some lists.
 
     No two steps have the same id. The sequence ends after each list.
     """
 
-    def __init__(self, *sections: list[D]) -> None:
+    def __init__(self, *sections: list[StepDraft]) -> None:
         self.sections = sections
         self.drafts = [step for section in sections for step in every(section)]
         self.index = {draft.id: index for index, draft in enumerate(self.drafts)}
-        self.spots: list[Spot[D]] = []
+        self.spots: list[Spot] = []
         for section in sections:
             self._place(section, len(self.drafts), (), ())
 
-    def __iter__(self) -> Iterator[tuple[D, Spot[D]]]:
+    def __iter__(self) -> Iterator[tuple[StepDraft, Spot]]:
         return iter(zip(self.drafts, self.spots, strict=True))
 
-    def node(self, step: D, spot: Spot[D], do: Operation, **more: Any) -> Node:
+    def node(self, step: StepDraft, spot: Spot, do: Operation, **more: Any) -> Node:
         """Creates the node of a step; `more` are the fields that the dialect adds."""
-        return Node(
-            id=step.id,
-            do=do,
-            at=step.at,
-            condition=step.condition,
-            on_failure=step.on_failure,
-            order=spot.index,
-            retry=step.retry,
-            for_each=step.for_each,
-            on_interrupt=step.on_interrupt,
-            on_timeout=step.on_timeout,
-            timeout_answer=step.timeout_answer,
-            goes_to=spot.goes_to,
-            **more,
-        )
+        return step.node(do, order=spot.index, goes_to=spot.goes_to, **more)
 
     def _place(
-        self, steps: list[D], after: int, loops: tuple[Loop, ...], around: tuple[list[D], ...]
+        self, steps: list[StepDraft], after: int, loops: tuple[Loop, ...], around: tuple[list[StepDraft], ...]
     ) -> None:
         """Assigns positions to a list and to all lists inside it.
 
@@ -104,7 +90,7 @@ class FlatLayout(Generic[D]):
                 self._place(step.then, follows, loops, lists)
             self._place(step.otherwise, follows, loops, lists)
 
-    def never_reached(self, nodes: Sequence[Node]) -> Iterator[tuple[D, D]]:
+    def never_reached(self, nodes: Sequence[Node]) -> Iterator[tuple[StepDraft, StepDraft]]:
         """The first unreachable step of each list, with the reachable step before it."""
         starts = [self.index[section[0].id] for section in self.sections if section]
         reached = reachable(nodes, starts)

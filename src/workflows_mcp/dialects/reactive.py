@@ -18,23 +18,39 @@ replaces that by its full name.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
 
 import msgspec
 
-from workflows_mcp.dialects.document_keys import (
-    read_header,
-    text_of,
+from workflows_mcp.dialects.document import INPUT, read_header, read_inputs, task_description, workflow_keys
+from workflows_mcp.dialects.keys import (
+    Key,
+    Kind,
+    Path,
+    Reader,
+    Report,
+    Schema,
+    chosen,
+    flag,
+    keys,
+    mapping,
+    not_null,
+    object_schema,
+    table_of,
+    texts,
     unknown_keys,
 )
-from workflows_mcp.dialects.inputs import KEYS as INPUT_KEYS
-from workflows_mcp.dialects.inputs import read_inputs
 from workflows_mcp.dialects.layout import FlatLayout, Spot
 from workflows_mcp.dialects.reactive_checks import Body, check_computed, check_reads, fields_of
-from workflows_mcp.dialects.reactive_state import StateReader
-from workflows_mcp.dialects.reactive_steps import DIALECT, ErrorReader, ReactiveDraft, StepReader
-from workflows_mcp.dialects.steps import every, named_tasks
+from workflows_mcp.dialects.reactive_state import DEFAULT_STATE, STATE_SCHEMA, StateReader
+from workflows_mcp.dialects.reactive_steps import (
+    ERROR_HANDLING,
+    REACTIVE,
+    TASK_ERROR_HANDLING,
+    read_error_handling,
+)
+from workflows_mcp.dialects.steps import StepDraft, StepReader, every, steps
 from workflows_mcp.dialects.yaml.source import Document
 from workflows_mcp.errors import Problem
 from workflows_mcp.limits import Limits
@@ -52,12 +68,100 @@ from workflows_mcp.plan import (
     Plan,
     ReferenceReader,
     Steps,
+    Use,
     While,
     check_items,
     secrets_in,
 )
 from workflows_mcp.steps import StepRegistry
 from workflows_mcp.values import Value, did_you_mean, kind_and_value, nearest
+
+# ----------------------------------------------------------------------------------------------------
+# The keys of a workflow and of a task.
+
+
+def _read_parts(reader: Reader, given: Value, path: Path, uses: list[Use]) -> list[Value]:
+    """The parts that the answer to a resume contains, or leaves out.
+
+    `current raw state` is another spelling of `current_raw_state`.
+    """
+    if not isinstance(given, list):
+        reader.wrong_type("a list", given, f"a list of {', '.join(RESUME_PARTS)}", path)
+        return []
+    found: list[Value] = []
+    for index, it in enumerate(given):
+        name = "_".join(str(it).replace("_", " ").lower().split())
+        if name in RESUME_PARTS:
+            found.append(name)
+            continue
+        hint = did_you_mean(name, RESUME_PARTS, what="there is")
+        message = f"{kind_and_value(it)} is not a part of the answer to a resume"
+        reader.problem("wrong_value", message, hint, (*path, index))
+    return found
+
+
+def _read_config(reader: Reader, given: Value, path: Path, uses: list[Use]) -> dict[str, Value]:
+    found: dict[str, Value] = _names.value(reader, given, path, uses)
+    for use in ReferenceReader(reader.references.language).in_value(found, path):
+        message = f"{use.reference} is not resolved: the configuration is used as written"
+        hint = "put it into default_state: {raw: …}, where expressions are resolved"
+        offset = use.reference.offset
+        reader.report(Problem("literal_default", message, hint, use.path, offset, warning=True))
+    return found
+
+
+_names = mapping("e.g. config: {max_parallel_agents: 10}", " of names and values")
+_config = Kind("mapping", _names.schema, _read_config)
+_parts = Kind("list", {"type": "array", "items": {"type": "string"}}, _read_parts)
+_flag = flag(null=False)
+_steps = not_null(steps("reactive_step"))
+ON_RESUME = keys(
+    Key("retry_failed_steps", _flag, "`false`: a run that has failed stays failed.", "true"),
+    Key("skip_completed_steps", _flag, "`false`: it starts again, with the same inputs.", "true"),
+    Key("reset_error_counts", _flag, "`true`: the collected errors are removed.", "false"),
+    Key("load_from_checkpoint", _parts, "What the answer to a resume contains.", "all of the state"),
+    Key("exclude", _parts, "What it leaves out."),
+)
+_on_resume = table_of(ON_RESUME, "e.g. on_resume: {retry_failed_steps: true}")
+CONTEXT = keys(Key("steps", _steps, "The steps to run.", required="steps: […]"))
+_imports = texts("a list of files", 'e.g. imports: ["shared/common-tasks.yaml"]')
+_orchestrator = texts(
+    "a list of texts", 'e.g. orchestrator_behavior: ["Stop when your context is nearly full"]'
+)
+_tasks: Schema = {"type": "object", "additionalProperties": {"$ref": "#/$defs/reactive_task"}}
+WORKFLOW = workflow_keys(
+    "reactive",
+    "`default_state`, `state_schema`, `sub_agent_tasks` and some step types imply it",
+    Key("imports", _imports, "Files with workflows or tasks that it uses."),
+    Key("config", _config, "Values that never change, `{{ config.name }}`, used as written."),
+    Key("default_state", Kind("mapping", object_schema(DEFAULT_STATE)), "The initial values of the state."),
+    Key("state_schema", Kind("mapping", object_schema(STATE_SCHEMA)), "Types of fields and computed fields."),
+    Key("steps", _steps, "The steps, which run one after the other."),
+    Key("sub_agent_tasks", Kind("mapping", _tasks), "The tasks that `parallel_foreach` hands out, by name."),
+    Key("error_handling", Kind("mapping", object_schema(ERROR_HANDLING)), "What happens after a failure."),
+    Key("on_resume", _on_resume, "What a resume does after a failure, and what the answer to it contains."),
+    Key(
+        CONTEXT_FULL,
+        Kind("mapping", object_schema(CONTEXT)),
+        "What happens when the agent reports that its context is nearly full.",
+    ),
+    Key(
+        "orchestrator_behavior",
+        _orchestrator,
+        "Instructions for the agent that runs it, in addition to the standard prompt.",
+    ),
+)
+TASK = keys(
+    WORKFLOW["description"],
+    Key("inputs", Kind("mapping", {"type": "object"}), "Values with expressions, or declarations of inputs."),
+    *chosen(WORKFLOW, "default_state", "state_schema", "steps").values(),
+    Key(
+        "error_handling",
+        Kind("mapping", object_schema(TASK_ERROR_HANDLING)),
+        "What happens after a failure of the task.",
+    ),
+)
+
 
 # ----------------------------------------------------------------------------------------------------
 # Checks the tasks of a reactive document: each is used, and none asks the user.
@@ -69,13 +173,13 @@ USER_INPUT = "user_input"
 
 
 def check_tasks(
-    steps: Iterable[ReactiveDraft], tasks: Mapping[str, list[ReactiveDraft]], *, alone: bool
+    steps: Iterable[StepDraft], tasks: Mapping[str, list[StepDraft]], *, alone: bool
 ) -> Iterator[Problem]:
     """Reports unused tasks, and tasks that ask the user.
 
     `alone`: the document has only tasks, which other files use.
     """
-    users: dict[str, ReactiveDraft] = {}
+    users: dict[str, StepDraft] = {}
     for step in (*steps, *(step for inside in tasks.values() for step in inside)):
         if step.task:
             users.setdefault(step.task, step)
@@ -93,7 +197,7 @@ def check_tasks(
             yield from _questions(task, inside, users.get(task))
 
 
-def _questions(task: str, steps: Iterable[ReactiveDraft], by: ReactiveDraft | None) -> Iterator[Problem]:
+def _questions(task: str, steps: Iterable[StepDraft], by: StepDraft | None) -> Iterator[Problem]:
     """Reports steps that ask the user, which a sub-agent cannot do."""
     where = f" of parallel_foreach '{by.id}'" if by is not None else ""
     before = f"step '{by.id}'" if by is not None else "the parallel_foreach"
@@ -116,9 +220,7 @@ def _questions(task: str, steps: Iterable[ReactiveDraft], by: ReactiveDraft | No
 # id, the id contains its position: `detect-then-0-shell_command`, `2-user_message`.
 
 
-Report = Callable[[Problem], None]
-
-Drafts = list[ReactiveDraft]
+Drafts = list[StepDraft]
 
 
 def name_steps(steps: Drafts, on_failure: Drafts) -> None:
@@ -183,9 +285,7 @@ def lay_out(steps: Drafts, on_failure: Drafts, report: Report) -> tuple[Node, ..
     return nodes
 
 
-def _operation(
-    step: ReactiveDraft, spot: Spot[ReactiveDraft], layout: FlatLayout[ReactiveDraft], report: Report
-) -> Operation:
+def _operation(step: StepDraft, spot: Spot, layout: FlatLayout, report: Report) -> Operation:
     if step.for_each is not None and not step.for_each.wait and spot.loops:
         message = "tasks of one iteration may still be running in the next one"
         hint = "wait for them inside a loop: wait_for_all: true"
@@ -203,7 +303,7 @@ def _operation(
     return step.do
 
 
-def _leave(step: ReactiveDraft, spot: Spot[ReactiveDraft], report: Report) -> Leave:
+def _leave(step: StepDraft, spot: Spot, report: Report) -> Leave:
     if not spot.loops:
         hint = "put it into the body of a while or the steps of a foreach; to end the workflow, use exit"
         message = f"a step of type {step.kind} is outside of any loop"
@@ -213,7 +313,7 @@ def _leave(step: ReactiveDraft, spot: Spot[ReactiveDraft], report: Report) -> Le
     return Leave(loop.behind, loop.head) if step.kind == "break" else Leave(loop.head)
 
 
-def _never_reached(before: ReactiveDraft, step: ReactiveDraft) -> Problem:
+def _never_reached(before: StepDraft, step: StepDraft) -> Problem:
     ends = {
         "break": "leaves the loop",
         "continue": "starts the next iteration",
@@ -229,39 +329,8 @@ def _never_reached(before: ReactiveDraft, step: ReactiveDraft) -> Problem:
     )
 
 
-Path = tuple[str | int, ...]
-
-
-KEYS = (
-    "name",
-    "version",
-    "description",
-    "author",
-    "tags",
-    "prompt",
-    "dialect",
-    "elicitation",
-    "secrets",
-    "imports",
-    "config",
-    "inputs",
-    "default_state",
-    "state_schema",
-    "steps",
-    "sub_agent_tasks",
-    "error_handling",
-    "on_resume",
-    "on_high_context_usage",
-    "orchestrator_behavior",
-)
-
-TASK_KEYS = ("description", "inputs", "default_state", "state_schema", "steps", "error_handling")
-
-RESUME_FLAGS = ("retry_failed_steps", "skip_completed_steps", "reset_error_counts")
-
-RESUME_LISTS = ("load_from_checkpoint", "exclude")
-
-ON_RESUME = (*RESUME_FLAGS, *RESUME_LISTS)
+# ----------------------------------------------------------------------------------------------------
+# Compiles a document.
 
 
 def compile_reactive(
@@ -269,67 +338,62 @@ def compile_reactive(
 ) -> tuple[Plan, list[Problem]]:
     """The plan and its problems; it can run only if all of them are warnings."""
     value: dict[str, Value] = document.value
-    problems: list[Problem] = []
-    name, header = read_header(document, KEYS, problems)
-    tasks = named_tasks(
-        value, "sub_agent_tasks", problems, example="process_batch", has="it has inputs and steps"
-    )
-    imports = _imports(value.get("imports"), problems)
-    references = ReferenceReader(LANGUAGES[DIALECT])
-    reader = StepReader(document, registry, references, limits, name, tuple(tasks))
+    references = ReferenceReader(LANGUAGES["reactive"])
+    reader = StepReader(REACTIVE, document, registry, references, limits)
+    problems = reader.problems
+    name, header = read_header(reader, WORKFLOW)
+    own = ("imports", "config", "on_resume", "orchestrator_behavior")
+    given = reader.values(chosen(WORKFLOW, *own), value, (), [])
+    tasks = reader.read_tasks(name, "process_batch", "it has inputs and steps")
+    imports = tuple(dict.fromkeys(given.get("imports", ())))
     reader.has_imports = bool(imports)
-    compiler = _Compiler(document, reader, limits, problems)
+    compiler = _Compiler(reader)
     whole = compiler.read(name, value, (), optional=bool(tasks))
-    for task, given in tasks.items():
+    for task, it in tasks.items():
         path = ("sub_agent_tasks", task)
-        problems += unknown_keys(given, TASK_KEYS, path, f"the task '{task}'")
-        compiler.read(f"{name}#{task}", given, path)
-    on_context_full = _on_context_full(value.get(CONTEXT_FULL), tasks, compiler)
+        problems += unknown_keys(it, TASK, path, f"the task '{task}'")
+        compiler.read(f"{name}#{task}", it, path)
+    on_context_full = _on_context_full(value.get(CONTEXT_FULL), compiler)
     plans = compiler.plans()
     by_task = {task: compiler.bodies[f"{name}#{task}"].every for task in tasks}
     problems += check_tasks(whole.every, by_task, alone="steps" not in value)
-    problems += reader.problems
     problems += map(_with_hint, references.problems)
     plan = plans.pop(name)
-    config = _config(value.get("config"), reader, problems)
+    config = given.get("config", {})
     plan = msgspec.structs.replace(
         plan,
         **header,
         config=config,
         tasks=tuple(msgspec.structs.replace(task, config=config) for task in plans.values()),
         imports=imports,
-        on_resume=_on_resume(value.get("on_resume"), problems),
+        on_resume=given.get("on_resume", {}),
         on_context_full=on_context_full,
-        orchestrator=_orchestrator(value.get("orchestrator_behavior"), problems),
+        orchestrator=tuple(it.strip() for it in given.get("orchestrator_behavior", ())),
     )
-    for it in (plan, *plan.tasks):
-        problems += check_items(it, plan if it.shares_state else None)
+    for body in (plan, *plan.tasks):
+        problems += check_items(body, plan if body.shares_state else None)
     return plan, problems
 
 
 class _Compiler:
     """Compiles the workflow and its tasks: each has inputs, a state and steps."""
 
-    def __init__(
-        self, document: Document, reader: StepReader, limits: Limits, problems: list[Problem]
-    ) -> None:
-        self.document = document
+    def __init__(self, reader: StepReader) -> None:
         self.reader = reader
-        self.limits = limits
-        self.problems = problems
-        self.states = StateReader(reader.references, problems)
+        self.problems = reader.problems
+        self.states = StateReader(reader)
         self.bodies: dict[str, Body] = {}
 
     def read(self, name: str, given: dict[str, Value], path: Path, *, optional: bool = False) -> Body:
         """Reads the workflow or a task; `optional`: it may have no steps."""
-        steps: list[ReactiveDraft] = []
+        steps: list[StepDraft] = []
         if "steps" in given:
             steps = self.reader.read_list(given["steps"], (*path, "steps"))
         elif not optional:
-            hint = f"each step is an entry: {self.reader.step_example}"
-            self.problems.append(Problem("missing_key", "there are no 'steps'", hint, path, on_key=True))
+            hint = f"each step is an entry: {REACTIVE.step_example}"
+            self.reader.problem("missing_key", "there are no 'steps'", hint, path, on_key=True)
         where = (*path, "error_handling")
-        errors = ErrorReader(self.reader).read(given.get("error_handling"), where, of_task=bool(path))
+        errors = read_error_handling(self.reader, given.get("error_handling"), where, of_task=bool(path))
         body = Body(name, path, given, steps, self.states.read(given, path), errors)
         self._inputs(body)
         name_steps(body.steps, errors.steps)
@@ -349,8 +413,7 @@ class _Compiler:
             declared = {name: it for name, it in given.items() if _declares(it)}
             body.values = {name: it for name, it in given.items() if name not in declared}
             body.in_values = self.reader.references.in_value(body.values, path)
-        language = self.reader.references.language
-        body.inputs = read_inputs(declared, path, self.document, language, self.problems, required=False)
+        body.inputs = read_inputs(declared, path, self.reader, required=False)
 
     @property
     def main(self) -> Body:
@@ -377,14 +440,12 @@ class _Compiler:
         first = len(list(every(body.steps)))
         return Plan(
             name=body.name,
-            dialect=DIALECT,
+            dialect="reactive",
             body=Steps(nodes),
             inputs=body.inputs,
             initial_state={} if body.shares_state else body.declared.initial,
-            description=text_of(body.given, "description", body.path, self.document, self.problems)
-            if body.path
-            else "",
-            file=self.document.source.file,
+            description=task_description(self.reader, body.given, body.path),
+            file=self.reader.document.source.file,
             secrets=secrets_in(use for draft in body.every for use in draft.uses),
             computed=owner.declared.computed,
             raw_types=owner.declared.types["raw"],
@@ -399,12 +460,13 @@ class _Compiler:
         )
 
     def _count(self, body: Body) -> None:
-        count, most = len(body.every), self.limits.steps_per_workflow
+        limits = self.reader.limits
+        count, most = len(body.every), limits.steps_per_workflow
         if count > most:
-            setting = self.limits.setting("steps_per_workflow")
+            setting = limits.setting("steps_per_workflow")
             message = f"there are {count} steps, at most {most} are allowed"
             hint = f"split it into workflows that include each other, or raise {setting}"
-            self.problems.append(Problem("too_large", message, hint, (*body.path, "steps"), on_key=True))
+            self.reader.problem("too_large", message, hint, (*body.path, "steps"), on_key=True)
 
 
 def _declares(given: Value) -> bool:
@@ -412,108 +474,27 @@ def _declares(given: Value) -> bool:
     if isinstance(given, dict):
         kind = given.get("type", "any")
         is_kind = isinstance(kind, str) and nearest(kind, TYPE_NAMES) is not None
-        return bool(given) and is_kind and given.keys() <= set(INPUT_KEYS)
+        return bool(given) and is_kind and given.keys() <= INPUT.keys()
     return given is None or (isinstance(given, str) and given in TYPE_NAMES)
 
 
-def _imports(given: Value, problems: list[Problem]) -> tuple[str, ...]:
-    if given is None:
-        return ()
-    listed = [given] if isinstance(given, str) else given
-    if isinstance(listed, list) and all(isinstance(it, str) and it.strip() for it in listed):
-        return tuple(dict.fromkeys(listed))
-    message = f"'imports' must be a list of files, not {kind_and_value(given)}"
-    hint = 'e.g. imports: ["shared/common-tasks.yaml"]'
-    problems.append(Problem("wrong_type", message, hint, ("imports",)))
-    return ()
-
-
-def _config(given: Value, reader: StepReader, problems: list[Problem]) -> dict[str, Value]:
-    if given is None:
-        return {}
-    if not isinstance(given, dict):
-        message = f"'config' must be a mapping of names and values, not {kind_and_value(given)}"
-        problems.append(Problem("wrong_type", message, "e.g. config: {max_parallel_agents: 10}", ("config",)))
-        return {}
-    for use in ReferenceReader(reader.references.language).in_value(given, ("config",)):
-        message = f"{use.reference} is not resolved: the configuration is used as written"
-        hint = "put it into default_state: {raw: …}, where expressions are resolved"
-        offset = use.reference.offset
-        problems.append(Problem("literal_default", message, hint, use.path, offset, warning=True))
-    return given
-
-
-def _on_resume(given: Value, problems: list[Problem]) -> dict[str, Value]:
-    if given is None:
-        return {}
-    path = ("on_resume",)
-    if not isinstance(given, dict):
-        message = f"'on_resume' must be a mapping, not {kind_and_value(given)}"
-        problems.append(Problem("wrong_type", message, "e.g. on_resume: {retry_failed_steps: true}", path))
-        return {}
-    problems += unknown_keys(given, ON_RESUME, path, "'on_resume'")
-    found: dict[str, Value] = {}
-    for key in RESUME_LISTS:
-        if given.get(key) is not None:
-            found[key] = _parts(given[key], (*path, key), problems)
-    for key in RESUME_FLAGS:
-        if key in given and not isinstance(given[key], bool):
-            message = f"'{key}' must be true or false, not {kind_and_value(given[key])}"
-            problems.append(Problem("wrong_type", message, "write true or false", (*path, key)))
-    return {**{key: it for key, it in given.items() if key in RESUME_FLAGS}, **found}
-
-
-def _parts(given: Value, path: Path, problems: list[Problem]) -> list[Value]:
-    """The parts that the answer to a resume contains, or leaves out.
-
-    `current raw state` is another spelling of `current_raw_state`.
-    """
-    if not isinstance(given, list):
-        message = f"'{path[-1]}' must be a list, not {kind_and_value(given)}"
-        problems.append(Problem("wrong_type", message, f"a list of {', '.join(RESUME_PARTS)}", path))
-        return []
-    found: list[Value] = []
-    for index, it in enumerate(given):
-        name = "_".join(str(it).replace("_", " ").lower().split())
-        if name in RESUME_PARTS:
-            found.append(name)
-            continue
-        hint = did_you_mean(name, RESUME_PARTS, what="there is")
-        message = f"{kind_and_value(it)} is not a part of the answer to a resume"
-        problems.append(Problem("wrong_value", message, hint, (*path, index)))
-    return found
-
-
-def _on_context_full(given: Value, tasks: Mapping[str, Value], compiler: _Compiler) -> str:
+def _on_context_full(given: Value, compiler: _Compiler) -> str:
     """Reads the steps for a full context as a task, and returns its name."""
     if given is None:
         return ""
-    path, problems = (CONTEXT_FULL,), compiler.problems
+    path, reader = (CONTEXT_FULL,), compiler.reader
     if not isinstance(given, dict):
-        message = f"'{CONTEXT_FULL}' must be a mapping with 'steps', not {kind_and_value(given)}"
-        problems.append(Problem("wrong_type", message, f"write {CONTEXT_FULL}: {{steps: […]}}", path))
+        hint = f"write {CONTEXT_FULL}: {{steps: […]}}"
+        reader.wrong_type("a mapping with 'steps'", given, hint, path)
         return ""
-    problems += unknown_keys(given, ("steps",), path, f"'{CONTEXT_FULL}'")
-    if CONTEXT_FULL in tasks or any(it.id == CONTEXT_FULL for it in compiler.main.every):
+    reader.problems += unknown_keys(given, CONTEXT, path, f"'{CONTEXT_FULL}'")
+    if CONTEXT_FULL in reader.tasks or any(it.id == CONTEXT_FULL for it in compiler.main.every):
         message = f"a step or a task has the id '{CONTEXT_FULL}', which is reserved"
-        problems.append(Problem("duplicate_id", message, "give it another name", path, on_key=True))
+        reader.problem("duplicate_id", message, "give it another name", path, on_key=True)
         return ""
     name = f"{compiler.main.name}#{CONTEXT_FULL}"
     compiler.read(name, {"steps": given.get("steps")} if "steps" in given else {}, path)
     return name
-
-
-def _orchestrator(given: Value, problems: list[Problem]) -> tuple[str, ...]:
-    """Reads the instructions for the agent of the workflow: a text, or a list of texts."""
-    if given is None:
-        return ()
-    listed = [given] if isinstance(given, str) else given
-    if isinstance(listed, list) and all(isinstance(it, str) and it.strip() for it in listed):
-        return tuple(it.strip() for it in listed)
-    message = f"'orchestrator_behavior' must be a list of texts, not {kind_and_value(given)}"
-    hint = 'e.g. orchestrator_behavior: ["Stop when your context is nearly full"]'
-    problems.append(Problem("wrong_type", message, hint, ("orchestrator_behavior",)))
-    return ()
 
 
 def _with_hint(problem: Problem) -> Problem:

@@ -6,13 +6,14 @@ undeclared fields. So an unknown name is only a warning, and only where all name
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 
-from workflows_mcp.dialects.reactive_state import WRITABLE, Declared, Keys, field_of
-from workflows_mcp.dialects.reactive_steps import ABOUT, FAILING, ErrorHandling, ReactiveDraft
+from workflows_mcp.dialects.keys import Path, Report
+from workflows_mcp.dialects.reactive_state import WRITABLE, Declared, StatePath, field_of
+from workflows_mcp.dialects.reactive_steps import ABOUT, FAILING, ErrorHandling
 from workflows_mcp.dialects.stateful_access import misplaced_secret
-from workflows_mcp.dialects.steps import every
+from workflows_mcp.dialects.steps import StepDraft, every
 from workflows_mcp.errors import Problem
 from workflows_mcp.plan import InputSpec, Use, arrange, cycles
 from workflows_mcp.values import Value, did_you_mean, nearest
@@ -21,16 +22,13 @@ from workflows_mcp.values import Value, did_you_mean, nearest
 # A workflow or a task as read from a reactive document, and the fields of its state.
 
 
-Path = tuple[str | int, ...]
-
-
 @dataclass(slots=True)
 class Body:
     name: str
     path: Path
     """Its path in the document; empty for the workflow itself."""
     given: dict[str, Value]
-    steps: list[ReactiveDraft]
+    steps: list[StepDraft]
     declared: Declared
     errors: ErrorHandling
     inputs: dict[str, InputSpec] = field(default_factory=dict)
@@ -39,7 +37,7 @@ class Body:
     in_values: list[Use] = field(default_factory=list)
 
     @property
-    def every(self) -> list[ReactiveDraft]:
+    def every(self) -> list[StepDraft]:
         return [*every(self.steps), *every(self.errors.steps)]
 
     @property
@@ -87,13 +85,12 @@ def fields_of(bodies: Iterable[Body]) -> Fields:
     return fields
 
 
-def _written(body: Body) -> list[Keys]:
-    paths = [change.path for draft in body.every for change in draft.every_change]
-    paths += [draft.for_each.errors_to for draft in body.every if draft.for_each is not None]
+def _written(body: Body) -> list[StatePath]:
+    drafts = body.every
+    changes = [it for draft in drafts for it in (*draft.updates, *draft.changes, *draft.error_changes)]
+    paths = [change.path for change in changes]
+    paths += [draft.for_each.errors_to for draft in drafts if draft.for_each is not None]
     return [path for path in (*paths, body.errors.errors_to) if path]
-
-
-Report = Callable[[Problem], None]
 
 
 OBJECTS = (
@@ -142,9 +139,7 @@ def check_reads(body: Body, owner: Body, fields: Fields, report: Report) -> None
         reads.check_step(draft, names)
 
 
-def _with_names(
-    steps: list[ReactiveDraft], around: frozenset[str]
-) -> Iterator[tuple[ReactiveDraft, frozenset[str]]]:
+def _with_names(steps: list[StepDraft], around: frozenset[str]) -> Iterator[tuple[StepDraft, frozenset[str]]]:
     """Each step with the variables of the loops around it."""
     for step in steps:
         yield step, around
@@ -169,14 +164,14 @@ class _Reads:
         """Whether the state belongs to a workflow in another file."""
         self._warned: set[tuple[str | int, ...]] = set()
 
-    def check_step(self, draft: ReactiveDraft, names: frozenset[str]) -> None:
+    def check_step(self, draft: StepDraft, names: frozenset[str]) -> None:
         for use in draft.uses:
             part = use.path[len(draft.at)]
             more = frozenset(OWN) if part in (*GIVEN, "transform", "updates") else frozenset()
             self.check(use, names | more, draft, of_result=part in GIVEN)
 
     def check(
-        self, use: Use, names: frozenset[str], draft: ReactiveDraft | None, *, of_result: bool = False
+        self, use: Use, names: frozenset[str], draft: StepDraft | None, *, of_result: bool = False
     ) -> None:
         """Checks one reference; `names` are the names that exist only here."""
         root, *rest = map(str, use.reference.path)
@@ -214,7 +209,7 @@ class _Reads:
         offset = use.reference.offset
         self.report(Problem("undefined", message, hint, use.path, offset, warning=True))
 
-    def _secret(self, use: Use, draft: ReactiveDraft | None) -> None:
+    def _secret(self, use: Use, draft: StepDraft | None) -> None:
         message, hint = (
             "a secret cannot be part of the state",
             "give it to a step that the server runs",

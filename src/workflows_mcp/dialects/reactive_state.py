@@ -13,13 +13,24 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Protocol, cast
 
-from workflows_mcp.dialects.document_keys import unknown_keys
-from workflows_mcp.dialects.steps import read_word
-from workflows_mcp.errors import Problem
-from workflows_mcp.plan import Computed, ComputedOnError, ReferenceReader, Use
+from workflows_mcp.dialects.keys import (
+    Key,
+    Kind,
+    Path,
+    Reader,
+    Schema,
+    flag,
+    keys,
+    mapping,
+    note,
+    object_schema,
+    unknown_keys,
+    word,
+)
+from workflows_mcp.plan import Computed, ComputedOnError, Use
 from workflows_mcp.values import Value, did_you_mean, kind_and_value, nearest, shown
 
 # ----------------------------------------------------------------------------------------------------
@@ -32,9 +43,7 @@ from workflows_mcp.values import Value, did_you_mean, kind_and_value, nearest, s
 # A `{{ }}` with the text around it, up to the next dot or bracket, is one key, even if its value has dots.
 
 
-Keys = tuple[Value, ...]
-
-
+StatePath = tuple[Value, ...]
 WRITABLE = ("raw", "state")
 
 _READ_ONLY = {
@@ -69,7 +78,7 @@ class WrongPath(ValueError):
         self.hint = hint
 
 
-def read_path(text: str, language: Pieces) -> Keys:
+def read_path(text: str, language: Pieces) -> StatePath:
     """The keys of a path; raises WrongPath, or ExpressionError for a malformed expression."""
     keys = _keys(text, language)
     head = keys[0]
@@ -101,13 +110,13 @@ def written_as(text: str) -> str:
     return f"raw.{text}" if text and text not in (*WRITABLE, *_READ_ONLY) else ""
 
 
-def field_of(keys: Keys) -> str | None:
+def field_of(keys: StatePath) -> str | None:
     """The field of `raw` or `state` in a path; None if it is known only at run time."""
     name = keys[1]
     return name if isinstance(name, str) and "{{" not in name else None
 
 
-def _keys(text: str, language: Pieces) -> Keys:
+def _keys(text: str, language: Pieces) -> StatePath:
     pieces = language.pieces(text)
     masked = text
     for number, piece in enumerate(pieces):
@@ -137,9 +146,6 @@ def _keys(text: str, language: Pieces) -> Keys:
     return tuple(keys)
 
 
-Path = tuple[str | int, ...]
-
-
 TYPES: Mapping[str, str] = {
     "string": "string",
     "str": "string",
@@ -161,21 +167,77 @@ TYPES: Mapping[str, str] = {
 
 """For each spelling of a field type: its name in plans."""
 
-SECTIONS = (*WRITABLE, "computed")
-
-FIELD_KEYS = ("type", "description")
-
-COMPUTED_KEYS = (
-    "from", "transform", "on_error", "fallback", "validate", "static", "value", "type", "description",
-)  # fmt: skip
-
-ON_ERROR = ("use_fallback", "propagate", "ignore")
-
 _SOURCE = re.compile(r"(raw|state|computed|inputs|config)((?:\.[\w-]+)+)")
-
 _BARE = re.compile(r"[\w-]+(?:\.[\w-]+)*")
-
 _BRACED = re.compile(r"\{\{\s*((?:(?!\{\{|\}\}).)*?)\s*\}\}", re.DOTALL)
+
+
+def _read_type(reader: Reader, given: Value, path: Path, uses: list[Use]) -> str:
+    if isinstance(given, str) and given in TYPES:
+        return TYPES[given]
+    names = dict.fromkeys(TYPES.values())
+    hint = did_you_mean(str(given), TYPES, what="types") if isinstance(given, str) else ""
+    hint = hint if "did you mean" in hint else f"types: {', '.join(names)}"
+    reader.problem("unknown_type", f"there is no field type {shown(given)}", hint, path)
+    return "any"
+
+
+def _read_script(reader: Reader, given: Value, path: Path, uses: list[Use]) -> str:
+    if isinstance(given, bool | int | float):
+        given = shown(given)
+    if not isinstance(given, str) or not given.strip():
+        reader.wrong_type("JavaScript", given, f'e.g. {path[-1]}: "input.length > 0"', path)
+        return "null"
+    references = reader.references
+    known = len(references.problems)
+    uses += references.in_transform(given, path)
+    braced = _BRACED.fullmatch(given.strip())
+    if len(references.problems) > known and braced is not None:
+        del references.problems[known:]
+        message = f"'{path[-1]}' is JavaScript, not a template"
+        reader.problem("syntax", message, f"leave out the braces: {path[-1]}: {braced[1]}", path)
+    return given
+
+
+_type = Kind("type", {"enum": list(TYPES)}, _read_type)
+_script = Kind("JavaScript", {"type": ["string", "number", "boolean"]}, _read_script)
+_source: Schema = {"type": "string", "pattern": r"^(?:raw|state|computed|inputs|config)(?:\.[^.\s]+)+$"}
+_sources: Schema = {"anyOf": [_source, {"type": "array", "minItems": 1, "items": _source}]}
+FIELD = keys(
+    Key("type", _type, "The type of its values.", "any"),
+    Key("description", note, "For readers of the file."),
+)
+COMPUTED = keys(
+    Key("from", Kind("path or list", _sources), "Its source, the `input` of its transform; or a list."),
+    Key("transform", _script, "JavaScript that computes it from `input`."),
+    Key(
+        "on_error", word("use_fallback", "propagate", "ignore"), "Its value when its transform fails.", "null"
+    ),
+    Key("fallback", note, "Its value then, with `on_error: use_fallback`."),
+    Key("validate", _script, "JavaScript that is true if `output` is valid."),
+    Key("static", flag("true: the field always has its 'value'"), "`true`: it always has its `value`."),
+    Key("value", note, "The value of a static field."),
+    *FIELD.values(),
+)
+_field_types: Schema = {
+    "type": "object",
+    "additionalProperties": {"anyOf": [Key("type", _type, "").schema, object_schema(FIELD)]},
+}
+_computed: Schema = {"type": "object", "additionalProperties": {"$ref": "#/$defs/computed"}}
+DEFAULT_STATE = keys(
+    Key("raw", mapping("e.g. raw: {count: 0}"), "Fields that steps write."),
+    Key("state", mapping("e.g. state: {count: 0}"), "Further fields that steps write."),
+    Key("computed", note, "Has no effect: these fields are computed from others."),
+)
+STATE_SCHEMA = keys(
+    Key("raw", mapping("e.g. raw: {files: array}", schema=_field_types), "Types of fields that steps write."),
+    Key("state", mapping("e.g. state: {files: array}", schema=_field_types), "Types of further fields."),
+    Key(
+        "computed",
+        mapping("e.g. computed: {count: {from: raw.files, transform: input.length}}", schema=_computed),
+        "Fields that are computed from others.",
+    ),
+)
 
 
 @dataclass(slots=True)
@@ -199,201 +261,141 @@ class Declared:
 
 
 class StateReader:
-    def __init__(self, references: ReferenceReader, problems: list[Problem]) -> None:
-        self.references = references
-        self.problems = problems
+    """Reads `default_state` and `state_schema`."""
+
+    def __init__(self, reader: Reader) -> None:
+        self.reader = reader
         self._computed_names: set[str] = set()
         self._state_names: set[str] = set()
 
     def read(self, given: Mapping[str, Value], path: Path) -> Declared:
         declared = Declared()
-        declared.is_given = any(given.get(key) is not None for key in ("default_state", "state_schema"))
-        if given.get("default_state") is not None:
-            self._defaults(given["default_state"], (*path, "default_state"), declared)
-        if given.get("state_schema") is not None:
-            self._schema(given["state_schema"], (*path, "state_schema"), declared)
+        for key, example, read in (
+            ("default_state", "e.g. default_state: {raw: {count: 0}}", self._defaults),
+            ("state_schema", "e.g. state_schema: {raw: {files: array}}", self._schema),
+        ):
+            if given.get(key) is not None:
+                declared.is_given = True
+                where = (*path, key)
+                read(mapping(example).value(self.reader, given[key], where, []), where, declared)
         return declared
-
-    def _problem(self, code: str, message: str, hint: str, path: Path, *, on_key: bool = False) -> None:
-        self.problems.append(Problem(code, message, hint, path, on_key=on_key))
-
-    def _mapping(self, given: Value, path: Path, example: str) -> dict[str, Value]:
-        if isinstance(given, dict):
-            return given
-        if given is not None:
-            message = f"'{path[-1]}' must be a mapping, not {kind_and_value(given)}"
-            self._problem("wrong_type", message, example, path)
-        return {}
 
     # Initial values
 
-    def _defaults(self, given: Value, path: Path, declared: Declared) -> None:
-        sections = self._mapping(given, path, "e.g. default_state: {raw: {count: 0}}")
-        for key, value in sections.items():
+    def _defaults(self, sections: dict[str, Value], path: Path, declared: Declared) -> None:
+        reader = self.reader
+        values = reader.values(DEFAULT_STATE, sections, path, [])
+        for key, given in sections.items():
             where = (*path, key)
-            if key == "computed":
-                if value:
-                    message = "computed fields have no initial values: they are computed from other fields"
-                    hint = "remove it; they are declared under state_schema: {computed: …}"
-                    self.problems.append(
-                        Problem("without_effect", message, hint, where, on_key=True, warning=True)
-                    )
-            elif key in WRITABLE:
-                fields = self._mapping(value, where, f"e.g. {key}: {{count: 0}}")
-                declared.in_defaults += self.references.in_value(fields, where)
-                declared.initial[key] = {**declared.initial[key], **fields}
-            else:
+            if key == "computed" and given:
+                message = "computed fields have no initial values: they are computed from other fields"
+                hint = "remove it; they are declared under state_schema: {computed: …}"
+                reader.problem("without_effect", message, hint, where, on_key=True, warning=True)
+            elif key in WRITABLE and key in values:
+                declared.in_defaults += reader.references.in_value(values[key], where)
+                declared.initial[key] = {**declared.initial[key], **values[key]}
+            elif key not in DEFAULT_STATE:
                 message = f"'{key}' is outside of 'raw' and 'state'"
-                hint = f"put it below raw: default_state: {{raw: {{{key}: {shown(value, 30)}}}}}"
-                self._problem("unknown_key", message, hint, where, on_key=True)
-                declared.initial["raw"] = {**declared.initial["raw"], key: value}
+                hint = f"put it below raw: default_state: {{raw: {{{key}: {shown(given, 30)}}}}}"
+                reader.problem("unknown_key", message, hint, where, on_key=True)
+                declared.initial["raw"] = {**declared.initial["raw"], key: given}
 
     # Types
 
-    def _schema(self, given: Value, path: Path, declared: Declared) -> None:
-        sections = self._mapping(given, path, "e.g. state_schema: {raw: {files: array}}")
-        for problem in unknown_keys(sections, SECTIONS, path, "'state_schema'"):
+    def _schema(self, sections: dict[str, Value], path: Path, declared: Declared) -> None:
+        reader = self.reader
+        for problem in unknown_keys(sections, STATE_SCHEMA, path, "'state_schema'"):
             key = str(problem.path[-1])
             if isinstance(sections[key], str) and sections[key] in TYPES:
                 hint = f"put it below raw: state_schema: {{raw: {{{key}: {sections[key]}}}}}"
-                self._problem(problem.code, problem.message, hint, problem.path, on_key=True)
+                problem = replace(problem, hint=hint)  # noqa: PLW2901
                 declared.types["raw"][key] = "any"
-            else:
-                self.problems.append(problem)
+            reader.report(problem)
+        values = reader.values(STATE_SCHEMA, sections, path, [])
         for part in WRITABLE:
-            where = (*path, part)
-            fields = self._mapping(sections.get(part), where, f"e.g. {part}: {{files: array}}")
-            for name, spec in fields.items():
-                declared.types[part][name] = self._type(spec, (*where, name))
-        where = (*path, "computed")
-        example = "e.g. computed: {count: {from: raw.files, transform: input.length}}"
-        computed = sections.get("computed")
-        self._computed_names = set(computed) if isinstance(computed, dict) else set()
+            for name, spec in values.get(part, {}).items():
+                declared.types[part][name] = self._type(spec, (*path, part, name))
+        computed = values.get("computed", {})
+        self._computed_names = set(computed)
         self._state_names = declared.fields("state") - declared.fields("raw")
-        for name, spec in self._mapping(sections.get("computed"), where, example).items():
-            declared.places[name] = (*where, name)
-            declared.computed[name] = self._computed(name, spec, (*where, name), declared)
+        for name, spec in computed.items():
+            declared.places[name] = (*path, "computed", name)
+            declared.computed[name] = self._computed(name, spec, declared.places[name], declared)
 
     def _type(self, given: Value, path: Path) -> str:
         if isinstance(given, dict):
-            self.problems += unknown_keys(given, FIELD_KEYS, path, f"the field '{path[-1]}'")
-            if "type" not in given:
-                return "any"
-            given, path = given["type"], (*path, "type")
-        if given is None:
-            return "any"
-        if isinstance(given, str) and given in TYPES:
-            return TYPES[given]
-        names = dict.fromkeys(TYPES.values())
-        hint = did_you_mean(str(given), TYPES, what="types") if isinstance(given, str) else ""
-        hint = hint if "did you mean" in hint else f"types: {', '.join(names)}"
-        self._problem("unknown_type", f"there is no field type {shown(given)}", hint, path)
-        return "any"
+            self.reader.problems += unknown_keys(given, FIELD, path, f"the field '{path[-1]}'")
+            return str(self.reader.values(FIELD, given, path, []).get("type", "any"))
+        return "any" if given is None else _read_type(self.reader, given, path, [])
 
     # Computed fields
 
     def _computed(self, name: str, given: Value, path: Path, declared: Declared) -> Computed:
-        example = f"e.g. {name}: {{from: raw.files, transform: input.length}}"
+        reader = self.reader
         if not isinstance(given, dict):
             message = f"the computed field '{name}' must be a mapping, not {kind_and_value(given)}"
-            self._problem("wrong_type", message, example, path)
+            example = f"e.g. {name}: {{from: raw.files, transform: input.length}}"
+            reader.problem("wrong_type", message, example, path)
             return Computed(static=True)
-        self.problems += unknown_keys(given, COMPUTED_KEYS, path, f"the computed field '{name}'")
-        if "type" in given:
-            self._type(given["type"], (*path, "type"))
-        if given.get("static") is not None and not isinstance(given["static"], bool):
-            message = f"'static' must be true or false, not {kind_and_value(given['static'])}"
-            self._problem("wrong_type", message, "true: the field always has its 'value'", (*path, "static"))
-            return Computed(static=True)
-        if given.get("static"):
+        reader.problems += unknown_keys(given, COMPUTED, path, f"the computed field '{name}'")
+        if given.get("static") not in (None, False):
             return self._static(name, given, path)
         if "value" in given:
             message = f"the computed field '{name}' has a 'value', but not static: true"
-            self._problem("wrong_value", message, "add a line: static: true", (*path, "value"), on_key=True)
-        return self._computed_from(name, given, path, declared)
-
-    def _static(self, name: str, given: dict[str, Value], path: Path) -> Computed:
-        if "value" not in given:
-            message = f"the static field '{name}' needs a 'value'"
-            self._problem("missing_key", message, "add a line: value: …", path, on_key=True)
-        for key in ("from", "transform", "on_error", "fallback", "validate"):
-            if given.get(key) is not None:
-                message = f"'{key}' has no effect on a static field, which always has its 'value'"
-                hint = "remove it, or remove static: true"
-                self._problem("unknown_key", message, hint, (*path, key), on_key=True)
-        self.references.in_value(given.get("value"), (*path, "value"))
-        return Computed(static=True, value=given.get("value"))
-
-    def _computed_from(self, name: str, given: dict[str, Value], path: Path, declared: Declared) -> Computed:
-        sources = self._sources(name, given.get("from"), path)
-        transform = self._script(given, "transform", path)
-        misspelt = any(key not in COMPUTED_KEYS and nearest(key, ["transform"]) for key in given)
-        if transform is None and not misspelt:
-            message = f"the computed field '{name}' needs a 'transform'"
-            hint = 'add a line: transform: "input.length"'
-            self._problem("missing_key", message, hint, path, on_key=True)
-        validate = self._script(given, "validate", path)
-        uses = self._in_script(transform, (*path, "transform")) if transform else []
-        if validate:
-            uses += self._in_script(validate, (*path, "validate"))
+            reader.problem("wrong_value", message, "add a line: static: true", (*path, "value"), on_key=True)
+        uses: list[Use] = []
+        values = reader.values(COMPUTED, given, path, uses)
+        misspelt = any(key not in COMPUTED and nearest(key, ["transform"]) for key in given)
+        if "transform" not in values and not misspelt:
+            message, hint = f"the computed field '{name}' needs a 'transform'", 'transform: "input.length"'
+            reader.problem("missing_key", message, f"add a line: {hint}", path, on_key=True)
         declared.uses[name] = uses
-        on_error = None
-        if given.get("on_error") is not None:
-            on_error = read_word(given["on_error"], ON_ERROR, (*path, "on_error"), self.problems.append)
+        on_error = values.get("on_error")
         if on_error == "use_fallback" and "fallback" not in given:
             message = "on_error: use_fallback needs a 'fallback'"
-            self._problem("missing_key", message, "add a line: fallback: []", (*path, "on_error"))
+            reader.problem("missing_key", message, "add a line: fallback: []", (*path, "on_error"))
         if "fallback" in given and on_error not in ("use_fallback", None):
             message = f"'fallback' is never used with on_error: {on_error}"
-            self._problem(
-                "wrong_value", message, "write on_error: use_fallback", (*path, "fallback"), on_key=True
-            )
+            hint, where = "write on_error: use_fallback", (*path, "fallback")
+            reader.problem("wrong_value", message, hint, where, on_key=True)
         if "fallback" in given and on_error is None:
             on_error = "use_fallback"
         return Computed(
-            sources=sources,
+            sources=self._sources(name, values.get("from"), (*path, "from")),
             many=isinstance(given.get("from"), list),
-            transform=transform or "",
+            transform=values.get("transform", ""),
             on_error=cast(ComputedOnError, on_error or "null"),
             fallback=given.get("fallback"),
-            validate=validate or "",
+            validate=values.get("validate", ""),
         )
 
-    def _in_script(self, script: str, path: Path) -> list[Use]:
-        known = len(self.references.problems)
-        uses = self.references.in_transform(script, path)
-        braced = _BRACED.fullmatch(script.strip())
-        if len(self.references.problems) > known and braced is not None:
-            del self.references.problems[known:]
-            message = f"'{path[-1]}' is JavaScript, not a template"
-            self._problem("syntax", message, f"leave out the braces: {path[-1]}: {braced[1]}", path)
-        return uses
-
-    def _script(self, given: dict[str, Value], key: str, path: Path) -> str | None:
-        script = given.get(key)
-        if script is None or (isinstance(script, str) and script.strip()):
-            return script
-        if isinstance(script, bool | int | float):
-            return shown(script)
-        message = f"'{key}' must be JavaScript, not {kind_and_value(script)}"
-        self._problem("wrong_type", message, f'e.g. {key}: "input.length > 0"', (*path, key))
-        return "null"
+    def _static(self, name: str, given: dict[str, Value], path: Path) -> Computed:
+        reader = self.reader
+        about = {key: it for key, it in given.items() if key in ("static", "type")}
+        if reader.values(COMPUTED, about, path, [])["static"]:
+            if "value" not in given:
+                message = f"the static field '{name}' needs a 'value'"
+                reader.problem("missing_key", message, "add a line: value: …", path, on_key=True)
+            for key in ("from", "transform", "on_error", "fallback", "validate"):
+                if given.get(key) is not None:
+                    message = f"'{key}' has no effect on a static field, which always has its 'value'"
+                    hint = "remove it, or remove static: true"
+                    reader.problem("unknown_key", message, hint, (*path, key), on_key=True)
+            reader.references.in_value(given.get("value"), (*path, "value"))
+        return Computed(static=True, value=given.get("value"))
 
     def _sources(self, name: str, given: Value, path: Path) -> tuple[str, ...]:
-        where = (*path, "from")
         if given is None:
             return ()
         if isinstance(given, str):
-            found = self._source(name, given, where)
-            return (found,) if found else ()
-        if isinstance(given, list) and given:
-            each = [self._source(name, it, (*where, index)) for index, it in enumerate(given)]
-            return tuple(it for it in each if it)
-        message = f"'from' must be a path or a list of them, not {kind_and_value(given)}"
-        self._problem(
-            "wrong_type", message, 'e.g. from: "raw.files", or from: ["raw.files", "raw.status"]', where
-        )
-        return ()
+            found = [self._source(name, given, path)]
+        elif isinstance(given, list) and given:
+            found = [self._source(name, it, (*path, index)) for index, it in enumerate(given)]
+        else:
+            hint = 'e.g. from: "raw.files", or from: ["raw.files", "raw.status"]'
+            self.reader.wrong_type("a path or a list of them", given, hint, path)
+            found = []
+        return tuple(it for it in found if it)
 
     def _source(self, name: str, given: Value, path: Path) -> str:
         """The path of a source of a computed field; empty if it is not valid."""
@@ -402,14 +404,12 @@ class StateReader:
         documented = self._documented(name, given)
         if documented:
             message = f"{shown(given)} works, but is not the documented spelling"
-            self.problems.append(
-                Problem("spelling", message, f"write from: {documented}", path, warning=True)
-            )
+            self.reader.problem("spelling", message, f"write from: {documented}", path, warning=True)
             return documented
         hint = 'e.g. from: "raw.files" or "computed.valid_files"'
         if isinstance(given, str) and _BARE.fullmatch(given) and (raw := written_as(given)):
             hint = f"write {raw}, or computed.{raw.partition('.')[2]} for a computed field"
-        self._problem("bad_path", f"{shown(given)} is not a path of the state", hint, path)
+        self.reader.problem("bad_path", f"{shown(given)} is not a path of the state", hint, path)
         return ""
 
     def _documented(self, name: str, given: Value) -> str:

@@ -10,90 +10,114 @@ that an editor completes and reports only for that type.
 
 from __future__ import annotations
 
+import inspect
 import logging
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
-from workflows_mcp.dialects import graph, reactive_steps, schema_parts, schema_reactive, stateful_steps
-from workflows_mcp.dialects.document_keys import EXTENSION
-from workflows_mcp.dialects.schema_parts import (
+from pydantic import BeforeValidator, PlainValidator, ValidationError, WrapValidator
+from pydantic.errors import PydanticInvalidForJsonSchema
+from pydantic.fields import FieldInfo
+
+from workflows_mcp.dialects import graph, reactive, reactive_state, reactive_steps, stateful
+from workflows_mcp.dialects.document import input_declaration
+from workflows_mcp.dialects.keys import (
+    ANNOTATIONS,
     DEFINITIONS,
-    EXPRESSION,
+    OWN_KEYS,
+    RETRY,
+    Key,
+    Keys,
+    Kind,
     Schema,
     expression_or,
-    inputs_schema,
+    flag,
+    keys,
+    note,
     number_or_expression,
+    object_schema,
 )
+from workflows_mcp.dialects.recognition import (
+    REACTIVE_KEYS,
+    REACTIVE_KEYS_OF,
+    REACTIVE_STEP_KEYS,
+    REACTIVE_TYPES,
+    STATEFUL_KEYS,
+)
+from workflows_mcp.dialects.steps import LEFT_OUT, Dialect
 from workflows_mcp.dialects.yaml.source import WRAPPER
 from workflows_mcp.errors import RequestError
-from workflows_mcp.plan import MOST_ATTEMPTS, RETRY_KEYS, RETRY_ON, TYPE_NAMES
-from workflows_mcp.steps import KEYS as OUTPUT_KEYS
+from workflows_mcp.plan import MOST_ATTEMPTS
 from workflows_mcp.steps import TYPES as OUTPUT_TYPES
-from workflows_mcp.steps import Shell, Step, StepRegistry
+from workflows_mcp.steps import Shell, Step, StepInputs, StepRegistry
 from workflows_mcp.values import did_you_mean, shown
 
 logger = logging.getLogger(__name__)
 
-_WRITTEN = ["string", "number", "boolean", "null"]
-"""Text, or a value that is used as text, as written."""
-_NAME = r"^[^\s!-,./:-@\[-^`{-~]+$"
-"""Letters of any script, digits, '_' and '-', in syntax that all implementations of patterns have."""
-_DEFAULTS = {
-    "string": ["string", "null"],
-    "number": ["number", "string", "null"],
-    "integer": ["integer", "string", "null"],
-    "float": ["number", "string", "null"],
-    "boolean": ["boolean", "string", "null"],
-    "list": ["array", "string", "null"],
-    "object": ["object", "string", "null"],
-}
-"""The types of a default that can be converted to the type of its input."""
-
 
 def workflow_schema(registry: StepRegistry) -> dict[str, Any]:
     """The schema of workflows in all dialects, with all step types of `registry`."""
-    steps = list(_steps(registry))
-    in_steps = dict(_named(registry, stateful_steps.DIALECT))
-    in_reactive = dict(_named(registry, reactive_steps.DIALECT))
+    types = {name: dict(_named(registry, name)) for name in _PARTS}
+    about_retry = "When a failure is retried, and how often: a number of attempts, or a mapping."
+    attempts = {"type": ["integer", "object", "null"], "minimum": 1, "maximum": MOST_ATTEMPTS}
+    about_dependency = "The id of a block, or {block: id, required: false} to run even if that block failed."
+    stateful_task, reactive_task = object_schema(stateful.TASK), object_schema(reactive.TASK)
     definitions: dict[str, Schema] = {
-        "block": _block(steps),
-        "dependency": _dependency(),
-        "input": _input(),
-        "retry": _retry(),
-        "shell_output": _shell_output(),
+        "block": _block(types["graph"]),
+        "dependency": {
+            **object_schema(graph.DEPENDENCY, about_dependency),
+            "type": ["string", "number", "boolean", "object"],
+        },
+        "input": input_declaration(),
+        "retry": number_or_expression({**object_schema(RETRY, about_retry), **attempts}),
+        "shell_output": object_schema(_SHELL_OUTPUT, "An output that the command writes to a file."),
         **DEFINITIONS,
     }
-    every = [*steps, *in_steps.values(), *in_reactive.values()]
-    for step in {kind.name: kind for kind in every}.values():
-        whole, models = inputs_schema(step, f"#/$defs/{step.name}.{{model}}")
-        if step in steps:
-            definitions[f"{step.name}.inputs"] = whole
-        definitions |= {f"{step.name}.{name}": schema for name, schema in models.items()}
-    keys = _document_keys()
-    definitions["steps_workflow"] = schema_parts.steps_workflow(keys)
-    definitions["task"] = schema_parts.task(definitions["steps_workflow"])
-    definitions["step"] = schema_parts.step(in_steps, _block_keys(steps))
-    definitions["reactive_workflow"] = schema_reactive.workflow(keys)
-    definitions["reactive_task"] = schema_reactive.task(definitions["reactive_workflow"])
-    definitions["reactive_step"] = schema_reactive.step(in_reactive, _block_keys(steps))
-    definitions["computed"] = schema_parts.computed()
-    definitions["change"] = schema_parts.change()
-    own: Schema = {f"^{EXTENSION}": {"description": "Your own keys, e.g. for anchors."}}
-    definitions["blocks_workflow"] = {
-        "description": "Blocks that run as soon as their dependencies are done.",
-        "properties": {key: keys.get(key, {}) for key in graph.KEYS},
-        "patternProperties": own,
-        "additionalProperties": False,
-        "required": ["blocks"],
-    }
-    definitions["workflow"] = {
-        "type": "object",
-        "if": schema_reactive.IS_REACTIVE,
-        "then": {"$ref": "#/$defs/reactive_workflow"},
-        "else": {
-            "if": schema_parts.IS_STATEFUL,
-            "then": {"$ref": "#/$defs/steps_workflow"},
-            "else": {"$ref": "#/$defs/blocks_workflow"},
+    every = {kind.name: kind for kinds in types.values() for kind in kinds.values()}
+    for name, step in every.items():
+        whole, models = inputs_schema(step, f"#/$defs/{name}.{{model}}")
+        if step in types["graph"].values():
+            definitions[f"{name}.inputs"] = whole
+        definitions |= {f"{name}.{model}": schema for model, schema in models.items()}
+    definitions |= {
+        "steps_workflow": _workflow(
+            stateful.WORKFLOW, "Steps one after the other, with a state.", required=["steps"]
+        ),
+        "task": {
+            **stateful_task,
+            "description": "Steps that run for an item, with their own inputs and state.",
+            "required": ["steps"],
+        },
+        "step": _step(stateful.STATEFUL, types["stateful"], ["id", "type"]),
+        "reactive_workflow": _workflow(
+            reactive.WORKFLOW,
+            "Steps one after the other, and a state with computed fields.",
+            anyOf=[{"required": ["steps"]}, {"required": ["sub_agent_tasks"]}],
+        ),
+        "reactive_task": {
+            **reactive_task,
+            "description": "Steps that a sub-agent runs for an item.",
+            "required": ["steps"],
+        },
+        "reactive_step": _step(reactive_steps.REACTIVE, types["reactive"], ["type"]),
+        "computed": object_schema(
+            reactive_state.COMPUTED,
+            "A field that is computed from others.",
+            anyOf=[{"required": ["transform"]}, {"required": ["static", "value"]}],
+        ),
+        "change": object_schema(reactive_steps.CHANGE, "A new value at a place in the state."),
+        "blocks_workflow": _workflow(
+            graph.WORKFLOW, "Blocks that run as soon as their dependencies are done.", required=["blocks"]
+        ),
+        "workflow": {
+            "type": "object",
+            "if": IS_REACTIVE,
+            "then": {"$ref": "#/$defs/reactive_workflow"},
+            "else": {
+                "if": IS_STATEFUL,
+                "then": {"$ref": "#/$defs/steps_workflow"},
+                "else": {"$ref": "#/$defs/blocks_workflow"},
+            },
         },
     }
     return {
@@ -108,7 +132,7 @@ def workflow_schema(registry: StepRegistry) -> dict[str, Any]:
         "then": {
             "description": "The whole definition can be below `workflow`.",
             "properties": {WRAPPER: {"$ref": "#/$defs/workflow"}},
-            "patternProperties": own,
+            "patternProperties": OWN_KEYS,
             "additionalProperties": False,
         },
         "else": {"$ref": "#/$defs/workflow"},
@@ -191,10 +215,6 @@ def _reachable(definitions: dict[str, Schema], roots: list[str]) -> dict[str, Sc
     return {name: definitions[name] for name in definitions if name in found}
 
 
-def _steps(registry: StepRegistry) -> Iterator[Step]:
-    return (step for _, step in _named(registry, "graph"))
-
-
 def _named(registry: StepRegistry, dialect: str) -> Iterator[tuple[str, Step]]:
     """The step types of a dialect, by their names in it."""
     for name in registry.names(dialect):
@@ -207,187 +227,43 @@ def _named(registry: StepRegistry, dialect: str) -> Iterator[tuple[str, Step]]:
                 yield name, step
 
 
-def _document_keys() -> dict[str, Schema]:
+def _workflow(table: Keys, description: str, **more: Any) -> Schema:
+    return object_schema(table, description, extensions=True, **more)
+
+
+# ----------------------------------------------------------------------------------------------------
+# Blocks and steps: each type is a branch.
+
+
+_output_type = Kind("type", {"enum": list(OUTPUT_TYPES)}, null=False)
+_file = Kind("path", {"type": "string", "pattern": r"\S"})
+_SHELL_OUTPUT = keys(
+    Key("type", _output_type, "How the text of the file is parsed."),
+    Key("path", _file, "The file, in the working directory or in $SCRATCH.", required="path: …"),
+    Key("description", note, "For readers of the file."),
+    Key("required", flag(null=False), "Whether a missing file is an error.", "true"),
+    Key("unsafe", flag(null=False), "Whether the file may be outside the working directory.", "false"),
+)
+
+
+def _block(types: Mapping[str, Step]) -> Schema:
+    schema = object_schema(graph.BLOCK, "A unit of work.")
+    spellings = {name: step.summary for step in types.values() for name in (step.name, *step.aliases)}
+    schema["properties"]["type"] = _type(spellings)
     return {
-        "name": {
-            "type": _WRITTEN,
-            "description": "The name to find and call the workflow; the default is the name of the file.",
-        },
-        "description": {"type": _WRITTEN, "description": "The purpose of the workflow."},
-        "version": {"type": _WRITTEN, "description": "For readers of the file."},
-        "author": {"description": "For readers of the file."},
-        "tags": {
-            "description": "Words to filter the list of workflows.",
-            "type": ["array", "string", "null"],
-            "items": {"type": ["string", "number", "boolean"]},
-        },
-        "secrets": {
-            "description": "required: all secrets must exist at the start, not only when a step needs one.",
-            "enum": ["required", None],
-        },
-        "elicitation": {
-            "type": ["boolean", "null"],
-            "description": "true: questions to the user go to the user directly, if the client supports "
-            "that; otherwise the agent asks.",
-        },
-        "fail_fast": {
-            "type": ["boolean", "null"],
-            "description": "true: the first failure that nothing handles ends the workflow at once.",
-        },
-        "prompt": {
-            "type": ["boolean", "null"],
-            "description": "Whether clients see a prompt for the workflow, with its inputs as arguments.",
-        },
-        "dialect": {"enum": ["graph", None], "description": "Optional: `blocks` implies it."},
-        "inputs": {
-            "description": "The inputs, by name.",
-            "type": ["object", "null"],
-            "additionalProperties": {"$ref": "#/$defs/input"},
-        },
-        "blocks": {
-            "description": "The blocks. Those that do not depend on each other run at the same time.",
-            "type": "array",
-            "minItems": 1,
-            "items": {"$ref": "#/$defs/block"},
-        },
-        "outputs": {
-            "description": "The outputs, by name: values with references, `${blocks.id.outputs.name}`.",
-            "type": ["object", "null"],
-        },
-    }
-
-
-def _input() -> Schema:
-    types = list(TYPE_NAMES)
-    properties: dict[str, Schema] = {
-        "type": {"enum": types, "description": "The type of its values."},
-        "description": {"type": _WRITTEN, "description": "For the caller of the workflow."},
-        "default": {"description": "The value if none is given; an input with a default is optional."},
-        "required": {"type": "boolean", "description": "false: it is optional, and null if not given."},
-        "aliases": {
-            "description": "Other names of the input.",
-            "type": ["array", "null"],
-            "items": {"type": "string", "minLength": 1},
-        },
-        "validation": {
-            "description": "Rules for a value beyond its type.",
-            "type": ["object", "null"],
-            "properties": _rules(),
-            "additionalProperties": False,
-        },
-    }
-    spellings = {kind: [name for name, it in TYPE_NAMES.items() if it == kind] for kind in _DEFAULTS}
-    conditions = [
-        _when("type", spellings[kind], {"default": {"type": accepted}})
-        for kind, accepted in _DEFAULTS.items()
-    ]
-    return {
-        "description": "An input: its type, or a mapping with type, description, default and required.",
-        "type": ["object", "string", "null"],
-        "properties": properties,
-        "additionalProperties": False,
-        "if": {"type": "string"},
-        "then": {"enum": types},
-        "else": {"allOf": conditions},
-    }
-
-
-def _rules() -> dict[str, Schema]:
-    size: Schema = {"type": ["integer", "null"], "minimum": 0}
-    names: Schema = {"type": ["array", "null"], "items": {"type": "string"}}
-    return {
-        "pattern": {
-            "description": "A regular expression that a text must match.",
-            "type": ["string", "null"],
-        },
-        "min_length": {"description": "The minimum number of characters.", **size},
-        "max_length": {"description": "The maximum number of characters.", **size},
-        "enum": {"description": "The allowed values.", "type": ["array", "null"], "minItems": 1},
-        "min": {"description": "The minimum of a number.", "type": ["number", "null"]},
-        "max": {"description": "The maximum of a number.", "type": ["number", "null"]},
-        "min_items": {"description": "The minimum number of items.", **size},
-        "max_items": {"description": "The maximum number of items.", **size},
-        "item_type": {"description": "The type of every item.", "enum": [*TYPE_NAMES, None]},
-        "required_keys": {"description": "The keys that an object must have.", **names},
-        "properties": {
-            "description": "Types and rules for the values of its keys, as for inputs.",
-            "type": ["object", "null"],
-        },
-    }
-
-
-def _block(steps: list[Step]) -> Schema:
-    keys = _block_keys(steps)
-    return {
-        "description": "A unit of work.",
-        "type": "object",
-        "properties": {key: keys.get(key, {}) for key in graph.BLOCK_KEYS},
-        "additionalProperties": False,
+        **schema,
         "required": ["id", "type"],
         "dependentRequired": {"max_parallel": ["for_each"], "for_each_mode": ["for_each"]},
-        "allOf": [_branch(step) for step in steps],
+        "allOf": [_block_branch(step) for step in types.values()],
     }
 
 
-def _block_keys(steps: list[Step]) -> dict[str, Schema]:
-    names = {name: step.summary for step in steps for name in (step.name, *step.aliases)}
-    return {
-        "id": {
-            "type": ["string", "number", "boolean"],
-            "pattern": _NAME,
-            "patternErrorMessage": "an id holds letters, digits, '_' and '-'",
-            "description": "The name for references to it; unique in the workflow.",
-        },
-        "type": {
-            "enum": list(names),
-            "enumDescriptions": list(names.values()),
-            "description": "The step type.",
-        },
-        "name": {"description": "For readers of the file."},
-        "description": {"description": "For readers of the file."},
-        "inputs": {"type": ["object", "null"]},  # each type has its own description
-        "depends_on": {
-            "description": "The blocks that must be done first: ids, or {block: id, required: false}.",
-            "type": ["array", "string", "null"],
-            "items": {"$ref": "#/$defs/dependency"},
-        },
-        "condition": {
-            "description": "The block runs only if this is true, e.g. `${blocks.test.succeeded}`.",
-            "type": ["string", "boolean"],
-        },
-        "outputs": {"description": "Files that a Shell command writes, by name."},
-        "on_failure": {
-            "description": "Whether a failure of the block fails the workflow.",
-            "enum": ["fail", "continue"],
-        },
-        "on_interrupt": {
-            "description": "What happens if a crash interrupts it.",
-            "enum": ["repeat", "ask", "fail"],
-        },
-        "timeout": {
-            "description": "Seconds after which the block is stopped and fails.",
-            **number_or_expression({"type": ["number", "null"], "exclusiveMinimum": 0}),
-        },
-        "on_timeout": {
-            "description": "After a timeout: fail, retry or continue; for a question, the answer to use.",
-        },
-        "retry": {"$ref": "#/$defs/retry"},
-        "for_each": {
-            "description": "A list or an object: the block runs once for each item, `${each.value}`.",
-            **expression_or({"type": ["array", "object"]}),
-        },
-        "max_parallel": {
-            "description": "The maximum number of items that run at the same time.",
-            **number_or_expression({"type": ["integer", "null"], "minimum": 1}),
-        },
-        "for_each_mode": {
-            "description": "sequential: one item after the other.",
-            "enum": ["parallel", "sequential"],
-        },
-    }
+def _type(summaries: Mapping[str, str]) -> Schema:
+    descriptions = list(summaries.values())
+    return {"enum": list(summaries), "enumDescriptions": descriptions, "description": "The step type."}
 
 
-def _branch(step: Step) -> Schema:
+def _block_branch(step: Step) -> Schema:
     """The branch for blocks of one type."""
     properties: dict[str, Schema] = {"inputs": {"$ref": f"#/$defs/{step.name}.inputs"}}
     if not step.takes_output_specs:
@@ -402,94 +278,306 @@ def _branch(step: Step) -> Schema:
         }
     else:
         properties["outputs"] = {"type": ["object", "null"]}
-    branch = _when("type", [step.name, *step.aliases], properties)
-    if any(field.is_required() for field in step.Inputs.model_fields.values()):
-        branch["then"]["required"] = ["inputs"]
-    return branch
+    needs_inputs = any(field.is_required() for field in step.Inputs.model_fields.values())
+    return _branch([step.name, *step.aliases], {"properties": properties}, ["inputs"] if needs_inputs else [])
 
 
-def _when(key: str, values: list[str], properties: dict[str, Schema]) -> Schema:
-    """A branch for mappings in which `key` has one of these values."""
-    chosen: Schema = {"const": values[0]} if len(values) == 1 else {"enum": values}
-    return {"if": {"properties": {key: chosen}, "required": [key]}, "then": {"properties": properties}}
+def _branch(names: list[str], then: Schema, required: list[str]) -> Schema:
+    """The branch for steps of a type, which has these names."""
+    chosen: Schema = {"const": names[0]} if len(names) == 1 else {"enum": names}
+    then = {**then, "required": required} if required else then
+    return {"if": {"properties": {"type": chosen}, "required": ["type"]}, "then": then}
 
 
-def _dependency() -> Schema:
+def _step(dialect: Dialect, types: Mapping[str, Step], required: list[str]) -> Schema:
+    """A step of one of the control types of a dialect, or of the registered types."""
+    control = dialect.control
+    branches = [_control_branch(kind, dialect) for kind in control]
+    branches += [_work_branch(name, step, dialect) for name, step in types.items() if name not in control]
+    summaries = {kind: it.summary for kind, it in control.items()}
+    summaries |= {name: step.summary for name, step in types.items()}
     return {
-        "description": "The id of a block, or {block: id, required: false} to run even if that block failed.",
-        "type": ["string", "number", "boolean", "object"],
-        "properties": {
-            "block": {"type": "string", "description": "The id of the block."},
-            "required": {
-                "type": "boolean",
-                "description": "false: this block also runs if the other one failed or was skipped.",
+        "description": "A unit of work.",
+        "type": "object",
+        "properties": {"type": _type(summaries)},
+        "required": required,
+        "allOf": branches,
+    }
+
+
+def _step_branch(name: str, properties: Schema, required: list[str], either: Iterable[str] = ()) -> Schema:
+    """The branch for steps of a type with these properties; it needs one of `either`."""
+    then: Schema = {"properties": {**properties, "type": {}}, "additionalProperties": False}
+    if either:
+        then["anyOf"] = [
+            {"properties": {key: {"not": {"type": "null"}}}, "required": [key]} for key in either
+        ]
+    return _branch([name], then, required)
+
+
+def _control_branch(kind: str, dialect: Dialect) -> Schema:
+    control = dialect.control[kind]
+    either = control.either
+    for key in control.keys.values():
+        either = (key.name, key.same) if key.same else either
+    required = [name for name, key in control.keys.items() if key.is_required]
+    return _step_branch(kind, {name: key.schema for name, key in control.keys.items()}, required, either)
+
+
+def _work_branch(name: str, step: Step, dialect: Dialect) -> Schema:
+    whole, _ = inputs_schema(step, f"#/$defs/{step.name}.{{model}}")
+    without = {spelt.replace("_", "-") for spelt in LEFT_OUT.get(step.name, ())}
+    inputs = {key: it for key, it in whole["properties"].items() if key.replace("_", "-") not in without}
+    beside = {key: it.schema for key, it in dialect.beside(step).items()}
+    for key, value in dialect.defaults.get(step.name, {}).items():
+        inputs[key] = {**inputs[key], "default": value}
+    inputs = {key: _nullable(it) for key, it in inputs.items()}
+    within = step.timeout_input
+    if dialect.name == "reactive" and within is not None and step.name in reactive_steps.TIMED:
+        default = step.Inputs.model_fields[within].get_default()
+        in_milliseconds = {"default": round(default * 1000)} if default else {}
+        inputs[within] = {**beside["timeout"], **in_milliseconds}
+    renamed = dialect.renamed.get(step.name, {})
+    if not renamed:
+        return _step_branch(name, {**beside, **inputs}, whole.get("required", []))
+    spelt = {}
+    for own, other in renamed.items():
+        alias = step.Inputs.model_fields[own].alias or own
+        spelt[other] = inputs.get(own, inputs.get(alias))
+        inputs = {key: it for key, it in inputs.items() if key not in (own, alias)}
+    call: Schema = {
+        "description": "The tool to call, and its parameters.",
+        "type": ["object", "null"],
+        "properties": spelt,
+        "additionalProperties": False,
+        "required": [reactive_steps.CALL[0]],
+    }
+    properties = {**beside, **inputs, **spelt, reactive_steps.MCP: call}
+    return _step_branch(name, properties, [], (reactive_steps.CALL[0], reactive_steps.MCP))
+
+
+def _nullable(schema: Schema) -> Schema:
+    """Accepts null too, which is the same as no value."""
+    about = {key: value for key, value in schema.items() if key in ANNOTATIONS}
+    taken = {key: value for key, value in schema.items() if key not in ANNOTATIONS}
+    return {**about, "anyOf": [taken, {"type": "null"}]} if taken else schema
+
+
+# ----------------------------------------------------------------------------------------------------
+# How the schema tells the dialects apart.
+
+
+IS_REACTIVE: Schema = {
+    "anyOf": [
+        {"properties": {"dialect": {"const": "reactive"}}, "required": ["dialect"]},
+        {
+            "not": {
+                "anyOf": [
+                    {"required": ["blocks"]},
+                    {"properties": {"dialect": {"type": "string"}}, "required": ["dialect"]},
+                    *({"required": [key]} for key in sorted(STATEFUL_KEYS)),
+                ]
+            },
+            "anyOf": [
+                *({"required": [key]} for key in sorted(REACTIVE_KEYS)),
+                {
+                    "required": ["steps"],
+                    "properties": {
+                        "steps": {
+                            "type": "array",
+                            "contains": {
+                                "type": "object",
+                                "anyOf": [
+                                    {
+                                        "properties": {"type": {"enum": sorted(REACTIVE_TYPES)}},
+                                        "required": ["type"],
+                                    },
+                                    *({"required": [key]} for key in sorted(REACTIVE_STEP_KEYS)),
+                                    *(
+                                        {"properties": {"type": {"const": kind}}, "required": ["type", key]}
+                                        for kind, keys in REACTIVE_KEYS_OF.items()
+                                        for key in keys
+                                    ),
+                                ],
+                            },
+                        }
+                    },
+                },
+            ],
+        },
+    ]
+}
+"""Tells a reactive workflow from other ones."""
+IS_STATEFUL: Schema = {
+    "anyOf": [
+        {"properties": {"dialect": {"const": "stateful"}}, "required": ["dialect"]},
+        {
+            "required": ["steps"],
+            "not": {
+                "anyOf": [
+                    {"required": ["blocks"]},
+                    {"properties": {"dialect": {"const": "graph"}}, "required": ["dialect"]},
+                ]
             },
         },
+    ]
+}
+"""Tells a workflow of steps from one of blocks."""
+
+
+# ----------------------------------------------------------------------------------------------------
+# The JSON Schema of the inputs of a step type, as they are written in YAML.
+#
+# A file can have more than the schema of the model allows: expressions for any value, texts without quotes
+# that look like numbers, and numbers as text. The schema must accept all that the loader accepts, so types
+# that only custom validators of the model accept are found with sample values.
+#
+#     timeout: float = Field(gt=0)      {"anyOf": [{"type": "number", "exclusiveMinimum": 0},
+#                                                  {"$ref": "#/$defs/number_text"}]}
+
+
+_SAMPLES: dict[str, tuple[Any, ...]] = {
+    "null": (None,),
+    "boolean": (True, False),
+    "integer": (1, 7, 755),
+    "number": (1.5,),
+    "string": ("", "1", "text"),
+    "array": ([], ["text"]),
+    "object": ({}, {"key": "text"}),
+}
+_BEFORE = frozenset({"before", "plain", "wrap"})
+_NARROWING = frozenset({"_known_shell"})
+"""Validators that accept no more than the type of their field."""
+
+
+def inputs_schema(step: Step, reference: str) -> tuple[Schema, dict[str, Schema]]:
+    """The schema of `inputs`, and the definitions that it refers to.
+
+    `reference` is a text with {model}.
+    """
+    model = step.Inputs
+    try:
+        given = model.model_json_schema(ref_template=reference)
+    except PydanticInvalidForJsonSchema:  # a type that JSON Schema does not have
+        given = {}
+    properties: Schema = {}
+    required: list[str] = []
+    choices: list[Schema] = []
+    for name, field in model.model_fields.items():
+        alias = field.alias or name
+        schema = _input(model, name, field, given.get("properties", {}).get(alias, {}))
+        properties[alias] = schema
+        if alias != name:
+            # Both spellings are accepted; editors do not suggest one that only has '_' for '-'.
+            same = alias.replace("-", "_") == name
+            properties[name] = {**schema, "doNotSuggest": True} if same else schema
+        if field.is_required() and alias == name:
+            required.append(name)
+        elif field.is_required():
+            choices.append({"if": {"required": [name]}, "else": {"required": [alias]}})
+    for other, name in model.other_names.items():
+        properties[other] = {**properties[name], "doNotSuggest": True}
+    whole: Schema = {
+        "type": "object" if required or choices else ["object", "null"],
+        "description": _described(step),
+        "properties": properties,
         "additionalProperties": False,
-        "required": ["block"],
+    }
+    if required:
+        whole["required"] = required
+    if choices:
+        whole["allOf"] = choices
+    return whole, {name: _lenient(schema) for name, schema in given.get("$defs", {}).items()}
+
+
+def _described(step: Step) -> str:
+    text = inspect.getdoc(type(step)) or ""
+    outputs = ", ".join(f"`{name}`" for name in step.Outputs.model_fields)
+    return f"{text}\n\nOutputs: {outputs}." if outputs else text
+
+
+def _input(model: type[StepInputs], name: str, field: FieldInfo, given: Schema) -> Schema:
+    if given.get("default", 0) in (None, ""):  # it has no meaning, and editors would insert it
+        given = {key: value for key, value in given.items() if key != "default"}
+    if not _is_prepared(model, name, field):
+        return _lenient(given)
+    kept = {key: given[key] for key in ANNOTATIONS if key in given}
+    kinds = _kinds_taken(model, name, field, given)
+    if len(kinds) == len(_SAMPLES):
+        return kept
+    schema = {**kept, "type": sorted(kinds) if len(kinds) > 1 else kinds.pop()}
+    return schema if "string" in kinds else expression_or(schema)
+
+
+def _is_prepared(model: type[StepInputs], name: str, field: FieldInfo) -> bool:
+    """Whether a validator gets the value before it is checked, so it can have any type."""
+    decorators = model.__pydantic_decorators__
+    own = (it for called, it in decorators.model_validators.items() if called not in vars(StepInputs))
+    if any(found.info.mode in _BEFORE for found in own):
+        return True
+    for found in decorators.field_validators.values():
+        if found.cls_var_name in _NARROWING:
+            continue
+        if found.info.mode in _BEFORE and (name in found.info.fields or "*" in found.info.fields):
+            return True
+    return any(isinstance(it, BeforeValidator | PlainValidator | WrapValidator) for it in field.metadata)
+
+
+def _kinds_taken(model: type[StepInputs], name: str, field: FieldInfo, given: Schema) -> set[str]:
+    """The types in the schema of the model, and those with a sample that it accepts."""
+    options = given.get("anyOf", [given])
+    kinds = {option["type"] for option in options if isinstance(option.get("type"), str)}
+    return kinds | {
+        kind for kind, samples in _SAMPLES.items() if any(_is_taken(model, name, field, it) for it in samples)
     }
 
 
-def _retry() -> Schema:
-    seconds = number_or_expression({"type": "number", "minimum": 0})
-    kinds: Schema = {"anyOf": [{"type": "integer"}, {"enum": list(RETRY_ON)}, EXPRESSION]}
-    attempts: Schema = {"type": "integer", "minimum": 1, "maximum": MOST_ATTEMPTS}
-    properties: dict[str, Schema] = {
-        "attempts": {"description": "All attempts, including the first.", **number_or_expression(attempts)},
-        "retries": {
-            "description": "Attempts after the first, instead of attempts.",
-            **number_or_expression({"type": "integer", "minimum": 0, "maximum": MOST_ATTEMPTS - 1}),
-        },
-        "delay": {"description": "Seconds before the second attempt.", **seconds},
-        "backoff": {
-            "description": "How much longer each further pause is: 2 doubles it, 1 keeps it.",
-            **number_or_expression({"type": "number", "minimum": 1}),
-        },
-        "max_delay": {"description": "The longest pause, in seconds.", **seconds},
-        "jitter": {
-            "description": "The random part of a pause: 0.2 is up to a fifth more or less.",
-            **number_or_expression({"type": "number", "minimum": 0, "maximum": 1}),
-        },
-        "on": {
-            "description": "What is retried: kinds of failure, and exit codes of commands.",
-            "anyOf": [*kinds["anyOf"], {"type": "null"}, {"type": "array", "items": kinds, "minItems": 1}],
-        },
-        "within": {
-            "description": "Seconds since the first attempt after which nothing is retried.",
-            **number_or_expression({"type": ["number", "null"], "minimum": 0}),
-        },
-    }
-    return {
-        "description": "When a failure is retried, and how often: a number of attempts, or a mapping.",
-        **number_or_expression(
-            {
-                "type": ["integer", "object", "null"],
-                "minimum": 1,
-                "maximum": MOST_ATTEMPTS,
-                "properties": {key: properties.get(key, {}) for key in RETRY_KEYS},
-                "additionalProperties": False,
-            }
-        ),
-    }
+def _is_taken(model: type[StepInputs], name: str, field: FieldInfo, value: Any) -> bool:
+    try:
+        model.model_validate({name: value})
+    except ValidationError as invalid:
+        own = {name, field.alias or name}
+        return not any(error["loc"][:1] and error["loc"][0] in own for error in invalid.errors())
+    except Exception:
+        return False  # its validators do not expect the value; the run reports it
+    return True
 
 
-def _shell_output() -> Schema:
-    flag: Schema = {"type": "boolean"}
-    properties: dict[str, Schema] = {
-        "type": {"enum": list(OUTPUT_TYPES), "description": "How the text of the file is parsed."},
-        "path": {
-            "type": "string",
-            "pattern": r"\S",
-            "description": "The file, in the working directory or in $SCRATCH.",
-        },
-        "description": {"description": "For readers of the file."},
-        "required": {**flag, "description": "Whether a missing file is an error; true by default."},
-        "unsafe": {**flag, "description": "Whether the file may be outside the working directory."},
-    }
-    return {
-        "description": "An output that the command writes to a file.",
-        "type": "object",
-        "properties": {key: properties.get(key, {}) for key in OUTPUT_KEYS},
-        "additionalProperties": False,
-        "required": ["path"],
-    }
+def _lenient(schema: Schema) -> Schema:
+    """The schema for values in a file: it also accepts expressions."""
+    schema = {key: value for key, value in schema.items() if key not in ("title", "discriminator")}
+    if "oneOf" in schema:  # an expression fits several of them
+        schema["anyOf"] = [*schema.pop("oneOf"), *schema.get("anyOf", ())]
+    for key in ("properties", "patternProperties"):
+        if key in schema:
+            schema[key] = {name: _lenient(inner) for name, inner in schema[key].items()}
+    for key in ("items", "additionalProperties"):
+        if isinstance(schema.get(key), dict):
+            schema[key] = _lenient(schema[key])
+    for key in ("anyOf", "allOf", "prefixItems"):
+        if key in schema:
+            schema[key] = _flattened(_lenient(option) for option in schema[key])
+    if "enum" in schema or "const" in schema:
+        return expression_or(schema)
+    match schema.get("type"):
+        case "string":
+            # A number or a boolean is used as written.
+            checked = {**schema, "type": ["string", "number", "boolean"]}
+            return checked if schema.keys() <= {"type", *ANNOTATIONS} else expression_or(checked)
+        case "number" | "integer":
+            return number_or_expression(schema)
+        case "boolean":
+            return {**{key: schema[key] for key in ANNOTATIONS if key in schema}, "$ref": "#/$defs/flag"}
+        case "array" | "object":
+            return expression_or(schema)
+    return schema
+
+
+def _flattened(options: Any) -> list[Schema]:
+    """The options, with nested `anyOf` options merged into the list."""
+    flat: list[Schema] = []
+    for option in options:
+        for inner in option["anyOf"] if option.keys() == {"anyOf"} else [option]:
+            if inner not in flat:
+                flat.append(inner)
+    return flat

@@ -17,19 +17,60 @@ reported at once.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+import re
+from collections.abc import Mapping
 from dataclasses import replace
+from typing import Any
 
-from workflows_mcp.dialects.document_keys import (
-    read_header,
-    text_of,
+from workflows_mcp.dialects.document import read_header, read_inputs, task_description, workflow_keys
+from workflows_mcp.dialects.keys import (
+    ON_FAILURE,
+    ON_INTERRUPT,
+    Key,
+    Keys,
+    Kind,
+    Path,
+    Reader,
+    Report,
+    Schema,
+    anything,
+    chosen,
+    condition,
+    flag,
+    items,
+    keys,
+    not_null,
+    note,
+    number,
+    parallel,
+    retry,
+    seconds,
     unknown_keys,
+    word,
 )
-from workflows_mcp.dialects.inputs import read_inputs
 from workflows_mcp.dialects.layout import FlatLayout, Spot
 from workflows_mcp.dialects.stateful_access import Surroundings, check_access, check_order
-from workflows_mcp.dialects.stateful_steps import DIALECT, StepDraft, StepReader
-from workflows_mcp.dialects.steps import duplicate_id, every, named_tasks, read_word
+from workflows_mcp.dialects.step_inputs import StepShape
+from workflows_mcp.dialects.steps import (
+    NAMED,
+    ON_LIMIT,
+    RUN_ON,
+    Control,
+    Dialect,
+    StepDraft,
+    StepReader,
+    called,
+    check_children,
+    duplicate_id,
+    every,
+    given_inputs,
+    no_steps,
+    on_limit,
+    read_id,
+    refuse_exit_codes,
+    steps,
+    wait,
+)
 from workflows_mcp.dialects.yaml.source import Document
 from workflows_mcp.errors import Problem
 from workflows_mcp.limits import Limits
@@ -37,25 +78,364 @@ from workflows_mcp.plan import (
     LANGUAGES,
     SEMANTICS,
     Branch,
+    Call,
     Do,
+    ForEach,
     Jump,
     Node,
     Operation,
     Plan,
     ReferenceReader,
+    Return,
+    SetState,
     Steps,
+    Use,
     check_items,
+    is_dynamic,
     secrets_in,
 )
 from workflows_mcp.settings import STATE_ACCESS
-from workflows_mcp.steps import ANY_EXIT, StepRegistry
-from workflows_mcp.values import Value, did_you_mean, kind_and_value
+from workflows_mcp.steps import ANY_EXIT, Step, StepRegistry
+from workflows_mcp.values import Value, did_you_mean, kind_of, nearest, shown
+
+# ----------------------------------------------------------------------------------------------------
+# Kinds of values of this dialect.
+
+
+_FIELD = re.compile(r"[^\W\d_][\w-]*")
+_FIELD_PATTERN: Schema = {
+    "pattern": r"^[^\s!-,./:-@\[-^`{-~0-9_-][^\s!-,./:-@\[-^`{-~]*$",
+    "patternErrorMessage": "a field is a name that starts with a letter",
+}
+_TAKEN = frozenset(["state", "inputs"])
+_AGENT = re.compile(r"@[a-z0-9-]+")
+
+
+def _is_field(given: Value, path: Path, reader: Reader, *, on_key: bool = False) -> bool:
+    """Whether a name can be a field of the state; reports it otherwise."""
+    if isinstance(given, str) and _FIELD.fullmatch(given) and given not in _TAKEN:
+        return True
+    hint = "a name of letters, digits, '_' and '-' that starts with a letter, e.g. build_result"
+    if isinstance(given, str) and given in _TAKEN:
+        hint = f"'{given}' already has a meaning in expressions: choose another name"
+    reader.problem("bad_id", f"{shown(given)} cannot be a field of the state", hint, path, on_key=on_key)
+    return False
+
+
+def _read_field(reader: Reader, given: Value, path: Path, uses: list[Use]) -> str:
+    return given if _is_field(given, path, reader) else ""
+
+
+def _read_needs_state(reader: Reader, given: Value, path: Path, uses: list[Use]) -> tuple[str, ...]:
+    if isinstance(given, list) and all(isinstance(name, str) for name in given):
+        return tuple(dict.fromkeys(given))
+    example = 'e.g. needs_state: ["files", "config"], or ["*"]'
+    reader.wrong_type("a list of fields", given, example, path)
+    return ("*",)  # so that it causes no further problems
+
+
+def _read_updates(reader: Reader, given: Value, path: Path, uses: list[Use]) -> dict[str, Value]:
+    if not isinstance(given, dict) or not given:
+        what = "is empty" if given == {} else f"must be a mapping, not {kind_of(given)}"
+        hint = 'e.g. updates: {count: "{{ state.count + 1 }}"}'
+        reader.problem("wrong_type", f"'updates' {what}", hint, path)
+        return {}
+    uses += reader.references.in_value(given, path)
+    return {name: it for name, it in given.items() if _is_field(name, (*path, name), reader, on_key=True)}
+
+
+def _read_agent(reader: Reader, given: Value, path: Path, uses: list[Use]) -> str:
+    if isinstance(given, str) and _AGENT.fullmatch(given):
+        return given
+    hint = "'@' and then lower-case letters, digits and '-', e.g. @code-reviewer, or @task"
+    if isinstance(given, str):
+        spelt = re.sub(r"[^a-z0-9]+", "-", given.lower()).strip("-")
+        hint = f"write @{spelt}: {hint}" if spelt else hint
+    reader.problem("bad_agent", f"{shown(given)} cannot be the name of an agent", hint, path)
+    return ""
+
+
+def _read_target(reader: Reader, given: Value, path: Path, uses: list[Use]) -> str | None:
+    if isinstance(given, int | float):
+        given = reader.document.written(path)
+    if isinstance(given, str):
+        return given
+    reader.wrong_type("the id of a step", given, "e.g. target: improve-quality", path)
+    return None
+
+
+# ----------------------------------------------------------------------------------------------------
+# The keys of workflows, tasks and steps.
+
+
+_test = condition('"{{ state.approved }}"')
+_field = Kind("name", {"type": "string", **_FIELD_PATTERN}, _read_field)
+_needs_state = Kind("list", {"type": "array", "items": {"type": "string"}}, _read_needs_state, null=False)
+_updates: Schema = {"type": "object", "minProperties": 1, "propertyNames": _FIELD_PATTERN}
+_agent = Kind("name", {"type": "string", "pattern": "^@[a-z0-9-]+$"}, _read_agent)
+_items = items('e.g. items: "{{ state.files }}" or items: [linux, macos]')
+_sequential = flag("true: one item after the other", null=False)
+_task = Kind("name", {"type": "string"})
+_target = Kind("id", {"type": ["string", "number", "boolean"]}, _read_target)
+_most = number(
+    1, "the maximum number of jumps; then it fails, or the next steps run (on_limit: continue)", whole=True
+)
+_tasks: Schema = {"type": "object", "additionalProperties": {"$ref": "#/$defs/task"}}
+_negated = 'put steps into it, or negate the test: if: "{{ not … }}"'
+
+WORKFLOW = workflow_keys(
+    "stateful",
+    "`initial_state`, `tasks`, `needs_state` and some step types imply it",
+    Key(
+        "initial_state",
+        Kind("mapping", {"type": "object"}),
+        "The fields of the state and their initial values, used as written.",
+    ),
+    Key("state_access", word(*STATE_ACCESS), "`warn`: reading an undeclared field is only a warning."),
+    Key("steps", not_null(steps("step")), "The steps, which run one after the other."),
+    Key("tasks", Kind("mapping", _tasks), "The tasks that `foreach` runs for items, by name."),
+)
+TASK = chosen(WORKFLOW, "description", "inputs", "initial_state", "steps")
+_EVERY_STEP = (
+    *NAMED,
+    Key("needs_state", _needs_state, 'The fields of the state that it can read; `["*"]`: all.'),
+)
+_OUTPUT = Key("output_to", _field, "The field of the state that stores its result.")
+_MODIFIERS = (
+    Key("error_to", _field, "The field of the state that stores its error: message, code and step."),
+    Key("when", not_null(_test), "It runs only if this holds; if not, `output_to` keeps its value."),
+    Key("on_error", not_null(word(*ON_FAILURE)), "Whether the workflow continues after its failure.", "fail"),
+)
+ABOUT = keys(*_EVERY_STEP, _OUTPUT, *_MODIFIERS)
+"""The keys of every step, except return."""
+_AFTER = (
+    Key("timeout", seconds, "Seconds after which it is stopped and fails."),
+    Key("on_timeout", note, "What happens then: `fail`, `retry`, `continue`; for a question, the answer."),
+    Key("retry", retry, "When a failure is retried, and how often."),
+)
+_ON_INTERRUPT = Key("on_interrupt", not_null(word(*ON_INTERRUPT)), "What happens if a crash interrupts it.")
+
+
+def keys_beside(step: Step) -> Keys:
+    """The keys of a step besides the inputs of its type."""
+    interrupt = (_ON_INTERRUPT,) if step.can_run else ()
+    run_on = (RUN_ON,) if step.can_run and step.can_ask else ()
+    return keys(*ABOUT.values(), *_AFTER, *interrupt, *run_on)
+
+
+# ----------------------------------------------------------------------------------------------------
+# The control steps of this dialect, which are operations of the plan.
+
+
+Values = dict[str, Any]
+Given = dict[str, Value]
+
+
+def _read_condition(reader: StepReader, draft: StepDraft, values: Values, step: Given) -> None:
+    draft.test, draft.then, draft.otherwise = values.get("if"), values.get("then", []), values.get("else", [])
+
+
+def _read_set_state(reader: StepReader, draft: StepDraft, values: Values, step: Given) -> None:
+    if step.get("updates") is None:
+        misspelt = next((key for key in step if nearest(key, ["updates"])), "")
+        draft.sets = tuple(step[misspelt]) if isinstance(step.get(misspelt), dict) else ()
+    elif values["updates"]:
+        draft.sets = tuple(values["updates"])
+        draft.do = SetState(values["updates"])
+
+
+def _read_foreach(reader: StepReader, draft: StepDraft, values: Values, step: Given) -> None:
+    given, limit = values.get("items", []), values.get("max_parallel")
+    if values.get("sequential"):
+        limit = 1
+    check_children(given, limit, draft, reader, ", or sequential: true")
+    draft.for_each = ForEach(given, limit, agent=values.get("agent", ""))
+    draft.task = reader.task(step.get("task"), (*draft.at, "task"))
+    task = f"{reader.workflow}#{draft.task}" if draft.task == step.get("task") else None
+    draft.do = Call(task, timeout=values.get("timeout"), of_item=True)
+
+
+def _read_return(reader: StepReader, draft: StepDraft, values: Values, step: Given) -> None:
+    draft.do = Return(values.get("value"))
+
+
+def _read_goto(reader: StepReader, draft: StepDraft, values: Values, step: Given) -> None:
+    draft.target = values.get("target")
+    if "max_iterations" in values:  # a missing one has been reported
+        on_limit(reader, draft, values)
+
+
+def _read_workflow(reader: StepReader, draft: StepDraft, values: Values, step: Given) -> None:
+    draft.do = Call(values.get("workflow"), values.get("inputs", {}), values.get("timeout"))
+
+
+CONTROL: dict[str, Control] = {
+    "condition": Control(
+        "Runs the steps of `then` if a test holds, otherwise those of `else`.",
+        keys(
+            *ABOUT.values(),
+            Key("if", _test, "The test.", required='if: "{{ state.ready }}"'),
+            Key(
+                "then",
+                steps("step", _negated),
+                "The steps if it holds.",
+                required="then:, and below it the steps",
+            ),
+            Key("else", no_steps("step"), "The steps if it does not."),
+        ),
+        _read_condition,
+    ),
+    "set_state": Control(
+        "Sets fields of the state: all of them or none.",
+        keys(
+            *ABOUT.values(),
+            Key(
+                "updates",
+                Kind("mapping", _updates, _read_updates),
+                "Fields of the state and their new values, in order.",
+                required="updates: {field: value}",
+            ),
+        ),
+        _read_set_state,
+    ),
+    "foreach": Control(
+        "Runs a task for each item of a list.",
+        keys(
+            *_EVERY_STEP,
+            *_MODIFIERS,
+            Key("items", _items, "The list.", required='items: "{{ state.files }}"'),
+            Key(
+                "task", _task, "The name of one of the tasks.", required="task: the name of one of the tasks"
+            ),
+            Key("agent", _agent, "The kind of sub-agent that runs it: `@task`, or `@name`."),
+            Key(
+                "sequential",
+                flag("true: one item after the other", null=False),
+                "`true`: one after the other.",
+            ),
+            Key("max_parallel", parallel, "The maximum number of items that run at the same time."),
+            Key(
+                "output_to",
+                _field,
+                _OUTPUT.description,
+                required="output_to: a field for the list of results",
+            ),
+            *_AFTER,
+        ),
+        _read_foreach,
+    ),
+    "return": Control(
+        "Ends the workflow, or the task, with a value.",
+        keys(*_EVERY_STEP, Key("value", anything, "The result; templates in it are resolved.")),
+        _read_return,
+        {
+            "when": "put the return into the 'then' of a condition",
+            "output_to": "its value is the result of the workflow; no step runs after it",
+            "error_to": "no step runs after it; move what can fail to a step before it",
+            "on_error": "no step runs after it; move what can fail to a step before it",
+        },
+    ),
+    "goto": Control(
+        "Continues with another step, up to a number of times.",
+        keys(
+            *ABOUT.values(),
+            Key(
+                "target",
+                _target,
+                "The id of a step of the same list, or of one around it.",
+                required="target: the id of a step",
+            ),
+            Key("max_iterations", _most, "The maximum number of jumps.", required="max_iterations: 3"),
+            ON_LIMIT,
+        ),
+        _read_goto,
+    ),
+    "wait": wait(*ABOUT.values()),
+    "workflow": Control(
+        "Calls another workflow.",
+        keys(
+            *ABOUT.values(),
+            Key(
+                "workflow",
+                called("run-tests"),
+                "The name of the workflow.",
+                required="workflow: the name of a workflow",
+            ),
+            Key("inputs", given_inputs, "The inputs of the workflow."),
+            *_AFTER,
+        ),
+        _read_workflow,
+    ),
+}
+"""The types of control steps."""
+
+
+def _begin(reader: StepReader, draft: StepDraft, step: Given, values: Values) -> None:
+    at = draft.at
+    found = read_id(step.get("id"), at, reader, "step")
+    # nothing can refer to this id, so it causes no further problems
+    draft.id = found if found is not None else f"#{'.'.join(map(str, at))}"
+    for name, read in (("needs_state", _read_needs_state), ("output_to", _read_field)):
+        if name not in step and (name == "needs_state" or draft.kind != "return"):
+            # a misspelt key is reported elsewhere, and used here
+            for other in step:
+                if other not in ABOUT and nearest(other, ABOUT) == name and step[other] is not None:
+                    values[name] = read(reader, step[other], (*at, other), draft.uses)
+                    break
+    draft.needs_state = values.get("needs_state")
+    draft.output_to, draft.error_to = values.get("output_to", ""), values.get("error_to", "")
+    draft.condition, draft.on_failure = values.get("when"), values.get("on_error")
+    if not draft.kind and isinstance(step.get("updates"), dict):
+        draft.sets = tuple(step["updates"])
+
+
+def _given(
+    reader: StepReader, draft: StepDraft, shape: StepShape, step: Given, places: dict[str, Path]
+) -> Given:
+    agent = step.get("agent")
+    if "agent" not in shape.names or agent is None or is_dynamic(agent, reader.references.language):
+        return step
+    is_sound = _read_agent(reader, agent, places["agent"], [])
+    return step if is_sound else {key: it for key, it in step.items() if key != "agent"}
+
+
+def _finish(reader: StepReader, draft: StepDraft, values: Values) -> None:
+    draft.retry = values.get("retry")
+    refuse_exit_codes(draft, reader)
+
+
+STATEFUL = Dialect(
+    name="stateful",
+    tasks="tasks",
+    about=ABOUT,
+    control=CONTROL,
+    beside=keys_beside,
+    equivalents={
+        "agent_shell_command": "shell",
+        "conditional": "condition",
+        "ExecuteWorkflow": "workflow",
+        "if": "condition",
+        "parallel_foreach": "foreach",
+        "shell_command": "shell",
+        "sleep": "wait",
+        "state_update": "set_state",
+        "user_input": "prompt",
+        "user_message": "prompt",
+        "Workflow": "workflow",
+    },
+    reads_equivalents=True,
+    step_example="- id: build, and below it type and the keys of that type",
+    inner=("then", "else"),
+    begin=_begin,
+    given=_given,
+    finish=_finish,
+    defaults={"Shell": {"timeout": 30}},
+)
+
 
 # ----------------------------------------------------------------------------------------------------
 # Creates the nodes of a stateful document, and resolves its gotos.
 
-
-Report = Callable[[Problem], None]
 
 Reads = Mapping[str, tuple[str, ...] | None]
 
@@ -143,18 +523,16 @@ def _never_reached(before: StepDraft, step: StepDraft) -> Problem:
     )
 
 
-def _operation(
-    step: StepDraft, spot: Spot[StepDraft], layout: FlatLayout[StepDraft], report: Report
-) -> Operation:
+def _operation(step: StepDraft, spot: Spot, layout: FlatLayout, report: Report) -> Operation:
     if step.kind == "condition":
         otherwise = layout.index[step.otherwise[0].id] if step.otherwise else spot.follows
         return Branch(step.test or "", otherwise)
     if step.kind == "goto":
-        return Jump(_target(step, spot, layout, report), step.most, step.on_limit)
+        return Jump(_target_of(step, spot, layout, report), step.most, step.on_limit)
     return step.do
 
 
-def _target(step: StepDraft, spot: Spot[StepDraft], layout: FlatLayout[StepDraft], report: Report) -> int:
+def _target_of(step: StepDraft, spot: Spot, layout: FlatLayout, report: Report) -> int:
     """The index of the target of a goto, which is in its list or in a list around it."""
     known = {it.id: layout.index[it.id] for steps in spot.lists for it in steps}
     target, path = step.target, (*step.at, "target")
@@ -173,28 +551,6 @@ def _target(step: StepDraft, spot: Spot[StepDraft], layout: FlatLayout[StepDraft
     return known.get(target, 0)
 
 
-Path = tuple[str | int, ...]
-
-
-KEYS = (
-    "name",
-    "version",
-    "description",
-    "author",
-    "tags",
-    "prompt",
-    "dialect",
-    "elicitation",
-    "secrets",
-    "inputs",
-    "initial_state",
-    "state_access",
-    "steps",
-    "tasks",
-)
-
-TASK_KEYS = ("description", "inputs", "initial_state", "steps")
-
 PROMPT = "prompt"
 
 """The step type that asks the user."""
@@ -208,31 +564,27 @@ def compile_stateful(
     `state_access` is the default for documents that do not set it.
     """
     value: dict[str, Value] = document.value
-    problems: list[Problem] = []
-    name, header = read_header(document, KEYS, problems)
-    tasks = named_tasks(
-        value, "tasks", problems, example="analyze_file", has="it has inputs, initial_state and steps"
-    )
-    references = ReferenceReader(LANGUAGES[DIALECT])
-    reader = StepReader(document, registry, references, limits, name, tuple(tasks))
-    if value.get("state_access") is not None:
-        word = read_word(value["state_access"], STATE_ACCESS, ("state_access",), problems.append)
-        state_access = word or state_access
-    compiler = _Compiler(document, reader, limits, problems, warn=state_access == "warn")
+    references = ReferenceReader(LANGUAGES["stateful"])
+    reader = StepReader(STATEFUL, document, registry, references, limits)
+    problems = reader.problems
+    name, header = read_header(reader, WORKFLOW)
+    tasks = reader.read_tasks(name, "analyze_file", "it has inputs, initial_state and steps")
+    access = reader.values(chosen(WORKFLOW, "state_access"), value, (), [])
+    warn = (access.get("state_access") or state_access) == "warn"
+    compiler = _Compiler(reader, limits, warn=warn)
     for task, given in tasks.items():
-        problems += unknown_keys(given, TASK_KEYS, ("tasks", task), f"the task '{task}'")
+        problems += unknown_keys(given, TASK, ("tasks", task), f"the task '{task}'")
         compiler.read(f"{name}#{task}", given, ("tasks", task))
     compiler.read(name, value, ())
     plans = compiler.plans()
     drafts = {task: compiler.drafts[f"{name}#{task}"] for task in tasks}
     problems += _prompts_of_sub_agents(compiler.drafts[name], drafts)
     problems += _unused_tasks(compiler.drafts[name], drafts)
-    problems += reader.problems
     problems += map(_with_hint, references.problems)
     whole = plans.pop(name)
     plan = Plan(
         name=name,
-        dialect=DIALECT,
+        dialect="stateful",
         body=whole.body,
         inputs=whole.inputs,
         initial_state=whole.initial_state,
@@ -250,13 +602,11 @@ def compile_stateful(
 class _Compiler:
     """Compiles the workflow and its tasks: each has inputs, initial_state and steps."""
 
-    def __init__(
-        self, document: Document, reader: StepReader, limits: Limits, problems: list[Problem], *, warn: bool
-    ) -> None:
-        self.document = document
+    def __init__(self, reader: StepReader, limits: Limits, *, warn: bool) -> None:
+        self.document = reader.document
         self.reader = reader
         self.limits = limits
-        self.problems = problems
+        self.problems = reader.problems
         self.warn = warn
         self.drafts: dict[str, list[StepDraft]] = {}
         self._given: dict[str, tuple[dict[str, Value], Path]] = {}
@@ -278,11 +628,8 @@ class _Compiler:
         return {name: self._plan(name, *given) for name, given in self._given.items()}
 
     def _plan(self, name: str, given: dict[str, Value], path: Path) -> Plan:
-        drafts, language = self.drafts[name], self.reader.references.language
-        where = (*path, "inputs")
-        inputs = read_inputs(
-            given.get("inputs"), where, self.document, language, self.problems, required=False
-        )
+        drafts, reader = self.drafts[name], self.reader
+        inputs = read_inputs(given.get("inputs"), (*path, "inputs"), reader, required=False)
         state = self._initial_state(given.get("initial_state"), (*path, "initial_state"))
         around = Surroundings(inputs, state, of_items=bool(path), warn=self.warn)
         reads = check_access(drafts, around, self.problems.append)
@@ -290,11 +637,11 @@ class _Compiler:
         check_order(drafts, nodes, around, self.problems.append)
         return Plan(
             name=name,
-            dialect=DIALECT,
+            dialect="stateful",
             body=Steps(nodes),
             inputs=inputs,
             initial_state=state,
-            description=text_of(given, "description", path, self.document, self.problems) if path else "",
+            description=task_description(reader, given, path),
             file=self.document.source.file,
             secrets=self.secrets(name),
             semantics=SEMANTICS,
@@ -307,8 +654,7 @@ class _Compiler:
         if given is None:
             return {}
         if not isinstance(given, dict):
-            message = f"'initial_state' must be a mapping of fields, not {kind_and_value(given)}"
-            self.problems.append(Problem("wrong_type", message, "e.g. initial_state: {count: 0}", path))
+            self.reader.wrong_type("a mapping of fields", given, "e.g. initial_state: {count: 0}", path)
             return {}
         for use in ReferenceReader(self.reader.references.language).in_value(given, path):
             if use.on_key and len(use.path) == len(path) + 1:
@@ -320,7 +666,7 @@ class _Compiler:
         return {
             name: value
             for name, value in given.items()
-            if self.reader.field(name, (*path, name), on_key=True)
+            if _is_field(name, (*path, name), self.reader, on_key=True)
         }
 
     def _make_unique(self, drafts: list[StepDraft]) -> None:

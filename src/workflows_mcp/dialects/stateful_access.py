@@ -11,8 +11,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 
 from workflows_mcp.dialects.layout import reachable, successors
-from workflows_mcp.dialects.stateful_steps import StepDraft
-from workflows_mcp.dialects.steps import every
+from workflows_mcp.dialects.steps import StepDraft, every
 from workflows_mcp.errors import Problem
 from workflows_mcp.expressions import Reference
 from workflows_mcp.plan import Call, Do, InputSpec, Node, Operation, Use
@@ -202,16 +201,16 @@ def _secret(step: StepDraft, use: Use) -> tuple[str, str]:
 def _set_before(step: StepDraft, use: Use) -> tuple[str, ...]:
     """The updates of a set_state before the one with the reference."""
     inside = use.path[len(step.at) :]
-    if not step.updates or inside[:1] != ("updates",) or inside[1] not in step.updates:
+    if not step.sets or inside[:1] != ("updates",) or inside[1] not in step.sets:
         return ()
-    return step.updates[: step.updates.index(str(inside[1]))]
+    return step.sets[: step.sets.index(str(inside[1]))]
 
 
 def _unknown_root(root: str, step: StepDraft, use: Use, around: Surroundings) -> tuple[str, str]:
     message = f"there is no '{root}'"
     if root in around.fields:
         hint = f"a field of the state is written state.{root}"
-        if root in step.updates:
+        if root in step.sets:
             hint += "; a bare name can only read what the same step sets above it"
         return message, hint
     if root in around.inputs:
@@ -231,10 +230,10 @@ def _declared(
     step: StepDraft, undefined: set[str], around: Surroundings, report: Report
 ) -> tuple[str, ...] | None:
     read = dict.fromkeys(str(use.reference.path[1]) for use in step.uses if _is_state(use))
-    if step.sees_all:
-        return None
     if step.needs_state is None:
         return _inferred(step, tuple(read), report)
+    if "*" in step.needs_state:
+        return None
     unwritten = _unwritten(step, read, around)
     missing = {name: None for name in read if name not in step.needs_state and name not in undefined}
     for name in unwritten:

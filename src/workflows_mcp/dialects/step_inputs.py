@@ -10,7 +10,7 @@ is "1.10".
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from types import MappingProxyType, NoneType, UnionType
 from typing import Annotated, Any, Union, get_args, get_origin
 
@@ -18,12 +18,12 @@ from pydantic import ValidationError
 from pydantic.fields import FieldInfo
 from pydantic_core import ErrorDetails
 
+from workflows_mcp.dialects.keys import Keys, Path
 from workflows_mcp.dialects.yaml.source import Document
 from workflows_mcp.errors import Problem
 from workflows_mcp.steps import Step
 from workflows_mcp.values import Value, did_you_mean, kind_and_value, nearest
 
-Path = tuple[str | int, ...]
 _UNSET = object()
 _PLAIN_WORDS = {
     "a valid string": "text",
@@ -47,7 +47,7 @@ class StepShape:
         self,
         step: Step,
         called: str = "",
-        beside: Iterable[str] = (),
+        beside: Keys = MappingProxyType({}),
         without: Collection[str] = (),
         renamed: Mapping[str, str] = MappingProxyType({}),
     ) -> None:
@@ -74,7 +74,7 @@ class StepShape:
         for other, name in step.Inputs.other_names.items():
             if name in fields:
                 self.names[other] = fields[name]
-        self.beside = tuple(key for key in beside if key not in self.names)
+        self.beside = {name: key for name, key in beside.items() if name not in self.names}
         self.required = tuple(
             (renamed.get(name, name), renamed.get(name, field.alias or name))
             for name, field in fields.items()

@@ -1,27 +1,47 @@
-"""Reads keys that blocks and steps have in all dialects: ids, timeouts, error handling.
+"""Reads blocks and steps into drafts of nodes, for all dialects.
 
-Each reader returns what it read, and reports what is wrong.
+`Draft` has what blocks and steps of all dialects have. `StepReader` reads the steps of the dialects with
+`steps`: a `Dialect` says which control steps it has, and what it adds to the others. Every other type is a
+step type of the registry, and the keys of the step are the inputs of that type.
+
+A step with problems gets a draft too, so that the rest of the file can be checked; a misspelt type is
+reported, and the step is read as the nearest type.
 """
 
 from __future__ import annotations
 
 import re
-from abc import ABC, abstractmethod
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from functools import partial
 from types import MappingProxyType
-from typing import Any, ClassVar, Protocol, Self, TypeVar
+from typing import Any
 
-from workflows_mcp.dialects.document_keys import unknown_keys
-from workflows_mcp.dialects.repetition import read_items, read_max_parallel
-from workflows_mcp.dialects.step_inputs import StepShape
+from workflows_mcp.dialects.keys import (
+    ON_TIMEOUT,
+    WRITTEN,
+    Key,
+    Keys,
+    Kind,
+    Path,
+    Reader,
+    Schema,
+    anything,
+    keys,
+    note,
+    number,
+    read_word,
+    word,
+)
+from workflows_mcp.dialects.step_inputs import StepShape, check_step_inputs
 from workflows_mcp.dialects.yaml.source import Document
 from workflows_mcp.errors import Problem
 from workflows_mcp.limits import Limits
 from workflows_mcp.plan import (
+    Change,
     Do,
     ForEach,
+    Node,
     OnFailure,
     OnInterrupt,
     OnLimit,
@@ -31,49 +51,85 @@ from workflows_mcp.plan import (
     SetState,
     Use,
     Wait,
-    converted,
     is_dynamic,
 )
-from workflows_mcp.steps import Performer, Step, StepRegistry
+from workflows_mcp.steps import ANY_EXIT, Performer, Step, StepRegistry
 from workflows_mcp.values import Value, did_you_mean, kind_and_value, kind_of, nearest, shown
-
-Path = tuple[str | int, ...]
-
-Report = Callable[[Problem], None]
-
 
 ID = re.compile(r"[\w-]+")
 
-ON_FAILURE = ("fail", "continue")
 
-ON_INTERRUPT = ("repeat", "ask", "fail")
+_ID_PATTERN = r"^[^\s!-,./:-@\[-^`{-~]+$"
+"""Letters of any script, digits, '_' and '-', in syntax that all implementations of patterns have."""
+NAMED = (
+    Key(
+        "id",
+        Kind(
+            "id",
+            {
+                "type": WRITTEN,
+                "pattern": _ID_PATTERN,
+                "patternErrorMessage": "an id holds letters, digits, '_' and '-'",
+            },
+            null=False,
+        ),
+        "The name for references to it; unique in the workflow.",
+    ),
+    Key("type", note, "The step type."),
+    Key("name", note, "For readers of the file."),
+    Key("description", note, "For readers of the file."),
+)
 
-ON_LIMIT = ("fail", "continue")
 
-ON_TIMEOUT = ("fail", "retry", "continue")
-
-
-class TimedDraft(Protocol):
-    """The fields of drafts that `read_on_timeout` uses."""
-
-    do: Any
-    retry: dict[str, Value] | None
-    uses: list[Use]
-    on_timeout: OnTimeout
-    timeout_answer: dict[str, Value] | None
+# ----------------------------------------------------------------------------------------------------
+# What blocks and steps of all dialects have.
 
 
-def read_id(given: Value, at: Path, document: Document, what: str, report: Report) -> str | None:
+@dataclass(slots=True)
+class Draft:
+    """A block or a step as read from a document."""
+
+    id: str
+    at: Path
+    do: Operation = field(default_factory=lambda: SetState({}))
+    """What it does; branches and jumps get their targets when the steps are laid out."""
+    condition: str | None = None
+    on_failure: OnFailure | None = None
+    on_interrupt: OnInterrupt = "repeat"
+    on_timeout: OnTimeout = "fail"
+    timeout_answer: dict[str, Value] | None = None
+    retry: dict[str, Value] | None = None
+    for_each: ForEach | None = None
+    uses: list[Use] = field(default_factory=list)
+
+    def node(self, do: Operation, **more: Any) -> Node:
+        """Creates its node; `more` are the fields that the dialect adds."""
+        return Node(
+            id=self.id,
+            do=do,
+            at=self.at,
+            condition=self.condition,
+            on_failure=self.on_failure,
+            retry=self.retry,
+            for_each=self.for_each,
+            on_interrupt=self.on_interrupt,
+            on_timeout=self.on_timeout,
+            timeout_answer=self.timeout_answer,
+            **more,
+        )
+
+
+def read_id(given: Value, at: Path, reader: Reader, what: str) -> str | None:
     """The id of the block or step at `at`; None if it has no valid id."""
     if isinstance(given, int | float):
-        given = document.written((*at, "id"))
+        given = reader.document.written((*at, "id"))
     if isinstance(given, str) and ID.fullmatch(given):
         return given
     if given is None:
-        report(Problem("missing_key", f"a {what} needs an id", "add a line: id: a-name", at))
+        reader.problem("missing_key", f"a {what} needs an id", "add a line: id: a-name", at)
     else:
         hint = "an id holds letters, digits, '_' and '-', e.g. run-tests"
-        report(Problem("bad_id", f"{shown(given)} cannot be an id", hint, (*at, "id")))
+        reader.problem("bad_id", f"{shown(given)} cannot be an id", hint, (*at, "id"))
     return None
 
 
@@ -89,77 +145,10 @@ def duplicate_id(name: str, at: Path, first: Path, document: Document, what: str
     )
 
 
-def read_timeout(
-    given: Value, path: Path, references: ReferenceReader, report: Report
-) -> tuple[Value, list[Use]]:
-    """Seconds, as a number or a template, with its references; None if missing or invalid."""
-    if given is None:
-        return None, []
-    malformed = len(references.problems)
-    uses = references.in_value(given, path)
-    if isinstance(given, str) and (uses or len(references.problems) > malformed):
-        return given, uses
-    try:
-        seconds = converted(given, "number")
-    except ValueError:
-        seconds = 0
-    if seconds > 0:
-        return seconds, []
-    report(
-        Problem(
-            "wrong_type",
-            f"'timeout' must be a number of seconds above 0, not {kind_and_value(given)}",
-            "e.g. timeout: 90",
-            path,
-        )
-    )
-    return None, []
-
-
-def read_word(given: Value, words: Sequence[str], path: Path, report: Report) -> str | None:
-    """One of `words`; None if it is not one of them."""
-    if given in words:
-        return str(given)
-    listed = f"{', '.join(words[:-1])} or {words[-1]}"
-    report(
-        Problem(
-            "wrong_value",
-            f"'{path[-1]}' must be {listed}, not {shown(given)}",
-            did_you_mean(str(given), words, what="values"),
-            path,
-        )
-    )
-    return None
-
-
-def read_on_failure(given: Value, path: Path, report: Report) -> OnFailure | None:
-    word = read_word(given, ON_FAILURE, path, report)
-    return None if word is None else "continue" if word == "continue" else "fail"
-
-
-def read_on_interrupt(given: Value, path: Path, report: Report) -> OnInterrupt:
-    word = read_word(given, ON_INTERRUPT, path, report)
-    return "ask" if word == "ask" else "fail" if word == "fail" else "repeat"
-
-
-def read_on_limit(step: Mapping[str, Value], at: Path, report: Report) -> OnLimit:
-    """What happens when the `max_iterations` of a step is reached."""
-    given, path = step.get("on_limit"), (*at, "on_limit")
-    if given is None:
-        return "fail"
-    if step.get("max_iterations") is None:
-        hint = "add a line: max_iterations: 10, or remove on_limit"
-        report(Problem("missing_key", "'on_limit' needs 'max_iterations'", hint, path, on_key=True))
-    return "continue" if read_word(given, ON_LIMIT, path, report) == "continue" else "fail"
-
-
 def read_on_timeout(
-    draft: TimedDraft,
+    draft: Draft,
     given: Value,
-    path: Path,
-    references: ReferenceReader,
-    report: Report,
-    *,
+    reader: Reader,
     step: Step | None = None,
     inputs: Mapping[str, Value] = MappingProxyType({}),
 ) -> None:
@@ -167,11 +156,12 @@ def read_on_timeout(
 
     An answer that is one of these words is written `{answer: retry}`.
     """
+    path: Path = (*draft.at, "on_timeout")
     if given is None:
         return
     if getattr(draft.do, "timeout", None) is None and draft.do != Do(""):
         message = "'on_timeout' needs a 'timeout': without one nothing times out"
-        report(Problem("missing_key", message, "add a line: timeout: 600", path, on_key=True))
+        reader.problem("missing_key", message, "add a line: timeout: 600", path, on_key=True)
     if given == "retry":
         draft.retry = _retried_on_timeout(draft.retry)
     elif given == "continue":
@@ -182,17 +172,14 @@ def read_on_timeout(
         is_mapping = isinstance(given, dict) and set(given) == {"answer"}
         value = given["answer"] if is_mapping else given
         path = (*path, "answer") if is_mapping else path
-        malformed = len(references.problems)
-        uses = references.in_value(value, path)
-        draft.uses += uses
-        dynamic = bool(uses) or len(references.problems) > malformed
+        dynamic = reader.is_template(value, path, draft.uses)
         try:
             draft.timeout_answer = step.default_answer(inputs, value, dynamic=dynamic)
         except ValueError as error:
             hint = "an answer that could be given, or one of: fail, retry, continue"
-            report(Problem("wrong_value", f"'on_timeout' {error}", hint, path))
+            reader.problem("wrong_value", f"'on_timeout' {error}", hint, path)
     else:
-        read_word(given, ON_TIMEOUT, path, report)
+        read_word(given, ON_TIMEOUT, path, reader)
 
 
 def _retried_on_timeout(retry: dict[str, Value] | None) -> dict[str, Value]:
@@ -206,68 +193,80 @@ def _retried_on_timeout(retry: dict[str, Value] | None) -> dict[str, Value]:
     return retry if "timeout" in listed or "any" in listed else {**retry, "on": [*listed, "timeout"]}
 
 
-def named_tasks(
-    document: Mapping[str, Value], key: str, problems: list[Problem], *, example: str, has: str
-) -> dict[str, dict[str, Value]]:
-    """The tasks of a document that are mappings, by name; `has` is a hint about their keys."""
-    given = document.get(key)
-    if given is None:
-        return {}
-    if not isinstance(given, dict):
-        message = f"'{key}' must be a mapping of names, not {kind_and_value(given)}"
-        hint = f"e.g. {key}: {{{example}: {{steps: […]}}}}"
-        problems.append(Problem("wrong_type", message, hint, (key,)))
-        return {}
-    tasks: dict[str, dict[str, Value]] = {}
-    for name, task in given.items():
-        if not ID.fullmatch(name):
-            hint = f"a name holds letters, digits, '_' and '-', e.g. {example}"
-            message = f"{shown(name)} cannot be the name of a task"
-            problems.append(Problem("bad_id", message, hint, (key, name), on_key=True))
-        if isinstance(task, dict):
-            tasks[name] = task
-            continue
-        message = f"the task '{name}' must be a mapping, not {kind_and_value(task)}"
-        problems.append(Problem("wrong_type", message, has, (key, name), on_key=True))
-    return tasks
+def refuse_exit_codes(draft: Draft, reader: Reader) -> None:
+    """Reports exit codes in the `retry` of a step that never fails by one."""
+    do, kinds = draft.do, draft.retry.get("on") if draft.retry is not None else None
+    listed = kinds if isinstance(kinds, list) else [kinds]
+    code = next((it for it in listed if isinstance(it, int) and not isinstance(it, bool)), None)
+    if code is None or not isinstance(do, Do) or not do.step:
+        return
+    if "exit_code" not in do.defaults:
+        message, hint = f"'on' names the exit code {code}, but a step of type {do.step} has none", "remove it"
+    elif do.by == "agent" and do.config.get(ANY_EXIT):
+        message = f"'on' names the exit code {code}, but the exit code of a command of the agent is a result"
+        hint = "add a line: on_error: fail, which makes it a failure"
+    else:
+        return
+    reader.problem("wrong_value", message, hint, (*draft.at, "retry", "on"))
 
 
 # ----------------------------------------------------------------------------------------------------
-# A step as read from a document, in a dialect with steps: nested lists are still nested.
-#
-# A step with problems gets a draft too, so that the rest of the file can be checked.
+# A step of the dialects with `steps`: nested lists are still nested.
 
 
 @dataclass(slots=True)
-class Draft:
-    id: str
-    at: Path
+class StepDraft(Draft):
     kind: str = ""
     """The type, with a misspelt one corrected; empty if it is unknown."""
-    do: Operation = field(default_factory=lambda: SetState({}))
-    """What it does; branches and jumps get their targets when the steps are laid out."""
-    condition: str | None = None
-    on_failure: OnFailure | None = None
-    on_interrupt: OnInterrupt = "repeat"
-    on_timeout: OnTimeout = "fail"
-    timeout_answer: dict[str, Value] | None = None
-    retry: dict[str, Value] | None = None
-    for_each: ForEach | None = None
-    uses: list[Use] = field(default_factory=list)
     test: str | None = None
-    then: list[Self] = field(default_factory=list)
+    then: list[StepDraft] = field(default_factory=list)
     """The first steps inside it: those for a test that holds, or the body of a loop."""
-    otherwise: list[Self] = field(default_factory=list)
+    otherwise: list[StepDraft] = field(default_factory=list)
     repeats: bool = False
     """It is a loop: the end of its body leads back to it."""
+    most: Value = None
+    """The maximum number of iterations, or of jumps."""
     on_limit: OnLimit = "fail"
-    """What happens when `max_iterations` is reached."""
+    """What happens when that number is reached."""
+    task: str = ""
+    """The task that it runs for each item; the name of a task of another file starts with '#'."""
+
+    # Of the stateful dialect
+
+    output_to: str = ""
+    error_to: str = ""
+    needs_state: tuple[str, ...] | None = None
+    """The fields that it declares, or `*` for all; None if it has no `needs_state`."""
+    target: str | None = None
+    """The id that a goto continues with."""
+    sets: tuple[str, ...] = ()
+    """The fields that a set_state writes."""
+
+    # Of the reactive dialect
+
+    own_id: str = ""
+    """The id in the file, without its templates; empty if nothing is left."""
+    updates: tuple[Change, ...] = ()
+    """What a state_update changes."""
+    changes: tuple[Change, ...] = ()
+    """What its result changes in the state."""
+    error_changes: tuple[Change, ...] = ()
+    fallback: Value = None
+    has_fallback: bool = False
+    sets_on_error: bool = False
+    """Whether the step itself sets what happens when it fails."""
+    items: Value = None
+    """The list of a foreach, and the variables for the item and its position."""
+    item: str = "item"
+    index: str = "index"
+
+    @property
+    def writes(self) -> tuple[str, ...]:
+        """The fields of the state that a step of the stateful dialect writes."""
+        return (*self.sets, *(name for name in (self.output_to, self.error_to) if name))
 
 
-D = TypeVar("D", bound=Draft)
-
-
-def every(steps: Iterable[D]) -> Iterator[D]:
+def every(steps: Iterable[StepDraft]) -> Iterator[StepDraft]:
     """The steps with the steps inside them, in the order of the layout."""
     for step in steps:
         yield step
@@ -276,276 +275,339 @@ def every(steps: Iterable[D]) -> Iterator[D]:
 
 
 # ----------------------------------------------------------------------------------------------------
-# Values that many step types have, in dialects with steps: conditions, numbers, flags.
-#
-# Each reader returns what it read, and reports what is wrong; references go into the draft of the step.
+# The tables of a dialect with `steps`.
 
 
-class StepValues:
-    condition_example: ClassVar[str] = "{{ ready }}"
+@dataclass(frozen=True, slots=True)
+class Control:
+    """A type of control steps, which are operations of the plan."""
 
-    def __init__(self, document: Document, references: ReferenceReader) -> None:
-        self.document = document
-        self.references = references
-        self.problems: list[Problem] = []
-        self.report: Callable[[Problem], None] = self.problems.append
+    summary: str
+    keys: Keys
+    read: Callable[[StepReader, StepDraft, dict[str, Any], dict[str, Value]], None]
+    """Reads a step into its draft, from the values of its keys."""
+    elsewhere: Mapping[str, str] = field(default_factory=dict)
+    """Keys of other types, and how to write the same here."""
+    either: tuple[str, ...] = ()
+    """Keys that can stand for each other: it needs one of them."""
 
-    def problem(self, code: str, message: str, hint: str, path: Path, *, on_key: bool = False) -> None:
-        self.report(Problem(code, message, hint, path, on_key=on_key))
 
-    def condition(self, draft: Draft, given: Value, path: Path) -> str | None:
-        if isinstance(given, bool):
-            return "{{ true }}" if given else "{{ false }}"
-        if isinstance(given, str):
-            draft.uses += self.references.in_condition(given, path)
-            return given
-        message = f"a condition must be text, not {kind_and_value(given)}"
-        self.problem("wrong_type", message, f'e.g. {path[-1]}: "{self.condition_example}"', path)
-        return None
+@dataclass(frozen=True, slots=True)
+class Dialect:
+    """What the reader of steps knows of a dialect."""
 
-    def number(
-        self,
-        draft: Draft,
-        step: Mapping[str, Value],
-        key: str,
-        least: int,
-        hint: str,
-        *,
-        whole: bool = False,
-    ) -> Value:
-        """Reads the number of an operation, or a template of one."""
-        given, path = step.get(key), (*draft.at, key)
-        malformed = len(self.references.problems)
-        uses = self.references.in_value(given, path)
-        draft.uses += uses
-        is_template = bool(uses) or len(self.references.problems) > malformed
-        is_template = is_template or (isinstance(given, str) and self.references.language.is_dynamic(given))
-        if given is None or (isinstance(given, str) and is_template):
-            return given
-        try:
-            number: float = converted(given, "integer" if whole else "number")
-        except ValueError as error:
-            self.problem("wrong_type", f"'{key}' {error}", hint, path)
-            return least
-        if number < least:
-            self.problem("wrong_value", f"'{key}' must be {least} or more, not {shown(number)}", hint, path)
-        return number
-
-    def flag(self, given: Value, path: Path, hint: str) -> bool:
-        if isinstance(given, bool):
-            return given
-        message = f"'{path[-1]}' must be true or false, not {kind_and_value(given)}"
-        self.problem("wrong_type", message, hint, path)
-        return False
-
-    def value(self, draft: Draft, step: Mapping[str, Value], key: str) -> Value:
-        """Reads any value, with its references."""
-        draft.uses += self.references.in_value(step.get(key), (*draft.at, key))
-        return step.get(key)
-
-    def items(self, draft: Draft, step: Mapping[str, Value], example: str) -> Value:
-        """Reads the items of a loop."""
-        if step.get("items") is None:
-            return []
-        example = f'e.g. items: "{example}" or items: [linux, macos]'
-        path = (*draft.at, "items")
-        items, uses = read_items(step["items"], path, self.references, self.report, example, (list,))
-        draft.uses += uses
-        return items
-
-    def max_parallel(self, draft: Draft, step: Mapping[str, Value]) -> Value:
-        path = (*draft.at, "max_parallel")
-        limit, uses = read_max_parallel(step.get("max_parallel"), path, self.references, self.report)
-        draft.uses += uses
-        return limit
-
-    def called(self, draft: Draft, step: Mapping[str, Value], example: str) -> tuple[Value, Value]:
-        """Reads the workflow that a step calls, and its inputs."""
-        called, inputs = step.get("workflow"), step.get("inputs")
-        if called is not None and not isinstance(called, str):
-            message = f"'workflow' must be the name of a workflow, not {kind_and_value(called)}"
-            self.problem("wrong_type", message, f"e.g. workflow: {example}", (*draft.at, "workflow"))
-        if inputs is not None and not isinstance(inputs, dict | str):
-            message = f"'inputs' must be a mapping of names and values, not {kind_and_value(inputs)}"
-            self.problem(
-                "wrong_type", message, "write the inputs below it: name: value", (*draft.at, "inputs")
-            )
-            inputs = None
-        draft.uses += self.references.in_value(called, (*draft.at, "workflow"))
-        draft.uses += self.references.in_value(inputs, (*draft.at, "inputs"))
-        return called, {} if inputs is None else inputs
-
-    def wait(self, draft: Draft, step: Mapping[str, Value]) -> None:
-        seconds = self.number(draft, step, "duration_seconds", 0, "seconds, e.g. duration_seconds: 30")
-        draft.do = Wait(seconds, self.value(draft, step, "message"))
-
-    def on_timeout(
-        self,
-        draft: Draft,
-        step: Mapping[str, Value],
-        kind: Step | None = None,
-        inputs: Mapping[str, Value] = MappingProxyType({}),
-    ) -> None:
-        path = (*draft.at, "on_timeout")
-        read_on_timeout(
-            draft, step.get("on_timeout"), path, self.references, self.report, step=kind, inputs=inputs
-        )
+    name: str
+    tasks: str
+    """The key of a document with its tasks."""
+    about: Keys
+    """The keys of every step."""
+    control: Mapping[str, Control]
+    beside: Callable[[Step], Keys]
+    """The keys of a step besides the inputs of its type."""
+    equivalents: Mapping[str, str]
+    """Types of other dialects, and common mistakes, with their equivalents here."""
+    reads_equivalents: bool
+    """Whether a step of such a type is read as its equivalent, because it has the same keys."""
+    step_example: str
+    """How to write a list of steps, for hints."""
+    inner: tuple[str, ...]
+    """The keys with the steps inside a step."""
+    begin: Callable[[StepReader, StepDraft, dict[str, Value], dict[str, Any]], None]
+    """Reads the id and the keys of every step, given the values of its keys."""
+    given: Callable[[StepReader, StepDraft, StepShape, dict[str, Value], dict[str, Path]], dict[str, Value]]
+    """The inputs as the type has them, before they are checked; it may change their paths."""
+    finish: Callable[[StepReader, StepDraft, dict[str, Any]], None]
+    """Reads what happens after the step, once its operation is known."""
+    respelt: Callable[[StepReader, dict[str, Value], Path], dict[str, Value]] = lambda reader, step, at: step
+    """Replaces other spellings of the type and the keys."""
+    defaults: Mapping[str, Mapping[str, Value]] = field(default_factory=dict)
+    """Defaults of inputs that differ from those of the step type."""
+    names_outputs: bool = False
+    """Whether expressions can name the outputs of a step, without the step."""
+    renamed: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
+    """Its names for inputs, by step type and the step type's names."""
 
 
 # ----------------------------------------------------------------------------------------------------
-# What the readers of dialects with steps share: types, keys of control steps, inputs of registered types.
-#
-# Control steps belong to the dialect. Every other type is a step type of the registry, and the keys of the
-# step are the inputs of that type. A misspelt type is reported, and the step is read as the nearest type.
+# Kinds of values that both dialects have.
 
 
 PERFORMERS: tuple[Performer, Performer] = ("agent", "server")
-
+ON_LIMIT = Key(
+    "on_limit",
+    word("fail", "continue"),
+    "What happens at `max_iterations`: the step fails, or the next steps run.",
+    "fail",
+)
+RUN_ON = Key("run_on", word(*PERFORMERS), "Who runs it.")
 LEFT_OUT = {"Shell": ("capture_output", "continue_on_error")}
-
 """Inputs of step types that dialects with steps do not have, because they have `on_error`."""
 
 
-class BaseStepReader(StepValues, ABC):
-    dialect: ClassVar[str]
-    control: ClassVar[Collection[str]]
-    """The types of control steps."""
-    required: ClassVar[Mapping[str, Mapping[str, str]]]
-    """The required keys of each control step, and how to write them."""
-    elsewhere: ClassVar[Mapping[tuple[str, str], str]]
-    """Keys that a control step does not have, and how to write the same."""
-    same: ClassVar[Mapping[str, str]] = {}
-    """Keys with two names."""
-    inner: ClassVar[tuple[str, ...]]
-    """The keys with the steps inside a step."""
-    equivalents: ClassVar[Mapping[str, str]]
-    """Types of other dialects, and common mistakes, with their equivalents here."""
-    renamed: ClassVar[Mapping[str, Mapping[str, str]]] = {}
-    """The dialect's names for inputs, by step type and the step type's names."""
-    step_example: ClassVar[str]
-    """How to write a list of steps, for hints."""
+def steps(of: str, when_empty: str = "") -> Kind:
+    """A list of steps; `when_empty` is a hint."""
+    schema: Schema = {"type": "array", "minItems": 1, "items": {"$ref": f"#/$defs/{of}"}}
+
+    def read(reader: StepReader, given: Value, path: Path, uses: list[Use]) -> list[StepDraft]:
+        return reader.read_list(given, path, when_empty)
+
+    return Kind("list of steps", schema, read)
+
+
+def no_steps(of: str) -> Kind:
+    """A list of steps, which may be empty."""
+
+    def read(reader: StepReader, given: Value, path: Path, uses: list[Use]) -> list[StepDraft]:
+        return [] if given == [] else reader.read_list(given, path)
+
+    return Kind("list of steps", {"type": "array", "items": {"$ref": f"#/$defs/{of}"}}, read)
+
+
+def called(example: str) -> Kind:
+    """The name of a workflow, or a template of one."""
+
+    def read(reader: StepReader, given: Value, path: Path, uses: list[Use]) -> Value:
+        if not isinstance(given, str):
+            reader.wrong_type("the name of a workflow", given, f"e.g. workflow: {example}", path)
+        uses += reader.references.in_value(given, path)
+        return given
+
+    return Kind("name", {"type": "string"}, read)
+
+
+def _read_given(reader: Reader, given: Value, path: Path, uses: list[Use]) -> Value:
+    if not isinstance(given, dict | str):
+        hint = "write the inputs below it: name: value"
+        reader.wrong_type("a mapping of names and values", given, hint, path)
+        return {}
+    uses += reader.references.in_value(given, path)
+    return given
+
+
+given_inputs = Kind("mapping", {"type": ["object", "string"]}, _read_given)
+
+
+def on_limit(reader: StepReader, draft: StepDraft, values: dict[str, Any]) -> None:
+    """Reads what happens when `max_iterations` is reached."""
+    draft.most = values.get("max_iterations")
+    draft.on_limit = "continue" if values.get("on_limit") == "continue" else "fail"
+    if "on_limit" in values and draft.most is None:
+        hint, path = "add a line: max_iterations: 10, or remove on_limit", (*draft.at, "on_limit")
+        reader.problem("missing_key", "'on_limit' needs 'max_iterations'", hint, path, on_key=True)
+
+
+def _read_wait(reader: StepReader, draft: StepDraft, values: dict[str, Any], step: dict[str, Value]) -> None:
+    draft.do = Wait(values.get("duration_seconds"), values.get("message"))
+
+
+def wait(*about: Key) -> Control:
+    seconds = number(0, "seconds, e.g. duration_seconds: 30")
+    table = keys(
+        *about,
+        Key("duration_seconds", seconds, "The number of seconds.", required="duration_seconds: 30"),
+        Key("message", anything, "The text to show while it waits."),
+    )
+    return Control("Waits for a number of seconds.", table, _read_wait)
+
+
+def check_children(
+    items: Value, limit: Value, draft: StepDraft, reader: StepReader, instead: str = ""
+) -> None:
+    """Reports more parallel items than the limit; `instead` is another way to fix that."""
+    most, setting = reader.limits.parallel_children, reader.limits.setting("parallel_children")
+    if isinstance(limit, int) and limit > most:
+        message = f"'max_parallel' is {limit}; at most {most} may run at the same time"
+        path = (*draft.at, "max_parallel")
+        reader.problem("parallel_children", message, f"the limit is {setting}", path)
+    elif limit is None and isinstance(items, list) and len(items) > most:
+        message = f"there are {len(items)} items; at most {most} may run at the same time"
+        hint = f"add max_parallel: {most}{instead}; the limit is {setting}"
+        reader.problem("parallel_children", message, hint, (*draft.at, "items"), on_key=True)
+
+
+# ----------------------------------------------------------------------------------------------------
+# The reader of steps.
+
+
+class StepReader(Reader):
+    """Reads the steps of a workflow and of its tasks."""
 
     def __init__(
         self,
+        dialect: Dialect,
         document: Document,
         registry: StepRegistry,
         references: ReferenceReader,
         limits: Limits,
-        workflow: str,
-        tasks: tuple[str, ...],
     ) -> None:
         super().__init__(document, references)
+        self.dialect = dialect
         self.registry = registry
         self.limits = limits
-        self.workflow = workflow
-        self.tasks = tasks
+        self.workflow = ""
+        self.tasks: Mapping[str, dict[str, Value]] = {}
+        self.has_imports = False
+        """Whether tasks and workflows can come from other files."""
         self._shapes: dict[str, StepShape] = {}
 
-    @staticmethod
-    @abstractmethod
-    def keys_beside(step: Step) -> tuple[str, ...]:
-        """The keys of a step besides the inputs of its type."""
+    def read_tasks(self, workflow: str, example: str, has: str) -> dict[str, dict[str, Value]]:
+        """The tasks of the document that are mappings, by name; `has` is a hint about their keys."""
+        self.workflow, key = workflow, self.dialect.tasks
+        given = self.document.value.get(key)
+        if given is not None and not isinstance(given, dict):
+            hint = f"e.g. {key}: {{{example}: {{steps: […]}}}}"
+            self.wrong_type("a mapping of names", given, hint, (key,))
+            given = None
+        tasks: dict[str, dict[str, Value]] = {}
+        for name, task in (given or {}).items():
+            if not ID.fullmatch(name):
+                hint = f"a name holds letters, digits, '_' and '-', e.g. {example}"
+                message = f"{shown(name)} cannot be the name of a task"
+                self.problem("bad_id", message, hint, (key, name), on_key=True)
+            if isinstance(task, dict):
+                tasks[name] = task
+                continue
+            message = f"the task '{name}' must be a mapping, not {kind_and_value(task)}"
+            self.problem("wrong_type", message, has, (key, name), on_key=True)
+        self.tasks = tasks
+        return tasks
 
-    @staticmethod
-    @abstractmethod
-    def own_keys(kind: str) -> tuple[str, ...]:
-        """All keys of a control step."""
-
-    @abstractmethod
-    def read_list(self, given: Value, path: Path) -> list[Any]:
-        """Reads a list of steps into drafts."""
-
-    def check_keys(self, draft: Draft, step: Mapping[str, Value]) -> None:
-        """Reports the unknown keys of a control step, and the missing ones."""
-        kind, at = draft.kind, draft.at
-        known = self.own_keys(kind)
-        misspelt = set()
-        for problem in unknown_keys(step, known, at, f"a step of type {kind}"):
-            key = str(problem.path[-1])
-            misspelt.add(nearest(key, known))
-            hint = self.elsewhere.get((kind, key))
-            self.report(problem if hint is None else replace(problem, hint=hint))
-        for key, example in self.required.get(kind, {}).items():
-            spellings = (key, self.same[key]) if self.same.get(key) in known else (key,)
-            # one mistake, one problem
-            if all(step.get(it) is None and it not in misspelt for it in spellings):
-                message = f"a step of type {kind} needs '{key}'"
-                self.problem("missing_key", message, f"add a line: {example}", at)
-
-    def branches(self, draft: Draft, step: Mapping[str, Value], test: str) -> None:
-        """Reads a condition, the steps for a test that holds, and the others."""
-        at = draft.at
-        if step.get(test) is not None:
-            draft.test = self.condition(draft, step[test], (*at, test))
-        if step.get("then") is not None:
-            draft.then = self.read_list(step["then"], (*at, "then"))
-        if step.get("else") not in (None, []):
-            draft.otherwise = self.read_list(step["else"], (*at, "else"))
-
-    def unknown(self, draft: Draft, step: Mapping[str, Value]) -> None:
-        """Reads the steps inside a step of unknown type."""
-        for key in self.inner:
-            if isinstance(step.get(key), list) and step[key]:
-                draft.then += self.read_list(step[key], (*draft.at, key))
-
-    def unknown_task(self, given: Value, path: Path, key: str) -> str | None:
-        """Reports that there is no such task, and returns the nearest one."""
-        hint = did_you_mean(str(given), self.tasks, what="tasks")
-        if not self.tasks:
-            hint = f"declare it: {key}: {{{given}: {{steps: […]}}}}"
-        self.problem("unknown_task", f"there is no task {shown(given)}", hint, path)
-        return nearest(str(given), self.tasks)
-
-    def mappings(self, given: Value, path: Path, when_empty: str = "") -> list[tuple[dict[str, Value], Path]]:
-        """The steps of a list that are mappings, each with its path."""
+    def read_list(self, given: Value, path: Path, when_empty: str = "") -> list[StepDraft]:
+        example = self.dialect.step_example
         if not isinstance(given, list) or not given:
             what = "is empty" if given is None or given == [] else f"must be a list, not {kind_of(given)}"
-            hint = when_empty or f"each step is an entry: {self.step_example}"
+            hint = when_empty or f"each step is an entry: {example}"
             self.problem("wrong_type", f"'{path[-1]}' {what}", hint, path, on_key=True)
             return []
-        found: list[tuple[dict[str, Value], Path]] = []
+        found = []
         for index, step in enumerate(given):
             if isinstance(step, dict):
-                found.append((step, (*path, index)))
+                found.append(self._read(step, (*path, index)))
             else:
                 message = f"a step must be a mapping, not {kind_and_value(step)}"
-                self.problem("wrong_type", message, f"e.g. {self.step_example}", (*path, index))
+                self.problem("wrong_type", message, f"e.g. {example}", (*path, index))
         return found
 
-    def types(self) -> list[str]:
-        return [*self.control, *self.registry.names(self.dialect)]
+    def _read(self, step: dict[str, Value], at: Path) -> StepDraft:
+        dialect = self.dialect
+        step = dialect.respelt(self, step, at)
+        draft = StepDraft("", at, kind=self._kind(step, at))
+        control = dialect.control.get(draft.kind)
+        if control is not None:
+            what = f"a step of type {draft.kind}"
+            self.check_keys(control.keys, step, at, what, control.elsewhere)
+            values = self.values(control.keys, step, at, draft.uses)
+            dialect.begin(self, draft, step, values)
+            control.read(self, draft, values, step)
+            dialect.finish(self, draft, values)
+            read_on_timeout(draft, values.get("on_timeout"), self)
+        elif draft.kind:
+            self._work(draft, step)
+        else:
+            dialect.begin(self, draft, step, self.values(dialect.about, step, at, draft.uses))
+            for key in dialect.inner:
+                if isinstance(step.get(key), list) and step[key]:
+                    draft.then += self.read_list(step[key], (*at, key))
+        return draft
 
-    def kind(self, step: Mapping[str, Value], at: Path) -> str:
+    def _types(self) -> list[str]:
+        return [*self.dialect.control, *self.registry.names(self.dialect.name)]
+
+    def _kind(self, step: Mapping[str, Value], at: Path) -> str:
         """The type of a step, with a misspelt one corrected; empty if it is unknown."""
         given = step.get("type")
-        if given is None:
-            hint = f"add a line: type: …, one of: {', '.join(self.types())}"
-            self.problem("missing_key", "a step needs a type", hint, at)
-            return ""
         if isinstance(given, str):
-            if given in self.control or self.shape(given) is not None:
+            if given in self.dialect.control or self.shape(given) is not None:
                 return given
-            known = self.equivalents.get(given) or nearest(given, self.types())
-            hint = did_you_mean(known or given, self.types(), what="types", limit=30)
+            equivalent = self.dialect.equivalents.get(given)
+            known = equivalent or nearest(given, self._types())
+            hint = did_you_mean(known or given, self._types(), what="types", limit=30)
             self.problem("unknown_type", f"there is no step type '{given}'", hint, (*at, "type"))
-            return known or ""
-        hint = f"types: {', '.join(self.types())}"
-        self.problem("unknown_type", f"{shown(given)} is not a step type", hint, (*at, "type"))
+            return "" if equivalent and not self.dialect.reads_equivalents else known or ""
+        types = ", ".join(self._types())
+        if given is None:
+            self.problem("missing_key", "a step needs a type", f"add a line: type: …, one of: {types}", at)
+        else:
+            message = f"{shown(given)} is not a step type"
+            self.problem("unknown_type", message, f"types: {types}", (*at, "type"))
         return ""
 
     def shape(self, kind: str) -> StepShape | None:
         shape = self._shapes.get(kind)
         if shape is None:
-            step = self.registry.find(kind, self.dialect)
+            dialect = self.dialect
+            step = self.registry.find(kind, dialect.name)
             if step is None:
                 return None
-            without = LEFT_OUT.get(step.name, ())
-            beside, renamed = self.keys_beside(step), self.renamed.get(step.name, {})
-            shape = self._shapes[kind] = StepShape(step, kind, beside, without, renamed)
+            without, renamed = LEFT_OUT.get(step.name, ()), dialect.renamed.get(step.name, {})
+            shape = self._shapes[kind] = StepShape(step, kind, dialect.beside(step), without, renamed)
         return shape
 
-    def inputs(
-        self, draft: Draft, shape: StepShape, given: Mapping[str, Value], at: Mapping[str, Path]
+    def task(self, given: Value, path: Path) -> str:
+        """The name of a task, with a misspelt one corrected; '#' marks one that can only be imported."""
+        if given is None or (isinstance(given, str) and given in self.tasks):
+            return given or ""
+        if isinstance(given, str) and given and self.has_imports:
+            return f"#{given}"
+        hint = did_you_mean(str(given), self.tasks, what="tasks")
+        if not self.tasks:
+            hint = f"declare it: {self.dialect.tasks}: {{{given}: {{steps: […]}}}}"
+        self.problem("unknown_task", f"there is no task {shown(given)}", hint, path)
+        return nearest(str(given), self.tasks) or ""
+
+    # Steps of registered types
+
+    def _work(self, draft: StepDraft, step: dict[str, Value]) -> None:
+        dialect, at, shape = self.dialect, draft.at, self.shape(draft.kind)
+        assert shape is not None
+        kind = shape.step
+        values = self.values(shape.beside, step, at, draft.uses)
+        dialect.begin(self, draft, step, values)
+        places: dict[str, Path] = {name: (*at, name) for name in step}
+        given = dialect.given(self, draft, shape, step, places)
+        inputs, dynamic = self._inputs(draft, shape, given, places)
+        for problem in check_step_inputs(shape, inputs, dynamic, at, self.document, as_a_whole=True):
+            self.report(_moved(problem, places, at))
+        known = {name: value for name, value in inputs.items() if name in shape.names}
+        inputs = shape.as_the_type_has_them(known)
+        for name, value in dialect.defaults.get(kind.name, {}).items():
+            inputs.setdefault(name, value)
+        by = self._performer(shape, values.get("run_on"), known)
+        config = {**kind.dialect_config.get(dialect.name, {}), **self._settings(shape, values, at)}
+        if ANY_EXIT in config and (by == "server" or draft.on_failure == "fail"):
+            config[ANY_EXIT] = False
+        outputs = kind.output_defaults(config)
+        documented = kind.result_fields if "result" in outputs else tuple(outputs)
+        timeout = values.get("timeout")
+        if kind.timeout_input is not None and (by == "server" or step.get(kind.timeout_input) is not None):
+            timeout = inputs.get(kind.timeout_input, shape.default_timeout if by == "server" else None)
+        draft.do = Do(
+            step=kind.name,
+            inputs=inputs,
+            by=by,
+            code=tuple(name for name in inputs if name in kind.code_inputs),
+            literal=tuple(name for name in inputs if name in kind.literal_inputs),
+            timeout=timeout,
+            config=config,
+            defaults=outputs,
+            may_fail=kind.may_fail,
+            documented=documented if dialect.names_outputs else (),
+            result_output=kind.result_output_in(dialect.name),
+        )
+        draft.on_interrupt = values.get("on_interrupt") or kind.on_interrupt
+        dialect.finish(self, draft, values)
+        read_on_timeout(draft, values.get("on_timeout"), self, kind, inputs)
+
+    def _settings(self, shape: StepShape, values: dict[str, Any], at: Path) -> dict[str, Value]:
+        """The keys of a step that are settings of its type, such as the format of its output."""
+        own = shape.step.dialect_config.get(self.dialect.name, {})
+        found = {name: values[name] for name in own if name in values}
+        for path, message, hint in shape.step.check_config(found) if found else ():
+            self.problem("wrong_value", message, hint, (*at, *path))
+        return found
+
+    def _inputs(
+        self, draft: StepDraft, shape: StepShape, given: Mapping[str, Value], at: Mapping[str, Path]
     ) -> tuple[dict[str, Value], set[str]]:
         """The inputs of a step, and the names of those with expressions; `at` has their paths."""
         inputs: dict[str, Value] = {}
@@ -568,13 +630,15 @@ class BaseStepReader(StepValues, ABC):
                 dynamic.add(name)
         return inputs, dynamic
 
-    def performer_of(
-        self, shape: StepShape, step: Mapping[str, Value], inputs: Mapping[str, Value], at: Path
-    ) -> Performer:
+    def _performer(self, shape: StepShape, run_on: str | None, inputs: Mapping[str, Value]) -> Performer:
         """Who runs the step; `inputs` have the names of the dialect."""
+        if run_on is not None:
+            return "server" if run_on == "server" else "agent"
         sound = {name: it for name, it in inputs.items() if name not in shape.texts or isinstance(it, str)}
-        usual = shape.step.performer_for(shape.as_the_type_has_them(sound), self.dialect)
-        if "run_on" not in shape.beside or step.get("run_on") is None:
-            return usual
-        given = read_word(step["run_on"], PERFORMERS, (*at, "run_on"), self.report)
-        return usual if given is None else "server" if given == "server" else "agent"
+        return shape.step.performer_for(shape.as_the_type_has_them(sound), self.dialect.name)
+
+
+def _moved(problem: Problem, places: Mapping[str, Path], at: Path) -> Problem:
+    """The problem, at the path of its value in the document."""
+    place = places.get(str(problem.path[len(at)])) if len(problem.path) > len(at) else None
+    return problem if place is None else replace(problem, path=(*place, *problem.path[len(at) + 1 :]))

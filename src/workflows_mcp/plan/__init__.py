@@ -85,7 +85,6 @@ from workflows_mcp.plan.references import (
 )
 from workflows_mcp.plan.retry import (
     MOST_ATTEMPTS,
-    RETRY_KEYS,
     RETRY_ON,
     Failure,
     Rule,
@@ -106,7 +105,6 @@ __all__ = [
     "MOST_SECONDS",
     "NO_ITEMS",
     "RESUME_PARTS",
-    "RETRY_KEYS",
     "RETRY_ON",
     "RULES",
     "SEMANTICS",
