@@ -17,6 +17,7 @@ import psutil
 import pytest
 
 from workflows_mcp.errors import StepError
+from workflows_mcp.limits import Limits
 from workflows_mcp.policy import processes
 from workflows_mcp.policy.processes import (
     MARK,
@@ -48,8 +49,7 @@ async def run(
         environment=dict(os.environ),
         key=key,
         capture=capture,
-        keep_bytes=keep,
-        setting="WORKFLOWS_LIMIT_CAPTURED_BYTES",
+        limits=Limits(captured_bytes=keep),
         truncate=truncate,
         trim=trim,
     )
@@ -368,8 +368,7 @@ def test_a_command_that_cannot_be_started_is_a_clear_error(tmp_path: Path) -> No
             environment=environment or {},
             key=KEY,
             capture=True,
-            keep_bytes=1000,
-            setting="",
+            limits=Limits(),
         )
 
     with pytest.raises(StepError, match="command not found: no-such-command"):

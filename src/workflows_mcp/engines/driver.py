@@ -44,6 +44,7 @@ from workflows_mcp.machine import (
     StepFailed,
     StopStep,
     TimerFired,
+    is_under_way,
     key_of,
 )
 
@@ -355,8 +356,8 @@ class Driver:
     def _applied(
         self, event: Event, encoded: bytes, waiting: asyncio.Future[None] | None, commands: list[Command]
     ) -> None:
-        stopped = self.machine.record_stopped_expressions(event.at)
-        if stopped is not None:
+        stopped = self.machine.stopped_expressions and self.machine.record_stopped_expressions(event.at)
+        if stopped:
             self._unwritten.append(self.large.encode(stopped))
             self._accepted += 1
         self._unwritten.append(encoded)
@@ -410,21 +411,17 @@ class Driver:
 
     def _start_next(self) -> None:
         """Start the next step, if there is room for it and this process owns the run."""
-        if not self._executor.has_room():
-            self._cannot_start = True
-            self._executor.when_there_is_room(self._unblock)
-        elif not self._journal.in_force():
+        if not self._journal.in_force():
             self._cannot_start = True
             self._journal.confirm(self._confirmed)
-        else:
-            step = next(iter(self._ready.values()))
-            if self._runner.when_ended(step.address, self._unblock):
-                self._cannot_start = True  # an earlier attempt is still ending
-                return
-            del self._ready[step.key]
-            frame = self.machine.state.frames.get(step.address)
-            if frame is not None and key_of(step.address, frame.attempt) == step.key:
-                self._runner.perform(step, self.feed)
+            return
+        step = next(iter(self._ready.values()))
+        if not self._runner.may_start(step, self._unblock):
+            self._cannot_start = True
+            return
+        del self._ready[step.key]
+        if is_under_way(self.machine.state, step.key):
+            self._runner.perform(step, self.feed)
 
     async def confirm_ownership(self) -> None:
         """Raises LeaseLost if another process owns the run.

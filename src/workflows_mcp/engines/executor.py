@@ -112,11 +112,12 @@ class Executor:
         if self._threads is not None:
             self._threads.shutdown(wait=False, cancel_futures=True)
 
-    def has_room(self) -> bool:
-        return self._under_way < self.limits.parallel_steps
-
-    def when_there_is_room(self, callback: Callable[[], None]) -> None:
+    def has_room(self, callback: Callable[[], None]) -> bool:
+        """Whether one more step may run; if not, call back when there may be room."""
+        if self._under_way < self.limits.parallel_steps:
+            return True
         self._waiting.append(callback)
+        return False
 
     def changes_world(self, command: RunStep) -> bool:
         try:
@@ -190,7 +191,7 @@ class StepRunner:
         self._executor = executor
         self._run_id = run_id
         self._world = world
-        self._tasks: dict[str, asyncio.Task[None]] = {}
+        self._tasks: dict[str, asyncio.Task[StepDone | StepFailed]] = {}
         self._stopped: dict[str, str] = {}
         """Steps that are being stopped, with the reason to report, if any."""
 
@@ -216,10 +217,10 @@ class StepRunner:
                 self._executor.live.end(self._run_id, output)
             report(self._without_secrets(self._failed(command, error)))
             return
-        task = asyncio.get_running_loop().create_task(self._await(command, outcome, output, report))
+        task = asyncio.get_running_loop().create_task(self._event_of(command, outcome))
         self._tasks[command.key] = task
         self._executor.begun()
-        task.add_done_callback(lambda _: self._ended(command.key, output))
+        task.add_done_callback(lambda it: self._ended(command.key, it, output, report))
 
     def stop(self, key: str, reason: str = "") -> bool:
         """Stop a step; with a reason, it is reported as failed. Returns False if it is not under way.
@@ -233,15 +234,19 @@ class StepRunner:
             task.cancel()
         return True
 
-    def when_ended(self, address: str, callback: Callable[[], None]) -> bool:
-        """Whether steps of the same top-level block are being stopped; call back when one has ended."""
-        block = address.partition("/")[0]
+    def may_start(self, step: RunStep, callback: Callable[[], None]) -> bool:
+        """Whether a step may start now; if not, call back when it may.
+
+        It waits for room, and until steps of the same top-level block that are being stopped have ended."""
+        if not self._executor.has_room(callback):
+            return False
+        block = step.address.partition("/")[0]
         for key in self._stopped:
             task = self._tasks.get(key)
             if task is not None and key.partition("#")[0].partition("/")[0] == block:
                 task.add_done_callback(lambda _: callback())
-                return True
-        return False
+                return False
+        return True
 
     async def stop_all(self) -> None:
         for key in list(self._tasks):
@@ -253,35 +258,32 @@ class StepRunner:
         if self._tasks:
             await asyncio.wait(self._tasks.values(), timeout=seconds)
 
-    def _ended(self, key: str, output: StepOutput) -> None:
+    def _ended(
+        self, key: str, task: asyncio.Task[StepDone | StepFailed], output: StepOutput, report: Report
+    ) -> None:
         self._executor.live.end(self._run_id, output)
         self._tasks.pop(key, None)
         self._stopped.pop(key, None)
         self._executor.ended()
+        if not task.cancelled():
+            report(task.result())
 
-    async def _await(
-        self, command: RunStep, running: Awaitable[StepResult], output: StepOutput, report: Report
-    ) -> None:
+    async def _event_of(self, command: RunStep, running: Awaitable[StepResult]) -> StepDone | StepFailed:
+        """Await a step, and return how it ended; cancelled if it is stopped without a reason to report."""
         try:
-            try:
-                result = await running
-            finally:
-                self._executor.live.end(self._run_id, output)
-            event = await self._redacted(self._done(command, result))
+            return await self._redacted(self._done(command, await running))
         except asyncio.CancelledError as error:
             reason = self._stopped.get(command.key)
             if reason is None:
                 cancelled = RuntimeError(f"the step cancelled itself {error}".strip())
-                event = self._without_secrets(self._failed(command, cancelled))
-            elif reason:
-                outputs = error.outputs if isinstance(error, StepStopped) else {}
-                now = self._executor.clock.now()
-                event = await self._redacted(StepFailed(now, command.key, TIMEOUT, reason, outputs))
-            else:
+                return self._without_secrets(self._failed(command, cancelled))
+            if not reason:
                 raise
+            outputs = error.outputs if isinstance(error, StepStopped) else {}
+            now = self._executor.clock.now()
+            return await self._redacted(StepFailed(now, command.key, TIMEOUT, reason, outputs))
         except (Exception, SystemExit) as error:
-            event = self._without_secrets(self._failed(command, error))
-        report(event)
+            return self._without_secrets(self._failed(command, error))
 
     async def _redacted(self, event: StepDone | StepFailed) -> StepDone | StepFailed:
         """Redact an event; in a thread if it has much output."""

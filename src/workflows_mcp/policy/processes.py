@@ -33,6 +33,7 @@ from pathlib import Path
 from typing import IO, NamedTuple, Protocol
 
 from workflows_mcp.errors import StepError
+from workflows_mcp.limits import Limits
 
 MARK = "WORKFLOWS_MCP_STEP"
 LARGE_BYTES = 256 * 1024
@@ -101,18 +102,17 @@ async def run_process(
     environment: Mapping[str, str],
     key: str,
     capture: bool,
-    keep_bytes: int,
-    setting: str,
+    limits: Limits,
     trim: Trim | None = None,
     truncate: bool = False,
     on_output: OnOutput | None = None,
 ) -> Finished:
-    """Runs a command to its end, and captures up to `keep_bytes` (a `setting`) of each output stream.
+    """Runs a command to its end, and captures each output stream up to the limit `captured_bytes`.
 
     A command that prints more is killed with OutputTooLarge; with `truncate`, the beginning is kept."""
     started = time.perf_counter()
     process = await _started(arguments, directory, {**environment, MARK: key}, capture)
-    running = _Running(process, keep_bytes, setting, truncate, on_output)
+    running = _Running(process, limits, truncate, on_output)
     try:
         await running.finished
     except asyncio.CancelledError:
@@ -219,14 +219,13 @@ class _Running:
     def __init__(
         self,
         process: subprocess.Popen[bytes],
-        keep_bytes: int,
-        setting: str,
+        limits: Limits,
         truncate: bool,
         on_output: OnOutput | None,
     ) -> None:
         self.process = process
-        self.captured = (Captured("stdout", keep_bytes), Captured("stderr", keep_bytes))
-        self._setting = setting
+        self.captured = tuple(Captured(stream, limits.captured_bytes) for stream in STREAMS)
+        self._limits = limits
         self._truncate = truncate
         self._on_output = on_output
         self._loop = asyncio.get_running_loop()
@@ -283,7 +282,8 @@ class _Running:
         return OutputTooLarge(
             f"the command printed more than {captured.limit} bytes to {captured.stream}, and was killed",
             hint="write to a file in $SCRATCH and declare it as an output, or set truncate: true to keep the "
-            f"beginning, or capture_output: false to keep nothing, or raise {self._setting}",
+            f"beginning, or capture_output: false to keep nothing, or raise "
+            f"{self._limits.setting('captured_bytes')}",
         )
 
     def _exited(self) -> None:

@@ -71,13 +71,9 @@ def split_at_marks(text: str, value_of: ValueOf) -> tuple[tuple[str, ...], tuple
 
 def redacted(value: Value, redactor: Redactor) -> Value:
     """Disarm a value from outside, and replace known secrets with marks; unchanged parts are shared."""
-
-    def clean(text: str) -> str:
-        return redactor.text(disarmed(text))
-
-    if not redactor.knows_any and not may_hold_mark(value):
-        return value
-    return _changed(value, clean if redactor.knows_any else disarmed, redactor.number)
+    if not redactor.knows_any:
+        return _changed(value, disarmed, redactor.number) if may_hold_mark(value) else value
+    return _changed(value, lambda text: redactor.text(disarmed(text)), redactor.number)
 
 
 def _changed(value: Value, text: Callable[[str], str], number: Callable[[float], Value]) -> Value:
@@ -114,6 +110,7 @@ class Redactor:
         self._marks = marks
         self._patterns = patterns
         self._forms = sorted(patterns, key=len, reverse=True)
+        self.knows_any = bool(self._forms)
         self._longest = max((len(form) for form in self._forms), default=0)
         self._wrapped = any(pattern != re.escape(text) for text, pattern in patterns.items())
         self._compiled: dict[tuple[str, ...], re.Pattern[str]] = {}
@@ -122,10 +119,6 @@ class Redactor:
         self._by_tail = _grouped((text[-MIN_CHARS:], text) for text in self._forms)
         self._heads = re.compile(_any_of(self._by_head))
         self._tails = re.compile(_any_of(self._by_tail))
-
-    @property
-    def knows_any(self) -> bool:
-        return bool(self._forms)
 
     def text(self, text: str) -> str:
         """Replace every occurrence of a known value with a mark."""

@@ -585,8 +585,7 @@ class CommandRunner:
                 environment={**os.environ, **variables},
                 key=f"command:{uuid.uuid4().hex}",
                 capture=True,
-                keep_bytes=self._limits.captured_bytes,
-                setting=self._limits.setting("captured_bytes"),
+                limits=self._limits,
             )
         )
         try:
