@@ -118,18 +118,24 @@ def unfit(value: Value, *, depth: int) -> Unfit | None:
     return None
 
 
-def with_texts(value: Value, change: Callable[[str], str]) -> Value:
-    """Return the value with `change` applied to every text, keys too; unchanged parts are shared."""
+def with_texts(
+    value: Value, change: Callable[[str], str], rest: Callable[[Value], Value] | None = None
+) -> Value:
+    """Return the value with `change` applied to every text, keys too; unchanged parts are shared.
+
+    `rest` is applied to everything else that is neither a list nor an object."""
     if isinstance(value, str):
         return change(value)
     if isinstance(value, dict):
-        pairs = [(with_texts(key, change), with_texts(item, change)) for key, item in value.items()]
+        pairs = [
+            (with_texts(key, change, rest), with_texts(item, change, rest)) for key, item in value.items()
+        ]
         same = all(a is b and c is d for (a, c), (b, d) in zip(pairs, value.items(), strict=True))
         return value if same else dict(pairs)
     if isinstance(value, list | tuple):
-        items = [with_texts(item, change) for item in value]
+        items = [with_texts(item, change, rest) for item in value]
         return value if all(a is b for a, b in zip(items, value, strict=True)) else items
-    return value
+    return value if rest is None else rest(value)
 
 
 def to_json(value: Value, *, indent: int = 0) -> str:

@@ -13,7 +13,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from workflows_mcp.policy.redact import PART, Redactor, filled, form_of, forms_of, redacted, split_at_marks
+from workflows_mcp.policy.redact import PART, Redactor, filled, form_of, forms_of, split_at_marks
 from workflows_mcp.values import disarmed, from_json_in_run, secret_mark
 
 VALUE = 's3cr3t/value+x\'y "z"\\é$'
@@ -118,12 +118,12 @@ def test_the_longest_value_wins_where_one_is_part_of_another() -> None:
 def test_keys_lists_and_numbers_are_looked_into_and_what_is_clean_is_shared() -> None:
     redactor = Redactor({"hunter22": "P", "12345678": "PIN"})
     value = {"a": ["x", {"hunter22": 12345678}], "clean": {"n": 1, "f": 1.5, "b": True, "z": None}}
-    assert redacted(value, redactor) == {
+    assert redactor.value(value) == {
         "a": ["x", {"⟦secret:P⟧": "⟦secret:PIN⟧"}],
         "clean": {"n": 1, "f": 1.5, "b": True, "z": None},
     }
-    assert redacted(value, redactor)["clean"] is value["clean"]
-    assert redacted(value["clean"], redactor) is value["clean"]
+    assert redactor.value(value)["clean"] is value["clean"]
+    assert redactor.value(value["clean"]) is value["clean"]
 
 
 def test_values_that_are_not_json_themselves_but_become_it_are_looked_into() -> None:
@@ -132,9 +132,9 @@ def test_values_that_are_not_json_themselves_but_become_it_are_looked_into() -> 
         text: str
 
     redactor = Redactor({"hunter22": "P"})
-    assert redacted(("hunter22",), redactor) == ["⟦secret:P⟧"]
-    assert redacted({"a": Found("hunter22")}, redactor) == {"a": {"text": "⟦secret:P⟧"}}
-    assert redacted({"a": {"hunter22"}}, redactor) == {"a": ["⟦secret:P⟧"]}
+    assert redactor.value(("hunter22",)) == ["⟦secret:P⟧"]
+    assert redactor.value({"a": Found("hunter22")}) == {"a": {"text": "⟦secret:P⟧"}}
+    assert redactor.value({"a": {"hunter22"}}) == {"a": ["⟦secret:P⟧"]}
 
 
 # Marks from outside
@@ -164,7 +164,7 @@ def test_other_brackets_are_left_alone() -> None:
 
 
 def test_a_mark_from_outside_is_disarmed_before_values_are_replaced() -> None:
-    value = redacted("⟦secret:P⟧ hunter22", Redactor({"hunter22": "P"}))
+    value = Redactor({"hunter22": "P"}).value("⟦secret:P⟧ hunter22")
     assert value == "[secret:P⟧ ⟦secret:P⟧"
 
 

@@ -80,7 +80,8 @@ class Executor:
         """The parent of the scratch directories of runs."""
         self.live = LiveOutput(self.secrets, scratch)
         self._tools = tools
-        self._memory: Memory | None = None
+        self.memory: Memory | None = None
+        """The memory that steps use: that of their engine."""
         self._threads: ThreadPoolExecutor | None = None
         self._under_way = 0
         self._waiting: deque[Callable[[], None]] = deque()
@@ -88,13 +89,9 @@ class Executor:
     def runner_for(self, run_id: str, workspace: str, may_start: MayStart | None = None) -> StepRunner:
         """A runner for a run in `workspace`; empty means the workspace of this process."""
         policy = replace(self.policy, workspace=Path(workspace)) if workspace else self.policy
-        scratch, tools, memory = self.scratch / run_id, self._tools, self._memory
+        scratch, tools, memory = self.scratch / run_id, self._tools, self.memory
         world = World(policy, run_id, scratch, may_start, self.secrets, tools=tools, memory=memory)
         return StepRunner(self, run_id, world)
-
-    def use_memory(self, memory: Memory) -> None:
-        """Give steps a memory: that of their engine, redacted."""
-        self._memory = RedactingMemory(memory, self.secrets)
 
     def learn_secrets(self, plans: Iterable[Plan]) -> None:
         """Redact the secrets of these plans in outputs, whichever process has used them."""
@@ -333,7 +330,7 @@ def _input_problems(step: str, error: ValidationError) -> str:
 
 
 # ----------------------------------------------------------------------------------------------------
-# Secrets: a step gets their values, and the memory gets their marks
+# Secrets: a step gets their values
 #
 # Marks are replaced in inputs, in config and in the values inside code, never in the text of code. If a
 # command is a single reference, the value of that reference is the code; a secret in it stays a separate
@@ -358,20 +355,3 @@ def _code_with_secrets(code: Code, secrets: Secrets) -> Code:
         if "".join(inner).strip():
             return Code((texts[0] + inner[0], *inner[1:-1], inner[-1] + texts[1]), found) if found else code
     return Code(texts, tuple(secrets.put_in(value) for value in values))
-
-
-class RedactingMemory:
-    """The memory that steps use: redacts secrets in keys and values."""
-
-    def __init__(self, memory: Memory, secrets: Secrets) -> None:
-        self._memory = memory
-        self._secrets = secrets
-
-    async def remember(self, key: str, value: Value) -> None:
-        await self._memory.remember(self._secrets.redact(key), self._secrets.redact(value))
-
-    async def recall(self, key: str) -> Value:
-        return self._secrets.redact(await self._memory.recall(self._secrets.redact(key)))
-
-    async def remembered(self, prefix: str = "") -> list[str]:
-        return await self._memory.remembered(prefix)

@@ -49,7 +49,7 @@ class MemoryEngine:
     def __init__(self, executor: Executor, find_bundle: FindBundle, *, clock: Clock | None = None) -> None:
         self._executor = executor
         self.live = executor.live
-        executor.use_memory(self)
+        executor.memory = self
         self._find_bundle = find_bundle
         self._clock = clock or SystemClock()
         self._drivers: dict[str, Driver] = {}

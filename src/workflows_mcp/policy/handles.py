@@ -22,8 +22,9 @@ from typing import Protocol
 from workflows_mcp.errors import Forbidden, StepError
 from workflows_mcp.policy import files
 from workflows_mcp.policy.mcp_client import ToolResult, ToolServers
-from workflows_mcp.policy.processes import Finished, OnOutput, Trim, run_process
+from workflows_mcp.policy.processes import Finished, OnOutput, run_process
 from workflows_mcp.policy.rules import MODIFY_STATE, READ_FILES, RUN_COMMANDS, WRITE_FILES, Policy
+from workflows_mcp.policy.secrets import Secrets
 from workflows_mcp.values import Value
 
 SCRATCH = "SCRATCH"
@@ -63,8 +64,8 @@ class World:
         "_on_output",
         "_run_scratch",
         "_scratch",
+        "_secrets",
         "_tools",
-        "_trim",
         "limits",
         "policy",
         "run_id",
@@ -76,7 +77,7 @@ class World:
         run_id: str,
         scratch: Path,
         may_start: MayStart | None = None,
-        trim: Trim | None = None,
+        secrets: Secrets | None = None,
         *,
         tools: ToolServers | None = None,
         memory: Memory | None = None,
@@ -86,7 +87,7 @@ class World:
         self.run_id = run_id
         self._run_scratch = self._scratch = scratch
         self._may_start = may_start
-        self._trim = trim
+        self._secrets = secrets or Secrets(environ={})
         self._on_output: OnOutput | None = None
         self._tools = tools
         self._memory = memory
@@ -253,7 +254,7 @@ class World:
             key=key,
             capture=capture,
             limits=self.limits,
-            trim=self._trim,
+            trim=self._secrets,
             truncate=truncate,
             on_output=self._on_output,
         )
@@ -269,18 +270,18 @@ class World:
         workspace = self.policy.workspace
         return await self._tools.call(tool, arguments, workspace=workspace, denied=self.policy.denial)
 
-    # Memory beyond the run
+    # Memory beyond the run, which has marks instead of secrets
 
     async def remember(self, key: str, value: Value) -> None:
         """Store a value under a key; null deletes it."""
         self._check(MODIFY_STATE)
         if self._may_start is not None:
             await self._may_start()
-        await self._memory_or_refuse().remember(key, value)
+        await self._memory_or_refuse().remember(self._secrets.redact(key), self._secrets.redact(value))
 
     async def recall(self, key: str) -> Value:
         """The value under a key; null if there is none."""
-        return await self._memory_or_refuse().recall(key)
+        return self._secrets.redact(await self._memory_or_refuse().recall(self._secrets.redact(key)))
 
     async def remembered(self, prefix: str = "") -> list[str]:
         """The keys that start with `prefix`."""

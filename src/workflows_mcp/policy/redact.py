@@ -24,7 +24,7 @@ from urllib.parse import quote, quote_plus
 
 import msgspec
 
-from workflows_mcp.values import SECRET_MARK, SECRET_OPEN, Value, disarmed, may_hold_mark, secret_mark
+from workflows_mcp.values import SECRET_MARK, SECRET_OPEN, Value, disarmed, secret_mark, with_texts
 
 MIN_CHARS = 4
 """A shorter value cannot be redacted: it would be found everywhere."""
@@ -69,34 +69,6 @@ def split_at_marks(text: str, value_of: ValueOf) -> tuple[tuple[str, ...], tuple
 # Values replaced by marks
 
 
-def redacted(value: Value, redactor: Redactor) -> Value:
-    """Disarm a value from outside, and replace known secrets with marks; unchanged parts are shared."""
-    if not redactor.knows_any:
-        return _changed(value, disarmed, redactor.number) if may_hold_mark(value) else value
-    return _changed(value, lambda text: redactor.text(disarmed(text)), redactor.number)
-
-
-def _changed(value: Value, text: Callable[[str], str], number: Callable[[float], Value]) -> Value:
-    if isinstance(value, str):
-        return text(value)
-    if value is None or isinstance(value, bool):
-        return value
-    if isinstance(value, int | float):
-        return number(value)
-    if isinstance(value, dict):
-        pairs = [(_changed(key, text, number), _changed(item, text, number)) for key, item in value.items()]
-        same = all(a is b and c is d for (a, c), (b, d) in zip(pairs, value.items(), strict=True))
-        return value if same else dict(pairs)
-    if isinstance(value, list | tuple):
-        items = [_changed(item, text, number) for item in value]
-        return value if all(a is b for a, b in zip(items, value, strict=True)) else items
-    try:
-        plain = msgspec.to_builtins(value)
-    except (TypeError, ValueError):
-        return value  # not JSON data
-    return _changed(plain, text, number) if isinstance(plain, str | dict | list) else plain
-
-
 class Redactor:
     def __init__(self, known: Mapping[str, str]) -> None:
         """`known`: the name of each secret, by value."""
@@ -119,6 +91,22 @@ class Redactor:
         self._by_tail = _grouped((text[-MIN_CHARS:], text) for text in self._forms)
         self._heads = re.compile(_any_of(self._by_head))
         self._tails = re.compile(_any_of(self._by_tail))
+
+    def value(self, value: Value) -> Value:
+        """Disarm a value from outside, and replace known secrets with marks; unchanged parts are shared."""
+        return with_texts(value, lambda text: self.text(disarmed(text)), self._other_than_text)
+
+    def _other_than_text(self, value: Value) -> Value:
+        """A number, or the mark of the secret that it is; objects that are no JSON data yet as such data."""
+        if value is None or isinstance(value, bool):
+            return value
+        if isinstance(value, int | float):
+            return self._marks.get(repr(value), value) if self._has_numbers else value
+        try:
+            plain = msgspec.to_builtins(value)
+        except (TypeError, ValueError):
+            return value  # not JSON data
+        return self.value(plain) if isinstance(plain, str | dict | list) else plain
 
     def text(self, text: str) -> str:
         """Replace every occurrence of a known value with a mark."""
@@ -147,10 +135,6 @@ class Redactor:
             if len(self._compiled) < _MAX_COMPILED:
                 self._compiled[forms] = pattern
         return pattern
-
-    def number(self, number: float) -> Value:
-        """The number, or the mark of the secret that it is."""
-        return self._marks.get(repr(number), number) if self._has_numbers else number
 
     def _mark_of(self, found: re.Match[str]) -> str:
         return self._marks.get(found[0]) or self._marks[_NEWLINE.sub("", found[0])]

@@ -36,9 +36,9 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from workflows_mcp.errors import MissingSecret, RequestError
-from workflows_mcp.policy.redact import MIN_CHARS, Redactor, filled, form_of, redacted, split_at_marks
+from workflows_mcp.policy.redact import MIN_CHARS, Redactor, filled, form_of, split_at_marks
 from workflows_mcp.settings import Settings
-from workflows_mcp.values import SECRET_OPEN, Value, with_texts
+from workflows_mcp.values import SECRET_OPEN, Value, may_hold_mark, with_texts
 
 logger = logging.getLogger(__name__)
 
@@ -110,8 +110,11 @@ class Secrets:
 
     def redact(self, value: Value) -> Value:
         """Disarm a value from outside, and replace known secrets in it with marks."""
+        redactor = self._current()
+        if not redactor.knows_any and not may_hold_mark(value):
+            return value
         try:
-            return redacted(value, self._current())
+            return redactor.value(value)
         except RecursionError:
             raise _too_deep() from None
 

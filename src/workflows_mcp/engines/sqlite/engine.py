@@ -79,7 +79,7 @@ class SqliteEngine(StoredRuns):
         self._path = path
         self._executor = executor
         self.live = executor.live
-        executor.use_memory(self)
+        executor.memory = self
         self._find_bundle = find_bundle
         self._clock = clock or SystemClock()
         self._recovers = recovers

@@ -115,7 +115,7 @@ class TemporalEngine(NotesOfRuns):
         self._listing = Listing(client, address.task_queue, self._cache)
         self._scratch = Scratch(client, self._executor)
         self._listeners = LocalListeners(self._scratch.release)
-        self._executor.use_memory(self)
+        self._executor.memory = self
         self._is_open = True
         if not self._has_worker:
             return
