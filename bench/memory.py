@@ -56,8 +56,8 @@ async def _sizes(directory: Path) -> dict[int, float]:
             name, inputs, answers = MIXTURE[number % len(MIXTURE)]
             answer = await service.start(workflow=name, inputs=inputs)
             for step, said in answers:
-                answer = await service.submit(answer["workflow_id"], said, step_id=step)
-            assert answer["status"] == "completed", answer
+                answer = await service.submit(answer.workflow_id, said, step_id=step)
+            assert answer.status == "completed", answer
             if number % 100 == 0:
                 gc.collect()
                 sizes[number] = psutil.Process().memory_info().rss / 1e6

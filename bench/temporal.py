@@ -10,7 +10,7 @@ import time
 import uuid
 from collections.abc import Awaitable, Callable
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Protocol
 
 from temporalio.client import Client, WithStartWorkflowOperation
 from temporalio.common import WorkflowIDConflictPolicy
@@ -19,6 +19,7 @@ from temporalio.worker import UnsandboxedWorkflowRunner, Worker
 from bench.hand_written import Questions, Steps, tick
 from bench.measure import median, row, title, verdict
 from bench.workflows import Tick, chain, questions
+from workflows_mcp.answers import Answer
 from workflows_mcp.engines.temporal.connection import Address, connect
 from workflows_mcp.errors import RequestError
 from workflows_mcp.runs.service import Service
@@ -119,13 +120,13 @@ async def _until_it_answers(host: str) -> None:
 class _Ours:
     def __init__(self, service: Service) -> None:
         self._service = service
-        self._last: dict[str, Any] = {}
+        self._last = Answer(workflow_id="", status="")
 
     async def begin(self) -> None:
         self._last = await self._service.start(text=questions(QUESTIONS + 1), inputs={"word": "x"})
 
     async def answer(self) -> None:
-        run_id, asked = self._last["workflow_id"], self._last["action"]["step_id"]
+        run_id, asked = self._last.workflow_id, self._last.actions[0].step_id
         self._last = await self._service.submit(run_id, "yes", step_id=asked)
 
 

@@ -5,7 +5,8 @@ from typing import Any
 
 import pytest
 
-from workflows_mcp.answers.actions import already_answered, check_result, pending_actions
+from support.questions import open_actions
+from workflows_mcp.answers.actions import already_answered, check_result
 from workflows_mcp.errors import InvalidResult, NotExpected
 from workflows_mcp.machine.events import Answered
 from workflows_mcp.machine.machine import Machine
@@ -28,11 +29,11 @@ def test_an_action_has_the_question_with_its_values_in_place(build: Any, registr
         ),
         things="cats",
     )
-    (action,) = pending_actions(machine, registry)
-    assert action["step_id"] == "count"
-    assert action["type"] == "prompt"
-    assert action["parameters"] == {"prompt": "How many cats?"}
-    assert action["result_schema"]["required"] == ["response"]
+    (action,) = open_actions(machine, registry)
+    assert action.step_id == "count"
+    assert action.type == "prompt"
+    assert action.parameters == {"prompt": "How many cats?"}
+    assert action.result_schema["required"] == ["response"]
 
 
 def test_a_question_of_a_called_workflow_carries_its_whole_address(
@@ -41,7 +42,7 @@ def test_a_question_of_a_called_workflow_carries_its_whole_address(
     machine = build.started(
         build.plan("outer", build.call("ci", "inner")), build.plan("inner", build.ask("approve"))
     )
-    assert [action["step_id"] for action in pending_actions(machine, registry)] == ["ci/approve"]
+    assert [action.step_id for action in open_actions(machine, registry)] == ["ci/approve"]
     assert check_result(machine, registry, "ci/approve", "yes")[0] == "ci/approve"
 
 
@@ -87,7 +88,7 @@ def test_a_result_that_does_not_fit_is_refused_with_the_schema_and_an_example(
     assert "'extra' is not known here" in text
     assert '{"confirmed":true}' in text
     assert '"required":["confirmed"]' in text
-    assert pending_actions(machine, registry)[0]["step_id"] == "sure"
+    assert open_actions(machine, registry)[0].step_id == "sure"
 
 
 def test_with_several_questions_the_result_must_say_which(build: Any, registry: StepRegistry) -> None:
@@ -152,8 +153,8 @@ def test_a_question_whose_inputs_came_out_wrong_can_still_be_ended(
         text="x",
     )
     machine.state.root.records["one"].inputs = {"prompt": ["not", "text"]}
-    (action,) = pending_actions(machine, registry)
-    assert "are invalid (prompt:" in action["instructions"]
+    (action,) = open_actions(machine, registry)
+    assert "are invalid (prompt:" in action.instructions
     _, step_result = check_result(machine, registry, "one", {})
     assert not step_result.ok
     assert step_result.outputs == {"response": ""}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import random
 from pathlib import Path
 
@@ -10,14 +11,17 @@ import pytest
 
 from support.plans import block, bundle, plan
 from support.steps import Note, registry_of
-from workflows_mcp.answers.graph import Questions, graph_answer
+from workflows_mcp.answers.answer import answer_about
 from workflows_mcp.answers.history import History
+from workflows_mcp.answers.previews import WHOLE
+from workflows_mcp.answers.run_view import run_view_of
 from workflows_mcp.answers.targets import under_way
 from workflows_mcp.library.catalog import Catalog
 from workflows_mcp.limits import Limits
 from workflows_mcp.machine.commands import key_of
 from workflows_mcp.machine.events import Answered, Event, Interrupted, Started, StepDone, TimerFired
 from workflows_mcp.machine.machine import Machine
+from workflows_mcp.mcp_server.compat.graph import as_graph
 from workflows_mcp.plan.model import Do
 from workflows_mcp.settings.model import Settings
 from workflows_mcp.steps.registry import default_registry
@@ -95,13 +99,8 @@ def test_a_step_that_was_cut_off_is_a_question_with_the_schema_of_its_answer() -
     (question,) = history.open_questions()
     assert str(question.id) == "pause_wf_1_2"
     assert question.prompt.startswith("The server stopped while it was running this Note step")
-    answer = graph_answer(
-        history.machine,
-        registry,
-        Limits(),
-        place=lambda _: None,
-        now=3.0,
-        questions=Questions(history.open_questions()),
-    )
+    view = run_view_of(history.machine, now=3.0, alone=True)
+    view = dataclasses.replace(view, checkpoint_ids={question.address: str(question.id)})
+    answer = as_graph(answer_about(view, registry, Limits(), place=lambda _: None), WHOLE)
     assert answer["status"] == "paused"
     assert answer["response_schema"]["properties"]["decision"]["enum"] == ["repeat", "done", "fail"]

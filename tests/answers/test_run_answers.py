@@ -8,7 +8,7 @@ import pytest
 from workflows_mcp.answers.answer import FindPlace, answer_about
 from workflows_mcp.answers.previews import format_path, parse_path
 from workflows_mcp.answers.run_view import run_view_of
-from workflows_mcp.answers.state import state_of
+from workflows_mcp.answers.state import snapshot_of, state_of
 from workflows_mcp.errors import Place, RequestError
 from workflows_mcp.limits import Limits
 from workflows_mcp.machine.events import Answered, CancelRequested, Parked, Resumed, StepDone, StepFailed
@@ -28,12 +28,12 @@ def answer_of(
     machine: Machine, registry: StepRegistry, limits: Limits = LIMITS, place: FindPlace = nowhere
 ) -> dict[str, Any]:
     view = run_view_of(machine, now=machine.state.started_at + 71, limits=limits)
-    return answer_about(view, registry, limits, place=place)
+    return answer_about(view, registry, limits, place=place).rendered()
 
 
 def run_state(machine: Machine, registry: StepRegistry, limits: Limits, **asked: Any) -> dict[str, Any]:
     view = run_view_of(machine, now=machine.state.changed_at, limits=limits, alone=True)
-    return state_of(view, registry, limits, **asked)
+    return state_of(view, snapshot_of(view), registry, limits, **asked)
 
 
 def test_a_run_that_needs_the_agent_carries_the_action_and_says_since_when(

@@ -13,13 +13,13 @@ from workflows_mcp.answers.actions import actions_of, already_answered, check_re
 from workflows_mcp.answers.answer import answer_about
 from workflows_mcp.answers.results import is_harmless
 from workflows_mcp.answers.run_view import RunView, run_view_of
-from workflows_mcp.answers.state import state_of
-from workflows_mcp.answers.stateful import step_answer
+from workflows_mcp.answers.state import snapshot_of, state_of
 from workflows_mcp.answers.targets import joined, run_of, target_of
 from workflows_mcp.errors import InvalidResult, NotExpected, RequestError
 from workflows_mcp.limits import Limits
 from workflows_mcp.machine.events import Answered, CancelRequested, Started, TimerFired
 from workflows_mcp.machine.machine import Machine
+from workflows_mcp.mcp_server.compat.stateful import as_step
 from workflows_mcp.plan.model import Branch, Jump, Plan, Return, SetState, Wait
 
 REGISTRY = registry_of()
@@ -53,7 +53,12 @@ def look(
 def answer(machine: Machine, workflow_id: str = "wf_1", **how: Any) -> dict[str, Any]:
     at_work = how.pop("at_work", False)
     situation = look(machine, workflow_id, **how)
-    return answer_about(situation, REGISTRY, LIMITS, place=lambda fault: None, at_work=at_work)
+    found = answer_about(situation, REGISTRY, LIMITS, place=lambda fault: None, at_work=at_work)
+    return found.rendered()
+
+
+def state_in(view: RunView, **asked: Any) -> dict[str, Any]:
+    return state_of(view, snapshot_of(view), REGISTRY, LIMITS, **asked)
 
 
 def submit(
@@ -198,7 +203,7 @@ def test_a_client_without_sub_agents_is_asked_all_of_it() -> None:
     machine = run_of_plan(research())
     alone = run_view_of(machine, now=1001.0, alone=True)
     said = answer_about(alone, REGISTRY, LIMITS, place=lambda fault: None)
-    assert [it["step_id"] for it in (said["action"], *said["more_actions"])] == ["each/0/read", "each/1/read"]
+    assert [it.step_id for it in said.actions] == ["each/0/read", "each/1/read"]
     assert submit(machine, "wf_1", "mine", "each/0/read") == "each/0/read"
 
 
@@ -297,14 +302,14 @@ def test_acknowledging_a_step_that_the_server_has_carried_out_is_harmless(step_i
 def test_state_of_a_task_is_its_own() -> None:
     machine = run_of_plan(research())
     submit(machine, "wf_1.each.0", "legs", "read")
-    state = state_of(look(machine, "wf_1.each.0"), REGISTRY, LIMITS)
+    state = state_in(look(machine, "wf_1.each.0"))
     assert (state["workflow_id"], state["status"]) == ("wf_1.each.0", "pending_action")
     assert state["inputs"] == {"topic": "ants"}
     assert state["state"] == {"seen": "legs!", "read": "legs"}
     assert list(state["blocks"]) == ["read", "keep", "judge", "back"]
     assert "result" not in state
     paths = ["state.seen", "item", "actions.judge.parameters.prompt", "metadata.workflow_id"]
-    values = state_of(look(machine, "wf_1.each.0"), REGISTRY, LIMITS, paths=paths)["values"]
+    values = state_in(look(machine, "wf_1.each.0"), paths=paths)["values"]
     assert list(values.values()) == ["legs!", "ants", "is 'legs!' right?", "wf_1.each.0"]
 
 
@@ -490,7 +495,7 @@ def test_many_tasks_are_bounded_too_and_can_be_read_on() -> None:
     assert "cut: 1000 items in all" in tasks[-1]
     path, offset = "actions.each.parameters.tasks", len(tasks) - 1
     assert f'paths=["{path}"], offset={offset}' in tasks[-1]
-    read = state_of(look(machine), REGISTRY, LIMITS, paths=[path], offset=offset, limit=5)["values"][path]
+    read = state_in(look(machine), paths=[path], offset=offset, limit=5)["values"][path]
     assert read[0]["task_id"] == f"each.{offset}"
 
 
@@ -602,7 +607,8 @@ def test_progress_of_a_sequence_knows_the_longest_way_left_and_is_exact_at_the_e
 
 
 def flat(machine: Machine, workflow_id: str = "wf_1", **how: Any) -> dict[str, Any]:
-    return step_answer(look(machine, workflow_id, **how), REGISTRY, LIMITS, place=lambda fault: None)
+    view = look(machine, workflow_id, **how)
+    return as_step(answer_about(view, REGISTRY, LIMITS, place=lambda fault: None, at_work=True))
 
 
 @pytest.mark.rows("S12")
@@ -639,4 +645,4 @@ def test_actions_of_a_situation_are_the_oldest_first() -> None:
     machine = run_of_plan(research(agent=""))
     submit(machine, "wf_1", "x", "each/0/read", at=1005.0)
     actions = actions_of(look(machine), REGISTRY)
-    assert [it["step_id"] for it in actions] == ["each/1/read", "each/0/judge"]
+    assert [it.step_id for it in actions] == ["each/1/read", "each/0/judge"]

@@ -38,8 +38,8 @@ MAY_KNOW: dict[str, set[str]] = {
         "plan",
         "expressions",
     },
-    "mcp_server": {"runs"},
-    "cli": {"runs", "mcp_server", "temporal_dev"},
+    "mcp_server": {"runs", "answers"},
+    "cli": {"runs", "answers", "mcp_server", "temporal_dev"},
     "__main__": {"cli"},
 }
 """Which packages a package may import from. docs/how-it-works.md has a simpler picture."""

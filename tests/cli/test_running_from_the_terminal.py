@@ -10,8 +10,8 @@ from typing import Any
 import psutil
 import pytest
 
+from support.rendered import Service
 from support.screen import Screen
-from workflows_mcp.runs.service import Service
 from workflows_mcp.settings.model import Settings
 
 BUILD = """\

@@ -17,10 +17,10 @@ from support.announcing import ANNOUNCE, DRAFT, Announcer
 from support.claude_code import claude_code
 from support.codex import codex_cli
 from support.model_apis import RESPONSES
+from support.rendered import Service
 from support.scripted_model import scripted_model, texts
 from workflows_mcp.mcp_server.tooling import ERROR_CHARS
 from workflows_mcp.mcp_server.toolsets import INSTRUCTIONS, tools_of
-from workflows_mcp.runs.service import Service
 from workflows_mcp.settings.model import load_settings
 
 PREFIX = "mcp__workflows__"

@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 import yaml
 
+from support.rendered import Service
 from workflows_mcp.dialects import load
 from workflows_mcp.dialects.document import INPUT
 from workflows_mcp.dialects.reactive import ON_RESUME, TASK, WORKFLOW
@@ -30,7 +31,6 @@ from workflows_mcp.dialects.reactive_steps import (
 )
 from workflows_mcp.dialects.steps import LEFT_OUT
 from workflows_mcp.expressions.javascript.syntax import FILTERS
-from workflows_mcp.runs.service import Service
 from workflows_mcp.settings.model import Settings
 from workflows_mcp.steps.registry import default_registry
 

@@ -10,8 +10,8 @@ from pathlib import Path
 import apsw
 import pytest
 
+from support.rendered import Service
 from workflows_mcp.errors import StoreError
-from workflows_mcp.runs.service import Service
 from workflows_mcp.settings.model import Settings
 
 ASKS = "name: asks\nblocks:\n  - {id: ask, type: Prompt, inputs: {prompt: 'Release?'}}\n"

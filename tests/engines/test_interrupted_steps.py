@@ -10,8 +10,9 @@ import pytest
 
 from support.engines import World, asks, ended
 from support.plans import block, bundle, plan
+from support.questions import open_actions
 from support.reactive import documents
-from workflows_mcp.answers.actions import check_result, pending_actions
+from workflows_mcp.answers.actions import check_result
 from workflows_mcp.engines.clock import VirtualClock, settle
 from workflows_mcp.engines.memory import MemoryEngine
 from workflows_mcp.errors import InvalidResult
@@ -51,9 +52,9 @@ def decide(result: object) -> After:
     async def after(world: World, engine: MemoryEngine, run_id: str) -> None:
         registry: StepRegistry = world.executor().registry
         machine = await engine.wait(run_id, asks, 5)
-        (action,) = pending_actions(machine, registry)
-        assert action["type"] == "interrupted"
-        assert action["parameters"] == {"step": "Gate", "inputs": {"name": "a"}}
+        (action,) = open_actions(machine, registry)
+        assert action.type == "interrupted"
+        assert action.parameters == {"step": "Gate", "inputs": {"name": "a"}}
         with pytest.raises(InvalidResult):
             check_result(machine, registry, "a", "perhaps")
 

@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 
 from support.engines import World, asks, ended
 from support.plans import block, bundle, plan
+from support.rendered import Service
 from workflows_mcp.engines import values
 from workflows_mcp.engines.sqlite.engine import SqliteEngine
 from workflows_mcp.engines.values import LargeValues, encode, join_events
@@ -21,7 +22,6 @@ from workflows_mcp.limits import Limits
 from workflows_mcp.machine.events import Answered, Event, Started, StepDone
 from workflows_mcp.machine.machine import Machine
 from workflows_mcp.plan.model import Call, Do, InputSpec
-from workflows_mcp.runs.service import Service
 from workflows_mcp.settings.model import Settings
 from workflows_mcp.steps.base import Step, StepContext, StepInputs, StepOutputs, StepResult
 from workflows_mcp.values import Value

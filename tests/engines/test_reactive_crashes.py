@@ -12,12 +12,12 @@ import pytest
 
 from support.engines import ENGINES, World, address_of, ended
 from support.reactive import documents
+from support.rendered import Service
 from workflows_mcp.engines.memory import MemoryEngine
 from workflows_mcp.limits import Limits
 from workflows_mcp.machine.events import Answered, Event, StateUpdated
 from workflows_mcp.machine.machine import replayed
 from workflows_mcp.machine.state import RunState
-from workflows_mcp.runs.service import Service
 from workflows_mcp.settings.model import Settings
 
 pytestmark = pytest.mark.rows("R13", "R14", "X1")

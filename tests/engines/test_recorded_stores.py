@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from support.record_stores import STORES, WORKSPACE
-from workflows_mcp.runs import Service
+from support.rendered import Service
 from workflows_mcp.settings import Settings
 
 RECORDED = sorted(path.name.removesuffix(".db.gz") for path in STORES.glob("*.db.gz"))

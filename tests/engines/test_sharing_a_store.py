@@ -15,6 +15,7 @@ import pytest
 from support.engines import World, asks, ended, status_of
 from support.old_stores import turn_back
 from support.plans import block, bundle, plan
+from support.rendered import Service
 from workflows_mcp.engines.clock import settle
 from workflows_mcp.engines.sqlite import leases, mailbox, store
 from workflows_mcp.engines.sqlite.engine import SqliteEngine
@@ -23,7 +24,6 @@ from workflows_mcp.engines.values import Batch
 from workflows_mcp.errors import LeaseLost, NotExpected, StoreError
 from workflows_mcp.machine.events import Answered, CancelRequested
 from workflows_mcp.plan.model import Do
-from workflows_mcp.runs.service import Service
 from workflows_mcp.settings.model import Settings
 from workflows_mcp.steps.base import Step, StepContext, StepInputs, StepResult
 

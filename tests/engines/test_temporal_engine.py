@@ -19,6 +19,7 @@ from temporalio.client import WorkflowQueryRejectedError
 from support.engines import World, asks, ended, status_of
 from support.plans import block, bundle, plan
 from support.reactive import Sluggish, documents
+from support.rendered import Service
 from support.stateful import ask, bundle_of, sequence, step
 from support.temporal_histories import all_bytes, executions, runs_of
 from workflows_mcp.engines.base import Engine
@@ -34,7 +35,6 @@ from workflows_mcp.machine.state import RunState
 from workflows_mcp.plan.model import SEMANTICS, Call, Do, Return, SetState, Wait
 from workflows_mcp.plan.references import LANGUAGES
 from workflows_mcp.runs.redo import unpark
-from workflows_mcp.runs.service import Service
 from workflows_mcp.settings.model import Settings, TemporalSettings
 
 T = TypeVar("T")

@@ -24,6 +24,7 @@ from temporalio.common import SearchAttributeKey
 from temporalio.service import OperatorService, RPCError, RPCStatusCode
 
 from support.plans import block, bundle, plan
+from support.rendered import Service
 from support.temporal_histories import runs_of
 from workflows_mcp.engines.temporal import cache, workflow
 from workflows_mcp.engines.temporal.connection import Address, connect
@@ -31,7 +32,6 @@ from workflows_mcp.engines.temporal.wire import READABLE
 from workflows_mcp.engines.values import encode
 from workflows_mcp.errors import NotExpected
 from workflows_mcp.plan.model import Do
-from workflows_mcp.runs.service import Service
 from workflows_mcp.settings.model import Settings, TemporalSettings
 
 pytestmark = pytest.mark.rows("O12")

@@ -12,9 +12,9 @@ from typing import Any
 
 import pytest
 
+from support.rendered import Service
 from support.temporal import running_server
 from workflows_mcp.errors import RequestError, WorkflowsError
-from workflows_mcp.runs.service import Service
 from workflows_mcp.settings.model import Settings, TemporalSettings
 from workflows_mcp.temporal_dev.server import DevServer, free_port
 

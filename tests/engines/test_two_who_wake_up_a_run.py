@@ -12,8 +12,8 @@ from typing import Any
 import apsw
 import pytest
 
+from support.rendered import Service
 from workflows_mcp.errors import WorkflowsError
-from workflows_mcp.runs.service import Service
 from workflows_mcp.settings.model import Settings
 
 pytestmark = pytest.mark.rows("X1")

@@ -15,8 +15,8 @@ import apsw
 import psutil
 import pytest
 
+from support.rendered import Service
 from support.victims import Processes, drive, processes, serve
-from workflows_mcp.runs.service import Service
 from workflows_mcp.settings.model import Settings
 
 HERE = Path(__file__).parent

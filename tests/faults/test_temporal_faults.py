@@ -21,9 +21,9 @@ import pytest
 pytest.importorskip("temporalio", reason="temporalio is not installed: pip install -e .[temporal]")
 
 from support.mortal_servers import Victims
+from support.rendered import Service
 from support.temporal import running_server
 from workflows_mcp.engines.temporal.connection import Address
-from workflows_mcp.runs.service import Service
 from workflows_mcp.settings.model import Settings, TemporalSettings
 
 pytestmark = [pytest.mark.slow, pytest.mark.rows("S13", "X1")]

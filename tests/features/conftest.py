@@ -12,8 +12,8 @@ import pytest
 
 from support.git import GitRepository, repository_at, without_configuration
 from support.programs import Programs
+from support.rendered import Service
 from support.workspaces import settings, workspace
-from workflows_mcp.runs.service import Service
 from workflows_mcp.settings.model import Settings
 
 __all__ = ["settings", "workspace"]

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 import pytest
 
 from support.killed import called
-from workflows_mcp.runs.service import Service
+from support.rendered import Service
 from workflows_mcp.settings.model import Settings
 
 pytestmark = pytest.mark.rows("R2")

@@ -14,8 +14,8 @@ from typing import Any
 import pytest
 
 from support.programs import Programs
+from support.rendered import Service
 from workflows_mcp.errors import DefinitionError
-from workflows_mcp.runs.service import Service
 from workflows_mcp.settings.model import Settings
 
 # The order of blocks

@@ -13,8 +13,8 @@ from typing import Any
 
 import pytest
 
+from support.rendered import Service
 from workflows_mcp.errors import InvalidInputs, UnknownWorkflow
-from workflows_mcp.runs.service import Service
 from workflows_mcp.settings.model import Settings, load_settings
 from workflows_mcp.steps.base import Step, StepContext, StepInputs, StepResult
 from workflows_mcp.steps.registry import GROUP, StepRegistry

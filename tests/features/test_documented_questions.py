@@ -10,7 +10,7 @@ import pytest
 
 from support.git import GitRepository
 from support.programs import Programs
-from workflows_mcp.runs.service import Service
+from support.rendered import Service
 from workflows_mcp.settings.model import Settings
 
 CONFIRM = """

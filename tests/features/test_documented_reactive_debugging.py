@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from support.reactive_check import FILES, Serve, complete, serving_check, started
-from workflows_mcp.runs.service import Service
+from support.rendered import Service
 from workflows_mcp.settings.model import Settings
 
 

@@ -13,8 +13,8 @@ from support.engines import address_of
 from support.fragments import inside, piece, workflow
 from support.programs import Programs
 from support.reactive_agents import MESSAGE, played
+from support.rendered import Service
 from workflows_mcp.errors import NotExpected
-from workflows_mcp.runs.service import Service
 from workflows_mcp.settings.model import Settings, TemporalSettings
 
 STEP_ERRORS = r"""

@@ -11,8 +11,8 @@ import pytest
 
 from support.programs import Programs
 from support.reactive_agents import Handed, played
+from support.rendered import Service
 from workflows_mcp.errors import UnknownWorkflow
-from workflows_mcp.runs.service import Service
 from workflows_mcp.settings.model import Settings
 
 BASIC = r"""

@@ -12,7 +12,7 @@ import pytest
 
 from support.fragments import workflow
 from support.reactive_agents import played
-from workflows_mcp.runs.service import Service
+from support.rendered import Service
 from workflows_mcp.settings.model import Settings
 
 SCHEMA_FEATURES = r"""

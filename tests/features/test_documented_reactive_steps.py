@@ -12,8 +12,8 @@ import pytest
 from support.fragments import inside, piece, workflow
 from support.programs import Programs
 from support.reactive_agents import MESSAGE, Handed, played
+from support.rendered import Service
 from workflows_mcp.errors import InvalidResult
-from workflows_mcp.runs.service import Service
 from workflows_mcp.settings.model import Settings
 
 STEP_TYPES = r"""

@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from support.reactive_check import CHECK, FILES, Serve, complete, serving_check, started
+from support.rendered import Service
 from workflows_mcp.errors import InvalidResult, NotExpected, RequestError, WorkflowsError
-from workflows_mcp.runs.service import Service
 from workflows_mcp.settings.model import Settings
 from workflows_mcp.values import LEFT_OUT
 

@@ -11,8 +11,8 @@ import pytest
 import yaml
 
 from support.programs import Programs
+from support.rendered import Service
 from workflows_mcp.errors import StepError
-from workflows_mcp.runs.service import Service
 from workflows_mcp.settings.model import Settings
 from workflows_mcp.steps.base import StepContext, StepResult
 from workflows_mcp.steps.registry import GROUP, StepRegistry

@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from support.reactive_agents import played
+from support.rendered import Service
 from workflows_mcp.limits import Limits
-from workflows_mcp.runs.service import Service
 from workflows_mcp.settings.model import Settings
 
 OWN_STATE = """

@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
+from support.rendered import Service
 from workflows_mcp.errors import DefinitionError, InvalidInputs
-from workflows_mcp.runs.service import Service
 from workflows_mcp.settings.model import Settings
 
 DIAMOND = """

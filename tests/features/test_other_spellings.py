@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
+from support.rendered import Service
 from workflows_mcp.dialects import load
 from workflows_mcp.errors import DefinitionError
-from workflows_mcp.runs.service import Service
 from workflows_mcp.settings.model import Settings
 from workflows_mcp.steps.registry import default_registry
 

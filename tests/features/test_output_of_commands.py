@@ -9,12 +9,12 @@ from typing import Any
 
 import pytest
 
+from support.rendered import Service
 from workflows_mcp.engines.live_output import LiveOutput
 from workflows_mcp.limits import MIB, Limits
 from workflows_mcp.machine.state import Execution
 from workflows_mcp.policy.secrets import Secrets
 from workflows_mcp.runs.progress import ProgressReport, reporting_progress
-from workflows_mcp.runs.service import Service
 from workflows_mcp.settings.model import Settings
 
 PRINT = "yes | head -c 3000000"

@@ -11,8 +11,8 @@ import pytest
 
 from features.conftest import Run
 from support.git import GitRepository
+from support.rendered import Service
 from workflows_mcp.errors import InvalidInputs, MissingSecret, Problem
-from workflows_mcp.runs.service import Service
 from workflows_mcp.settings.model import Settings
 
 BROKEN = "name: broken\nblocks:\n  - {id: a, type: Shel, inputs: {command: 'true'}}\n"

@@ -22,12 +22,12 @@ from mcp import Client, StdioServerParameters
 
 from support.programs import Programs
 from support.reactive_agents import MESSAGE, Agents, Call, Handed, Who, tools_of
+from support.rendered import Service
 from support.stdio import serving
 from support.stepping_agents import SteppingAgents, reactive_tools_of
 from workflows_mcp.errors import InvalidResult
 from workflows_mcp.limits import Limits
 from workflows_mcp.machine.events import StepDone
-from workflows_mcp.runs.service import Service
 from workflows_mcp.settings.model import Settings
 
 BESIDE = Path(__file__).resolve().parents[3] / "shared" / "corpus"

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from support.reactive_agents import Played, played
-from workflows_mcp.runs.service import Service
+from support.rendered import Service
 from workflows_mcp.settings.model import Settings
 
 INCLUDES = """

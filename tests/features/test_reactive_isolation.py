@@ -11,9 +11,9 @@ from typing import Any
 
 import pytest
 
+from support.rendered import Service
 from workflows_mcp.errors import DefinitionError
 from workflows_mcp.limits import Limits
-from workflows_mcp.runs.service import Service
 from workflows_mcp.settings.model import Settings
 
 pytestmark = pytest.mark.rows("R5")

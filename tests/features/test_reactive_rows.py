@@ -12,9 +12,9 @@ import pytest
 from support.fragments import workflow
 from support.programs import Programs
 from support.reactive_agents import MESSAGE, played
+from support.rendered import Service
 from workflows_mcp.errors import DefinitionError, Problem
 from workflows_mcp.limits import Limits
-from workflows_mcp.runs.service import Service
 from workflows_mcp.settings.model import Settings
 
 NOTHING = '- {type: user_message, message: "done"}\n'

@@ -10,8 +10,8 @@ import pytest
 from support.fragments import workflow
 from support.programs import Programs
 from support.reactive_agents import played
+from support.rendered import Service
 from workflows_mcp.errors import DefinitionError
-from workflows_mcp.runs.service import Service
 from workflows_mcp.settings.model import Settings
 
 AFTER = '- {id: after, type: user_message, message: "all done"}\n'

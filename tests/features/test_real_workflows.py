@@ -16,7 +16,7 @@ from typing import Any
 
 import pytest
 
-from workflows_mcp.runs.service import Service
+from support.rendered import Service
 from workflows_mcp.settings.model import Settings
 
 BESIDE = Path(__file__).resolve().parents[3] / "shared" / "corpus"

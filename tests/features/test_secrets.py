@@ -13,8 +13,8 @@ from typing import Any, TypeVar
 
 import pytest
 
+from support.rendered import Service
 from workflows_mcp.errors import MissingSecret
-from workflows_mcp.runs.service import Service
 from workflows_mcp.settings.model import Settings
 from workflows_mcp.values import secret_mark, to_json
 

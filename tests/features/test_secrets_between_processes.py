@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 
-from workflows_mcp.runs.service import Service
+from support.rendered import Service
 from workflows_mcp.settings.model import Settings
 from workflows_mcp.values import secret_mark
 

@@ -10,8 +10,8 @@ from typing import Any, TypeVar
 
 import pytest
 
+from support.rendered import Service
 from workflows_mcp.errors import Forbidden, InvalidResult
-from workflows_mcp.runs.service import Service
 from workflows_mcp.settings.model import Settings
 from workflows_mcp.steps.base import Question, Step, StepContext, StepInputs, StepOutputs, StepResult
 from workflows_mcp.steps.registry import StepRegistry, default_registry

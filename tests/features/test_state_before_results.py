@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 from support.fragments import workflow
+from support.rendered import Service
 from workflows_mcp.dialects import load
-from workflows_mcp.runs.service import Service
 from workflows_mcp.settings.model import Settings
 from workflows_mcp.steps.registry import default_registry
 

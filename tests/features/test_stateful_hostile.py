@@ -9,11 +9,11 @@ from typing import Any
 
 import pytest
 
+from support.rendered import Service
 from support.scripted import ran
 from support.sessions import Serve, serving
 from workflows_mcp.errors import DefinitionError, InvalidResult, NotExpected, RequestError
 from workflows_mcp.limits import Limits
-from workflows_mcp.runs.service import Service
 from workflows_mcp.settings.model import Settings
 
 TWO_STEPS = """\

@@ -9,10 +9,10 @@ from typing import Any
 
 import pytest
 
+from support.rendered import Service
 from support.sessions import Serve, serving, steps
 from workflows_mcp.engines.sqlite.engine import SqliteEngine
 from workflows_mcp.errors import NotExpected
-from workflows_mcp.runs.service import Service
 from workflows_mcp.settings.model import Settings
 
 

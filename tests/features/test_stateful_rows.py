@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
+from support.rendered import Service
 from support.sessions import Serve, serving, steps
 from workflows_mcp.errors import DefinitionError, InvalidResult
-from workflows_mcp.runs.service import Service
 from workflows_mcp.settings.model import Settings
 
 

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from support.programs import Programs
-from workflows_mcp.runs.service import Service
+from support.rendered import Service
 from workflows_mcp.settings.model import Settings
 
 Answer = dict[str, Any]
@@ -48,7 +48,7 @@ def run(settings: Settings) -> Run:
 
         async def work() -> Answer:
             async with Service.open(settings) as service:
-                answer = await service.start(**{which: workflow}, inputs=inputs or {})  # type: ignore[arg-type]
+                answer = await service.start(**{which: workflow}, inputs=inputs or {})
                 for result in answers:
                     step, said = result if isinstance(result, tuple) else (None, result)
                     answer = await service.submit(answer["workflow_id"], said, step_id=step)

@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 
 from support.git import GitRepository, repository_at, without_configuration
+from support.rendered import Service
 from workflows_mcp.limits import Limits
-from workflows_mcp.runs.service import Service
 from workflows_mcp.settings.model import Settings
 
 pytestmark = [

@@ -8,11 +8,11 @@ from pathlib import Path
 
 import pytest
 
+from support.rendered import Service
 from workflows_mcp.dialects import load
 from workflows_mcp.errors import DefinitionError, RequestError, UnknownWorkflow
 from workflows_mcp.library.catalog import Catalog
 from workflows_mcp.plan.model import Bundle, Call
-from workflows_mcp.runs.service import Service
 from workflows_mcp.settings.model import Settings
 from workflows_mcp.steps.registry import default_registry
 

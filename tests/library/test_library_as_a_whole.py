@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
+from support.rendered import Service
 from workflows_mcp.library.catalog import Catalog, builtin_directory
 from workflows_mcp.plan.model import Call, Do, Graph, Node, Plan, Return
-from workflows_mcp.runs.service import Service
 from workflows_mcp.settings.model import Settings
 from workflows_mcp.steps.registry import default_registry
 

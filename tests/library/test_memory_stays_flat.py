@@ -21,10 +21,10 @@ import psutil
 import pytest
 
 from support.git import repository_at, without_configuration
+from support.rendered import Service
 from workflows_mcp.engines.driver import Driver
 from workflows_mcp.machine.machine import Machine
 from workflows_mcp.machine.state import RunState
-from workflows_mcp.runs.service import Service
 from workflows_mcp.settings.model import Settings
 
 RUNS = 1000

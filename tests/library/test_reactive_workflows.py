@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 
+from support.rendered import Service
 from workflows_mcp.errors import InvalidInputs
-from workflows_mcp.runs.service import Service
 from workflows_mcp.settings.model import Settings
 
 Answer = dict[str, Any]

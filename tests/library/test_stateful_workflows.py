@@ -10,9 +10,9 @@ from typing import Any
 
 import pytest
 
+from support.rendered import Service
 from support.scripted import digest
 from workflows_mcp.errors import InvalidInputs
-from workflows_mcp.runs.service import Service
 from workflows_mcp.settings.model import Settings
 
 Answer = dict[str, Any]

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
+from support.rendered import Service
 from workflows_mcp.errors import WorkflowsError
-from workflows_mcp.runs.service import Service
 from workflows_mcp.settings.model import Settings, load_settings
 
 SECRET = "root:$6$do-not-show:19000:0:99999:7:::\n- [\n"

@@ -6,7 +6,7 @@ from __future__ import annotations
 import pytest
 
 from support.reactive import Sluggish, World, documents, survives
-from workflows_mcp.answers.run_view import parts_of_state
+from workflows_mcp.answers.state import reactive_snapshot
 from workflows_mcp.engines.forks import fork_of
 from workflows_mcp.machine import program
 from workflows_mcp.machine.events import ExpressionStopped, Started
@@ -214,12 +214,11 @@ def test_whoever_looks_at_a_state_waits_once_for_what_has_to_be_stopped(language
     machine = world.run(events=1).machine
     language.evaluated.clear()
     for _ in range(3):
-        parts = parts_of_state(machine, "")
-        assert parts is not None
-        fields = parts.fields()
-        assert fields.computed == {"slow": None, "fine": 2, "after": None, "last": None}
-        assert list(fields.errors) == ["slow", "after", "last"]
-        assert all("the computed field 'slow' cannot be computed" in it for it in fields.errors.values())
+        snapshot = reactive_snapshot(machine, "")
+        assert snapshot is not None
+        assert snapshot.computed == {"slow": None, "fine": 2, "after": None, "last": None}
+        assert list(snapshot.errors) == ["slow", "after", "last"]
+        assert all("the computed field 'slow' cannot be computed" in it for it in snapshot.errors.values())
     assert language.evaluated == ["'SLOW'.length + input", "input + 1"]
 
 
@@ -227,18 +226,18 @@ def test_what_was_seen_is_computed_anew_when_what_it_comes_from_has_changed(lang
     world = World(documents(LOOKED_AT))
     for events, fine in ((1, 2), (3, 9)):
         machine = (world.run if events == 1 else world.go_on)(events=events).machine
-        parts = parts_of_state(machine, "")
-        assert parts is not None
-        assert parts.fields().computed["fine"] == fine
+        snapshot = reactive_snapshot(machine, "")
+        assert snapshot is not None
+        assert snapshot.computed["fine"] == fine
 
 
 def test_a_run_does_not_know_that_something_was_stopped_for_somebody_who_looked(language: Sluggish) -> None:
     """After a restart it could not know it either: it has to find out by itself, and to write it down."""
     world = World(documents(LOOKED_AT))
     machine = world.run(events=1).machine
-    parts = parts_of_state(machine, "")
-    assert parts is not None
-    assert parts.fields().errors
+    snapshot = reactive_snapshot(machine, "")
+    assert snapshot is not None
+    assert snapshot.errors
     with language.fast():
         story = world.go_on()
     assert (story.state.status, story.said) == ("completed", [5])

@@ -13,10 +13,10 @@ from mcp.shared.exceptions import MCPError
 from mcp.types import INVALID_PARAMS
 
 from support.in_memory import ERAS, Desk, called
+from support.rendered import Service
 from support.subscriptions import LastSeen, subscribed
 from workflows_mcp.mcp_server.notices import Notices
 from workflows_mcp.runs import inspection
-from workflows_mcp.runs.service import Service
 
 pytestmark = [
     pytest.mark.rows("X8"),

@@ -13,11 +13,11 @@ from mcp import Client
 from mcp.shared.exceptions import MCPError
 
 from support.in_memory import ERAS, Desk, called
+from support.rendered import Service
 from workflows_mcp.errors import WorkflowsError
 from workflows_mcp.mcp_server.tooling import ERROR_CHARS, compact, render_error
 from workflows_mcp.mcp_server.toolsets import tools_of
 from workflows_mcp.mcp_server.workflow_tools import workflow_tools
-from workflows_mcp.runs.service import Service
 from workflows_mcp.settings.model import TOOLSETS
 
 CORE = {"list_workflows", "get_workflow_info", "start_workflow", "submit_result", "get_workflow_status"}

@@ -11,6 +11,7 @@ from typing import Any, TypeVar
 import apsw
 import pytest
 
+from support.rendered import Service
 from workflows_mcp.answers.history import CheckpointId, parse_checkpoint_id
 from workflows_mcp.errors import (
     InvalidResult,
@@ -21,7 +22,6 @@ from workflows_mcp.errors import (
     UnknownWorkflow,
 )
 from workflows_mcp.limits import Limits
-from workflows_mcp.runs.service import Service
 from workflows_mcp.settings.model import Settings
 
 T = TypeVar("T")

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from workflows_mcp.runs import Service
+from support.rendered import Service
 from workflows_mcp.settings import Settings
 
 REACTIVE = """\

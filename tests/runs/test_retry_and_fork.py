@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
+from support.rendered import Service
 from workflows_mcp.errors import RequestError
-from workflows_mcp.runs.service import Service
 from workflows_mcp.settings.model import Settings
 
 pytestmark = pytest.mark.rows("X3")

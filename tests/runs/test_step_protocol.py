@@ -10,9 +10,9 @@ from typing import Any
 
 import pytest
 
+from support.rendered import Service
 from workflows_mcp.errors import InvalidResult, RequestError
 from workflows_mcp.limits import Limits
-from workflows_mcp.runs.service import Service
 from workflows_mcp.settings.model import Settings
 
 Work = Callable[[Service], Awaitable[None]]

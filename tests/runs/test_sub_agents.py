@@ -12,9 +12,9 @@ from typing import Any
 import pytest
 
 from support.clocked import Clocked, clocked_service
+from support.rendered import Service
 from support.sessions import steps
 from workflows_mcp.errors import NotExpected, RequestError
-from workflows_mcp.runs.service import Service
 from workflows_mcp.settings.model import Settings
 
 REVIEW = """\
@@ -242,13 +242,13 @@ def test_a_refused_answer_names_its_own_step_while_tasks_are_under_way(tmp_path:
 def test_a_task_whose_agent_is_gone_is_handed_out_again_and_keeps_what_is_done_in_it(tmp_path: Path) -> None:
     async def scenario(clocked: Clocked) -> None:
         service, clock = clocked.service, clocked.clock
-        run_id = (await service.start(text=REVIEW, detail="step"))["workflow_id"]
+        run_id = (await service.start(text=REVIEW))["workflow_id"]
         for number in range(3):
             await service.next_step(f"{run_id}.look.{number}")
         await clock.advance(60)
         await service.submit(f"{run_id}.look.0", "text", step_id="read")
 
-        waiting = await service.status(run_id, detail="status")
+        waiting = (await service.plain.status(run_id)).rendered("status")
         assert waiting["status"] == "waiting"
         assert "(last called at" in waiting["why"]
         call = f"if its agent is gone: control_workflow(workflow_id='{run_id}.look.0', action='retry')"
@@ -258,13 +258,14 @@ def test_a_task_whose_agent_is_gone_is_handed_out_again_and_keeps_what_is_done_i
         assert tasks[0]["last_contact"] > tasks[0]["started_at"]
 
         for _ in range(2):  # twice is harmless
-            again = await service.retry(f"{run_id}.look.0", detail="step")
+            again = (await service.plain.retry(f"{run_id}.look.0")).rendered("step")
             assert (again["workflow_id"], again["status"]) == (run_id, "pending_action")
             action = again["action"]
             assert "{workflow_id}" in action["sub_agent_prompt"]
             assert "for each task that is not at work" in action["instructions"]
             assert [it.get("status") for it in action["parameters"]["tasks"]] == [None, "at work", "at work"]
-        assert (await service.status(run_id, detail="step"))["action"] == action, "also whoever looks later"
+        later = (await service.plain.status(run_id)).rendered("step")
+        assert later["action"] == action, "also whoever looks later"
 
         another = await service.next_step(f"{run_id}.look.0")  # at the very same time
         assert another["action"]["step_id"] == "note", "what the first agent has done stays done"

@@ -15,9 +15,9 @@ from pydantic import ValidationError
 
 from support import tool_server
 from support.questions import AskedRun
+from support.rendered import Service
 from workflows_mcp.errors import Forbidden
 from workflows_mcp.policy.mcp_client import unpacked
-from workflows_mcp.runs.service import Service
 from workflows_mcp.settings.model import Settings
 from workflows_mcp.steps.mcp_call import MCPCall
 from workflows_mcp.steps.registry import default_registry

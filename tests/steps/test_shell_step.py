@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 from pydantic import ValidationError
 
+from support.rendered import Service
 from workflows_mcp.engines.clock import SystemClock
 from workflows_mcp.engines.executor import Executor
 from workflows_mcp.errors import Forbidden, StepError
@@ -21,7 +22,6 @@ from workflows_mcp.policy.handles import World
 from workflows_mcp.policy.processes import end_leftovers
 from workflows_mcp.policy.rules import Policy
 from workflows_mcp.policy.secrets import Secrets
-from workflows_mcp.runs.service import Service
 from workflows_mcp.settings.model import Settings
 from workflows_mcp.steps.base import StepContext, StepResult
 from workflows_mcp.steps.registry import default_registry

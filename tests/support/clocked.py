@@ -9,13 +9,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from support.rendered import Service
 from workflows_mcp.engines.clock import VirtualClock
 from workflows_mcp.engines.executor import Executor
 from workflows_mcp.engines.memory import MemoryEngine
 from workflows_mcp.library.catalog import Catalog
 from workflows_mcp.machine.state import RunState
 from workflows_mcp.policy.rules import policy_of
-from workflows_mcp.runs.service import Service
 from workflows_mcp.settings.model import Settings
 from workflows_mcp.steps.registry import default_registry
 

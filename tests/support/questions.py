@@ -4,13 +4,19 @@ from __future__ import annotations
 
 from typing import Any
 
-from workflows_mcp.answers.actions import Redact, check_result, pending_actions
+from workflows_mcp.answers.actions import Action, Redact, actions_of, check_result
+from workflows_mcp.answers.run_view import run_view_of
 from workflows_mcp.machine.events import Started
 from workflows_mcp.machine.machine import Machine
 from workflows_mcp.plan.model import Bundle, Do, Graph, InputSpec, Node, Plan
 from workflows_mcp.steps.base import Step, StepResult
 from workflows_mcp.steps.registry import StepRegistry
 from workflows_mcp.values import Value
+
+
+def open_actions(machine: Machine, registry: StepRegistry) -> list[Action]:
+    """Every open question of a run, the oldest first."""
+    return actions_of(run_view_of(machine, now=machine.state.changed_at, alone=True), registry)
 
 
 class AskedRun:
@@ -33,8 +39,14 @@ class AskedRun:
 
     @property
     def action(self) -> dict[str, Any]:
-        (action,) = pending_actions(self.machine, self._registry)
-        return action
+        (action,) = open_actions(self.machine, self._registry)
+        return {
+            "step_id": action.step_id,
+            "type": action.type,
+            "instructions": action.instructions,
+            "parameters": action.parameters,
+            "result_schema": action.result_schema,
+        }
 
     def submit(self, result: Any, clean: Redact | None = None) -> StepResult:
         """What the result amounts to; raises InvalidResult where it does not fit."""

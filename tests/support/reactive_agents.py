@@ -14,7 +14,7 @@ from collections.abc import Awaitable, Callable, Iterable, Mapping
 from contextlib import AbstractAsyncContextManager
 from typing import Any, NamedTuple
 
-from workflows_mcp.runs.service import Service
+from support.rendered import Service
 from workflows_mcp.settings.model import Settings
 
 Call = Callable[..., Awaitable[dict[str, Any]]]

@@ -16,7 +16,7 @@ from contextlib import AbstractAsyncContextManager
 from typing import Any
 
 from support.reactive_agents import ENDED, MESSAGE, Call, Handed, Replies, Who, name_of
-from workflows_mcp.runs.service import Service
+from support.rendered import Service
 
 TYPES = ("agent_shell_command", "mcp_call", "parallel_tasks", "user_input", "apply_hints")
 """What can be handed to an agent."""

@@ -1,6 +1,6 @@
 """Builds the actions that a run or a task asks of its agent, and checks their results.
 
-    actions_of(view, registry)     # [{"step_id": "approve", "type": "prompt", "instructions": "…", …}]
+    actions_of(view, registry)     # [Action(step_id="approve", type="prompt", instructions="…", …)]
     check_result(machine, registry, "approve", {"confirmed": True})
 
 An action has everything that the agent needs: step, instructions, values, and the JSON Schema of the result.
@@ -13,11 +13,14 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+from operator import itemgetter
+from typing import Any, NamedTuple
 
+import msgspec
 from pydantic import ValidationError
 
-from workflows_mcp.answers.elicitation_log import instructions_after_forms
+from workflows_mcp.answers.elicitation_log import FormOutcome, form_outcome
+from workflows_mcp.answers.previews import Cut, Reader, cut
 from workflows_mcp.answers.results import example, fits, violations
 from workflows_mcp.answers.run_view import RunView, run_view_of
 from workflows_mcp.answers.targets import (
@@ -25,19 +28,156 @@ from workflows_mcp.answers.targets import (
     Visited,
     asking_of,
     block_at,
+    block_named,
     blocks_of,
     question_id,
     task_of,
     under_way,
     whole_run,
 )
-from workflows_mcp.answers.tasks import Count, Delegation, count_tasks, outermost
+from workflows_mcp.answers.tasks import Count, Delegation, Standing, count_tasks, outermost
 from workflows_mcp.answers.why import failed_for_good, standing, task_name, until
 from workflows_mcp.errors import InvalidResult, NotExpected
-from workflows_mcp.machine import Frame, Machine, Record, TooLarge, iso
-from workflows_mcp.plan import Call, Do, ForEach, Node, Operation, kind_of_operation, names_of_items
+from workflows_mcp.machine import Frame, Machine, Record, TooLarge, iso, path_text
+from workflows_mcp.plan import (
+    LANGUAGES,
+    Call,
+    Do,
+    ForEach,
+    Node,
+    Operation,
+    kind_of_operation,
+    names_of_items,
+)
 from workflows_mcp.steps import Question, Step, StepInputs, StepRegistry, StepResult
 from workflows_mcp.values import Value, from_json, nearest, to_json, to_text
+
+# What an agent is asked to do
+#
+#     {"step_id": "approve", "type": "prompt", "instructions": "…", "parameters": {…}, "result_schema": {…}}
+
+
+class StateUpdate(msgspec.Struct, frozen=True, omit_defaults=True):
+    """Where the result of a step will be stored in a reactive state."""
+
+    path: str
+    operation: str = "set"
+    value: Value | msgspec.UnsetType = msgspec.UNSET
+    """The stored value, if it is not the result."""
+    transform: str = ""
+
+
+class DelegatedTask(msgspec.Struct, frozen=True, kw_only=True):
+    """A task that a sub-agent performs."""
+
+    task_id: Value
+    """Its key among the tasks of its step, or its id relative to the agent that starts it."""
+    name: str
+    """Its key if the workflow waits for it and the key is unique in the run, else its id."""
+    workflow_id: str
+    context: Value
+    standing: Standing
+    status: str
+    since: str | None
+    last_contact: str | None
+    is_retry: bool
+
+    @property
+    def is_at_work(self) -> bool:
+        return self.standing == "at work"
+
+    def rendered(self, *, brief: bool) -> dict[str, Value]:
+        entry: dict[str, Value] = {"workflow_id": self.workflow_id, "context": self.context}
+        if not brief or not self.workflow_id.endswith(f".{self.task_id}"):
+            entry = {"task_id": self.task_id, **entry}
+        if not brief or self.standing != "to start":
+            entry["status"] = self.status
+        if self.last_contact is not None:
+            entry |= {"started_at": self.since, "last_contact": self.last_contact}
+        return entry
+
+
+class Delegated(msgspec.Struct, frozen=True, kw_only=True):
+    """The tasks of a step that sub-agents perform: one action for all of them."""
+
+    role: str
+    task: str
+    agent: str
+    tasks: list[DelegatedTask]
+    max_parallel: int | None
+    """The limit, if several run at once."""
+    to_come: int
+    """How many tasks start when others end."""
+    begun: bool
+    """Whether a task has ended or is at work."""
+    waits: bool
+    """Whether the workflow continues only when the tasks have ended."""
+    items: str
+    """The expression of the items, if they are computed."""
+
+    def is_known(self) -> bool:
+        """Whether the agent already has the prompt of the sub-agents."""
+        return self.begun and not any(it.standing == "silent" or it.is_retry for it in self.tasks)
+
+    def parameters(self, *, brief: bool) -> dict[str, Value]:
+        parameters: dict[str, Value] = {"task": self.task}
+        if self.agent != GENERAL or not brief:
+            parameters["agent"] = self.agent
+        if self.max_parallel is not None:
+            parameters["max_parallel"] = self.max_parallel
+        if self.to_come:
+            parameters["to_come"] = self.to_come
+        return {**parameters, "tasks": [task.rendered(brief=brief) for task in self.tasks]}
+
+
+class Action(msgspec.Struct, frozen=True, kw_only=True):
+    """What an agent is asked to do: one step, or tasks to delegate to sub-agents."""
+
+    step_id: str
+    type: str
+    instructions: str
+    parameters: dict[str, Value] = {}
+    result_schema: dict[str, Value] = {}
+    describes_result: bool = False
+    """Whether the instructions describe the result in full."""
+    address: str
+    """The step in its run."""
+    of_task: dict[str, str] = {}
+    """Id and title of the task that the question belongs to, if the agent performs the task itself."""
+    delegated: Delegated | None = None
+    updates: list[StateUpdate] = []
+    replaced: dict[str, Value] = {}
+    """The evaluated expressions in the inputs of the step, and their values."""
+    forms: FormOutcome
+    """The forms of the question that the user was shown."""
+    prompt: str = ""
+    """The question as one text, for answers without instructions."""
+    checkpoint_id: str = ""
+    """The checkpoint of the question, if a caller has asked for checkpoints and it is not deleted."""
+
+    def rendered(self, how: Cut, read: Reader, *, brief: bool = False) -> dict[str, Any]:
+        """Return the action as the core shows it.
+
+        `brief` leaves out a schema that the instructions describe, and a prompt that the agent has.
+        """
+        delegated, path = self.delegated, ("actions", self.step_id)
+        known = brief and delegated is not None and delegated.is_known()
+        parameters = delegated.parameters(brief=brief) if delegated is not None else self.parameters
+        action: dict[str, Any] = {
+            **self.of_task,
+            "step_id": self.step_id,
+            "type": self.type,
+            "instructions": cut(
+                _ONCE_MORE if known else self.instructions, (*path, "instructions"), how, read
+            ),
+            "parameters": cut(parameters, (*path, "parameters"), how, read),
+        }
+        if delegated is None and not (brief and self.describes_result):
+            action["result_schema"] = self.result_schema
+        if delegated is not None and not known:
+            action["sub_agent_prompt"] = SUB_AGENT_PROMPT % {"role": delegated.role, "task": delegated.task}
+        return action
+
 
 # Questions of steps, and two that no step type asks: about an interrupted step, and about invalid inputs
 
@@ -140,34 +280,34 @@ Input: {input}
 </workflow-server-rules>"""
 
 
-def delegated_action(view: RunView, delegation: Delegation, *, brief: bool = False) -> dict[str, Value]:
-    """Return the action that delegates tasks. `brief` leaves out a prompt that the agent already has."""
+def delegated_action(view: RunView, delegation: Delegation) -> Action:
+    """Return the action that delegates tasks."""
     block = block_at(view.machine, delegation.address)
     assert block is not None
-    each, do = block.node.for_each, block.node.do
+    each = block.node.for_each
     assert each is not None
-    task = task_title(do)
     count = count_tasks(view.machine.state, delegation.address)
     one_by_one = each.max_parallel == 1
-    parameters: dict[str, Value] = {"task": task}
-    if each.agent != GENERAL or not brief:
-        parameters["agent"] = each.agent
-    if isinstance(each.max_parallel, int) and not one_by_one:
-        parameters["max_parallel"] = each.max_parallel
-    if count.to_come and not one_by_one:
-        parameters["to_come"] = count.to_come
-    parameters["tasks"] = _tasks(view, delegation, block, brief)
-    begun = count.done + count.failed > 0 or any(it.standing == "at work" for it in delegation.tasks)
-    known = brief and begun and not any(it.standing == "silent" or it.is_retry for it in delegation.tasks)
-    action: dict[str, Value] = {
-        "step_id": view.target.step_id(delegation.address),
-        "type": "foreach" if one_by_one else "parallel_tasks",
-        "instructions": _ONCE_MORE if known else _instructions(each, delegation, count),
-        "parameters": parameters,
-    }
-    if known:
-        return action
-    return {**action, "sub_agent_prompt": SUB_AGENT_PROMPT % {"role": role_in(block), "task": task}}
+    is_limited = isinstance(each.max_parallel, int) and not one_by_one
+    language = LANGUAGES[view.machine.plan_named(view.workflow).dialect]
+    return Action(
+        step_id=view.target.step_id(delegation.address),
+        type="foreach" if one_by_one else "parallel_tasks",
+        instructions=_instructions(each, delegation, count),
+        address=delegation.address,
+        forms=FormOutcome(""),
+        delegated=Delegated(
+            role=role_in(block),
+            task=task_title(block.node.do),
+            agent=each.agent,
+            tasks=_tasks(view, delegation, block),
+            max_parallel=each.max_parallel if is_limited else None,
+            to_come=0 if one_by_one else count.to_come,
+            begun=count.done + count.failed > 0 or any(it.standing == "at work" for it in delegation.tasks),
+            waits=each.wait,
+            items=each.items if isinstance(each.items, str) and language.is_dynamic(each.items) else "",
+        ),
+    )
 
 
 def role_in(block: Visited) -> str:
@@ -201,6 +341,33 @@ def context_of(variables: dict[str, Value]) -> Value:
     return {name: value for name, value in context.items() if name not in hidden}
 
 
+class TaskBrief(NamedTuple):
+    """What the sub-agent of one task needs to know."""
+
+    workflow_id: str
+    role: str
+    task: str
+    context: Value
+
+    def prompt(self, template: str = SUB_AGENT_PROMPT) -> str:
+        text = template % {"role": self.role, "task": self.task}
+        for place in ("{workflow_id}", "{task_id}"):
+            text = text.replace(place, self.workflow_id)
+        return text.replace("{input}", to_json(self.context))
+
+
+def brief_of(view: RunView) -> TaskBrief:
+    """Return what the sub-agent of a task needs to know."""
+    target, scope = view.target, view.scope
+    around = block_at(view.machine, target.address.rpartition("/")[0])
+    role = role_in(around) if around is not None else ROLE
+    task = task_title(around.node.do) if around is not None else view.workflow
+    context: Value = dict(scope.inputs) if scope is not None else {}
+    if scope is not None and "context" in scope.variables:
+        context = context_of(scope.variables)
+    return TaskBrief(target.id, role, task, context)
+
+
 def _instructions(each: ForEach, delegation: Delegation, count: Count) -> str:
     kind = "" if each.agent == GENERAL else f" of the kind {each.agent} (or a general one)"
     which = "the task" if len(delegation.tasks) == 1 else "each task, all at once"
@@ -216,14 +383,15 @@ def _instructions(each: ForEach, delegation: Delegation, count: Count) -> str:
     )
 
 
-def _tasks(view: RunView, delegation: Delegation, block: Visited, brief: bool) -> list[Value]:
+def _tasks(view: RunView, delegation: Delegation, block: Visited) -> list[DelegatedTask]:
     """List the tasks that may be worked on now."""
-    scope = block.record.scope
+    scope, each = block.record.scope, block.node.for_each
     assert scope is not None
+    assert each is not None
     names = names_of_items(scope.each or [], scope.named)
     keys = dict(zip(names, scope.each or [], strict=True))
     items = dict(zip(names, scope.items, strict=True)) if scope.items is not None else None
-    listed: list[Value] = []
+    listed: list[DelegatedTask] = []
     for task in delegation.tasks:
         name = task.target.address.rpartition("/")[2]
         record = scope.records[name]
@@ -232,14 +400,19 @@ def _tasks(view: RunView, delegation: Delegation, block: Visited, brief: bool) -
         task_id: Value = task_name(view, task)
         if record.scope is not None and "context" in record.scope.variables:  # a task that has a name
             context, task_id = context_of(record.scope.variables), keys[name]
-        entry: dict[str, Value] = {"workflow_id": task.target.id, "context": context}
-        if not brief or not task.target.id.endswith(f".{task_id}"):
-            entry = {"task_id": task_id, **entry}
-        if not brief or task.standing != "to start":
-            entry["status"] = standing(task, view.now)
-        if task.last_contact is not None:
-            entry |= {"started_at": iso(task.since), "last_contact": iso(task.last_contact)}
-        listed.append(entry)
+        listed.append(
+            DelegatedTask(
+                task_id=task_id,
+                name=view.name_of_task(str(task_id), task.target) if each.wait else task.target.id,
+                workflow_id=task.target.id,
+                context=context,
+                standing=task.standing,
+                status=standing(task, view.now),
+                since=iso(task.since),
+                last_contact=iso(task.last_contact),
+                is_retry=task.is_retry,
+            )
+        )
     return listed
 
 
@@ -319,42 +492,61 @@ Redact = Callable[[Value], Value]
 """Redacts secrets in a value from outside; see `policy.secrets`."""
 
 
-def pending_actions(machine: Machine, registry: StepRegistry) -> list[dict[str, Value]]:
-    """Return every open question of a run as an action, the oldest first."""
-    return [
-        _as_action(address, _asked(machine, registry, address).question)
-        for address, _ in under_way(machine, "agent")
-    ]
-
-
-def actions_of(
-    view: RunView, registry: StepRegistry, *, at_work: bool = False, brief: bool = False
-) -> list[dict[str, Value]]:
+def actions_of(view: RunView, registry: StepRegistry, *, at_work: bool = False) -> list[Action]:
     """Return the actions of the agent of a run or task, the oldest first.
 
-    `at_work` includes tasks that sub-agents are working on; `brief` leaves out result schemas that the
-    instructions describe.
+    `at_work` includes tasks that sub-agents are working on.
     """
-    machine, target = view.machine, view.target
-    found: list[tuple[float, dict[str, Value]]] = []
-    if machine.state.parked is not None:
+    if view.machine.state.parked is not None:
         return []
-    doomed = failed_for_good(machine)
-    for address, frame in view.pending.questions:
-        name = question_id(machine.state, target, address)
-        action = _as_action(name, _asked(machine, registry, address).question, brief)
-        asked = question_id(machine.state, whole_run(target.run_id), address)
-        action["instructions"] = instructions_after_forms(
-            view.last_seen, asked, str(action["instructions"]), decided=_DECIDED
+    doomed = failed_for_good(view.machine)
+    found = [(frame.since, _question(view, registry, it, doomed)) for it, frame in view.pending.questions]
+    found += [
+        (it.frame.since, delegated_action(view, it))
+        for it in view.pending.delegations
+        if at_work or it.needs_somebody
+    ]
+    return [action for _, action in sorted(found, key=itemgetter(0))]
+
+
+def _question(view: RunView, registry: StepRegistry, address: str, doomed: str) -> Action:
+    machine, target = view.machine, view.target
+    question = question_at(machine, registry, address)
+    forms = form_outcome(view.last_seen, question_id(machine.state, whole_run(target.run_id), address))
+    instructions = forms.instructions(question.instructions, decided=_DECIDED)
+    if doomed:
+        instructions += f" Note: block {doomed} has failed, so the run will fail in any case."
+    visited = block_at(machine, address)
+    return Action(
+        step_id=question_id(machine.state, target, address),
+        type=question.type,
+        instructions=instructions,
+        parameters=question.parameters,
+        result_schema=question.result_schema,
+        describes_result=question.describes_result,
+        address=address,
+        of_task=_of_task(machine, target, address),
+        updates=_updates(visited) if visited is not None else [],
+        replaced=visited.record.replaced if visited is not None else {},
+        forms=forms,
+        prompt=prompt_at(machine, registry, address),
+        checkpoint_id=view.checkpoint_ids.get(address, ""),
+    )
+
+
+def _updates(visited: Visited) -> list[StateUpdate]:
+    """Return where the result of a step will be stored, as far as that is known yet."""
+    places = visited.record.places
+    known = [places[it] if it < len(places) else None for it in range(len(visited.node.changes))]
+    return [
+        StateUpdate(
+            path=path_text(tuple(place)) if place else ".".join(map(str, change.path)),
+            operation=change.operation,
+            value=change.value if change.has_value else msgspec.UNSET,
+            transform=change.transform,
         )
-        if doomed:
-            action["instructions"] += f" Note: block {doomed} has failed, so the run will fail in any case."
-        found.append((frame.since, _of_task(machine, target, address) | action))
-    for delegation in view.pending.delegations:
-        if at_work or delegation.needs_somebody:
-            handed = delegated_action(view, delegation, brief=brief and not at_work)
-            found.append((delegation.frame.since, handed))
-    return [action for _, action in sorted(found, key=lambda item: item[0])]
+        for change, place in zip(visited.node.changes, known, strict=True)
+    ]
 
 
 def check_result(
@@ -444,7 +636,7 @@ def already_answered(
     Without a step id, it is compared with the last answer, as long as nothing else is asked.
     """
     target = target or whole_run(machine.state.run_id)
-    visited = _last_answered(machine, target) if step_id is None else _step_named(machine, target, step_id)
+    visited = _last_answered(machine, target) if step_id is None else block_named(machine, target, step_id)
     if visited is None or not _was_answered(visited.node, visited.record):
         return False
     asked = _asked_at(visited, registry)
@@ -521,7 +713,7 @@ def _waits(frame: Frame, now: float) -> str:
 
 def _standing(view: RunView, step_id: str, pending: list[str]) -> str:
     machine, target = view.machine, view.target
-    visited = _step_named(machine, target, step_id)
+    visited = block_named(machine, target, step_id)
     if visited is None:
         close = nearest(step_id, pending)
         what = "run" if target.is_run else "task"
@@ -539,14 +731,6 @@ def _standing(view: RunView, step_id: str, pending: list[str]) -> str:
     return "it has not started yet" if status == "pending" else f"it is {status}"
 
 
-def _step_named(machine: Machine, target: Target, step_id: str) -> Visited | None:
-    for address in target.addresses_for(step_id):
-        visited = block_at(machine, address)
-        if visited is not None:
-            return visited
-    return None
-
-
 def _last_answered(machine: Machine, target: Target) -> Visited | None:
     """Return the step that the agent answered last, if nothing is asked of it now."""
     if run_view_of(machine, target=target, now=machine.state.changed_at).pending.questions:
@@ -558,6 +742,12 @@ def _last_answered(machine: Machine, target: Target) -> Visited | None:
         own.append(itself)
     answered = [it for it in own if _was_answered(it.node, it.record)]
     return max(reversed(answered), key=lambda it: it.record.completed_at or 0.0, default=None)
+
+
+def failed_outputs(visited: Visited) -> dict[str, Value]:
+    """Return the outputs of a step that failed, or whose result the agent has written to the state."""
+    do = visited.node.do
+    return dict(do.defaults) if isinstance(do, Do) else {}
 
 
 # Reading a result
@@ -623,6 +813,22 @@ def question_at(machine: Machine, registry: StepRegistry, address: str) -> Quest
     return _asked(machine, registry, address).question
 
 
+def prompt_at(machine: Machine, registry: StepRegistry, address: str) -> str:
+    """Return an open question as one text: the author's prompt, or instructions and parameters."""
+    visited = block_at(machine, address)
+    prompt = visited.record.inputs.get("prompt") if visited is not None else None
+    if isinstance(prompt, str) and not machine.state.frames[address].after_interruption:
+        return prompt
+    question = question_at(machine, registry, address)
+    parameters = question.parameters
+    if question.type == "prompt":
+        prompt = parameters.get("prompt", parameters.get("message"))
+        if isinstance(prompt, str):
+            return "\n".join([prompt, *(f"- {option}" for option in parameters.get("choices", ()))])
+    given = f"\n{to_json(parameters)}" if parameters else ""
+    return f"{question.instructions}{given}"
+
+
 def _asked(machine: Machine, registry: StepRegistry, address: str) -> Asked:
     visited = block_at(machine, address)
     assert visited is not None
@@ -643,19 +849,7 @@ def _asked_at(visited: Visited, registry: StepRegistry) -> Asked:
     return Asked(step, inputs, step.ask(inputs))
 
 
-def _as_action(address: str, question: Question, brief: bool = False) -> dict[str, Value]:
-    action: dict[str, Value] = {
-        "step_id": address,
-        "type": question.type,
-        "instructions": question.instructions,
-        "parameters": question.parameters,
-    }
-    return (
-        action if brief and question.describes_result else {**action, "result_schema": question.result_schema}
-    )
-
-
-def _of_task(machine: Machine, target: Target, address: str) -> dict[str, Value]:
+def _of_task(machine: Machine, target: Target, address: str) -> dict[str, str]:
     """Return the task that a question belongs to, if this agent performs that task itself."""
     names = address.split("/")
     for end in reversed(range(2, len(names))):

@@ -13,14 +13,16 @@ from dataclasses import dataclass
 from operator import itemgetter
 from typing import Any, Literal
 
-from workflows_mcp.answers.actions import actions_of
+import msgspec
+
+from workflows_mcp.answers.actions import Action, actions_of
 from workflows_mcp.answers.previews import Cut, Reader, cut, reader, shortened, within
 from workflows_mcp.answers.run_view import RunView
-from workflows_mcp.answers.targets import Target, block_at, blocks_in, whole_run
-from workflows_mcp.answers.vocabulary import CORE, Vocabulary
-from workflows_mcp.answers.why import retry_call, why
-from workflows_mcp.errors import Place
-from workflows_mcp.limits import Limits
+from workflows_mcp.answers.state import StateSnapshot, snapshot_of, state_address
+from workflows_mcp.answers.targets import block_at, blocks_in
+from workflows_mcp.answers.why import failed_for_good, not_driven, retry_call, why
+from workflows_mcp.errors import Place, RequestError
+from workflows_mcp.limits import DEFAULT_LIMITS, Limits
 from workflows_mcp.machine import TERMINAL, Fault, Machine, Record, Scope, failed, handler_of, outputs_of
 from workflows_mcp.plan import Branch, Call, Do, Each, Graph, Jump, Leave, Node, Return, Steps, While
 from workflows_mcp.steps import StepRegistry
@@ -147,8 +149,6 @@ _FORKS = 6
 _CONDITION_CHARS = 80
 NOTHING_LEFT = "nothing: reply with the status"
 """For the agent of a task that has ended."""
-DELEGATED = ("parallel_tasks", "foreach")
-"""Actions that sub-agents perform."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -160,12 +160,7 @@ class RerunOptions:
     """The run that a retry has made from it."""
 
 
-def next_call(
-    view: RunView,
-    actions: list[dict[str, Value]],
-    redo: RerunOptions | None = None,
-    words: Vocabulary = CORE,
-) -> str:
+def next_call(view: RunView, actions: list[Action], redo: RerunOptions | None = None) -> str:
     """Return the exact call that continues a run or a task."""
     workflow_id = view.target.id
     status = f"get_workflow_status(workflow_id='{workflow_id}')"
@@ -177,9 +172,9 @@ def next_call(
         tasks = [task for it in view.pending.delegations for task in it.tasks if task.standing == "at work"]
         gone = f"; if its agent is gone: {retry_call(tasks[0].target.id)}" if tasks else ""
         return f"{status} waits for it{gone}"
-    if actions[0]["type"] in DELEGATED:
+    if actions[0].delegated is not None:
         return f"when the sub-agents have ended: {status}"
-    call = words.submit_call(workflow_id, str(actions[0]["step_id"]))
+    call = f"submit_result(workflow_id='{workflow_id}', step_id='{actions[0].step_id}', result=…)"
     return f"{call}, and so for each of more_actions" if len(actions) > 1 else call
 
 
@@ -281,6 +276,169 @@ Detail = Literal["step", "status", "all"]
 waits; `all`: for programs, also every schema and the final state."""
 
 
+class RunError(msgspec.Struct, frozen=True, omit_defaults=True):
+    """Why a run or a task failed."""
+
+    code: str
+    message: str
+    block: str = ""
+    place: str = ""
+    line: str = ""
+    """The line of the definition at this place."""
+    hint: str = ""
+    printed: str = ""
+    """The last output of the block."""
+
+    def rendered(self) -> dict[str, Any]:
+        fields: dict[str, Any] = msgspec.to_builtins(self)
+        return fields
+
+
+class FailedBlock(msgspec.Struct, frozen=True, omit_defaults=True):
+    """A failed block of a run that completed, and the handler that tolerated the failure."""
+
+    block: str
+    tolerated_by: str = ""
+    message: str = ""
+
+
+class Timer(msgspec.Struct, frozen=True):
+    """A wait that is under way while the agent has nothing to do."""
+
+    step_id: str
+    duration: float | None
+    seconds_left: float
+    message: Value
+
+
+class Answer(msgspec.Struct, kw_only=True):
+    """What is known about a run or a task, and what its agent does next: whole values, nothing cut.
+
+    `rendered` is the shape of the core; the other toolsets translate it (`mcp_server/compat`).
+    """
+
+    workflow_id: str
+    status: str
+    workflow: str = ""
+    limits: Limits = DEFAULT_LIMITS
+    is_task: bool = False
+    has_ended: bool = False
+    is_parked: bool = False
+    messages: list[str] = []
+    actions: list[Action] = []
+    at_work: bool = False
+    """Whether the actions include tasks that sub-agents are working on."""
+    delegating: list[str] = []
+    """The steps whose tasks sub-agents perform."""
+    timer: Timer | None = None
+    progress: dict[str, Value] | None = None
+    why: str = ""
+    """Why it has not ended; of a task that was skipped, the reason."""
+    why_beside: str = ""
+    """The part of `why` that the actions do not show."""
+    not_driven: str = ""
+    """That no server continues it, and how to change that."""
+    doomed: str = ""
+    """The failed block that makes an unfinished run fail in the end."""
+    is_sequence: bool = False
+    result: Value = None
+    """The result of a sequence."""
+    outputs: dict[str, Value] | None = None
+    """The outputs so far; None if they are not known any more."""
+    state: StateSnapshot = StateSnapshot()
+    """The state that the agent reads and writes; computed fields are evaluated when it is read."""
+    failed_blocks: list[FailedBlock] = []
+    error: RunError | None = None
+    next: str = ""
+    """The exact call that continues it."""
+    following: str = ""
+    """The steps after the running ones, each with its condition."""
+    forked_from: str = ""
+
+    @property
+    def reason(self) -> str:
+        """Why it has not ended, and that no server continues it if so."""
+        return "; ".join(it for it in (self.why, self.not_driven) if it)
+
+    @property
+    def delegates(self) -> bool:
+        return bool(self.actions) and self.actions[0].delegated is not None
+
+    def rendered(self, detail: Detail = "all", *, with_result: bool | None = None) -> dict[str, Any]:
+        """Return the answer of the core, cut to the limits.
+
+        `all` can evaluate computed fields, which can be slow. `with_result` includes the result; the agent
+        of a task has it already.
+        """
+        if with_result is None:
+            with_result = not self.is_task or detail == "all"
+        return within(self.limits, lambda how: self._rendered(how, detail, with_result))
+
+    def _rendered(self, how: Cut, detail: Detail, with_result: bool) -> dict[str, Any]:
+        read = reader(self.workflow_id)
+        answer: dict[str, Any] = {"workflow_id": self.workflow_id}
+        if detail != "step" and self.workflow:
+            answer["workflow"] = self.workflow
+        answer["status"] = self.status
+        if self.messages:
+            answer["messages"] = cut(self.messages, ("messages",), how, read)
+        shown = self.actions[: how.items + 1]
+        if shown:
+            brief = detail != "all"
+            first, *more = [
+                it.rendered(how, read, brief=brief and not (self.at_work and it.delegated)) for it in shown
+            ]
+            answer["action"] = first
+            if more:
+                answer["more_actions"] = more
+        if self.progress is not None and (detail != "step" or not (self.actions or self.is_task)):
+            answer["progress"] = self.progress
+        if reasons := self._reasons(detail, len(self.actions) - len(shown)):
+            answer["why"] = "; ".join(reasons)
+        if self.has_ended:
+            if with_result:
+                answer |= self._given(how, read, with_state=detail == "all")
+            if self.failed_blocks:
+                failures = msgspec.to_builtins(self.failed_blocks)
+                answer["failed_blocks"] = cut(failures, ("failed_blocks",), how, read)
+            if self.error is not None:
+                answer["error"] = self.error.rendered()
+        answer["next"] = self.next
+        if detail != "step" and not self.delegates and self.following:
+            answer["next"] += f"; then {self.following}"
+        if self.forked_from:
+            answer["forked_from"] = self.forked_from
+        return answer
+
+    def _reasons(self, detail: Detail, left_out: int) -> list[str]:
+        if self.has_ended:
+            return [self.why] if self.why else []
+        reasons = []
+        if detail == "all" or not self.actions:
+            reasons.append(self.reason)
+        elif detail == "status":
+            reasons += [it for it in (self.why_beside, self.not_driven) if it]
+        if left_out:
+            reasons.append(f"{left_out} more actions are shown when these have been answered")
+        return reasons
+
+    def _given(self, how: Cut, read: Reader, *, with_state: bool) -> dict[str, Value]:
+        """Return the result: the value and the state of a sequence, or the outputs."""
+        completed = self.status == "completed"
+        if not self.is_sequence:
+            given = bool(self.outputs) or (completed and self.outputs is not None)
+            return {"outputs": cut(self.outputs, ("outputs",), how, read)} if given else {}
+        if not completed:
+            return {}
+        found: dict[str, Value] = {}
+        if self.result is not None or with_state:
+            found["result"] = cut(self.result, ("result",), how, read)
+        if not self.is_task and with_state:
+            shown = how if self.result is None else Cut(how.characters // STATE_SHARE, how.items)
+            found["state"] = cut(self.state.flat, self.state.prefix, shown, read)
+        return found
+
+
 def answer_about(
     view: RunView,
     registry: StepRegistry,
@@ -288,83 +446,74 @@ def answer_about(
     *,
     place: FindPlace,
     at_work: bool = False,
-    detail: Detail = "all",
-    with_result: bool | None = None,
     redo: RerunOptions | None = None,
-    words: Vocabulary = CORE,
-) -> dict[str, Any]:
+) -> Answer:
     """Return the answer about a run or a task.
 
     `at_work` includes tasks that sub-agents are working on, for an agent that has lost its action.
-    `with_result` includes the result; the agent of a task has it already.
     """
-    actions = actions_of(view, registry, at_work=at_work, brief=detail != "all")
-    if with_result is None:
-        with_result = view.task is None or detail == "all"
-    return within(limits, lambda how: _answer(view, actions, how, place, detail, with_result, redo, words))
-
-
-def over_answer(workflow_id: str, message: str) -> dict[str, Any]:
-    """Return the answer about a task whose step has started a new round."""
-    return {"workflow_id": workflow_id, "status": "completed", "why": message, "next": NOTHING_LEFT}
-
-
-def _answer(
-    view: RunView,
-    actions: list[dict[str, Value]],
-    how: Cut,
-    place: FindPlace,
-    detail: Detail,
-    with_result: bool,
-    redo: RerunOptions | None,
-    words: Vocabulary,
-) -> dict[str, Any]:
-    read = reader(view.target.id)
-    answer: dict[str, Any] = {"workflow_id": view.target.id}
-    if detail != "step":
-        answer["workflow"] = view.workflow
-    answer["status"] = view.status
-    if messages := view.messages:
-        answer["messages"] = cut(messages, ("messages",), how, read)
-    left_out = 0
-    if actions:
-        first, *more = [shortened_action(action, how, read) for action in actions[: how.items + 1]]
-        answer["action"] = first
-        if more:
-            answer["more_actions"] = more
-        left_out = len(actions) - 1 - len(more)
-    scope = view.scope
-    if scope is not None and (detail != "step" or not (actions or view.task)):
-        answer["progress"] = progress_of(view.machine, scope, ended=view.has_ended, address=_under_way(view))
-    if not view.has_ended:
-        reasons = []
-        if detail == "all" or not actions:
-            reasons.append(why(view))
-        elif detail == "status" and (beside := why(view, brief=True)):
-            reasons.append(beside)
-        if left_out:
-            reasons.append(f"{left_out} more actions are shown when these have been answered")
-        if reasons:
-            answer["why"] = "; ".join(reasons)
-    elif view.task is not None and view.task.record.status == "skipped":
-        answer["why"] = f"skipped: {view.task.record.message}"
-    if view.has_ended:
-        if with_result:
-            answer |= _given(view, how, read, with_state=detail == "all")
-        if (
-            scope is not None
-            and view.status == "completed"
-            and (tolerated := failed_blocks(view.machine, scope))
-        ):
-            answer["failed_blocks"] = cut(tolerated, ("failed_blocks",), how, read)
-        error = error_view(view.machine, place, view.target)
-        if error is not None:
-            answer["error"] = error
-    answer["next"] = next_call(view, actions, redo, words)
-    delegated = bool(actions) and actions[0]["type"] in DELEGATED
-    if detail != "step" and not delegated and (following := steps_that_follow(view)):
-        answer["next"] += f"; then {following}"
+    actions = actions_of(view, registry, at_work=at_work)
+    scope, task, ended = view.scope, view.task, view.has_ended
+    skipped = task is not None and ended and task.record.status == "skipped"
+    state = view.machine.state
+    answer = Answer(
+        workflow_id=view.target.id,
+        status=view.status,
+        workflow=view.workflow,
+        limits=limits,
+        is_task=task is not None,
+        has_ended=ended,
+        is_parked=state.parked is not None,
+        messages=view.messages,
+        actions=actions,
+        at_work=at_work,
+        delegating=[view.target.step_id(it.address) for it in view.pending.delegations],
+        timer=_timer(view),
+        is_sequence=view.is_sequence,
+        result=scope.result if scope is not None else None,
+        outputs=state.outputs if task is None else outputs_of(task.record),
+        state=snapshot_of(view, state_address(view)),
+        next=next_call(view, actions, redo),
+        following=steps_that_follow(view),
+    )
+    if scope is not None:
+        answer.progress = progress_of(view.machine, scope, ended=ended, address=_under_way(view))
+    if not ended:
+        answer.why, answer.why_beside = why(view), why(view, brief=True)
+        answer.not_driven, answer.doomed = not_driven(view), failed_for_good(view.machine)
+    elif skipped and task is not None:
+        answer.why = f"skipped: {task.record.message}"
+    if ended:
+        answer.error = error_of_run(view, place)
+        if scope is not None and view.status == "completed":
+            answer.failed_blocks = failed_blocks(view.machine, scope)
     return answer
+
+
+def answer_when_over(workflow_id: str, error: RequestError, limits: Limits) -> Answer:
+    """Return the answer about a task of an earlier round; re-raise any other error."""
+    if error.code != "task_over":
+        raise error
+    return Answer(
+        workflow_id=workflow_id,
+        status="completed",
+        limits=limits,
+        is_task=True,
+        has_ended=True,
+        why=error.message,
+        next=NOTHING_LEFT,
+    )
+
+
+def _timer(view: RunView) -> Timer | None:
+    waits = view.under_way("wait")
+    if view.status != "waiting" or not waits:
+        return None
+    address, frame = waits[0]
+    visited = block_at(view.machine, address)
+    left = round(max((frame.deadline or 0.0) - view.now, 0.0), 3)
+    message = visited.record.inputs.get("message") if visited is not None else None
+    return Timer(view.target.step_id(address), frame.timeout, left, message)
 
 
 def _under_way(view: RunView) -> str:
@@ -376,74 +525,44 @@ def _under_way(view: RunView) -> str:
     return next((it[len(prefix) :] for it in addresses if it.startswith(prefix)), "")
 
 
-def _given(view: RunView, how: Cut, read: Reader, *, with_state: bool) -> dict[str, Value]:
-    """Return the result: the value and the state of a sequence, or the outputs."""
-    completed = view.status == "completed"
-    scope, state = view.scope, view.machine.state
-    if view.is_sequence and scope is not None:
-        if not completed:
-            return {}
-        given: dict[str, Value] = {}
-        if scope.result is not None or with_state:
-            given["result"] = cut(scope.result, ("result",), how, read)
-        if view.task is None and with_state:
-            shown = how if scope.result is None else Cut(how.characters // STATE_SHARE, how.items)
-            fields = scope.state if view.fields is None else view.fields.flat
-            given["state"] = cut(fields, ("state",) if view.fields is None else (), shown, read)
-        return given
-    outputs = state.outputs if view.task is None else outputs_of(view.task.record)
-    return {"outputs": cut(outputs, ("outputs",), how, read)} if outputs or completed else {}
-
-
-def failed_blocks(machine: Machine, scope: Scope) -> list[Value]:
-    """List the failed blocks of a workflow, with the handler that tolerated each failure."""
+def failed_blocks(machine: Machine, scope: Scope) -> list[FailedBlock]:
     plan = machine.plan_named(scope.workflow)
-    found: list[Value] = []
-    for node in plan.body.nodes:
-        record = scope.records.get(node.id)
-        if record is None or not failed(record):
-            continue
-        by = handler_of(plan, node, record)
-        block: dict[str, Value] = {"block": node.id}
-        if by:
-            block["tolerated_by"] = by
-        if record.message:
-            block["message"] = shortened(record.message, PRINTED_CHARS)
-        found.append(block)
-    return found
+    return [
+        FailedBlock(
+            node.id, handler_of(plan, node, record) or "", shortened(record.message or "", PRINTED_CHARS)
+        )
+        for node in plan.body.nodes
+        if (record := scope.records.get(node.id)) is not None and failed(record)
+    ]
 
 
-def error_view(machine: Machine, place: FindPlace, target: Target | None = None) -> dict[str, Value] | None:
+def error_of_run(view: RunView, place: FindPlace) -> RunError | None:
     """Return why the run or the task failed: code, message, block, place, and last output."""
-    target = target or whole_run(machine.state.run_id)
-    fault = _fault_of(machine, target)
+    machine, target = view.machine, view.target
+    fault = _fault_of(view)
     if fault is None or (fault.code == "cancelled" and fault.message == "cancelled"):
         return None
-    error: dict[str, Value] = {"code": fault.code, "message": shortened(fault.message, MESSAGE_CHARS)}
-    if fault.address:
-        error["block"] = target.step_id(fault.address) if target.covers(fault.address) else fault.address
     where = place(fault)
-    if where is not None:
-        error["place"] = str(where)
-        if where.text.strip():
-            error["line"] = where.excerpt()[0].strip()
-    if fault.hint:
-        error["hint"] = fault.hint
-    printed = _printed(machine, fault.address)
-    if printed:
-        error["printed"] = printed
-    return error
+    line = where.excerpt()[0].strip() if where is not None and where.text.strip() else ""
+    return RunError(
+        fault.code,
+        shortened(fault.message, MESSAGE_CHARS),
+        target.step_id(fault.address) if fault.address and target.covers(fault.address) else fault.address,
+        str(where) if where is not None else "",
+        line,
+        fault.hint,
+        _printed(machine, fault.address),
+    )
 
 
-def _fault_of(machine: Machine, target: Target) -> Fault | None:
-    visited = None if target.is_run else block_at(machine, target.address)
-    if visited is None:
-        return machine.state.fault
-    record = visited.record
+def _fault_of(view: RunView) -> Fault | None:
+    if view.task is None:
+        return view.machine.state.fault
+    record = view.task.record
     if record.fault is not None or not failed(record):
         return record.fault
-    code = "cancelled" if machine.state.status == "cancelled" else "block_failed"
-    return Fault(code, record.message or "no reason was given", address=target.address)
+    code = "cancelled" if view.machine.state.status == "cancelled" else "block_failed"
+    return Fault(code, record.message or "no reason was given", address=view.target.address)
 
 
 def _printed(machine: Machine, address: str) -> str:
@@ -456,12 +575,3 @@ def _printed(machine: Machine, address: str) -> str:
             text = text.rstrip()
             return text if len(text) <= PRINTED_CHARS else "…" + text[-PRINTED_CHARS:]
     return ""
-
-
-def shortened_action(action: dict[str, Value], how: Cut, read: Reader) -> dict[str, Value]:
-    """Return an action with long texts cut; the schema of its result stays whole."""
-    path = ("actions", action["step_id"])
-    short = dict(action)
-    for name in ("instructions", "parameters"):
-        short[name] = cut(action[name], (*path, name), how, read)
-    return short

@@ -52,6 +52,21 @@ class FormOutcome(NamedTuple):
     def outcome_note(self, outcome: Outcome) -> str:
         return f"?{self.question}={outcome}"
 
+    def instructions(self, instructions: str, *, decided: str) -> str:
+        """Return the instructions for the question, given its forms so far.
+
+        `decided` says how to submit what the user decides after declining.
+        """
+        if self.outcome == "declined":
+            return (
+                "The user was shown this question and declined to answer it. Do not answer it for the user: "
+                f"ask what to do, and submit only the user's own reply, or cancel the run. {decided}"
+            )
+        if self.is_over:
+            before = "The user was asked this directly, without an answer that fits: ask the user yourself."
+            return f"{before} {instructions}"
+        return instructions
+
 
 def form_outcome(last_seen: LastSeen, question: str) -> FormOutcome:
     nothing = FormOutcome(question)
@@ -65,20 +80,3 @@ def form_outcome(last_seen: LastSeen, question: str) -> FormOutcome:
     outcomes: tuple[Outcome, ...] = ("declined", "unshown")
     outcome = next((it for it in outcomes if nothing.outcome_note(it) in last_seen), None)
     return FormOutcome(question, calls, tasks, outcome)
-
-
-def instructions_after_forms(last_seen: LastSeen, question: str, instructions: str, *, decided: str) -> str:
-    """Return the instructions for a question, given its forms so far.
-
-    `decided` says how to submit what the user decides after declining.
-    """
-    known = form_outcome(last_seen, question)
-    if known.outcome == "declined":
-        return (
-            "The user was shown this question and declined to answer it. Do not answer it for the user: ask "
-            f"what to do, and submit only the user's own reply, or cancel the run. {decided}"
-        )
-    if known.is_over:
-        before = "The user was asked this directly, without an answer that fits: ask the user yourself."
-        return f"{before} {instructions}"
-    return instructions

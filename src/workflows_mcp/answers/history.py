@@ -18,20 +18,27 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal
 
-from workflows_mcp.answers.actions import pending_actions
-from workflows_mcp.answers.targets import block_at
-from workflows_mcp.machine import TERMINAL, Answered, Event, Frame, Machine, Reopened, RunStatus, Started
+from workflows_mcp.answers.actions import prompt_at
+from workflows_mcp.answers.elicitation_log import form_outcome
+from workflows_mcp.answers.previews import Cut, cut, reader, shortened, within
+from workflows_mcp.answers.targets import question_id, whole_run
+from workflows_mcp.answers.tasks import NEVER_SEEN, LastSeen
+from workflows_mcp.limits import Limits
+from workflows_mcp.machine import TERMINAL, Answered, Event, Frame, Machine, Reopened, RunStatus, Started, iso
 from workflows_mcp.plan import execution_waves
 from workflows_mcp.steps import StepRegistry
-from workflows_mcp.values import Value, to_json
+from workflows_mcp.values import Value
 
 AUTOMATIC = 0
 """The number of an automatic checkpoint at its position; questions count from 1."""
 _NUMBER_BITS = 20
 _ID = re.compile(r"(chk|pause)_(.+)_([0-9]{1,12})(?:\.([0-9]{1,6}))?")
 _DAY = 86_400.0
+_LISTED_PROMPT_CHARS = 120
+_PROMPT_SHARE = 8
+"""A prompt may be this many times longer than other values before it is cut."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -185,17 +192,9 @@ class History:
                 opened.append((address, frame))
         for number, (address, frame) in enumerate(reversed(opened), start=1):
             checkpoint = self._checkpoint(number)
-            checkpoint.address, checkpoint.prompt = address, self._prompt(address, frame)
+            checkpoint.address, checkpoint.prompt = address, prompt_at(self.machine, self._registry, address)
             self._open[address] = (frame, checkpoint)
             self.checkpoints.append(checkpoint)
-
-    def _prompt(self, address: str, frame: Frame) -> str:
-        visited = block_at(self.machine, address)
-        prompt = visited.record.inputs.get("prompt") if visited is not None else None
-        if isinstance(prompt, str) and not frame.after_interruption:
-            return prompt
-        actions = pending_actions(self.machine, self._registry)
-        return next(prompt_of(action) for action in actions if action["step_id"] == address)
 
     def _is_inherited(self, checkpoint: Checkpoint) -> bool:
         last = checkpoint.id.position if checkpoint.id.type == "automatic" else checkpoint.closed_at
@@ -220,12 +219,98 @@ class History:
         return ended
 
 
-def prompt_of(action: dict[str, Value]) -> str:
-    """Return a question as one text: the author's prompt, or instructions and parameters."""
-    parameters = action["parameters"]
-    if action["type"] == "prompt":
-        prompt = parameters.get("prompt", parameters.get("message"))
-        if isinstance(prompt, str):
-            return "\n".join([prompt, *(f"- {option}" for option in parameters.get("choices", ()))])
-    given = f"\n{to_json(parameters)}" if parameters else ""
-    return f"{action['instructions']}{given}"
+# What a list of checkpoints shows, and the details of one
+
+
+def listed_checkpoint(history: History, checkpoint: Checkpoint) -> dict[str, Value]:
+    entry: dict[str, Value] = {
+        "checkpoint_id": str(checkpoint.id),
+        "workflow": history.machine.state.workflow,
+        "workflow_id": checkpoint.id.run_id,
+        "type": checkpoint.id.type,
+        "created_at": iso(checkpoint.created_at),
+        "position": checkpoint.id.position,
+        "completed_blocks": checkpoint.ended_blocks,
+        "moved_on": history.moved_on(checkpoint),
+    }
+    if checkpoint.reason:
+        entry["reason"] = checkpoint.reason
+    if checkpoint.id.type == "pause":
+        entry["paused_block"] = checkpoint.address
+        entry["prompt"] = shortened(" ".join(checkpoint.prompt.split()), _LISTED_PROMPT_CHARS)
+    return entry
+
+
+def checkpoint_details(
+    history: History, checkpoint: Checkpoint, then: Machine, limits: Limits, last_seen: LastSeen = NEVER_SEEN
+) -> dict[str, Any]:
+    """Return the details of a checkpoint; `then` is the run as it was at its position."""
+    ended = {name: it.status for name, it in then.state.root.records.items() if it.status in TERMINAL}
+    waves = execution_waves(then.plan_named(then.state.workflow).body)
+    current = next((wave for wave, names in enumerate(waves) if set(names) - set(ended)), None)
+
+    def build(how: Cut) -> dict[str, Any]:
+        read = reader(history.run_id)
+        details = listed_checkpoint(history, checkpoint)
+        details["completed_blocks"] = cut(list(ended), ("blocks",), how, read)
+        for status in ("failed", "skipped"):
+            names = [name for name, it in ended.items() if it == status]
+            if names:
+                details[f"{status}_blocks"] = cut(names, ("blocks",), how, read)
+        details["execution_waves"] = cut(waves, ("blocks",), how, lambda *_: read(("blocks",), 0))
+        if current is not None:
+            details["current_wave"] = current
+        details["inputs"] = cut(then.state.root.inputs, ("inputs",), how, read)
+        if checkpoint.id.type == "pause":
+            details["workflow_stack"] = _workflow_stack(then, checkpoint.address)
+            details["prompt"] = shortened(checkpoint.prompt, how.characters * _PROMPT_SHARE)
+        if checkpoint.answer is not None:
+            answered = checkpoint.answer.outputs
+            details["answered_with"] = cut(answered, (), how, lambda *_: read(("blocks",), 0))
+        resume = _how_to_resume(history, checkpoint)
+        if checkpoint.id.type == "pause" and checkpoint.closed_at is None:
+            asked = question_id(then.state, whole_run(history.run_id), checkpoint.address)
+            resume = form_outcome(last_seen, asked).instructions(resume, decided=resume)
+        details["how_to_resume"] = resume
+        return details
+
+    return within(limits, build)
+
+
+def deleted_checkpoint(history: History, checkpoint: Checkpoint) -> dict[str, Value]:
+    run_id = history.run_id
+    message = f"the checkpoint is deleted; the run {run_id} is unchanged"
+    if checkpoint.id.type == "pause" and not history.moved_on(checkpoint):
+        message += (
+            f" and still waits for an answer at '{checkpoint.address}': end it with "
+            f"control_workflow(workflow_id='{run_id}', action='cancel')"
+        )
+    return {"deleted": True, "checkpoint_id": str(checkpoint.id), "workflow_id": run_id, "message": message}
+
+
+def _how_to_resume(history: History, checkpoint: Checkpoint) -> str:
+    call = f"resume_workflow(checkpoint_id='{checkpoint.id}'"
+    if checkpoint.id.type == "pause":
+        call += ", response='…'"
+        if checkpoint.answer is not None:
+            return f"{call}): a response other than the one given makes a new run from here"
+        if checkpoint.closed_at is not None:
+            return f"{call}): the question was abandoned, so this makes a new run from here"
+        return f"{call}): the run waits for this answer"
+    if history.moved_on(checkpoint):
+        return f"{call}): the run has moved on, so this makes a new run from here"
+    return f"{call}): returns where the run is; nothing has happened since"
+
+
+def _workflow_stack(machine: Machine, address: str) -> list[Value]:
+    """List the workflows around a block, the outermost first."""
+    stack: list[Value] = [machine.state.workflow]
+    scope = machine.state.root
+    for part in address.split("/")[:-1]:
+        inner = scope.records[part].scope
+        if inner is None:
+            break
+        scope = inner
+        if scope.workflow != stack[-1]:
+            stack.append(scope.workflow)
+    return stack

@@ -83,6 +83,9 @@ class Cut:
     items: int = _EVERYTHING
 
 
+WHOLE = Cut(_EVERYTHING)
+
+
 def reader(run_id: str) -> Reader:
     def read(path: Path, offset: int) -> str:
         where = f"workflow_id='{run_id}', paths={to_json([format_path(path)])}, offset={offset}"

@@ -11,7 +11,7 @@ from __future__ import annotations
 from typing import Any
 
 from workflows_mcp.answers.run_view import run_view_of
-from workflows_mcp.answers.targets import Target, Visited, block_at
+from workflows_mcp.answers.targets import Target, Visited, block_named
 from workflows_mcp.errors import ExpressionError
 from workflows_mcp.expressions import search
 from workflows_mcp.machine import TERMINAL, Machine
@@ -229,11 +229,8 @@ def is_harmless(machine: Machine, target: Target, step_id: str | None, result: A
         view = run_view_of(machine, target=target, now=machine.state.changed_at)
         waits = view.under_way("wait") or view.pending.delegations
         return bool(waits) and not view.pending.questions
-    for address in target.addresses_for(step_id):
-        visited = block_at(machine, address)
-        if visited is not None:
-            return _takes_no_result(visited.node) and _was_reached(visited)
-    return False
+    visited = block_named(machine, target, step_id)
+    return visited is not None and _takes_no_result(visited.node) and _was_reached(visited)
 
 
 def _acknowledges(result: Any) -> bool:

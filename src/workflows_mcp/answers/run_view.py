@@ -6,109 +6,24 @@ view.status, view.pending.questions, view.messages
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 
-from workflows_mcp.answers.targets import Target, Visited, block_at, whole_run
-from workflows_mcp.answers.tasks import NEVER_SEEN, Framed, LastSeen, Pending, pending_for
-from workflows_mcp.expressions import MISSING
-from workflows_mcp.limits import DEFAULT_LIMITS, Limits
-from workflows_mcp.machine import (
-    LEFT_OPEN,
-    REACTIVE,
-    TERMINAL,
-    Around,
-    ComputedFields,
-    EvaluationError,
-    Machine,
-    Scope,
-    failed,
+from workflows_mcp.answers.targets import (
+    Target,
+    Visited,
+    block_at,
+    only_task,
+    target_of,
+    tasks_by_key,
+    whole_run,
 )
-from workflows_mcp.plan import Plan, Steps
-from workflows_mcp.values import Value
-
-# The state of a reactive workflow, flat, with its computed fields
-#
-# Computing fields can be slow, so it happens outside the event loop: a state is never changed in place, and
-# the run does not see what is computed here.
-#
-#     parts = parts_of_state(machine, "")        # None for workflows of other dialects
-#     fields = await asyncio.to_thread(parts.fields)
-
-
-@dataclass(frozen=True, slots=True)
-class Fields:
-    raw: dict[str, Value]
-    state: dict[str, Value]
-    computed: dict[str, Value]
-    errors: dict[str, str]
-    """The errors of computed fields, by field."""
-
-    @property
-    def flat(self) -> dict[str, Value]:
-        return {**self.state, **self.raw, **self.computed}
-
-    @property
-    def parts(self) -> dict[str, Value]:
-        return {"raw": self.raw, "state": self.state, "computed": self.computed}
-
-
-@dataclass(frozen=True, slots=True)
-class PartsOfState:
-    """The inputs of the fields of a state, at a moment."""
-
-    plan: Plan
-    around: Around
-    computed: ComputedFields
-
-    def fields(self) -> Fields:
-        values: dict[str, Value] = {}
-        errors: dict[str, str] = {}
-        for name in self.plan.computed:
-            try:
-                value = self.computed.value(name, self.around)
-            except EvaluationError as error:
-                values[name], errors[name] = None, error.cause.message
-                continue
-            if value is not MISSING:
-                values[name] = value
-            if (wrong := self.computed.error(name)) is not None:
-                errors[name] = wrong
-        state = self.around.state
-        return Fields(state.get("raw", {}), state.get("state", {}), values, errors)
-
-
-def parts_of_state(machine: Machine, address: str) -> PartsOfState | None:
-    """Return the state of the run or of the task at an address; None if it is not reactive.
-
-    A task may share the state of the workflow around it.
-    """
-    scope = _scope_with_state(machine, address)
-    if scope is None:
-        return None
-    plan = machine.plan_named(scope.workflow)
-    home = machine.reactive_state_at(address)
-    if home is not None and home.scope is scope:
-        return PartsOfState(plan, home.around(), home.fields.copy())
-    fields = ComputedFields(plan, machine.program_named(plan.name).language, machine.limits)
-    return PartsOfState(plan, Around(scope.state, scope.inputs, plan.config), fields.copy())
-
-
-def _scope_with_state(machine: Machine, address: str) -> Scope | None:
-    scope: Scope | None = machine.state.root
-    found: Scope | None = None
-    for name in [*(address.split("/") if address else ()), ""]:
-        if scope is None:
-            return found
-        if scope.each is None:
-            plan = machine.plan_named(scope.workflow)
-            if plan.dialect != REACTIVE:
-                found = None
-            elif not plan.shares_state:
-                found = scope
-        record = scope.records.get(name)
-        scope = record.scope if record is not None else None
-    return found
+from workflows_mcp.answers.tasks import NEVER_SEEN, Framed, LastSeen, Pending, pending_for
+from workflows_mcp.errors import RequestError
+from workflows_mcp.limits import DEFAULT_LIMITS, Limits
+from workflows_mcp.machine import LEFT_OPEN, TERMINAL, Machine, Scope, failed
+from workflows_mcp.plan import Steps
 
 
 @dataclass(frozen=True)
@@ -123,12 +38,12 @@ class RunView:
     """The item that a task is; nothing for a run."""
     alone: bool = False
     """Its agent has no sub-agents, and performs their tasks as well."""
-    fields: Fields | None = None
-    """The computed state of a reactive workflow, if a caller has computed it."""
     why_not_driven: str = ""
     """Why no process continues the run; empty if one does."""
     last_seen: LastSeen = field(default_factory=dict)
     """The heartbeats of agents: notes beside the run."""
+    checkpoint_ids: Mapping[str, str] = field(default_factory=dict)
+    """The checkpoints of open questions, by address, if a caller has asked for them."""
 
     @cached_property
     def messages(self) -> list[str]:
@@ -158,6 +73,25 @@ class RunView:
     def workflow(self) -> str:
         scope = self.scope
         return scope.workflow if scope is not None else self.machine.state.workflow
+
+    def name_of_task(self, key: str, task: Target) -> str:
+        """Return the key of a task if it stays unique in the run, else its id.
+
+        A nested task always gets its id, because another task of the same name may start beside it.
+        """
+        if task.address.count("/") != 1:
+            return task.id
+        if "." not in key:
+            named = only_task(self.machine.state, self._tasks_by_key.get(key, ()))
+            return key if named is not None and named.id == task.id else task.id
+        try:
+            return key if target_of(self.machine, f"{task.run_id}.{key}").id == task.id else task.id
+        except RequestError:
+            return task.id
+
+    @cached_property
+    def _tasks_by_key(self) -> dict[str, list[Target]]:
+        return tasks_by_key(self.machine.state)
 
     @cached_property
     def has_ended(self) -> bool:

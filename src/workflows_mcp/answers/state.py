@@ -6,12 +6,15 @@ state_of(…, paths=["outputs.log"], offset=4000)         # the next part of a l
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections import Counter
+from collections.abc import Callable, Container, Sequence
+from dataclasses import dataclass, field, replace
+from functools import cached_property
 from typing import Any, NamedTuple, cast, get_args
 
 from workflows_mcp.answers.actions import Redact, actions_of
 from workflows_mcp.answers.previews import (
+    WHOLE,
     Cut,
     Path,
     Reader,
@@ -22,19 +25,23 @@ from workflows_mcp.answers.previews import (
     shortened,
     within,
 )
-from workflows_mcp.answers.run_view import Fields, PartsOfState, RunView, parts_of_state
+from workflows_mcp.answers.run_view import RunView
 from workflows_mcp.answers.targets import Visited, blocks_in
 from workflows_mcp.errors import ExpressionError, NotExpected, RequestError
-from workflows_mcp.expressions import Reference, follow
+from workflows_mcp.expressions import MISSING, Reference, follow
 from workflows_mcp.limits import Limits
 from workflows_mcp.machine import (
+    REACTIVE,
     WRITABLE,
     Around,
     Blocks,
+    ComputedFields,
     EvaluationError,
+    Event,
     Machine,
     Record,
     Scope,
+    StateUpdated,
     WrongChange,
     error_of,
     failed,
@@ -42,7 +49,7 @@ from workflows_mcp.machine import (
     outputs_of,
     path_text,
 )
-from workflows_mcp.plan import ChangeOperation, Node, kind_of_operation
+from workflows_mcp.plan import ChangeOperation, Node, Plan, kind_of_operation
 from workflows_mcp.steps import StepRegistry
 from workflows_mcp.values import Value, did_you_mean, kind_and_value, shown
 
@@ -76,6 +83,7 @@ class Slice(NamedTuple):
 
 def state_of(
     view: RunView,
+    snapshot: StateSnapshot,
     registry: StepRegistry,
     limits: Limits,
     *,
@@ -87,8 +95,8 @@ def state_of(
     if offset < 0 or (limit is not None and limit < 1):
         raise RequestError("offset must be 0 or more, and limit 1 or more")
     if not paths:
-        return within(limits, lambda how: _overview(view, how))
-    names = _names(view, registry)
+        return within(limits, lambda how: _overview(view, snapshot, how))
+    names = _names(view, snapshot, registry)
     found = [(text, path, _value_at(path, names)) for text in paths for path in [parse_path(text)]]
     read = reader(view.target.id)
     room = max(limits.answer_chars // (2 * len(found)), 1)
@@ -108,9 +116,9 @@ def state_of(
     return within(limits, build)
 
 
-def value_of(view: RunView, registry: StepRegistry, path: str) -> Value:
+def value_of(view: RunView, snapshot: StateSnapshot, registry: StepRegistry, path: str) -> Value:
     """Return the whole value at a path. Raises RequestError as `state_of` does."""
-    return _value_at(parse_path(path), _names(view, registry))
+    return _value_at(parse_path(path), _names(view, snapshot, registry))
 
 
 def _sliced(
@@ -140,15 +148,14 @@ def _value_at(path: Path, names: dict[str, Any]) -> Value:
         raise RequestError(error.message.replace("${", "").replace("}", ""), hint=error.hint) from None
 
 
-def _names(view: RunView, registry: StepRegistry) -> dict[str, Any]:
+def _names(view: RunView, snapshot: StateSnapshot, registry: StepRegistry) -> dict[str, Any]:
     """Return the names that a path can start with."""
     machine, scope, task = view.machine, view.scope, view.task
     state = machine.state
     names: dict[str, Any] = {"inputs": _inputs(view)}
-    if view.fields is not None:
-        parts = view.fields.parts
-        whole = {**view.fields.flat, **parts.get("state", {})}  # the overview shows all fields as `state`
-        names = {**view.fields.flat, **names, **parts, "state": whole}
+    if parts := snapshot.parts:
+        whole = {**snapshot.flat, **parts["state"]}  # the overview shows all fields as `state`
+        names = {**snapshot.flat, **names, **parts, "state": whole}
     elif view.is_sequence and scope is not None:
         names |= {"state": scope.state, "result": scope.result, "errors": _errors(machine, scope)}
     else:
@@ -156,7 +163,9 @@ def _names(view: RunView, registry: StepRegistry) -> dict[str, Any]:
     names["blocks"] = Blocks(scope, machine.program_named) if scope is not None else {}
     if scope is not None and scope.variables:
         names |= scope.variables
-    names["actions"] = {it["step_id"]: it for it in actions_of(view, registry, at_work=True)}
+    read = reader(view.target.id)
+    actions = actions_of(view, registry, at_work=True)
+    names["actions"] = {it.step_id: it.rendered(WHOLE, read) for it in actions}
     names["metadata"] = {
         "workflow_id": view.target.id,
         "workflow": view.workflow,
@@ -169,7 +178,7 @@ def _names(view: RunView, registry: StepRegistry) -> dict[str, Any]:
     return names
 
 
-def _overview(view: RunView, how: Cut) -> dict[str, Any]:
+def _overview(view: RunView, snapshot: StateSnapshot, how: Cut) -> dict[str, Any]:
     scope = view.scope
     read = reader(view.target.id)
     overview: dict[str, Any] = {
@@ -179,10 +188,9 @@ def _overview(view: RunView, how: Cut) -> dict[str, Any]:
         "inputs": cut(_inputs(view), ("inputs",), how, read),
     }
     if view.is_sequence and scope is not None:
-        fields = scope.state if view.fields is None else view.fields.flat
-        overview["state"] = cut(fields, ("state",) if view.fields is None else (), how, read)
-        if view.fields is not None and view.fields.errors:
-            overview["computed_errors"] = view.fields.errors
+        overview["state"] = cut(snapshot.flat, snapshot.prefix, how, read)
+        if snapshot.errors:
+            overview["computed_errors"] = snapshot.errors
         if errors := _errors(view.machine, scope):
             overview["errors"] = cut(errors, ("errors",), how, read)
         if view.has_ended:
@@ -240,35 +248,120 @@ def _block(machine: Machine, node: Node, record: Record) -> dict[str, Value]:
     return summary
 
 
+class RunDetails(NamedTuple):
+    """Every block of a run, and how it went as a whole."""
+
+    blocks: dict[str, Value]
+    metadata: dict[str, Value]
+
+
+def details_of(view: RunView) -> RunDetails:
+    machine = view.machine
+    blocks: dict[str, Value] = Blocks(machine.state.root, machine.program_named).plain()
+    return RunDetails(blocks, _metadata(machine, view.now))
+
+
+def _metadata(machine: Machine, now: float) -> dict[str, Value]:
+    state = machine.state
+    nodes = machine.program_named(state.workflow).nodes
+    ended = state.ended_at
+    by_status = Counter(record.status for record in state.root.records.values())
+    metadata: dict[str, Value] = {
+        "workflow_name": state.workflow,
+        "start_time": iso(state.started_at),
+        "end_time": iso(ended),
+        "execution_time_ms": round(((ended or now) - state.started_at) * 1000, 3),
+        "total_blocks": len(nodes),
+        "execution_waves": max((node.wave for node in nodes), default=-1) + 1,
+    }
+    for status in ("completed", "failed", "skipped"):
+        metadata[f"{status}_blocks"] = by_status[status]
+    return {name: value for name, value in metadata.items() if value is not None}
+
+
 # The state as flat fields, for workflows of every dialect
 #
 # A reactive workflow has raw fields, fields of `state`, and computed fields; a stateful one has its state; a
-# graph has outputs, once it has ended. Values are gathered without a pause; computed fields are evaluated
-# afterwards, outside the event loop.
+# graph has outputs, once it has ended. A snapshot is taken without a pause; computed fields are evaluated
+# when they are first read, which can be slow, so outside the event loop.
 #
-#     gathered = gather(view)
-#     state = await asyncio.to_thread(gathered.read)
-#     state.at('file_results["a.ts"].status')
+#     snapshot = snapshot_of(view)
+#     await asyncio.to_thread(snapshot.read)
+#     snapshot.at('file_results["a.ts"].status')
 
 
-@dataclass(frozen=True, slots=True)
-class FlatState:
-    flat: dict[str, Value]
-    names: dict[str, Value]
-    """What a path can begin with."""
-    unset: frozenset[str] = frozenset()
-    """Declared fields without a value."""
+@dataclass(frozen=True)
+class StateSnapshot:
+    """The state of a run or a task at a moment. A state is never changed in place."""
+
+    stored: dict[str, Value] = field(default_factory=dict)
+    """The fields of a workflow that is not reactive: its state or its outputs."""
     prefix: Path = ()
     """The prefix of a field in a path of `get_workflow_state`."""
+    inputs: dict[str, Value] = field(default_factory=dict)
+    variables: dict[str, Value] = field(default_factory=dict)
     included: bool = False
     """Whether it belongs to an included workflow, which `get_workflow_state` cannot read."""
+    plan: Plan | None = None
+    """The plan of a reactive workflow, which computes fields; None for others."""
+    around: Around = field(default_factory=lambda: Around({}, {}))
+    formulas: ComputedFields | None = None
+
+    def read(self) -> StateSnapshot:
+        """Evaluate the computed fields; this can be slow. Return the snapshot."""
+        self._evaluated  # noqa: B018
+        return self
+
+    @cached_property
+    def _evaluated(self) -> tuple[dict[str, Value], dict[str, str]]:
+        values: dict[str, Value] = {}
+        errors: dict[str, str] = {}
+        if self.plan is None or self.formulas is None:
+            return values, errors
+        for name in self.plan.computed:
+            try:
+                value = self.formulas.value(name, self.around)
+            except EvaluationError as error:
+                values[name], errors[name] = None, error.cause.message
+                continue
+            if value is not MISSING:
+                values[name] = value
+            if (wrong := self.formulas.error(name)) is not None:
+                errors[name] = wrong
+        return values, errors
+
+    @property
+    def computed(self) -> dict[str, Value]:
+        return self._evaluated[0]
+
+    @property
+    def errors(self) -> dict[str, str]:
+        """The errors of computed fields, by field."""
+        return self._evaluated[1]
+
+    @property
+    def parts(self) -> dict[str, Value]:
+        """The parts of a reactive state; empty for others."""
+        if self.plan is None:
+            return {}
+        state = self.around.state
+        return {"raw": state.get("raw", {}), "state": state.get("state", {}), "computed": self.computed}
+
+    @property
+    def flat(self) -> dict[str, Value]:
+        parts = self.parts
+        return {**parts["state"], **parts["raw"], **parts["computed"]} if parts else self.stored
+
+    @property
+    def names(self) -> dict[str, Value]:
+        """What a path can begin with."""
+        return {**self.variables, **self.flat, "inputs": self.inputs, **self.parts}
 
     def at(self, text: str) -> Value:
         """Return the value at a path. Raises RequestError, with the known names, for an unknown path."""
-        path = parse_path(text)
-        names = self.names
-        if len(path) == 1 and path[0] in self.unset and path[0] not in names:
-            return None
+        path, names = parse_path(text), self.names
+        if len(path) == 1 and self.plan is not None and path[0] in self.plan.known and path[0] not in names:
+            return None  # a declared field without a value
         try:
             return follow(Reference(path, 0), names)
         except ExpressionError as error:
@@ -281,16 +374,16 @@ class FlatState:
         path = parse_path(text)
         return (*self.prefix, *path) if path[0] in self.flat else path
 
-    def shown(self, how: Cut, workflow_id: str) -> dict[str, Value]:
-        """Return all fields, cut to a size."""
+    def shown(self, how: Cut, workflow_id: str, only: Container[str] | None = None) -> dict[str, Value]:
+        """Return all fields, or `only` some, cut to a size."""
         read = self.reader(workflow_id)
 
         def on(path: Path, offset: int) -> str:
             needed = "workflow_state_read and the paths of those you need"
             return read(path, offset) if path != self.prefix else needed
 
-        fields = cut(self.flat, self.prefix, how, on)
-        return dict(fields)
+        chosen = {name: value for name, value in self.flat.items() if only is None or name in only}
+        return dict(cut(chosen, self.prefix, how, on))
 
     def reader(self, workflow_id: str) -> Reader:
         """Return the function that names the call which reads the rest of a cut value."""
@@ -299,26 +392,59 @@ class FlatState:
         return lambda path, _: f"workflow_state_read and paths that lead into {format_path(path)}"
 
 
-@dataclass(frozen=True, slots=True)
-class StateValues:
-    """The values of a state at a moment, before computed fields are evaluated."""
+def snapshot_of(view: RunView, address: str | None = None) -> StateSnapshot:
+    """Take the state of a run or task, or of the reactive workflow at an address inside it."""
+    if address is not None and address != view.target.address:
+        inside = view.machine.scope_inside(address)
+        if inside is not None and inside.reactive is not None:
+            found = reactive_snapshot(view.machine, address)
+            assert found is not None
+            given, known = dict(inside.scope.inputs), dict(inside.scope.variables)
+            return replace(found, inputs=given, variables=known, included=True)
+    scope, task = view.scope, view.task
+    found = reactive_snapshot(view.machine, view.target.address)
+    if found is None and view.is_sequence and scope is not None:
+        found = StateSnapshot(dict(scope.state), ("state",))
+    elif found is None:
+        outputs = view.machine.state.outputs if task is None else outputs_of(task.record)
+        found = StateSnapshot(dict(outputs), ("outputs",))
+    if scope is None:
+        return found
+    return replace(found, inputs=dict(scope.inputs), variables=dict(scope.variables))
 
-    parts: PartsOfState | None
-    others: dict[str, Value]
-    """The fields of a workflow that is not reactive."""
-    prefix: Path
-    inputs: dict[str, Value]
-    variables: dict[str, Value]
-    included: bool = False
 
-    def read(self) -> FlatState:
-        """Evaluate the computed fields; this can be slow."""
-        if self.parts is None:
-            names = {**self.variables, **self.others, "inputs": self.inputs}
-            return FlatState(self.others, names, prefix=self.prefix)
-        fields: Fields = self.parts.fields()
-        names = {**self.variables, **fields.flat, "inputs": self.inputs, **fields.parts}
-        return FlatState(fields.flat, names, frozenset(self.parts.plan.known), included=self.included)
+def reactive_snapshot(machine: Machine, address: str) -> StateSnapshot | None:
+    """Take the state of the run or of the task at an address; None if it is not reactive.
+
+    A task may share the state of the workflow around it.
+    """
+    scope = _scope_with_state(machine, address)
+    if scope is None:
+        return None
+    plan = machine.plan_named(scope.workflow)
+    home = machine.reactive_state_at(address)
+    if home is not None and home.scope is scope:
+        return StateSnapshot(plan=plan, around=home.around(), formulas=home.fields.copy())
+    formulas = ComputedFields(plan, machine.program_named(plan.name).language, machine.limits)
+    around = Around(scope.state, scope.inputs, plan.config)
+    return StateSnapshot(plan=plan, around=around, formulas=formulas)
+
+
+def _scope_with_state(machine: Machine, address: str) -> Scope | None:
+    scope: Scope | None = machine.state.root
+    found: Scope | None = None
+    for name in [*(address.split("/") if address else ()), ""]:
+        if scope is None:
+            return found
+        if scope.each is None:
+            plan = machine.plan_named(scope.workflow)
+            if plan.dialect != REACTIVE:
+                found = None
+            elif not plan.shares_state:
+                found = scope
+        record = scope.records.get(name)
+        scope = record.scope if record is not None else None
+    return found
 
 
 def state_address(view: RunView) -> str:
@@ -345,28 +471,6 @@ def _called_inside(machine: Machine, address: str) -> list[str]:
         for inside, frame in machine.state.frames.items()
         if frame.kind == "call" and inside.startswith(prefix) and "/" not in inside[len(prefix) :]
     ]
-
-
-def gather(view: RunView, address: str | None = None) -> StateValues:
-    """Gather the state of a run or task, or of the reactive workflow at an address inside it."""
-    if address is not None and address != view.target.address:
-        inside = view.machine.scope_inside(address)
-        if inside is not None and inside.reactive is not None:
-            parts = parts_of_state(view.machine, address)
-            given, known = dict(inside.scope.inputs), dict(inside.scope.variables)
-            return StateValues(parts, {}, (), given, known, included=True)
-    scope, task = view.scope, view.task
-    parts = parts_of_state(view.machine, view.target.address)
-    others: dict[str, Value] = {}
-    prefix: Path = ()
-    if parts is None and view.is_sequence and scope is not None:
-        others, prefix = dict(scope.state), ("state",)
-    elif parts is None:
-        others = dict(view.machine.state.outputs if task is None else outputs_of(task.record))
-        prefix = ("outputs",)
-    inputs = dict(scope.inputs) if scope is not None else {}
-    variables = dict(scope.variables) if scope is not None else {}
-    return StateValues(parts, others, prefix, inputs, variables)
 
 
 # State updates of an agent: a trial shows whether they can be made, and which computed fields change
@@ -429,22 +533,19 @@ class Trial:
 
     address: str
     changes: Changes
-    parts: PartsOfState
-    """The state before."""
+    before: StateSnapshot
     state: dict[str, Value]
     """The state with the changes made."""
-    before: Fields | None = None
 
     def check(self) -> None:
         """Evaluate the computed fields before and after; this can be slow.
 
         Raises RequestError if a field that propagates errors fails.
         """
-        parts = self.parts
-        self.before = parts.fields()
+        before = self.before.read()
+        assert before.formulas is not None
         try:
-            around = Around(self.state, parts.around.inputs, parts.around.config)
-            parts.computed.copy().check(around)
+            before.formulas.copy().check(Around(self.state, before.around.inputs, before.around.config))
         except EvaluationError as error:
             raise _refused(error.cause.message, error.cause.hint or "write other values") from None
 
@@ -454,17 +555,14 @@ class Trial:
 
     def changed_in(self, machine: Machine) -> Callable[[], tuple[dict[str, Value], dict[str, str]]]:
         """Return a function that computes which fields have changed, and which errors are new."""
-        now = parts_of_state(machine, self.address) or self.parts
+        before = self.before
         # what was computed for the state before need not be computed again
-        parts = PartsOfState(now.plan, now.around, self.parts.computed)
+        after = replace(reactive_snapshot(machine, self.address) or before, formulas=before.formulas)
 
         def compare() -> tuple[dict[str, Value], dict[str, str]]:
-            before, after = self.before or self.parts.fields(), parts.fields()
-            changed = {
-                name: after.computed.get(name)
-                for name in parts.plan.computed
-                if after.computed.get(name) != before.computed.get(name)
-            }
+            old, new = before.computed, after.computed
+            names = after.plan.computed if after.plan is not None else ()
+            changed = {name: new.get(name) for name in names if new.get(name) != old.get(name)}
             errors = {name: it for name, it in after.errors.items() if before.errors.get(name) != it}
             return changed, errors
 
@@ -475,9 +573,9 @@ def trial_of(machine: Machine, address: str, changes: Changes, clean: Redact) ->
     """Prepare a trial. Raises RequestError if there is no state to change, or a change is invalid."""
     redacted: Changes = [(path, operation, clean(value)) for path, operation, value in changes]
     state = _refuse_wrong(machine, address, redacted)
-    parts = parts_of_state(machine, address)
-    assert parts is not None
-    return Trial(address, redacted, parts, state)
+    before = reactive_snapshot(machine, address)
+    assert before is not None
+    return Trial(address, redacted, before, state)
 
 
 def _refuse_wrong(machine: Machine, address: str, changes: Changes) -> dict[str, Value]:
@@ -520,6 +618,16 @@ class WrittenState:
             elif not any(_meet(place, path) for path in self.paths):
                 missing.append(path_text(tuple(place)))
         return missing
+
+
+def written_state(machine: Machine, address: str, since: Sequence[Event]) -> WrittenState:
+    """Return what agents have written to the state of a step, by these events."""
+    home = machine.locate(address)[0].reactive
+    names = address.split("/")
+    around = ("/".join(names[:length]) for length in range(len(names)))
+    shared = {it for it in around if machine.reactive_state_at(it) is home}
+    updates = [it for it in since if isinstance(it, StateUpdated) and it.address in shared]
+    return WrittenState([path for it in updates for path, *_ in it.changes])
 
 
 def _meet(one: Sequence[str | int], other: Sequence[str | int]) -> bool:

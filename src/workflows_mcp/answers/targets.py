@@ -11,7 +11,7 @@ run: the ids of its steps are relative to it.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -74,6 +74,12 @@ def block_at(machine: Machine, address: str) -> Visited | None:
         found = Visited("/".join(parts[: depth + 1]), node, record)
         scope = record.scope
     return found
+
+
+def block_named(machine: Machine, target: Target, step_id: str) -> Visited | None:
+    """Return the block that the agent of a target calls `step_id`, in any round."""
+    found = (block_at(machine, address) for address in target.addresses_for(step_id))
+    return next((it for it in found if it is not None), None)
 
 
 def _node_called(machine: Machine, scope: Scope, around: Node | None, name: str) -> Node | None:
@@ -160,8 +166,8 @@ def target_of(machine: Machine, workflow_id: str) -> Target:
     is_task = around is not None and around.each is not None and block_at(machine, target.address) is not None
     if is_task and current_id == workflow_id:
         return target
-    tasks = all_tasks(machine.state)
-    if (named := _named_by_key(machine.state, tasks, rest)) is not None:
+    tasks = tasks_by_key(machine.state)
+    if (named := only_task(machine.state, tasks.get(rest, ()))) is not None:
         return named
     # Suggest no id: the nearest one is the task of another agent.
     hint = "use the workflow_id of the task exactly as it was given" if tasks else "it has no tasks now"
@@ -171,13 +177,12 @@ def target_of(machine: Machine, workflow_id: str) -> Target:
     raise RequestError(f"the run {run_id} has no task '{workflow_id}'", hint=hint, code="unknown_task")
 
 
-def _named_by_key(state: RunState, tasks: list[Target], key: str) -> Target | None:
-    """Return the only task with a key, of any step, such as `batch_0`; None if it is ambiguous.
+def only_task(state: RunState, found: Sequence[Target]) -> Target | None:
+    """Return the task that a key such as `batch_0` names, of all tasks with it; None if it is ambiguous.
 
     Running tasks take precedence over ended ones, then outer tasks over nested ones, so that a name keeps its
     meaning when other tasks of the same name start.
     """
-    found = [task for task in tasks if key_of_task(state, task) == key]
     if len(found) > 1:
         found = [task for task in found if not _is_over(state, task)]
         depth = min((task.address.count("/") for task in found), default=0)
@@ -189,14 +194,6 @@ def _is_over(state: RunState, task: Target) -> bool:
     around = _scope_around(state, task.address)
     record = around.records.get(task.address.rpartition("/")[2]) if around is not None else None
     return record is not None and record.status in TERMINAL
-
-
-def key_of_task(state: RunState, task: Target) -> str:
-    """Return the key of a task among the tasks of its step."""
-    around, name = _scope_around(state, task.address), task.address.rpartition("/")[2]
-    if around is None or around.each is None:
-        return name
-    return str(around.each[names_of_items(around.each, around.named).index(name)])
 
 
 def _before(workflow_id: str, current_id: str) -> bool:
@@ -240,16 +237,27 @@ def asking_of(state: RunState, address: str) -> str:
 
 def all_tasks(state: RunState) -> list[Target]:
     """Return every task of a run, nested ones too."""
-    found: list[Target] = []
+    return [task for _, task in _keyed_tasks(state)]
+
+
+def tasks_by_key(state: RunState) -> dict[str, list[Target]]:
+    """Return the tasks of a run by their keys among the tasks of their step."""
+    found: dict[str, list[Target]] = {}
+    for key, task in _keyed_tasks(state):
+        found.setdefault(key, []).append(task)
+    return found
+
+
+def _keyed_tasks(state: RunState) -> Iterator[tuple[str, Target]]:
     waiting: list[tuple[str, Scope]] = [("", state.root)]
     while waiting:
         prefix, scope = waiting.pop(0)
         if scope.each is not None:
-            found += [task_of(state, prefix + name) for name in names_of_items(scope.each, scope.named)]
+            for key, name in zip(scope.each, names_of_items(scope.each, scope.named), strict=True):
+                yield str(key), task_of(state, prefix + name)
         for name, record in scope.records.items():
             if record.scope is not None:
                 waiting.append((f"{prefix}{name}/", record.scope))
-    return found
 
 
 def _scope_around(state: RunState, address: str) -> Scope | None:

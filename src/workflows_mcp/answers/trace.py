@@ -16,7 +16,8 @@ from typing import Any
 
 from workflows_mcp.answers.info import type_name
 from workflows_mcp.answers.previews import Cut, Reader, cut, within
-from workflows_mcp.answers.run_view import PartsOfState, RunView, parts_of_state
+from workflows_mcp.answers.run_view import RunView
+from workflows_mcp.answers.state import StateSnapshot, reactive_snapshot
 from workflows_mcp.answers.targets import question_id
 from workflows_mcp.errors import RequestError
 from workflows_mcp.limits import Limits
@@ -296,23 +297,23 @@ class DebugView:
     dialects: dict[str, str]
     """By workflow."""
     state: dict[str, Value]
-    parts: PartsOfState | None
+    reactive: StateSnapshot | None
 
 
 def debug_view_of(view: RunView) -> DebugView:
     machine = view.machine
     dialects = {name: plan.dialect for name, plan in machine.plans.items()}
-    parts = parts_of_state(machine, view.target.address)
-    state = dict(machine.state.root.state) if parts is None else parts.around.state.get("raw", {})
+    reactive = reactive_snapshot(machine, view.target.address)
+    state = dict(machine.state.root.state) if reactive is None else reactive.around.state.get("raw", {})
     step, status = _current_step(view), view.status
-    return DebugView(step, status, machine.state.events, dialects, state, parts)
+    return DebugView(step, status, machine.state.events, dialects, state, reactive)
 
 
 def debug_answer(
     debug_view: DebugView, traced: Traced, registry: StepRegistry, limits: Limits
 ) -> dict[str, Any]:
     """Build the answer. This computes the fields for their size, which can be slow."""
-    computed = debug_view.parts.fields().computed if debug_view.parts is not None else {}
+    computed = debug_view.reactive.computed if debug_view.reactive is not None else {}
     total = sum(times.seconds for times in traced.times.values())
     slowest = sorted(traced.times.items(), key=lambda it: it[1].seconds / it[1].count, reverse=True)
     rest: dict[str, Any] = {

@@ -65,12 +65,15 @@ def why(view: RunView, *, brief: bool = False) -> str:
         reasons.append("waiting for its turn: it comes when other tasks have ended")
     if doomed := failed_for_good(view.machine):
         reasons.append(f"block {doomed} has failed, so the run will fail in any case")
-    if view.why_not_driven:
-        reasons.append(_not_driven(view))
-    return "; ".join(reasons) or ("" if brief else "about to continue")
+    if not reasons and not brief and not view.why_not_driven:
+        return "about to continue"
+    return "; ".join(reasons)
 
 
-def _not_driven(view: RunView) -> str:
+def not_driven(view: RunView) -> str:
+    """Say that no server continues a run, and how to change that; empty if one does."""
+    if not view.why_not_driven:
+        return ""
     directory, run_id = view.machine.state.workspace, view.target.run_id
     if not directory:  # it has not started, and may start anywhere
         return view.why_not_driven

@@ -15,6 +15,7 @@ from workflows_mcp.cli.run import (
     outputs_of,
     print_end,
     resolve_run,
+    shown,
     terminal_settings,
     with_store,
 )
@@ -85,7 +86,7 @@ def show_command(options: argparse.Namespace) -> int:
         run_id = await resolve_run(service, options.run)
         if options.follow and not options.json:
             await _follow(service, run_id)
-        answer = await service.status(run_id, alone=True)
+        answer = await shown(service.status(run_id, alone=True))
         state = await service.state(run_id, paths=["inputs", "blocks", "metadata"])
         return answer, state["values"]
 

@@ -21,6 +21,7 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any, TypeVar
 
+from workflows_mcp.answers import Answer
 from workflows_mcp.cli.terminal import (
     INTERRUPTED,
     Terminal,
@@ -60,7 +61,7 @@ def run_command(options: argparse.Namespace) -> int:
 def retry_command(options: argparse.Namespace) -> int:
     async def retry(service: Service) -> dict[str, Any]:
         options.run = await resolve_run(service, options.run)
-        return await service.retry(options.run, wait_seconds=0)
+        return await shown(service.retry(options.run, wait_seconds=0))
 
     if "." not in options.run:
         return follow_run(options, lambda session, service: session.start(retry(service)))
@@ -76,7 +77,7 @@ def retry_command(options: argparse.Namespace) -> int:
 def fork_command(options: argparse.Namespace) -> int:
     async def fork(service: Service) -> dict[str, Any]:
         run_id = await resolve_run(service, options.run)
-        return await service.fork(run_id, options.step, keep=options.keep, wait_seconds=0)
+        return await shown(service.fork(run_id, options.step, keep=options.keep, wait_seconds=0))
 
     return follow_run(options, lambda session, service: session.start(fork(service)))
 
@@ -92,9 +93,14 @@ def resume_command(options: argparse.Namespace) -> int:
             if value is None and info["type"] == "pause":
                 value = await _read_response(session.terminal, info["prompt"])
         response = LEFT_OUT if value is None else value
-        await session.start(service.resume(checkpoint, response, wait_seconds=0), origin=checkpoint)
+        await session.start(_resumed(service, checkpoint, response), origin=checkpoint)
 
     return follow_run(options, begin)
+
+
+async def _resumed(service: Service, checkpoint: str, response: Value) -> dict[str, Any]:
+    run_id, fork_of = await service.resume(checkpoint, response)
+    return {"workflow_id": run_id, **({"forked_from": fork_of.run_id} if fork_of is not None else {})}
 
 
 def is_checkpoint(text: str) -> bool:
@@ -116,7 +122,7 @@ def answer_command(options: argparse.Namespace) -> int:
         session.run_id = run_or_task.partition(".")[0]
         if await service.is_parked(session.run_id):
             await service.resume_run(session.run_id, wait_seconds=0)
-        current = await service.status(session.run_id, alone=True)
+        current = await shown(service.status(session.run_id, alone=True))
         session.watch = await service.inspector.tracker_at_end(session.run_id)
         value = options.value
         if options.fail is not None:
@@ -144,7 +150,7 @@ def answer_command(options: argparse.Namespace) -> int:
 def cancel_command(options: argparse.Namespace) -> int:
     async def cancel(service: Service) -> dict[str, Any]:
         options.run = await resolve_run(service, options.run)
-        return await service.cancel(options.run, reason=options.reason)
+        return await shown(service.cancel(options.run, reason=options.reason))
 
     answer = with_store(cancel)
     if options.json:
@@ -296,14 +302,15 @@ class Session:
                 ):
                     return await self._follow_until_waiting()
         except TimeoutError:
-            return await self._service.cancel(run_id, reason=f"it did not end within {seconds:g} s")
+            reason = f"it did not end within {seconds:g} s"
+            return await shown(self._service.cancel(run_id, reason=reason))
 
     async def _follow_until_waiting(self) -> dict[str, Any]:
         service, run_id = self._service, self.run_id
         player = Player(service, self.terminal, self._progress, self._answers, yes=self._yes)
         while True:
             await asyncio.create_task(self._show_progress())
-            answer = await service.status(run_id, alone=True)
+            answer = await shown(service.status(run_id, alone=True))
             self._show_messages(answer.get("messages", []))
             if answer["status"] in _ENDED or await service.is_parked(run_id):
                 return answer
@@ -364,6 +371,11 @@ class Session:
 
 def _run_in(started: Any) -> str:
     return started if isinstance(started, str) else str(started["workflow_id"])
+
+
+async def shown(answering: Awaitable[Answer]) -> dict[str, Any]:
+    """Return an answer with everything in it; its computed fields are evaluated outside the event loop."""
+    return await asyncio.to_thread((await answering).rendered)
 
 
 async def _cancel_on_signals(running: Coroutine[Any, Any, int]) -> int:

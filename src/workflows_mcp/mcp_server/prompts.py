@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from mcp.shared.exceptions import MCPError
 from mcp.types import INVALID_PARAMS, Prompt, PromptArgument
 
-from workflows_mcp.errors import WorkflowsError
+from workflows_mcp.errors import RequestError, WorkflowsError
 from workflows_mcp.mcp_server.tooling import Way, brief, render_error
 from workflows_mcp.mcp_server.toolsets import tool_for, ways_of
 from workflows_mcp.values import to_json
@@ -164,9 +164,9 @@ def prompts_of(toolsets: Sequence[str], *, read_only: bool = False) -> list[Serv
         return role(calls, name) + _behavior(service, name)
 
     async def sub_agent(service: Service, given: Mapping[str, str]) -> str:
-        task_id = given.get("task_id") or None
+        task_id = given.get("task_id", "")
         try:
-            return await service.step_protocol.sub_agent_prompt(given["workflow_id"], task_id, way)
+            return await _sub_agent_prompt(service, given["workflow_id"], task_id, way)
         except WorkflowsError as error:
             raise MCPError(INVALID_PARAMS, render_error(error)) from None
 
@@ -452,3 +452,16 @@ def _beginnings(text: str) -> list[int]:
     key = _KEY.match(text)
     found = [0, key.end()] if key else [0]
     return [begin for begin in found if text[begin : begin + 1] in (*_QUOTES, *_CLOSING)]
+
+
+async def _sub_agent_prompt(service: Service, workflow_id: str, task_id: str, way: Way) -> str:
+    """Return the prompt for the sub-agent of a task, in the words of its toolset."""
+    if way == "graph":
+        hint = "enable the toolset core or reactive as well"
+        raise RequestError("the toolset graph alone has no tools to perform a task", hint=hint)
+    brief = await service.conversations.task_brief(workflow_id, task_id)
+    if way == "core":
+        return brief.prompt()
+    from workflows_mcp.mcp_server.compat.reactive import SUB_AGENT_PROMPT
+
+    return brief.prompt(SUB_AGENT_PROMPT)

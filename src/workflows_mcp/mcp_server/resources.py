@@ -194,9 +194,8 @@ async def _run(service: Service, uri: str) -> ReadResourceContents:
     if query:
         raise RequestError(f"'{uri}': only a journal and values take offset and limit")
     if part == "":
-        return ReadResourceContents(
-            to_json(await service.status(workflow_id, detail="status"), indent=2), JSON
-        )
+        status = await service.status(workflow_id)
+        return ReadResourceContents(to_json(status.rendered("status"), indent=2), JSON)
     if part == "graph":
         return ReadResourceContents(await inspector.graph(workflow_id), MERMAID)
     if kind == "values":

@@ -153,14 +153,13 @@ def _start(workflow: str, declared: dict[str, Any], arguments: Arguments) -> Too
         service = service_of(ctx)
         given = arguments.to_inputs(inputs)
         try:
-            return await service.start(
-                workflow=workflow, inputs=given, wait_seconds=wait_seconds, detail="step"
-            )
+            started = await service.start(workflow=workflow, inputs=given, wait_seconds=wait_seconds)
         except InvalidInputs as error:
             if service.workflow_info(workflow)["inputs"] == declared:
                 raise
             changed = _CHANGED.format(starts=tool_that_starts(service.settings.toolsets))
             raise InvalidInputs(error.message, hint=f"{error.hint}\n{changed}") from None
+        return started.rendered("step")
 
     return start
 

@@ -11,6 +11,7 @@ if TYPE_CHECKING:
     from workflows_mcp.runs.progress import Progress, ProgressReport, ProgressTracker, reporting_progress
     from workflows_mcp.runs.service import Line, Service, WorkflowSummary, read_yaml
     from workflows_mcp.runs.startup import descriptor_limit, raise_descriptor_limit, startup_checks
+    from workflows_mcp.runs.submissions import StepFailure
     from workflows_mcp.runs.user_questions import UserQuestion, UserQuestions
 
 __all__ = [
@@ -19,6 +20,7 @@ __all__ = [
     "ProgressReport",
     "ProgressTracker",
     "Service",
+    "StepFailure",
     "UserQuestion",
     "UserQuestions",
     "WorkflowSummary",
@@ -37,6 +39,7 @@ __getattr__ = exports(
         "progress": "Progress ProgressReport ProgressTracker reporting_progress",
         "service": "Line Service WorkflowSummary read_yaml",
         "startup": "descriptor_limit raise_descriptor_limit startup_checks",
+        "submissions": "StepFailure",
         "user_questions": "UserQuestion UserQuestions",
     },
 )

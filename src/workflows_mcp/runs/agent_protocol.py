@@ -1,11 +1,7 @@
-"""`AgentProtocol` serves the agents of runs and tasks: it returns actions, takes results, records heartbeats.
+"""`AgentProtocol` serves the agents of runs and tasks: it returns answers, takes results, records heartbeats.
 
-    answer = await agents.next_step("wf_7f3a.analyze.0")                 # the action for its agent
+    answer = await agents.next_step("wf_7f3a.analyze.0")                 # with the action for its agent
     await agents.submit("wf_7f3a.analyze.0", {"response": "yes"}, None)
-
-It builds the answers of the toolsets `core` and `stateful`. `StepProtocol` sends its results and heartbeats
-through this class, and adds what only the toolset `reactive` has: an answer with one atomic step, completing
-a step without a result, and access to the state.
 
 Every method that takes the id of a run also takes the id of a task. A sub-agent sends a heartbeat when it
 asks for its next step or submits a result. Reading the status of a task is not a heartbeat.
@@ -14,7 +10,6 @@ asks for its next step or submits a result. Reading the status of a task is not 
 from __future__ import annotations
 
 import asyncio
-import hashlib
 import math
 import time
 from collections.abc import Awaitable, Callable, Sequence
@@ -24,52 +19,50 @@ from typing import Any
 import msgspec
 
 from workflows_mcp.answers import (
+    NEVER_SEEN,
+    Answer,
     Cut,
-    Detail,
-    FindPlace,
     LastSeen,
     Redact,
     RerunOptions,
     RunView,
+    StateSnapshot,
     Target,
-    actions_of,
+    WrittenState,
     all_tasks,
-    already_answered,
     answer_about,
+    answer_when_over,
     block_at,
-    check_result,
     given_up_at,
     has_ended,
-    in_stateful_words,
-    is_harmless,
     last_contact,
-    over_answer,
-    parts_of_state,
     pending_for,
+    question_address,
     reader,
     retry_note,
     run_of,
     run_view_of,
-    shortened_action,
+    snapshot_of,
     started_note,
     starter_of,
     state_of,
-    step_answer,
     target_of,
     task_of,
     value_of,
     whole_run,
+    written_state,
 )
 from workflows_mcp.engines import Engine
 from workflows_mcp.errors import NotExpected, Place, RequestError
 from workflows_mcp.limits import Limits
-from workflows_mcp.machine import Event, Fault, Machine, RunState, events
+from workflows_mcp.machine import Event, Fault, Machine, RunState
+from workflows_mcp.runs.checkpoints import Histories
 from workflows_mcp.runs.progress import wait_with_progress
+from workflows_mcp.runs.submissions import Completion, Failure, StepFailure, Submission
 from workflows_mcp.steps import StepRegistry
-from workflows_mcp.values import Value, to_json
+from workflows_mcp.values import LEFT_OUT, Value, to_json
 
-Answer = dict[str, Any]
-ExplainRefusal = Callable[[NotExpected, Machine, Target], NotExpected]
+ExplainRefusal = Callable[[NotExpected, Answer], NotExpected]
 """Adds the current question to a refusal, with the names of one toolset."""
 
 
@@ -77,6 +70,7 @@ class AgentProtocol:
     def __init__(
         self,
         engine: Engine,
+        histories: Histories,
         registry: StepRegistry,
         limits: Limits,
         *,
@@ -87,6 +81,7 @@ class AgentProtocol:
     ) -> None:
         """`redo` returns how a failed or cancelled run can continue."""
         self._engine = engine
+        self._histories = histories
         self._redo = redo
         self._registry = registry
         self._limits = limits
@@ -101,48 +96,39 @@ class AgentProtocol:
         *,
         at_work: bool = False,
         alone: bool = False,
-        detail: Detail = "all",
+        with_checkpoints: bool = False,
     ) -> Answer:
         """Return the answer as soon as its agent has something to do, or it has ended.
 
         `at_work` includes tasks that sub-agents are working on. `alone`: the agent has no sub-agents.
+        `with_checkpoints` names the checkpoint of each question.
         """
         try:
             view = await self.view(workflow_id, wait_seconds, alone=alone)
         except RequestError as error:
-            return _over(workflow_id, error)
-        if view.has_ended and view.task is None and detail == "all":
-            view = await self.with_fields(view)
-        return answer_about(
-            view,
-            self._registry,
-            self._limits,
-            place=self.place_in(view.machine),
-            at_work=at_work,
-            detail=detail,
-            redo=await self.redo_of(view),
-        )
+            return answer_when_over(workflow_id, error, self._limits)
+        if with_checkpoints and view.pending.questions:
+            machine, ids = await self._histories.open_questions(view.target.run_id)
+            view = self._view_of(machine, view.target, view.last_seen, alone=alone)
+            view = replace(view, checkpoint_ids=ids)
+        redo = await self._redo(view.machine.state) if view.task is None else None
+        return self._answer_about(view, at_work=at_work, redo=redo)
 
-    async def redo_of(self, view: RunView) -> RerunOptions | None:
-        return await self._redo(view.machine.state) if view.task is None else None
+    def _answer_about(
+        self, view: RunView, *, at_work: bool = False, redo: RerunOptions | None = None
+    ) -> Answer:
+        def place(fault: Fault) -> Place | None:
+            return self._place(view.machine, fault)
 
-    async def next_step(self, workflow_id: str, detail: Detail = "all") -> Answer:
+        return answer_about(view, self._registry, self._limits, place=place, at_work=at_work, redo=redo)
+
+    async def next_step(self, workflow_id: str, wait_seconds: float = 0.0, *, at_work: bool = True) -> Answer:
         """Return the current step of a run or task, and record a heartbeat of its agent."""
         try:
             await self.heartbeat(workflow_id)
         except RequestError as error:
-            return _over(workflow_id, error)
-        return await self.answer(workflow_id, at_work=True, detail=detail)
-
-    async def step(self, workflow_id: str, wait_seconds: float = 0.0) -> Answer:
-        """Return the current step in the shape of the toolset `stateful`."""
-        try:
-            await self.heartbeat(workflow_id)
-            view = await self.view(workflow_id, wait_seconds)
-        except RequestError as error:
-            return in_stateful_words(_over(workflow_id, error))
-        place, redo = self.place_in(view.machine), await self.redo_of(view)
-        return step_answer(view, self._registry, self._limits, place=place, redo=redo)
+            return answer_when_over(workflow_id, error, self._limits)
+        return await self.answer(workflow_id, wait_seconds, at_work=at_work)
 
     async def submit(
         self,
@@ -151,73 +137,49 @@ class AgentProtocol:
         step_id: str | None,
         explain_refusal: ExplainRefusal | None = None,
     ) -> None:
-        """Submit the result of a step.
+        """Submit the result of a step; a `StepFailure`; or LEFT_OUT, if the agent has written the result.
 
         With a `step_id`, the same result twice is harmless; so is acknowledging a step that takes no result.
         Raises NotExpected, with the current question, if nothing or something else is asked.
-        """
-
-        def make_event(machine: Machine, target: Target, now: float) -> Event:
-            clean = self._redacted(machine)
-            address, step_result = check_result(
-                machine, self._registry, step_id, result, clean, target, self._now()
-            )
-            return events.Answered(now, address, step_result.outputs, step_result.ok, step_result.message)
-
-        def harmless(machine: Machine, target: Target) -> bool:
-            clean = self._redacted(machine)
-            if already_answered(machine, self._registry, step_id, result, clean, target):
-                return True
-            return is_harmless(machine, target, step_id, result)
-
-        await self.send(workflow_id, make_event, harmless, explain_refusal, submitted=(step_id, result))
-
-    async def send(
-        self,
-        workflow_id: str,
-        make_event: Callable[[Machine, Target, float], Event],
-        harmless: Callable[[Machine, Target], bool],
-        explain_refusal: ExplainRefusal | None = None,
-        *,
-        submitted: tuple[str | None, Value],
-    ) -> None:
-        """Send the event of an agent to the run.
-
-        If the run does not expect it, `harmless` decides whether to ignore it; otherwise NotExpected is
-        raised, reworded by `explain_refusal`. `submitted`: the step that the agent names, and its result.
         """
         run_id = run_of(workflow_id)
         try:
             await self.heartbeat(workflow_id)
         except RequestError as error:
-            _reraise_unless_task_over(error)  # of an earlier round: the answer says so
+            answer_when_over(workflow_id, error, self._limits)  # of an earlier round: the answer says so
             return
+        submission = await self._submission(workflow_id, result, step_id)
         try:
             await self._engine.send(
-                run_id,
-                lambda machine, now: _for_current_attempt(
-                    make_event, machine, workflow_id, now, self._token(machine, workflow_id, submitted)
-                ),
+                run_id, lambda machine, now: _for_current_attempt(submission, machine, workflow_id, now)
             )
         except NotExpected as refusal:
             machine = await self._engine.view(run_id)
             target = target_of(machine, workflow_id)
-            token = self._token(machine, workflow_id, submitted)
-            if harmless(machine, target) or token in machine.state.answer_tokens:
+            token = submission.token(machine, workflow_id)
+            if submission.is_harmless(machine, target) or token in machine.state.answer_tokens:
                 return
-            raise (explain_refusal or self._with_current_action)(refusal, machine, target) from None
+            now = self._answer_about(self._view_of(machine, target, NEVER_SEEN))
+            raise (explain_refusal or _with_current_action)(refusal, now) from None
 
-    def _token(self, machine: Machine, workflow_id: str, submitted: tuple[str | None, Value]) -> str:
-        """Return the idempotency token of a submission; empty if it names no step.
+    async def _submission(self, workflow_id: str, result: Any, step_id: str | None) -> Submission:
+        what = (self._registry, self._redacted, step_id, result, self._now)
+        if isinstance(result, StepFailure):
+            return Failure(*what)
+        if result is LEFT_OUT and step_id is not None:
+            return Completion(*what, await self._written(workflow_id, step_id))
+        return Submission(*what)
 
-        Secrets are redacted first: a hash of a secret could be brute-forced. A submission without a step
-        could be for the next step, so it has no token.
-        """
-        step_id, result = submitted
-        if step_id is None:
-            return ""
-        text = to_json([workflow_id, step_id, self._redacted(machine)(result)])
-        return hashlib.blake2b(text.encode(), digest_size=9).hexdigest()
+    async def _written(self, workflow_id: str, step_id: str) -> WrittenState:
+        """Return the state paths that agents have written since a step was delivered."""
+        run_id = run_of(workflow_id)
+        machine = await self._engine.view(run_id)
+        try:
+            address = question_address(machine, target_of(machine, workflow_id), step_id, self._now())
+        except RequestError:
+            return WrittenState()
+        _, since = await self._engine.journal(run_id, machine.state.frames[address].event)
+        return written_state(machine, address, since)
 
     async def next_target(self, workflow_id: str) -> str:
         """Return the id of what the next answer to this agent is about.
@@ -238,25 +200,16 @@ class AgentProtocol:
     async def state(
         self, workflow_id: str, *, paths: Sequence[str] = (), offset: int = 0, limit: int | None = None
     ) -> dict[str, Any]:
-        view = await self.with_fields(await self.view(workflow_id))
-        return state_of(view, self._registry, self._limits, paths=paths, offset=offset, limit=limit)
+        view, snapshot = await self._state(workflow_id)
+        return state_of(view, snapshot, self._registry, self._limits, paths=paths, offset=offset, limit=limit)
 
     async def value(self, workflow_id: str, path: str) -> Value:
-        view = await self.with_fields(await self.view(workflow_id))
-        return value_of(view, self._registry, path)
+        view, snapshot = await self._state(workflow_id)
+        return value_of(view, snapshot, self._registry, path)
 
-    async def with_fields(self, view: RunView) -> RunView:
-        """Add the fields of a reactive state to the view.
-
-        Computing them can take long, so a running run is read again afterwards.
-        """
-        parts = parts_of_state(view.machine, view.target.address)
-        if parts is None:
-            return view
-        fields = await asyncio.to_thread(parts.fields)
-        if view.machine.state.status == "running":
-            view = await self.view(view.target.id, alone=view.alone)
-        return replace(view, fields=fields)
+    async def _state(self, workflow_id: str) -> tuple[RunView, StateSnapshot]:
+        view = await self.view(workflow_id)
+        return view, await asyncio.to_thread(snapshot_of(view).read)
 
     async def full_id(self, workflow_id: str) -> str:
         """Return the full id of a task that is named in short, such as `wf_1.batch_0`."""
@@ -279,14 +232,17 @@ class AgentProtocol:
         if any(frame.agent for frame in machine.state.frames.values()):
             last_seen = await self._engine.last_seen(run_id)  # heartbeats may have come while we waited
             machine = await self._engine.view(run_id)
-        target = target_of(machine, workflow_id)
-        limits = self._limits
-        found = run_view_of(
-            machine, now=self._now(), target=target, last_seen=last_seen, limits=limits, alone=alone
-        )
+        found = self._view_of(machine, target_of(machine, workflow_id), last_seen, alone=alone)
         if found.status in ("running", "waiting") and machine.state.parked is None:
             return replace(found, why_not_driven=await self._engine.why_not_driven(run_id))
         return found
+
+    def _view_of(
+        self, machine: Machine, target: Target, last_seen: LastSeen, *, alone: bool = False
+    ) -> RunView:
+        return run_view_of(
+            machine, now=self._now(), target=target, last_seen=last_seen, limits=self._limits, alone=alone
+        )
 
     def _ready(self, target: Target, last_seen: LastSeen, alone: bool) -> Callable[[RunState], bool]:
         """Return the condition to wait for: its agent has something to do, or it has ended."""
@@ -320,7 +276,7 @@ class AgentProtocol:
             await self._engine.heartbeat(run_id, started_note(target.id), now)
         await self._engine.heartbeat(run_id, target.id, now)
 
-    async def retry_task(self, workflow_id: str, detail: Detail = "all") -> Answer:
+    async def retry_task(self, workflow_id: str) -> Answer:
         """Delegate a task again because its agent is gone; its completed steps are kept.
 
         The answer is for the agent that starts the sub-agents. Calling this twice is harmless.
@@ -334,37 +290,30 @@ class AgentProtocol:
             if target.covers(task.address) and last_contact(machine.state, task, last_seen) is not None:
                 await self._engine.heartbeat(run_id, retry_note(task.id), last_seen[task.id])
         around = starter_of(machine.state, target)
-        return await self.answer(around.id, detail=detail)
-
-    def place_in(self, machine: Machine) -> FindPlace:
-        return lambda fault: self._place(machine, fault)
-
-    def _with_current_action(self, refusal: NotExpected, machine: Machine, target: Target) -> NotExpected:
-        view = run_view_of(machine, now=self._now(), target=target)
-        actions = actions_of(view, self._registry) if view.pending.questions else []
-        actions = [it for it in actions if "sub_agent_prompt" not in it]  # the caller may be a sub-agent
-        if not actions:
-            return refusal
-        shown = shortened_action(actions[0], Cut(self._limits.preview_chars), reader(target.id))
-        asked = f"what is asked now: {to_json(shown)}"
-        return NotExpected(refusal.message, hint=f"{refusal.hint}\n{asked}" if refusal.hint else asked)
+        return await self.answer(around.id)
 
 
-def _for_current_attempt(
-    make_event: Callable[[Machine, Target, float], Event],
-    machine: Machine,
-    workflow_id: str,
-    now: float,
-    token: str,
-) -> Event:
+def _with_current_action(refusal: NotExpected, now: Answer) -> NotExpected:
+    """Add what is asked now; the caller may be a sub-agent, so tasks to delegate are left out."""
+    asked = next((it for it in now.actions if it.delegated is None), None)
+    if asked is None:
+        return refusal
+    shown = to_json(asked.rendered(Cut(now.limits.preview_chars), reader(now.workflow_id)))
+    hint = f"what is asked now: {shown}"
+    return NotExpected(refusal.message, hint=f"{refusal.hint}\n{hint}" if refusal.hint else hint)
+
+
+def _for_current_attempt(submission: Submission, machine: Machine, workflow_id: str, now: float) -> Event:
     """Bind an answer to the current attempt of its step.
 
     Otherwise an answer that reaches the driving process late could count for a later attempt.
     """
-    event = make_event(machine, target_of(machine, workflow_id), now)
-    if isinstance(event, events.Answered) and (frame := machine.state.frames.get(event.address)) is not None:
-        return msgspec.structs.replace(event, attempt=frame.attempt, token=token)
-    return event
+    event = submission.event(machine, target_of(machine, workflow_id), now)
+    frame = machine.state.frames.get(event.address)
+    if frame is None:
+        return event
+    token = submission.token(machine, workflow_id)
+    return msgspec.structs.replace(event, attempt=frame.attempt, token=token)
 
 
 def _refuse_retry(state: RunState, task: Target) -> None:
@@ -389,15 +338,3 @@ def _refuse_retry(state: RunState, task: Target) -> None:
             hint=f"get_next_step(workflow_id='{task.run_id}') has what is asked now",
             code="nothing_to_retry",
         )
-
-
-def _reraise_unless_task_over(error: RequestError) -> None:
-    """Re-raise an error, unless it says that the task is one of an earlier round."""
-    if error.code != "task_over":
-        raise error
-
-
-def _over(workflow_id: str, error: RequestError) -> Answer:
-    """Return the answer about a task of an earlier round; re-raise any other error."""
-    _reraise_unless_task_over(error)
-    return over_answer(workflow_id, error.message)

@@ -16,7 +16,7 @@ from collections import OrderedDict
 from collections.abc import AsyncIterator, Sequence
 from typing import Protocol
 
-from workflows_mcp.answers import Checkpoint, CheckpointId, History, Questions, clock, parse_checkpoint_id
+from workflows_mcp.answers import Checkpoint, CheckpointId, History, clock, parse_checkpoint_id
 from workflows_mcp.errors import NotExpected, RequestError, StoreError, UnknownRun
 from workflows_mcp.limits import Limits
 from workflows_mcp.machine import Event, Machine
@@ -92,20 +92,19 @@ class Histories:
                 await asyncio.sleep(0)
         return machine
 
-    async def questions(self, run_id: str) -> tuple[Machine, Questions]:
-        """Return the open questions of a run, and the run at that moment."""
+    async def open_questions(self, run_id: str) -> tuple[Machine, dict[str, str]]:
+        """Return the checkpoints of the open questions by address, and the run at that moment.
+
+        Questions whose checkpoint was deleted are left out.
+        """
         forgotten = await self._journals.deleted_checkpoints(run_id)
         history = await self.of(run_id)
         asked = history.open_questions()
-        return history.machine, Questions(
-            [it for it in asked if it.id.mark not in forgotten],
-            [it.address for it in asked if it.id.mark in forgotten],
-        )
+        return history.machine, {it.address: str(it.id) for it in asked if it.id.mark not in forgotten}
 
     async def only_question(self, run_id: str) -> str:
         """Return the checkpoint of the only open question; raise RequestError if there is not exactly one."""
-        _, questions = await self.questions(run_id)
-        ids = [str(it.id) for it in questions.open]
+        ids = list((await self.open_questions(run_id))[1].values())
         if len(ids) == 1:
             return ids[0]
         if ids:

@@ -16,23 +16,22 @@ from typing import Any
 
 from workflows_mcp.answers import (
     Cut,
-    actions_of,
+    RunDetails,
     all_tasks,
     check_field,
     cut,
     debug_answer,
     debug_view_of,
+    details_of,
     drawn_plan,
     drawn_run,
     explained,
     journal_view,
-    next_call,
     replayed,
     run_of,
     shortened,
     target_of,
     traces_answer,
-    why,
     within,
 )
 from workflows_mcp.engines import Engine, RunSummary
@@ -136,6 +135,10 @@ class Inspector:
         if isinstance(value, dict):
             return dict(list(value.items())[offset:end])
         return value[offset:end] if isinstance(value, str | list) else value
+
+    async def details(self, run_id: str) -> RunDetails:
+        """Return every block of a run, and how it went as a whole."""
+        return details_of(await self._agents.view(run_id))
 
     async def origin_of(self, run_id: str) -> str:
         """Return the run that this one was forked from, or an empty string."""
@@ -323,10 +326,9 @@ _FATAL = ("no_temporal", "no_worker")
 
 
 class RunList:
-    def __init__(self, engine: Engine, agents: AgentProtocol, registry: StepRegistry) -> None:
+    def __init__(self, engine: Engine, agents: AgentProtocol) -> None:
         self._engine = engine
         self._agents = agents
-        self._registry = registry
 
     async def runs(self, limit: int) -> dict[str, Value]:
         """List every unfinished run, and at most `limit` ended ones."""
@@ -350,21 +352,20 @@ class RunList:
 
     async def _unfinished(self, run: RunSummary, *, details: bool) -> dict[str, Value]:
         try:
-            view = await self._agents.view(run.run_id)
+            found = await self._agents.answer(run.run_id)
         except WorkflowsError as error:
             if error.code in _FATAL:
                 raise
             return _entry(run, "waiting") | {"why": f"it cannot be read: {error.message}"}
-        entry = _entry(run, view.status)
-        if view.has_ended or not details:
+        entry = _entry(run, found.status)
+        if found.has_ended or not details:
             return entry
-        actions = actions_of(view, self._registry)
-        given = actions[0]["parameters"] if actions else {}
+        given = found.actions[0].parameters if found.actions else {}
         for name in given.keys() & {"prompt", "message"}:
             entry["question"] = shortened(" ".join(str(given[name]).split()), _QUESTION_CHARS)
         return entry | {
-            "why": shortened(why(view), _WHY_CHARS),
-            "next": f"get_next_step(workflow_id='{run.run_id}')" if actions else next_call(view, []),
+            "why": shortened(found.reason, _WHY_CHARS),
+            "next": f"get_next_step(workflow_id='{run.run_id}')" if found.actions else found.next,
         }
 
 

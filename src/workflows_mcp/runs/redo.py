@@ -282,8 +282,7 @@ class CheckpointResume:
         return made
 
     async def _asks(self, run_id: str) -> bool:
-        _, questions = await self._histories.questions(run_id)
-        return bool(questions.open)
+        return bool((await self._histories.open_questions(run_id))[1])
 
     async def _is_run(self, run_id: str) -> bool:
         try:

@@ -6,8 +6,8 @@ the answer (`answers`).
 
     async with Service.open(load_settings()) as service:
         answer = await service.start(workflow="deploy", inputs={"environment": "staging"})
-        while "action" in answer:
-            answer = await service.submit(answer["workflow_id"], {"response": "yes"})
+        while answer.actions:
+            answer = await service.submit(answer.workflow_id, {"response": "yes"})
 """
 
 from __future__ import annotations
@@ -23,18 +23,15 @@ from types import TracebackType
 from typing import Any, Self
 
 from workflows_mcp.answers import (
-    NEVER_SEEN,
-    NOTHING_ASKED,
+    Answer,
     CheckpointId,
-    Detail,
     Redact,
-    ResponseFormat,
     checkpoint_details,
     deleted_checkpoint,
-    graph_answer,
     joined,
     listed_checkpoint,
     note,
+    parse_checkpoint_id,
     run_of,
     workflow_info,
 )
@@ -55,19 +52,17 @@ from workflows_mcp.policy import (
     secrets_of,
     servers_of,
 )
-from workflows_mcp.runs.agent_protocol import AgentProtocol
+from workflows_mcp.runs.agent_protocol import AgentProtocol, ExplainRefusal
 from workflows_mcp.runs.checkpoints import Histories
+from workflows_mcp.runs.conversations import Conversations
 from workflows_mcp.runs.definitions import Definitions
 from workflows_mcp.runs.inspection import (
     Debugger,
     Inspector,
     RunList,
     asks,
-    needs_attention,
 )
-from workflows_mcp.runs.progress import wait_with_progress
-from workflows_mcp.runs.redo import CheckpointResume, Reruns, unpark
-from workflows_mcp.runs.step_protocol import StepProtocol
+from workflows_mcp.runs.redo import CheckpointResume, ConversationResume, Reruns, unpark
 from workflows_mcp.runs.user_questions import Elicitation
 from workflows_mcp.settings import Settings
 from workflows_mcp.steps import StepRegistry, default_registry
@@ -75,7 +70,6 @@ from workflows_mcp.values import LEFT_OUT, Value, beginning, to_json, unfit
 
 __all__ = ["CommandRunner", "Line", "Service", "WorkflowSummary", "read_yaml"]
 
-Answer = dict[str, Any]
 CHECKPOINTS_LISTED = 50
 RUNS_LISTED = 20
 _SEARCHED = 1000
@@ -108,22 +102,20 @@ class Service:
         self._histories = Histories(engine, self._askable, settings.limits)
         self._reruns = Reruns(engine)
         self._agents = AgentProtocol(
-            engine, self._askable, settings.limits, redacted=self._redacted, place=_place, now=now,
-            redo=self._reruns.options,
+            engine, self._histories, self._askable, settings.limits, redacted=self._redacted, place=_place,
+            now=now, redo=self._reruns.options,
         )  # fmt: skip
         self._checkpoint_resume = CheckpointResume(
             engine, self._histories, self._askable, submit=self._agents.submit, redacted=self._redacted
         )
-        self._run_list = RunList(engine, self._agents, self._askable)
+        self._run_list = RunList(engine, self._agents)
         self.commands = CommandRunner(settings)
         self.elicitation = Elicitation(engine, self._agents, self._askable, settings.elicitation, now)
         self.definitions = Definitions(catalog, settings.workspace, settings.limits)
-        self.step_protocol = StepProtocol(
-            engine, self._agents, self._histories, self._checkpoint_resume, self._askable, settings.limits,
-            begin=lambda workflow, inputs: self.begin(workflow, None, None, inputs),
-            plan_of=self.definitions.plan_of, cancel=self.cancel, redacted=self._redacted, now=now,
+        self.conversations = Conversations(
+            engine, self._agents, self._histories, plan_of=self.definitions.plan_of, redacted=self._redacted,
+            now=now,
         )  # fmt: skip
-        """Serves the toolset `reactive`."""
         self.debugger = Debugger(engine, self._agents, registry, settings.limits, bundle_of=catalog.bundle)
         self.inspector = Inspector(engine, self._agents, catalog, settings.limits)
         self._open = ExitStack()
@@ -136,7 +128,7 @@ class Service:
         registry: StepRegistry | None = None,
         recovers: bool = True,
         now: Callable[[], float] = time.time,
-    ) -> Service:
+    ) -> Self:
         """Build a service from settings; with `recovers`, it recovers the runs of dead processes."""
         from workflows_mcp.engines import Executor, SystemClock, engine_of
 
@@ -234,10 +226,9 @@ class Service:
         inputs: dict[str, Value] | None = None,
         request_id: str | None = None,
         wait_seconds: float = DEFAULT_WAIT,
-        detail: Detail = "all",
     ) -> Answer:
         run_id = await self.begin(workflow, text, file, inputs, request_id)
-        return await self._agents.answer(run_id, wait_seconds, detail=detail)
+        return await self._agents.answer(run_id, wait_seconds)
 
     async def submit(
         self,
@@ -246,45 +237,46 @@ class Service:
         *,
         step_id: str | None = None,
         wait_seconds: float = DEFAULT_WAIT,
-        detail: Detail = "all",
+        explain_refusal: ExplainRefusal | None = None,
     ) -> Answer:
-        """Submit the result of the current step.
+        """Submit the result of the current step, a `StepFailure`, or LEFT_OUT if the agent has written it.
 
         With a `step_id`, submitting it twice is harmless; a different result is refused with the current
-        question.
+        question, which `explain_refusal` can put into the words of a toolset.
         """
         self._refuse_unfit(result)
         workflow_id = await self._agents.full_id(workflow_id)
-        await self._agents.submit(workflow_id, result, step_id)
+        await self._agents.submit(workflow_id, result, step_id, explain_refusal)
         next_id = await self._agents.next_target(workflow_id)
-        return await self._agents.answer(next_id, wait_seconds, detail=detail)
+        return await self._agents.answer(next_id, wait_seconds)
 
     async def next_step(
-        self, workflow_id: str, *, task_id: str | None = None, detail: Detail = "all"
+        self,
+        workflow_id: str,
+        *,
+        task_id: str | None = None,
+        wait_seconds: float = 0.0,
+        at_work: bool = True,
     ) -> Answer:
         """Return the current step again; safe to repeat. A task is driven by its own id."""
         target_id = await self._agents.full_id(joined(workflow_id, task_id))
-        return await self._agents.next_step(target_id, detail)
+        return await self._agents.next_step(target_id, wait_seconds, at_work=at_work)
 
     async def status(
-        self, workflow_id: str, *, wait_seconds: float = 0.0, alone: bool = False, detail: Detail = "all"
+        self,
+        workflow_id: str,
+        *,
+        wait_seconds: float = 0.0,
+        alone: bool = False,
+        at_work: bool = False,
+        with_checkpoints: bool = False,
     ) -> Answer:
         """Return the status. `alone`: the caller has no sub-agents and gets the questions of all tasks."""
-        return await self._agents.answer(workflow_id, wait_seconds, alone=alone, detail=detail)
+        return await self._agents.answer(
+            workflow_id, wait_seconds, alone=alone, at_work=at_work, with_checkpoints=with_checkpoints
+        )
 
-    async def submit_step(
-        self, workflow_id: str, result: Any, *, step_id: str | None = None, wait_seconds: float = DEFAULT_WAIT
-    ) -> Answer:
-        """Do the same as `submit`, in the shape of the toolset `stateful`."""
-        self._refuse_unfit(result)
-        await self._agents.submit(workflow_id, result, step_id)
-        return await self._agents.step(workflow_id, wait_seconds)
-
-    async def step(self, workflow_id: str, *, task_id: str | None = None) -> Answer:
-        """Do the same as `next_step`, in the shape of the toolset `stateful`."""
-        return await self._agents.step(await self._agents.full_id(joined(workflow_id, task_id)))
-
-    async def cancel(self, run_id: str, *, reason: str = "", detail: Detail = "all") -> Answer:
+    async def cancel(self, run_id: str, *, reason: str = "") -> Answer:
         """Cancel a run and everything in it. Cancelling twice is harmless."""
         if run_of(run_id) != run_id:
             raise RequestError(
@@ -299,7 +291,7 @@ class Service:
             machine = await self._engine.view(run_id)
             if machine.state.status != "cancelled":
                 raise
-        return await self._agents.answer(run_id, detail=detail)
+        return await self._agents.answer(run_id)
 
     async def park(self, run_id: str, *, if_driven_here: bool = False) -> bool:
         """Park a run until the user resumes it.
@@ -314,35 +306,31 @@ class Service:
             return False
         return True
 
-    async def context_full(self, run_id: str, *, reason: str = "", detail: Detail = "all") -> Answer:
+    async def context_full(self, run_id: str, *, reason: str = "") -> Answer:
         """Run the steps for a full context of the agent, then park the run."""
-        await self.step_protocol.checkpoint(run_id, reason or "context nearly full", None, park=True)
-        return await self._agents.answer(run_of(run_id), detail=detail)
+        await self.conversations.mark(run_id, reason or "context nearly full", None, park=True)
+        return await self._agents.answer(run_of(run_id))
 
     async def is_parked(self, run_id: str) -> bool:
         return (await self._engine.view(run_id)).state.parked is not None
 
-    async def resume_run(
-        self, run_id: str, *, wait_seconds: float = DEFAULT_WAIT, detail: Detail = "all"
-    ) -> Answer:
+    async def resume_run(self, run_id: str, *, wait_seconds: float = DEFAULT_WAIT) -> Answer:
         """Continue a run that was parked, or whose server has ended."""
         await unpark(self._engine, run_of(run_id))
-        return await self._agents.answer(run_id, wait_seconds, detail=detail)
+        return await self._agents.answer(run_id, wait_seconds)
 
-    async def retry(
-        self, run_id: str, *, wait_seconds: float = DEFAULT_WAIT, detail: Detail = "all"
-    ) -> Answer:
+    async def retry(self, run_id: str, *, wait_seconds: float = DEFAULT_WAIT) -> Answer:
         """Re-run only the failed steps, in a new run; continue a cancelled run where it was.
 
         Retrying twice returns the same new run. A task in progress is delegated again, in the same run.
         """
         if run_of(run_id) != run_id:
-            return await self._agents.retry_task(run_id, detail)
+            return await self._agents.retry_task(run_id)
         made, before = await self._reruns.retry(run_id)
-        answer = await self._fork_answer(made, wait_seconds, detail)
+        answer = await self._fork_answer(made, wait_seconds)
         if before:
             message = f"The run {run_id} was continued before, as {made}: this is that run."
-            answer["messages"] = [message, *answer.get("messages", ())]
+            answer.messages = [message, *answer.messages]
         return answer
 
     async def fork(
@@ -353,7 +341,6 @@ class Service:
         request_id: str | None = None,
         keep: bool = False,
         wait_seconds: float = DEFAULT_WAIT,
-        detail: Detail = "all",
     ) -> Answer:
         """Re-run a step and what depends on it, in a new run.
 
@@ -368,17 +355,18 @@ class Service:
                 await self._engine.send(
                     run_id, lambda machine, now: events.CancelRequested(now, f"superseded by {made}", made)
                 )
-        answer = await self._fork_answer(made, wait_seconds, detail)
+        answer = await self._fork_answer(made, wait_seconds)
         if waits and keep:
             end = f"control_workflow(workflow_id='{run_id}', action='cancel')"
             message = f"The run {run_id} waits as before; to end it: {end}."
-            answer["messages"] = [message, *answer.get("messages", ())]
+            answer.messages = [message, *answer.messages]
         return answer
 
-    async def _fork_answer(self, run_id: str, wait_seconds: float, detail: Detail) -> Answer:
+    async def _fork_answer(self, run_id: str, wait_seconds: float) -> Answer:
         await self._engine.ensure_driven(run_id)
-        answer = await self._agents.answer(run_id, wait_seconds, detail=detail)
-        return {**answer, "forked_from": await self.inspector.origin_of(run_id)}
+        answer = await self._agents.answer(run_id, wait_seconds)
+        answer.forked_from = await self.inspector.origin_of(run_id)
+        return answer
 
     async def note(self, run_id: str, note: str) -> None:
         """Store a note beside a run, for its clients."""
@@ -426,35 +414,25 @@ class Service:
     ) -> dict[str, Any]:
         return await self._agents.state(workflow_id, paths=paths, offset=offset, limit=limit)
 
-    # Checkpoints, and runs in the shape of the toolset `graph`
+    # Checkpoints
 
-    async def execute(
-        self,
-        *,
-        workflow: str | None = None,
-        text: str | None = None,
-        inputs: dict[str, Value] | None = None,
-        wait_seconds: float = DEFAULT_WAIT,
-        response_format: ResponseFormat = "minimal",
-    ) -> Answer:
-        run_id = await self.begin(workflow, text, None, inputs)
-        return await self._graph_answer(run_id, wait_seconds, response_format)
-
-    async def resume(
-        self,
-        checkpoint_id: str,
-        response: Any = LEFT_OUT,
-        *,
-        wait_seconds: float = DEFAULT_WAIT,
-        response_format: ResponseFormat = "minimal",
-    ) -> Answer:
+    async def resume(self, checkpoint_id: str, response: Any = LEFT_OUT) -> tuple[str, CheckpointId | None]:
         """Resume from a checkpoint: answer its question, or fork the run if it has moved on since.
 
-        With the id of a run instead of a checkpoint, resume that run as it is now.
+        With the id of a run instead of a checkpoint, resume that run as it is now. Return the run that
+        continues and, if it is a fork, the checkpoint that it was made from.
         """
         run_id, fork_of = await self._checkpoint_resume.resume(checkpoint_id, response)
         await self._engine.ensure_driven(run_id)
-        return await self._graph_answer(run_id, wait_seconds, response_format, fork_of)
+        return run_id, fork_of
+
+    async def resume_in_conversation(self, workflow_id: str) -> str:
+        """Continue a run, or from a checkpoint, in a new conversation; return the run that continues."""
+        if parse_checkpoint_id(workflow_id) is not None:
+            run_id, _ = await self._checkpoint_resume.resume(workflow_id)
+            await self._engine.ensure_driven(run_id)
+            return run_id
+        return await ConversationResume(self._engine).resume(run_of(workflow_id))
 
     async def checkpoints(
         self, *, workflow: str | None = None, run_id: str | None = None, limit: int = CHECKPOINTS_LISTED
@@ -477,31 +455,6 @@ class Service:
         history, checkpoint = await self._histories.find(checkpoint_id, even_deleted=True)
         await self._engine.delete_checkpoint(checkpoint.id.run_id, checkpoint.id.mark)
         return deleted_checkpoint(history, checkpoint)
-
-    async def _graph_answer(
-        self,
-        run_id: str,
-        wait_seconds: float,
-        response_format: ResponseFormat,
-        fork_of: CheckpointId | None = None,
-    ) -> Answer:
-        machine = await self._wait(run_id, wait_seconds)
-        questions, last_seen = NOTHING_ASKED, NEVER_SEEN
-        if asks(machine.state):
-            machine, questions = await self._histories.questions(run_id)
-            last_seen = await self._engine.last_seen(run_id)
-        return graph_answer(
-            machine,
-            self._askable,
-            self.settings.limits,
-            place=lambda fault: _place(machine, fault),
-            now=time.time(),
-            questions=questions,
-            last_seen=last_seen,
-            redo=await self._reruns.options(machine.state),
-            response_format=response_format,
-            fork_of=fork_of,
-        )
 
     # Memory: values that outlive runs
 
@@ -560,10 +513,6 @@ class Service:
             "say which workflow to start, by exactly one of `workflow` (its name), `yaml` or its file",
             hint="list_workflows has the names",
         )
-
-    async def _wait(self, run_id: str, wait_seconds: float) -> Machine:
-        seconds = min(max(wait_seconds, 0.0), self.settings.limits.wait_seconds)
-        return await wait_with_progress(self._engine, run_id, needs_attention, seconds)
 
 
 class CommandRunner:

@@ -11,6 +11,8 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 from pydantic import Field
 from typing_extensions import TypedDict
 
+from workflows_mcp.answers import Answer
+from workflows_mcp.mcp_server.compat import parameters_called
 from workflows_mcp.mcp_server.tooling import (
     ASSIGNS_STEP,
     READS,
@@ -76,11 +78,11 @@ class WorkflowAnswer(TypedDict, total=False):
 
 
 async def _status(service: Service, run_id: str, wait_seconds: float, _: str) -> Content:
-    return _typed(await service.status(run_id, wait_seconds=wait_seconds, detail="status"))
+    return _typed((await service.status(run_id, wait_seconds=wait_seconds)).rendered("status"))
 
 
 async def _step(service: Service, run_id: str, _: float, __: str) -> Content:
-    return await service.step(run_id)
+    return as_step(await service.next_step(run_id))
 
 
 _STATUS = RunShape(_status)
@@ -106,9 +108,8 @@ async def start_workflow(
         inputs=inputs,
         request_id=request_id,
         wait_seconds=wait_seconds,
-        detail="step",
     )
-    return _typed(started)
+    return _typed(started.rendered("step"))
 
 
 @TOOLSET.tool("Submit a result", RUNS_STEPS, shape=_STATUS, role="answer", always_load=("core",))
@@ -121,11 +122,8 @@ async def submit_result(
 ) -> Annotated[Content, WorkflowAnswer]:
     """Submit the result of the pending action; returns the next one, or the result of the workflow.
     Submitting twice is harmless."""
-    service = _service(ctx)
-    submitted = await service.submit(
-        workflow_id, result, step_id=step_id, wait_seconds=wait_seconds, detail="step"
-    )
-    return _typed(submitted)
+    submitted = await _service(ctx).submit(workflow_id, result, step_id=step_id, wait_seconds=wait_seconds)
+    return _typed(submitted.rendered("step"))
 
 
 @TOOLSET.tool("Run status", READS, shape=_STATUS, role="watch", always_load=("core",))
@@ -137,8 +135,8 @@ async def get_workflow_status(
     """Where a run or a task is, why it waits, and the pending action, if any. Waits while steps run."""
     if workflow_id is None:
         return await _service(ctx).runs()
-    status = await _service(ctx).status(workflow_id, wait_seconds=wait_seconds, detail="status")
-    return _typed(status)
+    status = await _service(ctx).status(workflow_id, wait_seconds=wait_seconds)
+    return _typed(status.rendered("status"))
 
 
 @TOOLSET.tool("Next step", ASSIGNS_STEP, shape=RunShape(_step))
@@ -148,7 +146,7 @@ async def get_next_step(
     task_id: Annotated[str | None, Field(description="A task of it")] = None,
 ) -> Annotated[Content, StepAnswer]:
     """The next step to do, or status "complete" with final_result. Harmless to repeat."""
-    return await _service(ctx).step(workflow_id, task_id=task_id)
+    return as_step(await _service(ctx).next_step(workflow_id, task_id=task_id))
 
 
 @TOOLSET.tool("Submit the result of a step", RUNS_STEPS, shape=RunShape(_step, becomes_task=False))
@@ -162,8 +160,50 @@ async def submit_step_result(
     """Submit the result of a step. The reply is the next step, as of get_next_step. Submitting twice, and
     acknowledging a step that the server runs itself, is harmless."""
     service = _service(ctx)
-    return await service.submit_step(workflow_id, result, step_id=step_id, wait_seconds=wait_seconds)
+    await service.submit(workflow_id, result, step_id=step_id, wait_seconds=0)
+    return as_step(await service.next_step(workflow_id, wait_seconds=wait_seconds))
 
 
 def _typed(found: dict[str, Any]) -> dict[str, Any]:
     return {"type": "pending_action", **found} if found["status"] == "pending_action" else found
+
+
+# Translation: a step with its parameters beside its id
+#
+#     {"step_id": "read-file", "type": "shell", "command": "cat src/main.py", "timeout": 30, "status":
+#      "pending_action", "workflow_id": "wf_1.analyze.0", "action": {…}}
+#     {"status": "complete", "final_result": {…}, "workflow_id": "wf_1.analyze.0"}
+#
+# `action` has the rest: the instructions, and the parameters whose names are fields of the answer.
+
+
+def as_step(found: Answer) -> dict[str, Any]:
+    shape = {**_timer(found), **found.rendered("step", with_result=True)}
+    if shape["status"] == "completed":
+        final = shape.pop("result", None) if "result" in shape else shape.pop("outputs", None)
+        return {**shape, "status": "complete", "final_result": final}
+    action = shape.get("action")
+    if action is None:
+        return shape
+    shape["next"] = shape["next"].replace("submit_result(", "submit_step_result(", 1)
+    own = {"step_id": action["step_id"], "type": action["type"]}
+    parameters = action.pop("parameters")
+    rest = {name: it for name, it in parameters.items() if name in own or name in shape}
+    flat = {name: it for name, it in parameters.items() if name not in rest}
+    action["instructions"] = parameters_called("`{}`", action["instructions"], as_before=rest)
+    return {**own, **flat, **shape, "action": {**action, **({"parameters": rest} if rest else {})}}
+
+
+def _timer(found: Answer) -> dict[str, Any]:
+    """Return the fields of a timer step, for an agent that has nothing else to do."""
+    timer = found.timer
+    if timer is None:
+        return {}
+    shape = {
+        "step_id": timer.step_id,
+        "type": "wait",
+        "duration": timer.duration,
+        "seconds_left": timer.seconds_left,
+        "requires_action": False,
+    }
+    return {**shape, "message": timer.message} if timer.message else shape

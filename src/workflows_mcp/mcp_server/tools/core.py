@@ -185,13 +185,13 @@ class Validation(TypedDict):
 
 
 async def _status(service: Service, run_id: str, wait_seconds: float, _: str) -> Content:
-    return await service.status(run_id, wait_seconds=wait_seconds, detail="status")
+    return (await service.status(run_id, wait_seconds=wait_seconds)).rendered("status")
 
 
-async def _controlled(service: Service, run_id: str, wait_seconds: float, _: str) -> Content:
+async def _controlled(service: Service, run_id: str, wait_seconds: float, style: str) -> Content:
     origin = await service.inspector.origin_of(run_id)
     forked = {"forked_from": origin} if origin else {}
-    return {**forked, **await service.status(run_id, wait_seconds=wait_seconds, detail="status")}
+    return {**forked, **await _status(service, run_id, wait_seconds, style)}
 
 
 STATUS = RunShape(_status)
@@ -255,14 +255,10 @@ async def start_workflow(
     """Start a workflow. Returns when it needs you or has ended, else status "running" and it continues.
     On "pending_action": do what `action` says with its parameters. Then make the call in `next`. On
     "completed": outputs or result. On "failed": error says why."""
-    return await _service(ctx).start(
-        workflow=workflow,
-        text=yaml,
-        inputs=inputs,
-        request_id=request_id,
-        wait_seconds=wait_seconds,
-        detail="step",
+    started = await _service(ctx).start(
+        workflow=workflow, text=yaml, inputs=inputs, request_id=request_id, wait_seconds=wait_seconds
     )
+    return started.rendered("step")
 
 
 @TOOLSET.tool(
@@ -293,9 +289,8 @@ async def submit_result(
     """Submit the result of the pending action. The reply has the next action or the outputs, as in
     start_workflow. A rejected result changes nothing: fix it as the error says. Submitting twice is
     harmless with a step_id."""
-    return await _service(ctx).submit(
-        workflow_id, result, step_id=step_id, wait_seconds=wait_seconds, detail="step"
-    )
+    submitted = await _service(ctx).submit(workflow_id, result, step_id=step_id, wait_seconds=wait_seconds)
+    return submitted.rendered("step")
 
 
 @TOOLSET.tool("Next step", ASSIGNS_STEP, shape=STATUS, replaced_in=("graph", "reactive"))
@@ -305,7 +300,8 @@ async def get_next_step(
     task_id: Annotated[str | None, Field(description="A task of it")] = None,
 ) -> Annotated[Content, NextAnswer]:
     """The pending action, for a sub-agent that begins its task, or again when it was lost."""
-    return await _service(ctx).next_step(workflow_id, task_id=task_id, detail="step")
+    found = await _service(ctx).next_step(workflow_id, task_id=task_id)
+    return found.rendered("step")
 
 
 @TOOLSET.tool(
@@ -321,7 +317,8 @@ async def get_workflow_status(
     """Where a run is and why it waits. Waits itself while steps run, so do not poll faster."""
     if workflow_id is None:
         return await _service(ctx).runs()
-    return await _service(ctx).status(workflow_id, wait_seconds=wait_seconds, detail="status")
+    found = await _service(ctx).status(workflow_id, wait_seconds=wait_seconds)
+    return found.rendered("status")
 
 
 @TOOLSET.tool("Run state", READS)
@@ -362,16 +359,18 @@ async def control_workflow(
             hint="leave out step_id to cancel the whole run",
         )
     if action == "cancel":
-        return await service.cancel(workflow_id, reason=reason, detail="step")
-    if action == "context_full":
-        return await service.context_full(workflow_id, reason=reason, detail="step")
-    if action == "resume":
-        return await service.resume_run(workflow_id, wait_seconds=wait_seconds, detail="step")
-    if action == "retry":
-        return await service.retry(workflow_id, wait_seconds=wait_seconds, detail="step")
-    if not step_id:
+        found = await service.cancel(workflow_id, reason=reason)
+    elif action == "context_full":
+        found = await service.context_full(workflow_id, reason=reason)
+    elif action == "resume":
+        found = await service.resume_run(workflow_id, wait_seconds=wait_seconds)
+    elif action == "retry":
+        found = await service.retry(workflow_id, wait_seconds=wait_seconds)
+    elif step_id:
+        found = await service.fork(workflow_id, step_id, keep=keep, wait_seconds=wait_seconds)
+    else:
         raise RequestError("fork needs the step to start from", hint="give its step_id")
-    return await service.fork(workflow_id, step_id, keep=keep, wait_seconds=wait_seconds, detail="step")
+    return found.rendered("step")
 
 
 @TOOLSET.tool("Validate a workflow", READS)
