@@ -84,6 +84,7 @@ EXACT = {
     "after a comment with a quote": "# it's @\nprintf %s '@'",
     "after a case": 'case x in a) ;; (b) ;; *) printf %s "@";; esac',
     "case in a substitution": 'x=$(case y in a) ;; *) printf "%s." "@";; esac); printf %s "${x%.}"',
+    "case over lines": 'x=$(case y\nin\n(a|b) ;; # (\n*) printf "%s." "@";; esac); printf %s "${x%.}"',
     "nested substitutions": 'x=$(printf %s "$(printf "%s." "@")"); printf %s "${x%.}"',
     "backticks": 'x="`printf "%s." "@"`"; printf %s "${x%.}"',
     "single quotes in backticks": "x=\"`printf '%s.' '@'`\"; printf %s \"${x%.}\"",

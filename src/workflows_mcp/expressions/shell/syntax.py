@@ -267,13 +267,9 @@ class _Scanner:
             command.assignments.append(word)
             return
         command.words.append(word)
-        first, count = command.words[0].text, len(command.words)
-        if plain and word.text == "do" and first in _LOOPS:
+        if plain and word.text == "do" and command.words[0].text in _LOOPS:
             self.finish()
-        elif first == "case" and here.cases and count == 3:
-            here.in_pattern = True  # after WORD in
-            self.finish()
-        elif plain and word.text == "[[" and count == 1 and "]]" in self.source[word.end :]:
+        elif plain and word.text == "[[" and len(command.words) == 1 and "]]" in self.source[word.end :]:
             self.brackets(command)
 
     def reserved(self, word: Word) -> None:
@@ -282,8 +278,13 @@ class _Scanner:
             fed = self.begin(word.start)
             here.around.append(fed[-1])
             here.command = here.pipeline = None
-            here.cases += word.text == "case"
-            if word.text in ("case", *_LOOPS):  # words follow that are no command
+            if word.text == "case":
+                here.cases += 1
+                here.in_pattern = True
+                for _ in range(2):  # WORD in
+                    self.skip_blanks("\n")
+                    self.word()
+            elif word.text in _LOOPS:  # NAME in WORDS follow, which is no command
                 self.current(word.start).words.append(word)
         elif word.text in _CLOSES:
             here.command = None
@@ -350,8 +351,8 @@ class _Scanner:
         if operator == "<<<":
             command.strings.append(target)
 
-    def skip_blanks(self) -> None:
-        while self.sees(" ", "\t", "\\\n"):
+    def skip_blanks(self, *others: str) -> None:
+        while self.sees(" ", "\t", "\\\n", *others):
             self.at += 2 if self.sees("\\") else 1
 
     # Words
