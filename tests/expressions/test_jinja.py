@@ -122,4 +122,4 @@ def test_the_same_template_is_compiled_once(monkeypatch: pytest.MonkeyPatch) -> 
 def test_compiled_templates_do_not_pile_up() -> None:
     for number in range(20):
         render(f"{number}{{{{ 1 }}}}" + "x" * 400_000, {})
-    assert sum(len(source) for source, _ in templates._compiled._templates) <= templates._compiled.MAX_CHARS
+    assert sum(len(source) for source, _ in templates._templates) <= templates.MAX_CHARS

@@ -289,12 +289,8 @@ def _signature(function: Callable[..., Any]) -> tuple[inspect.Signature, dict[st
     parameters = list(signature.parameters.values())
     if _PassArg.from_obj(plain) is not None:
         parameters = parameters[1:]
-    try:
-        hints = get_type_hints(plain)
-    except Exception:  # annotations of another package
-        hints = {}
-    if not getattr(plain, "__module__", "").startswith(_OURS):
-        hints = {}  # their annotations are too narrow
+    is_ours = getattr(plain, "__module__", "").startswith(_OURS)  # annotations of others are too narrow
+    hints = get_type_hints(plain) if is_ours else {}
     types = {it.name: allowed for it in parameters if (allowed := _types(hints.get(it.name)))}
     return signature.replace(parameters=parameters), types
 

@@ -8,14 +8,12 @@ name comes with the nearest spelling. Templates run in the sandbox (`sandbox.py`
 
 from __future__ import annotations
 
-from collections import OrderedDict
 from collections.abc import Mapping
-from contextlib import suppress
 from functools import lru_cache
 from typing import Any
 
 from jinja2 import Template, TemplateSyntaxError
-from jinja2.exceptions import SecurityError, TemplateError
+from jinja2.exceptions import TemplateError
 from jinja2.utils import missing
 
 from workflows_mcp.errors import ExpressionError
@@ -48,8 +46,6 @@ def render(
         raise _at_line(
             source, line_of(error), f"'{error.name}' does not exist", _what_exists(error, variables)
         ) from None
-    except SecurityError as error:
-        raise _at_line(source, line_of(error), str(error)) from None
     except RecursionError:
         raise ExpressionError("the template is nested too deeply, or a macro calls itself") from None
     except TemplateError as error:
@@ -70,7 +66,7 @@ def syntax_error(source: str) -> ExpressionError | None:
 
 def _render(source: str, variables: Mapping[str, Value], strict: bool, max_chars: int) -> str:
     largest.set(max_chars)
-    template = _compiled.get(source, strict)
+    template = _compiled(source, strict)
     return joined(template.root_render_func(_sandbox(strict).context(variables, template.blocks)))
 
 
@@ -79,40 +75,25 @@ def _sandbox(strict: bool) -> Sandbox:
     return Sandbox(strict=strict)
 
 
-class _Compiled:
-    """A cache of compiled templates, limited in number and total text.
+MAX_TEMPLATES = 512
+MAX_CHARS = 4_000_000
+_templates: dict[tuple[str, bool], Template] = {}
+"""The templates compiled last, at most `MAX_TEMPLATES` of `MAX_CHARS` in total.
 
-    It has no lock: rendering can be stopped at any point, and would never release it.
-    """
-
-    MAX_TEMPLATES = 512
-    MAX_CHARS = 4_000_000
-
-    def __init__(self) -> None:
-        self._templates: OrderedDict[tuple[str, bool], Template] = OrderedDict()
-
-    def get(self, source: str, strict: bool) -> Template:
-        key = (source, strict)
-        template = self._templates.get(key)
-        if template is None:
-            template = _sandbox(strict).from_string(source)
-            self._templates[key] = template
-            self._evict_oldest()
-        else:
-            with suppress(KeyError):  # evicted by another thread
-                self._templates.move_to_end(key)
-        return template
-
-    def _evict_oldest(self) -> None:
-        with suppress(KeyError):
-            while len(self._templates) > self.MAX_TEMPLATES or (
-                len(self._templates) > 1
-                and sum(len(source) for source, _ in list(self._templates)) > self.MAX_CHARS
-            ):
-                self._templates.popitem(last=False)
+There is no lock: rendering can be stopped at any point, and would never release it.
+"""
 
 
-_compiled = _Compiled()
+def _compiled(source: str, strict: bool) -> Template:
+    template = _templates.get((source, strict))
+    if template is None:
+        template = _templates[source, strict] = _sandbox(strict).from_string(source)
+        for oldest in list(_templates)[:-1]:
+            chars = sum(len(known) for known, _ in list(_templates))
+            if len(_templates) <= MAX_TEMPLATES and chars <= MAX_CHARS:
+                break
+            _templates.pop(oldest, None)
+    return template
 
 
 def _at_line(source: str, line: int, message: str, hint: str = "") -> ExpressionError:
