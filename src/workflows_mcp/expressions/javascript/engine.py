@@ -51,15 +51,13 @@ class Function(NamedTuple):
     text: str
     check: str = ""
     """A second function, called with the result as well, that returns whether it is valid."""
-    finds: bool = False
-    """Whether a missing key is looked up in its other spelling."""
 
 
 class Arguments(NamedTuple):
     """The arguments of a call."""
 
     values: str
-    """JSON: the values, the indexes of undefined ones, and `this`."""
+    """JSON: the values, the indexes of undefined ones, `this`, and whether keys have other spellings."""
     now: float | None = None
     seed: str = ""
     """32 hexadecimal digits, or empty."""
@@ -176,7 +174,7 @@ class _Context:
             return compiled_function
         compute = self._made(function.text)
         check = self._made(function.check, is_check=True) if function.check else None
-        compiled_function = self._functions[function] = self._runner(compute, check, function.finds)
+        compiled_function = self._functions[function] = self._runner(compute, check)
         self._chars += len(function.text)
         while len(self._functions) > 1 and (
             len(self._functions) > _MAX_FUNCTIONS or self._chars > _MAX_CHARS

@@ -347,7 +347,7 @@ class Program:
         self.simple = [simple(source, analysis) for source, analysis in zip(every, analyses, strict=True)]
         self._free = free
         self._members = members_read(one.path for one in free)
-        self._is_computed = any(isinstance(step.key, Free) for one in free for step in one.steps)
+        self._is_computed = any(len(one.path) <= len(one.steps) for one in free)
         self._names = [name for name in self._members if name != "this"]
         self._varies = any(_VARYING.search(source.code) is not None for source in every)
 
@@ -364,9 +364,10 @@ class Program:
             writer.add_source(check, analyses[-1].edits, "return ")
             writer.add(";\n}")
             self._check = writer.written()
-        finds_keys = any(analysis.finds_keys for analysis in analyses)
-        self._function = Function(
-            self._written.text, self._check.text if check is not None else "", finds_keys
+        self._function = Function(self._written.text, self._check.text if check is not None else "")
+        shortest = {one.name: len(one.steps) for one in sorted(free, key=lambda one: -len(one.steps))}
+        self._finds_keys = any(analysis.finds_keys for analysis in analyses) or any(
+            one.is_spelled and shortest[one.name] < len(one.steps) for one in free
         )
 
     def compile(self) -> None:
@@ -399,16 +400,20 @@ class Program:
         return self._check if in_check else self._written
 
     def _arguments(self, scope: Scope, limits: Limits) -> Arguments:
-        members = self._members
+        members, finds_keys = self._members, self._finds_keys
         if self._is_computed:
-            members = members_read(_path_in(one, scope) for one in self._free)
+            paths = [_path_in(one, scope) for one in self._free]
+            members = members_read(paths)
+            finds_keys |= any(
+                len(path) <= len(one.steps) for path, one in zip(paths, self._free, strict=True)
+            )
         values = [self._value(name, members, scope) for name in self._names]
         this = self._value("this", members, scope) if "this" in members else None
         undefined = [position for position, value in enumerate(values) if value is UNSET]
         for position in undefined:
             values[position] = None
         try:
-            text = encoded([values, undefined, None if this is UNSET else this])
+            text = encoded([values, undefined, None if this is UNSET else this, finds_keys])
         except (TypeError, ValueError, RecursionError) as error:
             message = f"a value in its scope is not JSON data: {error}"
             raise ExpressionError(message, code="javascript") from None
@@ -467,22 +472,17 @@ def _path_in(free: Free, scope: Scope) -> list[str | int]:
 
 def pick(value: Any, members: Members) -> Any:
     """The part of a value that is read, as an object with the keys that it is read by."""
-    if members is None:
-        return value.plain() if hasattr(value, "plain") else value
-    if hasattr(value, "lookup"):
-        found = ((part, value.lookup(part)) for part in members)
-        there = {part: one for part, one in found if one is not MISSING and one is not UNSET}
-    elif isinstance(value, Mapping):
-        keys = ((part, str(part)) for part in members)
-        spelled = ((part, key if key in value else path_to_key(key)) for part, key in keys)
-        there = {part: value[key] for part, key in spelled if key in value}
-    elif isinstance(value, list | str) and members.keys() == {"length"}:
-        there = {"length": _member(value, "length")}
-    elif isinstance(value, list) and all(type(part) is int for part in members):
-        there = {part: value[part] for part in members if type(part) is int and 0 <= part < len(value)}
-    else:
-        return value
-    return {str(part): pick(one, members[part]) for part, one in there.items()}
+    if members is not None and value is not None:
+        read = {}
+        for key, inside in members.items():
+            member = _member(value, key)
+            if member is UNCLEAR:
+                break
+            if member is not UNSET:
+                read[str(key)] = pick(member, inside)
+        else:
+            return read
+    return value.plain() if hasattr(value, "plain") else value
 
 
 _NOT_OF_KEYS = re.compile(r"[^A-Za-z0-9_]")
@@ -583,7 +583,7 @@ def _member(value: Any, key: str | int) -> Any:
     """A member of something that is neither null nor undefined."""
     if key in _OF_EVERY_OBJECT:
         return UNCLEAR
-    if isinstance(value, dict | Mapping):
+    if type(value) is dict or isinstance(value, Mapping):
         text = key if type(key) is str else str(key)
         member = value.get(text, UNSET)
         return value.get(path_to_key(text), UNSET) if member is UNSET else member

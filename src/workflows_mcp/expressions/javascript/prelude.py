@@ -549,14 +549,14 @@ _RUN = """
     const name = String(error.name), message = String(error.message);
     return name === 'InternalError' ? ['memory'] : ['error', name, message, String(error.stack), checks];
   };
-  return (compute, check, finds) => (given, now, seed, seconds) => {
+  return (compute, check) => (given, now, seed, seconds) => {
     let answer, checks = false, wrong = null;
     begin(seconds);
     try {
       at = now; seeded(seed);
       const data = parseJson(given), values = data[0], unset = data[1], self = data[2];
       for (let i = 0; i < unset.length; i++) values[unset[i]] = undefined;
-      if (finds) adopted([values, self]);
+      if (data[3]) adopted([values, self]);
       const result = apply(compute, self, values);
       if (typeof result === 'function' || typeof result === 'symbol')
         throw new TypeError('the result is a ' + typeof result + ', which is not a value');

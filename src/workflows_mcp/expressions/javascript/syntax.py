@@ -231,7 +231,7 @@ _LEAVING = words(
 """Statements that return a value, or may never end."""
 
 
-def read_transform(text: str) -> list[Source]:
+def read_transform(text: str) -> Iterator[Source]:
     """The readings of a transform: an expression, statements that end in an expression, and a body."""
     body = Source(text, 0, len(text), None)
     tokens = list(body.tokens())
@@ -239,8 +239,10 @@ def read_transform(text: str) -> list[Source]:
         hint = "write JavaScript that returns a value made from 'input'"
         raise ExpressionError("the transform is empty", hint=hint, code="syntax")
     end = _end_of_value(body, tokens)
-    starts = [0, *_start_of_last(body)]
-    return [*(Source(text, 0, end, start) for start in starts), body]
+    yield Source(text, 0, end, 0)
+    for start in _start_of_last(body):
+        yield Source(text, 0, end, start)
+    yield body
 
 
 def read_check(text: str) -> Source:
@@ -459,6 +461,11 @@ class Free(NamedTuple):
             path.append(key)
         return tuple(path)
 
+    @property
+    def is_spelled(self) -> bool:
+        """Whether one of its keys may have another spelling."""
+        return any(_is_spelled(key) for key, _ in self.steps)
+
 
 class Edit(NamedTuple):
     """A replacement for a part of the source."""
@@ -476,7 +483,7 @@ class Analysis(NamedTuple):
     edits: list[Edit]
     """What turns the source into the text for the engine."""
     finds_keys: bool
-    """Whether JavaScript reads `object[key]` with a key that may have another spelling."""
+    """Whether `object[key]`, with a key that may have another spelling, is read outside of these paths."""
 
 
 class _Use(NamedTuple):
@@ -504,7 +511,8 @@ class _Analyser:
         self._filters: dict[int, tuple[Node, Node, Node, Node]] = {}
         """By the id of the name: the name, the node around it, the operand, and the bar."""
         self._edits: list[Edit] = []
-        self._finds_keys = False
+        self._spelled: set[int] = set()
+        """The ids of members that JavaScript reads by a key that may have another spelling."""
         root = source.root
         scope = root.start_byte, root.end_byte
         stack = [(root, scope, scope)]
@@ -535,9 +543,10 @@ class _Analyser:
         for use in sorted(self._uses, key=lambda use: use.name.start_byte):
             if use.name.id not in self._filters and self._is_free(use.name):
                 free.append(found := self._followed(use))
+                self._spelled.difference_update(member.id for member in use.members[: len(found.steps)])
                 if len(found.steps) == len(use.members):
                     paths[use.top.id] = found
-        return Analysis(free, paths, [*self._edits, *self._filter_calls()], self._finds_keys)
+        return Analysis(free, paths, [*self._edits, *self._filter_calls()], bool(self._spelled))
 
     def _add(self, start: int, end: int, text: str) -> None:
         self._edits.append(Edit(self._source.offset(start), self._source.offset(end), text))
@@ -672,8 +681,8 @@ class _Analyser:
             members.append(node)
             if (index := node.child_by_field_name("index")) is not None:
                 inside.append(index)
-                key = self._fixed_key(index)
-                self._finds_keys |= key is None or (isinstance(key, str) and not (key or "-").isidentifier())
+                if _is_spelled(self._fixed_key(index)):
+                    self._spelled.add(node.id)
             elif (member := node.child_by_field_name("property")) is not None:
                 _check_spelling(self._source, member)
             node = node.child_by_field_name("object")
@@ -744,6 +753,10 @@ class _Analyser:
         if node.type == "number" and _POSITION.fullmatch(text):
             return int(text)
         return literal_text(node, text)
+
+
+def _is_spelled(key: str | int | Free | None) -> bool:
+    return not (isinstance(key, int) or (isinstance(key, str) and key.isidentifier()))
 
 
 def literal_text(node: Node, text: str) -> str | None:
