@@ -3,7 +3,7 @@
     function = Function("function (n) { return n + 1; }")
     run_function(function, Arguments("[[1], [], null]"), 5.0, 64 * 1024**2)       # "2"
 
-A context is frozen when it is created (`prelude.py`), so expressions can share it. It is replaced after a
+A context is frozen when it is created (`prelude.js`), so expressions can share it. It is replaced after a
 timeout, after it ran out of memory, and after many thousand runs. Compiled functions are cached. QuickJS is
 imported on first use.
 
@@ -16,6 +16,8 @@ from __future__ import annotations
 import re
 from collections import OrderedDict
 from collections.abc import Mapping
+from functools import cache
+from importlib import resources
 from math import isnan
 from typing import Any, NamedTuple
 
@@ -23,7 +25,6 @@ import msgspec
 
 from workflows_mcp.errors import TOO_LARGE, TOO_SLOW, ExpressionError
 from workflows_mcp.expressions.deadline import PerThread, processor_seconds
-from workflows_mcp.expressions.javascript.prelude import PRELUDE
 from workflows_mcp.expressions.language import UNSET, Scope
 from workflows_mcp.limits import Limits
 from workflows_mcp.values import Value, did_you_mean, from_json, to_json
@@ -133,6 +134,12 @@ def _of_thread(max_bytes: int) -> _Context:
     return context
 
 
+@cache
+def _prelude() -> str:
+    """The code that sets up a context, on one line: an error on any other line is in the expression."""
+    return resources.files(__package__).joinpath("prelude.js").read_text("utf-8").replace("\n", " ")
+
+
 class _Context:
     def __init__(self) -> None:
         import _quickjs  # not `quickjs`, which starts a thread when it is imported
@@ -142,7 +149,7 @@ class _Context:
         self._engine: Any = _quickjs.Context()
         self._engine.set_max_stack_size(STACK_BYTES)
         self._evaluate: Any = self._engine.eval
-        self._runner: Any = self._evaluate(PRELUDE)
+        self._runner: Any = self._evaluate(_prelude())
         self._text_of: Any = self._evaluate("(function (made) { return made.toString(); })")
         self._functions: OrderedDict[Function, Any] = OrderedDict()
         self._chars = 0

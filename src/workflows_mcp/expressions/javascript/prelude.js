@@ -1,82 +1,34 @@
-"""Sets up the JavaScript context of expressions: no host, no randomness, no clock.
+/* Sets up the JavaScript context of expressions: no host, no randomness, no clock.
 
-`PRELUDE` runs once in a new context. It removes everything that leads outside or makes code from text,
-installs a fixed clock, seeded random numbers and UTC, bounds the built-in functions, and freezes everything,
-so that no expression can leave anything behind. Its value is a function that turns a compiled expression into
-a runner, which takes its values as JSON text and returns its result as JSON text.
+   It runs once in a new context. It removes everything that leads outside or makes code from text, installs
+   a fixed clock, seeded random numbers and UTC, bounds the built-in functions, and freezes everything, so
+   that no expression can leave anything behind. Its value is a function that turns a compiled expression
+   into a runner, which takes its values as JSON text and returns its result as JSON text.
 
-Three variables stand beside the globals, and expressions cannot name them: `__left`, the number of steps
-until the clock is checked; `__tick`, which checks it; and `__filters`.
+   Three variables stand beside the globals, and expressions cannot name them: `__left`, the number of steps
+   until the clock is checked; `__tick`, which checks it; and `__filters`.
 
-QuickJS checks the time limit only between its own steps, and only once in ten thousand. A long operation
-inside one built-in call (a search for a long text in a long text, a list with a length of four thousand
-million) would not be stopped. So each of these functions checks the size of its work first; too much is a
-RangeError. Functions that call back for each item also check the clock.
-"""
+   QuickJS checks the time limit only between its own steps, and only once in ten thousand. A long operation
+   inside one built-in call (a search for a long text in a long text, a list with a length of four thousand
+   million) would not be stopped. So each of these functions checks the size of its work first; too much is
+   a RangeError. Functions that call back for each item also check the clock.
 
-from __future__ import annotations
+   It is evaluated as one line, so that an error on any other line is in the expression: no comment here may
+   end with its line. */
+let __left = 0, __tick = null, __filters = null;
+(G => { 'use strict';
+  const { apply, construct, defineProperty, get, getOwnPropertyDescriptor, getPrototypeOf, isExtensible,
+    ownKeys, setPrototypeOf } = Reflect;
+  const { entries, hasOwn } = Object, { isArray } = Array, { parse: parseJson, stringify } = JSON;
+  const Mirror = Proxy, Pending = Promise, moment = performance.now.bind(performance);
 
-OF_FILTERS = """
-  const text = value => value === undefined || value === null ? ''
-    : typeof value === 'object' ? JSON.stringify(value) : String(value);
-  const list = value => value === undefined || value === null ? []
-    : isArray(value) ? value : typeof value === 'object' ? Object.values(value) : [...String(value)];
-  const size = value => value === undefined || value === null ? 0
-    : typeof value === 'object' && !isArray(value) ? Object.keys(value).length
-    : value.length ?? text(value).length;
-  const member = (value, key) => key === undefined ? value : value?.[key];
-  const compared = (a, b) => a < b ? -1 : a > b ? 1 : 0;
-  __filters = {
-    path_to_key: value => keyed(text(value)),
-    json: (value, indent) => JSON.stringify(value, null, indent),
-    tojson: (value, indent) => JSON.stringify(value, null, indent),
-    length: size,
-    count: size,
-    upper: value => text(value).toUpperCase(),
-    lower: value => text(value).toLowerCase(),
-    trim: value => text(value).trim(),
-    capitalize: value => text(value).slice(0, 1).toUpperCase() + text(value).slice(1),
-    join: (value, between = ',') => list(value).map(item => text(item)).join(between),
-    split: (value, between = ' ') => text(value).split(between),
-    replace: (value, from, to) => text(value).replaceAll(from, to),
-    default: (value, other = '') => value ?? other,
-    first: value => list(value)[0],
-    last: value => list(value).at(-1),
-    keys: value => Object.keys(value ?? {}),
-    values: value => list(value),
-    sort: (value, key) => list(value).toSorted((a, b) => compared(member(a, key), member(b, key))),
-    reverse: value => typeof value === 'string' ? [...value].reverse().join('') : list(value).toReversed(),
-    unique: value => [...new Set(list(value))],
-    sum: (value, key) => list(value).reduce((sum, item) => sum + Number(member(item, key)), 0),
-    min: value => list(value).reduce((a, b) => b < a ? b : a, list(value)[0]),
-    max: value => list(value).reduce((a, b) => b > a ? b : a, list(value)[0]),
-    round: (value, digits = 0) => Number(Number(value).toFixed(digits)),
-    int: value => Math.trunc(Number(value)),
-    float: value => Number(value),
-    string: value => text(value),
-  };
-"""
+  /* Bounds of the built-in functions: the longest list; the longest text, and the longest one for functions
+     that look up each character in a table; the characters that a search may compare; the longest pattern. */
+  const MOST_ITEMS = 2_000_000, MOST_CHARS = 16_777_216, MOST_CHARS_OF_SLOW = 2_097_152;
+  const MOST_COMPARED = 1_000_000_000, MOST_PATTERN_CHARS = 10_000;
 
-# Bounds of the built-in functions
+  /* The clock */
 
-MOST_ITEMS = 2_000_000
-
-"""The longest list that a built-in function may process."""
-
-MOST_CHARS = 16_777_216
-
-MOST_CHARS_OF_SLOW = 2_097_152
-
-"""The same for functions that look up each character in a table."""
-
-MOST_COMPARED = 1_000_000_000
-
-"""The number of characters that a search may compare."""
-
-MOST_PATTERN_CHARS = 10_000
-
-
-CLOCK = """
   let stopped = false, deadline = Infinity, last = 0;
   const begin = seconds => {
     stopped = false; __left = 0; last = moment(); deadline = last + seconds * 1000;
@@ -99,248 +51,214 @@ CLOCK = """
       defineProperty(owner, name, { value, writable: true, configurable: true, enumerable: false });
     }
   };
+  const guard = (owner, names, made) => {
+    for (const name of names) {
+      const { of } = made(owner[name], name);
+      defineProperty(of, 'name', { value: name });
+      put(owner, { [name]: of });
+    }
+  };
   const watched = call => typeof call === 'function' && !isExtensible(call)
     ? function () { if ((__left -= 4) < 0) tick(); return apply(call, this, arguments); } : call;
-"""
 
+  /* Regular expressions */
 
-_LISTS = f"""
+  const PlainPattern = RegExp;
+  const Pattern = { RegExp: function (pattern, flags) {
+    if (typeof pattern === 'string' && pattern.length > MOST_PATTERN_CHARS)
+      tooMany('a pattern of so many characters', pattern.length, MOST_PATTERN_CHARS);
+    return new.target ? construct(PlainPattern, [pattern, flags], new.target) : PlainPattern(pattern, flags);
+  } }.RegExp;
+  Pattern.prototype = PlainPattern.prototype;
+  put(Pattern, { escape: PlainPattern.escape });
+  defineProperty(Pattern, Symbol.species, getOwnPropertyDescriptor(PlainPattern, Symbol.species));
+  put(PlainPattern.prototype, { constructor: Pattern });
+  delete PlainPattern.prototype.compile;
+  put(G, { RegExp: Pattern });
+
+  /* Lists */
+
   const AP = Array.prototype;
-  const sized = (self, name) => {{
+  const sized = (self, name) => {
     let size;
     if (isArray(self) || typeof self === 'string') size = self.length;
     else if (typeof self === 'object' && self !== null)
       size = getOwnPropertyDescriptor(self, 'length')?.value;
     if (typeof size !== 'number' || !(size >= 0)) throw new TypeError(name + '() is for lists');
-    if (size > {MOST_ITEMS}) tooMany(name + '() on a list of so many items', size, {MOST_ITEMS});
+    if (size > MOST_ITEMS) tooMany(name + '() on a list of so many items', size, MOST_ITEMS);
     if ((__left -= size >>> 12) < 0) tick();
     return self;
-  }};
-  const ofList = {{}};
-  for (const name of ['every', 'some', 'forEach', 'map', 'filter', 'find', 'findIndex', 'findLast',
-    'findLastIndex', 'flatMap']) {{
-    const call = AP[name];
-    ofList[name] = {{ [name](each, self) {{
-      return call.call(sized(this, name), watched(each), self);
-    }} }}[name];
-  }}
-  for (const name of ['reduce', 'reduceRight']) {{
-    const call = AP[name];
-    ofList[name] = {{ [name](each, first) {{
-      sized(this, name);
-      return arguments.length > 1 ? call.call(this, watched(each), first) : call.call(this, watched(each));
-    }} }}[name];
-  }}
-  for (const name of ['fill', 'join', 'toLocaleString', 'shift', 'unshift', 'reverse', 'toReversed', 'slice',
-    'splice', 'toSpliced', 'copyWithin', 'with']) {{
-    const call = AP[name];
-    ofList[name] = {{ [name]() {{ __left--; return apply(call, sized(this, name), arguments); }} }}[name];
-  }}
-  for (const name of ['includes', 'indexOf', 'lastIndexOf']) {{
-    const call = AP[name];
-    ofList[name] = {{ [name](sought, from) {{
-      sized(this, name);
-      if (typeof sought !== 'string' || sought.length < 1000)
-        return arguments.length > 1 ? call.call(this, sought, from) : call.call(this, sought);
-      const same = [];
-      for (let i = 0; i < this.length; i++) {{
-        if ((__left -= sought.length >>> 12) < 0) tick();
-        same[i] = this[i] === sought;
-      }}
-      return arguments.length > 1 ? call.call(same, true, from) : call.call(same, true);
-    }} }}[name];
-  }}
-  const simple = list => {{
-    for (let i = 0; i < list.length; i++) {{
+  };
+  guard(AP, ['every', 'some', 'forEach', 'map', 'filter', 'find', 'findIndex', 'findLast',
+    'findLastIndex', 'flatMap'], (call, name) => ({ of(each, self) {
+    return call.call(sized(this, name), watched(each), self);
+  } }));
+  guard(AP, ['reduce', 'reduceRight'], (call, name) => ({ of(each, first) {
+    sized(this, name);
+    return arguments.length > 1 ? call.call(this, watched(each), first) : call.call(this, watched(each));
+  } }));
+  guard(AP, ['fill', 'join', 'toLocaleString', 'shift', 'unshift', 'reverse', 'toReversed', 'slice',
+    'splice', 'toSpliced', 'copyWithin', 'with'], (call, name) => ({ of() {
+    __left--;
+    return apply(call, sized(this, name), arguments);
+  } }));
+  guard(AP, ['includes', 'indexOf', 'lastIndexOf'], (call, name) => ({ of(sought, from) {
+    sized(this, name);
+    if (typeof sought !== 'string' || sought.length < 1000)
+      return arguments.length > 1 ? call.call(this, sought, from) : call.call(this, sought);
+    const same = [];
+    for (let i = 0; i < this.length; i++) {
+      if ((__left -= sought.length >>> 12) < 0) tick();
+      same[i] = this[i] === sought;
+    }
+    return arguments.length > 1 ? call.call(same, true, from) : call.call(same, true);
+  } }));
+  const simple = list => {
+    for (let i = 0; i < list.length; i++) {
       const item = list[i], kind = typeof item;
       if (kind !== 'number' && (kind !== 'string' || item.length > 1000)) return false;
-    }}
+    }
     return true;
-  }};
-  const byText = (a, b) => {{
+  };
+  const byText = (a, b) => {
     a = String(a); b = String(b);
     if ((__left -= 1 + (Math.min(a.length, b.length) >>> 12)) < 0) tick();
     return a < b ? -1 : a > b ? 1 : 0;
-  }};
-  for (const name of ['sort', 'toSorted']) {{
-    const call = AP[name];
-    ofList[name] = {{ [name](compare) {{
-      sized(this, name);
-      return call.call(this, compare === undefined ? simple(this) ? undefined : byText : watched(compare));
-    }} }}[name];
-  }}
-  const flattened = (made, list, depth) => {{
+  };
+  guard(AP, ['sort', 'toSorted'], (call, name) => ({ of(compare) {
+    sized(this, name);
+    return call.call(this, compare === undefined ? simple(this) ? undefined : byText : watched(compare));
+  } }));
+  const flattened = (made, list, depth) => {
     sized(list, 'flat');
-    for (let i = 0; i < list.length; i++) {{
+    for (let i = 0; i < list.length; i++) {
       if (__left-- < 0) tick();
       const item = list[i];
       if (depth > 0 && isArray(item)) flattened(made, item, depth - 1); else if (i in list) made.push(item);
-    }}
+    }
     return made;
-  }};
-  ofList.flat = {{ flat(depth = 1) {{ return flattened([], this, Number(depth) || 0); }} }}.flat;
+  };
+  put(AP, { flat(depth = 1) { return flattened([], this, Number(depth) || 0); } });
   const concat = AP.concat;
-  ofList.concat = {{ concat(...more) {{
+  put(AP, { concat(...more) {
     let size = sized(this, 'concat').length;
-    for (const one of more) {{
+    for (const one of more) {
       if (typeof one !== 'object' || one === null) continue;
       if (Symbol.isConcatSpreadable in one) throw new TypeError('concat() takes lists and other values');
       if (isArray(one)) size += sized(one, 'concat').length;
-    }}
-    if (size > {MOST_ITEMS}) tooMany('concat() to a list of so many items', size, {MOST_ITEMS});
+    }
+    if (size > MOST_ITEMS) tooMany('concat() to a list of so many items', size, MOST_ITEMS);
     return apply(concat, this, more);
-  }} }}.concat;
-  put(AP, ofList);
+  } });
   const from = Array.from;
-  put(Array, {{ from(given, each, self) {{
+  put(Array, { from(given, each, self) {
     if (typeof given === 'object' && given !== null && !(Symbol.iterator in given))
       sized(given, 'Array.from');
     return each === undefined ? from.call(this, given) : from.call(this, given, watched(each), self);
-  }} }});
-"""
+  } });
 
+  /* Iterators, maps and sets */
 
-_ITERATED = f"""
   const IP = Iterator.prototype, drop = IP.drop;
-  put(IP, {{ drop(count) {{
+  put(IP, { drop(count) {
     count = Number(count);
-    if (count > {MOST_ITEMS}) tooMany('drop() of so many items', count, {MOST_ITEMS});
+    if (count > MOST_ITEMS) tooMany('drop() of so many items', count, MOST_ITEMS);
     return drop.call(this, count);
-  }} }});
-  for (const name of ['every', 'some', 'forEach', 'map', 'filter', 'find', 'flatMap', 'reduce']) {{
-    const call = IP[name];
-    put(IP, {{ [name]: {{ [name](each, ...more) {{
-      return call.call(this, watched(each), ...more);
-    }} }}[name] }});
-  }}
-  for (const kind of [Map, Set]) {{
+  } });
+  guard(IP, ['every', 'some', 'forEach', 'map', 'filter', 'find', 'flatMap', 'reduce'],
+    call => ({ of(each, ...more) { return call.call(this, watched(each), ...more); } }));
+  for (const kind of [Map, Set]) {
     const call = kind.prototype.forEach;
-    put(kind.prototype, {{ forEach(each, self) {{ return call.call(this, watched(each), self); }} }});
-  }}
+    put(kind.prototype, { forEach(each, self) { return call.call(this, watched(each), self); } });
+  }
   const members = Set.prototype.values;
-  for (const name of ['union', 'intersection', 'difference', 'symmetricDifference', 'isSubsetOf',
-    'isSupersetOf', 'isDisjointFrom']) {{
-    const call = Set.prototype[name];
-    put(Set.prototype, {{ [name]: {{ [name](other) {{
-      return call.call(this, new Set(members.call(other)));
-    }} }}[name] }});
-  }}
-  for (const kind of [Map, Object]) {{
+  guard(Set.prototype, ['union', 'intersection', 'difference', 'symmetricDifference', 'isSubsetOf',
+    'isSupersetOf', 'isDisjointFrom'], call => ({ of(other) {
+    return call.call(this, new Set(members.call(other)));
+  } }));
+  for (const kind of [Map, Object]) {
     const call = kind.groupBy;
-    put(kind, {{ groupBy(items, each) {{ return call.call(kind, items, watched(each)); }} }});
-  }}
+    put(kind, { groupBy(items, each) { return call.call(kind, items, watched(each)); } });
+  }
   const bind = Function.prototype.bind;
-  put(Function.prototype, {{ bind() {{ return Object.freeze(apply(bind, this, arguments)); }} }});
-"""
+  put(Function.prototype, { bind() { return Object.freeze(apply(bind, this, arguments)); } });
 
+  /* Texts */
 
-_TEXTS = f"""
   const SP = String.prototype;
-  const textOf = (self, name, most) => {{
+  const textOf = (self, name, most) => {
     if (self === undefined || self === null) throw new TypeError(name + '() is for texts');
     const text = typeof self === 'string' ? self : String(self);
     if (text.length > most) tooMany(name + '() on a text of so many characters', text.length, most);
     if ((__left -= text.length >>> 12) < 0) tick();
     return text;
-  }};
-  const searched = (self, sought, name) => {{
-    const text = textOf(self, name, {MOST_CHARS});
+  };
+  const searched = (self, sought, name) => {
+    const text = textOf(self, name, MOST_CHARS);
     const work = typeof sought === 'string' ? text.length * sought.length : 0;
-    if (work > {MOST_COMPARED}) tooMany(name + '() with so many comparisons', work, {MOST_COMPARED});
+    if (work > MOST_COMPARED) tooMany(name + '() with so many comparisons', work, MOST_COMPARED);
     if ((__left -= work / 65536) < 0) tick();
     return text;
-  }};
-  const ofText = {{}};
-  for (const name of ['includes', 'indexOf', 'lastIndexOf', 'split']) {{
-    const call = SP[name];
-    ofText[name] = {{ [name](sought, more) {{
-      if (typeof sought === 'string' && sought.length < 30
-        && typeof this === 'string' && this.length < 100000) return call.call(this, sought, more);
-      sought = sought === undefined || sought instanceof PlainPattern ? sought : String(sought);
-      return call.call(searched(this, sought, name), sought, more);
-    }} }}[name];
-  }}
-  const {{ replace, replaceAll }} = SP, seek = SP.indexOf;
-  const expanded = (to, text, from, position) => to.replace(/\\$([$&`'])/g, (_, sign) => sign === '$' ? '$'
+  };
+  guard(SP, ['includes', 'indexOf', 'lastIndexOf', 'split'], (call, name) => ({ of(sought, more) {
+    if (typeof sought === 'string' && sought.length < 30
+      && typeof this === 'string' && this.length < 100000) return call.call(this, sought, more);
+    sought = sought === undefined || sought instanceof PlainPattern ? sought : String(sought);
+    return call.call(searched(this, sought, name), sought, more);
+  } }));
+  const { replace, replaceAll } = SP, seek = SP.indexOf;
+  const expanded = (to, text, from, position) => to.replace(/\$([$&`'])/g, (_, sign) => sign === '$' ? '$'
     : sign === '&' ? from : sign === '`' ? text.slice(0, position) : text.slice(position + from.length));
-  ofText.replace = {{ replace(from, to) {{
+  put(SP, { replace(from, to) {
     return typeof from === 'string' ? replace.call(searched(this, from, 'replace'), from, to)
       : replace.call(this, from, watched(to));
-  }} }}.replace;
-  ofText.replaceAll = {{ replaceAll(from, to) {{
+  } });
+  put(SP, { replaceAll(from, to) {
     if (typeof from !== 'string') return replaceAll.call(this, from, watched(to));
     const text = searched(this, from, 'replaceAll');
-    if (from === '') return replaceAll.call(textOf(text, 'replaceAll', {MOST_CHARS_OF_SLOW}), from, to);
+    if (from === '') return replaceAll.call(textOf(text, 'replaceAll', MOST_CHARS_OF_SLOW), from, to);
     const calls = typeof to === 'function', fixed = calls ? '' : String(to);
     const plain = !calls && seek.call(fixed, '$') < 0;
     let made = '', start = 0;
-    for (;;) {{
+    for (;;) {
       if (__left-- < 0) tick();
       const position = seek.call(text, from, start);
       if (position < 0) return start === 0 ? text : made + text.slice(start);
       made += text.slice(start, position)
         + (plain ? fixed : calls ? String(to(from, position, text)) : expanded(fixed, text, from, position));
       start = position + from.length;
-    }}
-  }} }}.replaceAll;
-  for (const name of ['toLowerCase', 'toUpperCase', 'toLocaleLowerCase', 'toLocaleUpperCase', 'normalize',
-    'localeCompare']) {{
-    const call = SP[name];
-    ofText[name] = {{ [name](other) {{
-      return call.call(textOf(this, name, {MOST_CHARS_OF_SLOW}),
-        typeof other === 'string' ? textOf(other, name, {MOST_CHARS_OF_SLOW}) : other);
-    }} }}[name];
-  }}
-  put(SP, ofText);
+    }
+  } });
+  guard(SP, ['toLowerCase', 'toUpperCase', 'toLocaleLowerCase', 'toLocaleUpperCase', 'normalize',
+    'localeCompare'], (call, name) => ({ of(other) {
+    return call.call(textOf(this, name, MOST_CHARS_OF_SLOW),
+      typeof other === 'string' ? textOf(other, name, MOST_CHARS_OF_SLOW) : other);
+  } }));
   const raw = String.raw;
-  put(String, {{ raw(strings, ...values) {{
+  put(String, { raw(strings, ...values) {
     if (!isArray(strings.raw)) throw new TypeError('String.raw() is for template literals');
-    return raw({{ raw: sized(strings.raw, 'String.raw') }}, ...values);
-  }} }});
-  for (const name of ['encodeURIComponent', 'encodeURI', 'decodeURIComponent', 'decodeURI', 'btoa', 'atob',
-    'parseFloat', 'parseInt']) {{
-    const call = G[name];
-    put(G, {{ [name]: {{ [name](given, other) {{
-      return call(typeof given === 'string' ? textOf(given, name, {MOST_CHARS_OF_SLOW}) : given, other);
-    }} }}[name] }});
-  }}
-"""
+    return raw({ raw: sized(strings.raw, 'String.raw') }, ...values);
+  } });
+  guard(G, ['encodeURIComponent', 'encodeURI', 'decodeURIComponent', 'decodeURI', 'btoa', 'atob',
+    'parseFloat', 'parseInt'], (call, name) => ({ of(given, other) {
+    return call(typeof given === 'string' ? textOf(given, name, MOST_CHARS_OF_SLOW) : given, other);
+  } }));
 
+  /* Numbers */
 
-_NUMBERS = """
-  for (const name of ['max', 'min', 'hypot']) {
-    const call = Math[name];
-    put(Math, { [name]: { [name](a, b) {
-      if (arguments.length < 3) return apply(call, Math, arguments);
-      const numbers = [];
-      for (let i = 0; i < arguments.length; i++) {
-        const given = arguments[i];
-        if ((__left -= typeof given === 'string' ? 1 + (given.length >>> 12) : 1) < 0) tick();
-        numbers[i] = Number(given);
-      }
-      return apply(call, Math, numbers);
-    } }[name] });
-  }
-"""
+  guard(Math, ['max', 'min', 'hypot'], (call, name) => ({ of(a, b) {
+    if (arguments.length < 3) return apply(call, Math, arguments);
+    const numbers = [];
+    for (let i = 0; i < arguments.length; i++) {
+      const given = arguments[i];
+      if ((__left -= typeof given === 'string' ? 1 + (given.length >>> 12) : 1) < 0) tick();
+      numbers[i] = Number(given);
+    }
+    return apply(call, Math, numbers);
+  } }));
 
+  /* JSON */
 
-_PATTERNS = f"""
-  const PlainPattern = RegExp;
-  const Pattern = {{ RegExp: function (pattern, flags) {{
-    if (typeof pattern === 'string' && pattern.length > {MOST_PATTERN_CHARS})
-      tooMany('a pattern of so many characters', pattern.length, {MOST_PATTERN_CHARS});
-    return new.target ? construct(PlainPattern, [pattern, flags], new.target) : PlainPattern(pattern, flags);
-  }} }}.RegExp;
-  Pattern.prototype = PlainPattern.prototype;
-  put(Pattern, {{ escape: PlainPattern.escape }});
-  defineProperty(Pattern, Symbol.species, getOwnPropertyDescriptor(PlainPattern, Symbol.species));
-  put(PlainPattern.prototype, {{ constructor: Pattern }});
-  delete PlainPattern.prototype.compile;
-  put(G, {{ RegExp: Pattern }});
-"""
-
-
-_JSON = """
   const counted = (_, value) => { if (__left-- < 0) tick(); return value; };
   put(JSON, {
     stringify(value, replacer, space) {
@@ -357,23 +275,9 @@ _JSON = """
       return reviver === undefined ? parseJson(given) : parseJson(given, watched(reviver));
     },
   });
-"""
 
+  /* What leads outside */
 
-GUARDS = _PATTERNS + _LISTS + _ITERATED + _TEXTS + _NUMBERS + _JSON
-
-
-_BEGIN = """
-let __left = 0, __tick = null, __filters = null;
-(G => { 'use strict';
-  const { apply, construct, defineProperty, get, getOwnPropertyDescriptor, getPrototypeOf, isExtensible,
-    ownKeys, setPrototypeOf } = Reflect;
-  const { entries, hasOwn } = Object, { isArray } = Array, { parse: parseJson, stringify } = JSON;
-  const Mirror = Proxy, Pending = Promise, moment = performance.now.bind(performance);
-"""
-
-
-_REMOVED = """
   for (const name of ['eval', 'Function', 'Proxy', 'Promise', 'BigInt', 'WeakRef', 'FinalizationRegistry',
     'ArrayBuffer', 'SharedArrayBuffer', 'DataView', 'Atomics', 'Uint8ClampedArray', 'Int8Array',
     'Uint8Array', 'Int16Array', 'Uint16Array', 'Int32Array', 'Uint32Array', 'BigInt64Array',
@@ -388,10 +292,9 @@ _REMOVED = """
   const noCode = function () { throw new TypeError('code cannot be made from text'); };
   for (const made of [function () {}, function* () {}, async function () {}, async function* () {}])
     defineProperty(getPrototypeOf(made), 'constructor', { value: noCode });
-"""
 
+  /* Time */
 
-_TIME = """
   const D = Date, DP = D.prototype, utc = D.UTC, parsed = D.parse;
   let at = NaN;
   const time = () => {
@@ -399,8 +302,8 @@ _TIME = """
       throw new Error('the time cannot be read here: a transform returns the same for the same input');
     return at;
   };
-  const zoned = /(?:Z|[+-]\\d\\d:?\\d\\d|GMT|UTC?|[ECMP][SD]T)\\s*$/i;
-  const dayOnly = /^\\s*[+-]?\\d{4,6}(?:-\\d\\d){0,2}\\s*$/, withTime = /^\\s*[+-]?\\d{4,6}-\\d\\d-\\d\\dT/;
+  const zoned = /(?:Z|[+-]\d\d:?\d\d|GMT|UTC?|[ECMP][SD]T)\s*$/i;
+  const dayOnly = /^\s*[+-]?\d{4,6}(?:-\d\d){0,2}\s*$/, withTime = /^\s*[+-]?\d{4,6}-\d\d-\d\dT/;
   const parse = text => {
     text = String(text);
     if (text.length > 100) return NaN;
@@ -445,10 +348,9 @@ _TIME = """
   });
   const ofTime = { now() { return new FixedDate(time()).toISOString().replace('.000Z', 'Z'); } };
   put(G, { Date: FixedDate, now: ofTime.now });
-"""
 
+  /* Random numbers */
 
-_RANDOM = """
   let chance = null;
   const draw = () => {
     if (chance === null)
@@ -470,10 +372,9 @@ _RANDOM = """
     return hex.slice(0, 8) + '-' + hex.slice(8, 12) + '-4' + hex.slice(13, 16) + '-' + variant
       + hex.slice(17, 20) + '-' + hex.slice(20);
   } }.uuid });
-"""
 
+  /* Values as JSON, and keys in their other spelling */
 
-_VALUES = """
   const asJson = {
     Set() { return [...this]; },
     Map() { return Object.fromEntries(this); },
@@ -484,7 +385,7 @@ _VALUES = """
   for (const [name, toJSON] of entries(asJson)) put(G[name].prototype, { toJSON });
   put(Pending.prototype, { toJSON() { throw new TypeError('a promise is not a value'); } });
   const keyed = key => key.replace(/[^A-Za-z0-9_]/g, '_');
-  const plainKey = /^\\w*$/;
+  const plainKey = /^\w*$/;
   const spelled = new Mirror(Object.prototype, { get(target, key, receiver) {
     if (typeof key === 'string' && !plainKey.test(key)) {
       const other = keyed(key);
@@ -503,10 +404,50 @@ _VALUES = """
     }
     if (found) setPrototypeOf(value, spelled);
   };
-"""
 
+  /* Filters */
 
-_FREEZE = """
+  const text = value => value === undefined || value === null ? ''
+    : typeof value === 'object' ? JSON.stringify(value) : String(value);
+  const list = value => value === undefined || value === null ? []
+    : isArray(value) ? value : typeof value === 'object' ? Object.values(value) : [...String(value)];
+  const size = value => value === undefined || value === null ? 0
+    : typeof value === 'object' && !isArray(value) ? Object.keys(value).length
+    : value.length ?? text(value).length;
+  const member = (value, key) => key === undefined ? value : value?.[key];
+  const compared = (a, b) => a < b ? -1 : a > b ? 1 : 0;
+  __filters = {
+    path_to_key: value => keyed(text(value)),
+    json: (value, indent) => JSON.stringify(value, null, indent),
+    tojson: (value, indent) => JSON.stringify(value, null, indent),
+    length: size,
+    count: size,
+    upper: value => text(value).toUpperCase(),
+    lower: value => text(value).toLowerCase(),
+    trim: value => text(value).trim(),
+    capitalize: value => text(value).slice(0, 1).toUpperCase() + text(value).slice(1),
+    join: (value, between = ',') => list(value).map(item => text(item)).join(between),
+    split: (value, between = ' ') => text(value).split(between),
+    replace: (value, from, to) => text(value).replaceAll(from, to),
+    default: (value, other = '') => value ?? other,
+    first: value => list(value)[0],
+    last: value => list(value).at(-1),
+    keys: value => Object.keys(value ?? {}),
+    values: value => list(value),
+    sort: (value, key) => list(value).toSorted((a, b) => compared(member(a, key), member(b, key))),
+    reverse: value => typeof value === 'string' ? [...value].reverse().join('') : list(value).toReversed(),
+    unique: value => [...new Set(list(value))],
+    sum: (value, key) => list(value).reduce((sum, item) => sum + Number(member(item, key)), 0),
+    min: value => list(value).reduce((a, b) => b < a ? b : a, list(value)[0]),
+    max: value => list(value).reduce((a, b) => b > a ? b : a, list(value)[0]),
+    round: (value, digits = 0) => Number(Number(value).toFixed(digits)),
+    int: value => Math.trunc(Number(value)),
+    float: value => Number(value),
+    string: value => text(value),
+  };
+
+  /* Everything is frozen */
+
   const kinds = [Object, Error, TypeError, RangeError, SyntaxError, ReferenceError, EvalError, URIError];
   for (const { prototype: owner } of kinds) {
     for (const name of Object.getOwnPropertyNames(owner)) {
@@ -537,10 +478,9 @@ _FREEZE = """
       left.push(value ?? null, get ?? null, set ?? null);
     }
   }
-"""
 
+  /* The runner */
 
-_RUN = """
   const described = (error, checks) => {
     if (error === null) return ['memory'];
     if (typeof error !== 'object' || !(error instanceof Error)) {
@@ -573,11 +513,3 @@ _RUN = """
     return answer;
   };
 })(globalThis)
-"""
-
-
-PRELUDE = " ".join(
-    "".join([_BEGIN, CLOCK, GUARDS, _REMOVED, _TIME, _RANDOM, _VALUES, OF_FILTERS, _FREEZE, _RUN]).split("\n")
-)
-
-"""It is one line, so an error on any other line is in the expression."""
