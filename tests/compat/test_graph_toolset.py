@@ -12,31 +12,9 @@ import pytest
 from jsonschema import Draft202012Validator
 from mcp import Client
 
-from workflows_mcp.errors import RequestError
 from workflows_mcp.limits import DEFAULT_LIMITS
 from workflows_mcp.mcp_server.server import build_server
-from workflows_mcp.settings.model import TOOLSETS, load_settings
-
-SNAPSHOT = Path(__file__).parent / "graph_schemas.json"
-"""A change shows up as a difference; to take it over, run `python tests/compat/test_graph_toolset.py`."""
-GRAPH_TOKENS = 1900
-OWN = [
-    "execute_workflow",
-    "execute_inline_workflow",
-    "resume_workflow",
-    "get_workflow_schema",
-    "list_checkpoints",
-    "get_checkpoint_info",
-    "delete_checkpoint",
-]
-SHARED = [
-    "list_workflows",
-    "get_workflow_info",
-    "get_workflow_status",
-    "get_workflow_state",
-    "control_workflow",
-    "validate_workflow_yaml",
-]
+from workflows_mcp.settings.model import load_settings
 
 INNER = """\
 name: inner
@@ -67,52 +45,6 @@ def graph(place: Any) -> Any:
     place.define("inner", INNER)
     place.define("outer", OUTER)
     return place
-
-
-def definitions(toolsets: str) -> list[dict[str, Any]]:
-    server = build_server(load_settings({"WORKFLOWS_TOOLSETS": toolsets}))
-    tools = asyncio.run(server.list_tools())
-    return [tool.model_dump(mode="json", by_alias=True, exclude_none=True) for tool in tools]
-
-
-def own_definitions() -> list[dict[str, Any]]:
-    return [tool for tool in definitions("graph") if tool["name"] in OWN]
-
-
-def test_every_tool_is_as_it_was_published() -> None:
-    assert own_definitions() == json.loads(SNAPSHOT.read_text(encoding="utf-8"))
-
-
-def test_all_definitions_together_stay_within_their_budget_of_tokens() -> None:
-    text = json.dumps(own_definitions(), separators=(",", ":"), ensure_ascii=False)
-    assert len(text) / 4 < GRAPH_TOKENS
-    for toolsets in ("graph", "all"):
-        instructions = build_server(load_settings({"WORKFLOWS_TOOLSETS": toolsets})).instructions
-        assert len(instructions or "") / 4 < 250
-
-
-def test_every_tool_and_every_argument_is_described_and_every_answer_typed() -> None:
-    for tool in own_definitions():
-        assert tool["description"], tool["name"]
-        assert tool["annotations"], tool["name"]
-        assert tool["outputSchema"]["properties"], tool["name"]
-        for name, argument in tool["inputSchema"].get("properties", {}).items():
-            assert argument.get("description"), f"{tool['name']}.{name}"
-
-
-@pytest.mark.rows("G20")
-def test_alone_it_has_all_that_it_needs_and_beside_the_core_every_tool_is_there_once() -> None:
-    alone = [tool["name"] for tool in definitions("graph")]
-    assert alone == [*SHARED, *OWN]
-    core = [tool["name"] for tool in definitions("core")]
-    assert [tool["name"] for tool in definitions("core,graph")] == [*core, *OWN]
-    assert definitions("all") == definitions(", ".join(reversed(TOOLSETS)))
-    assert definitions("default") == definitions("core") == definitions("")
-
-
-def test_an_unknown_toolset_is_refused_with_those_that_exist() -> None:
-    with pytest.raises(RequestError, match=r"unknown toolset 'grpah'(.|\n)*did you mean 'graph'"):
-        load_settings({"WORKFLOWS_TOOLSETS": "core,grpah"})
 
 
 def test_serve_is_told_the_toolsets_on_the_command_line(place: Any) -> None:
@@ -404,7 +336,3 @@ def test_a_setting_given_in_code_is_served(tmp_path: Path) -> None:
     names = [tool.name for tool in asyncio.run(build_server(settings).list_tools())]
     assert "execute_workflow" in names
     assert "start_workflow" not in names
-
-
-if __name__ == "__main__":
-    SNAPSHOT.write_text(json.dumps(own_definitions(), indent=2, ensure_ascii=False) + "\n", encoding="utf-8")

@@ -4,19 +4,10 @@ sub-agents. To take over a change of the definitions, run `python tests/compat/t
 from __future__ import annotations
 
 import asyncio
-import json
 import re
-from pathlib import Path
 from typing import Any
 
 import pytest
-
-from workflows_mcp.mcp_server.server import build_server
-from workflows_mcp.settings.model import load_settings
-
-SNAPSHOT = Path(__file__).parent / "stateful_schemas.json"
-TOKENS = 1500
-OWN = ["start_workflow", "submit_result", "get_next_step", "get_workflow_status", "submit_step_result"]
 
 ANALYZE = """\
 name: analyze-codebase
@@ -66,42 +57,6 @@ tasks:
         needs_state: [length]
         value: {file: "{{ inputs.file_path }}", length: "{{ state.length }}"}
 """
-
-
-def definitions(toolsets: str) -> list[dict[str, Any]]:
-    server = build_server(load_settings({"WORKFLOWS_TOOLSETS": toolsets}))
-    tools = asyncio.run(server.list_tools())
-    return [tool.model_dump(mode="json", by_alias=True, exclude_none=True) for tool in tools]
-
-
-def own_definitions() -> list[dict[str, Any]]:
-    return [tool for tool in definitions("stateful") if tool["name"] in OWN]
-
-
-def test_every_tool_is_as_it_was_published() -> None:
-    assert own_definitions() == json.loads(SNAPSHOT.read_text(encoding="utf-8"))
-
-
-def test_all_definitions_together_stay_within_their_budget_of_tokens() -> None:
-    text = json.dumps(own_definitions(), separators=(",", ":"), ensure_ascii=False)
-    assert len(text) / 4 < TOKENS
-    instructions = build_server(load_settings({"WORKFLOWS_TOOLSETS": "stateful"})).instructions
-    assert len(instructions or "") / 4 < 250
-
-
-def test_every_tool_and_every_argument_is_described_and_every_answer_typed() -> None:
-    for tool in own_definitions():
-        assert tool["description"], tool["name"]
-        assert tool["annotations"], tool["name"]
-        assert tool["outputSchema"]["properties"], tool["name"]
-        for name, argument in tool["inputSchema"].get("properties", {}).items():
-            assert argument.get("description"), f"{tool['name']}.{name}"
-
-
-def test_it_has_the_names_of_the_core_and_one_more_and_every_tool_once() -> None:
-    core = [tool["name"] for tool in definitions("core")]
-    assert [tool["name"] for tool in definitions("stateful")] == [*core, "submit_step_result"]
-    assert definitions("core,stateful") == definitions("stateful")
 
 
 @pytest.fixture
@@ -260,7 +215,3 @@ def test_sub_agents_may_have_servers_of_their_own(stateful: Any) -> None:
         assert [score["length"] for score in ended["result"]["scores"]] == [3, 3]
 
     stateful.serve_two(work)
-
-
-if __name__ == "__main__":
-    SNAPSHOT.write_text(json.dumps(own_definitions(), indent=2, ensure_ascii=False) + "\n", encoding="utf-8")

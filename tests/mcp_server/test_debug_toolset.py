@@ -3,18 +3,10 @@ over a change of the definitions, run `python tests/mcp_server/test_debug_toolse
 
 from __future__ import annotations
 
-import asyncio
-import json
-from pathlib import Path
 from typing import Any
 
 import pytest
 
-from workflows_mcp.mcp_server.server import build_server
-from workflows_mcp.settings.model import load_settings
-
-SNAPSHOT = Path(__file__).parent / "debug_schemas.json"
-TOKENS = 900
 FILES = """
 name: "files:check"
 inputs:
@@ -59,32 +51,6 @@ steps:
 sub_agent_tasks:
   one: {steps: [{id: do, type: mcp_call, method: check_typescript, state_update: {path: "raw.done.{{ task_id }}"}}]}
 """
-
-
-def definitions(toolsets: str) -> list[dict[str, Any]]:
-    server = build_server(load_settings({"WORKFLOWS_TOOLSETS": toolsets}))
-    tools = asyncio.run(server.list_tools())
-    return [tool.model_dump(mode="json", by_alias=True, exclude_none=True) for tool in tools]
-
-
-def own_definitions() -> list[dict[str, Any]]:
-    return definitions("debug")[len(definitions("core")) :]
-
-
-def test_every_tool_is_as_it_was_published() -> None:
-    assert own_definitions() == json.loads(SNAPSHOT.read_text(encoding="utf-8"))
-
-
-def test_they_come_with_the_core_and_stay_within_their_budget_of_tokens() -> None:
-    core = [tool["name"] for tool in definitions("core")]
-    assert [tool["name"] for tool in definitions("debug")][: len(core)] == core
-    text = json.dumps(own_definitions(), separators=(",", ":"), ensure_ascii=False)
-    assert len(text) / 4 < TOKENS
-    for tool in own_definitions():
-        assert tool["annotations"]["readOnlyHint"] is True
-        assert tool["outputSchema"]["properties"], tool["name"]
-        for name, argument in tool["inputSchema"]["properties"].items():
-            assert argument.get("description"), f"{tool['name']}.{name}"
 
 
 @pytest.fixture
@@ -356,7 +322,3 @@ def test_every_traced_change_names_its_step_its_item_and_its_event(debug: Any) -
         ]
 
     debug.serve(work)
-
-
-if __name__ == "__main__":
-    SNAPSHOT.write_text(json.dumps(own_definitions(), indent=2, ensure_ascii=False) + "\n", encoding="utf-8")

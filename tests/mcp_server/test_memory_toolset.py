@@ -9,9 +9,7 @@ from typing import Any
 
 import pytest
 
-from workflows_mcp.mcp_server.tools import memory
-from workflows_mcp.mcp_server.toolsets import tools_of
-from workflows_mcp.settings.model import TOOLSETS, load_settings
+from workflows_mcp.settings.model import load_settings
 from workflows_mcp.settings.trust import Trust
 
 pytestmark = pytest.mark.rows("S18")
@@ -28,29 +26,6 @@ def serve(place: Any) -> Any:
     )
     Trust(place.home.parent / ".config" / "workflows-mcp" / "trusted.json").add(place.workspace)
     return place.serve
-
-
-def test_it_is_there_when_it_is_asked_for_and_only_then() -> None:
-    names = {"save_to_memory", "load_from_memory", "list_memory_keys"}
-    assert {tool.name for tool in memory.TOOLSET.make().values()} == names
-    assert "memory" in TOOLSETS
-    for toolsets in (("core",), ("core", "graph"), ("stateful",)):
-        assert not names & {tool.name for tool in tools_of(toolsets)}
-    served = [tool.name for tool in tools_of(("core", "memory"))]
-    assert names <= set(served)
-    assert len(served) == len(set(served))
-
-
-def test_every_tool_is_described_typed_and_cheap() -> None:
-    for tool in memory.TOOLSET.make().values():
-        assert tool.description
-        assert tool.annotations is not None
-        for name, argument in tool.parameters["properties"].items():
-            assert argument.get("description"), f"{tool.name}.{name}"
-    size = sum(
-        len(json.dumps(tool.parameters)) + len(tool.description) for tool in memory.TOOLSET.make().values()
-    )
-    assert size / 4 < 400
 
 
 @pytest.mark.slow

@@ -34,8 +34,8 @@ class Handed(NamedTuple):
     definition: dict[str, Any]
 
 
-class Agents:
-    """`sessions` gives each agent of a task its own way to the server; without it all share one."""
+class ScriptedAgents:
+    """Agents of one run with prepared replies. `sessions` gives each agent of a task its own way to the server; without it all share one."""
 
     def __init__(
         self,
@@ -49,13 +49,29 @@ class Agents:
         self._shown: dict[Who, int] = defaultdict(int)
         self.handed: dict[Who, list[Handed]] = defaultdict(list)
         self.actions: list[dict[str, Any]] = []
-        """Every action as it came, whoever got it."""
+        """Every action or step as it came, whoever got it."""
         self.run_id = ""
 
     @property
     def left(self) -> dict[Who, list[Any]]:
         """Replies that nobody has asked for."""
         return {who: list(given) for who, given in self._replies.items() if given}
+
+    def _next_reply(self, who: Who, asked: dict[str, Any]) -> Any:
+        assert self._replies.get(who), f"{who or 'the main agent'} has no reply to {asked}"
+        self._shown[who] = 0
+        return self._replies[who].popleft()
+
+    def _note_messages(self, who: Who, answer: dict[str, Any]) -> None:
+        """Messages stay in the answers until the agent has done what it was handed with them: those that are new."""
+        messages = answer.get("messages", [])
+        for text in messages[self._shown[who] :]:
+            self.handed[who].append(Handed(MESSAGE, "", {"message": text}))
+        self._shown[who] = len(messages)
+
+
+class Agents(ScriptedAgents):
+    """They use the tools of the core."""
 
     async def drive(self, **start: Any) -> dict[str, Any]:
         """The main agent: from the start of a run to its last answer."""
@@ -100,21 +116,12 @@ class Agents:
 
     async def _reply(self, call: Call, who: Who, workflow_id: str, action: dict[str, Any]) -> dict[str, Any]:
         self._note(who, action)
-        assert self._replies.get(who), f"{who or 'the main agent'} has no reply to {action}"
-        result = self._replies[who].popleft()
-        self._shown[who] = 0
+        result = self._next_reply(who, action)
         return await call("submit_result", workflow_id=workflow_id, step_id=action["step_id"], result=result)
 
     def _note(self, who: Who, action: dict[str, Any]) -> None:
         self.actions.append(action)
         self.handed[who].append(Handed(action["type"], name_of(action["step_id"]), definition_of(action)))
-
-    def _note_messages(self, who: Who, answer: dict[str, Any]) -> None:
-        """Messages stay in the answers until the agent has done what it was handed with them: those that are new."""
-        messages = answer.get("messages", [])
-        for text in messages[self._shown[who] :]:
-            self.handed[who].append(Handed(MESSAGE, "", {"message": text}))
-        self._shown[who] = len(messages)
 
 
 def name_of(step_id: str) -> str:

@@ -10,41 +10,16 @@ Of the tools they know the names and the arguments, as agents do.
 from __future__ import annotations
 
 import asyncio
-from collections import defaultdict, deque
-from collections.abc import Callable
-from contextlib import AbstractAsyncContextManager
 from typing import Any
 
-from support.reactive_agents import ENDED, MESSAGE, Call, Handed, Replies, Who, name_of
+from support.reactive_agents import ENDED, Call, Handed, ScriptedAgents, Who, name_of
 from support.rendered import Service
 
 TYPES = ("agent_shell_command", "mcp_call", "parallel_tasks", "user_input", "apply_hints")
 """What can be handed to an agent."""
 
 
-class SteppingAgents:
-    """`sessions` gives each agent of a task its own way to the server; without it all share one."""
-
-    def __init__(
-        self,
-        call: Call,
-        replies: Replies,
-        sessions: Callable[[], AbstractAsyncContextManager[Call]] | None = None,
-    ) -> None:
-        self._call = call
-        self._sessions = sessions
-        self._replies: dict[Who, deque[Any]] = {who: deque(given) for who, given in replies.items()}
-        self._shown: dict[Who, int] = defaultdict(int)
-        self.handed: dict[Who, list[Handed]] = defaultdict(list)
-        self.steps: list[dict[str, Any]] = []
-        """Every step as it came, whoever got it."""
-        self.run_id = ""
-
-    @property
-    def left(self) -> dict[Who, list[Any]]:
-        """Replies that nobody has asked for."""
-        return {who: list(given) for who, given in self._replies.items() if given}
-
+class SteppingAgents(ScriptedAgents):
     async def drive(self, workflow: str, inputs: dict[str, Any] | None = None) -> dict[str, Any]:
         """The main agent: from the start to the final state."""
         answer = await self._call("workflow_start", workflow=workflow, inputs=inputs or {})
@@ -80,9 +55,7 @@ class SteppingAgents:
         return await call("workflow_get_next_step", workflow_id=self.run_id, task_id=who)
 
     async def _complete(self, call: Call, who: Who, step: dict[str, Any]) -> dict[str, Any]:
-        assert self._replies.get(who), f"{who or 'the main agent'} has no reply to {step}"
-        result = self._replies[who].popleft()
-        self._shown[who] = 0
+        result = self._next_reply(who, step)
         answer = await call(
             "workflow_step_complete", workflow_id=self.run_id, step_id=step["id"], result=result, task_id=who
         )
@@ -92,19 +65,12 @@ class SteppingAgents:
     def _note(self, who: Who, step: dict[str, Any]) -> None:
         assert step["type"] in TYPES
         assert step["instructions"]
-        self.steps.append(step)
+        self.actions.append(step)
         definition = dict(step["definition"])
         if "tasks" in definition:
             named = ("task_id", "context")
             definition["tasks"] = [{name: task[name] for name in named} for task in definition["tasks"]]
         self.handed[who].append(Handed(step["type"], name_of(step["id"]), definition))
-
-    def _note_messages(self, who: Who, answer: dict[str, Any]) -> None:
-        """Messages stay in the answers until the agent has done what it was handed with them: those that are new."""
-        messages = answer["messages"]
-        for text in messages[self._shown[who] :]:
-            self.handed[who].append(Handed(MESSAGE, "", {"message": text}))
-        self._shown[who] = len(messages)
 
 
 def reactive_tools_of(service: Service) -> Call:
