@@ -5,12 +5,13 @@ from __future__ import annotations
 import json
 import re
 import subprocess
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
+
+from support import forked
 
 ROOT = Path(__file__).resolve().parents[2]
 DOCUMENTS = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
@@ -42,7 +43,7 @@ def test_every_workflow_in_a_document_is_right(document: Path, terminal: Any) ->
 def test_the_tutorial_does_what_it_says(terminal: Any) -> None:
     command = terminal.home.parent / "bin" / "workflows-mcp"
     command.parent.mkdir()
-    command.write_text(f'#!/bin/sh\nexec "{sys.executable}" -m workflows_mcp "$@"\n', encoding="utf-8")
+    command.write_text(f'#!/bin/sh\nexec {" ".join(forked.command())} "$@"\n', encoding="utf-8")
     command.chmod(0o755)
     environment = {**terminal.environment, "PATH": f"{command.parent}:{terminal.environment['PATH']}"}
     ran = 0

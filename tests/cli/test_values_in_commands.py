@@ -5,10 +5,11 @@ from __future__ import annotations
 import json
 import shutil
 import subprocess
-import sys
 from pathlib import Path
 
 import pytest
+
+from support import forked
 
 REFUSED = {
     "graph": """\
@@ -49,7 +50,7 @@ SHELLS = {
 
 def cli(home: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
-        [sys.executable, "-m", "workflows_mcp", *arguments],
+        [*forked.command(), *arguments],
         capture_output=True,
         text=True,
         cwd=home,

@@ -6,7 +6,6 @@ import hashlib
 import json
 import os
 import subprocess
-import sys
 import threading
 from collections import Counter
 from collections.abc import Iterator
@@ -15,6 +14,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+
+from support import forked
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -58,15 +59,7 @@ class Project:
 
     def run(self, example: str, *arguments: str) -> tuple[int, dict[str, Any]]:
         done = subprocess.run(
-            [
-                sys.executable,
-                "-m",
-                "workflows_mcp",
-                "run",
-                str(ROOT / "examples" / example),
-                "--json",
-                *arguments,
-            ],
+            [*forked.command(), "run", str(ROOT / "examples" / example), "--json", *arguments],
             cwd=self.path,
             env=self.environment,
             stdin=subprocess.DEVNULL,

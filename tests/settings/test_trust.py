@@ -7,13 +7,13 @@ import json
 import os
 import re
 import subprocess
-import sys
 from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from support import forked
 from workflows_mcp.errors import RequestError
 from workflows_mcp.limits import DEFAULT_LIMITS, Limits
 from workflows_mcp.settings.files import TABLES
@@ -40,7 +40,7 @@ def environment(tmp_path: Path, **more: str) -> dict[str, str]:
 def command(tmp_path: Path, project: Path, *arguments: str, **more: str) -> subprocess.CompletedProcess[str]:
     keep = {key: value for key, value in os.environ.items() if not key.startswith("WORKFLOWS_")}
     return subprocess.run(
-        [sys.executable, "-m", "workflows_mcp", *arguments],
+        [*forked.command(), *arguments],
         cwd=project,
         env={**keep, "HOME": str(tmp_path), **environment(tmp_path, **more)},
         capture_output=True,
