@@ -1,4 +1,7 @@
-"""Asks the process of `support.forked` to run a command with the descriptors of this one, and waits for it."""
+"""Asks the process of `support.forked` to run a command with the descriptors of this one, and waits for it.
+
+What is set for Python itself (PYTHONPATH, …) only counts when a process starts: then the command gets its own.
+"""
 
 import json
 import os
@@ -6,6 +9,8 @@ import signal
 import socket
 import sys
 
+if any(name.startswith("PYTHON") for name in os.environ):
+    os.execv(sys.executable, [sys.executable, "-m", "workflows_mcp", *sys.argv[2:]])
 with socket.socket(socket.AF_UNIX) as connection:
     connection.connect(sys.argv[1])
     for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
