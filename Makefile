@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 
-.PHONY: help setup demo test quick rows check bench format clean
+.PHONY: help setup demo test quick rows tables check bench format clean
 
 help: ## list the targets
 	@grep -E '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*##/\t/' | expand -t 12
@@ -36,6 +36,9 @@ quick: $(READY) ## lint, types and the fast tests, in under 90 seconds
 
 rows: $(READY) ## list the rows of docs/features.md with the number of tests that prove each
 	@PYTHONPATH=tests $(BIN)/python -m support.rows
+
+tables: $(READY) ## write the tables of keys in docs/*-dialect.md
+	@PYTHONPATH=tests $(BIN)/python -m support.key_tables
 
 check: $(READY) ## lint, formatting, types, import directions
 	$(BIN)/ruff check .

@@ -25,6 +25,7 @@ from workflows_mcp.dialects.keys import (
     Path,
     Reader,
     Schema,
+    as_written,
     flag,
     keys,
     mapping,
@@ -212,7 +213,11 @@ _inside = _rule(
     "e.g. properties: {port: {type: integer}}",
 )
 VALIDATION = keys(
-    Key("pattern", Kind("text", {"type": "string"}, _read_pattern), "A regular expression that it matches."),
+    Key(
+        "pattern",
+        Kind("text", {"type": "string"}, _read_pattern),
+        "A regular expression that is found in the text.",
+    ),
     Key("min_length", _length, "The minimum number of characters."),
     Key("max_length", _length, "The maximum number of characters."),
     Key("enum", _allowed, "The allowed values."),
@@ -222,7 +227,11 @@ VALIDATION = keys(
     Key("max_items", _length, "The maximum number of items."),
     Key("item_type", Kind("type", {"enum": list(TYPE_NAMES)}, _read_item_type), "The type of every item."),
     Key("required_keys", _names, "The keys that an object must have."),
-    Key("properties", _inside, "Types and rules for the values of its keys."),
+    Key(
+        "properties",
+        _inside,
+        "The types of its keys, or mappings with type, description, required and rules.",
+    ),
 )
 """The rules of `validation`; `plan.RULES` says which types each is for."""
 _KINDS = {"string": "text", "list": "lists", "object": "objects"}
@@ -324,7 +333,7 @@ _aliases: Schema = {"type": "array", "items": {"type": "string", "minLength": 1}
 INPUT = keys(
     Key("type", Kind("type", {"enum": list(TYPE_NAMES)}, null=False), "The type of its values.", "any"),
     Key("description", text, "For the caller of the workflow."),
-    Key("default", note, "The value if none is given; an input with a default is optional."),
+    Key("default", as_written, "The value if none is given; an input with a default is optional."),
     Key("required", flag(null=False), "Whether it must be given; otherwise it is null if it is not given."),
     Key("aliases", Kind("list", _aliases, _read_aliases), "Other names of the input."),
     Key("validation", Kind("mapping", object_schema(VALIDATION)), "Rules for a value beyond its type."),

@@ -34,7 +34,6 @@ from workflows_mcp.dialects.keys import (
     keys,
     mapping,
     not_null,
-    note,
     parallel,
     retry,
     seconds,
@@ -43,6 +42,7 @@ from workflows_mcp.dialects.keys import (
 )
 from workflows_mcp.dialects.step_inputs import StepShape, check_step_inputs
 from workflows_mcp.dialects.steps import (
+    AFTER_TIMEOUT,
     NAMED,
     Draft,
     duplicate_id,
@@ -134,18 +134,18 @@ _condition = condition("${blocks.test.succeeded} and ${inputs.environment} == 'p
 _items = items("e.g. for_each: ${inputs.files} or for_each: [linux, macos]", (list, dict))
 BLOCK = keys(
     *NAMED,
-    Key("inputs", Kind("mapping", {"type": "object"}), ""),  # each type has its own description
+    Key("inputs", Kind("mapping", {"type": "object"}), "What a step of its type takes."),
     Key(
         "depends_on",
         Kind("list", _dependencies, _read_dependencies),
         "The blocks that must be done first: ids, or `{block: id, required: false}`.",
     ),
     Key("condition", not_null(_condition), "The block runs only if this is true."),
-    Key("outputs", note, "Files that a Shell command writes, by name."),
+    Key("outputs", Kind("mapping", {}), "Files that a Shell command writes, by name."),
     Key("on_failure", not_null(word(*ON_FAILURE)), "Whether its failure fails the workflow.", "fail"),
     Key("on_interrupt", not_null(word(*ON_INTERRUPT)), "What happens if a crash interrupts it.", "repeat"),
     Key("timeout", seconds, "Seconds after which the block is stopped and fails; for each attempt and item."),
-    Key("on_timeout", note, "What happens then: `fail`, `retry`, `continue`; for a question, the answer."),
+    AFTER_TIMEOUT,
     Key("retry", retry, "When a failure is retried, and how often."),
     Key("for_each", not_null(_items), "A list or an object: the block runs once for each item."),
     Key("max_parallel", parallel, "The maximum number of items that run at the same time."),

@@ -368,7 +368,9 @@ def _read_retry(reader: Reader, given: Value, path: Path, uses: list[Use]) -> di
 
 WRITTEN = ["string", "number", "boolean"]
 """Text, or a value that is used as text, as written."""
-note = Kind("anything", {})
+note = Kind("text", {})
+"""For readers of the file."""
+as_written = Kind("anything", {})
 anything = Kind("anything", {}, _read_anything)
 text = Kind("text", {"type": WRITTEN}, _read_text)
 seconds = Kind("seconds", number_or_expression({"type": "number", "exclusiveMinimum": 0}), _read_seconds)
@@ -499,15 +501,22 @@ def _amount(kind: str, least: float, most: float | None = None, *, null: bool = 
 _FAILURES: Schema = {"anyOf": [{"type": "integer"}, {"enum": list(RETRY_ON)}, EXPRESSION]}
 _LISTED: Schema = {"anyOf": [*_FAILURES["anyOf"], {"type": "array", "items": _FAILURES, "minItems": 1}]}
 RETRY = keys(
-    Key("attempts", _amount("integer", 1, MOST_ATTEMPTS), "All attempts, including the first.", "3"),
+    Key("attempts", _amount("integer", 1, MOST_ATTEMPTS), "All attempts; `retry: 3` is short for it.", "3"),
     Key(
-        "retries", _amount("integer", 0, MOST_ATTEMPTS - 1), "Attempts after the first, instead of attempts."
+        "retries",
+        _amount("integer", 0, MOST_ATTEMPTS - 1),
+        "Attempts after the first, instead of `attempts`.",
     ),
     Key("delay", _amount("number", 0), "Seconds before the second attempt.", "1"),
     Key("backoff", _amount("number", 1), "How much longer each further pause is; 1 keeps it.", "2"),
     Key("max_delay", _amount("number", 0), "The longest pause, in seconds.", "300"),
     Key("jitter", _amount("number", 0, 1), "The random part of a pause: 0.2 is a fifth more or less.", "0"),
-    Key("on", Kind("words", _LISTED), "What is retried: kinds of failure, and exit codes of commands."),
+    Key(
+        "on",
+        Kind("word or list", _LISTED),
+        "What is retried: `failure` (it failed), `error` (it could not run), `timeout`, `any`, exit codes.",
+        "failure, error, timeout",
+    ),
     Key(
         "within",
         _amount("number", 0, null=True),

@@ -22,6 +22,7 @@ from workflows_mcp.dialects.keys import (
     Path,
     Reader,
     Schema,
+    as_written,
     flag,
     keys,
     mapping,
@@ -208,15 +209,19 @@ FIELD = keys(
     Key("description", note, "For readers of the file."),
 )
 COMPUTED = keys(
-    Key("from", Kind("path or list", _sources), "Its source, the `input` of its transform; or a list."),
+    Key(
+        "from",
+        Kind("path or list", _sources),
+        "A path, the `input` of its transform; or a list of paths.",
+    ),
     Key("transform", _script, "JavaScript that computes it from `input`."),
     Key(
         "on_error", word("use_fallback", "propagate", "ignore"), "Its value when its transform fails.", "null"
     ),
-    Key("fallback", note, "Its value then, with `on_error: use_fallback`."),
-    Key("validate", _script, "JavaScript that is true if `output` is valid."),
+    Key("fallback", as_written, "The value if it cannot be computed; implies `use_fallback`."),
+    Key("validate", _script, "JavaScript that is true if `output` is valid; if not, it has failed."),
     Key("static", flag("true: the field always has its 'value'"), "`true`: it always has its `value`."),
-    Key("value", note, "The value of a static field."),
+    Key("value", as_written, "The value of a static field."),
     *FIELD.values(),
 )
 _field_types: Schema = {
@@ -227,7 +232,7 @@ _computed: Schema = {"type": "object", "additionalProperties": {"$ref": "#/$defs
 DEFAULT_STATE = keys(
     Key("raw", mapping("e.g. raw: {count: 0}"), "Fields that steps write."),
     Key("state", mapping("e.g. state: {count: 0}"), "Further fields that steps write."),
-    Key("computed", note, "Has no effect: these fields are computed from others."),
+    Key("computed", as_written, "Has no effect: these fields are computed from others."),
 )
 STATE_SCHEMA = keys(
     Key("raw", mapping("e.g. raw: {files: array}", schema=_field_types), "Types of fields that steps write."),

@@ -26,7 +26,6 @@ from workflows_mcp.dialects.keys import (
     items,
     keys,
     not_null,
-    note,
     number,
     number_or_expression,
     parallel,
@@ -37,6 +36,7 @@ from workflows_mcp.dialects.keys import (
 from workflows_mcp.dialects.reactive_state import Pieces, StatePath, WrongPath, read_path
 from workflows_mcp.dialects.step_inputs import StepShape
 from workflows_mcp.dialects.steps import (
+    AFTER_TIMEOUT,
     ID,
     NAMED,
     ON_LIMIT,
@@ -221,7 +221,12 @@ OPERATIONS: tuple[ChangeOperation, ...] = ("set", "append", "increment", "merge"
 CHANGE = keys(
     Key("path", _path, "The place, e.g. `raw.results.{{ item }}`.", required="path: raw.result"),
     Key("value", not_null(anything), "The new value.", "the result of the step"),
-    Key("operation", word(*OPERATIONS), "How the value is written.", "set"),
+    Key(
+        "operation",
+        word(*OPERATIONS),
+        "How it is written: `append` to a list, `increment` a number, `merge` into an object.",
+        "set",
+    ),
     Key(
         "transform",
         Kind("JavaScript", {"type": "string"}, _read_transform),
@@ -315,7 +320,9 @@ _changes: Schema = {
     "anyOf": [{"$ref": "#/$defs/change"}, {"type": "array", "items": {"$ref": "#/$defs/change"}}]
 }
 ABOUT = keys(
-    replace(NAMED[0], kind=Kind("id", {"type": WRITTEN}), description="Its name, without expressions in it."),
+    replace(
+        NAMED[0], kind=Kind("id", {"type": WRITTEN}), description="Its name; expressions in it are removed."
+    ),
     *NAMED[1:],
     Key("when", not_null(_test), "It runs only if this holds."),
 )
@@ -342,10 +349,10 @@ FAILING = keys(
 _ON_ERROR = Key("on_error", not_null(word(*ON_FAILURE)), "What happens when it fails.", "fail")
 _TIMED = (
     Key("timeout", milliseconds(1), "Milliseconds after which it is stopped and fails."),
-    Key("on_timeout", note, "What happens then: `fail`, `retry`, `continue`; for a question, the answer."),
+    AFTER_TIMEOUT,
 )
 _ON_INTERRUPT = Key("on_interrupt", word(*ON_INTERRUPT), "What happens if a crash interrupts it.")
-_ITEMS = Key("items", _list, "The list.", required='items: "{{ files }}"')
+_ITEMS = Key("items", _list, "The list, or an expression of one.", required='items: "{{ files }}"')
 TIMED = ("Shell", "AgentShell", "MCPCall")
 """Types whose timeout is written in milliseconds."""
 _formats = Kind(", ".join(f"`{it}`" for it in FORMATS), {"enum": list(FORMATS)})
@@ -366,14 +373,23 @@ STRATEGIES = ("retry_failed", "continue", "fail_all")
 ITEM_ERRORS = ("raw", "sub_agent_errors")
 """The default place for errors of sub-agents."""
 TASK_ERRORS = keys(
-    Key("strategy", word(*STRATEGIES), "What happens to the other tasks and the step when a task fails."),
+    Key(
+        "strategy",
+        word(*STRATEGIES),
+        "When a task fails: it is retried; the others continue; the others are ended.",
+    ),
     Key("max_retries", _retries, "How often a failed task is retried.", str(DEFAULT_RETRIES)),
     Key(
         "collect_errors",
         flag("true: the errors of tasks are added to the list at error_state_path"),
         "Whether the state collects their errors.",
     ),
-    Key("error_state_path", _path, "The list for the errors.", "raw.sub_agent_errors"),
+    Key(
+        "error_state_path",
+        _path,
+        "The list for the errors; implies `collect_errors`.",
+        "raw.sub_agent_errors",
+    ),
 )
 
 
@@ -601,10 +617,10 @@ CONTROL: dict[str, Control] = {
             Key(
                 "workflow",
                 called('"shared:check-standards"'),
-                "The name of the workflow.",
+                "The name of a workflow of any dialect, or an expression of it.",
                 required='workflow: "the name of a workflow"',
             ),
-            Key("inputs", given_inputs, "Its inputs."),
+            Key("inputs", given_inputs, "Its inputs: all that it sees of its caller."),
             Key("on_complete", _none, "Steps to run after a success; they see its state."),
             *_TIMED,
             *FAILING.values(),
@@ -901,7 +917,7 @@ ERROR_HANDLING = keys(
     Key(
         "on_error",
         word("checkpoint_and_fail", "continue", "retry_workflow"),
-        "What happens when a step without `on_error` fails.",
+        "After a failure of a step without `on_error`.",
         "checkpoint_and_fail",
     ),
     Key(

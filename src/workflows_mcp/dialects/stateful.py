@@ -40,7 +40,6 @@ from workflows_mcp.dialects.keys import (
     items,
     keys,
     not_null,
-    note,
     number,
     parallel,
     retry,
@@ -52,6 +51,7 @@ from workflows_mcp.dialects.layout import FlatLayout, Spot
 from workflows_mcp.dialects.stateful_access import Surroundings, check_access, check_order
 from workflows_mcp.dialects.step_inputs import StepShape
 from workflows_mcp.dialects.steps import (
+    AFTER_TIMEOUT,
     NAMED,
     ON_LIMIT,
     RUN_ON,
@@ -208,9 +208,9 @@ _MODIFIERS = (
 )
 ABOUT = keys(*_EVERY_STEP, _OUTPUT, *_MODIFIERS)
 """The keys of every step, except return."""
-_AFTER = (
+AFTER = (
     Key("timeout", seconds, "Seconds after which it is stopped and fails."),
-    Key("on_timeout", note, "What happens then: `fail`, `retry`, `continue`; for a question, the answer."),
+    AFTER_TIMEOUT,
     Key("retry", retry, "When a failure is retried, and how often."),
 )
 _ON_INTERRUPT = Key("on_interrupt", not_null(word(*ON_INTERRUPT)), "What happens if a crash interrupts it.")
@@ -220,7 +220,7 @@ def keys_beside(step: Step) -> Keys:
     """The keys of a step besides the inputs of its type."""
     interrupt = (_ON_INTERRUPT,) if step.can_run else ()
     run_on = (RUN_ON,) if step.can_run and step.can_ask else ()
-    return keys(*ABOUT.values(), *_AFTER, *interrupt, *run_on)
+    return keys(*ABOUT.values(), *AFTER, *interrupt, *run_on)
 
 
 # ----------------------------------------------------------------------------------------------------
@@ -292,7 +292,7 @@ CONTROL: dict[str, Control] = {
             Key(
                 "updates",
                 Kind("mapping", _updates, _read_updates),
-                "Fields of the state and their new values, in order.",
+                "Fields and their new values, in order; those above can be read by their bare names.",
                 required="updates: {field: value}",
             ),
         ),
@@ -303,7 +303,7 @@ CONTROL: dict[str, Control] = {
         keys(
             *_EVERY_STEP,
             *_MODIFIERS,
-            Key("items", _items, "The list.", required='items: "{{ state.files }}"'),
+            Key("items", _items, "The list, or an expression of one.", required='items: "{{ state.files }}"'),
             Key(
                 "task", _task, "The name of one of the tasks.", required="task: the name of one of the tasks"
             ),
@@ -317,10 +317,10 @@ CONTROL: dict[str, Control] = {
             Key(
                 "output_to",
                 _field,
-                _OUTPUT.description,
+                "The field for the list of results, in the order of the items.",
                 required="output_to: a field for the list of results",
             ),
-            *_AFTER,
+            *AFTER,
         ),
         _read_foreach,
     ),
@@ -358,11 +358,11 @@ CONTROL: dict[str, Control] = {
             Key(
                 "workflow",
                 called("run-tests"),
-                "The name of the workflow.",
+                "The name of a workflow of any dialect, or an expression of it.",
                 required="workflow: the name of a workflow",
             ),
-            Key("inputs", given_inputs, "The inputs of the workflow."),
-            *_AFTER,
+            Key("inputs", given_inputs, "Its inputs: all that it sees of its caller."),
+            *AFTER,
         ),
         _read_workflow,
     ),

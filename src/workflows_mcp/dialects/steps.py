@@ -73,11 +73,16 @@ NAMED = (
             },
             null=False,
         ),
-        "The name for references to it; unique in the workflow.",
+        "Letters, digits, `_` and `-`; unique in the workflow or the task.",
     ),
-    Key("type", note, "The step type."),
+    Key("type", Kind("name", {}), "The step type."),
     Key("name", note, "For readers of the file."),
     Key("description", note, "For readers of the file."),
+)
+AFTER_TIMEOUT = Key(
+    "on_timeout",
+    Kind("word or answer", {}),
+    "What happens then: `fail`, `retry`, `continue`; for a question, the answer.",
 )
 
 
