@@ -87,3 +87,29 @@ def test_what_cannot_be_done_again_is_told(
     said = terminal.run(*(word.replace("RUN", failed) for word in words))
     assert said.code == 2
     assert expected in said.err
+
+
+def test_a_run_is_tried_again_with_the_definition_that_was_fixed(terminal: Any, failed: str) -> None:
+    terminal.write("ship.yaml", SHIP.replace("test -f ready", "true"))
+    said = terminal.run("retry", failed, "--definition", "ship.yaml", "--json")
+    assert (said.code, said.data["status"], said.data["forked_from"]) == (3, "pending_action", failed)
+    assert (terminal.workspace / "log").read_text().split() == ["build", "test", "test"]
+    terminal.write("ship.yaml", SHIP.replace("echo test", "echo tested").replace("Ship it?", "Really?"))
+    said = terminal.run("retry", said.data["workflow_id"], "--definition", "ship.yaml")
+    assert (said.code, "is still running and has not failed" in said.err) == (2, True)
+    said = terminal.run("fork", failed, "test", "--definition", "nowhere.yaml")
+    assert said.code == 2
+
+
+def test_a_definition_that_changes_what_was_done_is_refused_with_the_line(terminal: Any, failed: str) -> None:
+    terminal.write("ship.yaml", SHIP.replace("echo build", "echo built"))
+    said = terminal.run("retry", failed, "--definition", "ship.yaml")
+    assert said.code == 2
+    expected = (
+        "'build' has run, and its 'inputs.command' differs: \"echo build >> log\" → \"echo built >> log\""
+    )
+    assert expected in said.err
+    assert "ship.yaml:3)" in said.err
+    assert "fork from the first step that differs" in said.err
+    said = terminal.run("fork", failed, "build", "--definition", "ship.yaml")
+    assert (terminal.workspace / "log").read_text().split() == ["build", "test", "built", "test"]

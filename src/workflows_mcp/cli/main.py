@@ -119,6 +119,11 @@ AGENT = (
     JSON,
 )
 RUN_ID = argument("run", metavar="RUN_ID")
+DEFINITION = argument(
+    "--definition",
+    metavar="NAME|FILE",
+    help="continue with this changed definition; steps that keep their results must be unchanged",
+)
 LIMIT = argument("--limit", type=_count, default=20, metavar="N", help="list at most N")
 
 COMMANDS = (
@@ -209,13 +214,14 @@ COMMANDS = (
         "retry",
         "run",
         "re-run only the failed or cancelled steps, in a new run",
-        ("retry wf_1f2e",),
+        ("retry wf_1f2e", "retry wf_1f2e --definition .workflows/release.yaml"),
         (
             argument(
                 "run",
                 metavar="RUN_ID",
                 help="a run, or a task whose sub-agent is gone: the task starts again",
             ),
+            DEFINITION,
             *AGENT,
         ),
     ),
@@ -230,6 +236,7 @@ COMMANDS = (
             argument(
                 "--keep", action="store_true", help="keep the old run if it is waiting; do not cancel it"
             ),
+            DEFINITION,
             *AGENT,
         ),
     ),

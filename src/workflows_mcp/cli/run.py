@@ -61,7 +61,7 @@ def run_command(options: argparse.Namespace) -> int:
 def retry_command(options: argparse.Namespace) -> int:
     async def retry(service: Service) -> dict[str, Any]:
         options.run = await resolve_run(service, options.run)
-        return await shown(service.retry(options.run, wait_seconds=0))
+        return await shown(service.retry(options.run, **_changed(options), wait_seconds=0))
 
     if "." not in options.run:
         return follow_run(options, lambda session, service: session.start(retry(service)))
@@ -74,10 +74,16 @@ def retry_command(options: argparse.Namespace) -> int:
     return 0
 
 
+def _changed(options: argparse.Namespace) -> dict[str, Any]:
+    """Return the changed definition as `Service.retry` and `Service.fork` take it."""
+    return workflow_arguments(options.definition) if options.definition is not None else {}
+
+
 def fork_command(options: argparse.Namespace) -> int:
     async def fork(service: Service) -> dict[str, Any]:
         run_id = await resolve_run(service, options.run)
-        return await shown(service.fork(run_id, options.step, keep=options.keep, wait_seconds=0))
+        changed = _changed(options)
+        return await shown(service.fork(run_id, options.step, keep=options.keep, **changed, wait_seconds=0))
 
     return follow_run(options, lambda session, service: session.start(fork(service)))
 

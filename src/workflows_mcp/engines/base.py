@@ -106,13 +106,20 @@ class Engine(Protocol):
         """The bundle that the run is pinned to, and its committed events after the first `after` ones."""
 
     async def fork(
-        self, run_id: str, position: int, then: Sequence[Event] = (), *, request_id: str | None = None
+        self,
+        run_id: str,
+        position: int,
+        then: Sequence[Event] = (),
+        *,
+        bundle: Bundle | None = None,
+        request_id: str | None = None,
     ) -> str:
         """Create a run from the first `position` events of another one, and return its id.
 
-        The events `then` follow them. A known request_id returns the fork that it created. The fork
-        continues like a run that was recovered after a crash; the other run does not change. Raises
-        RequestError if there is no such position, or if the run had ended there."""
+        The events `then` follow them. With a `bundle`, the new run is pinned to that one. A known request_id
+        returns the fork that it created. The fork continues like a run that was recovered after a crash; the
+        other run does not change. Raises RequestError if there is no such position, or if the run had ended
+        there."""
 
     async def run_of_request(self, request_id: str) -> str | None:
         """The run or fork that the request with this id created; None if there is none."""

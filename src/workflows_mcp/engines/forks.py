@@ -44,9 +44,9 @@ class Fork:
     """The new run after these events."""
 
 
-def request_digest(run_id: str, position: int, then: Sequence[Event]) -> str:
+def request_digest(run_id: str, position: int, then: Sequence[Event], bundle: Bundle | None) -> str:
     """A text that is the same for two requests for the same fork."""
-    digest = hashlib.blake2b(encode(list(then)), digest_size=12).hexdigest()
+    digest = hashlib.blake2b(encode([list(then), bundle]), digest_size=12).hexdigest()
     return f"{run_id}@{position}" + (f"-{digest}" if then else "")
 
 
@@ -60,7 +60,7 @@ def fork_of(
     then: Sequence[Event] = (),
     scratch: Path | None = None,
 ) -> Fork:
-    """Make a fork of a run at a position; the events `then` follow.
+    """Make a fork of a run at a position; the events `then` follow, and it may complete with them.
 
     `scratch` is the directory with the scratch directories of runs: a path in the outputs of a step that
     points into the files of the origin is changed to point to the copy. Raises RequestError if there is no
@@ -79,7 +79,7 @@ def fork_of(
     if scratch is not None:
         copied = _with_own_files(copied, str(scratch / run_id), str(scratch / new_id))
     machine = replayed(bundle, copied)
-    if machine.state.status != "running":
+    if machine.state.status != "running" and not (then and machine.state.status == "completed"):
         raise RequestError(
             f"the run {run_id} had ended at position {position}: there is nothing to continue",
             hint="fork it from an earlier position, or start the workflow again",
@@ -131,4 +131,5 @@ def batch_of(fork: Fork, large: LargeValues, at: float) -> Batch:
     """All events of a fork as one batch."""
     events = join_events([large.encode(event) for event in fork.events])
     snapshot = large.snapshot(fork.machine)
-    return Batch(0, events, len(fork.events), "running", at, snapshot, large.take_new())
+    status = fork.machine.state.status
+    return Batch(0, events, len(fork.events), status, at, snapshot, large.take_new())

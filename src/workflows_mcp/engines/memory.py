@@ -143,13 +143,21 @@ class MemoryEngine:
         return machine.bundle, self.journals[run_id].events()[after:]
 
     async def fork(
-        self, run_id: str, position: int, then: Sequence[Event] = (), *, request_id: str | None = None
+        self,
+        run_id: str,
+        position: int,
+        then: Sequence[Event] = (),
+        *,
+        bundle: Bundle | None = None,
+        request_id: str | None = None,
     ) -> str:
         if request_id is not None and request_id in self._requests:
             return self._requests[request_id]
-        bundle, events = await self.journal(run_id)
+        pinned, events = await self.journal(run_id)
         scratch = self._executor.scratch
-        fork = fork_of(run_id, bundle, events, position, self._clock.now(), then=then, scratch=scratch)
+        fork = fork_of(
+            run_id, bundle or pinned, events, position, self._clock.now(), then=then, scratch=scratch
+        )
         if request_id is not None:
             self._requests[request_id] = fork.run_id
         await asyncio.to_thread(self._executor.copy_scratch, run_id, fork.run_id)

@@ -10,6 +10,8 @@ old run is unchanged.
 | retry, it was retried before | the run that was made then, or, if that has failed too, one made of it  |
 | fork from a step             | a new run, which re-runs this step                                      |
 
+Both accept a changed definition; see `changed_definition.py`.
+
 `CheckpointResume` continues from a checkpoint.
 
 | checkpoint                            | what continues                                              |
@@ -69,6 +71,7 @@ from workflows_mcp.machine import (
     value_at,
 )
 from workflows_mcp.plan import Bundle, Plan
+from workflows_mcp.runs.changed_definition import reopened_with
 from workflows_mcp.runs.checkpoints import Histories
 from workflows_mcp.steps import StepRegistry
 from workflows_mcp.values import LEFT_OUT, did_you_mean, to_json
@@ -104,25 +107,29 @@ class Reruns:
                 self._can_retry.popitem(last=False)
         return self._can_retry[run_id]
 
-    async def retry(self, run_id: str) -> tuple[str, bool]:
-        """Return the run that continues this one, and whether it existed before."""
+    async def retry(self, run_id: str, new: Bundle | None = None) -> tuple[str, bool]:
+        """Return the run that continues this one, and whether it existed before.
+
+        `new` is a changed definition; see `changed_definition.py`."""
         while True:
             bundle, events = await self._engine.journal(run_id)
             request = retry_request(run_id, len(events))
             made = await continued_as(self._engine, run_id, len(events))
             if made is None:
-                fork = await asyncio.to_thread(_for_another_try, run_id, bundle, events)
-                return await self._engine.fork(run_id, *fork, request_id=request), False
+                fork = await asyncio.to_thread(_for_another_try, run_id, bundle, events, new)
+                return await self._engine.fork(run_id, *fork, bundle=new, request_id=request), False
             if (await self._engine.view(made)).state.status not in ("failed", "cancelled"):
                 return made, True
             run_id = made
 
-    async def fork(self, workflow_id: str, step_id: str, *, request_id: str | None = None) -> str:
+    async def fork(
+        self, workflow_id: str, step_id: str, new: Bundle | None = None, *, request_id: str | None = None
+    ) -> str:
         """Make a new run that re-runs a step; the same `request_id` gives the same run."""
         run_id = run_of(workflow_id)
         bundle, events = await self._engine.journal(run_id)
-        fork = await asyncio.to_thread(_from_step, workflow_id, step_id, bundle, events)
-        return await self._engine.fork(run_id, *fork, request_id=request_id)
+        fork = await asyncio.to_thread(_from_step, workflow_id, step_id, bundle, events, new)
+        return await self._engine.fork(run_id, *fork, bundle=new, request_id=request_id)
 
 
 def _can_retry(run_id: str, bundle: Bundle, events: Sequence[Event]) -> bool:
@@ -133,11 +140,12 @@ def _can_retry(run_id: str, bundle: Bundle, events: Sequence[Event]) -> bool:
     return True
 
 
-def _for_another_try(run_id: str, bundle: Bundle, events: Sequence[Event]) -> Fork:
+def _for_another_try(run_id: str, bundle: Bundle, events: Sequence[Event], new: Bundle | None = None) -> Fork:
     machine = replayed(bundle, events)
     status, fault = machine.state.status, machine.state.fault
     if status == "cancelled":
-        return next(number for number, event in enumerate(events) if event.cancels), ()
+        position = next(number for number, event in enumerate(events) if event.cancels)
+        return position, () if new is None else (reopened_with(bundle, new, events[:position], ()),)
     if status != "failed" or fault is None:
         how = "is still running and has not failed" if status == "running" else "has completed"
         raise RequestError(
@@ -145,19 +153,24 @@ def _for_another_try(run_id: str, bundle: Bundle, events: Sequence[Event]) -> Fo
             hint=f"to run a step of it again, in a new run: {_forking(events)}",
             code="nothing_to_retry",
         )
-    reopening = Reopening(bundle, events, failed_steps(machine))
+    failed = failed_steps(machine)
+    if new is not None:
+        return len(events), (reopened_with(bundle, new, events, failed),)
+    reopening = Reopening(bundle, events, failed)
     if not reopening.ran:
         raise RequestError(
             f"the run {run_id} failed because of its definition and values, not because of a step, so it "
             f"would fail again: {fault.message}",
-            hint="fix the workflow and start it again; or, to run an earlier step again, in a new run: "
-            f"{_forking(events)}",
+            hint="fix the workflow and retry with the new definition; or, to run an earlier step again, in a "
+            f"new run: {_forking(events)}",
             code="nothing_to_retry",
         )
     return len(events), (reopening.event(),)
 
 
-def _from_step(workflow_id: str, step_id: str, bundle: Bundle, events: Sequence[Event]) -> Fork:
+def _from_step(
+    workflow_id: str, step_id: str, bundle: Bundle, events: Sequence[Event], new: Bundle | None
+) -> Fork:
     machine = replayed(bundle, events)
     target = target_of(machine, workflow_id)
     reached = [it.address for it in blocks_of(machine) if it.record.started_at is not None]
@@ -170,6 +183,8 @@ def _from_step(workflow_id: str, step_id: str, bundle: Bundle, events: Sequence[
             code="unknown_step",
         )
     _refuse_an_earlier_round(machine, step_id.strip(), address)
+    if new is not None:
+        return len(events), (reopened_with(bundle, new, events, [address]),)
     reopening = Reopening(bundle, events, [address])
     if not reopening.ran:
         raise RequestError(

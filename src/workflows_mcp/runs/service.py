@@ -319,14 +319,26 @@ class Service:
         await unpark(self._engine, run_of(run_id))
         return await self._agents.answer(run_id, wait_seconds)
 
-    async def retry(self, run_id: str, *, wait_seconds: float = DEFAULT_WAIT) -> Answer:
+    async def retry(
+        self,
+        run_id: str,
+        *,
+        workflow: str | None = None,
+        text: str | None = None,
+        file: str | None = None,
+        wait_seconds: float = DEFAULT_WAIT,
+    ) -> Answer:
         """Re-run only the failed steps, in a new run; continue a cancelled run where it was.
 
-        Retrying twice returns the same new run. A task in progress is delegated again, in the same run.
+        Retrying twice returns the same new run. A task in progress is delegated again, in the same run. The
+        new run can have a changed definition: a workflow by its name, its text or its file.
         """
+        new = self._changed_bundle(workflow, text, file)
         if run_of(run_id) != run_id:
+            if new is not None:
+                raise RequestError("a task keeps the definition of its run", hint="retry the run instead")
             return await self._agents.retry_task(run_id)
-        made, before = await self._reruns.retry(run_id)
+        made, before = await self._reruns.retry(run_id, new)
         answer = await self._fork_answer(made, wait_seconds)
         if before:
             message = f"The run {run_id} was continued before, as {made}: this is that run."
@@ -340,16 +352,20 @@ class Service:
         *,
         request_id: str | None = None,
         keep: bool = False,
+        workflow: str | None = None,
+        text: str | None = None,
+        file: str | None = None,
         wait_seconds: float = DEFAULT_WAIT,
     ) -> Answer:
-        """Re-run a step and what depends on it, in a new run.
+        """Re-run a step and what depends on it, in a new run, which can have a changed definition.
 
         A run that waits for an agent or is parked is cancelled as superseded, unless `keep` is set.
         """
+        new = self._changed_bundle(workflow, text, file)
         run_id = run_of(workflow_id)
         old = (await self._engine.view(run_id)).state
         waits = old.status == "running" and (asks(old) or old.parked is not None)
-        made = await self._reruns.fork(workflow_id, step_id, request_id=request_id)
+        made = await self._reruns.fork(workflow_id, step_id, new, request_id=request_id)
         if waits and not keep:
             with suppress(NotExpected):  # it has ended meanwhile
                 await self._engine.send(
@@ -484,10 +500,7 @@ class Service:
         for name, value in (inputs or {}).items():
             if (found := unfit(value, depth=self.settings.limits.value_depth)) is not None:
                 raise InvalidInputs(f"the input '{name}{found.place}' is not accepted: {found.why}")
-        bundle = self._bundle(workflow, text, file)
-        check_bundle(bundle, self._registry, self._policy)
-        if bundle.plans[bundle.main].secrets_required:
-            self._secrets.check(bundle.secrets)
+        bundle = self._checked_bundle(workflow, text, file)
         complete = self._secrets.redact(check_inputs(bundle.plans[bundle.main], inputs or {}))
         return await self._engine.start(bundle, complete, request_id=request_id)
 
@@ -501,6 +514,18 @@ class Service:
         plans = machine.state.plans.values()
         self._secrets.learn((*machine.bundle.secrets, *(name for plan in plans for name in plan.secrets)))
         return self._secrets.redact
+
+    def _changed_bundle(self, workflow: str | None, text: str | None, file: str | None) -> Bundle | None:
+        given = any(it is not None for it in (workflow, text, file))
+        return self._checked_bundle(workflow, text, file) if given else None
+
+    def _checked_bundle(self, workflow: str | None, text: str | None, file: str | None) -> Bundle:
+        """Return a workflow that the settings allow, and whose secrets exist."""
+        bundle = self._bundle(workflow, text, file)
+        check_bundle(bundle, self._registry, self._policy)
+        if bundle.plans[bundle.main].secrets_required:
+            self._secrets.check(bundle.secrets)
+        return bundle
 
     def _bundle(self, workflow: str | None, text: str | None, file: str | None) -> Bundle:
         if workflow is not None and text is None and file is None:

@@ -267,9 +267,15 @@ class SqliteEngine(StoredRuns):
         return runs.journal(self.store, self._bundles, run_id, self._executor.limits, after)
 
     async def fork(
-        self, run_id: str, position: int, then: Sequence[Event] = (), *, request_id: str | None = None
+        self,
+        run_id: str,
+        position: int,
+        then: Sequence[Event] = (),
+        *,
+        bundle: Bundle | None = None,
+        request_id: str | None = None,
     ) -> str:
-        return await self._forks.make(run_id, position, then, request_id)
+        return await self._forks.make(run_id, position, then, bundle, request_id)
 
     async def _begin_fork(self, fork: Fork, large: LargeValues, written: Awaitable[None]) -> None:
         async with self._locks.setdefault(fork.run_id, asyncio.Lock()):
@@ -589,14 +595,23 @@ class Forks:
         self._workspace_key = workspace_key
         self._making: set[asyncio.Task[None]] = set()
 
-    async def make(self, run_id: str, position: int, then: Sequence[Event], request_id: str | None) -> str:
-        digest = request_digest(run_id, position, then)
+    async def make(
+        self,
+        run_id: str,
+        position: int,
+        then: Sequence[Event],
+        bundle: Bundle | None,
+        request_id: str | None,
+    ) -> str:
+        digest = request_digest(run_id, position, then, bundle)
         request = runs.Request(request_id, digest) if request_id is not None else None
         if request is not None and (known := runs.started_by(self._store, request)) is not None:
             return known
-        bundle, events, large = await self._journal(run_id)
+        pinned, events, large = await self._journal(run_id)
         scratch = self._executor.scratch
-        fork = fork_of(run_id, bundle, events, position, self._clock.now(), then=then, scratch=scratch)
+        fork = fork_of(
+            run_id, bundle or pinned, events, position, self._clock.now(), then=then, scratch=scratch
+        )
         making = asyncio.create_task(self._make(fork, large, run_id, request))
         self._making.add(making)
         making.add_done_callback(self._making.discard)

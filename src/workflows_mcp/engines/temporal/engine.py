@@ -151,13 +151,20 @@ class TemporalEngine(NotesOfRuns):
         return run_id
 
     async def fork(
-        self, run_id: str, position: int, then: Sequence[Event] = (), *, request_id: str | None = None
+        self,
+        run_id: str,
+        position: int,
+        then: Sequence[Event] = (),
+        *,
+        bundle: Bundle | None = None,
+        request_id: str | None = None,
     ) -> str:
         new_id = new_run_id() if request_id is None else self._run_id_for_request(request_id)
-        asked = "" if request_id is None else request_digest(run_id, position, then)
+        asked = "" if request_id is None else request_digest(run_id, position, then, bundle)
         if request_id is not None and await self._was_started(new_id, asked):
             return new_id
-        bundle, events = await self.journal(run_id)
+        pinned, events = await self.journal(run_id)
+        bundle = bundle or pinned
         scratch = self._executor.scratch
         fork = fork_of(run_id, bundle, events, position, self._now(), new_id, then, scratch)
         large = self._cache.large(new_id)

@@ -31,8 +31,8 @@ if TYPE_CHECKING:
 
 TOOLSET = Toolset("core")
 
-RunId = Annotated[str, Field(description="Id of the run or task")]
-Wait = Annotated[float, Field(description="Seconds to wait for it, at most 45")]
+RunId = Annotated[str, Field(description="Id of a run or task")]
+Wait = Annotated[float, Field(description="Seconds to wait, at most 45")]
 
 _WORKFLOWS_LISTED = 100
 _PROBLEMS_LISTED = 3
@@ -200,8 +200,8 @@ STATUS = RunShape(_status)
 @TOOLSET.tool("List workflows", READS, role="list", always_load=("core", "graph"), replaced_in=("reactive",))
 async def list_workflows(
     ctx: Ctx,
-    tags: Annotated[Texts, Field(description="Only those with all of these tags")] = None,
-    query: Annotated[str, Field(description="Words to look for in names and descriptions")] = "",
+    tags: Annotated[Texts, Field(description="Only those with all these tags")] = None,
+    query: Annotated[str, Field(description="Words in names and descriptions")] = "",
 ) -> Annotated[Content, WorkflowList]:
     """What can be run. `more`: how many are left out; narrow with tags or query."""
     found = _service(ctx).list_workflows(tags=tags or (), query=query)
@@ -247,14 +247,14 @@ async def get_workflow_info(
 async def start_workflow(
     ctx: Ctx,
     workflow: Annotated[str | None, Field(description="Its name")] = None,
-    yaml: Annotated[str | None, Field(description="Instead of a name: the definition as YAML")] = None,
+    yaml: Annotated[str | None, Field(description="Or the definition as YAML")] = None,
     inputs: Annotated[Structure, Field(description="Its inputs, by name")] = None,
     request_id: Annotated[str | None, Field(description="The same id again returns the same run")] = None,
     wait_seconds: Wait = 30,
 ) -> Annotated[Content, RunAnswer]:
     """Start a workflow. Returns when it needs you or has ended, else status "running" and it continues.
     On "pending_action": do what `action` says with its parameters. Then make the call in `next`. On
-    "completed": outputs or result. On "failed": error says why."""
+    "completed": outputs or result. On "failed": error."""
     started = await _service(ctx).start(
         workflow=workflow, text=yaml, inputs=inputs, request_id=request_id, wait_seconds=wait_seconds
     )
@@ -329,8 +329,8 @@ async def get_workflow_state(
         Texts,
         Field(description="e.g. outputs.log, state.plan, blocks.build.outputs.stdout, blocks.ci.metadata"),
     ] = None,
-    offset: Annotated[int, Field(description="Where a slice of a long text or list starts")] = 0,
-    limit: Annotated[int | None, Field(description="Its length, in characters or items")] = None,
+    offset: Annotated[int, Field(description="Start of a slice of a long text or list")] = 0,
+    limit: Annotated[int | None, Field(description="Its length in characters or items")] = None,
 ) -> Annotated[Content, StateAnswer]:
     """Look into a run: without paths, inputs, state, outputs and how each block went; with paths, those
     values, long ones in slices (`slices`: total and next_offset)."""
@@ -346,6 +346,7 @@ async def control_workflow(
     ],
     step_id: Annotated[str | None, Field(description="Where to fork")] = None,
     keep: Annotated[bool, Field(description="fork: an open old run stays open")] = False,
+    definition: Annotated[str | None, Field(description="retry, fork: its fixed YAML, or the name")] = None,
     reason: Annotated[str, Field(description="Of a cancel")] = "",
     wait_seconds: Wait = 30,
 ) -> Annotated[Content, ControlAnswer]:
@@ -358,6 +359,7 @@ async def control_workflow(
             "a single step cannot be cancelled; nothing has changed",
             hint="leave out step_id to cancel the whole run",
         )
+    changed = {"text" if "\n" in definition else "workflow": definition} if definition else {}
     if action == "cancel":
         found = await service.cancel(workflow_id, reason=reason)
     elif action == "context_full":
@@ -365,9 +367,9 @@ async def control_workflow(
     elif action == "resume":
         found = await service.resume_run(workflow_id, wait_seconds=wait_seconds)
     elif action == "retry":
-        found = await service.retry(workflow_id, wait_seconds=wait_seconds)
+        found = await service.retry(workflow_id, **changed, wait_seconds=wait_seconds)
     elif step_id:
-        found = await service.fork(workflow_id, step_id, keep=keep, wait_seconds=wait_seconds)
+        found = await service.fork(workflow_id, step_id, keep=keep, **changed, wait_seconds=wait_seconds)
     else:
         raise RequestError("fork needs the step to start from", hint="give its step_id")
     return found.rendered("step")
@@ -377,7 +379,7 @@ async def control_workflow(
 async def validate_workflow_yaml(
     ctx: Ctx, yaml_content: Annotated[str, Field(description="The whole definition")]
 ) -> Annotated[Content, Validation]:
-    """Check a definition: all problems at once, each with place and fix."""
+    """Check a definition: all problems, each with place and fix."""
     service = _service(ctx)
     problems = service.validate(yaml_content)
     valid = all(problem.warning for problem in problems)
