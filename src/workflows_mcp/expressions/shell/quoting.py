@@ -64,7 +64,7 @@ def quoted_script(
 ) -> QuotedScript:
     """A script for `shell`. `names` are variables that it must not overwrite."""
     if shell not in _SHELLS or is_own_code(code.texts):
-        _check_texts(code.texts, shell)
+        _raise_first(problems(code.texts, shell))
         return QuotedScript(substitute(code))
     template, texts = _checked(code, shell)
     variables = _Variables(texts, "\n".join((*code.texts, *names)), keep_in_file)
@@ -75,7 +75,7 @@ def quoted_words(code: Code) -> list[str]:
     """The words of a command that runs without a shell; only its text is split, never a value."""
     if is_own_code(code.texts):
         return _split(substitute(code))
-    _check_texts(code.texts, "")
+    _raise_first(_refused_words(code.texts))
     texts = iter(_texts_of(code))
     return [re.sub(HOLE, lambda _: next(texts), word) for word in _split(HOLE.join(code.texts))]
 
@@ -136,8 +136,8 @@ _LARGE = "write large values to a file first, and pass the path to the command"
 _CONTROL = re.compile(r"[\x00-\x06]")
 
 
-def _check_texts(texts: tuple[str, ...], shell: str) -> None:
-    for refusal in problems(texts, shell):
+def _raise_first(refusals: Iterable[Refusal]) -> None:
+    for refusal in refusals:
         raise ExpressionError(refusal.message, hint=refusal.hint)
 
 
@@ -211,9 +211,9 @@ def _read_template(texts: tuple[str, ...], shell: str) -> _Template:
 
 
 def _checked(code: Code, shell: str) -> tuple[_Template, list[str]]:
-    """The parsed command and the texts of its values, if all of them are allowed in it."""
-    _check_texts(code.texts, shell)
+    """The parsed command, and the texts of its values."""
     template, texts = _template(code.texts, shell), _texts_of(code)
+    _raise_first(template.refusals)
     for place, text in zip(template.places, texts, strict=True):
         template.check(place, text)
     return template, texts
