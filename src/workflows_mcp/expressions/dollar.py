@@ -31,7 +31,6 @@ from workflows_mcp.errors import ExpressionError
 from workflows_mcp.expressions.language import (
     BOOLEAN,
     KIND_NAMES,
-    MISSING,
     STRING,
     Code,
     Expression,
@@ -40,7 +39,6 @@ from workflows_mcp.expressions.language import (
     Reference,
     Scope,
     follow,
-    follow_if_there,
 )
 from workflows_mcp.values import (
     Value,
@@ -210,16 +208,9 @@ class Operand(NamedTuple):
     filters: tuple[Applied, ...] = ()
 
     def evaluate(self, scope: Scope) -> Value:
-        reference, filters = self.reference, self.filters
-        if not filters:
-            return follow(reference, scope)
-        if reference.optional:
-            found = follow_if_there(reference, scope)
-            value = None if found is MISSING else found
-        else:
-            value = follow(reference, scope)
-        for applied in filters:
-            value = applied.to(value, str(reference))
+        value = follow(self.reference, scope, or_null=self.reference.optional)
+        for applied in self.filters:
+            value = applied.to(value, self.reference)
         return value
 
     def kinds(self, at: KindsAt) -> Kinds | None:
@@ -743,7 +734,7 @@ class Applied(NamedTuple):
     def filter(self) -> Filter:
         return FILTERS[self.name]
 
-    def to(self, value: Value, reference: str) -> Value:
+    def to(self, value: Value, reference: Reference) -> Value:
         takes = self.filter.takes
         if takes and kind_of(value).replace("text", "string") not in takes:
             hint = f"{self.name} takes {' or '.join(it.replace('string', 'text') for it in sorted(takes))}"

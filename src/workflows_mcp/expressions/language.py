@@ -193,8 +193,11 @@ class ConstantCode(Constant):
 # Following a path into a scope
 
 
-def follow(reference: Reference, scope: Scope) -> Value:
-    """The value of a reference, as JSON data; raises ExpressionError if there is none."""
+def follow(reference: Reference, scope: Scope, *, or_null: bool = False) -> Value:
+    """The value of a reference, as JSON data; raises ExpressionError if there is none.
+
+    `or_null`: it is null instead, also for the default outputs of a block that did not run.
+    """
     value: Any = scope
     for position, part in enumerate(reference.path):
         kind = type(value)
@@ -203,33 +206,15 @@ def follow(reference: Reference, scope: Scope) -> Value:
         elif kind is list:
             found = _item(value, part)
         elif hasattr(value, "lookup"):
-            found = value.lookup(part)
+            lookup = getattr(value, "lookup_made", value.lookup) if or_null else value.lookup
+            found = lookup(part)
         else:
             found = MISSING
         if found is MISSING:
+            if or_null:
+                return None
             raise _nothing_there(reference, position, value, part)
         value = found
-    return value.plain() if hasattr(value, "plain") else value
-
-
-def follow_if_there(reference: Reference, scope: Scope) -> Any:
-    """The value of a reference, as JSON data; MISSING if there is none.
-
-    The default outputs of a block that did not run count as missing.
-    """
-    value: Any = scope
-    for position, part in enumerate(reference.path):
-        kind = type(value)
-        if kind is dict or position == 0:
-            value = value.get(part, MISSING) if type(part) is str else MISSING
-        elif kind is list:
-            value = _item(value, part)
-        elif hasattr(value, "lookup"):
-            value = getattr(value, "lookup_made", value.lookup)(part)
-        else:
-            return MISSING
-        if value is MISSING:
-            return MISSING
     return value.plain() if hasattr(value, "plain") else value
 
 
