@@ -84,7 +84,9 @@ def _microseconds(language: Language, text: str, scope: Mapping[str, object]) ->
 
 
 def _home(computed: Mapping[str, Computed], more: Mapping[str, Value] | None = None) -> ReactiveState:
-    plan = Plan("measured", "reactive", Steps(()), computed=dict(computed))
+    plan = Plan(
+        "measured", "reactive", Steps(()), computed=dict(computed), language="javascript", reactive=True
+    )
     raw = {f"r{n}": n for n in range(FIELDS)} | {"other": 0} | dict(more or {})
     return ReactiveState(Scope("measured", state={"raw": raw, "state": {}}), program_of(plan), Limits())
 

@@ -7,10 +7,12 @@ from typing import Any
 import pytest
 from pydantic import Field
 
+from support.plans import Call, Do, Node, Plan
 from workflows_mcp.machine.events import Started
 from workflows_mcp.machine.machine import Machine
+from workflows_mcp.plan import model
 from workflows_mcp.plan.inputs import check_inputs
-from workflows_mcp.plan.model import Bundle, Call, Do, Graph, InputSpec, Need, Node, Plan
+from workflows_mcp.plan.model import Bundle, Graph, InputSpec, Need
 from workflows_mcp.steps.base import Question, Step, StepInputs, StepResult
 from workflows_mcp.steps.registry import StepRegistry
 
@@ -63,28 +65,28 @@ class Confirm(Step):
         return StepResult({"yes": result["confirmed"]})
 
 
-def work(name: str, *needs: int, **inputs: Any) -> Node:
+def work(name: str, *needs: int, **inputs: Any) -> model.Node:
     return Node(name, Do("Work", inputs, defaults={"stdout": ""}), needs=tuple(Need(need) for need in needs))
 
 
-def ask(name: str, *needs: int, prompt: Any = "How many?") -> Node:
+def ask(name: str, *needs: int, prompt: Any = "How many?") -> model.Node:
     do = Do("Ask", {"prompt": prompt}, by="agent", defaults={"response": ""})
     return Node(name, do, needs=tuple(Need(need) for need in needs))
 
 
-def confirm(name: str, *needs: int) -> Node:
+def confirm(name: str, *needs: int) -> model.Node:
     return Node(name, Do("Confirm", {}, by="agent"), needs=tuple(Need(need) for need in needs))
 
 
-def call(name: str, workflow: str, *needs: int) -> Node:
+def call(name: str, workflow: str, *needs: int) -> model.Node:
     return Node(name, Call(workflow), needs=tuple(Need(need) for need in needs))
 
 
-def plan(name: str, *nodes: Node, **parts: Any) -> Plan:
+def plan(name: str, *nodes: model.Node, **parts: Any) -> model.Plan:
     return Plan(name, "graph", Graph(nodes), **parts)
 
 
-def started(*plans: Plan, at: float = 1000.0, **inputs: Any) -> Machine:
+def started(*plans: model.Plan, at: float = 1000.0, **inputs: Any) -> Machine:
     """A run of the first of these plans, just started; times count from `at`."""
     machine = Machine(Bundle(plans[0].name, {each.name: each for each in plans}))
     machine.apply(Started(at, "wf_1", check_inputs(plans[0], inputs)))

@@ -6,9 +6,10 @@ from typing import Any
 
 import pytest
 
+from support.plans import Plan
 from workflows_mcp.answers.explain import Dependencies
 from workflows_mcp.errors import RequestError
-from workflows_mcp.plan.model import Computed, InputSpec, Plan, Steps
+from workflows_mcp.plan.model import Computed, InputSpec, Steps
 
 PLAN = Plan(
     "check",

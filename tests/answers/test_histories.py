@@ -9,7 +9,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from support.plans import block, bundle, plan
+from support.plans import Do, block, bundle, plan
 from support.steps import Note, registry_of
 from workflows_mcp.answers.answer import answer_about
 from workflows_mcp.answers.history import History
@@ -22,7 +22,6 @@ from workflows_mcp.machine.commands import key_of
 from workflows_mcp.machine.events import Answered, Event, Interrupted, Started, StepDone, TimerFired
 from workflows_mcp.machine.machine import Machine
 from workflows_mcp.mcp_server.compat.graph import as_graph
-from workflows_mcp.plan.model import Do
 from workflows_mcp.settings.model import Settings
 from workflows_mcp.steps.registry import default_registry
 

@@ -7,6 +7,7 @@ from typing import Any
 import msgspec
 import pytest
 
+from support.plans import Branch, Jump, Return, SetState, Wait, expr
 from support.stateful import ask, bundle_of, foreach, research, sequence, step
 from support.steps import registry_of
 from workflows_mcp.answers.actions import actions_of, already_answered, check_result
@@ -20,7 +21,7 @@ from workflows_mcp.limits import Limits
 from workflows_mcp.machine.events import Answered, CancelRequested, Started, TimerFired
 from workflows_mcp.machine.machine import Machine
 from workflows_mcp.mcp_server.compat.stateful import as_step
-from workflows_mcp.plan.model import Branch, Jump, Plan, Return, SetState, Wait
+from workflows_mcp.plan.model import Plan
 
 REGISTRY = registry_of()
 LIMITS = Limits()
@@ -403,7 +404,7 @@ def test_a_lease_runs_from_the_question_and_not_from_what_was_done_before_it() -
 
 def test_a_step_that_may_take_longer_than_a_lease_may_take_as_long() -> None:
     slow = ask("one")
-    slow = msgspec.structs.replace(slow, do=msgspec.structs.replace(slow.do, inputs={"timeout": 1000}))
+    slow = msgspec.structs.replace(slow, do=msgspec.structs.replace(slow.do, inputs={"timeout": expr(1000)}))
     machine = run_of_plan(sequence("w", foreach("each", "w#t", [1]), tasks=(sequence("w#t", slow),)))
     last_seen = {"wf_1.each.0": 1001.0}
     assert answer(machine, last_seen=last_seen, at=1900.0)["status"] == "waiting"

@@ -7,24 +7,25 @@ from collections.abc import Callable
 import pytest
 
 from support.engines import World, asks, ended, status_of
-from support.plans import block, bundle, plan
+from support.plans import Call, Do, block, bundle, plan
 from workflows_mcp.engines.base import Engine
 from workflows_mcp.engines.clock import VirtualClock, settle
 from workflows_mcp.errors import NotExpected, UnknownRun
 from workflows_mcp.limits import Limits
 from workflows_mcp.machine.events import Answered, CancelRequested
-from workflows_mcp.plan.model import Call, Do, InputSpec
+from workflows_mcp.plan import model
+from workflows_mcp.plan.model import InputSpec
 
 
-def note(text: str, **more: bool) -> Do:
+def note(text: str, **more: bool) -> model.Do:
     return Do("Note", {"text": text, **more}, defaults={"text": ""})
 
 
-def gate(name: str, timeout: float | None = None) -> Do:
+def gate(name: str, timeout: float | None = None) -> model.Do:
     return Do("Gate", {"name": name}, timeout=timeout, defaults={"name": ""})
 
 
-def ask(prompt: str) -> Do:
+def ask(prompt: str) -> model.Do:
     return Do("Ask", {"prompt": prompt}, by="agent", defaults={"response": ""})
 
 

@@ -10,24 +10,25 @@ import msgspec
 import pytest
 
 from support.engines import World, asks, ended, status_of
-from support.plans import block, bundle, plan
+from support.plans import Call, Do, block, bundle, plan
 from workflows_mcp.engines.base import Engine
 from workflows_mcp.engines.clock import VirtualClock, settle
 from workflows_mcp.errors import RequestError, UnknownRun
 from workflows_mcp.machine.events import Answered, CancelRequested, Started
 from workflows_mcp.machine.machine import Machine
 from workflows_mcp.machine.reopening import Reopening
-from workflows_mcp.plan.model import Call, Do, InputSpec
+from workflows_mcp.plan import model
+from workflows_mcp.plan.model import InputSpec
 
 OnEngine = Callable[..., None]
 ASK = Do("Ask", {"prompt": "which?"}, by="agent", defaults={"response": ""})
 
 
-def note(text: str) -> Do:
+def note(text: str) -> model.Do:
     return Do("Note", {"text": text}, defaults={"text": ""})
 
 
-def gate(name: str) -> Do:
+def gate(name: str) -> model.Do:
     return Do("Gate", {"name": name}, defaults={"name": ""})
 
 

@@ -10,11 +10,12 @@ import psutil
 import pytest
 
 from support.engines import World, asks, ended
-from support.plans import block, bundle, plan
+from support.plans import Call, Do, block, bundle, plan
 from workflows_mcp.engines.base import Engine
 from workflows_mcp.engines.clock import VirtualClock
 from workflows_mcp.machine.events import Answered, CancelRequested
-from workflows_mcp.plan.model import Call, Do, InputSpec
+from workflows_mcp.plan import model
+from workflows_mcp.plan.model import InputSpec
 from workflows_mcp.steps.base import Step, StepContext, StepInputs, StepOutputs, StepResult
 from workflows_mcp.steps.shell import Shell
 from workflows_mcp.values import Value
@@ -24,7 +25,7 @@ MB = 1024 * 1024
 LARGE = 5 * MB
 
 
-def shell(command: str, **parts: float) -> Do:
+def shell(command: str, **parts: float) -> model.Do:
     return Do("Shell", {"command": command, "timeout": 600}, defaults={"stdout": ""}, **parts)  # type: ignore[arg-type]
 
 
@@ -153,7 +154,7 @@ class Make(Step):
         return StepResult({"text": "é" * (LARGE // 2), "parts": None, **small})
 
 
-def echo(value: Value) -> Do:
+def echo(value: Value) -> model.Do:
     return Do("Echo", {"value": value}, defaults={"value": None})
 
 

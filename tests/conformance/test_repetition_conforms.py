@@ -9,23 +9,24 @@ from pathlib import Path
 import pytest
 
 from support.engines import ENGINES, World, asks, ended, world_of
-from support.plans import block, bundle, plan
+from support.plans import Call, Do, ForEach, block, bundle, plan
 from workflows_mcp.engines.base import Engine
 from workflows_mcp.engines.clock import VirtualClock, settle
 from workflows_mcp.engines.memory import MemoryEngine
 from workflows_mcp.limits import Limits
 from workflows_mcp.machine.events import Answered, CancelRequested
 from workflows_mcp.machine.state import RunState
-from workflows_mcp.plan.model import Call, Do, ForEach, InputSpec
+from workflows_mcp.plan import model
+from workflows_mcp.plan.model import InputSpec
 
 Scenario = Callable[[World, Engine, VirtualClock], Awaitable[None]]
 
 
-def note(text: str, **more: bool) -> Do:
+def note(text: str, **more: bool) -> model.Do:
     return Do("Note", {"text": text, **more}, defaults={"text": ""})
 
 
-def gate(name: str, timeout: float | None = None) -> Do:
+def gate(name: str, timeout: float | None = None) -> model.Do:
     return Do("Gate", {"name": name}, timeout=timeout, defaults={"name": ""})
 
 

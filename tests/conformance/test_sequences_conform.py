@@ -9,6 +9,7 @@ from collections.abc import Callable
 import pytest
 
 from support.engines import World, asks, ended
+from support.plans import Return, SetState, Wait
 from support.reactive import documents
 from support.stateful import ask, bundle_of, research, sequence, step
 from workflows_mcp.engines.base import Engine
@@ -18,7 +19,6 @@ from workflows_mcp.limits import Limits
 from workflows_mcp.machine.events import Answered, CancelRequested, ExpressionStopped, StateUpdated
 from workflows_mcp.machine.machine import Machine
 from workflows_mcp.machine.state import RunState
-from workflows_mcp.plan.model import Return, SetState, Wait
 
 OnEngine = Callable[..., None]
 

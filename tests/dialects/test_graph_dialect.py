@@ -7,9 +7,11 @@ from typing import Annotated, Any
 import pytest
 from pydantic import BeforeValidator, Field, model_validator
 
+from support.plans import Call, Do, bare, unplaced
 from workflows_mcp.dialects import Definition, load
 from workflows_mcp.errors import DefinitionError
-from workflows_mcp.plan.model import Call, Do, InputSpec, Need, Node
+from workflows_mcp.plan import model
+from workflows_mcp.plan.model import InputSpec, Need, Node
 from workflows_mcp.steps.base import Step, StepInputs, StepOutputs
 from workflows_mcp.steps.registry import StepRegistry
 from workflows_mcp.values import Value
@@ -108,7 +110,7 @@ def read(text: str, file: str = "some/work.yaml") -> Definition:
 
 
 def nodes(blocks: str, rest: str = "") -> dict[str, Node]:
-    return {node.id: node for node in read(f"blocks:\n{blocks}\n{rest}").plan.body.nodes}
+    return {node.id: unplaced(node) for node in read(f"blocks:\n{blocks}\n{rest}").plan.body.nodes}
 
 
 def block(text: str, rest: str = "") -> Node:
@@ -131,7 +133,7 @@ def test_a_document_gives_its_name_its_words_and_its_outputs() -> None:
     plan = definition.plan
     assert (plan.name, plan.dialect, plan.description) == ("deploy", "graph", "Brings it out")
     assert (plan.version, plan.tags, plan.file) == ("1.10", ("a", "2"), "some/work.yaml")
-    assert plan.outputs == {"said": "${blocks.a.outputs.text}", "all": [1, "${blocks.a.text}"]}
+    assert bare(plan.outputs) == {"said": "${blocks.a.outputs.text}", "all": [1, "${blocks.a.text}"]}
     assert definition.text.startswith("name: deploy")
     assert definition.warnings == []
 
@@ -178,7 +180,7 @@ def test_a_block_becomes_a_step_with_its_inputs_apart_from_its_code() -> None:
 
 def test_a_step_of_the_agent_is_marked_so() -> None:
     do = block("  - {id: ask, type: Ask, inputs: {prompt: Go on?}}").do
-    assert isinstance(do, Do)
+    assert isinstance(do, model.Do)
     assert (do.by, do.timeout, do.defaults) == ("agent", None, {"response": ""})
 
 
@@ -199,8 +201,8 @@ def test_the_timeout_of_the_block_goes_before_that_of_the_step(
 ) -> None:
     written = f"  - {{id: a, type: Command, inputs: {{command: x, {input_timeout}}}, {block_timeout}}}"
     made = block(written, "inputs: {t: integer}").do
-    assert isinstance(made, Do)
-    assert made.timeout == expected
+    assert isinstance(made, model.Do)
+    assert bare(made.timeout) == expected
 
 
 @pytest.mark.rows("G11")
@@ -209,8 +211,8 @@ def test_outputs_that_a_block_declares_are_outputs_that_can_be_read() -> None:
         "  - {id: a, type: Command, inputs: {command: x}, outputs: {report: {type: json, path: r}}}",
         "outputs: {r: '${blocks.a.report}', s: '${blocks.a.outputs.report.deep[0]}'}",
     )
-    assert isinstance(node.do, Do)
-    assert node.do.config == {"outputs": {"report": {"type": "json", "path": "r"}}}
+    assert isinstance(node.do, model.Do)
+    assert node.do.settings == {"outputs": {"report": {"type": "json", "path": "r"}}}
     assert node.do.defaults == {"exit_code": 0, "stdout": "", "report": None}
 
 
@@ -287,8 +289,8 @@ def test_a_condition_is_kept_as_text_and_a_truth_value_is_one() -> None:
         "  - {id: a, type: Text, condition: true}\n"
         "  - {id: b, type: Text, condition: \"'x' in ['x']\", on_failure: continue}"
     )
-    assert found["a"].condition == "true"
-    assert found["b"].condition == "'x' in ['x']"
+    assert bare(found["a"].condition) == "true"
+    assert bare(found["b"].condition) == "'x' in ['x']"
     assert (found["a"].on_failure, found["b"].on_failure) == (None, "continue")
 
 
@@ -402,8 +404,8 @@ def test_a_failure_is_the_workflows_own_unless_it_looks_at_it(rest: str, tolerat
 
 def test_scalars_that_are_wanted_as_text_are_taken_as_they_are_written() -> None:
     node = block("  - {id: a, type: Command, inputs: {command: 007, env: {A: 1.10, B: true, C: 0x1F}}}")
-    assert isinstance(node.do, Do)
-    assert node.do.inputs == {"command": "007", "env": {"A": "1.10", "B": "true", "C": "0x1F"}}
+    assert isinstance(node.do, model.Do)
+    assert bare(node.do.inputs) == {"command": "007", "env": {"A": "1.10", "B": "true", "C": "0x1F"}}
 
 
 def test_they_are_taken_so_beside_expressions_and_where_the_step_would_convert_them_itself() -> None:
@@ -412,22 +414,22 @@ def test_they_are_taken_so_beside_expressions_and_where_the_step_would_convert_t
         "    inputs: {command: x, names: [3.10, n], env: {A: '${inputs.a}', B: 3.10}}",
         "inputs: {a: string}",
     )
-    assert isinstance(node.do, Do)
-    assert node.do.inputs["env"] == {"A": "${inputs.a}", "B": "3.10"}
-    assert node.do.inputs["names"] == ["3.10", "n"]
+    assert isinstance(node.do, model.Do)
+    assert bare(node.do.inputs["env"]) == {"A": "${inputs.a}", "B": "3.10"}
+    assert bare(node.do.inputs["names"]) == ["3.10", "n"]
 
 
 def test_numbers_that_are_wanted_as_numbers_stay_numbers() -> None:
     node = block("  - {id: a, type: Command, inputs: {command: x, retries: 012, timeout: 1e1}}")
-    assert isinstance(node.do, Do)
-    assert (node.do.inputs["retries"], node.do.timeout) == (12, 10.0)
+    assert isinstance(node.do, model.Do)
+    assert (bare(node.do.inputs["retries"]), bare(node.do.timeout)) == (12, 10.0)
 
 
 def test_a_name_with_a_dash_and_its_other_spelling_are_both_taken() -> None:
     for name in ("keep-going", "keep_going"):
         node = block(f"  - {{id: a, type: Command, inputs: {{command: x, {name}: true}}}}")
-        assert isinstance(node.do, Do)
-        assert node.do.inputs[name] is True
+        assert isinstance(node.do, model.Do)
+        assert bare(node.do.inputs[name]) is True
         [message] = problems(f"blocks:\n  - {{id: a, type: Command, inputs: {{command: x, {name}: [1]}}}}")
         assert message == f"'{name}' must be true or false, not list [1]"
 
@@ -437,8 +439,8 @@ def test_values_with_expressions_are_not_checked_for_their_type_before_they_are_
         "  - {id: a, type: Command, inputs: {command: x, timeout: '${inputs.t}', env: '${inputs.e}'}}",
         "inputs: {t: integer, e: object}",
     )
-    assert isinstance(node.do, Do)
-    assert node.do.timeout == "${inputs.t}"
+    assert isinstance(node.do, model.Do)
+    assert bare(node.do.timeout) == "${inputs.t}"
 
 
 def test_a_check_of_all_inputs_together_waits_until_all_are_known() -> None:
@@ -463,10 +465,10 @@ def test_anchors_and_merges_are_part_of_the_language() -> None:
         "x-base: &base {type: Cmd, inputs: {command: make}}\n"
         "blocks:\n  - {<<: *base, id: a}\n  - {<<: *base, id: b, inputs: {command: test}}\n"
     ).plan.body.nodes
-    assert isinstance(first.do, Do)
-    assert isinstance(second.do, Do)
-    assert first.do.inputs == {"command": "make"}
-    assert second.do.inputs == {"command": "test"}
+    assert isinstance(first.do, model.Do)
+    assert isinstance(second.do, model.Do)
+    assert bare(first.do.inputs) == {"command": "make"}
+    assert bare(second.do.inputs) == {"command": "test"}
 
 
 @pytest.mark.parametrize(

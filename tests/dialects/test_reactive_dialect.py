@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 from jsonschema import Draft202012Validator
 
+from support.plans import Branch, Call, Change, Each, ForEach, Node, Return, Tell, Wait, While, bare, unplaced
 from workflows_mcp.dialects import Definition, load, locate
 from workflows_mcp.dialects.reactive_state import WrongPath, read_path
 from workflows_mcp.dialects.schema import workflow_schema
@@ -16,25 +17,8 @@ from workflows_mcp.dialects.yaml.source import read_document
 from workflows_mcp.errors import DefinitionError, Problem
 from workflows_mcp.expressions.javascript.language import JavaScript
 from workflows_mcp.limits import Limits
-from workflows_mcp.plan.model import (
-    Branch,
-    Call,
-    Change,
-    Computed,
-    Do,
-    Each,
-    ForEach,
-    InputSpec,
-    Leave,
-    Node,
-    Operation,
-    Plan,
-    Return,
-    Tell,
-    UpdateState,
-    Wait,
-    While,
-)
+from workflows_mcp.plan import model
+from workflows_mcp.plan.model import Computed, Do, Expr, InputSpec, Leave, Operation, Plan, UpdateState
 from workflows_mcp.steps.registry import default_registry
 from workflows_mcp.values import Value
 
@@ -56,11 +40,11 @@ def plan_of(steps: str, rest: str = STATE) -> Plan:
     return read(f"name: w\n{rest}\nsteps:\n{steps}").plan
 
 
-def nodes(steps: str, rest: str = STATE) -> dict[str, Node]:
-    return {node.id: node for node in plan_of(steps, rest).body.nodes}
+def nodes(steps: str, rest: str = STATE) -> dict[str, model.Node]:
+    return {node.id: unplaced(node) for node in plan_of(steps, rest).body.nodes}
 
 
-def node(step: str, rest: str = STATE) -> Node:
+def node(step: str, rest: str = STATE) -> model.Node:
     [only] = nodes(f"  - {step}", rest).values()
     return only
 
@@ -315,7 +299,7 @@ def test_sequential_is_only_its_steps_unless_it_has_a_condition() -> None:
     assert flow(f"  - {{type: sequential, {inner}}}") == [("a", -1), ("b", -1)]
     made = nodes(f"  - {{id: s, type: sequential, when: n, {inner}}}\n  - {{id: c, type: exit}}")
     assert {it.id: it.goes_to for it in made.values()} == {"s": 3, "a": -1, "b": -1, "c": -1}
-    assert (made["s"].do, made["s"].condition) == (Branch("true", 3), "n")
+    assert (made["s"].do, bare(made["s"].condition)) == (Branch("true", 3), "n")
 
 
 @pytest.mark.rows("R13", "R14")
@@ -323,7 +307,7 @@ def test_the_other_control_steps() -> None:
     assert node("{id: e, type: exit}") == Node("e", Return(), ("steps", 0))
     assert node('{type: user_message, message: "{{ n }}"}').do == Tell("{{ n }}")
     assert node("{type: wait, duration_seconds: 1.5, message: Soon}").do == Wait(1.5, "Soon")
-    assert node("{type: exit, when: '{{ n }}', name: Ends, description: it}").condition == "{{ n }}"
+    assert bare(node("{type: exit, when: '{{ n }}', name: Ends, description: it}").condition) == "{{ n }}"
     assert node("{type: user_message, message: x, on_error: continue}").on_failure == "continue"
 
 
@@ -409,11 +393,11 @@ def test_a_path_that_cannot_be_written_says_what_to_write(text: str, hint: str) 
         ("path: raw.n, value: '{{ n }}', transform: input + 1",
          [Change(("raw", "n"), value="{{ n }}", has_value=True, transform="input + 1")]),
         ("updates: [{path: raw.a, value: 1}, {path: 'raw.b[0]', operation: append, value: 2}]",
-         [Change(("raw", "a"), value=1, has_value=True, at=("updates", 0)),
-          Change(("raw", "b", 0), "append", 2, True, at=("updates", 1))]),
+         [Change(("raw", "a"), value=1, has_value=True),
+          Change(("raw", "b", 0), "append", 2, True)]),
     ],
 )  # fmt: skip
-def test_a_state_update_is_changes(step: str, changes: list[Change]) -> None:
+def test_a_state_update_is_changes(step: str, changes: list[model.Change]) -> None:
     assert node(f"{{type: state_update, {step}}}").do == UpdateState(tuple(changes))
 
 
@@ -424,10 +408,10 @@ def test_the_result_and_the_failure_of_any_step_change_the_state() -> None:
         " error_state_update: {path: raw.errors, operation: append, value: '{{ error.message }}'}}"
     )
     assert made.changes == (
-        Change(("raw", "a"), at=("state_update", 0)),
-        Change(("raw", "b"), transform="{{ result.x }}", at=("state_update", 1)),
+        Change(("raw", "a")),
+        Change(("raw", "b"), transform="{{ result.x }}"),
     )
-    error = Change(("raw", "errors"), "append", "{{ error.message }}", True, at=("error_state_update",))
+    error = Change(("raw", "errors"), "append", "{{ error.message }}", True)
     assert made.error_changes == (error,)
 
 
@@ -437,10 +421,15 @@ def test_the_result_and_the_failure_of_any_step_change_the_state() -> None:
 @pytest.mark.rows("R9")
 def test_a_shell_command_is_run_by_the_server() -> None:
     do = work('{type: shell_command, command: "echo {{ n }}", output_format: lines, timeout: 1500}')
-    assert (do.step, do.by, do.code, do.result_output) == ("Shell", "server", ("command",), "result")
-    assert (do.inputs, do.timeout) == ({"command": "echo {{ n }}", "timeout": 1.5}, 1.5)
-    assert do.config["output_format"] == "lines"
-    assert work("{type: shell_command, command: x}").config["output_format"] == "text"
+    assert (do.step, do.by, do.inputs["command"].kind, do.result_output) == (
+        "Shell",
+        "server",
+        "code",
+        "result",
+    )
+    assert (bare(do.inputs), bare(do.timeout)) == ({"command": "echo {{ n }}", "timeout": 1.5}, 1.5)
+    assert do.settings["output_format"] == "lines"
+    assert work("{type: shell_command, command: x}").settings["output_format"] == "text"
     assert work("{type: shell_command, command: x, run_on: agent}").by == "agent"
 
 
@@ -449,10 +438,10 @@ def test_what_only_an_agent_can_do_is_handed_to_it() -> None:
     do = work(
         "{type: agent_shell_command, command: x, reason: It asks, timeout: 600000, output_format: json}"
     )
-    assert (do.step, do.by, do.timeout) == ("AgentShell", "agent", 600)
-    assert do.inputs == {"command": "x", "reason": "It asks", "timeout": 600, "output_format": "json"}
+    assert (do.step, do.by, bare(do.timeout)) == ("AgentShell", "agent", 600)
+    assert bare(do.inputs) == {"command": "x", "reason": "It asks", "timeout": 600, "output_format": "json"}
     ask = work("{type: user_input, prompt: Who?, type: choice, validation: {choices: [a, b]}}")
-    assert (ask.step, ask.inputs["prompt_type"]) == ("UserInput", "choice")
+    assert (ask.step, bare(ask.inputs["prompt_type"])) == ("UserInput", "choice")
 
 
 @pytest.mark.rows("R11")
@@ -463,7 +452,7 @@ def test_what_only_an_agent_can_do_is_handed_to_it() -> None:
 def test_a_tool_is_named_below_mcp_or_in_the_step(step: str) -> None:
     do = work(f"{{type: mcp_call, {step}, timeout: 2000}}")
     assert (do.step, do.by, do.result_output) == ("MCPCall", "agent", "result")
-    assert do.inputs == {"tool": "lint", "parameters": {"files": "{{ files }}"}, "timeout": 2}
+    assert bare(do.inputs) == {"tool": "lint", "parameters": {"files": "{{ files }}"}, "timeout": 2}
 
 
 @pytest.mark.rows("R11")
@@ -482,7 +471,11 @@ def test_what_a_tool_is_given_is_found_where_it_is_written(step: str, column: in
 def test_a_step_type_of_any_dialect_is_there_by_its_own_name() -> None:
     made = node("{type: ReadFile, path: '{{ n }}.txt', timeout: 500, state_update: {path: raw.text}}")
     assert isinstance(made.do, Do)
-    assert (made.do.step, made.do.inputs, made.do.timeout) == ("ReadFile", {"path": "{{ n }}.txt"}, 0.5)
+    assert (made.do.step, bare(made.do.inputs), bare(made.do.timeout)) == (
+        "ReadFile",
+        {"path": "{{ n }}.txt"},
+        0.5,
+    )
 
 
 @pytest.mark.rows("R9")
@@ -499,20 +492,21 @@ def test_a_step_type_of_any_dialect_is_there_by_its_own_name() -> None:
 )  # fmt: skip
 def test_what_becomes_of_a_failure(step: str, retry: dict[str, Value] | None, on_failure: str | None) -> None:
     made = node(f"{{type: shell_command, command: x, {step}}}")
-    assert (made.retry, made.on_failure, made.has_fallback) == (retry, on_failure, False)
+    assert (bare(made.retry), made.on_failure, made.fallback) == (retry, on_failure, None)
 
 
 @pytest.mark.rows("R9")
 @pytest.mark.parametrize("on_error", ["continue", "retry"])
 def test_a_fallback_is_the_result_of_a_step_that_failed(on_error: str) -> None:
     made = node(f"{{type: shell_command, command: x, on_error: {on_error}, fallback_value: {{ok: false}}}}")
-    assert (made.fallback, made.has_fallback) == ({"ok": False}, True)
-    assert node("{type: shell_command, command: x, fallback_value: null}").has_fallback
+    assert bare(made.fallback) == {"ok": False}
+    assert node("{type: shell_command, command: x, fallback_value: null}").fallback == Expr(None)
 
 
 def test_times_may_be_expressions_in_milliseconds() -> None:
     assert (
-        work("{type: shell_command, command: x, timeout: '{{ n || 5 }}'}").timeout == "{{ (n || 5) / 1000 }}"
+        bare(work("{type: shell_command, command: x, timeout: '{{ n || 5 }}'}").timeout)
+        == "{{ (n || 5) / 1000 }}"
     )
 
 
@@ -542,7 +536,7 @@ def test_an_included_workflow_is_a_call_and_what_follows_its_success_is_behind_i
         ("tell", -1),
         ("plain", -1),
     ]
-    assert made["check"].changes == (Change(("raw", "results"), at=("state_update",)),)
+    assert made["check"].changes == (Change(("raw", "results")),)
     assert made["plain"].do == Call("{{ n }}")
 
 
@@ -600,8 +594,12 @@ def test_what_becomes_of_tasks_that_fail(
     step = f"{{type: parallel_foreach, items: [], sub_agent_task: process, on_sub_agent_error: {said_of_it}}}"
     made = node(step, STATE + TASKS)
     assert made.for_each is not None
-    assert (made.retry, made.on_failure, made.for_each.tolerate_failures) == (retry, None, tolerate_failures)
-    assert (made.for_each.fail_fast, made.for_each.errors_to) == (fail_fast, errors_to)
+    assert (bare(made.retry), made.on_failure, made.for_each.tolerate_failures) == (
+        retry,
+        None,
+        tolerate_failures,
+    )
+    assert (made.for_each.fail_fast, tuple(bare(made.for_each.errors_to) or ())) == (fail_fast, errors_to)
 
 
 @pytest.mark.rows("R16")
@@ -609,7 +607,7 @@ def test_a_task_is_a_plan_that_shares_the_state_unless_it_declares_one() -> None
     plan = plan_of("  - {type: exit}", STATE + "\nconfig: {most: 1}" + TASKS)
     process, apart = plan.tasks
     assert (process.name, process.description, process.shares_state) == ("w#process", "Does it", True)
-    assert process.given == {"task": "{{ item }}", "fixed": {"type": "fast", "a": 1}}
+    assert bare(process.given) == {"task": "{{ item }}", "fixed": {"type": "fast", "a": 1}}
     assert process.inputs == {
         "size": InputSpec("integer", "", False, 3, True),
         "kind": InputSpec("string", required=False),

@@ -9,26 +9,15 @@ import pytest
 from jsonschema import Draft202012Validator
 from pydantic import Field, model_validator
 
+from support.plans import Branch, Call, Do, ForEach, Jump, Node, Return, SetState, Wait, bare, unplaced
 from workflows_mcp.dialects import Definition, check_bundle, load
 from workflows_mcp.dialects.recognition import dialect_of
 from workflows_mcp.dialects.schema import workflow_schema
 from workflows_mcp.dialects.yaml.source import read_document
 from workflows_mcp.errors import DefinitionError, Problem
 from workflows_mcp.limits import Limits
-from workflows_mcp.plan.model import (
-    Branch,
-    Bundle,
-    Call,
-    Do,
-    ForEach,
-    InputSpec,
-    Jump,
-    Node,
-    Plan,
-    Return,
-    SetState,
-    Wait,
-)
+from workflows_mcp.plan import model
+from workflows_mcp.plan.model import Bundle, InputSpec, Plan
 from workflows_mcp.steps.base import Question, Step, StepContext, StepInputs, StepOutputs, StepResult
 from workflows_mcp.steps.registry import StepRegistry, default_registry
 from workflows_mcp.values import Value
@@ -151,11 +140,11 @@ def plan_of(steps: str, rest: str = "initial_state: {n: 0}") -> Plan:
     return read(f"name: w\n{rest}\nsteps:\n{steps}").plan
 
 
-def nodes(steps: str, rest: str = "initial_state: {n: 0}") -> dict[str, Node]:
-    return {node.id: node for node in plan_of(steps, rest).body.nodes}
+def nodes(steps: str, rest: str = "initial_state: {n: 0}") -> dict[str, model.Node]:
+    return {node.id: unplaced(node) for node in plan_of(steps, rest).body.nodes}
 
 
-def node(step: str, rest: str = "initial_state: {n: 0}") -> Node:
+def node(step: str, rest: str = "initial_state: {n: 0}") -> model.Node:
     [only] = nodes(f"  - {step}", rest).values()
     return only
 
@@ -368,9 +357,13 @@ def test_when_output_to_and_on_error_are_of_every_step() -> None:
         " when: '{{ state.n > 0 }}', output_to: waited, on_error: continue, name: x, description: y}"
     )
     assert made.do == Wait("{{ state.n }}", "n {{ state.n }}")
-    assert (made.condition, made.output_to, made.on_failure) == ("{{ state.n > 0 }}", "waited", "continue")
+    assert (bare(made.condition), made.output_to, made.on_failure) == (
+        "{{ state.n > 0 }}",
+        "waited",
+        "continue",
+    )
     assert (
-        node("{id: a, type: wait, needs_state: [], duration_seconds: 1, when: false}").condition
+        bare(node("{id: a, type: wait, needs_state: [], duration_seconds: 1, when: false}").condition)
         == "{{ false }}"
     )
 
@@ -381,20 +374,23 @@ def test_a_command_is_for_the_agent_unless_the_step_says_otherwise() -> None:
     assert made.do == Do(
         "Shell",
         {"command": "echo {{ state.n }}", "timeout": 30},
-        "agent",
-        ("command",),
-        None,
-        {"exit_code_is_a_result": True},
-        {"exit_code": 0, "stdout": ""},
-        True,
+        by="agent",
+        code=("command",),
+        config={"exit_code_is_a_result": True},
+        defaults={"exit_code": 0, "stdout": ""},
+        may_fail=True,
     )
     here = node(
         "{id: a, type: shell, needs_state: [n], command: ls, run_on: server, timeout: '{{ state.n }}', env: {A: 1},"
         " working_dir: x, retry: 3, on_interrupt: fail}"
     )
-    assert isinstance(here.do, Do)
-    assert (here.do.by, here.do.timeout, here.retry) == ("server", "{{ state.n }}", {"attempts": 3})
-    assert here.do.inputs == {
+    assert isinstance(here.do, model.Do)
+    assert (here.do.by, bare(here.do.timeout), bare(here.retry)) == (
+        "server",
+        "{{ state.n }}",
+        {"attempts": 3},
+    )
+    assert bare(here.do.inputs) == {
         "command": "ls",
         "timeout": "{{ state.n }}",
         "env": {"A": "1"},
@@ -402,29 +398,33 @@ def test_a_command_is_for_the_agent_unless_the_step_says_otherwise() -> None:
     }
     assert here.on_interrupt == "fail"
     default = node("{id: a, type: shell, needs_state: [], command: ls, run_on: server}").do
-    assert isinstance(default, Do)
-    assert default.timeout == 30
+    assert isinstance(default, model.Do)
+    assert bare(default.timeout) == 30
 
 
 @pytest.mark.rows("S7", "S8", "S9")
 def test_tools_questions_and_tasks_in_words_are_for_the_agent() -> None:
     tool = node("{id: a, type: mcp_call, needs_state: [], tool: git.pr, parameters: {pr: 1}}").do
-    assert isinstance(tool, Do)
-    assert (tool.step, tool.inputs, tool.by, tool.result_output) == (
+    assert isinstance(tool, model.Do)
+    assert (tool.step, bare(tool.inputs), tool.by, tool.result_output) == (
         "MCPCall",
         {"tool": "git.pr", "parameters": {"pr": 1}},
         "agent",
         "result",
     )
     asked = node("{id: a, type: prompt, needs_state: [], message: Go?, type: confirm}").do
-    assert isinstance(asked, Do)
-    assert (asked.step, asked.inputs) == ("UserPrompt", {"message": "Go?", "prompt_type": "confirm"})
+    assert isinstance(asked, model.Do)
+    assert (asked.step, bare(asked.inputs)) == ("UserPrompt", {"message": "Go?", "prompt_type": "confirm"})
     handed = node("{id: a, type: delegate, needs_state: [], instructions: Do it., agent: null}").do
-    assert isinstance(handed, Do)
-    assert (handed.step, handed.inputs, handed.timeout) == ("Delegate", {"instructions": "Do it."}, None)
+    assert isinstance(handed, model.Do)
+    assert (handed.step, bare(handed.inputs), handed.timeout) == (
+        "Delegate",
+        {"instructions": "Do it."},
+        None,
+    )
     named = node("{id: a, type: delegate, needs_state: [], instructions: Do it., agent: '@code-reviewer'}").do
-    assert isinstance(named, Do)
-    assert named.inputs["agent"] == "@code-reviewer"
+    assert isinstance(named, model.Do)
+    assert bare(named.inputs["agent"]) == "@code-reviewer"
 
 
 def test_a_step_type_of_no_dialect_is_carried_out_by_the_server() -> None:
@@ -454,7 +454,7 @@ def test_each_task_is_a_plan_of_its_own_that_a_foreach_calls_for_its_items() -> 
         f"      - {wait('a')}\n"
         "      - {id: r, type: return, needs_state: [size], value: '{{ item }} {{ index }} {{ total }}'}\n",
     )
-    [only] = plan.body.nodes
+    [only] = map(unplaced, plan.body.nodes)
     assert only.do == Call("w#look", of_item=True)
     assert only.for_each == ForEach("{{ state.n }}")
     assert only.output_to == "seen"
@@ -482,14 +482,14 @@ def test_each_task_is_a_plan_of_its_own_that_a_foreach_calls_for_its_items() -> 
         ("agent: null", ForEach([1, 2])),
     ],
 )
-def test_a_foreach_says_how_many_at_once_and_by_whom(keys: str, expected: ForEach) -> None:
+def test_a_foreach_says_how_many_at_once_and_by_whom(keys: str, expected: model.ForEach) -> None:
     rest = f"inputs: {{most: number}}\ntasks: {{t: {{steps: [{wait('a')}]}}}}"
     made = node(
         f"{{id: e, type: foreach, needs_state: [], items: [1, 2], task: t, output_to: o, {keys}, retry: 2}}",
         rest,
     )
     assert made.for_each == expected
-    assert made.retry == {"attempts": 2}
+    assert bare(made.retry) == {"attempts": 2}
 
 
 def test_a_step_calls_a_workflow_of_any_dialect() -> None:
@@ -742,5 +742,5 @@ def test_pr_automation_is_laid_out_as_it_is_meant() -> None:
         ("approve-and-merge", 9),
         ("comment-issues", -1),
     ]
-    branches = {it.id: it.do.otherwise for it in plan.body.nodes if isinstance(it.do, Branch)}
+    branches = {it.id: it.do.otherwise for it in plan.body.nodes if isinstance(it.do, model.Branch)}
     assert branches == {"check-size": 3, "auto-merge-check": 8}

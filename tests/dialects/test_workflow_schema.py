@@ -14,6 +14,7 @@ from jsonschema import Draft202012Validator
 from jsonschema.exceptions import best_match
 from pydantic import BaseModel, BeforeValidator, Field, model_validator
 
+from support.plans import bare
 from support.steps import registry_of
 from workflows_mcp.dialects import document as documents
 from workflows_mcp.dialects import graph, load, reactive, stateful
@@ -153,9 +154,9 @@ def test_how_long_a_step_may_take_is_what_the_schema_says_in_the_unit_that_it_sa
         }
         [node] = load(json.dumps(document), file="w.yaml", registry=default_registry()).plan.body.nodes
         assert isinstance(node.do, Do)
-        inputs = default_registry().get(node.do.step).Inputs.model_validate(node.do.inputs)
+        inputs = default_registry().get(node.do.step).Inputs.model_validate(bare(node.do.inputs))
         seconds: float | None = inputs.timeout  # type: ignore[attr-defined]
-        assert node.do.timeout in (None, seconds), "the server ends it, or nobody but the agent does"
+        assert bare(node.do.timeout) in (None, seconds), "the server ends it, or nobody but the agent does"
         return seconds
 
     default = said.get("default")

@@ -6,18 +6,18 @@ import asyncio
 from pathlib import Path
 
 from support.engines import World, ended
-from support.plans import block, bundle, plan
+from support.plans import Call, Do, block, bundle, plan
 from workflows_mcp.engines.clock import VirtualClock, settle
 from workflows_mcp.engines.memory import MemoryEngine
 from workflows_mcp.limits import Limits
 from workflows_mcp.machine.events import Answered
 from workflows_mcp.machine.state import RunState
-from workflows_mcp.plan.model import Call, Do
+from workflows_mcp.plan import model
 
 ASK = Do("Ask", {"prompt": "?"}, by="agent", defaults={"response": ""})
 
 
-def gate(name: str) -> Do:
+def gate(name: str) -> model.Do:
     return Do("Gate", {"name": name}, defaults={"name": ""})
 
 

@@ -11,7 +11,7 @@ import msgspec
 import pytest
 
 from support.engines import World, asks, ended
-from support.plans import block, bundle, plan
+from support.plans import Do, block, bundle, plan
 from workflows_mcp.engines.clock import VirtualClock, settle
 from workflows_mcp.engines.sqlite import store
 from workflows_mcp.engines.sqlite.engine import SqliteEngine
@@ -19,7 +19,6 @@ from workflows_mcp.engines.sqlite.runs import RunJournal
 from workflows_mcp.errors import RequestError
 from workflows_mcp.machine.events import Answered, CancelRequested, Event, Marked
 from workflows_mcp.machine.machine import Machine
-from workflows_mcp.plan.model import Do
 
 ASK = Do("Ask", {"prompt": "?"}, by="agent", defaults={"response": ""})
 MAIN = plan(

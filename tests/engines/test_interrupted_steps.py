@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from support.engines import World, asks, ended
-from support.plans import block, bundle, plan
+from support.plans import Do, block, bundle, plan
 from support.questions import open_actions
 from support.reactive import documents
 from workflows_mcp.answers.actions import check_result
@@ -20,7 +20,7 @@ from workflows_mcp.machine.commands import ReportInterrupted
 from workflows_mcp.machine.events import Answered, Event, Interrupted, Started
 from workflows_mcp.machine.machine import Machine
 from workflows_mcp.machine.state import RunState
-from workflows_mcp.plan.model import Do, OnInterrupt
+from workflows_mcp.plan.model import OnInterrupt
 from workflows_mcp.steps.registry import StepRegistry
 
 After = Callable[[World, MemoryEngine, str], Awaitable[None]]

@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from support.engines import World, asks, ended
-from support.plans import block, bundle, plan
+from support.plans import Call, Do, block, bundle, plan
 from support.rendered import Service
 from workflows_mcp.engines import values
 from workflows_mcp.engines.sqlite.engine import SqliteEngine
@@ -21,7 +21,8 @@ from workflows_mcp.errors import Damaged, StoreError
 from workflows_mcp.limits import Limits
 from workflows_mcp.machine.events import Answered, Event, Started, StepDone
 from workflows_mcp.machine.machine import Machine
-from workflows_mcp.plan.model import Call, Do, InputSpec
+from workflows_mcp.plan import model
+from workflows_mcp.plan.model import InputSpec
 from workflows_mcp.settings.model import Settings
 from workflows_mcp.steps.base import Step, StepContext, StepInputs, StepOutputs, StepResult
 from workflows_mcp.values import Value
@@ -47,7 +48,7 @@ class Make(Step):
         return StepResult({"text": "é" * (inputs.size // 2), "numbers": list(range(inputs.size // 100))})
 
 
-def echo(value: Value) -> Do:
+def echo(value: Value) -> model.Do:
     return Do("Echo", {"value": value}, defaults={"value": None})
 
 

@@ -12,14 +12,14 @@ import pytest
 
 from support.engines import World, asks, ended
 from support.old_stores import turn_back
-from support.plans import block, bundle, plan
+from support.plans import Do, block, bundle, plan
 from workflows_mcp.engines.clock import VirtualClock
 from workflows_mcp.engines.sqlite import retention
 from workflows_mcp.engines.sqlite.engine import SqliteEngine
 from workflows_mcp.errors import UnknownRun
 from workflows_mcp.limits import DEFAULT_LIMITS
 from workflows_mcp.machine.events import Answered, CancelRequested
-from workflows_mcp.plan.model import Bundle, Do, InputSpec
+from workflows_mcp.plan.model import Bundle, InputSpec
 
 DAY = 86_400.0
 ASK = Do("Ask", {"prompt": "?"}, by="agent", defaults={"response": ""})

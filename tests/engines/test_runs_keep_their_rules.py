@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from support.engines import World, asks, ended
-from support.plans import block, bundle, plan
+from support.plans import Call, Do, ForEach, block, bundle, plan
 from workflows_mcp.engines.clock import VirtualClock, settle
 from workflows_mcp.errors import StepError
 from workflows_mcp.limits import Limits
@@ -17,7 +17,7 @@ from workflows_mcp.machine.commands import RunStep
 from workflows_mcp.machine.events import Answered, Started, StepDone, TimerFired
 from workflows_mcp.machine.machine import Machine
 from workflows_mcp.machine.state import RunState
-from workflows_mcp.plan.model import Call, Do, ForEach, InputSpec
+from workflows_mcp.plan.model import InputSpec
 from workflows_mcp.steps.base import Step, StepContext, StepInputs, StepResult
 
 ASK = Do("Ask", {"prompt": "?"}, by="agent", defaults={"response": ""})

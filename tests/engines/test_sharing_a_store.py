@@ -14,7 +14,7 @@ import pytest
 
 from support.engines import World, asks, ended, status_of
 from support.old_stores import turn_back
-from support.plans import block, bundle, plan
+from support.plans import Do, block, bundle, plan
 from support.rendered import Service
 from workflows_mcp.engines.clock import settle
 from workflows_mcp.engines.sqlite import leases, mailbox, store
@@ -23,18 +23,18 @@ from workflows_mcp.engines.sqlite.store import Store, Write, check_store
 from workflows_mcp.engines.values import Batch
 from workflows_mcp.errors import LeaseLost, NotExpected, StoreError
 from workflows_mcp.machine.events import Answered, CancelRequested
-from workflows_mcp.plan.model import Do
+from workflows_mcp.plan import model
 from workflows_mcp.settings.model import Settings
 from workflows_mcp.steps.base import Step, StepContext, StepInputs, StepResult
 
 ASK = Do("Ask", {"prompt": "?"}, by="agent", defaults={"response": ""})
 
 
-def gate(name: str) -> Do:
+def gate(name: str) -> model.Do:
     return Do("Gate", {"name": name}, defaults={"name": ""})
 
 
-def note(text: str) -> Do:
+def note(text: str) -> model.Do:
     return Do("Note", {"text": text}, defaults={"text": ""})
 
 

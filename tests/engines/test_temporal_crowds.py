@@ -16,7 +16,7 @@ pytest.importorskip("temporalio", reason="temporalio is not installed: pip insta
 from temporalio.worker import Worker
 
 from support.engines import World, ended
-from support.plans import block, bundle, plan
+from support.plans import Do, block, bundle, plan
 from support.stateful import bundle_of, research
 from support.temporal_histories import all_bytes, runs_of
 from workflows_mcp.engines.base import Engine
@@ -31,7 +31,6 @@ from workflows_mcp.engines.values import encode
 from workflows_mcp.errors import NotExpected, RequestError
 from workflows_mcp.machine.events import Answered, Event
 from workflows_mcp.machine.machine import Machine
-from workflows_mcp.plan.model import Do
 
 pytestmark = pytest.mark.rows("S13")
 KB = 1024

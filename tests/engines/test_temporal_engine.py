@@ -17,7 +17,7 @@ import pytest
 from temporalio.client import WorkflowQueryRejectedError
 
 from support.engines import World, asks, ended, status_of
-from support.plans import block, bundle, plan
+from support.plans import Call, Do, Return, SetState, Wait, block, bundle, plan
 from support.reactive import Sluggish, documents
 from support.rendered import Service
 from support.stateful import ask, bundle_of, sequence, step
@@ -32,7 +32,8 @@ from workflows_mcp.machine import program
 from workflows_mcp.machine.events import Answered, Event, ExpressionStopped, Parked
 from workflows_mcp.machine.machine import Machine
 from workflows_mcp.machine.state import RunState
-from workflows_mcp.plan.model import SEMANTICS, Call, Do, Return, SetState, Wait
+from workflows_mcp.plan import model
+from workflows_mcp.plan.model import SEMANTICS
 from workflows_mcp.plan.references import LANGUAGES
 from workflows_mcp.runs.redo import unpark
 from workflows_mcp.settings.model import Settings, TemporalSettings
@@ -48,11 +49,11 @@ def go(work: Awaitable[T]) -> T:
     return asyncio.run(within())
 
 
-def gate(name: str, timeout: float | None = None) -> Do:
+def gate(name: str, timeout: float | None = None) -> model.Do:
     return Do("Gate", {"name": name}, timeout=timeout, defaults={"name": ""})
 
 
-def note(text: str, **more: bool) -> Do:
+def note(text: str, **more: bool) -> model.Do:
     return Do("Note", {"text": text, **more}, defaults={"text": ""})
 
 

@@ -12,19 +12,19 @@ from temporalio.client import Client
 from temporalio.worker import Worker
 
 from support.engines import World, ended
-from support.plans import block, bundle, plan
+from support.plans import Do, ForEach, block, bundle, plan
 from workflows_mcp.engines.temporal import workflow
 from workflows_mcp.engines.temporal.blobs import BlobStore
 from workflows_mcp.engines.temporal.connection import Address, connect
 from workflows_mcp.engines.temporal.engine import TemporalEngine
 from workflows_mcp.engines.temporal.worker import Activities
-from workflows_mcp.plan.model import Do, ForEach
+from workflows_mcp.plan import model
 from workflows_mcp.values import Value
 
 pytestmark = pytest.mark.rows("S13")
 
 
-def note() -> Do:
+def note() -> model.Do:
     return Do("Note", {"text": "${each.value}"}, defaults={"text": ""})
 
 

@@ -23,7 +23,7 @@ from temporalio.client import Client, WorkflowExecutionStatus
 from temporalio.common import SearchAttributeKey
 from temporalio.service import OperatorService, RPCError, RPCStatusCode
 
-from support.plans import block, bundle, plan
+from support.plans import Do, block, bundle, plan
 from support.rendered import Service
 from support.temporal_histories import runs_of
 from workflows_mcp.engines.temporal import cache, workflow
@@ -31,7 +31,6 @@ from workflows_mcp.engines.temporal.connection import Address, connect
 from workflows_mcp.engines.temporal.wire import READABLE
 from workflows_mcp.engines.values import encode
 from workflows_mcp.errors import NotExpected
-from workflows_mcp.plan.model import Do
 from workflows_mcp.settings.model import Settings, TemporalSettings
 
 pytestmark = pytest.mark.rows("O12")

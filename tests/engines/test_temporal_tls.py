@@ -18,10 +18,9 @@ import pytest
 pytest.importorskip("temporalio", reason="temporalio is not installed: pip install -e .[temporal]")
 
 from support.engines import World, ended
-from support.plans import block, bundle, plan
+from support.plans import Do, block, bundle, plan
 from workflows_mcp.engines.temporal.connection import Address, connect
 from workflows_mcp.errors import RequestError
-from workflows_mcp.plan.model import Do
 
 pytestmark = pytest.mark.rows("S13")
 CERTIFICATES = Path(__file__).with_name("certificates")

@@ -9,23 +9,24 @@ import apsw
 import pytest
 
 from support.engines import World, asks, ended
-from support.plans import block, bundle, plan
+from support.plans import Call, Do, block, bundle, plan
 from workflows_mcp.engines.clock import settle
 from workflows_mcp.engines.sqlite.engine import SqliteEngine
 from workflows_mcp.errors import NotExpected, RequestError
 from workflows_mcp.machine.events import Answered
-from workflows_mcp.plan.model import Call, Do, InputSpec
+from workflows_mcp.plan import model
+from workflows_mcp.plan.model import InputSpec
 from workflows_mcp.steps.base import Step, StepContext, StepInputs, StepOutputs, StepResult
 from workflows_mcp.values import Value
 
 ASK = Do("Ask", {"prompt": "?"}, by="agent", defaults={"response": ""})
 
 
-def gate(name: str) -> Do:
+def gate(name: str) -> model.Do:
     return Do("Gate", {"name": name}, defaults={"name": ""})
 
 
-def note(text: str) -> Do:
+def note(text: str) -> model.Do:
     return Do("Note", {"text": text}, defaults={"text": ""})
 
 

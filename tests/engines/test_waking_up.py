@@ -13,7 +13,7 @@ import apsw
 import pytest
 
 from support.engines import World, asks, ended
-from support.plans import block, bundle, plan
+from support.plans import Do, block, bundle, plan
 from workflows_mcp.engines.sqlite import leases
 from workflows_mcp.engines.sqlite.engine import SqliteEngine
 from workflows_mcp.engines.sqlite.runs import RunJournal
@@ -21,7 +21,6 @@ from workflows_mcp.engines.sqlite.store import Write
 from workflows_mcp.errors import LeaseLost, NotExpected, StoreError
 from workflows_mcp.machine.events import Answered
 from workflows_mcp.machine.machine import Machine
-from workflows_mcp.plan.model import Do
 
 ASK = Do("Ask", {"prompt": "?"}, by="agent", defaults={"response": ""})
 THEN = Do("Note", {"text": "then"}, defaults={"text": ""})

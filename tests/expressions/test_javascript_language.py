@@ -643,7 +643,7 @@ def test_a_mark_that_was_put_together_is_none(source: str) -> None:
 
 
 def test_it_is_the_language_of_the_reactive_dialect() -> None:
-    language = LANGUAGES["reactive"]
+    language = LANGUAGES["javascript"]
     assert language.is_dynamic("a {{ b }}")
     assert not language.is_dynamic("a { b }")
     assert language.output("{{ a }}").evaluate({"a": [1]}) == [1]

@@ -595,16 +595,16 @@ def test_the_same_source_is_read_once() -> None:
 def test_the_dialect_has_this_language_and_nothing_else_imports_jinja() -> None:
     script = (
         "import sys\nimport workflows_mcp.runs.service\nfrom workflows_mcp.plan.references import LANGUAGES\n"
-        "LANGUAGES['graph'].template('${inputs.x}')\n"
+        "LANGUAGES['dollar'].template('${inputs.x}')\n"
         "heavy = {'jinja2', 'regex'} & set(sys.modules)\nassert not heavy, heavy\n"
-        "LANGUAGES['stateful'].template('{{ inputs.x }}')\nassert 'jinja2' in sys.modules\n"
+        "LANGUAGES['jinja'].template('{{ inputs.x }}')\nassert 'jinja2' in sys.modules\n"
         "assert 'regex' not in sys.modules\n"
     )
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
-    assert isinstance(LANGUAGES["stateful"], Jinja)
-    assert LANGUAGES["stateful"] is LANGUAGES["stateful"]
-    assert set(LANGUAGES) >= {"graph", "stateful"}
+    assert isinstance(LANGUAGES["jinja"], Jinja)
+    assert LANGUAGES["jinja"] is LANGUAGES["jinja"]
+    assert set(LANGUAGES) >= {"dollar", "jinja"}
 
 
 @pytest.mark.parametrize(

@@ -9,12 +9,12 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from support.plans import block, bundle, plan
+from support.plans import Do, block, bundle, plan
 from support.rendered import Service
 from workflows_mcp.machine.commands import RunStep
 from workflows_mcp.machine.events import Started
 from workflows_mcp.machine.machine import Machine
-from workflows_mcp.plan.model import SEMANTICS, Do
+from workflows_mcp.plan.model import SEMANTICS
 from workflows_mcp.settings.model import Settings
 
 PARALLEL_ITEMS = """

@@ -50,7 +50,7 @@ def problems_of(path: Path, *directories: Path) -> list[str]:
 
 
 def calls(bundle: Bundle) -> list[object]:
-    return [node.do.workflow for node in bundle.plans[bundle.main].body.nodes if isinstance(node.do, Call)]
+    return [node.do.name for node in bundle.plans[bundle.main].body.nodes if isinstance(node.do, Call)]
 
 
 @pytest.mark.rows("R2")
@@ -135,7 +135,7 @@ def test_a_task_may_hand_out_an_imported_one(tmp_path: Path, write: Write) -> No
     write("tasks.yaml", TASKS)
     [task] = catalog_of().bundle_of_file(main).plans["main"].tasks
     assert isinstance(task.body.nodes[0].do, Call)
-    assert task.body.nodes[0].do.workflow == "shared:tasks#process"
+    assert task.body.nodes[0].do.name == "shared:tasks#process"
 
 
 @pytest.mark.rows("R16")

@@ -35,7 +35,8 @@ def result_output(plan: Plan) -> list[str]:
         return list(plan.computed)
     last = plan.body.nodes[-1].do
     assert isinstance(last, Return)
-    return list(last.value)
+    assert last.value is not None
+    return list(last.value.source)
 
 
 @pytest.fixture

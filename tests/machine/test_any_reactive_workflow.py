@@ -215,9 +215,11 @@ def test_any_reactive_workflow_ends_and_goes_the_same_way_whatever_happens(
 def test_a_run_in_which_any_expressions_were_stopped_comes_back_the_same_on_a_fast_machine(
     texts: tuple[str, str], seed: int, crash: Crash
 ) -> None:
-    language = Sluggish(LANGUAGES["reactive"], seed)
+    language = Sluggish(LANGUAGES["javascript"], seed)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(program, "language_of", lambda plan: {**LANGUAGES, "reactive": language}[plan.dialect])
+        patch.setattr(
+            program, "language_of", lambda plan: {**LANGUAGES, "javascript": language}[plan.language]
+        )
         world = World(documents(*texts), any_outcome(seed), crash=crash, seed=seed, elsewhere=language.fast)
         story = world.run()
     assert story.state.status in ("completed", "failed")

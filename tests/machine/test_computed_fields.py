@@ -276,8 +276,8 @@ def test_a_field_that_propagates_its_error_keeps_the_change_from_being_made() ->
     assert state["strict"] == "1.0"
     with pytest.raises(EvaluationError, match="the computed field 'strict' cannot be computed") as caught:
         state.home.change([(("raw", "m"), "set", 2), (("raw", "n"), "set", "text")])
-    assert caught.value.path == ("state_schema", "computed", "strict", "transform")
-    assert caught.value.workflow == "main"
+    assert caught.value.fault.path == ("state_schema", "computed", "strict", "transform")
+    assert caught.value.fault.workflow == "main"
     assert (state.raw, state["strict"]) == ({"n": 1, "m": 1}, "1.0")
     assert state.home._bytes() == len(b"\x82\xa3raw\x82\xa1n\x01\xa1m\x01\xa5state\x80")
 
@@ -292,7 +292,7 @@ def test_an_error_that_propagates_goes_through_what_comes_from_the_field() -> No
         {"n": 1},
     )
     for name in ("strict", "after", "strict"):
-        assert "'strict' cannot be computed" in stopped(state, name).cause.message
+        assert "'strict' cannot be computed" in stopped(state, name).fault.message
     assert state.computed == ["strict"]
 
 

@@ -213,9 +213,9 @@ def test_tasks_that_failed_while_nobody_waited_are_the_failure_of_the_workflow_a
 
 @pytest.fixture
 def language(monkeypatch: pytest.MonkeyPatch) -> Sluggish:
-    sluggish = Sluggish(LANGUAGES["reactive"])
+    sluggish = Sluggish(LANGUAGES["javascript"])
     monkeypatch.setattr(
-        program, "language_of", lambda plan: {**LANGUAGES, "reactive": sluggish}[plan.dialect]
+        program, "language_of", lambda plan: {**LANGUAGES, "javascript": sluggish}[plan.language]
     )
     return sluggish
 

@@ -19,10 +19,10 @@ pytestmark = pytest.mark.rows("R5", "X1")
 @pytest.fixture
 def language(monkeypatch: pytest.MonkeyPatch) -> Sluggish:
     """The language on a machine that is too slow for what has SLOW in it."""
-    sluggish = Sluggish(LANGUAGES["reactive"])
+    sluggish = Sluggish(LANGUAGES["javascript"])
     sluggish.too_slow = {"SLOW"}
     monkeypatch.setattr(
-        program, "language_of", lambda plan: {**LANGUAGES, "reactive": sluggish}[plan.dialect]
+        program, "language_of", lambda plan: {**LANGUAGES, "javascript": sluggish}[plan.language]
     )
     return sluggish
 

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
-from support.plans import block, bundle, plan
+from support.plans import Do, ForEach, block, bundle, plan
 from support.random_graphs import bundles, report
 from workflows_mcp.errors import NotExpected
 from workflows_mcp.machine.commands import Command, Finish, RunStep, SetTimer
@@ -17,7 +17,7 @@ from workflows_mcp.machine.events import Answered, Event, Interrupted, Marked, S
 from workflows_mcp.machine.machine import Machine, replayed
 from workflows_mcp.machine.reopening import Reopening, failed_steps
 from workflows_mcp.machine.state import TERMINAL, record_at
-from workflows_mcp.plan.model import Bundle, Do, ForEach, Node
+from workflows_mcp.plan.model import Bundle, Node
 
 pytestmark = pytest.mark.rows("X3")
 

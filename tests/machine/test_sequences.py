@@ -5,46 +5,33 @@ from __future__ import annotations
 import msgspec
 import pytest
 
-from support.plans import bundle
+from support.plans import Branch, Call, Do, ForEach, Jump, Node, Plan, Return, SetState, Wait, bundle
 from workflows_mcp.machine.commands import Command, RunStep, SetTimer
 from workflows_mcp.machine.events import Answered, Event, ExpressionStopped, Started, StepDone, TimerFired
 from workflows_mcp.machine.machine import Machine
 from workflows_mcp.machine.state import RunState
-from workflows_mcp.plan.model import (
-    Branch,
-    Call,
-    Do,
-    ForEach,
-    InputSpec,
-    Jump,
-    Node,
-    Operation,
-    Plan,
-    Return,
-    SetState,
-    Steps,
-    Wait,
-)
+from workflows_mcp.plan import model
+from workflows_mcp.plan.model import InputSpec, Operation, Steps
 from workflows_mcp.values import Value
 
 
-def step(name: str, do: Operation, **more: Value) -> Node:
-    return msgspec.structs.replace(Node(name, do, ("steps", name)), **more)
+def step(name: str, do: Operation, **more: Value) -> model.Node:
+    return Node(name, do, ("steps", name), **more)
 
 
-def steps(*nodes: Node, name: str = "main", **more: Value) -> Plan:
+def steps(*nodes: model.Node, name: str = "main", **more: Value) -> model.Plan:
     plan = Plan(name, "stateful", Steps(tuple(nodes)))
     return msgspec.structs.replace(plan, **more)
 
 
-def note(text: str) -> Do:
+def note(text: str) -> model.Do:
     return Do("Note", {"text": text})
 
 
 class Run:
     """A run that is written down and read back after every event, beside one that is not."""
 
-    def __init__(self, main: Plan) -> None:
+    def __init__(self, main: model.Plan) -> None:
         self._bundle = bundle(main)
         self.machine = Machine(self._bundle)
         self._straight = Machine(self._bundle)

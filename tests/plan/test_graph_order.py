@@ -8,8 +8,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from support.plans import Do, Node
 from workflows_mcp.plan.graph import arrange, cycles, execution_waves, tolerated_by, topological, unreachable
-from workflows_mcp.plan.model import Do, Graph, Node
+from workflows_mcp.plan.model import Graph
 
 Needs = list[list[int]]
 

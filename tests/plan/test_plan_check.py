@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from support.plans import block, bundle, plan
+from support.plans import Call, Do, block, bundle, plan
+from workflows_mcp.plan import model
 from workflows_mcp.plan.calls import called_workflows, fixed_name
 from workflows_mcp.plan.checks import check_calls, check_plan
-from workflows_mcp.plan.model import Call, Do, InputSpec
+from workflows_mcp.plan.model import InputSpec
 
 
-def echo(value: object) -> Do:
+def echo(value: object) -> model.Do:
     return Do("Echo", {"value": value}, defaults={"value": None})
 
 

@@ -7,6 +7,7 @@ import sys
 
 import msgspec
 
+from support.plans import Call, Do, Node, Plan
 from workflows_mcp.plan.codec import (
     bundle_key,
     decode_bundle,
@@ -15,7 +16,9 @@ from workflows_mcp.plan.codec import (
     encode_plan,
     plan_key,
 )
-from workflows_mcp.plan.model import Bundle, Call, Do, Graph, InputSpec, Need, Node, Plan
+from workflows_mcp.plan.model import Bundle, Expr, ForEach, Graph, InputSpec, Need
+from workflows_mcp.plan.model import Do as PlainDo
+from workflows_mcp.plan.model import Return as PlainReturn
 
 PLAN = Plan(
     "deploy",
@@ -82,3 +85,45 @@ def test_the_key_of_a_bundle_covers_what_is_called_and_the_sources() -> None:
     changed = msgspec.structs.replace(helper, outputs={"x": 1})
     assert bundle_key(Bundle("deploy", {"deploy": PLAN, "helper": changed}, {"deploy": "text"})) != key
     assert bundle_key(Bundle("deploy", bundle.plans, {"deploy": "# moved\ntext"})) != key
+
+
+def test_a_plan_that_an_earlier_version_stored_gets_the_paths_of_its_expressions() -> None:
+    stored = {
+        "name": "w",
+        "dialect": "stateful",
+        "body": {
+            "type": "sequence",
+            "nodes": [
+                {
+                    "id": "a",
+                    "do": {
+                        "type": "do",
+                        "step": "Shell",
+                        "inputs": {"command": "ls {{ state.x }}", "env": {"A": 1}},
+                        "code": ["command"],
+                        "timeout": 5,
+                    },
+                    "at": ["steps", 0],
+                    "condition": "{{ state.x }}",
+                    "for_each": {"items": ["one"], "max_parallel": 2},
+                },
+                {"id": "b", "do": {"type": "return", "value": None}, "at": ["steps", 1]},
+            ],
+        },
+    }
+    plan = decode_plan(msgspec.msgpack.encode(stored))
+    first, last = plan.body.nodes
+    assert (plan.language, plan.reactive) == ("jinja", False)
+    assert first.condition == Expr("{{ state.x }}", ("steps", 0, "when"), "condition")
+    assert first.for_each == ForEach(
+        Expr(["one"], ("steps", 0, "items")), Expr(2, ("steps", 0, "max_parallel"))
+    )
+    assert first.do == PlainDo(
+        "Shell",
+        {
+            "command": Expr("ls {{ state.x }}", ("steps", 0, "command"), "code"),
+            "env": Expr({"A": 1}, ("steps", 0, "env")),
+        },
+        timeout=Expr(5, ("steps", 0, "timeout")),
+    )
+    assert last.do == PlainReturn(None)

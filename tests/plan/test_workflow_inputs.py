@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import pytest
 
+from support.plans import Plan
 from workflows_mcp.errors import InvalidInputs
+from workflows_mcp.plan import model
 from workflows_mcp.plan.inputs import check_inputs, converted, input_schema
-from workflows_mcp.plan.model import Graph, InputSpec, InputType, Plan
+from workflows_mcp.plan.model import Graph, InputSpec, InputType
 from workflows_mcp.values import Value
 
 
-def plan(**inputs: InputSpec) -> Plan:
+def plan(**inputs: InputSpec) -> model.Plan:
     return Plan("deploy", "graph", Graph(()), inputs)
 
 

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from typing import Any
 
+from support.plans import Do, Node, Plan
 from workflows_mcp.answers.actions import Action, Redact, actions_of, check_result
 from workflows_mcp.answers.run_view import run_view_of
 from workflows_mcp.machine.events import Started
 from workflows_mcp.machine.machine import Machine
-from workflows_mcp.plan.model import Bundle, Do, Graph, InputSpec, Node, Plan
+from workflows_mcp.plan.model import Bundle, Graph, InputSpec
 from workflows_mcp.steps.base import Step, StepResult
 from workflows_mcp.steps.registry import StepRegistry
 from workflows_mcp.values import Value

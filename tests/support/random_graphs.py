@@ -8,11 +8,12 @@ from collections.abc import Callable
 
 from hypothesis import strategies as st
 
-from support.plans import block, bundle, plan
+from support.plans import Call, Do, ForEach, block, bundle, plan
 from workflows_mcp.machine.commands import Command, RunStep, SetTimer
 from workflows_mcp.machine.events import Event, StepDone, StepFailed, TimerFired
 from workflows_mcp.machine.machine import Machine
-from workflows_mcp.plan.model import Bundle, Call, Do, ForEach, InputSpec, Plan
+from workflows_mcp.plan import model
+from workflows_mcp.plan.model import Bundle, InputSpec, Plan
 
 ITEMS = (
     ForEach([1, 2, 3]),
@@ -36,13 +37,12 @@ def workflows(draw: st.DrawFn, name: str = "main", calls: tuple[str, ...] = ("in
         ]
         kind = draw(st.sampled_from(["do", "do", "do", "ask", *(["call"] if calls else [])]))
         seen = f"${{blocks.{needs[0][0]}.status}}" if needs else "${inputs.flag}"
-        do: Do | Call
+        do: model.Do | model.Call
         if kind == "call":
             do = Call(draw(st.sampled_from(calls)), {"flag": draw(st.booleans())})
         else:
-            do = Do(
-                "Ask" if kind == "ask" else "Note", {"text": seen}, "agent" if kind == "ask" else "server"
-            )
+            step, by = ("Ask", "agent") if kind == "ask" else ("Note", "server")
+            do = Do(step, {"text": seen}, by=by)
         condition = draw(st.sampled_from([None, None, None, "${inputs.flag}", "${inputs.flag} == 3"]))
         tolerated = draw(st.booleans())
         retry = draw(

@@ -5,12 +5,13 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from support.plans import Plan
 from workflows_mcp.limits import Limits
 from workflows_mcp.machine.changes import Path
 from workflows_mcp.machine.program import program_of
 from workflows_mcp.machine.reactive_state import ComputedFields, ReactiveState, Trace
 from workflows_mcp.machine.state import Scope
-from workflows_mcp.plan.model import ChangeOperation, Computed, Plan, Steps
+from workflows_mcp.plan.model import ChangeOperation, Computed, Steps
 from workflows_mcp.values import Value
 
 

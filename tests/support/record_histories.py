@@ -21,7 +21,7 @@ from typing import Any
 from temporalio.client import Client
 
 from support.engines import World, asks, ended, status_of
-from support.plans import block, bundle, plan
+from support.plans import Call, Do, ForEach, Return, SetState, Wait, block, bundle, plan
 from support.reactive import documents
 from support.stateful import ask, bundle_of, sequence, step
 from support.temporal import running_server
@@ -34,7 +34,8 @@ from workflows_mcp.engines.temporal.wire import RULES
 from workflows_mcp.machine.events import Answered, CancelRequested
 from workflows_mcp.machine.machine import Machine
 from workflows_mcp.machine.state import RunState
-from workflows_mcp.plan.model import Call, Do, ForEach, InputSpec, Return, SetState, Wait
+from workflows_mcp.plan import model
+from workflows_mcp.plan.model import InputSpec
 from workflows_mcp.policy.rules import Policy
 
 HISTORIES = Path(__file__).parents[1] / "engines" / "histories"
@@ -51,11 +52,11 @@ class Somewhere(World):
         return Executor(own.registry, policy, self.home / "scratch", self.clock)
 
 
-def note(text: str, **more: object) -> Do:
+def note(text: str, **more: object) -> model.Do:
     return Do("Note", {"text": text, **more}, defaults={"text": ""})
 
 
-def gate(name: str, timeout: float | None = None) -> Do:
+def gate(name: str, timeout: float | None = None) -> model.Do:
     return Do("Gate", {"name": name}, timeout=timeout, defaults={"name": ""})
 
 

@@ -4,43 +4,35 @@ from __future__ import annotations
 
 from typing import Any
 
-from workflows_mcp.plan.model import (
-    Bundle,
-    Call,
-    Do,
-    ForEach,
-    InputSpec,
-    Node,
-    Operation,
-    Plan,
-    Return,
-    SetState,
-    Steps,
-)
+from support.plans import Call, Do, ForEach, Node, Plan, Return, SetState
+from workflows_mcp.plan import model
+from workflows_mcp.plan.model import Bundle, InputSpec, Operation, Steps
 
 
-def ask(name: str, prompt: str = "go on?", **parts: Any) -> Node:
+def ask(name: str, prompt: str = "go on?", **parts: Any) -> model.Node:
     """A question to the agent; its answer goes to the state under its name."""
     do = Do("Ask", {"prompt": prompt}, by="agent", defaults={"response": ""}, result_output="response")
     return Node(name, do, output_to=name, **parts)
 
 
-def step(name: str, do: Operation, **parts: Any) -> Node:
+def step(name: str, do: Operation, **parts: Any) -> model.Node:
     return Node(name, do, **parts)
 
 
 def foreach(
     name: str, task: str, items: Any, *, agent: str = "@task", at_once: int | None = None, **parts: Any
-) -> Node:
+) -> model.Node:
     each = ForEach(items, max_parallel=at_once, agent=agent)
     return Node(name, Call(task, of_item=True), for_each=each, output_to=name, **parts)
 
 
-def sequence(name: str, *nodes: Node, **parts: Any) -> Plan:
+def sequence(name: str, *nodes: model.Node, **parts: Any) -> model.Plan:
     return Plan(name, "stateful", Steps(nodes), **parts)
 
 
-def research(*, agent: str = "@task", at_once: int | None = None, items: Any = ("ants", "bees")) -> Plan:
+def research(
+    *, agent: str = "@task", at_once: int | None = None, items: Any = ("ants", "bees")
+) -> model.Plan:
     """Asks for a name, has two things looked up by task, asks about what was found, and returns it."""
     look_up = sequence(
         "research#look_up",
@@ -61,5 +53,5 @@ def research(*, agent: str = "@task", at_once: int | None = None, items: Any = (
     )
 
 
-def bundle_of(plan: Plan) -> Bundle:
+def bundle_of(plan: model.Plan) -> Bundle:
     return Bundle(plan.name, {plan.name: plan})

@@ -287,9 +287,9 @@ def delegated_action(view: RunView, delegation: Delegation) -> Action:
     each = block.node.for_each
     assert each is not None
     count = count_tasks(view.machine.state, delegation.address)
-    one_by_one = each.max_parallel == 1
-    is_limited = isinstance(each.max_parallel, int) and not one_by_one
-    language = LANGUAGES[view.machine.plan_named(view.workflow).dialect]
+    one_by_one, items = each.at_once == 1, each.items.source
+    is_limited = isinstance(each.at_once, int) and not one_by_one
+    language = LANGUAGES[view.machine.plan_named(view.workflow).language]
     return Action(
         step_id=view.target.step_id(delegation.address),
         type="foreach" if one_by_one else "parallel_tasks",
@@ -301,11 +301,11 @@ def delegated_action(view: RunView, delegation: Delegation) -> Action:
             task=task_title(block.node.do),
             agent=each.agent,
             tasks=_tasks(view, delegation, block),
-            max_parallel=each.max_parallel if is_limited else None,
+            max_parallel=each.at_once if is_limited else None,
             to_come=0 if one_by_one else count.to_come,
             begun=count.done + count.failed > 0 or any(it.standing == "at work" for it in delegation.tasks),
             waits=each.wait,
-            items=each.items if isinstance(each.items, str) and language.is_dynamic(each.items) else "",
+            items=items if isinstance(items, str) and language.is_dynamic(items) else "",
         ),
     )
 
@@ -323,7 +323,7 @@ def is_task(node: Node) -> bool:
 
 def task_title(do: Operation) -> str:
     """Return the name of the operation that runs for an item."""
-    called = do.workflow if isinstance(do, Call) and isinstance(do.workflow, str) else kind_of_operation(do)
+    called = do.name if isinstance(do, Call) and isinstance(do.name, str) else kind_of_operation(do)
     return called.partition("#")[2] or called
 
 
@@ -371,7 +371,7 @@ def brief_of(view: RunView) -> TaskBrief:
 def _instructions(each: ForEach, delegation: Delegation, count: Count) -> str:
     kind = "" if each.agent == GENERAL else f" of the kind {each.agent} (or a general one)"
     which = "the task" if len(delegation.tasks) == 1 else "each task, all at once"
-    if each.max_parallel == 1 and count.total > 1:
+    if each.at_once == 1 and count.total > 1:
         which = f"this task, one of {count.total} that run one after the other"
     if any(task.standing == "at work" for task in delegation.tasks):
         which = "each task that is not at work"
@@ -540,10 +540,10 @@ def _updates(visited: Visited) -> list[StateUpdate]:
     known = [places[it] if it < len(places) else None for it in range(len(visited.node.changes))]
     return [
         StateUpdate(
-            path=path_text(tuple(place)) if place else ".".join(map(str, change.path)),
+            path=path_text(tuple(place)) if place else ".".join(map(str, change.path.source)),
             operation=change.operation,
-            value=change.value if change.has_value else msgspec.UNSET,
-            transform=change.transform,
+            value=change.value.source if change.value is not None else msgspec.UNSET,
+            transform=change.transform.source if change.transform is not None else "",
         )
         for change, place in zip(visited.node.changes, known, strict=True)
     ]
@@ -613,7 +613,7 @@ def reported_failure(result: Any) -> str | None:
 def _config(machine: Machine, address: str) -> dict[str, Value]:
     scope, index = machine.locate(address)
     do = scope.program.nodes[index].do
-    return do.config if isinstance(do, Do) else {}
+    return do.settings if isinstance(do, Do) else {}
 
 
 def _default_outputs(machine: Machine, address: str) -> dict[str, Value]:

@@ -134,7 +134,7 @@ def _items(name: str, scope: Scope) -> str:
 def _loop(node: Node, count: int, items: list[Value] | None) -> str:
     if items is not None:
         return f"item {count} of {len(items)} of '{node.id}'"
-    most = node.do.most if isinstance(node.do, While) else None
+    most = node.do.most.source if isinstance(node.do, While) and node.do.most is not None else None
     return f"round {count}{f' of at most {most}' if isinstance(most, int) else ''} of '{node.id}'"
 
 
@@ -257,9 +257,9 @@ def _with_condition(node: Node) -> str:
     match node.do:
         case Branch(test=test) | While(test=test):
             condition = test
-    if not condition:
+    if condition is None or not condition.source:
         return f"'{node.id}'"
-    return f"'{node.id}' if {shortened(' '.join(condition.split()), _CONDITION_CHARS)}"
+    return f"'{node.id}' if {shortened(' '.join(condition.source.split()), _CONDITION_CHARS)}"
 
 
 # The answer

@@ -212,7 +212,7 @@ def _shape(node: Node) -> tuple[str, str]:
 def _label(node: Node, label: str, visits: int) -> str:
     kind = kind_of_operation(node.do)
     if isinstance(node.do, Call):
-        kind = f"calls {node.do.workflow}"
+        kind = f"calls {node.do.name}"
     if label:
         return _escaped(label)
     parts = [node.id, kind]

@@ -21,19 +21,18 @@ from workflows_mcp.machine import (
     Names,
     ReactiveState,
     Scope,
-    compile_value,
     initial_state,
     mentioned,
     program_of,
 )
 from workflows_mcp.plan import (
     LANGUAGES,
-    LAYOUTS,
     Branch,
     Bundle,
     Call,
     Do,
     Each,
+    Expr,
     Graph,
     Node,
     Plan,
@@ -54,7 +53,7 @@ class Dependencies:
 
     def __init__(self, plan: Plan) -> None:
         self._plan = plan
-        language = LANGUAGES[plan.dialect]
+        language = LANGUAGES[plan.language]
         self._direct: dict[str, list[str]] = {}
         for name, spec in plan.computed.items():
             paths = [*spec.sources, *(".".join(map(str, path)) for path in mentioned(spec, language))]
@@ -145,8 +144,6 @@ def _once(paths: Iterable[str]) -> list[str]:
     return list(dict.fromkeys(paths))
 
 
-REACTIVE = "reactive"
-
 _STEPS = 300
 
 _DEPTH = 5
@@ -199,12 +196,12 @@ def _step(
     step_id, plan, node = inside
     kind = type_name(node.do, plan.dialect, registry)
     if node.for_each is not None and node.for_each.agent:
-        kind = "parallel_foreach" if plan.dialect == REACTIVE else "foreach"
+        kind = "parallel_foreach" if plan.reactive else "foreach"
     step: dict[str, Value] = {"step_id": step_id, "type": kind}
     if isinstance(node.do, Do):
         step["by"] = node.do.by
     if isinstance(node.do, Do) and (command := node.do.inputs.get("command")):
-        step["command"] = _short(command)
+        step["command"] = _short(command.source)
     if conditions := _conditions(plan, node):
         step["conditions"] = conditions
     if node.for_each is not None and node.for_each.agent:
@@ -224,23 +221,23 @@ def _conditions(plan: Plan, node: Node) -> list[Value]:
             continue
         match other.do:
             case Branch(test=test) if node.at[length] in ("else", "otherwise"):
-                found.append(f"not ({_short(test)})")
+                found.append(f"not ({_short(test.source)})")
             case Branch(test=test):
-                found.append(_short(test))
+                found.append(_short(test.source))
             case While(test=test):
-                found.append(f"while {_short(test)}")
+                found.append(f"while {_short(test.source)}")
             case Each(items=items):
-                found.append(f"for each item of {_short(items)}")
+                found.append(f"for each item of {_short(items.source)}")
             case Call(on_complete=True):
                 found.append(f"'{other.id}' has completed")
     if plan.on_failure >= 0 and node in plan.body.nodes[plan.on_failure :]:
         found.append("the workflow has failed")
     own = node.condition or (node.for_each.condition if node.for_each is not None else None)
-    if own:
-        found.append(_short(own))
+    if own is not None:
+        found.append(_short(own.source))
     match node.do:
         case Branch(test=test) | While(test=test):
-            found.append(_short(test))
+            found.append(_short(test.source))
     return found
 
 
@@ -251,9 +248,9 @@ def _dependencies(plan: Plan, node: Node) -> list[Value]:
             plan.body.nodes[need.node].id + (" (required: false)" * (not need.required))
             for need in node.needs
         ]
-    reader = ReferenceReader(LANGUAGES[plan.dialect])
-    paths = [use.reference.path for use in reader.in_node(node, LAYOUTS[plan.dialect])]
-    if plan.dialect != REACTIVE:
+    reader = ReferenceReader(LANGUAGES[plan.language])
+    paths = [use.reference.path for use in reader.in_part(node)]
+    if not plan.reactive:
         fields = (path for path in paths if path[0] in ("state", "inputs") and len(path) > 1)
         return list(dict.fromkeys(f"{path[0]}.{path[1]}" for path in fields))
     known = {*plan.computed, *plan.known, *plan.inputs, *plan.config}
@@ -272,25 +269,25 @@ def _dependencies(plan: Plan, node: Node) -> list[Value]:
 
 def _sub_agents(plan: Plan, node: Node, limits: Limits, inputs: dict[str, Value] | None) -> Value:
     assert node.for_each is not None
-    items = node.for_each.items
+    items = node.for_each.items.source
     if isinstance(items, list | dict) and not _is_dynamic(plan, items):
         return len(items)
     expression = _short(items)
-    if plan.dialect != REACTIVE or inputs is None:
+    if not plan.reactive or inputs is None:
         return f"unknown: as many as {expression} has items when the step is reached"
     written = _written_by_steps(plan, _behind(plan, node))
     if written:
         steps = ", ".join(f"'{it}'" for it in written[:3])
         return f"unknown: {expression} depends on what {steps} will have written by then"
     try:
-        found = _evaluated(plan, items, limits, inputs)
+        found = _evaluated(plan, node.for_each.items, limits, inputs)
     except EvaluationError as error:
-        return f"unknown: {expression} cannot be computed from the inputs: {error.cause.message}"
+        return f"unknown: {expression} cannot be computed from the inputs: {error.fault.message}"
     return len(found) if isinstance(found, list | dict) else f"unknown: {expression} is no list"
 
 
 def _is_dynamic(plan: Plan, value: Value) -> bool:
-    language = LANGUAGES[plan.dialect]
+    language = LANGUAGES[plan.language]
     if isinstance(value, str):
         return language.is_dynamic(value)
     if isinstance(value, dict | list):
@@ -301,10 +298,10 @@ def _is_dynamic(plan: Plan, value: Value) -> bool:
 def _behind(plan: Plan, node: Node) -> set[str]:
     """Return every field that the items of a step depend on."""
     assert node.for_each is not None
-    reader = ReferenceReader(LANGUAGES[plan.dialect])
+    reader = ReferenceReader(LANGUAGES[plan.language])
     dependencies = Dependencies(plan)
     found: set[str] = set()
-    for use in reader.in_value(node.for_each.items, ()):
+    for use in reader.in_expr(node.for_each.items):
         spelt = dependencies.spelt(".".join(map(str, use.reference.path[:2])))
         found |= {spelt, *dependencies.behind(spelt)}
     return {".".join(path.split(".")[:2]) for path in found}
@@ -317,7 +314,7 @@ def _written_by_steps(plan: Plan, fields: set[str]) -> list[str]:
         for node in other.body.nodes:
             own = node.do.changes if isinstance(node.do, UpdateState) else ()
             for change in (*own, *node.changes, *node.error_changes):
-                keys = change.path[:2]
+                keys = change.path.source[:2]
                 fixed = len(keys) == 2 and not _is_dynamic(plan, keys[1])
                 if not fixed or f"{keys[0]}.{keys[1]}" in fields:
                     found.append(node.id)
@@ -325,18 +322,18 @@ def _written_by_steps(plan: Plan, fields: set[str]) -> list[str]:
     return found
 
 
-def _evaluated(plan: Plan, value: Value, limits: Limits, inputs: dict[str, Value]) -> Value:
+def _evaluated(plan: Plan, expr: Expr, limits: Limits, inputs: dict[str, Value]) -> Value:
     program = program_of(plan)
     scope = Scope(plan.name, inputs, state=initial_state(program, inputs, 0.0, "", limits))
     hidden = {"__now__": 0.0, "__seed__": "", "__limits__": limits}
     names = Names(ReactiveState(scope, program, limits), inputs, {}, hidden, list, plan.known)
-    return compile_value(value, program.language, ("items",))(names)
+    return program.evaluate(expr, names)
 
 
 def _duration(nodes: list[Node]) -> str:
     asked = [node.do for node in nodes if isinstance(node.do, Do) and node.do.by == "agent"]
     run = [node.do for node in nodes if isinstance(node.do, Do) and node.do.by == "server"]
-    waits = [node.do.seconds for node in nodes if isinstance(node.do, Wait)]
+    waits = [node.do.seconds.source for node in nodes if isinstance(node.do, Wait)]
     questions = sum(do.step in _QUESTIONS for do in asked)
     known = [
         f"{number} {what}"
@@ -359,7 +356,7 @@ def _duration(nodes: list[Node]) -> str:
 def _tools(nodes: list[Node]) -> list[str]:
     """List the MCP tools that are called, each once."""
     calls = (node.do for node in nodes if isinstance(node.do, Do) and node.do.step == _TOOL)
-    return list(dict.fromkeys(str(do.inputs.get("tool", "")) for do in calls))
+    return list(dict.fromkeys(str(do.inputs["tool"].source) for do in calls if "tool" in do.inputs))
 
 
 def _short(value: Value) -> str:

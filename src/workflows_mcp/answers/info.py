@@ -48,7 +48,7 @@ def workflow_info(
         "tags": list(plan.tags),
         "source": source or plan.file,
         "inputs": input_schema(plan),
-        "outputs": {name: _short(value) for name, value in plan.outputs.items()},
+        "outputs": {name: _short(expr.source) for name, expr in plan.outputs.items()},
         "steps": [_step(node, plan, registry) for node in plan.body.nodes],
         "asks": _asks(bundle, registry),
         "agent_tools": _agent_tools(bundle),
@@ -78,7 +78,7 @@ def _step(node: Node, plan: Plan, registry: StepRegistry) -> dict[str, Value]:
     if isinstance(graph, Graph):
         step["wave"] = node.wave
     if isinstance(node.do, Call):
-        step["calls"] = node.do.workflow
+        step["calls"] = node.do.name
     else:
         step["type"] = type_name(node.do, plan.dialect, registry)
     if isinstance(node.do, Do):
@@ -87,12 +87,12 @@ def _step(node: Node, plan: Plan, registry: StepRegistry) -> dict[str, Value]:
         step["depends_on"] = [graph.nodes[need.node].id for need in node.needs]
     condition = node.condition
     if (each := node.for_each) is not None:
-        step["for_each"] = _short(each.items)
+        step["for_each"] = _short(each.items.source)
         if each.agent:
             step["agent"] = each.agent
         condition = condition or each.condition
-    if condition:
-        step["condition"] = _short(condition.strip())
+    if condition is not None:
+        step["condition"] = _short(condition.source.strip())
     return step
 
 
@@ -106,7 +106,7 @@ def _asks(bundle: Bundle, registry: StepRegistry) -> list[Value]:
                 question: dict[str, Value] = {"step": node.id, "type": kind}
                 if name != bundle.main:
                     question["workflow"] = name
-                question["inputs"] = _short(node.do.inputs)
+                question["inputs"] = _short({name: expr.source for name, expr in node.do.inputs.items()})
                 asked.append(question)
     return asked
 
@@ -115,7 +115,7 @@ def _agent_tools(bundle: Bundle) -> list[str]:
     """List the tools of other servers that the agent needs for the workflow."""
     steps = [node.do for plan in bundle.every_plan.values() for node in plan.body.nodes]
     calls = [do for do in steps if isinstance(do, Do) and do.step == "MCPCall" and do.by == "agent"]
-    return sorted({str(do.inputs.get("tool", "")) for do in calls} - {""})
+    return sorted({str(do.inputs["tool"].source) for do in calls if "tool" in do.inputs} - {""})
 
 
 def _level(bundle: Bundle, registry: StepRegistry) -> str:

@@ -31,7 +31,6 @@ from workflows_mcp.errors import ExpressionError, NotExpected, RequestError
 from workflows_mcp.expressions import MISSING, Reference, follow
 from workflows_mcp.limits import Limits
 from workflows_mcp.machine import (
-    REACTIVE,
     WRITABLE,
     Around,
     Blocks,
@@ -322,7 +321,7 @@ class StateSnapshot:
             try:
                 value = self.formulas.value(name, self.around)
             except EvaluationError as error:
-                values[name], errors[name] = None, error.cause.message
+                values[name], errors[name] = None, error.fault.message
                 continue
             if value is not MISSING:
                 values[name] = value
@@ -438,7 +437,7 @@ def _scope_with_state(machine: Machine, address: str) -> Scope | None:
             return found
         if scope.each is None:
             plan = machine.plan_named(scope.workflow)
-            if plan.dialect != REACTIVE:
+            if not plan.reactive:
                 found = None
             elif not plan.shares_state:
                 found = scope
@@ -547,7 +546,7 @@ class Trial:
         try:
             before.formulas.copy().check(Around(self.state, before.around.inputs, before.around.config))
         except EvaluationError as error:
-            raise _refused(error.cause.message, error.cause.hint or "write other values") from None
+            raise _refused(error.fault.message, error.fault.hint or "write other values") from None
 
     def refuse_wrong(self, machine: Machine) -> None:
         """Raise RequestError that names an update which the current state does not accept."""
@@ -614,7 +613,7 @@ class WrittenState:
             place = known[number] if number < len(known) else None
             if place is None:
                 if not self.paths:
-                    missing.append(".".join(map(str, change.path)))
+                    missing.append(".".join(map(str, change.path.source)))
             elif not any(_meet(place, path) for path in self.paths):
                 missing.append(path_text(tuple(place)))
         return missing

@@ -187,7 +187,7 @@ class _Watched(Machine):
                     home.fields.value(name, home.around())
                 except EvaluationError as error:
                     if home.fields.error(name) is None:  # it was stopped, so it left no trace
-                        self._note(home, Trace(name, "too long", None, None, error.cause.message))
+                        self._note(home, Trace(name, "too long", None, None, error.fault.message))
 
     def end(self, scope: OpenScope, index: int, at: float, status: Any, *more: Any, **named: Any) -> None:
         node, history = scope.program.nodes[index], self._traced.history

@@ -59,6 +59,7 @@ from workflows_mcp.plan import (
     Arrangement,
     Call,
     Do,
+    Expr,
     ForEach,
     Graph,
     Need,
@@ -73,6 +74,7 @@ from workflows_mcp.plan import (
     check_items,
     check_references,
     cycles,
+    expr_at,
     secrets_in,
     tolerated_by,
     topological,
@@ -243,7 +245,9 @@ class BlockReader(Reader):
         if "for_each" in values:
             limit = 1 if values.get("for_each_mode") == "sequential" else values.get("max_parallel")
             by_item = self._reads_item(draft)
-            draft.for_each = ForEach(values["for_each"], limit, draft.condition if by_item else None)
+            of_item = expr_at(draft.condition if by_item else None, (*at, "condition"), "condition")
+            items, at_once = draft.expr(values["for_each"], "for_each"), draft.expr_at(limit, "max_parallel")
+            draft.for_each = ForEach(items, at_once, of_item)
             draft.condition = None if by_item else draft.condition
         return draft
 
@@ -326,8 +330,9 @@ class BlockReader(Reader):
                     dynamic.add(name)
         self.problems += check_step_inputs(shape, inputs, dynamic, path, self.document)
         if step.name in (CALL, WAIT):
-            wait = Wait(inputs.get("duration_seconds"), inputs.get("message"))
-            draft.do = wait if step.name == WAIT else self._call(inputs, timeout, path)
+            seconds = Expr(inputs.get("duration_seconds"), (*path, "duration_seconds"))
+            wait = Wait(seconds, expr_at(inputs.get("message"), (*path, "message")))
+            draft.do = wait if step.name == WAIT else self._call(draft, inputs, timeout)
             if "outputs" in block:
                 self._no_outputs(step.name, draft.at)
             return
@@ -340,16 +345,18 @@ class BlockReader(Reader):
             draft.uses += self.references.in_config(config, draft.at)
         draft.do = Do(
             step=step.name,
-            inputs=inputs,
+            inputs={
+                name: Expr(value, (*path, name), "code" if name in step.code_inputs else "template")
+                for name, value in inputs.items()
+            },
             by=step.performer,
-            code=tuple(name for name in inputs if name in step.code_inputs),
-            timeout=timeout,
-            config=config,
+            timeout=draft.expr_at(timeout, "timeout"),
+            config=Expr(config, draft.at, "settings") if config else None,
             defaults=defaults,
             may_fail=step.may_fail,
         )
 
-    def _call(self, inputs: dict[str, Value], timeout: Value, path: Path) -> Call:
+    def _call(self, draft: BlockDraft, inputs: dict[str, Value], timeout: Value) -> Call:
         milliseconds = inputs.get("timeout_ms")
         if timeout is None and milliseconds is not None:
             if isinstance(milliseconds, int | float):
@@ -359,10 +366,14 @@ class BlockReader(Reader):
                     "wrong_type",
                     "'timeout_ms' must be a number, it cannot be a reference",
                     "write the reference as the block's own timeout, in seconds: timeout: ${…}",
-                    (*path, "timeout_ms"),
+                    (*draft.at, "inputs", "timeout_ms"),
                 )
         given = inputs.get("inputs")
-        return Call(inputs.get("workflow"), {} if given is None else given, timeout)
+        return Call(
+            draft.expr_at(inputs.get("workflow"), "inputs", "workflow"),
+            draft.expr({} if given is None else given, "inputs", "inputs"),
+            draft.expr_at(timeout, "timeout"),
+        )
 
     def _no_outputs(self, name: str, at: Path) -> None:
         self.problem(
@@ -404,7 +415,7 @@ def compile_graph(document: Document, registry: StepRegistry) -> tuple[Plan, lis
     """The plan and its problems; it can run only if all of them are warnings."""
     value: dict[str, Value] = document.value
     problems: list[Problem] = []
-    references = ReferenceReader(LANGUAGES["graph"], Dollar.foreign)
+    references = ReferenceReader(LANGUAGES["dollar"], Dollar.foreign)
     reader = BlockReader(document, registry, references)
     name, header = read_header(reader, WORKFLOW)
     inputs = read_inputs(value.get("inputs"), ("inputs",), reader, required=True)
@@ -419,7 +430,7 @@ def compile_graph(document: Document, registry: StepRegistry) -> tuple[Plan, lis
         dialect="graph",
         body=Graph(nodes),
         inputs=inputs,
-        outputs=outputs,
+        outputs={key: Expr(value, ("outputs", key), "output") for key, value in outputs.items()},
         fail_fast=given.get("fail_fast", False),
         secrets=secrets_in([*uses_of_outputs, *(use for draft in drafts for use in draft.uses)]),
         **header,

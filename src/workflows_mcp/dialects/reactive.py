@@ -62,6 +62,7 @@ from workflows_mcp.plan import (
     TYPE_NAMES,
     Branch,
     Each,
+    Expr,
     Leave,
     Node,
     Operation,
@@ -276,13 +277,16 @@ def lay_out(steps: Drafts, on_failure: Drafts, report: Report) -> tuple[Node, ..
             changes=step.changes,
             error_changes=step.error_changes,
             fallback=step.fallback,
-            has_fallback=step.has_fallback,
         )
         for step, spot in layout
     )
     for before, step in layout.never_reached(nodes):
         report(_never_reached(before, step))
     return nodes
+
+
+def _test(step: StepDraft) -> Expr:
+    return Expr(step.test or "false", (*step.at, "condition"), "condition")
 
 
 def _operation(step: StepDraft, spot: Spot, layout: FlatLayout, report: Report) -> Operation:
@@ -293,11 +297,11 @@ def _operation(step: StepDraft, spot: Spot, layout: FlatLayout, report: Report) 
     match step.kind:
         case "conditional" | "sequential":
             otherwise = layout.index[step.otherwise[0].id] if step.otherwise else spot.follows
-            return Branch(step.test or "false", otherwise)
+            return Branch(_test(step), otherwise)
         case "while":
-            return While(step.test or "false", spot.follows, step.most, step.on_limit)
+            return While(_test(step), spot.follows, step.expr_at(step.most, "max_iterations"), step.on_limit)
         case "foreach":
-            return Each(step.items, spot.follows, step.item, step.index)
+            return Each(step.expr(step.items, "items"), spot.follows, step.item, step.index)
         case "break" | "continue":
             return _leave(step, spot, report)
     return step.do
@@ -338,7 +342,7 @@ def compile_reactive(
 ) -> tuple[Plan, list[Problem]]:
     """The plan and its problems; it can run only if all of them are warnings."""
     value: dict[str, Value] = document.value
-    references = ReferenceReader(LANGUAGES["reactive"])
+    references = ReferenceReader(LANGUAGES["javascript"])
     reader = StepReader(REACTIVE, document, registry, references, limits)
     problems = reader.problems
     name, header = read_header(reader, WORKFLOW)
@@ -452,11 +456,13 @@ class _Compiler:
             known=tuple(sorted(fields.names)),
             open_inputs=True,
             shares_state=body.shares_state,
-            given=body.values,
+            given={key: Expr(it, (*body.path, "inputs", key)) for key, it in body.values.items()},
             on_failure=first if body.errors.steps else -1,
             tries=body.errors.tries,
             errors_to=body.errors.errors_to,
             semantics=SEMANTICS,
+            language="javascript",
+            reactive=True,
         )
 
     def _count(self, body: Body) -> None:

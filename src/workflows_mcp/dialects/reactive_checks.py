@@ -88,9 +88,10 @@ def fields_of(bodies: Iterable[Body]) -> Fields:
 def _written(body: Body) -> list[StatePath]:
     drafts = body.every
     changes = [it for draft in drafts for it in (*draft.updates, *draft.changes, *draft.error_changes)]
-    paths = [change.path for change in changes]
-    paths += [draft.for_each.errors_to for draft in drafts if draft.for_each is not None]
-    return [path for path in (*paths, body.errors.errors_to) if path]
+    places = [change.path for change in changes]
+    eaches = [draft.for_each for draft in drafts if draft.for_each is not None]
+    places += [each.errors_to for each in eaches if each.errors_to is not None]
+    return [path for path in (*(tuple(it.source) for it in places), body.errors.errors_to) if path]
 
 
 OBJECTS = (

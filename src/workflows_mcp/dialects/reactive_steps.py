@@ -45,6 +45,7 @@ from workflows_mcp.dialects.steps import (
     Dialect,
     StepDraft,
     StepReader,
+    call_of,
     called,
     check_children,
     given_inputs,
@@ -62,12 +63,15 @@ from workflows_mcp.plan import (
     ChangeOperation,
     Checkpoint,
     Do,
+    Expr,
+    ExprKind,
     ForEach,
     Return,
     Tell,
     UpdateState,
     Use,
     converted,
+    expr_at,
 )
 from workflows_mcp.steps import FORMATS, Step
 from workflows_mcp.values import Value, kind_and_value, nearest, shown
@@ -264,13 +268,15 @@ def _set_to_itself(reader: Reader, draft: StepDraft, change: Change) -> None:
 
     A field of the state takes precedence over a field of the result, so such a change does nothing.
     """
-    name = str(change.path[-1])
-    plain = change.operation == "set" and not change.transform and len(change.path) == 2
-    same = isinstance(change.value, str) and change.value.replace(" ", "") == f"{{{{{name}}}}}"
+    keys, value = change.path.source, change.value.source if change.value is not None else None
+    name = str(keys[-1])
+    plain = change.operation == "set" and change.transform is None and len(keys) == 2
+    same = isinstance(value, str) and value.replace(" ", "") == f"{{{{{name}}}}}"
     if plain and same and name not in _documented(draft):
         message = f"'{name}' is the field of the state once it has a value, so this sets it to itself"
         hint = f"write {{{{ result.{name} }}}} for the field of the result"
-        reader.problem("without_effect", message, hint, (*draft.at, *change.at, "value"), warning=True)
+        path = (*change.path.at[:-1], "value")
+        reader.problem("without_effect", message, hint, path, warning=True)
 
 
 def _read_change(
@@ -309,7 +315,15 @@ def _made(
         if value != "result" and value not in _documented(draft):
             hint = f'write value: "{{{{ result }}}}", or "{{{{ result.{value} }}}}" for a field of it'
         reader.problem("literal_value", message, hint, (*at, "value"), warning=True)
-    return Change(path, operation, value, "value" in values, transform, inside) if path else None
+    if not path:
+        return None
+    kind: ExprKind = "template" if reader.is_dynamic(transform) else "transform"
+    return Change(
+        Expr(list(path), (*at, "path"), "path"),
+        operation,
+        Expr(value, (*at, "value")) if "value" in values else None,
+        expr_at(transform or None, (*at, "transform"), kind),
+    )
 
 
 # ----------------------------------------------------------------------------------------------------
@@ -466,28 +480,30 @@ def _read_parallel(reader: StepReader, draft: StepDraft, values: Values, step: G
     strategy = errors.get("strategy")
     if strategy == "retry_failed":
         attempts = errors.get("max_retries", 1 + DEFAULT_RETRIES)
-        draft.retry = {"attempts": attempts, "delay": 0, "on": "any"}
+        draft.retry, draft.retry_path = {"attempts": attempts, "delay": 0, "on": "any"}, ()
     draft.sets_on_error = strategy not in (None, "continue")  # "continue" is about the tasks, not the step
     collects = errors.get("collect_errors", "error_state_path" in errors)
+    errors_to = list(errors.get("error_state_path", ITEM_ERRORS)) if collects else []
+    where_errors = (*draft.at, "on_sub_agent_error", "error_state_path")
     draft.for_each = ForEach(
-        given,
-        limit,
+        draft.expr(given, "items"),
+        draft.expr_at(limit, "max_parallel"),
         agent="@task",
-        prompt=values.get("sub_agent_prompt_override"),
+        prompt=draft.expr_at(values.get("sub_agent_prompt_override"), "sub_agent_prompt_override"),
         wait=values.get("wait_for_all", True),
         fail_fast=strategy == "fail_all",
         tolerate_failures=strategy == "continue",
-        errors_to=errors.get("error_state_path", ITEM_ERRORS) if collects else (),
+        errors_to=expr_at(errors_to or None, where_errors, "path"),
     )
     draft.task = reader.task(values.get("sub_agent_task"), (*draft.at, "sub_agent_task"))
     where = draft.task if draft.task.startswith("#") else f"{reader.workflow}#{draft.task}"
-    draft.do = Call(where, timeout=values.get("timeout"), of_item=True)
+    timeout = draft.expr_at(values.get("timeout"), "timeout")
+    draft.do = Call(draft.expr(where, "sub_agent_task"), timeout=timeout, of_item=True)
 
 
 def _read_include(reader: StepReader, draft: StepDraft, values: Values, step: Given) -> None:
     draft.then = values.get("on_complete", [])
-    workflow, inputs = values.get("workflow"), values.get("inputs", {})
-    draft.do = Call(workflow, inputs, values.get("timeout"), on_complete=bool(draft.then))
+    draft.do = call_of(draft, values, on_complete=bool(draft.then))
 
 
 def _read_state_update(reader: StepReader, draft: StepDraft, values: Values, step: Given) -> None:
@@ -519,7 +535,7 @@ def _read_state_update(reader: StepReader, draft: StepDraft, values: Values, ste
 
 
 def _read_message(reader: StepReader, draft: StepDraft, values: Values, step: Given) -> None:
-    draft.do = Tell(values.get("message"))
+    draft.do = Tell(draft.expr(values.get("message"), "message"))
 
 
 _negated = 'put steps into it, or negate the test: condition: "{{ !(…) }}"'
@@ -776,10 +792,13 @@ def _finish(reader: StepReader, draft: StepDraft, values: Values) -> None:
     if (
         isinstance(do, Do)
         and do.step == "MCPCall"
-        and do.inputs.get("tool") in CHECKPOINT_TOOLS
+        and (tool := do.inputs.get("tool")) is not None
+        and tool.source in CHECKPOINT_TOOLS
         and "run_on" not in values
     ):
-        draft.do = Checkpoint(do.inputs.get("parameters", do.inputs.get("args", {})))
+        parameters = do.inputs.get("parameters", do.inputs.get("args"))
+        given = parameters.source if parameters is not None else {}
+        draft.do = Checkpoint(draft.expr(given, MCP, "params"))
     draft.changes = read_changes(reader, draft, values.get("state_update"), "state_update")
     error_update = values.get("error_state_update")
     draft.error_changes = read_changes(reader, draft, error_update, "error_state_update")
@@ -790,13 +809,14 @@ def _finish(reader: StepReader, draft: StepDraft, values: Values) -> None:
     if on_error == "retry":
         attempts, delay = values.get("retry_count", 1 + DEFAULT_RETRIES), values.get("retry_delay")
         draft.retry = {"attempts": attempts, "delay": 1 if delay is None else delay, "backoff": 1}
+        draft.retry_path = ()
     for key in ("retry_count", "retry_delay"):
         if key in values and on_error != "retry":
             message = f"'{key}' needs on_error: retry; this step is not retried"
             hint = "write on_error: retry, or remove it"
             reader.problem("without_effect", message, hint, (*draft.at, key), on_key=True, warning=True)
     if "fallback_value" in values:
-        draft.fallback, draft.has_fallback = values["fallback_value"], True
+        draft.fallback = draft.expr(values["fallback_value"], "fallback_value")
         if on_error == "fail":
             message = "'fallback_value' is never used with on_error: fail"
             hint = "write on_error: continue, or on_error: retry to retry it first"

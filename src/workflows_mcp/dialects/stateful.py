@@ -59,6 +59,7 @@ from workflows_mcp.dialects.steps import (
     Dialect,
     StepDraft,
     StepReader,
+    call_of,
     called,
     check_children,
     duplicate_id,
@@ -80,6 +81,7 @@ from workflows_mcp.plan import (
     Branch,
     Call,
     Do,
+    Expr,
     ForEach,
     Jump,
     Node,
@@ -241,7 +243,8 @@ def _read_set_state(reader: StepReader, draft: StepDraft, values: Values, step: 
         draft.sets = tuple(step[misspelt]) if isinstance(step.get(misspelt), dict) else ()
     elif values["updates"]:
         draft.sets = tuple(values["updates"])
-        draft.do = SetState(values["updates"])
+        updates = values["updates"].items()
+        draft.do = SetState({name: draft.expr(value, "updates", name) for name, value in updates})
 
 
 def _read_foreach(reader: StepReader, draft: StepDraft, values: Values, step: Given) -> None:
@@ -249,14 +252,16 @@ def _read_foreach(reader: StepReader, draft: StepDraft, values: Values, step: Gi
     if values.get("sequential"):
         limit = 1
     check_children(given, limit, draft, reader, ", or sequential: true")
-    draft.for_each = ForEach(given, limit, agent=values.get("agent", ""))
+    at_once = draft.expr_at(limit, "max_parallel")
+    draft.for_each = ForEach(draft.expr(given, "items"), at_once, agent=values.get("agent", ""))
     draft.task = reader.task(step.get("task"), (*draft.at, "task"))
     task = f"{reader.workflow}#{draft.task}" if draft.task == step.get("task") else None
-    draft.do = Call(task, timeout=values.get("timeout"), of_item=True)
+    timeout = draft.expr_at(values.get("timeout"), "timeout")
+    draft.do = Call(draft.expr_at(task, "task"), timeout=timeout, of_item=True)
 
 
 def _read_return(reader: StepReader, draft: StepDraft, values: Values, step: Given) -> None:
-    draft.do = Return(values.get("value"))
+    draft.do = Return(draft.expr_at(values.get("value"), "value"))
 
 
 def _read_goto(reader: StepReader, draft: StepDraft, values: Values, step: Given) -> None:
@@ -266,7 +271,7 @@ def _read_goto(reader: StepReader, draft: StepDraft, values: Values, step: Given
 
 
 def _read_workflow(reader: StepReader, draft: StepDraft, values: Values, step: Given) -> None:
-    draft.do = Call(values.get("workflow"), values.get("inputs", {}), values.get("timeout"))
+    draft.do = call_of(draft, values)
 
 
 CONTROL: dict[str, Control] = {
@@ -476,7 +481,7 @@ def lay_out(steps: list[StepDraft], reads: Reads, report: Report) -> tuple[Node,
 def _exit_code_is_lost(step: StepDraft, drafts: list[StepDraft]) -> bool:
     """Whether the agent runs a command, and nothing reads how it ended."""
     do = step.do
-    if not isinstance(do, Do) or not do.config.get(ANY_EXIT) or step.on_failure is not None:
+    if not isinstance(do, Do) or not do.settings.get(ANY_EXIT) or step.on_failure is not None:
         return False
     whole = ("state", step.output_to)
     return not _read_by(step, drafts) and not any(
@@ -526,9 +531,10 @@ def _never_reached(before: StepDraft, step: StepDraft) -> Problem:
 def _operation(step: StepDraft, spot: Spot, layout: FlatLayout, report: Report) -> Operation:
     if step.kind == "condition":
         otherwise = layout.index[step.otherwise[0].id] if step.otherwise else spot.follows
-        return Branch(step.test or "", otherwise)
+        return Branch(Expr(step.test or "", (*step.at, "if"), "condition"), otherwise)
     if step.kind == "goto":
-        return Jump(_target_of(step, spot, layout, report), step.most, step.on_limit)
+        most = step.expr(step.most, "max_iterations")
+        return Jump(_target_of(step, spot, layout, report), most, step.on_limit)
     return step.do
 
 
@@ -564,7 +570,7 @@ def compile_stateful(
     `state_access` is the default for documents that do not set it.
     """
     value: dict[str, Value] = document.value
-    references = ReferenceReader(LANGUAGES["stateful"])
+    references = ReferenceReader(LANGUAGES["jinja"])
     reader = StepReader(STATEFUL, document, registry, references, limits)
     problems = reader.problems
     name, header = read_header(reader, WORKFLOW)
@@ -590,6 +596,7 @@ def compile_stateful(
         initial_state=whole.initial_state,
         secrets=compiler.secrets(name),
         tasks=tuple(plans.values()),
+        language="jinja",
         **header,
     )
     for it in (plan, *plan.tasks):
@@ -645,6 +652,7 @@ class _Compiler:
             file=self.document.source.file,
             secrets=self.secrets(name),
             semantics=SEMANTICS,
+            language="jinja",
         )
 
     def secrets(self, name: str) -> tuple[str, ...]:

@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from functools import partial
 from types import MappingProxyType
-from typing import Any
+from typing import Any, ClassVar
 
 from workflows_mcp.dialects.keys import (
     ON_TIMEOUT,
@@ -38,8 +38,11 @@ from workflows_mcp.dialects.yaml.source import Document
 from workflows_mcp.errors import Problem
 from workflows_mcp.limits import Limits
 from workflows_mcp.plan import (
+    Call,
     Change,
     Do,
+    Expr,
+    ExprKind,
     ForEach,
     Node,
     OnFailure,
@@ -51,6 +54,7 @@ from workflows_mcp.plan import (
     SetState,
     Use,
     Wait,
+    expr_at,
     is_dynamic,
 )
 from workflows_mcp.steps import ANY_EXIT, Performer, Step, StepRegistry
@@ -106,6 +110,17 @@ class Draft:
     retry: dict[str, Value] | None = None
     for_each: ForEach | None = None
     uses: list[Use] = field(default_factory=list)
+    retry_path: Path = ("retry",)
+    """Where the keys of `retry` are, relative to the block."""
+
+    condition_key: ClassVar[str] = "condition"
+
+    def expr(self, value: Value, *keys: str | int) -> Expr:
+        """A value at these keys as the run evaluates it."""
+        return Expr(value, (*self.at, *keys))
+
+    def expr_at(self, value: Value, *keys: str | int) -> Expr | None:
+        return None if value is None else self.expr(value, *keys)
 
     def node(self, do: Operation, **more: Any) -> Node:
         """Creates its node; `more` are the fields that the dialect adds."""
@@ -113,15 +128,22 @@ class Draft:
             id=self.id,
             do=do,
             at=self.at,
-            condition=self.condition,
+            condition=expr_at(self.condition, (*self.at, self.condition_key), "condition"),
             on_failure=self.on_failure,
-            retry=self.retry,
+            retry=self.expr_at(self.retry, *self.retry_path),
             for_each=self.for_each,
             on_interrupt=self.on_interrupt,
             on_timeout=self.on_timeout,
-            timeout_answer=self.timeout_answer,
+            timeout_answer=self.expr_at(self.timeout_answer, "on_timeout"),
             **more,
         )
+
+
+def input_exprs(step: Step, inputs: Mapping[str, Value], at: Path) -> dict[str, Expr]:
+    """The inputs of a step of a registered type, as the run evaluates them."""
+    kinds: dict[str, ExprKind] = {name: "code" for name in step.code_inputs}
+    kinds |= {name: "literal" for name in step.literal_inputs}
+    return {name: Expr(value, (*at, name), kinds.get(name, "template")) for name, value in inputs.items()}
 
 
 def read_id(given: Value, at: Path, reader: Reader, what: str) -> str | None:
@@ -207,7 +229,7 @@ def refuse_exit_codes(draft: Draft, reader: Reader) -> None:
         return
     if "exit_code" not in do.defaults:
         message, hint = f"'on' names the exit code {code}, but a step of type {do.step} has none", "remove it"
-    elif do.by == "agent" and do.config.get(ANY_EXIT):
+    elif do.by == "agent" and do.settings.get(ANY_EXIT):
         message = f"'on' names the exit code {code}, but the exit code of a command of the agent is a result"
         hint = "add a line: on_error: fail, which makes it a failure"
     else:
@@ -247,6 +269,8 @@ class StepDraft(Draft):
     sets: tuple[str, ...] = ()
     """The fields that a set_state writes."""
 
+    condition_key: ClassVar[str] = "when"
+
     # Of the reactive dialect
 
     own_id: str = ""
@@ -256,8 +280,7 @@ class StepDraft(Draft):
     changes: tuple[Change, ...] = ()
     """What its result changes in the state."""
     error_changes: tuple[Change, ...] = ()
-    fallback: Value = None
-    has_fallback: bool = False
+    fallback: Expr | None = None
     sets_on_error: bool = False
     """Whether the step itself sets what happens when it fails."""
     items: Value = None
@@ -402,7 +425,18 @@ def on_limit(reader: StepReader, draft: StepDraft, values: dict[str, Any]) -> No
 
 
 def _read_wait(reader: StepReader, draft: StepDraft, values: dict[str, Any], step: dict[str, Value]) -> None:
-    draft.do = Wait(values.get("duration_seconds"), values.get("message"))
+    seconds = draft.expr(values.get("duration_seconds"), "duration_seconds")
+    draft.do = Wait(seconds, draft.expr_at(values.get("message"), "message"))
+
+
+def call_of(draft: StepDraft, values: dict[str, Any], *, on_complete: bool = False) -> Call:
+    """The call of a workflow by a step."""
+    return Call(
+        draft.expr_at(values.get("workflow"), "workflow"),
+        draft.expr(values.get("inputs", {}), "inputs"),
+        draft.expr_at(values.get("timeout"), "timeout"),
+        on_complete=on_complete,
+    )
 
 
 def wait(*about: Key) -> Control:
@@ -588,12 +622,10 @@ class StepReader(Reader):
             timeout = inputs.get(kind.timeout_input, shape.default_timeout if by == "server" else None)
         draft.do = Do(
             step=kind.name,
-            inputs=inputs,
+            inputs=input_exprs(kind, inputs, at),
             by=by,
-            code=tuple(name for name in inputs if name in kind.code_inputs),
-            literal=tuple(name for name in inputs if name in kind.literal_inputs),
-            timeout=timeout,
-            config=config,
+            timeout=draft.expr_at(timeout, "timeout"),
+            config=Expr(config, at, "settings") if config else None,
             defaults=outputs,
             may_fail=kind.may_fail,
             documented=documented if dialect.names_outputs else (),

@@ -24,6 +24,7 @@ from msgspec.structs import replace
 from workflows_mcp.errors import Damaged, RequestError
 from workflows_mcp.limits import Limits
 from workflows_mcp.machine import Event, Machine, Record, Reopened, RunState, Scope
+from workflows_mcp.plan import decoder
 from workflows_mcp.values import Value, shown
 
 # ----------------------------------------------------------------------------------------------------
@@ -32,7 +33,7 @@ from workflows_mcp.values import Value, shown
 
 _encoder = msgspec.msgpack.Encoder()
 
-_event: msgspec.msgpack.Decoder[Event] = msgspec.msgpack.Decoder(Event)
+_event: Callable[[bytes], Event] = decoder(Event)
 
 
 def encode(value: Any) -> bytes:
@@ -48,7 +49,7 @@ def encode(value: Any) -> bytes:
 
 
 def decode_event(body: bytes) -> Event:
-    return _event.decode(body)
+    return _event(body)
 
 
 def join_events(encoded: list[bytes]) -> bytes:
@@ -114,10 +115,10 @@ class LargeValues:
         self._by_hash: dict[bytes, Value] = {}
         self._known_bytes = 0
         self._new: list[Blob] = []
-        self._events = msgspec.msgpack.Decoder(list[Event], ext_hook=self._value_of)
-        self._state = msgspec.msgpack.Decoder(RunState, ext_hook=self._value_of)
+        self._events = decoder(list[Event], self._value_of)
+        self._state = decoder(RunState, self._value_of)
         self._value = msgspec.msgpack.Decoder(Any, ext_hook=self._value_of)
-        self._decoders: dict[Any, msgspec.msgpack.Decoder[Any]] = {}
+        self._decoders: dict[Any, Callable[[bytes], Any]] = {}
 
     # Writing
 
@@ -227,18 +228,20 @@ class LargeValues:
 
     def decode_events(self, batch: bytes) -> list[Event]:
         """Decode a batch. Raises Damaged if a blob is missing."""
-        return self._events.decode(batch)
+        found: list[Event] = self._events(batch)
+        return found
 
     def decode_as(self, kind: Any, body: bytes) -> Any:
         """Decode another type that has marks. Raises Damaged if a blob is missing."""
-        decoder = self._decoders.get(kind)
-        if decoder is None:
-            decoder = self._decoders[kind] = msgspec.msgpack.Decoder(kind, ext_hook=self._value_of)
-        return decoder.decode(body)
+        decode = self._decoders.get(kind)
+        if decode is None:
+            decode = self._decoders[kind] = decoder(kind, self._value_of)
+        return decode(body)
 
     def restore(self, snapshot: bytes) -> RunState:
         """Decode a snapshot. Raises Damaged if a blob is missing."""
-        return self._state.decode(snapshot)
+        state: RunState = self._state(snapshot)
+        return state
 
     def _value_of(self, code: int, data: memoryview) -> Value:
         digest = bytes(data)

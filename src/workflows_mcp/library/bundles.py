@@ -18,7 +18,18 @@ import msgspec
 
 from workflows_mcp.dialects import Definition, check_bundle, place_problems
 from workflows_mcp.errors import DefinitionError, Problem, UnknownWorkflow
-from workflows_mcp.plan import LAYOUTS, Bundle, Call, Node, Plan, Steps, called_workflows, fixed_name, renamed
+from workflows_mcp.plan import (
+    Bundle,
+    Call,
+    Node,
+    Plan,
+    Steps,
+    called_workflows,
+    calling,
+    fixed_name,
+    place_of_call,
+    renamed,
+)
 from workflows_mcp.settings import Settings
 from workflows_mcp.values import did_you_mean
 
@@ -222,8 +233,7 @@ def with_tasks(definition: Definition, imported: Imported) -> tuple[Plan, list[P
         for node in part.body.nodes:
             task = _wanted(node)
             if task in imported.tasks:
-                do = msgspec.structs.replace(node.do, workflow=imported.tasks[task])
-                nodes.append(msgspec.structs.replace(node, do=do))
+                nodes.append(calling(node, imported.tasks[task]))
             else:
                 if task:
                     problems.append(_unknown_task(task, node, plan, imported))
@@ -239,7 +249,7 @@ def with_tasks(definition: Definition, imported: Imported) -> tuple[Plan, list[P
 
 def _wanted(node: Node) -> str:
     """The unresolved task that a node calls; empty if there is none."""
-    called = node.do.workflow if isinstance(node.do, Call) else None
+    called = node.do.name if isinstance(node.do, Call) else None
     return called.removeprefix(TASK) if isinstance(called, str) and called.startswith(TASK) else ""
 
 
@@ -377,5 +387,5 @@ def _place_of_call(plan: Plan, called: str) -> tuple[str | int, ...]:
     for part in (plan, *plan.tasks):
         for node in part.body.nodes:
             if fixed_name(node.do) == called:
-                return (*node.at, *LAYOUTS[plan.dialect].workflow)
+                return place_of_call(node)
     return ()

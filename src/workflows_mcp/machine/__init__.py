@@ -36,8 +36,8 @@ from workflows_mcp.machine.events import (
 )
 from workflows_mcp.machine.machine import Machine, how_to_resume, is_under_way, replayed
 from workflows_mcp.machine.names import Blocks, Names, iso, outputs_of
-from workflows_mcp.machine.program import EvaluationError, compile_value, program_of
-from workflows_mcp.machine.reactive import REACTIVE, initial_state
+from workflows_mcp.machine.program import EvaluationError, program_of
+from workflows_mcp.machine.reactive import initial_state
 from workflows_mcp.machine.reactive_state import (
     Around,
     ComputedFields,
@@ -65,7 +65,6 @@ from workflows_mcp.machine.state import (
 
 __all__ = [
     "LEFT_OPEN",
-    "REACTIVE",
     "TERMINAL",
     "WRITABLE",
     "Answered",
@@ -114,7 +113,6 @@ __all__ = [
     "WrongChange",
     "address_of",
     "call_must_succeed",
-    "compile_value",
     "error_of",
     "events",
     "failed",

@@ -11,16 +11,19 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections import deque
+from collections.abc import Callable
+from enum import StrEnum
 from typing import Any
 
 from msgspec.structs import replace
 
 from workflows_mcp.errors import TOO_LARGE, TOO_SLOW
 from workflows_mcp.limits import Limits
+from workflows_mcp.machine.changes import Path
 from workflows_mcp.machine.commands import ClearTimer, Command, SetTimer, StopStep, key_of
 from workflows_mcp.machine.lifecycle import FrameEvent, advance, close_frame, open_frame
 from workflows_mcp.machine.program import EvaluationError, Program
-from workflows_mcp.machine.rules import outputs_if_not_run
+from workflows_mcp.machine.rules import outputs_if_not_run, runs_after
 from workflows_mcp.machine.state import (
     TERMINAL,
     EndStatus,
@@ -31,8 +34,23 @@ from workflows_mcp.machine.state import (
     RunState,
     Scope,
 )
-from workflows_mcp.plan import Bundle, Plan
+from workflows_mcp.plan import Bundle, Plan, Steps
 from workflows_mcp.values import Value
+
+
+class Purpose(StrEnum):
+    """What the expressions of a block are evaluated for; part of the keys of stopped expressions."""
+
+    ENTER = ""
+    WRITE_RESULT = "~"
+    WRITE_FAILURE = "~failed"
+    FALL_BACK = "~fallback"
+    RESTART_WORKFLOW = "~anew"
+    RETURN_STATE = "~left"
+    RETRY = "~again"
+    ANSWER_BY_DEFINITION = "~unanswered"
+    START_RUN = "~start"
+
 
 LEFT_OPEN = "the workflow has ended"
 """The reason for ending what is still open when its workflow ends: it is cancelled, not failed."""
@@ -95,10 +113,33 @@ class OpenScope:
         """The attempt of a block; from its second round on, the round precedes it."""
         return f"{self.attempt_prefix}{attempt_in(self.scope, name, record)}"
 
+    def attempt_key(self, index: int) -> str:
+        """The key of the current attempt of a block."""
+        name = self.program.nodes[index].id
+        record = self.scope.records.get(name) or Record()
+        return key_of(self.prefix + name, self.attempt(name, record))
+
     def attempt_prefix_inside(self, name: str) -> str:
         """The prefix of the attempts of everything inside a block: empty while all are first ones."""
         attempt = self.attempt(name, self.scope.records[name])
         return f"{attempt}." if attempt != "1" else ""
+
+    def skip_reason(self, index: int) -> str | None:
+        """Why the dependencies or the condition of a block do not let it run, or None when they do."""
+        program, records = self.program, self.scope.records
+        node = program.nodes[index]
+        for need in node.needs:
+            other = program.nodes[need.node]
+            record = records[other.id]
+            if not need.watched and not runs_after(program.plan, other, record, required=need.required):
+                how = "was skipped" if record.status == "skipped" else "failed"
+                return f"its dependency '{other.id}' {how}"
+        # evaluate the condition of a loop once, not before every iteration
+        if node.condition is None or node.id in self.scope.loops:
+            return None
+        if program.condition(node.condition, self.names_for(index)):
+            return None
+        return f"the condition is false: {node.condition.source.strip()}"
 
     def names_for(self, index: int) -> Any:
         """The names that expressions of a block start from."""
@@ -200,7 +241,7 @@ class Core(ABC):
     def sequences(self) -> bool:
         """Whether a workflow of steps is part of the run: its expressions are programs, so that applying an
         event can take as long as an expression may."""
-        return any(plan.dialect != "graph" for plan in self.plans.values())
+        return any(isinstance(plan.body, Steps) for plan in self.plans.values())
 
     @property
     def questions(self) -> int:
@@ -315,51 +356,33 @@ class Core(ABC):
         self.end(scope, index, at, "failed", message=fault.message, fault=fault)
 
     def fault(
-        self,
-        scope: OpenScope,
-        index: int,
-        code: str,
-        message: str,
-        hint: str = "",
-        path: tuple[str | int, ...] = (),
-        offset: int = 0,
+        self, scope: OpenScope, index: int, code: str, message: str, hint: str = "", path: Path = ()
     ) -> Fault:
+        """A fault of a block; `path` leads to its place in the document, the block itself if it is empty."""
         node = scope.program.nodes[index]
-        return Fault(
-            code, message, hint, scope.prefix + node.id, scope.scope.workflow, (*node.at, *path), offset
-        )
+        return Fault(code, message, hint, scope.prefix + node.id, scope.scope.workflow, path or node.at)
 
     def fault_of(self, scope: OpenScope, index: int, error: EvaluationError) -> Fault:
-        cause = error.cause
-        fault = self.fault(scope, index, cause.code, cause.message, cause.hint, error.path, cause.offset)
-        if not error.workflow:
+        return replace(error.fault, address=scope.prefix + scope.program.nodes[index].id)
+
+    def guarded(
+        self, scope: OpenScope, index: int, do: Callable[[], None], purpose: Purpose = Purpose.ENTER
+    ) -> Fault | None:
+        """Evaluate expressions of a block; return the fault of the one that failed.
+
+        An expression that exceeds a limit is stopped by a clock. Its fault is recorded, and a replay of the
+        event has the same fault without evaluating anything."""
+        key = scope.attempt_key(index) + purpose
+        return self.guarded_at(key, do, scope.prefix + scope.program.nodes[index].id)
+
+    def guarded_at(self, key: str, do: Callable[[], None], address: str = "") -> Fault | None:
+        if key in self._recorded_stops:
+            return self._recorded_stops[key]
+        try:
+            do()
+        except EvaluationError as error:
+            fault = replace(error.fault, address=address)
+            if fault.code in (TOO_SLOW, TOO_LARGE):
+                self.stopped_expressions[key] = fault
             return fault
-        return replace(fault, workflow=error.workflow, path=error.path)
-
-    def evaluation_fault(
-        self, scope: OpenScope, index: int, error: EvaluationError, purpose: str = ""
-    ) -> Fault:
-        """The fault of an expression. A stopped one is recorded, so that a replay has the same fault."""
-        fault = self.fault_of(scope, index, error)
-        if error.cause.code in (TOO_SLOW, TOO_LARGE):
-            self.add_stopped_expression(scope, index, fault, purpose)
-        return fault
-
-    def add_stopped_expression(self, scope: OpenScope, index: int, fault: Fault, purpose: str = "") -> None:
-        """Record that an expression was stopped. `purpose`: what it was for, unless for entering the
-        block."""
-        self.stopped_expressions[self.attempt_key(scope, index) + purpose] = fault
-
-    def recorded_stop(self, scope: OpenScope, index: int, purpose: str = "") -> Fault | None:
-        """The fault of an expression that was stopped when this event was applied for the first time."""
-        return (
-            self.recorded_stop_at(self.attempt_key(scope, index) + purpose) if self._recorded_stops else None
-        )
-
-    def recorded_stop_at(self, key: str) -> Fault | None:
-        return self._recorded_stops.get(key)
-
-    def attempt_key(self, scope: OpenScope, index: int) -> str:
-        name = scope.program.nodes[index].id
-        record = scope.scope.records.get(name) or Record()
-        return key_of(scope.prefix + name, scope.attempt(name, record))
+        return None

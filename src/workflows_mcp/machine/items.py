@@ -12,7 +12,7 @@ from typing import Any
 
 from workflows_mcp.machine.core import OpenScope
 from workflows_mcp.machine.names import Names
-from workflows_mcp.machine.program import Evaluate, PreparedNode, Program
+from workflows_mcp.machine.program import Program
 from workflows_mcp.machine.rules import failed, failure_kind
 from workflows_mcp.machine.state import TERMINAL, Fault, Record, Scope
 from workflows_mcp.plan import Plan, item_node, name_of_item, names_of_items
@@ -23,30 +23,22 @@ _MESSAGE_CHARS = 300
 
 
 class ItemsProgram(Program):
-    """The program of the items: every item is the same block, prepared once."""
+    """The program of the items: every item is the same block, whose expressions are compiled once."""
 
     def __init__(self, around: Program, index: int, keys: Sequence[str | int], named: bool) -> None:
         self.plan: Plan = around.plan
         self.language = around.language
         names = names_of_items(keys, named)
         self.nodes = tuple(item_node(around.nodes[index], name) for name in names)
-        self.layout = around.layout
-        self._one = PreparedNode(item_node(around.nodes[index], ""), around.language, around.layout)
+        self._compiled = around._compiled
         self.ids = {name: position for position, name in enumerate(names)}
         self.dependents = [[] for _ in names]
-
-    def prepared(self, index: int) -> PreparedNode:
-        return self._one
-
-    @property
-    def outputs(self) -> dict[str, Evaluate]:
-        return {}
 
 
 class OpenItems(OpenScope):
     """The items of a block, until all of them have ended."""
 
-    __slots__ = ("_not_started", "_values", "fails_fast", "limit")
+    __slots__ = ("_not_started", "_values", "fails_fast", "items", "limit")
 
     def __init__(
         self, around: OpenScope, index: int, prefix: str, scope: Scope, items: Any, limit: int | None
@@ -59,7 +51,9 @@ class OpenItems(OpenScope):
         self._values = list(items.values()) if isinstance(items, dict) else items
         self.limit = limit
         each = around.program.nodes[index].for_each
-        self.fails_fast = each is not None and each.fail_fast
+        assert each is not None
+        self.items = each.items
+        self.fails_fast = each.fail_fast
         """Whether the first item that fails ends the others."""
         self._not_started = deque(
             index for index, node in enumerate(program.nodes) if node.id not in scope.records

@@ -38,7 +38,7 @@ from workflows_mcp.machine.commands import (
     address_of,
     key_of,
 )
-from workflows_mcp.machine.core import Core, OpenScope
+from workflows_mcp.machine.core import Core, OpenScope, Purpose
 from workflows_mcp.machine.events import (
     Answered,
     CancelRequested,
@@ -74,9 +74,8 @@ from workflows_mcp.machine.operations import (
     restart_timers,
     schedule_retry,
 )
-from workflows_mcp.machine.program import EvaluationError, Program, program_of
+from workflows_mcp.machine.program import Program, program_of
 from workflows_mcp.machine.reactive import (
-    REACTIVE,
     OpenReactive,
     cleaned_up_first,
     initial_state,
@@ -90,7 +89,6 @@ from workflows_mcp.machine.rules import (
     fails_the_workflow,
     finished_scope,
     outputs_if_not_run,
-    skip_reason,
 )
 from workflows_mcp.machine.sequence import OpenSequence, finished_sequence
 from workflows_mcp.machine.state import (
@@ -108,20 +106,14 @@ from workflows_mcp.machine.state import (
     Scope,
     scope_at,
 )
-from workflows_mcp.plan import CONTEXT_FULL, Bundle, Call, Plan, Steps
+from workflows_mcp.plan import CONTEXT_FULL, Bundle, Call, Expr, Plan, Steps, decoder, place_of_call
 from workflows_mcp.values import Value
-
-STARTING = "~start"
-"""The key of an expression that was stopped while the first state was made."""
-
-ANSWERING = "~unanswered"
-"""The suffix for a question whose on_timeout answer could not be evaluated in time."""
 
 ANSWERS_KEPT = 50
 """How many accepted answers a run remembers, so that submitting one of them again is harmless."""
 
 _encode_state = msgspec.msgpack.Encoder().encode
-_decode_state = msgspec.msgpack.Decoder(RunState).decode
+_decode_state = decoder(RunState)
 
 
 class Machine(Core):
@@ -262,33 +254,30 @@ class Machine(Core):
     def _enter(self, scope: OpenScope, index: int) -> None:
         """Skip or start a block whose dependencies have all ended. A retried block is not skipped."""
         at = self.state.changed_at
-        node = scope.program.nodes[index]
-        reason = None
         scope.time = at
         try:
-            if (known := self.recorded_stop(scope, index)) is not None:
-                self._fail_stopped(scope, index, at, known)
-                return
-            if node.id not in scope.scope.records:
-                reason = skip_reason(scope.program, index, scope.scope.records)
-                # evaluate the condition of a loop once, not before every iteration
-                begun = node.id in scope.scope.loops
-                if reason is None and node.condition is not None and not begun:
-                    prepared = scope.program.prepared(index)
-                    if not prepared.condition(scope.names_for(index)):
-                        reason = f"the condition is false: {node.condition.strip()}"
-                if reason is None and node.retry is not None and node.for_each is None:
-                    scope.program.prepared(index).retry(scope.names_for(index))  # raises if it is invalid
-            if reason is not None:
-                self.end(scope, index, at, "skipped", message=reason)
-            else:
-                enter(self, scope, index, at)
-        except EvaluationError as error:
-            self._broken(scope, index, at, error)
+            fault = self.guarded(scope, index, lambda: self._evaluate_and_enter(scope, index, at))
         except (ArithmeticError, LookupError, TypeError, ValueError, RecursionError) as error:
             # an unexpected value must fail this block, not block the run for ever
             message = f"the block cannot be entered: {type(error).__name__}: {error}"
-            self.fail(scope, index, at, self.fault(scope, index, "internal", message))
+            fault = self.fault(scope, index, "internal", message)
+        if fault is None:
+            return
+        record = scope.scope.records.get(scope.program.nodes[index].id)
+        if record is not None and fault.code in (TOO_SLOW, TOO_LARGE):
+            # drop what was evaluated before: a replay does not evaluate it
+            record.inputs, record.code, record.places, record.replaced = {}, {}, [], {}
+        self.fail(scope, index, at, fault)
+
+    def _evaluate_and_enter(self, scope: OpenScope, index: int, at: float) -> None:
+        node = scope.program.nodes[index]
+        if node.id not in scope.scope.records:
+            if reason := scope.skip_reason(index):
+                self.end(scope, index, at, "skipped", message=reason)
+                return
+            if node.retry is not None and node.for_each is None:
+                scope.program.retry(node, scope.names_for(index))  # raises if it is invalid
+        enter(self, scope, index, at)
 
     def end(
         self,
@@ -336,23 +325,6 @@ class Machine(Core):
         if scope.finished:
             self._scope_finished(scope, at)
 
-    def _broken(self, scope: OpenScope, index: int, at: float, error: EvaluationError) -> None:
-        fault = self.fault_of(scope, index, error)
-        if error.cause.code in (TOO_SLOW, TOO_LARGE):
-            self.add_stopped_expression(scope, index, fault)
-            self._fail_stopped(scope, index, at, fault)
-        else:
-            self.fail(scope, index, at, fault)
-
-    def _fail_stopped(self, scope: OpenScope, index: int, at: float, fault: Fault) -> None:
-        """Fail a block because an expression was stopped, now or when the event was first applied.
-
-        What was evaluated before it is dropped."""
-        record = scope.scope.records.get(scope.program.nodes[index].id)
-        if record is not None:
-            record.inputs, record.code, record.places, record.replaced = {}, {}, [], {}
-        self.fail(scope, index, at, fault)
-
     # Scopes
 
     def add_tasks(self, plan: Plan) -> None:
@@ -371,7 +343,7 @@ class Machine(Core):
         """The scope of a workflow that begins. Raises EvaluationError if its first state cannot be made."""
         plan = self.plans[workflow]
         state = dict(plan.initial_state)
-        if plan.dialect == REACTIVE:
+        if plan.reactive:
             seed = f"{self.state.seed}/{prefix}"
             program = program_of(plan)
             if plan.shares_state:
@@ -448,7 +420,7 @@ class Machine(Core):
         if kind is OpenSequence:
             names = {**names, "__limits__": self.limits}
         opened: OpenScope
-        if program.plan.dialect == REACTIVE:
+        if program.plan.reactive:
             reactive = self._state_for(scope, program, around)
             opened = OpenReactive(
                 prefix, scope, program, names, depth, attempt_prefix, reactive, run_id, self._seed
@@ -505,10 +477,10 @@ class Machine(Core):
                     pending.append(self._open_workflow(record.scope, around, name))
                 else:
                     index = around.program.ids[name]
-                    prepared, names = around.program.prepared(index), around.names_for(index)
+                    each = around.program.nodes[index].for_each
                     items: Value = record.scope.items
-                    if items is None:
-                        items = prepared.items(names)
+                    if items is None and each is not None:
+                        items = around.program.items(each, around.names_for(index))
                     pending.append(self._open_items(record.scope, around, index, items, record.scope.limit))
 
 
@@ -532,15 +504,11 @@ def started(machine: Machine, event: Started) -> None:
     state.limits = event.limits
     state.started_at = event.at
     state.root = Scope(machine.bundle.main, event.inputs, event.at, {})
-    fault = machine.recorded_stop_at(STARTING)
-    if fault is None:
-        try:
-            state.root = machine.new_scope(machine.bundle.main, event.inputs, event.at)
-        except EvaluationError as error:
-            cause, main = error.cause, machine.bundle.main
-            fault = Fault(cause.code, cause.message, cause.hint, "", main, error.path, cause.offset)
-            if cause.code in (TOO_SLOW, TOO_LARGE):
-                machine.stopped_expressions[STARTING] = fault
+
+    def make_root() -> None:
+        state.root = machine.new_scope(machine.bundle.main, event.inputs, event.at)
+
+    fault = machine.guarded_at(Purpose.START_RUN, make_root)
     if fault is not None:
         machine.finish("failed", event.at, fault)
     else:
@@ -635,7 +603,8 @@ def timer_fired(machine: Machine, event: TimerFired) -> None:
         machine.emit(StopStep(event.key, message))
         return
     scope, index = machine.locate(address)
-    fault = machine.fault(scope, index, "timeout", message, path=("timeout",))
+    timeout: Expr | None = getattr(scope.program.nodes[index].do, "timeout", None)
+    fault = machine.fault(scope, index, "timeout", message, path=timeout.at if timeout is not None else ())
     if cleaned_up_first(machine, address, event.at, fault):
         return
     machine.stop(address, frame, event.at, "its caller timed out")
@@ -645,15 +614,16 @@ def timer_fired(machine: Machine, event: TimerFired) -> None:
 def answered_by_definition(machine: Machine, address: str, at: float) -> bool:
     """Answer a question that timed out with its on_timeout answer; false if it has none."""
     scope, index = machine.locate(address)
-    if scope.program.nodes[index].timeout_answer is None:
+    answer = scope.program.nodes[index].timeout_answer
+    if answer is None:
         return False
     frame = close_frame(machine.state, address, "timed_out")
-    fault = machine.recorded_stop(scope, index, ANSWERING)
-    if fault is None:
-        try:
-            outputs = scope.program.prepared(index).timeout_answer(scope.names_for(index))
-        except EvaluationError as error:
-            fault = machine.evaluation_fault(scope, index, error, ANSWERING)
+    outputs: dict[str, Value] = {}
+
+    def evaluate() -> None:
+        outputs.update(scope.program.evaluate(answer, scope.names_for(index)))
+
+    fault = machine.guarded(scope, index, evaluate, Purpose.ANSWER_BY_DEFINITION)
     if fault is not None:
         machine.fail(scope, index, at, fault)
     else:
@@ -670,7 +640,7 @@ def plan_loaded(machine: Machine, event: PlanLoaded) -> None:
     scope, index = machine.locate(address)
     machine.close_frame(address, "loaded")
     if event.error is not None:
-        where = ("inputs", "workflow")
+        where = place_of_call(scope.program.nodes[index])
         fault = machine.fault(scope, index, "unknown_workflow", event.error, path=where)
         machine.fail(scope, index, event.at, fault)
         return

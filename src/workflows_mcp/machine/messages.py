@@ -9,12 +9,15 @@ from __future__ import annotations
 
 from workflows_mcp.machine.core import Core, OpenScope
 from workflows_mcp.machine.state import Frame, Message
+from workflows_mcp.plan import Tell
 from workflows_mcp.values import to_text
 
 
 def enter_tell(machine: Core, scope: OpenScope, index: int, at: float) -> None:
     """Store a message to the user."""
-    text = to_text(scope.program.prepared(index).value(scope.names_for(index)))
+    do = scope.program.nodes[index].do
+    assert isinstance(do, Tell)
+    text = to_text(scope.program.evaluate(do.message, scope.names_for(index)))
     state, address = machine.state, scope.prefix + scope.program.nodes[index].id
     task = task_around(machine, address) if scope.program.plan.semantics < 3 else ""
     state.messages.append(Message(state.events, text, address, task))

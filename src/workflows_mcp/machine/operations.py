@@ -18,13 +18,12 @@ from workflows_mcp.errors import InvalidInputs
 from workflows_mcp.expressions import Code
 from workflows_mcp.machine.changes import WrongChange, path_text
 from workflows_mcp.machine.commands import Command, LoadPlan, RunStep, SetTimer, address_of, key_of
-from workflows_mcp.machine.core import Core, OpenScope
+from workflows_mcp.machine.core import Core, OpenScope, Purpose
 from workflows_mcp.machine.events import Forked, Interrupted, StepEnd
 from workflows_mcp.machine.items import OpenItems
 from workflows_mcp.machine.lifecycle import advance
 from workflows_mcp.machine.messages import enter_tell
-from workflows_mcp.machine.program import EvaluationError
-from workflows_mcp.machine.reactive import REACTIVE, OpenReactive, task_ids, task_variables
+from workflows_mcp.machine.reactive import OpenReactive, task_ids, task_variables
 from workflows_mcp.machine.sequence import (
     OpenSequence,
     enter_each,
@@ -84,7 +83,7 @@ def enter_do(machine: Core, scope: OpenScope, index: int, at: float) -> None:
     frame = Frame("agent" if by_agent else "step", at, scope.attempt(node.id, record))
     frame.event = machine.state.events
     command = step_command(scope, index, frame)
-    timeout = scope.program.prepared(index).timeout(scope.names_for(index))
+    timeout = scope.program.timeout(node.do.timeout, scope.names_for(index))
     if isinstance(scope, OpenReactive):
         scope.keep_for_later(index, record, command.code)
     machine.open_frame(command.address, frame, timeout, at)
@@ -115,7 +114,6 @@ def step_command(scope: OpenScope, index: int, frame: Frame) -> RunStep:
     node = scope.program.nodes[index]
     assert isinstance(node.do, Do)
     address = scope.prefix + node.id
-    prepared = scope.program.prepared(index)
     names = scope.names_for(index)
     record = scope.scope.records.get(node.id)
     begun = record is not None and record.status == "running" and record.inputs
@@ -123,8 +121,8 @@ def step_command(scope: OpenScope, index: int, frame: Frame) -> RunStep:
         inputs = record.inputs
         code = {name: Code(tuple(texts), tuple(values)) for name, (texts, values) in record.code.items()}
     else:
-        inputs, code = prepared.inputs(names)
-    config = prepared.config(names)
+        inputs, code = scope.program.inputs(node.do, names)
+    config = scope.program.evaluate(node.do.config, names) or {}
     execution = frame.execution(address)
     shares_scratch = scope.program.plan.semantics < 3
     return RunStep(
@@ -136,25 +134,24 @@ def enter_call(machine: Core, scope: OpenScope, index: int, at: float) -> None:
     """Open the called workflow as a scope inside the record of the block that calls it."""
     node = scope.program.nodes[index]
     assert isinstance(node.do, Call)
-    prepared = scope.program.prepared(index)
-    address = scope.prefix + node.id
+    program, address = scope.program, scope.prefix + node.id
     names = scope.names_for(index)
-    name = prepared.workflow(names)
-    given, _ = prepared.inputs(names)
+    name = to_text(program.evaluate(node.do.workflow, names))
+    given = program.evaluate(node.do.inputs, names)
     variables: dict[str, Value] = {}
     if isinstance(scope, OpenItems) and node.do.of_item and name in machine.plans:
         variables = scope.variables(index)
         called = machine.plan_named(name)
-        if called.dialect == REACTIVE:
+        if called.reactive:
             variables = task_variables(machine.state.run_id, machine.state.workflow, scope, index, called)
         item = variables["item"]
         given = inputs_of_item(called, item, variables)
         unbound = unbound_item(called, item) if called.semantics >= 3 else None
         if unbound is not None:
-            fault = machine.fault(scope, index, "invalid_inputs", *unbound, scope.program.layout.items)
-            machine.fail(scope, index, at, fault)
+            where = scope.items.at
+            machine.fail(scope, index, at, machine.fault(scope, index, "invalid_inputs", *unbound, where))
             return
-    timeout = prepared.timeout(names)
+    timeout = program.timeout(node.do.timeout, names)
     record = scope.scope.records.get(node.id)
     if record is None:
         record = scope.scope.records[node.id] = Record(started_at=at)
@@ -180,7 +177,7 @@ def enter_call(machine: Core, scope: OpenScope, index: int, at: float) -> None:
         )
         machine.fail(scope, index, at, machine.fault(scope, index, "call_depth", message))
         return
-    where = ("inputs", "inputs")
+    where = node.do.inputs.at
     if not isinstance(given, dict):
         message = f"the inputs of a call must be an object, not {kind_and_value(given)}"
         machine.fail(scope, index, at, machine.fault(scope, index, "invalid_inputs", message, path=where))
@@ -204,14 +201,14 @@ def enter_items(machine: Core, scope: OpenScope, index: int, at: float) -> None:
     """Open the items as a scope inside the record of their block."""
     node = scope.program.nodes[index]
     assert node.for_each is not None
-    prepared, names = scope.program.prepared(index), scope.names_for(index)
-    items, limit = prepared.items(names), prepared.max_parallel(names)
+    each, program, names = node.for_each, scope.program, scope.names_for(index)
+    items, limit = program.items(each, names), program.max_parallel(each, names)
     if len(items) > machine.limits.for_each_items:
         message = (
             f"for_each has {len(items)} items; the limit is {machine.limits.for_each_items}"
             f" ({machine.limits.setting('for_each_items')})"
         )
-        where = ("for_each",)
+        where = each.items.at
         machine.fail(scope, index, at, machine.fault(scope, index, "for_each_items", message, path=where))
         return
     at_once = len(items) if limit is None else min(limit, len(items))
@@ -221,7 +218,7 @@ def enter_items(machine: Core, scope: OpenScope, index: int, at: float) -> None:
             f" ({machine.limits.setting('parallel_children')})"
         )
         hint = "set sequential: true, or max_parallel: 10"
-        fault = machine.fault(scope, index, "parallel_children", message, hint, ("items",))
+        fault = machine.fault(scope, index, "parallel_children", message, hint, each.items.at)
         machine.fail(scope, index, at, fault)
         return
     if isinstance(scope, OpenSequence):
@@ -237,7 +234,7 @@ def enter_items(machine: Core, scope: OpenScope, index: int, at: float) -> None:
     inside.limit = limit
     if isinstance(scope, OpenSequence):
         inside.items = list(items.values()) if isinstance(items, dict) else list(items)
-    inside.prompt = prepared.prompt(names)
+    inside.prompt = "" if each.prompt is None else to_text(program.evaluate(each.prompt, names))
     record = scope.scope.records[node.id] = Record(started_at=at, scope=inside)
     advance(record, "started")
     address = scope.prefix + node.id
@@ -249,12 +246,18 @@ def enter_items(machine: Core, scope: OpenScope, index: int, at: float) -> None:
 
 def enter_branch(machine: Core, scope: OpenScope, index: int, at: float) -> None:
     """Evaluate the test; its result chooses the next step."""
-    holds = scope.program.prepared(index).test(scope.names_for(index))
+    do = scope.program.nodes[index].do
+    assert isinstance(do, Branch)
+    holds = scope.program.condition(do.test, scope.names_for(index))
     machine.end(scope, index, at, "completed", "success", {"result": holds})
 
 
 def enter_set_state(machine: Core, scope: OpenScope, index: int, at: float) -> None:
-    updates = scope.program.prepared(index).updates(scope.names_for(index))
+    do, names = scope.program.nodes[index].do, scope.names_for(index)
+    assert isinstance(do, SetState)
+    updates: dict[str, Value] = {}
+    for name, expr in do.updates.items():  # each may use those before it by their bare names
+        updates[name] = scope.program.evaluate(expr, {**names, **updates})
     too_large = state_too_large({**scope.scope.state, **updates}, machine.limits, scope.program.plan)
     if too_large is not None:
         machine.fail(scope, index, at, machine.fault(scope, index, "state_size", too_large))
@@ -265,16 +268,17 @@ def enter_set_state(machine: Core, scope: OpenScope, index: int, at: float) -> N
 
 def enter_update(machine: Core, scope: OpenScope, index: int, at: float) -> None:
     """Change the state; all of the changes are made, or none."""
+    do, program, names = scope.program.nodes[index].do, scope.program, scope.names_for(index)
     assert isinstance(scope, OpenReactive)
-    names, prepared = scope.names_for(index), scope.program.prepared(index).changes
+    assert isinstance(do, UpdateState)
     made: list[tuple[Any, Any, Value]] = []
-    for change in prepared:
-        made.append((change.place(names), change.operation, change.value(names, None, False)))
+    for change in do.changes:
+        place = program.place(change.path, names)
+        made.append((place, change.operation, program.new_value(change, names, None, False)))
         try:
             scope.reactive.tried(made)
         except WrongChange as wrong:
-            path = change.change.at
-            fault = machine.fault(scope, index, "state_update", str(wrong), wrong.hint, (*path, "path"))
+            fault = machine.fault(scope, index, "state_update", str(wrong), wrong.hint, change.path.at)
             machine.fail(scope, index, at, fault)
             return
     scope.reactive.change(made)
@@ -285,13 +289,16 @@ def enter_update(machine: Core, scope: OpenScope, index: int, at: float) -> None
 
 
 def enter_return(machine: Core, scope: OpenScope, index: int, at: float) -> None:
-    scope.scope.result = scope.program.prepared(index).value(scope.names_for(index))
+    do = scope.program.nodes[index].do
+    assert isinstance(do, Return)
+    scope.scope.result = scope.program.evaluate(do.value, scope.names_for(index))
     machine.end(scope, index, at, "completed", "success", {})
 
 
 def enter_checkpoint(machine: Core, scope: OpenScope, index: int, at: float) -> None:
-    given = scope.program.prepared(index).value(scope.names_for(index))
     state, node = machine.state, scope.program.nodes[index]
+    assert isinstance(node.do, Checkpoint)
+    given = scope.program.evaluate(node.do.parameters, scope.names_for(index))
     parameters = given if isinstance(given, dict) else {}
     run_id = parameters.get("workflow_id") or state.run_id
     if run_id != state.run_id:
@@ -307,9 +314,9 @@ def enter_checkpoint(machine: Core, scope: OpenScope, index: int, at: float) -> 
 def enter_wait(machine: Core, scope: OpenScope, index: int, at: float) -> None:
     node = scope.program.nodes[index]
     names = scope.names_for(index)
-    prepared = scope.program.prepared(index)
-    seconds = prepared.number(names, "duration_seconds", 0)
-    message = prepared.value(names)
+    assert isinstance(node.do, Wait)
+    seconds = scope.program.number(node.do.seconds, names, "duration_seconds", 0)
+    message = scope.program.evaluate(node.do.message, names)
     record = scope.scope.records.get(node.id) or Record(started_at=at)
     advance(record, "started")
     record.inputs = {"duration_seconds": seconds, **({"message": message} if message else {})}
@@ -349,9 +356,6 @@ ENTER: dict[type[Any], Enter] = {
 
 CUT_OFF = "the server stopped while this step was under way"
 
-RETRYING = "~again"
-"""The suffix for a step whose retry rule could not be evaluated in time."""
-
 
 def schedule_retry(
     machine: Core,
@@ -364,14 +368,14 @@ def schedule_retry(
     fault: Fault | None,
 ) -> bool:
     """Schedule a retry of a failed block. Returns False if it gets none."""
-    state = machine.state
-    if machine.recorded_stop(scope, index, RETRYING) is not None:
-        return False
-    try:
-        seconds = _seconds_to_next_attempt(scope, index, at, state.run_id, record, outputs, fault)
-    except EvaluationError as error:  # its values have changed since the first attempt
-        machine.evaluation_fault(scope, index, error, RETRYING)
-        return False
+    found: list[float | None] = []
+
+    def evaluate() -> None:
+        run_id = machine.state.run_id
+        found.append(_seconds_to_next_attempt(scope, index, at, run_id, record, outputs, fault))
+
+    failed_rule = machine.guarded(scope, index, evaluate, Purpose.RETRY)
+    seconds = found[0] if failed_rule is None else None  # its values may have changed since the first attempt
     if seconds is None:
         return False
     node = scope.program.nodes[index]
@@ -397,7 +401,7 @@ def _seconds_to_next_attempt(
     node = scope.program.nodes[index]
     if node.for_each is not None:
         return None  # its items have had their attempts
-    rule = scope.program.prepared(index).retry(scope.names_for(index))
+    rule = scope.program.retry(node, scope.names_for(index))
     if rule is None:
         return None
     code = fault.code if fault is not None else ""

@@ -7,7 +7,7 @@ detached items, which run while the steps continue. The first state of a workflo
 
 from __future__ import annotations
 
-from collections.abc import Callable, Container, Mapping
+from collections.abc import Callable, Container, Mapping, Sequence
 from contextlib import suppress
 from typing import Any
 
@@ -16,29 +16,28 @@ from workflows_mcp.expressions import MISSING, Code
 from workflows_mcp.limits import Limits
 from workflows_mcp.machine.changes import Path, WrongChange, changed, value_at
 from workflows_mcp.machine.commands import ClearTimer, SetTimer, key_of
-from workflows_mcp.machine.core import LEFT_OPEN, Core
+from workflows_mcp.machine.core import LEFT_OPEN, Core, Purpose
 from workflows_mcp.machine.items import OpenItems
 from workflows_mcp.machine.lifecycle import advance
 from workflows_mcp.machine.names import Names, iso
-from workflows_mcp.machine.program import EvaluationError, PreparedChange, Program, compile_value, given_by
+from workflows_mcp.machine.program import EvaluationError, Program, given_by, program_of
 from workflows_mcp.machine.reactive_state import Changes, ReactiveState
 from workflows_mcp.machine.rules import failed, handler_of
 from workflows_mcp.machine.sequence import OpenSequence, ends_with, result_of
 from workflows_mcp.machine.state import TERMINAL, Fault, Record, Scope
-from workflows_mcp.plan import Call, Do, Each, Node, Plan, Return, fails_on_purpose, names_of_items
+from workflows_mcp.plan import (
+    Call,
+    Change,
+    Do,
+    Each,
+    Node,
+    Plan,
+    Return,
+    fails_on_purpose,
+    fixed_name,
+    names_of_items,
+)
 from workflows_mcp.values import Value, to_text
-
-# The suffixes of the keys of stopped expressions: what an expression was for
-WRITING = "~"
-"""The result of a step was written to the state."""
-NOTING = "~failed"
-"""The failure of a step was written to the state."""
-FALLING_BACK = "~fallback"
-"""The fallback of a step was evaluated."""
-RESTARTING = "~anew"
-"""The first state of another attempt was evaluated."""
-LEAVING = "~left"
-"""The state of a workflow that ended was passed to its caller."""
 
 
 class OpenReactive(OpenSequence):
@@ -132,7 +131,7 @@ class OpenReactive(OpenSequence):
         for index, node in enumerate(self.program.nodes):
             record = self.scope.records.get(node.id) or Record()
             if _is_detached(node, record) and ends_with(self.program.plan, node, record):
-                self._guarded(machine, index, self._prepare_restart, RESTARTING)
+                self._guarded(machine, index, self._prepare_restart, Purpose.RESTART_WORKFLOW)
                 self.finished = False
                 return self._failed(node, record)
         return []
@@ -230,14 +229,14 @@ class OpenReactive(OpenSequence):
             return
         node = self.program.nodes[index]
         record = self.scope.records[node.id]
-        if failed(record) and node.has_fallback:
-            self._guarded(machine, index, self._fall_back, FALLING_BACK)
+        if failed(record) and node.fallback is not None:
+            self._guarded(machine, index, self._fall_back, Purpose.FALL_BACK)
         if record.status == "completed" and (not failed(record) or self._tolerates_items(node, record)):
-            self._guarded(machine, index, self._keep, WRITING)
+            self._guarded(machine, index, self._keep, Purpose.WRITE_RESULT)
         if failed(record):
-            self._guarded(machine, index, self._note_failure, NOTING)
+            self._guarded(machine, index, self._note_failure, Purpose.WRITE_FAILURE)
             if not _is_detached(node, record):
-                self._guarded(machine, index, self._prepare_restart, RESTARTING)
+                self._guarded(machine, index, self._prepare_restart, Purpose.RESTART_WORKFLOW)
 
     def _tolerates_items(self, node: Node, record: Record) -> bool:
         """Whether it has a result although some of its items have failed."""
@@ -246,29 +245,25 @@ class OpenReactive(OpenSequence):
         return _tolerates_failures(node) or handler_of(self.program.plan, node, record) is not None
 
     def _fall_back(self, machine: Core, index: int, node: Node, record: Record) -> None:
-        value = node.fallback
+        assert node.fallback is not None
+        value = node.fallback.source
         if self.program.plan.semantics > 1:
-            value = self.program.prepared(index).fallback(self.names_for(index))
+            value = self.program.evaluate(node.fallback, self.names_for(index))
         advance(record, "fell_back")
         record.outcome, record.fault = "success", None
         record.outputs = {"result": value}
 
-    def _guarded(self, machine: Core, index: int, do: Any, what: str) -> None:
+    def _guarded(self, machine: Core, index: int, do: Any, purpose: Purpose) -> None:
         node = self.program.nodes[index]
         record = self.scope.records[node.id]
-        known = machine.recorded_stop(self, index, what)
-        fault: Fault | None = known
-        if known is None:
-            try:
-                do(machine, index, node, record)
-            except WrongChange as wrong:
-                path = node.changes[0].at if node.changes else ()
-                fault = machine.fault(self, index, "state_update", str(wrong), wrong.hint, path)
-            except EvaluationError as error:
-                fault = machine.evaluation_fault(self, index, error, what)
-            except (ArithmeticError, LookupError, TypeError, ValueError, RecursionError) as error:
-                message = f"its result cannot be used: {type(error).__name__}: {error}"
-                fault = machine.fault(self, index, "internal", message)
+        try:
+            fault = machine.guarded(self, index, lambda: do(machine, index, node, record), purpose)
+        except WrongChange as wrong:
+            path = node.changes[0].path.at[:-1] if node.changes else ()
+            fault = machine.fault(self, index, "state_update", str(wrong), wrong.hint, path)
+        except (ArithmeticError, LookupError, TypeError, ValueError, RecursionError) as error:
+            message = f"its result cannot be used: {type(error).__name__}: {error}"
+            fault = machine.fault(self, index, "internal", message)
         if fault is not None:
             advance(record, "rejected")
             record.outcome, record.message, record.fault = "n/a", fault.message, fault
@@ -286,32 +281,35 @@ class OpenReactive(OpenSequence):
         do, semantics = self.program.nodes[index].do, self.program.plan.semantics
         documented: Container[str] | None = do.documented if isinstance(do, Do) else ()
         names = self.names_for(index).with_given(*given_by(result, documented if semantics >= 3 else None))
-        changes = enumerate(self.program.prepared(index).changes)
         return [
-            (self._place(record, number, change, names), change.operation, change.value(names, result, True))
-            for number, change in changes
+            (
+                self._place(record, number, change, names),
+                change.operation,
+                self.program.new_value(change, names, result, True),
+            )
+            for number, change in enumerate(self.program.nodes[index].changes)
         ]
 
     def keep_for_later(self, index: int, record: Record, code: dict[str, Code]) -> None:
         """Store what a step has read from the state when it starts."""
-        node, prepared = self.program.nodes[index], self.program.prepared(index)
+        node = self.program.nodes[index]
         if isinstance(node.do, Do) and node.do.by == "agent":
             names = self.names_for(index)
-            record.places = [self._known_place(change, names) for change in prepared.changes]
-            record.replaced = prepared.replacements(names)
+            record.places = [self._known_place(change, names) for change in node.changes]
+            record.replaced = self.program.replacements(node.do, names)
         record.code = {name: (list(it.texts), list(it.values)) for name, it in code.items()}
 
-    def _known_place(self, change: PreparedChange, names: Names) -> list[str | int] | None:
+    def _known_place(self, change: Change, names: Names) -> list[str | int] | None:
         try:
-            return list(change.place(names))
+            return list(self.program.place(change.path, names))
         except EvaluationError as error:
-            if error.cause.code in (TOO_SLOW, TOO_LARGE):
+            if error.fault.code in (TOO_SLOW, TOO_LARGE):
                 raise
             return None  # it depends on the result
 
-    def _place(self, record: Record, number: int, change: PreparedChange, names: Names) -> Path:
+    def _place(self, record: Record, number: int, change: Change, names: Names) -> Path:
         known = record.places[number] if number < len(record.places) else None
-        return change.place(names) if known is None else tuple(known)
+        return self.program.place(change.path, names) if known is None else tuple(known)
 
     def _note_failure(self, machine: Core, index: int, node: Node, record: Record) -> None:
         fault = failure_of(self.prefix, self.scope, node, record)
@@ -320,9 +318,12 @@ class OpenReactive(OpenSequence):
             self._collect_errors(index, node, record)
         if node.error_changes:
             names = self.names_for(index).with_variables({"error": about})
-            prepared = self.program.prepared(index).error_changes
+            program = self.program
             self.reactive.change(
-                [(it.place(names), it.operation, it.value(names, about, True)) for it in prepared]
+                [
+                    (program.place(it.path, names), it.operation, program.new_value(it, names, about, True))
+                    for it in node.error_changes
+                ]
             )
         where: Path = tuple(self.program.plan.errors_to or self.reactive.plan.errors_to)
         if where:
@@ -331,10 +332,7 @@ class OpenReactive(OpenSequence):
 
     def _collect_errors(self, index: int, node: Node, record: Record) -> None:
         assert node.for_each is not None
-        names = self.names_for(index)
-        at = ("on_sub_agent_error", "error_state_path")
-        keys = (compile_value(key, self.program.language, at) for key in node.for_each.errors_to)
-        where: Path = tuple(key(names) for key in keys)
+        where: Path = tuple(self.program.evaluate(node.for_each.errors_to, self.names_for(index)))
         errors = [it for it in self._result(node, record, {}) if "error" in it]
         if errors:
             self.reactive.change([(where, "append", error) for error in errors])
@@ -361,7 +359,7 @@ class OpenReactive(OpenSequence):
         """Why the result of an agent cannot be written to the state, if it cannot."""
         node = self.program.nodes[index]
         record = self.scope.records.get(node.id)
-        if record is None or any(it.has_value or it.transform for it in node.changes):
+        if record is None or any(it.value or it.transform for it in node.changes):
             return None  # expressions may be slow: their problems are found later
         try:
             self.reactive.tried(self._changes_by(index, record, outputs.get("result", outputs)))
@@ -418,13 +416,9 @@ def initial_state(
     hidden = {"__now__": at, "__seed__": f"{seed}default_state", "__limits__": limits, "__run__": run_id}
     names = Names(ReactiveState(scope, program, limits), inputs, variables or {}, hidden, list, plan.known)
     state: dict[str, Value] = {"raw": {}, "state": {}}
-    for part, fields in plan.initial_state.items():
-        for name, value in fields.items():
-            try:
-                given = compile_value(value, program.language, ("default_state", part, name))(names)
-            except EvaluationError as error:
-                raise EvaluationError(error.cause, error.path, plan.name) from None
-            state[part] = {**state[part], name: given}
+    for part, fields in program.first_state.items():
+        for name, expr in fields.items():
+            state[part] = {**state[part], name: program.evaluate(expr, names)}
             scope.state = state
     given_inputs = {name: value for name, value in inputs.items() if value is not None}
     state = {**state, "raw": {**state["raw"], **given_inputs}}
@@ -439,17 +433,16 @@ def _error_lists(program: Program) -> list[Path]:
     """The paths in the state where errors are collected, except those with templates."""
     plan = program.plan
     sharing = [plan, *(task for task in plan.tasks if task.shares_state)]
-    found = [it.errors_to for it in sharing]
+    found: list[Sequence[Any]] = [it.errors_to for it in sharing]
     for it in sharing:
-        found += [node.for_each.errors_to for node in it.body.nodes if node.for_each is not None]
+        eaches = [node.for_each for node in it.body.nodes if node.for_each is not None]
+        found += [each.errors_to.source for each in eaches if each.errors_to is not None]
     dynamic = program.language.is_dynamic
     return [tuple(path) for path in found if path and not any(dynamic(str(key)) for key in path)]
 
 
 # Items, and the end of a workflow
 
-
-REACTIVE = "reactive"
 
 STOPPED = "ended, because another one failed"
 
@@ -459,18 +452,15 @@ def task_ids(
 ) -> list[str | int]:
     """The ids of tasks: from the step or the task, or the `id` of the item, or its position."""
     node = scope.program.nodes[index]
-    assert node.for_each is not None
-    title, template = node.id, node.for_each.task_id
-    if isinstance(node.do, Call) and isinstance(node.do.workflow, str):
-        title = node.do.workflow.partition("#")[2] or node.do.workflow
-        called = plans.get(node.do.workflow)
-        if template is None and called is not None:
-            template = called.given.get("task_id")
-    evaluate = compile_value(template, scope.program.language, ("sub_agent_task",))
+    name = fixed_name(node.do)
+    title = (name.partition("#")[2] or name) if name else node.id
+    called = program_of(plans[name]) if name is not None and name in plans else None
+    template = called.plan.given.get("task_id") if called is not None else None
     names = scope.names_for(index)
     ids: list[str | int] = []
     for position, item in enumerate(items):
-        found = evaluate(names.with_variables({"item": item, "index": position, "total": len(items)}))
+        known = names.with_variables({"item": item, "index": position, "total": len(items)})
+        found = called.evaluate(template, known) if called is not None else None
         if found is None and isinstance(item, dict):
             found = item.get("id")
         text = to_text(found) if isinstance(found, str | int) and not isinstance(found, bool) else ""
@@ -494,8 +484,8 @@ def task_variables(run_id: str, workflow: str, items: OpenItems, index: int, pla
     parent = {"workflow": {"id": run_id, "name": workflow}}
     known = {**variables, **context, "context": context, "parent": parent}
     names = items.names_for(index).with_variables(known)
-    for name, value in plan.given.items():
-        known[name] = compile_value(value, items.program.language, ("sub_agent_tasks", name))(names)
+    for name, expr in plan.given.items():
+        known[name] = program_of(plan).evaluate(expr, names)
     return known
 
 
@@ -563,15 +553,12 @@ def left_behind(
     result = scope.scope.result
     if result is not None or not scope.prefix or "#" in scope.scope.workflow:
         return {"result": result}, fault
-    address = scope.prefix[:-1]
-    caller, index = machine.locate(address)
-    known = machine.recorded_stop(caller, index, LEAVING)
-    if known is not None:
-        return {"result": None}, fault or known
-    try:
-        return {"result": scope.reactive.flat()}, fault
-    except EvaluationError as error:
-        wrong = machine.fault_of(scope, 0, error)
-        if error.cause.code in (TOO_SLOW, TOO_LARGE):
-            machine.add_stopped_expression(caller, index, wrong, LEAVING)
-        return {"result": None}, fault or wrong
+    outputs: dict[str, Value] = {"result": None}
+
+    def evaluate() -> None:
+        outputs["result"] = scope.reactive.flat()
+
+    caller, index = machine.locate(scope.prefix[:-1])
+    first = scope.prefix + scope.program.nodes[0].id
+    wrong = machine.guarded_at(caller.attempt_key(index) + Purpose.RETURN_STATE, evaluate, first)
+    return outputs, fault or wrong

@@ -174,7 +174,7 @@ class ComputedFields:
         message = f"the computed field '{name}' cannot be computed: {error.message}"
         hint = error.hint or "to continue without its value, set on_error: use_fallback and a fallback"
         cause = ExpressionError(message, hint=hint, offset=error.offset, code=error.code)
-        return EvaluationError(cause, ("state_schema", "computed", name, "transform"), self.plan.name)
+        return EvaluationError(cause, self.plan.name, ("state_schema", "computed", name, "transform"))
 
     # The sources of a field
 

@@ -181,7 +181,7 @@ class _Skipping(Machine):
             self.add_tasks(plan)
 
     def _enter(self, scope: OpenScope, index: int) -> None:
-        key, name = self.attempt_key(scope, index), scope.program.nodes[index].id
+        key, name = scope.attempt_key(index), scope.program.nodes[index].id
         if key in self.keys and name not in scope.scope.records:
             self.skipped[key] = scope
             self._reached.append(scope.prefix + name)

@@ -23,9 +23,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
+from msgspec.structs import replace
+
 from workflows_mcp.machine.program import EvaluationError, Program
 from workflows_mcp.machine.state import Fault, Record, Scope
-from workflows_mcp.plan import LAYOUTS, Call, Node, Plan, fails_on_purpose
+from workflows_mcp.plan import Call, Node, Plan, fails_on_purpose, fixed_name
 from workflows_mcp.values import Value
 
 FailureKind = Literal["failure", "timeout", "error"]
@@ -62,9 +64,8 @@ def handler_of(plan: Plan, node: Node, record: Record) -> str | None:
 def _handler(plan: Plan, node: Node, kind: FailureKind) -> str | None:
     if fails_on_purpose(node):
         return None
-    key = LAYOUTS[plan.dialect].on_failure[-1]
     if node.on_failure is not None:
-        return f"{key}: continue" if node.on_failure == "continue" else None
+        return f"{plan.body.failure_key}: continue" if node.on_failure == "continue" else None
     if kind == "timeout" and node.on_timeout == "continue":
         return "on_timeout: continue"
     each = node.for_each
@@ -101,24 +102,11 @@ def runs_after(plan: Plan, node: Node, record: Record, *, required: bool) -> boo
 _MESSAGE_CHARS = 900
 
 
-def skip_reason(program: Program, index: int, records: dict[str, Record]) -> str | None:
-    """Why the dependencies of a block do not let it run, or None when they do."""
-    for need in program.nodes[index].needs:
-        name = program.nodes[need.node].id
-        record = records[name]
-        if need.watched:
-            continue
-        if not runs_after(program.plan, program.nodes[need.node], record, required=need.required):
-            how = "was skipped" if record.status == "skipped" else "failed"
-            return f"its dependency '{name}' {how}"
-    return None
-
-
 def outputs_if_not_run(program: Program, index: int, plans: Mapping[str, Plan]) -> dict[str, Value]:
     """The outputs of a block that did not run; a call has those of the workflow that it would call."""
     node = program.nodes[index]
-    if isinstance(node.do, Call) and node.for_each is None and isinstance(node.do.workflow, str):
-        called = plans.get(node.do.workflow)
+    if isinstance(node.do, Call) and node.for_each is None and (name := fixed_name(node.do)):
+        called = plans.get(name)
         return dict.fromkeys(called.outputs) if called is not None else {}
     return program.defaults(index)
 
@@ -135,16 +123,14 @@ def finished_scope(prefix: str, scope: Scope, program: Program, names: dict[str,
     A failed workflow has the outputs that can be evaluated, because they often say why it failed."""
     fault = _failure(prefix, scope, program)
     outputs: dict[str, Value] = {}
-    for name, evaluate in program.outputs.items():
+    for name, expr in program.plan.outputs.items():
         try:
-            outputs[name] = evaluate(names)
+            outputs[name] = program.evaluate(expr, names)
         except EvaluationError as error:
             if fault is None:
-                cause = error.cause
-                message = f"the output '{name}' cannot be evaluated: {cause.message}{_also(scope, program)}"
-                fault = Fault(
-                    cause.code, message, cause.hint, prefix[:-1], scope.workflow, error.path, cause.offset
-                )
+                reason = error.fault.message
+                message = f"the output '{name}' cannot be evaluated: {reason}{_also(scope, program)}"
+                fault = replace(error.fault, message=message, address=prefix[:-1])
     return ScopeResult(outputs, fault)
 
 
@@ -193,7 +179,7 @@ def _cut(message: str) -> str:
 def call_must_succeed(plan: Plan, node: Node) -> bool:
     """Whether the failure of the workflow that a block calls is the failure of its own workflow."""
     runs_again = node.retry is not None or plan.tries > 1
-    return not runs_again and not node.has_fallback and _handler(plan, node, "failure") is None
+    return not runs_again and node.fallback is None and _handler(plan, node, "failure") is None
 
 
 def fails_the_workflow(plan: Plan, node: Node, record: Record) -> bool:

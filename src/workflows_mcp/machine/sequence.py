@@ -16,12 +16,11 @@ from typing import Any
 
 import msgspec
 
-from workflows_mcp.errors import ExpressionError
 from workflows_mcp.limits import Limits
 from workflows_mcp.machine.changes import TooLarge, WrongChange, too_deep
 from workflows_mcp.machine.core import Core, OpenScope
 from workflows_mcp.machine.lifecycle import advance
-from workflows_mcp.machine.program import EvaluationError, Program
+from workflows_mcp.machine.program import Program
 from workflows_mcp.machine.rules import failed, handler_of
 from workflows_mcp.machine.state import TERMINAL, Fault, Loop, Record, Scope
 from workflows_mcp.plan import (
@@ -29,6 +28,7 @@ from workflows_mcp.plan import (
     Call,
     Do,
     Each,
+    Expr,
     Jump,
     Leave,
     Node,
@@ -213,9 +213,9 @@ def enter_while(machine: Core, scope: OpenScope, index: int, at: float) -> None:
     """Check the condition, then the limit, and run the body once more or end the loop."""
     node = scope.program.nodes[index]
     assert isinstance(node.do, While)
-    names, prepared = scope.names_for(index), scope.program.prepared(index)
+    names, program = scope.names_for(index), scope.program
     loop = scope.scope.loops.get(node.id) or Loop()
-    if not prepared.test(names):
+    if not program.condition(node.do.test, names):
         _end(machine, scope, index, at, loop.count)
         return
     if node.do.most is None:
@@ -226,11 +226,11 @@ def enter_while(machine: Core, scope: OpenScope, index: int, at: float) -> None:
             machine.fail(scope, index, at, machine.fault(scope, index, "loop_iterations", message, hint))
             return
     else:
-        most = int(prepared.number(names, "max_iterations", 1, whole=True))
+        most = int(program.number(node.do.most, names, "max_iterations", 1, whole=True))
         if loop.count >= most:
             if _fails_at_limit(scope, node.do):
                 message = f"the loop ran {most} times, which is its max_iterations; its condition still holds"
-                machine.fail(scope, index, at, _limit_reached(machine, scope, index, message))
+                machine.fail(scope, index, at, _limit_reached(machine, scope, index, node.do.most, message))
                 return
             message = f"the loop ended after {most} rounds, which is its max_iterations"
             _end(machine, scope, index, at, loop.count, message)
@@ -243,18 +243,16 @@ def enter_each(machine: Core, scope: OpenScope, index: int, at: float) -> None:
     assert isinstance(node.do, Each)
     loop = scope.scope.loops.get(node.id)
     if loop is None:
-        items = scope.program.prepared(index).looped(scope.names_for(index))
+        items = scope.program.evaluate(node.do.items, scope.names_for(index))
         if not isinstance(items, list):
-            problem = ExpressionError(
-                f"items takes a list, not {kind_and_value(items)}",
-                hint="e.g. {{ files }}; of an object {{ Object.entries(results) }}",
-            )
-            raise EvaluationError(problem, ("items",))
+            message = f"items takes a list, not {kind_and_value(items)}"
+            hint = "e.g. {{ files }}; of an object {{ Object.entries(results) }}"
+            raise scope.program.error(node.do.items, message, hint)
         if len(items) > machine.limits.for_each_items:
             limit = machine.limits.for_each_items
             message = f"there are {len(items)} items; the limit is {limit}"
             hint = f"raise {machine.limits.setting('for_each_items')}, or work on fewer at a time"
-            fault = machine.fault(scope, index, "for_each_items", message, hint, ("items",))
+            fault = machine.fault(scope, index, "for_each_items", message, hint, node.do.items.at)
             machine.fail(scope, index, at, fault)
             return
         loop = Loop(items=list(items))
@@ -268,7 +266,8 @@ def enter_jump(machine: Core, scope: OpenScope, index: int, at: float) -> None:
     """Jump, unless it has reached its max_iterations."""
     node, counts = scope.program.nodes[index], scope.scope.jumps
     assert isinstance(node.do, Jump)
-    most = scope.program.prepared(index).number(scope.names_for(index), "max_iterations", 0, whole=True)
+    names, limit = scope.names_for(index), node.do.most
+    most = scope.program.number(limit, names, "max_iterations", 0, whole=True)
     before = counts.get(node.id, 0)
     if scope.program.plan.semantics < 3:  # older runs count how often the step was reached
         before = scope.scope.visits.get(node.id, 1) - 1
@@ -286,7 +285,7 @@ def enter_jump(machine: Core, scope: OpenScope, index: int, at: float) -> None:
         return
     if _fails_at_limit(scope, node.do):
         message = f"the goto has jumped {most:g} times, which is its max_iterations"
-        machine.fail(scope, index, at, _limit_reached(machine, scope, index, message))
+        machine.fail(scope, index, at, _limit_reached(machine, scope, index, limit, message))
         return
     message = f"the goto has jumped {most:g} times, which is its max_iterations; the run continues after it"
     machine.end(scope, index, at, "completed", "success", {"jumped": False}, message)
@@ -296,9 +295,9 @@ def _fails_at_limit(scope: OpenScope, do: Jump | While) -> bool:
     return do.on_limit == "fail" and scope.program.plan.semantics >= 3
 
 
-def _limit_reached(machine: Core, scope: OpenScope, index: int, message: str) -> Fault:
+def _limit_reached(machine: Core, scope: OpenScope, index: int, most: Expr, message: str) -> Fault:
     hint = "raise max_iterations, or set on_limit: continue to run the steps after it"
-    return machine.fault(scope, index, "max_iterations", message, hint, ("max_iterations",))
+    return machine.fault(scope, index, "max_iterations", message, hint, most.at)
 
 
 def enter_leave(machine: Core, scope: OpenScope, index: int, at: float) -> None:

@@ -17,16 +17,17 @@ from workflows_mcp.errors import Problem
 from workflows_mcp.expressions import Language
 from workflows_mcp.plan.graph import arrange, cycles, topological
 from workflows_mcp.plan.inputs import fitted, spec_of, takes
-from workflows_mcp.plan.layout import LAYOUTS
 from workflows_mcp.plan.model import (
     OF_TASK,
     Bundle,
     Call,
     Checkpoint,
     Do,
+    Expr,
     InputSpec,
     Node,
     Operation,
+    Path,
     Plan,
     SetState,
     Steps,
@@ -39,8 +40,6 @@ from workflows_mcp.plan.model import (
 from workflows_mcp.plan.types import Types, named, never_fits
 from workflows_mcp.values import Value, did_you_mean, nearest
 
-Path = tuple[str | int, ...]
-
 ASKS_THE_USER = ("UserInput", "UserPrompt")
 """Step types that only a user can answer."""
 _ONE_INPUT = re.compile(r"\s*\{\{\s*inputs\.(\w+)\s*\}\}\s*")
@@ -48,10 +47,20 @@ _ONE_INPUT = re.compile(r"\s*\{\{\s*inputs\.(\w+)\s*\}\}\s*")
 
 def fixed_name(operation: Operation) -> str | None:
     """The name of the called workflow, where it is no template."""
-    if isinstance(operation, Call) and isinstance(operation.workflow, str):
-        dynamic = any(opening in operation.workflow for opening in ("${", "{{", "{%"))
-        return None if dynamic else operation.workflow
-    return None
+    name = operation.name if isinstance(operation, Call) else None
+    if not isinstance(name, str):
+        return None
+    return None if any(opening in name for opening in ("${", "{{", "{%")) else name
+
+
+def place_of_call(node: Node) -> Path:
+    """The path of the name of the workflow that a node calls."""
+    return node.do.workflow.at if isinstance(node.do, Call) and node.do.workflow else node.at
+
+
+def calling(node: Node, name: str) -> Node:
+    """The node of a call, which calls another workflow."""
+    return replace(node, do=replace(node.do, workflow=Expr(name, place_of_call(node))))
 
 
 def called_workflows(plan: Plan) -> list[str]:
@@ -71,7 +80,7 @@ def renamed(plan: Plan, names: Mapping[str, str]) -> Plan:
         name = fixed_name(node.do)
         if name is None or name not in names:
             return node
-        return replace(node, do=replace(node.do, workflow=names[name]))
+        return calling(node, names[name])
 
     def one(it: Plan, **changes: Any) -> Plan:
         body = replace(it.body, nodes=tuple(map(node_of, it.body.nodes)))
@@ -85,7 +94,6 @@ def problems_of_call(
 ) -> Iterator[Problem]:
     """Reports problems of a call; `types` are the types of the values that the caller reads."""
     call = node.do
-    layout = LAYOUTS[types.plan.dialect]
     name = fixed_name(call)
     if name is None or not isinstance(call, Call) or call.of_item:
         return  # the inputs are known only with the item
@@ -97,23 +105,24 @@ def problems_of_call(
             "unknown_workflow",
             f"there is no workflow '{name}'",
             did_you_mean(name, names, what="workflows"),
-            (*node.at, *layout.workflow),
+            place_of_call(node),
         )
         return
-    if not isinstance(call.inputs, dict):
-        found = types.of(call.inputs, node)
+    inputs, at = call.inputs.source, call.inputs.at
+    if not isinstance(inputs, dict):
+        found = types.of(inputs, node)
         if found and "object" not in found:
             message = f"the inputs of a call must be an object, not {named(found)}"
-            yield Problem("wrong_type", message, takes(called), (*node.at, *layout.given))
+            yield Problem("wrong_type", message, takes(called), at)
         return
     own = {alias: it for it, spec in called.inputs.items() for alias in spec.aliases}
-    known = {own.get(given, given) for given in call.inputs}
+    known = {own.get(given, given) for given in inputs}
     missing = [
         given
         for given, spec in called.inputs.items()
         if spec.required and not spec.has_default and given not in known
     ]
-    for given in call.inputs:
+    for given in inputs:
         close = nearest(given, missing) if given not in called.inputs and given not in own else None
         if close is not None:
             missing.remove(close)  # one mistake, one problem
@@ -123,14 +132,14 @@ def problems_of_call(
             "missing_input",
             f"workflow '{name}' also needs {needs}",
             takes(called),
-            (*node.at, *layout.given),
+            at,
             on_key=True,
         )
-    for given, value in call.inputs.items():
-        path = (*node.at, *layout.given, given)
+    for given, value in inputs.items():
+        path = (*at, given)
         spec = spec_of(called, str(own.get(given, given)))
         if spec is None:
-            others = [it for it in called.inputs if it not in call.inputs]
+            others = [it for it in called.inputs if it not in inputs]
             if called.open_inputs and nearest(given, others) is None:
                 continue
             hint = did_you_mean(given, called.inputs, what="it takes") if called.inputs else takes(called)
@@ -167,8 +176,7 @@ def problems_of_items(node: Node, plans: Mapping[str, Plan], types: Types) -> It
     called = plans.get(fixed_name(node.do) or "")
     if called is None or node.for_each is None or not isinstance(node.do, Call) or not node.do.of_item:
         return
-    where = (*node.at, *LAYOUTS[plan.dialect].items)
-    items = node.for_each.items
+    items, where = node.for_each.items.source, node.for_each.items.at
     if isinstance(items, list):
         for index, item in enumerate(items):
             unbound = None if is_dynamic(item, types.language) else unbound_item(called, item)
@@ -215,10 +223,9 @@ def questions_of_sub_agents(plans: Mapping[str, Plan]) -> Iterator[tuple[str, Pr
                     delegated[called] = delegated[task]
                     waiting.append(called)
             elif (asking := _asks_the_user(called, plans)) is not None:
-                path = (*node.at, *LAYOUTS[plans[task].dialect].workflow)
                 message, hint = question_in_task(f"step '{asking[1]}' of workflow '{asking[0]}'", task)
                 hint = hint.replace("the step that starts the task", f"step '{delegated[task].id}'")
-                yield task.partition("#")[0], Problem("prompt_in_task", message, hint, path)
+                yield task.partition("#")[0], Problem("prompt_in_task", message, hint, place_of_call(node))
 
 
 def question_in_task(step: str, task: str) -> tuple[str, str]:
@@ -267,7 +274,7 @@ def circular_calls(bundle: Bundle) -> Iterator[tuple[str, Problem]]:
             "circular_call",
             f"the workflows call each other endlessly: {' → '.join([*path, path[0]])}",
             "give one of the calls a condition that ends the recursion",
-            (*node.at, *LAYOUTS[bundle.plans[path[0]].dialect].workflow),
+            place_of_call(node),
         )
         yield path[0], problem
 

@@ -19,8 +19,8 @@ from workflows_mcp.plan.calls import (
     questions_of_sub_agents,
 )
 from workflows_mcp.plan.graph import topological, unreachable
-from workflows_mcp.plan.model import EACH, NO_ITEMS, Bundle, Call, Do, Graph, Node, Plan
-from workflows_mcp.plan.references import LANGUAGES, STATE_WORDS, Path, ReferenceReader, Use, Uses
+from workflows_mcp.plan.model import EACH, NO_ITEMS, Bundle, Call, Do, Graph, Node, Path, Plan
+from workflows_mcp.plan.references import LANGUAGES, STATE_WORDS, ReferenceReader, Use, Uses
 from workflows_mcp.plan.types import Types
 from workflows_mcp.values import did_you_mean
 
@@ -297,7 +297,7 @@ def _among(
 
 def check_plan(plan: Plan) -> list[Problem]:
     """All problems of the templates, conditions and references of `plan`."""
-    reader = ReferenceReader(LANGUAGES[plan.dialect])
+    reader = ReferenceReader(LANGUAGES[plan.language])
     uses = reader.in_plan(plan)
     return reader.problems + check_references(plan, uses)
 

@@ -1,19 +1,20 @@
 """A plan is what a workflow means, whatever dialect it is written in.
 
 Control flow is a small closed set of operations. Work is one open operation, `Do`: run this step with these
-inputs. Plans are frozen plain data: templates and conditions stay source text until a plan is prepared for
-running, so a plan can be stored, hashed and sent elsewhere.
+inputs. Plans are frozen plain data, so a plan can be stored, hashed and sent elsewhere.
 
-`at` is the path of the value in the document that an operation was made from, so that an error at run time
-can show the line in the file.
+What the run evaluates is an `Expr`: its source, its path in the document, and its kind. The path travels with
+the source, so that an error can show the line in the file.
+
+    Expr("${inputs.n}", ("blocks", 0, "timeout"))
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from types import MappingProxyType
-from typing import Literal, TypeAlias
+from typing import Any, ClassVar, Literal, TypeAlias
 
 import msgspec
 
@@ -76,20 +77,58 @@ ChangeOperation = Literal["set", "append", "increment", "merge"]
 
 ComputedOnError = Literal["null", "use_fallback", "propagate", "ignore"]
 
+LanguageName = Literal["dollar", "jinja", "javascript"]
+
 InputType = Literal["string", "number", "integer", "float", "boolean", "list", "object", "any"]
+
+
+Path = tuple[str | int, ...]
+
+ExprKind = Literal["template", "condition", "output", "code", "transform", "path", "settings", "literal"]
+
+
+class Expr(msgspec.Struct, frozen=True, array_like=True, gc=False):
+    """An expression, or a value that may have expressions inside, and its path in the document."""
+
+    source: Value
+    at: Path = ()
+    kind: ExprKind = "template"
+    """How it is read. `code`: values are passed separately, never pasted into the text. `path`: the keys of a
+    place in the state. `settings`: its variables belong to the step. `literal`: used as written, because what
+    looks like an expression belongs to the step's own language."""
+
+
+def expr_at(source: Value, at: Path, kind: ExprKind = "template") -> Expr | None:
+    """The expression at a path; None if there is nothing to evaluate."""
+    return None if source is None else Expr(source, at, kind)
+
+
+def exprs_in(part: Any) -> Iterator[Expr]:
+    """Every expression in a node, or in another part of a plan."""
+    if type(part) is Expr:
+        yield part
+    elif isinstance(part, msgspec.Struct):
+        for name in part.__struct_fields__:
+            value = getattr(part, name)
+            if value is not None and type(value) not in _PLAIN:
+                yield from exprs_in(value)
+    elif isinstance(part, dict | tuple):
+        for value in part.values() if isinstance(part, dict) else part:
+            yield from exprs_in(value)
+
+
+_PLAIN = frozenset({str, int, bool})
 
 
 class Do(msgspec.Struct, frozen=True, tag="do", omit_defaults=True):
     """Run a step on the server, or ask the agent to do it."""
 
     step: str
-    inputs: dict[str, Value] = {}
+    inputs: dict[str, Expr] = {}
     by: Literal["server", "agent"] = "server"
-    code: tuple[str, ...] = ()
-    """Inputs that are code: values are passed separately, never pasted into the text."""
-    timeout: Value = None
-    """Seconds, or a template of them."""
-    config: dict[str, Value] = {}
+    timeout: Expr | None = None
+    """Seconds."""
+    config: Expr | None = None
     """Settings of the step besides its inputs, e.g. the declared outputs of a Shell block."""
     defaults: dict[str, Value] = {}
     """The outputs of a block that was skipped or could not run; its keys are the names of all outputs."""
@@ -100,17 +139,19 @@ class Do(msgspec.Struct, frozen=True, tag="do", omit_defaults=True):
     state."""
     result_output: str = msgspec.field(default="", name="gives")
     """The output that is the result as a whole; if it is empty, the result is all outputs."""
-    literal: tuple[str, ...] = ()
-    """Inputs that are used as written: what looks like an expression belongs to the step's own language."""
+
+    @property
+    def settings(self) -> dict[str, Value]:
+        """Its settings as they are written."""
+        return self.config.source if self.config is not None else {}
 
 
 class Call(msgspec.Struct, frozen=True, tag="call", omit_defaults=True):
     """Run another workflow inside this run, in its own scope."""
 
-    workflow: Value
-    """A name, or a template of one."""
-    inputs: Value = {}
-    timeout: Value = None
+    workflow: Expr | None
+    inputs: Expr = Expr({})
+    timeout: Expr | None = None
     of_item: bool = False
     """The item is the inputs: it is the only input of the workflow, or its keys are the names of the
     inputs."""
@@ -118,11 +159,16 @@ class Call(msgspec.Struct, frozen=True, tag="call", omit_defaults=True):
     """The next steps run only if the call succeeds; if it is skipped or fails, the run continues at
     `goes_to`."""
 
+    @property
+    def name(self) -> Value:
+        """The name of the workflow as it is written."""
+        return self.workflow.source if self.workflow is not None else None
+
 
 class Branch(msgspec.Struct, frozen=True, tag="branch"):
     """Continue with the next step if the test holds, else with the step at `otherwise`."""
 
-    test: str
+    test: Expr
     otherwise: int
 
 
@@ -130,7 +176,7 @@ class Jump(msgspec.Struct, frozen=True, tag="jump", omit_defaults=True):
     """Continue with the step at `target`, at most `most` times."""
 
     target: int
-    most: Value
+    most: Expr
     on_limit: OnLimit = "fail"
     """What happens instead of one more jump: the step fails, or the next step runs."""
 
@@ -138,20 +184,20 @@ class Jump(msgspec.Struct, frozen=True, tag="jump", omit_defaults=True):
 class SetState(msgspec.Struct, frozen=True, tag="set"):
     """Set fields of the state, in order; all of them or none."""
 
-    updates: dict[str, Value]
+    updates: dict[str, Expr]
 
 
 class Return(msgspec.Struct, frozen=True, tag="return"):
     """End the workflow with this value."""
 
-    value: Value = None
+    value: Expr | None = None
 
 
 class Wait(msgspec.Struct, frozen=True, tag="wait", omit_defaults=True):
     """Wait for a number of seconds."""
 
-    seconds: Value
-    message: Value = None
+    seconds: Expr
+    message: Expr | None = None
 
 
 class While(msgspec.Struct, frozen=True, tag="while", omit_defaults=True):
@@ -160,9 +206,9 @@ class While(msgspec.Struct, frozen=True, tag="while", omit_defaults=True):
     Then continue at `otherwise`. The last step of the body goes back to the head.
     """
 
-    test: str
+    test: Expr
     otherwise: int
-    most: Value = None
+    most: Expr | None = None
     """The maximum number of iterations."""
     on_limit: OnLimit = "fail"
     """What happens if the test still holds after that: the step fails, or the loop ends."""
@@ -171,7 +217,7 @@ class While(msgspec.Struct, frozen=True, tag="while", omit_defaults=True):
 class Each(msgspec.Struct, frozen=True, tag="each", omit_defaults=True):
     """The head of a loop over items: run the body for each item, then continue at `otherwise`."""
 
-    items: Value
+    items: Expr
     otherwise: int
     item: str = "item"
     """The names of the item and of its position in the steps of the body."""
@@ -189,16 +235,13 @@ class Leave(msgspec.Struct, frozen=True, tag="leave", omit_defaults=True):
 class Change(msgspec.Struct, frozen=True, omit_defaults=True):
     """A new value at a place in the state."""
 
-    path: tuple[Value, ...]
+    path: Expr
     """Keys from the outside in, the first `raw` or `state`; each is one key, or a template of one."""
     operation: ChangeOperation = "set"
-    value: Value = None
-    has_value: bool = False
-    """If false, the value is the result of the step; if there is no result, null, or 1 for an increment."""
-    transform: str = ""
-    """JavaScript that computes the value from `input` (and `result`), or a template."""
-    at: tuple[str | int, ...] = ()
-    """Its path in the document, relative to the node."""
+    value: Expr | None = None
+    """Without one, it is the result of the step; if there is no result, null, or 1 for an increment."""
+    transform: Expr | None = None
+    """It computes the value from `input` and `result`."""
 
 
 class UpdateState(msgspec.Struct, frozen=True, tag="update"):
@@ -210,13 +253,13 @@ class UpdateState(msgspec.Struct, frozen=True, tag="update"):
 class Tell(msgspec.Struct, frozen=True, tag="tell"):
     """A message for the user; the next answer to the agent contains it."""
 
-    message: Value
+    message: Expr
 
 
 class Checkpoint(msgspec.Struct, frozen=True, tag="checkpoint"):
     """Mark the position of the run, so that a user can continue from it later."""
 
-    parameters: Value
+    parameters: Expr
     """The parameters of the tool: `reason`, and `workflow_id`, which must be this run."""
 
 
@@ -270,18 +313,16 @@ class Need(msgspec.Struct, frozen=True, array_like=True):
 class ForEach(msgspec.Struct, frozen=True, omit_defaults=True):
     """Runs the block once for each item; `${each.value}` and `${each.key}` are the item."""
 
-    items: Value
-    """A list or an object, or a template of one."""
-    max_parallel: Value = None
+    items: Expr
+    """A list or an object."""
+    max_parallel: Expr | None = None
     """The maximum number of items that run at the same time."""
-    condition: str | None = None
+    condition: Expr | None = None
     """A condition that reads the item, so it is evaluated for each item. Any other condition is the
     node's."""
     agent: str = ""
     """The kind of sub-agent: each item is a task for its own sub-agent. Empty: there are no sub-agents."""
-    task_id: Value = None
-    """The name of an item's task, or a template of it; by default the `id` of the item, or its position."""
-    prompt: Value = None
+    prompt: Expr | None = None
     """The prompt for sub-agents, instead of the standard one."""
     wait: bool = True
     """Whether the next steps wait until all items are done; the end of the workflow always waits for them."""
@@ -290,8 +331,13 @@ class ForEach(msgspec.Struct, frozen=True, omit_defaults=True):
     tolerate_failures: bool = msgspec.field(default=False, name="puts_up")
     """Items may fail: the workflow continues with the results of all of them. If the items cannot be started,
     the step fails nevertheless."""
-    errors_to: tuple[Value, ...] = ()
+    errors_to: Expr | None = None
     """The place in the state where the errors of items are collected."""
+
+    @property
+    def at_once(self) -> Value:
+        """The limit as it is written: a number, a template, or None."""
+        return self.max_parallel.source if self.max_parallel is not None else None
 
 
 class Node(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -299,9 +345,9 @@ class Node(msgspec.Struct, frozen=True, omit_defaults=True):
 
     id: str
     do: Operation
-    at: tuple[str | int, ...] = ()
+    at: Path = ()
     needs: tuple[Need, ...] = ()
-    condition: str | None = None
+    condition: Expr | None = None
     on_failure: OnFailure | None = None
     tolerated: bool = False
     """Other blocks handle the failure of this one, so it does not fail the workflow."""
@@ -309,15 +355,15 @@ class Node(msgspec.Struct, frozen=True, omit_defaults=True):
     """The blocks that handle it."""
     wave: int = 0
     order: int = 0
-    retry: dict[str, Value] | None = None
+    retry: Expr | None = None
     """When and how often a failed block is retried; `plan.retry` reads it."""
     for_each: ForEach | None = None
     on_interrupt: OnInterrupt = "repeat"
     """What happens to a step that a crash has interrupted."""
     on_timeout: OnTimeout = "fail"
     """Whether the workflow continues after a timeout that is not retried."""
-    timeout_answer: dict[str, Value] | None = None
-    """The outputs of a question without an answer in time, or templates of them."""
+    timeout_answer: Expr | None = None
+    """The outputs of a question without an answer in time."""
     goes_to: int = -1
     """In a sequence: the step that follows; -1 is the next one in the list."""
     reads: tuple[str, ...] | None = None
@@ -332,10 +378,8 @@ class Node(msgspec.Struct, frozen=True, omit_defaults=True):
     """What its result changes in the state."""
     error_changes: tuple[Change, ...] = ()
     """What changes in the state when it has failed and is not retried."""
-    fallback: Value = None
-    """The result of a step that has failed and is not retried, or a template; the step then counts as
-    done."""
-    has_fallback: bool = False
+    fallback: Expr | None = None
+    """The result of a step that has failed and is not retried; the step then counts as done."""
 
 
 def fails_on_purpose(node: Node) -> bool:
@@ -345,11 +389,16 @@ def fails_on_purpose(node: Node) -> bool:
 class Steps(msgspec.Struct, frozen=True, tag="sequence", omit_defaults=True):
     """Steps one after the other, in a flat list: branches and ends of nested lists name the next step."""
 
+    failure_key: ClassVar[str] = "on_error"
+    """The key that says what follows a failure."""
+
     nodes: tuple[Node, ...]
 
 
 class Graph(msgspec.Struct, frozen=True, tag="graph", omit_defaults=True):
     """Blocks that start as soon as their dependencies are done."""
+
+    failure_key: ClassVar[str] = "on_failure"
 
     nodes: tuple[Node, ...]
 
@@ -389,9 +438,10 @@ class Plan(msgspec.Struct, frozen=True, omit_defaults=True):
 
     name: str
     dialect: str
-    body: Graph | Steps
+    body: Graph | Steps = msgspec.field(name="nodes")
+    """Plans before expressions had paths have `body` here, so `plan.codec` upgrades them."""
     inputs: dict[str, InputSpec] = {}
-    outputs: dict[str, Value] = {}
+    outputs: dict[str, Expr] = {}
     description: str = ""
     tags: tuple[str, ...] = ()
     prompt: bool = False
@@ -415,8 +465,8 @@ class Plan(msgspec.Struct, frozen=True, omit_defaults=True):
     """The workflow also accepts inputs that it does not declare."""
     shares_state: bool = False
     """Of a task: it uses the state of the workflow around it."""
-    given: dict[str, Value] = {}
-    """The values of a task besides its item; their templates are resolved when it starts."""
+    given: dict[str, Expr] = {}
+    """The values of a task besides its item, evaluated when it starts."""
     on_failure: int = -1
     """The index in the body of the first step that runs after the workflow has failed; -1: there is none."""
     tries: int = 1
@@ -439,6 +489,9 @@ class Plan(msgspec.Struct, frozen=True, omit_defaults=True):
     semantics: int = 1
     """The version of `SEMANTICS` that it was compiled for; 1 for graph and stateful plans before version
     3."""
+    language: LanguageName = "dollar"
+    reactive: bool = False
+    """Its state has the parts raw, state and computed; steps change it at paths."""
 
 
 class Bundle(msgspec.Struct, frozen=True):
@@ -492,7 +545,7 @@ def inputs_of_item(
 
     `known` are the variables of a reactive task, among them the fields of its item.
     """
-    if plan.dialect == "reactive":
+    if plan.reactive:
         given = {name: known[name] for name in plan.inputs if name in known}
         alone = _from_item(plan) if plan.semantics >= 3 and not isinstance(item, dict) else []
         return {**given, alone[0]: item} if len(alone) == 1 else given
@@ -506,7 +559,7 @@ def unbound_item(plan: Plan, item: Value) -> tuple[str, str] | None:
     names = _from_item(plan)
     if len(names) < 2 or all(plan.inputs[name].has_default for name in names):
         return None
-    reactive = plan.dialect == "reactive"
+    reactive = plan.reactive
     if isinstance(item, dict) and (reactive or any(name in item for name in names)):
         return None
     task = plan.name.partition("#")[2] or plan.name

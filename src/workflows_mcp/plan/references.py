@@ -7,32 +7,12 @@ problem with its position. `plan.checks` checks whether the references exist.
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
-from typing import NamedTuple, Protocol, cast
+from typing import Any, NamedTuple, Protocol, cast
 
 from workflows_mcp.errors import ExpressionError, Problem
-from workflows_mcp.expressions import Dollar, Expression, Language, OldDollar, Reference, Refusal
-from workflows_mcp.plan.layout import LAYOUTS, Layout
-from workflows_mcp.plan.model import (
-    NO_ITEMS,
-    Branch,
-    Call,
-    Change,
-    Checkpoint,
-    Do,
-    Each,
-    Jump,
-    Node,
-    Plan,
-    Return,
-    SetState,
-    Tell,
-    UpdateState,
-    Wait,
-    While,
-)
+from workflows_mcp.expressions import Dollar, Language, OldDollar, Reference, Refusal
+from workflows_mcp.plan.model import NO_ITEMS, Expr, ExprKind, Path, Plan, exprs_in
 from workflows_mcp.values import Value
-
-Path = tuple[str | int, ...]
 
 
 def _jinja() -> Language:
@@ -69,10 +49,10 @@ class _Languages(Mapping[str, Language]):
         self._makers = makers
         self._made: dict[str, Language] = {}
 
-    def __getitem__(self, dialect: str) -> Language:
-        language = self._made.get(dialect)
+    def __getitem__(self, name: str) -> Language:
+        language = self._made.get(name)
         if language is None:
-            language = self._made[dialect] = self._makers[dialect]()
+            language = self._made[name] = self._makers[name]()
         return language
 
     def __iter__(self) -> Iterator[str]:
@@ -82,16 +62,15 @@ class _Languages(Mapping[str, Language]):
         return len(self._makers)
 
 
-LANGUAGES: Mapping[str, Language] = _Languages({"graph": Dollar, "stateful": _jinja, "reactive": _javascript})
-"""The expression language of each dialect."""
+LANGUAGES: Mapping[str, Language] = _Languages({"dollar": Dollar, "jinja": _jinja, "javascript": _javascript})
 _OLD_LANGUAGES: Mapping[str, Language] = _Languages(
-    {"graph": OldDollar, "stateful": _old_jinja, "reactive": _old_javascript}
+    {"dollar": OldDollar, "jinja": _old_jinja, "javascript": _old_javascript}
 )
 
 
 def language_of(plan: Plan) -> Language:
     """The language of a plan's expressions, in the version of the plan."""
-    return (LANGUAGES if plan.semantics >= 3 else _OLD_LANGUAGES)[plan.dialect]
+    return (LANGUAGES if plan.semantics >= 3 else _OLD_LANGUAGES)[plan.language]
 
 
 STATE_WORDS = frozenset(["succeeded", "failed", "skipped", "status", "outcome"])
@@ -120,15 +99,12 @@ class _Parsed(Protocol):
     def references(self) -> tuple[Reference, ...]: ...
 
 
-class _Transforms(Protocol):
-    """A language with transforms, which can be more than an expression."""
-
-    def transform(self, text: str) -> _Parsed: ...
+_METHODS: Mapping[ExprKind, str] = {"path": "template", "settings": "with_variables"}
 
 
-def config_reader(language: Language) -> Callable[[str], Expression]:
-    """The parser for settings of a step besides its inputs."""
-    return cast(Callable[[str], Expression], getattr(language, "with_variables", language.template))
+def parser_of(language: Language, kind: ExprKind) -> Callable[[str], Any]:
+    """The function of a language that parses texts of this kind."""
+    return cast(Callable[[str], Any], getattr(language, _METHODS.get(kind, kind), language.template))
 
 
 Foreign = Callable[[str], ExpressionError | None]
@@ -158,7 +134,7 @@ class ReferenceReader:
 
     def in_config(self, value: Value, path: Path) -> list[Use]:
         """Finds references in settings of a step, whose variables belong to the step."""
-        return self._find(value, path, config_reader(self.language))
+        return self._find(value, path, parser_of(self.language, "settings"))
 
     def in_code(self, value: Value, path: Path, refusals: Refusals | None = None) -> list[Use]:
         """Finds references in code; `refusals` returns the values that cannot be in this code."""
@@ -184,81 +160,26 @@ class ReferenceReader:
         return self._find(value, path, self.language.output)
 
     def in_transform(self, text: str, path: Path) -> list[Use]:
-        return self._read(text, path, cast(_Transforms, self.language).transform)
+        return self._read(text, path, parser_of(self.language, "transform"))
 
-    def in_change(self, change: Change, at: Path) -> list[Use]:
-        """Finds references in a change of the node at `at`."""
-        at = (*at, *change.at)
-        uses = [Use(it.reference, (*at, "path")) for it in self.in_value(list(change.path), (*at, "path"))]
-        uses += self.in_value(change.value, (*at, "value"))
-        if change.transform:
-            dynamic = self.language.is_dynamic(change.transform)
-            read = self.in_value if dynamic else self.in_transform
-            uses += read(change.transform, (*at, "transform"))
-        return uses
+    def in_expr(self, expr: Expr) -> list[Use]:
+        match expr.kind:
+            case "literal":
+                return []
+            case "condition":
+                return self.in_condition(expr.source, expr.at)
+            case "path":
+                return [use._replace(path=expr.at) for use in self.in_value(list(expr.source), expr.at)]
+            case "transform":
+                return self.in_transform(expr.source, expr.at)
+        return self._find(expr.source, expr.at, parser_of(self.language, expr.kind))
 
-    def in_node(self, node: Node, layout: Layout) -> list[Use]:
-        """All references of a node, with their paths in its document."""
-        uses: list[Use] = []
-
-        def add(value: Value, part: Path) -> None:
-            uses.extend(self.in_value(value, (*node.at, *part)))
-
-        match node.do:
-            case Call(workflow=workflow, inputs=inputs, timeout=timeout):
-                add(workflow, layout.workflow)
-                add(inputs, layout.given)
-                add(timeout, layout.timeout)
-            case Do() as do:
-                for name, value in do.inputs.items():
-                    if name in do.literal:
-                        continue
-                    read = self.in_code if name in do.code else self.in_value
-                    uses += read(value, (*node.at, *layout.inputs, name))
-                uses += self.in_config(do.config, node.at)
-                add(do.timeout, layout.timeout)
-            case Branch(test=test):
-                uses += self.in_condition(test, (*node.at, *layout.test))
-            case Jump(most=most):
-                add(most, layout.most)
-            case SetState(updates=updates):
-                add(updates, layout.updates)
-            case Return(value=value):
-                add(value, layout.value)
-            case Wait(seconds=seconds, message=message):
-                add(seconds, layout.seconds)
-                add(message, layout.message)
-            case While(test=test, most=most):
-                uses += self.in_condition(test, (*node.at, *layout.test))
-                add(most, layout.most)
-            case Each(items=items):
-                add(items, layout.items)
-            case Tell(message=message):
-                add(message, layout.message)
-            case Checkpoint(parameters=parameters):
-                add(parameters, layout.parameters)
-            case UpdateState(changes=changes):
-                uses += [use for change in changes for use in self.in_change(change, node.at)]
-        for change in (*node.changes, *node.error_changes):
-            uses += self.in_change(change, node.at)
-        add(node.retry, layout.retry)
-        add(node.fallback, layout.fallback)
-        conditions = [node.condition]
-        if (each := node.for_each) is not None:
-            add(each.items, layout.items)
-            add(each.max_parallel, layout.max_parallel)
-            add(each.prompt, layout.prompt)
-            conditions.append(each.condition)
-        for condition in conditions:
-            if condition is not None:
-                uses += self.in_condition(condition, (*node.at, *layout.condition))
-        return uses
+    def in_part(self, part: Any) -> list[Use]:
+        """All references of a node, or of another part of a plan."""
+        return [use for expr in exprs_in(part) for use in self.in_expr(expr)]
 
     def in_plan(self, plan: Plan) -> Uses:
-        return Uses(
-            [self.in_node(node, LAYOUTS[plan.dialect]) for node in plan.body.nodes],
-            self.in_output(plan.outputs, ("outputs",)),
-        )
+        return Uses([self.in_part(node) for node in plan.body.nodes], self.in_part(plan.outputs))
 
     def _find(self, value: Value, path: Path, parse: Callable[[str], _Parsed]) -> list[Use]:
         if isinstance(value, str):

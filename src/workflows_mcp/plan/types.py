@@ -17,12 +17,9 @@ from collections.abc import Iterator, Mapping
 from workflows_mcp.errors import ExpressionError, Problem
 from workflows_mcp.expressions import KIND_NAMES, Kinds
 from workflows_mcp.plan.inputs import field_type
-from workflows_mcp.plan.layout import LAYOUTS
-from workflows_mcp.plan.model import Do, Each, InputSpec, Node, Plan, SetState
+from workflows_mcp.plan.model import Do, Each, InputSpec, LanguageName, Node, Path, Plan, SetState
 from workflows_mcp.plan.references import LANGUAGES
 from workflows_mcp.values import Value
-
-Path = tuple[str | int, ...]
 
 _NUMBERS = frozenset({"number", "integer", "float"})
 _IMPOSSIBLE: Mapping[str, frozenset[str]] = {
@@ -66,7 +63,6 @@ def check_items(plan: Plan, owner: Plan | None = None) -> Iterator[Problem]:
     `owner` is the plan that declares the state, if it is another one.
     """
     types = Types(plan, owner)
-    layout = LAYOUTS[plan.dialect]
     for node in plan.body.nodes:
         if node.for_each is not None:
             items, wanted, words = node.for_each.items, _LIST | _OBJECT, "a list or an object"
@@ -74,19 +70,33 @@ def check_items(plan: Plan, owner: Plan | None = None) -> Iterator[Problem]:
             items, wanted, words = node.do.items, _LIST, "a list"
         else:
             continue
-        found = types.of(items, node) if isinstance(items, str) else None
+        text, key = items.source, items.at[-1]
+        found = types.of(text, node) if isinstance(text, str) else None
         if not found or found & wanted:
             continue
-        text = str(items)
         exact = types.of(text.strip(), node)
         hint = f"refer to {words}"
         if text != text.strip() and (exact is None or exact & wanted):
             hint = "remove the white space around the reference, which makes it text (|- instead of |)"
-        elif "string" in found and (reference := layout.reference(text)):
-            as_list = layout.as_list.replace("NAME", reference)
-            hint = f"the lines of a text are a list: {layout.items[-1]}: {as_list}"
-        message = f"{layout.items[-1]} takes {words}, not {named(found)}"
-        yield Problem("wrong_type", message, hint, (*node.at, *layout.items))
+        elif "string" in found and (as_list := _as_list(text, plan.language)):
+            hint = f"the lines of a text are a list: {key}: {as_list}"
+        yield Problem("wrong_type", f"{key} takes {words}, not {named(found)}", hint, items.at)
+
+
+_AS_LIST: Mapping[LanguageName, tuple[str, str, str]] = {
+    "dollar": ("${", "}", "${NAME | lines}; JSON text: | json"),
+    "jinja": ("{{", "}}", "{{ NAME | lines }}; JSON text: | parse_json"),
+    "javascript": ("{{", "}}", "{{ NAME.split('\\n') }}; JSON text: {{ JSON.parse(NAME) }}"),
+}
+"""The marks around an expression; and how to write the lines of a text as a list, or to parse JSON text."""
+
+
+def _as_list(text: str, language: LanguageName) -> str:
+    """How to make a list of a text that is exactly one expression; otherwise empty."""
+    opening, closing, as_list = _AS_LIST[language]
+    inside = text.strip().removeprefix(opening).removesuffix(closing)
+    whole = text.strip() == f"{opening}{inside}{closing}" and opening not in inside
+    return as_list.replace("NAME", inside.strip()) if whole else ""
 
 
 class Types:
@@ -96,8 +106,9 @@ class Types:
         """`owner` is the plan that declares the state, for a task that shares it."""
         self.plan = plan
         self.owner = owner or plan
-        self.language = LANGUAGES[plan.dialect]
-        self._at = {"graph": self._in_graph, "stateful": self._in_sequence, "reactive": self._in_reactive}
+        self.language = LANGUAGES[plan.language]
+        at = {"dollar": self._in_graph, "jinja": self._in_sequence, "javascript": self._in_reactive}
+        self._at = at[plan.language]
         self._written: dict[str, Kinds | None] | None = None
 
     def of(self, value: Value, node: Node) -> Kinds | None:
@@ -108,8 +119,7 @@ class Types:
             expression = self.language.template(value)
         except ExpressionError:
             return None
-        at = self._at[self.plan.dialect]
-        return expression.kinds(lambda path: at(path, node))
+        return expression.kinds(lambda path: self._at(path, node))
 
     def _input(self, name: str) -> Kinds | None:
         spec = self.plan.inputs.get(name)
@@ -164,7 +174,7 @@ class Types:
     def _writes(self, node: Node) -> Iterator[tuple[str, Kinds | None]]:
         if isinstance(node.do, SetState):
             for name, value in node.do.updates.items():
-                yield name, self.of(value, node)
+                yield name, self.of(value.source, node)
         if node.error_to:
             yield node.error_to, _OBJECT | _NULL
         if not node.output_to:

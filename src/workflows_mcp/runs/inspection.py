@@ -282,7 +282,7 @@ class Debugger:
         begun = time.perf_counter()
         answer: Answer = {"success": True}
         try:
-            output = transform_of(spec, LANGUAGES["reactive"]).evaluate(names)
+            output = transform_of(spec, LANGUAGES["javascript"]).evaluate(names)
             answer["output"] = output
         except ExpressionError as error:
             answer = {"success": False, "error": str(error)}

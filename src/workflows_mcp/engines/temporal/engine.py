@@ -52,7 +52,7 @@ from workflows_mcp.engines.values import LargeValues, encode, join_events
 from workflows_mcp.errors import NotExpected, RequestError
 from workflows_mcp.limits import Limits
 from workflows_mcp.machine import Answered, Event, Machine, RunState, Started
-from workflows_mcp.plan import Bundle, encode_bundle
+from workflows_mcp.plan import Bundle, Steps, encode_bundle
 from workflows_mcp.settings import Settings
 from workflows_mcp.temporal_dev import SharedServer
 from workflows_mcp.values import Value, to_json
@@ -185,7 +185,7 @@ class TemporalEngine(NotesOfRuns):
     ) -> None:
         """Start the Temporal workflow. `asked`: the digest of the request, if it has an id."""
         start.updates_a_history, start.rules = self._updates_a_history, RULES
-        programs = any(plan.dialect != "graph" for plan in bundle.plans.values())
+        programs = any(isinstance(plan.body, Steps) for plan in bundle.plans.values())
         begin = functools.partial(
             self._client.start_workflow,
             RUN,
