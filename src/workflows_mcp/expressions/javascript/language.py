@@ -53,9 +53,7 @@ from workflows_mcp.expressions.javascript.syntax import (
     Free,
     Part,
     Source,
-    Writer,
     Written,
-    analysed,
     fault_of,
     literal_text,
     read,
@@ -339,7 +337,7 @@ class Program:
         self, text: str, sources: Sequence[Source], *, listed: bool = False, check: Source | None = None
     ) -> None:
         every = [*sources, check] if check is not None else list(sources)
-        analyses = [analysed(source) for source in every]
+        analyses = [Analysis(source) for source in every]
         free = [one for analysis in analyses[: len(sources)] for one in analysis.free]
         if check is not None:
             free += [one for one in analyses[-1].free if one.name != OUTPUT]
@@ -351,19 +349,18 @@ class Program:
         self._names = [name for name in self._members if name != "this"]
         self._varies = any(_VARYING.search(source.code) is not None for source in every)
 
-        writer = Writer(text, f"function ({', '.join(self._names)}) {{ 'use strict';")
-        writer.add("\nreturn [" if listed else "\n")
+        self._written = Written(text, f"function ({', '.join(self._names)}) {{ 'use strict';\n")
+        self._written.text += "return [" if listed else ""
         for source, analysis in zip(sources, analyses, strict=False):
-            writer.add_source(source, analysis.edits, "" if listed else "return ")
-            writer.add("," if listed else ";")
-        writer.add("];\n}" if listed else "\n}")
-        self._written = self._check = writer.written()
+            self._written.add_source(source, analysis.edits, "" if listed else "return ")
+            self._written.text += "," if listed else ";"
+        self._written.text += "];\n}" if listed else "\n}"
+        self._check = self._written
         if check is not None:
             names = ["__output" if name == OUTPUT else name for name in self._names]
-            writer = Writer(check.text, f"function ({', '.join([*names, OUTPUT])}) {{ 'use strict';")
-            writer.add_source(check, analyses[-1].edits, "return ")
-            writer.add(";\n}")
-            self._check = writer.written()
+            self._check = Written(check.text, f"function ({', '.join([*names, OUTPUT])}) {{ 'use strict';\n")
+            self._check.add_source(check, analyses[-1].edits, "return ")
+            self._check.text += ";\n}"
         self._function = Function(self._written.text, self._check.text if check is not None else "")
         shortest = {one.name: len(one.steps) for one in sorted(free, key=lambda one: -len(one.steps))}
         self._finds_keys = any(analysis.finds_keys for analysis in analyses) or any(

@@ -80,19 +80,6 @@ class Source:
     From `value` on it is one expression, whose value is returned. Before `value` there are statements.
     """
 
-    __slots__ = (
-        "_closing",
-        "_opening",
-        "_places",
-        "end",
-        "is_sound",
-        "root",
-        "start",
-        "text",
-        "value",
-        "whole",
-    )
-
     def __init__(self, text: str, start: int, end: int, value: int | None, closing: str = "\n)") -> None:
         self.text, self.start, self.end, self.value = text, start, end, value
         if end - start > MOST_CHARS + 2:
@@ -353,10 +340,9 @@ def fault_of(source: Source, *, braced: bool = False) -> ExpressionError:
         return ExpressionError(message, hint=hint, offset=start - 2 * braced, code="syntax")
     if (fault := _Brackets(source, braced=braced).fault) is not None:
         return fault
-    writer = Writer(text, "function () { 'use strict';\n")
-    writer.add_source(Source(_DEFAULT.sub(r"\1_efault", text), start, end, value), before="return ")
-    writer.add("\n}")
-    written = writer.written()
+    written = Written(text, "function () { 'use strict';\n")
+    written.add_source(Source(_DEFAULT.sub(r"\1_efault", text), start, end, value), before="return ")
+    written.text += "\n}"
     try:
         for token in source.tokens():
             if token.type in _NAMES:
@@ -364,7 +350,7 @@ def fault_of(source: Source, *, braced: bool = False) -> ExpressionError:
             if token.type in _REFUSED:
                 _refuse(source, token, *_REFUSED[token.type])
         compile_function(Function(written.text), DEFAULT_LIMITS.javascript_bytes)
-        _Analyser(source)
+        Analysis(source)
     except ExpressionError as error:
         return error
     except (Failed, OutOfMemory, Stopped) as error:
@@ -475,17 +461,6 @@ class Edit(NamedTuple):
     text: str
 
 
-class Analysis(NamedTuple):
-    free: list[Free]
-    """The free names, in order."""
-    paths: dict[int, Free]
-    """Those whose path is a whole expression, by the id of its node."""
-    edits: list[Edit]
-    """What turns the source into the text for the engine."""
-    finds_keys: bool
-    """Whether `object[key]`, with a key that may have another spelling, is read outside of these paths."""
-
-
 class _Use(NamedTuple):
     """A name where it is used, and what is read from it."""
 
@@ -495,13 +470,16 @@ class _Use(NamedTuple):
     """From the inside out."""
 
 
-def analysed(source: Source) -> Analysis:
-    """Find the names in a source. Raises ExpressionError for what is valid, but not supported."""
-    return _Analyser(source).result()
+class Analysis:
+    """Finds the names in a source. Raises ExpressionError for what is valid, but not supported."""
 
-
-class _Analyser:
     def __init__(self, source: Source) -> None:
+        self.free: list[Free] = []
+        """The free names, in order."""
+        self.paths: dict[int, Free] = {}
+        """Those whose path is a whole expression, by the id of its node."""
+        self.edits: list[Edit] = []
+        """What turns the source into the text for the engine."""
         self._source = source
         self._declared: dict[str, list[tuple[int, int]]] = {}
         """The scopes of the declared names."""
@@ -510,10 +488,23 @@ class _Analyser:
         """What is done with the value of a node, by id."""
         self._filters: dict[int, tuple[Node, Node, Node, Node]] = {}
         """By the id of the name: the name, the node around it, the operand, and the bar."""
-        self._edits: list[Edit] = []
         self._spelled: set[int] = set()
         """The ids of members that JavaScript reads by a key that may have another spelling."""
-        root = source.root
+        self._walk()
+        for name, scopes in self._declared.items():
+            self._declared[name] = _merged(scopes)
+        for use in sorted(self._uses, key=lambda use: use.name.start_byte):
+            if use.name.id not in self._filters and self._is_free(use.name):
+                self._add_free(use)
+        self._write_filters()
+
+    @property
+    def finds_keys(self) -> bool:
+        """Whether `object[key]`, with a key that may have another spelling, is read outside of the paths."""
+        return bool(self._spelled)
+
+    def _walk(self) -> None:
+        root = self._source.root
         scope = root.start_byte, root.end_byte
         stack = [(root, scope, scope)]
         while stack:
@@ -535,21 +526,14 @@ class _Analyser:
                 self._operation(node)
             stack.extend((child, block, function) for child in reversed(children))
 
-    def result(self) -> Analysis:
-        for name, scopes in self._declared.items():
-            self._declared[name] = _merged(scopes)
-        free: list[Free] = []
-        paths: dict[int, Free] = {}
-        for use in sorted(self._uses, key=lambda use: use.name.start_byte):
-            if use.name.id not in self._filters and self._is_free(use.name):
-                free.append(found := self._followed(use))
-                self._spelled.difference_update(member.id for member in use.members[: len(found.steps)])
-                if len(found.steps) == len(use.members):
-                    paths[use.top.id] = found
-        return Analysis(free, paths, [*self._edits, *self._filter_calls()], bool(self._spelled))
+    def _add_free(self, use: _Use) -> None:
+        self.free.append(free := self._followed(use))
+        self._spelled.difference_update(member.id for member in use.members[: len(free.steps)])
+        if len(free.steps) == len(use.members):
+            self.paths[use.top.id] = free
 
     def _add(self, start: int, end: int, text: str) -> None:
-        self._edits.append(Edit(self._source.offset(start), self._source.offset(end), text))
+        self.edits.append(Edit(self._source.offset(start), self._source.offset(end), text))
 
     # Declarations
 
@@ -655,7 +639,7 @@ class _Analyser:
             self._roles[operand.id] = "default"
         self._filters[name.id] = (name, around, operand, bar)
 
-    def _filter_calls(self) -> Iterator[Edit]:
+    def _write_filters(self) -> None:
         starts: dict[int, int] = {}
         openings: dict[int, str] = {}
         for name, around, operand, bar in sorted(self._filters.values(), key=lambda it: it[3].start_byte):
@@ -666,30 +650,27 @@ class _Analyser:
             end, text = name.end_byte, ")"
             if around.type == "call_expression" and (given := around.child_by_field_name("arguments")):
                 end, text = given.start_byte + 1, ", " if given.named_children else ""
-            yield Edit(self._source.offset(bar.start_byte), self._source.offset(end), text)
+            self._add(bar.start_byte, end, text)
         for start, text in openings.items():
-            yield Edit(self._source.offset(start), self._source.offset(start), text)
+            self._add(start, start, text)
 
     # Paths
 
     def _use(self, top: Node) -> list[Node]:
         """Note the use of a name with its members; returns the nodes inside that are not part of it."""
-        members: list[Node] = []
-        inside: list[Node] = []
-        node: Node | None = top
-        while node is not None and node.type in _MEMBERS:
-            members.append(node)
-            if (index := node.child_by_field_name("index")) is not None:
+        base, members = _chain(top)
+        inside = []
+        for member in members:
+            if (index := member.child_by_field_name("index")) is not None:
                 inside.append(index)
                 if _is_spelled(self._fixed_key(index)):
-                    self._spelled.add(node.id)
-            elif (member := node.child_by_field_name("property")) is not None:
-                _check_spelling(self._source, member)
-            node = node.child_by_field_name("object")
-        if node is None or node.type not in _NAMES:
-            return inside if node is None else [node, *inside]
-        self._check_name(node)
-        self._uses.append(_Use(top, node, members[::-1]))
+                    self._spelled.add(member.id)
+            elif (name := member.child_by_field_name("property")) is not None:
+                _check_spelling(self._source, name)
+        if base.type not in _NAMES:
+            return [base, *inside]
+        self._check_name(base)
+        self._uses.append(_Use(top, base, members))
         return inside
 
     def _check_name(self, node: Node) -> None:
@@ -728,24 +709,16 @@ class _Analyser:
 
     def _key(self, member: Node, inner: int) -> str | int | Free | None:
         """The key of a member; None if only JavaScript can tell."""
-        index = member.child_by_field_name("index")
-        if index is None:
+        if (index := member.child_by_field_name("index")) is None:
             name = member.child_by_field_name("property")
-            return (
-                self._source.text_of(name)
-                if name is not None and name.type == "property_identifier"
-                else None
-            )
+            is_public = name is not None and name.type == "property_identifier"
+            return self._source.text_of(name) if name is not None and is_public else None
         if (key := self._fixed_key(index)) is not None:
             return key
-        members: list[Node] = []
-        node: Node | None = index
-        while node is not None and node.type in _MEMBERS:
-            members.append(node)
-            node = node.child_by_field_name("object")
-        if node is None or node.type not in _NAMES or inner == _MOST_INNER or not self._is_free(node):
+        base, members = _chain(index)
+        if base.type not in _NAMES or inner == _MOST_INNER or not self._is_free(base):
             return None
-        free = self._followed(_Use(index, node, members[::-1]), inner + 1)
+        free = self._followed(_Use(index, base, members), inner + 1)
         return free if len(free.steps) == len(members) else None
 
     def _fixed_key(self, node: Node) -> str | int | None:
@@ -763,6 +736,15 @@ def literal_text(node: Node, text: str) -> str | None:
     """The text of a plain literal; None if only JavaScript can read it."""
     plain = node.type == "string" or (node.type == "template_string" and node.named_child_count <= 1)
     return text[1:-1] if plain and "\\" not in text and "\r" not in text and "${" not in text else None
+
+
+def _chain(node: Node) -> tuple[Node, list[Node]]:
+    """The object that members are read from, and the members from the inside out."""
+    members = []
+    while node.type in _MEMBERS and (base := node.child_by_field_name("object")) is not None:
+        members.append(node)
+        node = base
+    return node, members[::-1]
 
 
 def _is_asked(node: Node) -> bool:
@@ -794,21 +776,37 @@ def _merged(scopes: list[tuple[int, int]]) -> list[tuple[int, int]]:
 _COUNTS = "__left--<0&&__tick()"
 
 
-class Written(NamedTuple):
+class Written:
     """Text for the engine, mapped to the source."""
 
-    text: str
-    source: str
-    marks: tuple[tuple[int, int, int], ...]
-    """Positions in the text, each with the position in the source that it comes from, and a length."""
+    def __init__(self, source: str, text: str) -> None:
+        self.source = source
+        self.text = text
+        self._marks: list[tuple[int, int, int]] = []
+        """Positions in the text, each with the position in the source that it comes from, and a length."""
+
+    def add_source(self, source: Source, edits: Iterable[Edit] = (), before: str = "") -> None:
+        """Write a source with its edits; `before` comes before its value."""
+        opening = [] if source.value is None else [Edit(source.value, source.value, f" {before}(\n")]
+        position = source.start
+        for edit in sorted([*opening, *edits], key=lambda edit: edit.start):
+            self._copy(source.text[position : edit.start], position)
+            self.text += edit.text
+            position = edit.end
+        self._copy(source.text[position : source.end], position)
+        self.text += "" if source.value is None else "\n)"
+
+    def _copy(self, text: str, start: int) -> None:
+        self._marks.append((len(self.text), start, len(text)))
+        self.text += text
 
     def offset(self, line: int, column: int) -> int:
         """Return the offset in the source for a line of the text and a byte of that line."""
         lines = self.text.split("\n")
         before = lines[line - 1].encode()[: column - 1].decode(errors="ignore") if line <= len(lines) else ""
         position = sum(len(text) + 1 for text in lines[: line - 1]) + len(before)
-        index = max(bisect_right(self.marks, position, key=lambda mark: mark[0]) - 1, 0)
-        begins, start, length = self.marks[index]
+        index = max(bisect_right(self._marks, position, key=lambda mark: mark[0]) - 1, 0)
+        begins, start, length = self._marks[index]
         return start + min(max(position - begins, 0), length)
 
     def syntax_error(self, error: Exception) -> ExpressionError:
@@ -820,37 +818,3 @@ class Written(NamedTuple):
     def evaluation_error(self, error: Exception, limits: Limits) -> ExpressionError:
         place = error.place if isinstance(error, Failed) else None
         return evaluation_error(error, self.source, self.offset(*place) if place else None, limits)
-
-
-class Writer:
-    """Writes the text for the engine."""
-
-    def __init__(self, source: str, text: str) -> None:
-        self._source = source
-        self._texts = [text]
-        self._length = len(text)
-        self._marks: list[tuple[int, int, int]] = []
-
-    def add(self, text: str) -> None:
-        self._texts.append(text)
-        self._length += len(text)
-
-    def add_source(self, source: Source, edits: Iterable[Edit] = (), before: str = "") -> None:
-        """Write a source with its edits; `before` comes before its value."""
-        opening = [] if source.value is None else [Edit(source.value, source.value, f" {before}(\n")]
-        position = source.start
-        for edit in sorted([*opening, *edits], key=lambda edit: edit.start):
-            self._copy(source.text, position, edit.start)
-            self.add(edit.text)
-            position = edit.end
-        self._copy(source.text, position, source.end)
-        if source.value is not None:
-            self.add("\n)")
-
-    def _copy(self, text: str, start: int, end: int) -> None:
-        if end >= start:
-            self._marks.append((self._length, start, end - start))
-            self.add(text[start:end])
-
-    def written(self) -> Written:
-        return Written("".join(self._texts), self._source, tuple(self._marks))
