@@ -13,7 +13,7 @@ from support.engines import World, asks, ended, status_of
 from support.plans import Call, Do, block, bundle, plan
 from workflows_mcp.engines.base import Engine
 from workflows_mcp.engines.clock import VirtualClock, settle
-from workflows_mcp.errors import RequestError, UnknownRun
+from workflows_mcp.errors import NotExpected, RequestError, UnknownRun
 from workflows_mcp.machine.events import Answered, CancelRequested, Started
 from workflows_mcp.machine.machine import Machine
 from workflows_mcp.machine.reopening import Reopening
@@ -129,6 +129,60 @@ def test_a_fork_of_a_run_that_has_ended_can_reopen_a_step_and_is_made_once_for_t
         await engine.send(new, answer("that"))
         assert (await engine.wait(new, ended, 10)).state.outputs == {"said": "that"}
         assert world.note.lines == ["beside", "this", "that"]
+
+    on_engine(scenario)
+
+
+@pytest.mark.rows("X3")
+def test_a_step_of_a_running_run_is_reopened_and_what_followed_from_it_is_stopped(
+    on_engine: OnEngine,
+) -> None:
+    async def scenario(world: World, engine: Engine) -> None:
+        main = plan(
+            block("ask", ASK),
+            block("beside", note("beside")),
+            block("work", gate("${blocks.ask.response}"), ["ask"]),
+            outputs={"said": "${blocks.work.name}"},
+        )
+        run_id = await engine.start(bundle(main), {})
+        await engine.wait(run_id, status_of("beside", "completed"), 10)
+        await engine.wait(run_id, asks, 10)
+        await engine.send(run_id, answer("first"))
+        while world.gate.started != ["first"]:
+            await settle()
+        pinned, events = await engine.journal(run_id)
+        event = Reopening(pinned, events, ["ask"]).event(same_run=True)
+        await engine.send(run_id, lambda _, now: msgspec.structs.replace(event, at=now))
+        assert (await engine.wait(run_id, asks, 10)).state.frames["ask"].attempt == "r2.1"
+        with pytest.raises(NotExpected, match="has changed since"):
+            await engine.send(run_id, lambda _, now: msgspec.structs.replace(event, at=now))
+        await engine.send(run_id, answer("second"))
+        world.gate.open("second")
+        state = (await engine.wait(run_id, ended, 10)).state
+        assert (state.status, state.outputs) == ("completed", {"said": "second"})
+        assert (world.gate.started, world.note.lines) == (["first", "second"], ["beside"])
+
+    on_engine(scenario)
+
+
+@pytest.mark.rows("X3")
+def test_a_fork_can_have_another_definition_and_complete_with_it_at_once(on_engine: OnEngine) -> None:
+    async def scenario(world: World, engine: Engine) -> None:
+        broken = plan(block("a", note("a")), outputs={"said": "${blocks.a.nothing}"})
+        fixed = msgspec.structs.replace(broken, outputs={"said": "${blocks.a.text}"})
+        longer = plan(block("a", note("a")), block("b", note("${blocks.a.text} b"), ["a"]))
+        old = await engine.start(bundle(broken), {})
+        assert (await engine.wait(old, ended, 10)).state.status == "failed"
+        _, events = await engine.journal(old)
+        for other, outputs, said in ((fixed, {"said": "a"}, ["a"]), (longer, {}, ["a", "a b"])):
+            then = [Reopening(bundle(other), events, []).event()]
+            new = await engine.fork(old, len(events), then, bundle=bundle(other))
+            state = (await engine.wait(new, ended, 10)).state
+            assert (state.status, state.outputs, world.note.lines) == ("completed", outputs, said)
+            assert (await engine.journal(new))[0] == bundle(other)
+            summary = next(it for it in await engine.recent(10) if it.run_id == new)
+            assert summary.status == "completed"
+            assert new not in [it.run_id for it in await engine.unfinished()]
 
     on_engine(scenario)
 
