@@ -101,6 +101,22 @@ def test_a_run_is_tried_again_with_the_definition_that_was_fixed(terminal: Any, 
     assert said.code == 2
 
 
+def test_a_run_that_would_fail_again_says_how_to_continue_with_a_fixed_definition(terminal: Any) -> None:
+    text = SHIP.replace("${blocks.approve.response}", "${inputs.data.nmae}").replace(
+        "blocks:", "inputs: {data: {type: object, default: {name: Ada}}}\nblocks:"
+    )
+    terminal.write("ship.yaml", text)
+    terminal.write("ready", "")
+    terminal.write("answers.yaml", "approve: 'yes'")
+    said = terminal.run("run", "ship.yaml", "--answers", "answers.yaml")
+    assert said.code == 1
+    (hint,) = [line.split() for line in said.err.splitlines() if "--definition FILE" in line]
+    terminal.write("ship.yaml", text.replace("nmae", "name"))
+    said = terminal.run("retry", hint[2], "--definition", "ship.yaml", "--json")
+    assert (said.code, said.data["status"], said.data["outputs"]) == (0, "completed", {"said": "Ada"})
+    assert (terminal.workspace / "log").read_text().split() == ["build", "test"]
+
+
 def test_a_definition_that_changes_what_was_done_is_refused_with_the_line(terminal: Any, failed: str) -> None:
     terminal.write("ship.yaml", SHIP.replace("echo build", "echo built"))
     said = terminal.run("retry", failed, "--definition", "ship.yaml")

@@ -236,6 +236,23 @@ def test_next_is_the_exact_call_however_a_run_stands(place: Any) -> None:
             "failed",
             "fix the workflow or its inputs, and start it again",
         )
+        done = HOPELESS + "  - {id: y, type: Shell, inputs: {command: 'echo y >> done'}}\n"
+        run = await agent.call("start_workflow", yaml=done)
+        about = f"workflow_id='{run['workflow_id']}', action="
+        retry = f"control_workflow({about}'retry', definition=…) keeps what was done, after you fixed the workflow"
+        assert run["next"].startswith(f"{retry}; control_workflow({about}'fork', step_id=…)")
+        retried = await agent.call(
+            "control_workflow",
+            workflow_id=run["workflow_id"],
+            action="retry",
+            definition=done.replace("${inputs.n.no}", "x"),
+        )
+        assert (retried["status"], retried["forked_from"]) == ("completed", run["workflow_id"])
+        assert (place.workspace / "done").read_text() == "y\n"
+        refused = await agent.refused(
+            "control_workflow", workflow_id=run["workflow_id"], action="fork", step_id="y", definition="nope"
+        )
+        assert "nope" in refused
 
     place.serve(work)
 

@@ -195,6 +195,8 @@ def next_after_end(view: RunView, redo: RerunOptions | None) -> str:
     elif view.status == "completed":
         ways.append(f"nothing; get_workflow_state(workflow_id='{run_id}') has the details and step ids")
     if view.status != "cancelled" and (steps := _steps_to_redo(view)):
+        if view.status == "failed" and not ways:
+            ways.append(f"{control}'retry', definition=…) keeps what was done, after you fixed the workflow")
         named = ", ".join(f"'{it}'" for it in steps)
         ways.append(f"{control}'fork', step_id=…) redoes one of these steps and what follows it: {named}")
     return "; ".join(ways) or "fix the workflow or its inputs, and start it again"

@@ -642,7 +642,7 @@ def _main_field(action: dict[str, Any]) -> dict[str, Any]:
 
 _ENDED_STATUSES = ("completed", "failed", "skipped", "ended")
 _BATCH_SECONDS = 0.02
-_RETRIES = re.compile(r"action='(retry|fork)'[^)]*\) ([^;]*)")
+_RETRIES = re.compile(r"action='(retry|fork)'([^)]*)\) ([^;]*)")
 _CONTINUED = re.compile(r"continued as (\w+)")
 """What the `next` text of an answer suggests: commands, or the run that a retry has made."""
 
@@ -793,9 +793,9 @@ def _print_error(answer: dict[str, Any], terminal: Terminal) -> None:
     terminal.line(terminal.paint(f"  more: workflows-mcp show {run_id}", "dim"))
     for made in _CONTINUED.findall(answer.get("next", "")):
         terminal.line(terminal.paint(f"  continued as {made}: workflows-mcp show {made}", "dim"))
-    for command, what in _RETRIES.findall(answer.get("next", "")):
-        step = " STEP" if command == "fork" else ""
-        terminal.line(terminal.paint(f"  workflows-mcp {command} {run_id}{step} {what}", "dim"))
+    for command, given, what in _RETRIES.findall(answer.get("next", "")):
+        more = " STEP" if command == "fork" else " --definition FILE" if "definition" in given else ""
+        terminal.line(terminal.paint(f"  workflows-mcp {command} {run_id}{more} {what}", "dim"))
 
 
 # Inputs: `name=text` and `name:=json` on the command line, and JSON files
