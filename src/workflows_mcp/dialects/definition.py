@@ -12,10 +12,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 
-from workflows_mcp.dialects.graph import compile_graph
-from workflows_mcp.dialects.reactive import compile_reactive
 from workflows_mcp.dialects.recognition import dialect_of
-from workflows_mcp.dialects.stateful import compile_stateful
 from workflows_mcp.dialects.yaml.source import Document, collector_paused, read_document, unwrapped
 from workflows_mcp.errors import DefinitionError, Problem
 from workflows_mcp.limits import DEFAULT_LIMITS, Limits
@@ -52,10 +49,16 @@ def load(
         if isinstance(dialect, Problem):
             raise DefinitionError(_in_order([*document.problems, *_placed([dialect], document)]))
         if dialect == "stateful":
+            from workflows_mcp.dialects.stateful import compile_stateful  # import only what is used
+
             plan, problems = compile_stateful(document, registry, limits, state_access=state_access)
         elif dialect == "reactive":
+            from workflows_mcp.dialects.reactive import compile_reactive
+
             plan, problems = compile_reactive(document, registry, limits)
         else:
+            from workflows_mcp.dialects.graph import compile_graph
+
             plan, problems = compile_graph(document, registry)
         problems += _marks_of_secrets(document)
         found = _in_order([*document.problems, *_placed(problems, document)])
