@@ -104,7 +104,7 @@ class Jinja:
             raise ExpressionError("the condition is empty", hint=_CONDITION_HINT, code="syntax")
         braced = text.lstrip().startswith(("{{", "{%", "{#"))
         try:
-            parsed, only = _parse(text) if braced else _parse(text, "{{ ", " }}")
+            parsed, only = _parse(text, braced=braced)
         except ExpressionError:
             if braced or "{{" not in text:
                 raise
@@ -177,22 +177,25 @@ def _has_expressions(text: str) -> bool:
     return "{{" in text or "{%" in text
 
 
-def _parse(text: str, before: str = "", after: str = "") -> tuple[Parsed, nodes.Node | None]:
-    """Parse a template; also return its expression if it is exactly one.
-
-    `before` and `after` are added to the source.
-    """
+def _parse(text: str, *, braced: bool = True) -> tuple[Parsed, nodes.Node | None]:
+    """Parse a template, or an expression without braces; also return the expression if it is exactly one."""
     try:
-        tree = Parser(environment(), before + text + after).parse()
+        tree = Parser(environment(), text).parse() if braced else _parse_expression(text)
         found = read(tree, environment())
     except (ExpressionError, TemplateSyntaxError, RecursionError) as error:
-        raise syntax_error(error, text, len(before)) from None
-    if before:
-        moved = (reference._replace(offset=reference.offset - len(before)) for reference in found.references)
-        found = Found(tuple(moved), found.takes_patterns)
+        raise syntax_error(error, text) from None
     texts, expressions = _parts_of(tree) or ((), ())
     only = expressions[0] if len(expressions) == 1 and not "".join(texts).strip() else None
-    return Parsed(text, tree, found, len(before)), only
+    return Parsed(text, tree, found), only
+
+
+def _parse_expression(text: str) -> nodes.Template:
+    parser = Parser(environment(), f"{text} }}}}", state="variable")
+    expression = parser.parse_tuple(with_condexpr=True)
+    parser.stream.expect("variable_end")
+    tree = nodes.Template([nodes.Output([expression], lineno=1), *parser.subparse()], lineno=1)
+    tree.set_environment(environment())
+    return tree
 
 
 def _parts_of(tree: nodes.Template) -> tuple[tuple[str, ...], list[nodes.Expr]] | None:
@@ -297,14 +300,13 @@ Result = TypeVar("Result")
 class Parsed:
     """A parsed template, compiled on first evaluation."""
 
-    __slots__ = ("_shift", "_template", "found", "source", "tree")
+    __slots__ = ("_template", "found", "source", "tree")
 
-    def __init__(self, source: str, tree: nodes.Template, found: Found, shift: int) -> None:
+    def __init__(self, source: str, tree: nodes.Template, found: Found) -> None:
         self.source = source
         self.found = found
         self.tree: nodes.Template | None = tree
         self._template: Template | None = None
-        self._shift = shift
 
     def run(self, scope: Scope, use: Callable[[Iterator[Fragment]], Result]) -> Result:
         """The result of `use` for the fragments of the template. Raises ExpressionError."""
@@ -314,7 +316,7 @@ class Parsed:
             return call_within(limits.expression_seconds, _run, template, scope, limits, use)
         except Exception as error:
             references = self.found.references
-            raise evaluation_error(error, self.source, self._shift, references, scope, limits) from None
+            raise evaluation_error(error, self.source, references, scope, limits) from None
 
     def _compiled(self) -> Template:
         if self.found.takes_patterns:
@@ -415,13 +417,13 @@ class FragmentError(Exception):
 
 
 def syntax_error(
-    error: ExpressionError | TemplateSyntaxError | RecursionError, source: str, shift: int
+    error: ExpressionError | TemplateSyntaxError | RecursionError, source: str
 ) -> ExpressionError:
-    """The error for malformed source; `shift` is the length of the text added before it."""
+    """The error for malformed source."""
     if isinstance(error, RecursionError):
         return ExpressionError(_TOO_DEEP, code="syntax")
     offset = error.offset if isinstance(error, ExpressionError) else error.lineno - 1
-    offset = min(max(offset - shift, 0), max(len(source) - 1, 0))
+    offset = min(offset, max(len(source) - 1, 0))
     if isinstance(error, ExpressionError):
         error.offset = offset
         return error
@@ -436,7 +438,6 @@ def syntax_error(
 def evaluation_error(
     error: Exception,
     source: str,
-    shift: int,
     references: Iterable[Reference],
     scope: Scope,
     limits: Limits,
@@ -445,7 +446,7 @@ def evaluation_error(
     position = line_of(error)
     if isinstance(error, FragmentError):
         position, error = error.position, error.cause
-    offset = max(position - 1 - shift, 0)
+    offset = position - 1
     if isinstance(error, MissingName):
         return _undefined_name(error, offset, references, scope)
     if isinstance(error, ExpressionError):
