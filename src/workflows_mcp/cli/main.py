@@ -82,12 +82,20 @@ def _seconds(text: str) -> float:
     raise argparse.ArgumentTypeError(f"expected seconds, more than 0, not {text!r}")
 
 
-def argument(*names: str, **options: Any) -> Argument:
-    """An argument of a command, as `argparse` takes it."""
-    return names, options
-
-
 Argument = tuple[tuple[str, ...], dict[str, Any]]
+"""What `argparse` takes for an argument of a command: its names, and its options."""
+
+
+def positional(name: str, metavar: str, help: str | None = None, **more: Any) -> Argument:
+    return (name,), {"metavar": metavar, "help": help, **more}
+
+
+def option(name: str, metavar: str | None, help: str, *short: str, **more: Any) -> Argument:
+    return (name, *short), {"metavar": metavar, "help": help, **more}
+
+
+def flag(name: str, help: str, *short: str) -> Argument:
+    return (name, *short), {"action": "store_true", "help": help}
 
 
 class Command(NamedTuple):
@@ -104,27 +112,21 @@ class Command(NamedTuple):
     """Options that the function reads, and this command does not have."""
 
 
-JSON = argument("--json", action="store_true", help="print exactly one JSON object on stdout")
-QUIET = argument(
-    "--quiet", "-q", action="store_true", help="print questions, failures and outputs, but no progress"
-)
+JSON = flag("--json", "print exactly one JSON object on stdout")
+QUIET = flag("--quiet", "print questions, failures and outputs, but no progress", "-q")
 AGENT = (
-    argument(
-        "--answers",
-        metavar="FILE",
-        help="answers by step id, in YAML or JSON; a list answers repeated questions",
-    ),
-    argument("--yes", "-y", action="store_true", help="run requested commands without asking"),
+    option("--answers", "FILE", "answers by step id, in YAML or JSON; a list answers repeated questions"),
+    flag("--yes", "run requested commands without asking", "-y"),
     QUIET,
     JSON,
 )
-RUN_ID = argument("run", metavar="RUN_ID")
-DEFINITION = argument(
+RUN_ID = positional("run", "RUN_ID")
+DEFINITION = option(
     "--definition",
-    metavar="NAME|FILE",
-    help="continue with this changed definition; steps that keep their results must be unchanged",
+    "NAME|FILE",
+    "continue with this changed definition; steps that keep their results must be unchanged",
 )
-LIMIT = argument("--limit", type=_count, default=20, metavar="N", help="list at most N")
+LIMIT = option("--limit", "N", "list at most N", type=_count, default=20)
 
 COMMANDS = (
     Command(
@@ -133,32 +135,27 @@ COMMANDS = (
         "serve MCP over stdin and stdout (the default), or over HTTP",
         ("serve --toolsets core,graph", "serve --http 127.0.0.1:8000"),
         (
-            argument(
+            option(
                 "--toolsets",
-                metavar="A,B",
-                help="toolsets to serve: core (the default), graph, stateful, reactive, memory, debug, "
-                "or all",
+                "A,B",
+                "toolsets to serve: core (the default), graph, stateful, reactive, memory, debug, or all",
             ),
-            argument(
+            option(
                 "--workflow-tools",
-                metavar="A,B",
-                help="workflows to serve as tools: names, patterns such as release-*, tag:NAME, or all "
+                "A,B",
+                "workflows to serve as tools: names, patterns such as release-*, tag:NAME, or all "
                 "(without built-in ones)",
             ),
-            argument(
-                "--engine",
-                metavar="NAME",
-                help="where runs are stored: embedded (a local file, the default) or temporal",
+            option(
+                "--engine", "NAME", "where runs are stored: embedded (a local file, the default) or temporal"
             ),
-            argument(
-                "--read-only", action="store_true", help="serve only tools that read runs, and run no steps"
-            ),
-            argument(
+            flag("--read-only", "serve only tools that read runs, and run no steps"),
+            option(
                 "--http",
-                metavar="HOST:PORT",
+                "HOST:PORT",
+                "serve streamable HTTP, by default on 127.0.0.1:8000; port 0 picks a free port",
                 nargs="?",
                 const="",
-                help="serve streamable HTTP, by default on 127.0.0.1:8000; port 0 picks a free port",
             ),
         ),
     ),
@@ -171,22 +168,17 @@ COMMANDS = (
             "run release.yaml --answers answers.yaml --yes --json",
         ),
         (
-            argument("workflow", metavar="NAME|FILE", help="a workflow name, a YAML file, or - for stdin"),
-            argument(
+            positional("workflow", "NAME|FILE", "a workflow name, a YAML file, or - for stdin"),
+            option(
                 "--input",
+                "KEY=VALUE",
+                "set an input; use KEY:=JSON for a value that is not text",
                 "-i",
-                metavar="KEY=VALUE",
                 action="append",
                 default=[],
-                help="set an input; use KEY:=JSON for a value that is not text",
             ),
-            argument("--inputs-file", metavar="FILE", help="read inputs from a JSON file, or - for stdin"),
-            argument(
-                "--timeout",
-                metavar="SECONDS",
-                type=_seconds,
-                help="cancel the run if it takes longer than this",
-            ),
+            option("--inputs-file", "FILE", "read inputs from a JSON file, or - for stdin"),
+            option("--timeout", "SECONDS", "cancel the run if it takes longer than this", type=_seconds),
             *AGENT,
         ),
     ),
@@ -197,9 +189,9 @@ COMMANDS = (
         ("answer wf_1f2e yes", "answer wf_1f2e --step deploy --fail 'no access to the cluster'"),
         (
             RUN_ID,
-            argument("value", metavar="VALUE", nargs="?", help="text or JSON; prompted for if left out"),
-            argument("--step", metavar="ID", help="the step to answer, if several steps ask"),
-            argument("--fail", metavar="MESSAGE", help="report that the step could not be done, and why"),
+            positional("value", "VALUE", "text or JSON; prompted for if left out", nargs="?"),
+            option("--step", "ID", "the step to answer, if several steps ask"),
+            option("--fail", "MESSAGE", "report that the step could not be done, and why"),
             *AGENT,
         ),
     ),
@@ -208,7 +200,7 @@ COMMANDS = (
         "run",
         "cancel a run and stop its running steps",
         ("cancel wf_1f2e --reason 'wrong branch'",),
-        (RUN_ID, argument("--reason", default="", help="a reason to store with the run"), JSON),
+        (RUN_ID, option("--reason", None, "a reason to store with the run", default=""), JSON),
     ),
     Command(
         "retry",
@@ -216,11 +208,7 @@ COMMANDS = (
         "re-run only the failed or cancelled steps, in a new run",
         ("retry wf_1f2e", "retry wf_1f2e --definition .workflows/release.yaml"),
         (
-            argument(
-                "run",
-                metavar="RUN_ID",
-                help="a run, or a task whose sub-agent is gone: the task starts again",
-            ),
+            positional("run", "RUN_ID", "a run, or a task whose sub-agent is gone: the task starts again"),
             DEFINITION,
             *AGENT,
         ),
@@ -232,10 +220,8 @@ COMMANDS = (
         ("fork wf_1f2e build",),
         (
             RUN_ID,
-            argument("step", metavar="STEP_ID"),
-            argument(
-                "--keep", action="store_true", help="keep the old run if it is waiting; do not cancel it"
-            ),
+            positional("step", "STEP_ID"),
+            flag("--keep", "keep the old run if it is waiting; do not cancel it"),
             DEFINITION,
             *AGENT,
         ),
@@ -246,15 +232,12 @@ COMMANDS = (
         "list checkpoints",
         ("checkpoints --workflow release", "checkpoints chk_wf_1f2e_7 --delete"),
         (
-            argument(
-                "id",
-                metavar="RUN_ID",
-                nargs="?",
-                help="list only this run; with a checkpoint id, show its details",
+            positional(
+                "id", "RUN_ID", "list only this run; with a checkpoint id, show its details", nargs="?"
             ),
-            argument("--workflow", metavar="NAME", help="list only runs of this workflow"),
+            option("--workflow", "NAME", "list only runs of this workflow"),
             LIMIT,
-            argument("--delete", action="store_true", help="delete this checkpoint; its run is unchanged"),
+            flag("--delete", "delete this checkpoint; its run is unchanged"),
             JSON,
         ),
     ),
@@ -264,8 +247,8 @@ COMMANDS = (
         "continue a parked run, or continue from a checkpoint",
         ("resume wf_1f2e",),
         (
-            argument("checkpoint", metavar="RUN_ID|CHECKPOINT"),
-            argument("value", metavar="RESPONSE", nargs="?", help="the answer, if it waits for one"),
+            positional("checkpoint", "RUN_ID|CHECKPOINT"),
+            positional("value", "RESPONSE", "the answer, if it waits for one", nargs="?"),
             QUIET,
             JSON,
         ),
@@ -277,11 +260,7 @@ COMMANDS = (
         "inspect",
         "show a run, block by block",
         ("show wf_1f2e --follow",),
-        (
-            RUN_ID,
-            argument("--follow", action="store_true", help="show progress until the run ends or waits"),
-            JSON,
-        ),
+        (RUN_ID, flag("--follow", "show progress until the run ends or waits"), JSON),
     ),
     Command(
         "prune",
@@ -289,10 +268,10 @@ COMMANDS = (
         "delete old runs that have ended",
         ("prune --dry-run", "prune --days 7 --size 500MB"),
         (
-            argument("--dry-run", action="store_true", help="list the runs to delete, and delete nothing"),
-            argument("--days", type=_days, metavar="N", help="delete runs that ended more than N days ago"),
-            argument("--keep", type=_count, metavar="N", help="keep only the newest N ended runs"),
-            argument("--size", type=_bytes, metavar="SIZE", help="shrink the store to SIZE, e.g. 500MB"),
+            flag("--dry-run", "list the runs to delete, and delete nothing"),
+            option("--days", "N", "delete runs that ended more than N days ago", type=_days),
+            option("--keep", "N", "keep only the newest N ended runs", type=_count),
+            option("--size", "SIZE", "shrink the store to SIZE, e.g. 500MB", type=_bytes),
             JSON,
         ),
     ),
@@ -302,8 +281,8 @@ COMMANDS = (
         "list the available workflows",
         ("list git --tags release",),
         (
-            argument("query", nargs="*", metavar="WORD", help="list only workflows that contain every word"),
-            argument("--tags", metavar="A,B", default="", help="list only workflows with all these tags"),
+            positional("query", "WORD", "list only workflows that contain every word", nargs="*"),
+            option("--tags", "A,B", "list only workflows with all these tags", default=""),
             JSON,
         ),
     ),
@@ -312,21 +291,21 @@ COMMANDS = (
         "definitions",
         "show the inputs, steps and outputs of a workflow",
         ("info greet",),
-        (argument("workflow", metavar="NAME|FILE"), JSON),
+        (positional("workflow", "NAME|FILE"), JSON),
     ),
     Command(
         "validate",
         "definitions",
         "check workflow files and report all problems",
         ("validate .workflows/*.yaml",),
-        (argument("files", metavar="FILE", nargs="+", help="a YAML file, or - for stdin"), JSON),
+        (positional("files", "FILE", "a YAML file, or - for stdin", nargs="+"), JSON),
     ),
     Command(
         "schema",
         "definitions",
         "print the JSON Schema of workflow files, for editors",
         ("schema --output .workflows/schema.json",),
-        (argument("--output", "-o", metavar="FILE", help="write to a file instead of stdout"),),
+        (option("--output", "FILE", "write to a file instead of stdout", "-o"),),
     ),
     Command("plugin", "definitions", "print the directory of the Claude Code plugin", ()),
     Command(
@@ -334,13 +313,10 @@ COMMANDS = (
         "trust",
         "trust the settings and MCP servers of a directory",
         ("trust", "trust --list", "trust --remove ~/src/project"),
-        (
-            argument("directory", metavar="DIR", nargs="?", help="default: the working directory"),
-            JSON,
-        ),
+        (positional("directory", "DIR", "default: the working directory", nargs="?"), JSON),
         exclusive=(
-            argument("--list", action="store_true", help="list the trusted directories"),
-            argument("--remove", action="store_true", help="stop trusting the directory"),
+            flag("--list", "list the trusted directories"),
+            flag("--remove", "stop trusting the directory"),
         ),
     ),
     Command("worker", "temporal", "run a Temporal worker until it is stopped", ("worker",)),
@@ -350,9 +326,9 @@ COMMANDS = (
         "run a Temporal development server on this machine",
         ("temporal-dev --ui",),
         (
-            argument("--port", type=int, default=7233, metavar="N", help="the port (default: 7233)"),
-            argument("--db", metavar="FILE", help="the database file; default: next to the store of runs"),
-            argument("--ui", action="store_true", help="serve the web UI too, at the port + 1000"),
+            option("--port", "N", "the port (default: 7233)", type=int, default=7233),
+            option("--db", "FILE", "the database file; default: next to the store of runs"),
+            flag("--ui", "serve the web UI too, at the port + 1000"),
         ),
     ),
 )
