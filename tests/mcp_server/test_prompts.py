@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import re
+from functools import cache
 from tempfile import TemporaryDirectory
 from typing import Any
 
@@ -39,16 +40,22 @@ async def text_of(client: Client, name: str, **arguments: str) -> str:
     return str(getattr(message.content, "text", ""))
 
 
+@cache
 def tool_names(toolsets: str) -> set[str]:
     server = build_server(load_settings({"WORKFLOWS_TOOLSETS": toolsets}))
     return {tool.name for tool in asyncio.run(server.list_tools())}
 
 
 def rendered(toolsets: str, name: str, **arguments: str) -> str:
-    async def go(home: str) -> str:
+    [text] = all_rendered(toolsets, (name, arguments))
+    return text
+
+
+def all_rendered(toolsets: str, *prompts: tuple[str, dict[str, str]]) -> list[str]:
+    async def go(home: str) -> list[str]:
         found = load_settings({"WORKFLOWS_TOOLSETS": toolsets, "WORKFLOWS_HOME": home})
         async with Client(build_server(found)) as client:
-            return await text_of(client, name, **arguments)
+            return [await text_of(client, name, **arguments) for name, arguments in prompts]
 
     with TemporaryDirectory() as home:
         return asyncio.run(go(home))
@@ -57,7 +64,7 @@ def rendered(toolsets: str, name: str, **arguments: str) -> str:
 @pytest.mark.parametrize("toolsets", TOOLSETS)
 def test_prompts_name_only_tools_that_are_switched_on(toolsets: str) -> None:
     every, there = tool_names("all"), tool_names(toolsets)
-    texts = [rendered(toolsets, "workflow_orchestrator", workflow_name="standards:fix")]
+    orchestrator = ("workflow_orchestrator", {"workflow_name": "standards:fix"})
     forms = (
         "",
         "list",
@@ -67,8 +74,7 @@ def test_prompts_name_only_tools_that_are_switched_on(toolsets: str) -> None:
         "resume wf_1",
         "status wf_1",
     )
-    texts += [rendered(toolsets, "workflow", command=form) for form in forms]
-    for text in texts:
+    for text in all_rendered(toolsets, orchestrator, *(("workflow", {"command": it}) for it in forms)):
         named = set(re.findall(r"[a-z_]+", text)) & every
         assert named, text
         assert named <= there, f"{toolsets}: {named - there}"

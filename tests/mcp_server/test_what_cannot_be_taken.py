@@ -44,7 +44,10 @@ def test_a_wait_of_thousands_of_years_can_be_read_and_cancelled(place: Any) -> N
     async def work(agent: Any) -> None:
         started = await agent.call("start_workflow", workflow="waits", wait_seconds=0)
         run = started["workflow_id"]
-        assert "after the year 9999" in (await agent.call("get_workflow_status", workflow_id=run))["why"]
+        assert (
+            "after the year 9999"
+            in (await agent.call("get_workflow_status", workflow_id=run, wait_seconds=0))["why"]
+        )
         assert (await agent.call("control_workflow", workflow_id=run, action="cancel"))[
             "status"
         ] == "cancelled"
