@@ -236,8 +236,9 @@ class Driver:
         """Wait until the run changes and has so many committed events, for at most `seconds`."""
         waiter: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._waiting.append((committed, waiter))
-        await asyncio.wait([waiter], timeout=seconds)
-        if not waiter.done():
+        if seconds is None:
+            await waiter
+        elif waiter in (await asyncio.wait([waiter], timeout=seconds))[1]:
             self._waiting = [it for it in self._waiting if it[1] is not waiter]
 
     async def wait_until(self, ready: Callable[[RunState], bool], seconds: float) -> Machine:
