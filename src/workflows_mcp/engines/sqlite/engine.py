@@ -8,7 +8,7 @@ Several processes share the file. A running run is owned by the process that dri
 it messages (`mailbox`). A run that waits only for agents has no owner: the process that gets the answer takes
 it over. A run keeps the workspace that it was started in, whatever process drives it.
 
-In this module: the engine, its cache of released runs, forks, and the removal of old scratch directories.
+In this module: the engine, its cache of released runs, and the removal of old scratch directories.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ import asyncio
 import gc
 import logging
 from collections import OrderedDict
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import NamedTuple
@@ -36,7 +36,7 @@ from workflows_mcp.engines.forks import (
     new_run_id,
     request_digest,
 )
-from workflows_mcp.engines.sqlite import leases, retention, runs
+from workflows_mcp.engines.sqlite import leases, runs
 from workflows_mcp.engines.sqlite.leases import this_process
 from workflows_mcp.engines.sqlite.mailbox import UNANSWERED_TURNS, Mailbox
 from workflows_mcp.engines.sqlite.retention import PRUNE_SECONDS, Retention
@@ -102,7 +102,7 @@ class SqliteEngine(StoredRuns):
         self._pruning: asyncio.Task[None] | None = None
         self._prune_at = self._clock.now() + _PRUNE_AFTER_SECONDS
         self._seen_version = -1
-        self._forks: Forks
+        self._making_forks: set[asyncio.Task[None]] = set()
         self.store: Store
         self.mailbox: Mailbox
 
@@ -111,10 +111,6 @@ class SqliteEngine(StoredRuns):
         self.store = Store(self._path, synchronous=self._synchronous)
         self.mailbox = Mailbox(self.store)
         self._retention = Retention(self.store, self._executor.clear_scratch)
-        self._forks = Forks(
-            self.store, self._lease, self._bundles, self._executor, self._clock, self._workspace_key,
-            journal=self._journal, begin=self._begin_fork,
-        )  # fmt: skip
         if self._recovers:
             sweep_scratch(self.store, self._executor)
         await self._recover()
@@ -126,7 +122,7 @@ class SqliteEngine(StoredRuns):
                 task.cancel()
                 with suppress(asyncio.CancelledError):
                     await task
-        await self._forks.wait_drained()
+        await asyncio.gather(*self._making_forks, return_exceptions=True)
         await asyncio.gather(*(driver.abandon() for driver in self._drivers.values()))
         await asyncio.gather(*self._draining.values())
         self._drivers.clear()
@@ -275,13 +271,43 @@ class SqliteEngine(StoredRuns):
         bundle: Bundle | None = None,
         request_id: str | None = None,
     ) -> str:
-        return await self._forks.make(run_id, position, then, bundle, request_id)
+        digest = request_digest(run_id, position, then, bundle)
+        request = runs.Request(request_id, digest) if request_id is not None else None
+        if request is not None and (known := runs.started_by(self.store, request)) is not None:
+            return known
+        pinned, events, large = await self._journal(run_id)
+        scratch, now = self._executor.scratch, self._clock.now()
+        fork = fork_of(run_id, bundle or pinned, events, position, now, then=then, scratch=scratch)
+        making = asyncio.create_task(self._make_fork(fork, large, run_id, request))
+        self._making_forks.add(making)
+        making.add_done_callback(self._making_forks.discard)
+        try:
+            await asyncio.shield(making)  # the fork is completed even if the caller is cancelled
+        except apsw.ConstraintError:
+            if request is None or (known := runs.started_by(self.store, request)) is None:
+                raise
+            return known
+        return fork.run_id
 
-    async def _begin_fork(self, fork: Fork, large: LargeValues, written: Awaitable[None]) -> None:
-        async with self._locks.setdefault(fork.run_id, asyncio.Lock()):
-            await written
-            driver, _ = self._new_driver(fork.run_id, fork.machine, large, epoch=1)
-            await self.start_driving(driver, after_crash=False)
+    async def _make_fork(
+        self, fork: Fork, large: LargeValues, origin: str, request: runs.Request | None
+    ) -> None:
+        """Write a fork with all of its first events in one transaction, and then drive it."""
+        try:
+            await asyncio.to_thread(self._executor.copy_scratch, origin, fork.run_id)
+            async with self._locks.setdefault(fork.run_id, asyncio.Lock()):
+                driver, journal = self._new_driver(fork.run_id, fork.machine, large, epoch=1)
+                now, state = self._clock.now(), fork.machine.state
+                journal.created = runs.NewRun(
+                    fork.run_id, state.workflow, *self._bundles.put(fork.machine.bundle), request,
+                    state.started_at, now, self._workspace_key, origin,
+                )  # fmt: skip
+                await journal.write(batch_of(fork, large, now))
+                await self.start_driving(driver, after_crash=False)
+        except BaseException:
+            if runs.row_of(self.store, fork.run_id) is None:
+                self._executor.clear_scratch(fork.run_id)
+            raise
 
     def _read(self, run_id: str) -> Machine:
         return runs.read(self.store, self._bundles, run_id, self._executor.limits)[0]
@@ -565,97 +591,6 @@ class ReleasedRuns:
         """Remove and return the run, if claiming it has just incremented its epoch to this one."""
         known = self._runs.pop(run_id, None)
         return known if known is not None and known.epoch == epoch - 1 else None
-
-
-# ----------------------------------------------------------------------------------------------------
-# Forks: a new run is written with all of its first events in one transaction, and then driven
-
-
-class Forks:
-    def __init__(
-        self,
-        store: Store,
-        lease: leases.Lease,
-        bundles: runs.BundleCache,
-        executor: Executor,
-        clock: Clock,
-        workspace_key: runs.WorkspaceKey,
-        *,
-        journal: Callable[[str], Awaitable[tuple[Bundle, list[Event], LargeValues]]],
-        begin: Callable[[Fork, LargeValues, Awaitable[None]], Awaitable[None]],
-    ) -> None:
-        """`begin`: drives a fork as soon as it is written."""
-        self._store = store
-        self._lease = lease
-        self._bundles = bundles
-        self._executor = executor
-        self._clock = clock
-        self._journal = journal
-        self._begin = begin
-        self._workspace_key = workspace_key
-        self._making: set[asyncio.Task[None]] = set()
-
-    async def make(
-        self,
-        run_id: str,
-        position: int,
-        then: Sequence[Event],
-        bundle: Bundle | None,
-        request_id: str | None,
-    ) -> str:
-        digest = request_digest(run_id, position, then, bundle)
-        request = runs.Request(request_id, digest) if request_id is not None else None
-        if request is not None and (known := runs.started_by(self._store, request)) is not None:
-            return known
-        pinned, events, large = await self._journal(run_id)
-        scratch = self._executor.scratch
-        fork = fork_of(
-            run_id, bundle or pinned, events, position, self._clock.now(), then=then, scratch=scratch
-        )
-        making = asyncio.create_task(self._make(fork, large, run_id, request))
-        self._making.add(making)
-        making.add_done_callback(self._making.discard)
-        try:
-            await asyncio.shield(making)  # the fork is completed even if the caller is cancelled
-        except apsw.ConstraintError:
-            if request is None or (known := runs.started_by(self._store, request)) is None:
-                raise
-            return known
-        return fork.run_id
-
-    async def wait_drained(self) -> None:
-        """Wait until no fork is being made."""
-        await asyncio.gather(*self._making, return_exceptions=True)
-
-    async def _make(self, fork: Fork, large: LargeValues, run_id: str, request: runs.Request | None) -> None:
-        try:
-            await asyncio.to_thread(self._executor.copy_scratch, run_id, fork.run_id)
-            await self._begin(fork, large, self._written(fork, large, run_id, request))
-        except BaseException:
-            if runs.row_of(self._store, fork.run_id) is None:
-                self._executor.clear_scratch(fork.run_id)
-            raise
-
-    async def _written(
-        self, fork: Fork, large: LargeValues, origin: str, request: runs.Request | None
-    ) -> None:
-        now, owner, state = self._clock.now(), self._lease.owner.id, fork.machine.state
-        pinned = self._bundles.put(fork.machine.bundle)
-        origin = state.forked_from.partition("@")[0]
-        run = runs.NewRun(
-            fork.run_id, state.workflow, *pinned, request, state.started_at, now, self._workspace_key, origin
-        )
-        batch = batch_of(fork, large, now)
-        journal = RunJournal(self._store, self._lease, self._clock, fork.run_id, epoch=1)
-
-        def write(connection: apsw.Connection) -> None:
-            self._lease.renew(connection, now)
-            retention.share_blobs(connection, origin, fork.run_id)
-            runs.create(connection, run, owner)
-            journal.write_events(connection, batch)
-            journal.write_state(connection, batch)
-
-        await self._store.write(write)
 
 
 # ----------------------------------------------------------------------------------------------------

@@ -21,7 +21,6 @@ import apsw
 import msgspec
 
 from workflows_mcp.engines.base import Pruned, PrunedRun
-from workflows_mcp.engines.sqlite import runs
 from workflows_mcp.engines.sqlite.store import PREALLOCATED_BYTES, Store
 from workflows_mcp.engines.values import MARK
 from workflows_mcp.limits import Limits
@@ -205,12 +204,3 @@ def _index(connection: apsw.Connection, run_id: str) -> None:
     needed = [(run_id, digest) for digest in found]
     connection.executemany("INSERT OR IGNORE INTO blob_runs VALUES(?, ?)", needed)
     connection.execute("DELETE FROM unindexed WHERE run = ?", (run_id,))
-
-
-def share_blobs(connection: apsw.Connection, origin: str, fork: str) -> None:
-    """Record that a fork needs the blobs of its origin. Raises UnknownRun if the origin was deleted."""
-    if not connection.execute("SELECT 1 FROM runs WHERE id = ?", (origin,)).fetchall():
-        raise runs.unknown(origin)
-    copies = (fork, origin)
-    connection.execute("INSERT INTO blob_runs SELECT ?, hash FROM blob_runs WHERE run = ?", copies)
-    connection.execute("INSERT OR IGNORE INTO unindexed SELECT ? FROM unindexed WHERE run = ?", copies)

@@ -7,6 +7,7 @@ RunJournal(store, lease, clock, run_id, epoch).append(...)  # where the driver o
 
 from __future__ import annotations
 
+import asyncio
 import hashlib
 from collections import OrderedDict
 from collections.abc import Callable, Iterator
@@ -111,6 +112,17 @@ def create(connection: apsw.Connection, run: NewRun, owner: str) -> None:
             *run.workspace_key, run.forked_from or None, owner,
         ),
     )  # fmt: skip
+    if run.forked_from:
+        _share_blobs(connection, run.forked_from, run.run_id)
+
+
+def _share_blobs(connection: apsw.Connection, origin: str, fork: str) -> None:
+    """Record that a fork needs the blobs of its origin. Raises UnknownRun if the origin was deleted."""
+    if not connection.execute("SELECT 1 FROM runs WHERE id = ?", (origin,)).fetchall():
+        raise unknown(origin)
+    copies = (fork, origin)
+    connection.execute("INSERT INTO blob_runs SELECT ?, hash FROM blob_runs WHERE run = ?", copies)
+    connection.execute("INSERT OR IGNORE INTO unindexed SELECT ? FROM unindexed WHERE run = ?", copies)
 
 
 class Row(NamedTuple):
@@ -294,6 +306,19 @@ class RunJournal:
                 self.write_state(connection, batch)
 
         self._submit(write, done, single=plain and not batch.blobs)
+
+    async def write(self, batch: Batch) -> None:
+        """Write a batch; when this returns, it is committed."""
+        written: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+
+        def done(error: Exception | None) -> None:
+            if error is not None:
+                written.set_exception(error)
+            else:
+                written.set_result(None)
+
+        self.append(batch, done)
+        await written
 
     def write_events(self, connection: apsw.Connection, batch: Batch) -> None:
         """Write the events of a batch. Raises LeaseLost if the run has another owner or epoch."""
