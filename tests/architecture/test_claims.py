@@ -11,6 +11,8 @@ from pathlib import Path
 import workflows_mcp
 
 ROOT = Path(workflows_mcp.__file__).parent
+MAY_ASK_FOR_A_DIALECT = ("dialects/", "mcp_server/compat/", "plan/codec.py")
+"""The dialects themselves, the tools of earlier servers, and the upgrade of stored plans."""
 MCP_SERVER = sorted((ROOT / "mcp_server").rglob("*.py"))
 PRIVATE = re.compile(r"_[a-z]\w*")
 
@@ -52,3 +54,26 @@ def test_only_sdk_reaches_into_private_parts_of_the_mcp_library() -> None:
         if reaches:
             wrong[module] = reaches
     assert list(wrong) == ["workflows_mcp.mcp_server.sdk"], wrong
+
+
+def questions_about_dialects(tree: ast.AST) -> list[str]:
+    """Comparisons of a dialect with names of dialects."""
+    return [
+        ast.unparse(node)
+        for node in ast.walk(tree)
+        if isinstance(node, ast.Compare) and not isinstance(node.ops[0], ast.Is | ast.IsNot)
+        for operand in (node.left, *node.comparators)
+        if (isinstance(operand, ast.Name) and operand.id == "dialect")
+        or (isinstance(operand, ast.Attribute) and operand.attr == "dialect")
+    ]
+
+
+def test_nobody_outside_of_the_dialects_asks_for_the_dialect() -> None:
+    """What differs between dialects is a field of the plan, or of the step type."""
+    wrong = {}
+    for path in sorted(ROOT.rglob("*.py")):
+        name = path.relative_to(ROOT).as_posix()
+        found = questions_about_dialects(ast.parse(path.read_text(encoding="utf-8")))
+        if found and not name.startswith(MAY_ASK_FOR_A_DIALECT):
+            wrong[name] = found
+    assert wrong == {}

@@ -11,19 +11,26 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from enum import StrEnum
 from typing import Any
 
 from msgspec.structs import replace
 
 from workflows_mcp.errors import TOO_LARGE, TOO_SLOW
+from workflows_mcp.expressions import Code
 from workflows_mcp.limits import Limits
-from workflows_mcp.machine.changes import Path
+from workflows_mcp.machine.changes import Path, WrongChange
 from workflows_mcp.machine.commands import ClearTimer, Command, SetTimer, StopStep, key_of
 from workflows_mcp.machine.lifecycle import FrameEvent, advance, close_frame, open_frame
 from workflows_mcp.machine.program import EvaluationError, Program
-from workflows_mcp.machine.rules import outputs_if_not_run, runs_after
+from workflows_mcp.machine.rules import (
+    ScopeResult,
+    fails_the_workflow,
+    finished_scope,
+    outputs_if_not_run,
+    runs_after,
+)
 from workflows_mcp.machine.state import (
     TERMINAL,
     EndStatus,
@@ -34,7 +41,7 @@ from workflows_mcp.machine.state import (
     RunState,
     Scope,
 )
-from workflows_mcp.plan import Bundle, Plan, Steps
+from workflows_mcp.plan import Bundle, Plan, Steps, keys_of
 from workflows_mcp.values import Value
 
 
@@ -78,6 +85,11 @@ class OpenScope:
         "time",
         "unfinished",
     )
+
+    can_clean_up = False
+    """Whether it has steps for its failure that have not started."""
+    cleans_up = False
+    """Whether the steps for its failure are under way."""
 
     def __init__(
         self,
@@ -151,6 +163,51 @@ class OpenScope:
     def admit(self, index: int) -> bool:
         """Whether a reopened block may be entered now."""
         return True
+
+    def after_end(self, machine: Core, index: int) -> list[int]:
+        """The blocks to enter because this one has ended; others may end with it."""
+        following = self.after(index)
+        node, plan = self.program.nodes[index], self.program.plan
+        if plan.fail_fast and fails_the_workflow(plan, node, self.scope.records[node.id]):
+            machine.stop_the_rest(self, node.id)
+            return []
+        return following
+
+    def after_detached_failure(self, machine: Core) -> list[int]:
+        """The blocks to enter at its end, because items that nothing waited for have failed."""
+        return []
+
+    def outcome(self, machine: Core) -> ScopeResult:
+        """What the workflow that has ended gives."""
+        return finished_scope(self.prefix, self.scope, self.program, self.names)
+
+    def does_not_fit(self, index: int, outputs: dict[str, Value], limits: Limits) -> WrongChange | None:
+        """Why the result of an agent cannot be written to the state, if it cannot."""
+        return None
+
+    def keep_for_later(self, index: int, record: Record, code: dict[str, Code]) -> None:
+        """Store what a step has read when it starts, if that can change while it runs."""
+
+    def on_context_full(self) -> list[int]:
+        """The step that handles a full context, if there is one."""
+        return []
+
+    def continue_beside(self, index: int) -> list[int]:
+        """The blocks to enter while the items of this one run."""
+        return []
+
+    def keys_of_items(
+        self, index: int, items: list[Value] | dict[str, Value], plans: Mapping[str, Plan]
+    ) -> list[str | int]:
+        return keys_of(items)
+
+    def clean_up(self, fault: Fault) -> list[int]:
+        """The first of the steps for its failure."""
+        return []
+
+    def next_ones(self) -> list[int]:
+        """The next item, in a list; empty if all have started, or if there are no items."""
+        return []
 
     def ready(self) -> list[int]:
         """The blocks to enter when the scope is opened."""
@@ -326,8 +383,9 @@ class Core(ABC):
         if frame.kind == "step":
             self.emit(StopStep(key_of(address, frame.attempt)))
 
-    def stop_the_rest(self, scope: OpenScope, failed: str, at: float) -> None:
+    def stop_the_rest(self, scope: OpenScope, failed: str) -> None:
         """End what is under way in a fail_fast workflow in which a block has failed, and start no more."""
+        at = self.state.changed_at
         reason = f"ended, because '{failed}' failed"
         self.forget_work(scope)
         frames = self.state.frames
@@ -341,6 +399,34 @@ class Core(ABC):
                 record.message, record.completed_at = reason, at
                 record.outputs = outputs_if_not_run(scope.program, index, self.plans)
         scope.unfinished, scope.finished = 0, True
+
+    def stop_everything_in(self, scope: OpenScope, at: float, reason: str = LEFT_OPEN) -> None:
+        """End what is under way in a workflow that ends or fails."""
+        for index, node in enumerate(scope.program.nodes):
+            address = scope.prefix + node.id
+            frame = self.state.frames.get(address)
+            if frame is not None:
+                self.stop(address, frame, at, reason)
+                self.mark_stopped(scope, index, at, reason)
+
+    def clean_up_first(self, address: str, at: float, fault: Fault) -> bool:
+        """Start the failure steps of a workflow that is ended from outside; false if it has none.
+
+        Everything else in it ends at once. The steps get as much time as the whole workflow had.
+        """
+        scope = self.scope_inside(address)
+        if scope is None or scope.program.plan.semantics < 2 or not scope.can_clean_up:
+            return False
+        self.forget_work(scope)
+        self.stop_everything_in(scope, at, fault.message)
+        frame = self.state.frames[address]
+        if frame.timeout is not None:
+            frame.since, frame.parked, frame.deadline = at, 0.0, at + frame.timeout
+            key = key_of(address, frame.attempt)
+            self.emit(ClearTimer(key))
+            self.emit(SetTimer(key, frame.deadline))
+        self.enqueue(scope, scope.clean_up(fault))
+        return True
 
     def mark_stopped(self, scope: OpenScope, index: int, at: float, reason: str) -> None:
         """Record that a block was ended from outside; its outputs keep their shape."""

@@ -10,13 +10,19 @@ from collections import deque
 from collections.abc import Sequence
 from typing import Any
 
-from workflows_mcp.machine.core import OpenScope
+from msgspec.structs import replace
+
+from workflows_mcp.machine.core import Core, OpenScope
+from workflows_mcp.machine.lifecycle import advance
+from workflows_mcp.machine.messages import hand_to_caller
 from workflows_mcp.machine.names import Names
 from workflows_mcp.machine.program import Program
-from workflows_mcp.machine.rules import failed, failure_kind
+from workflows_mcp.machine.rules import ScopeResult, failed, failure_kind
 from workflows_mcp.machine.state import TERMINAL, Fault, Record, Scope
 from workflows_mcp.plan import Plan, item_node, name_of_item, names_of_items
 from workflows_mcp.values import Value
+
+STOPPED = "ended, because another one failed"
 
 _NAMED = 5
 _MESSAGE_CHARS = 300
@@ -38,7 +44,7 @@ class ItemsProgram(Program):
 class OpenItems(OpenScope):
     """The items of a block, until all of them have ended."""
 
-    __slots__ = ("_not_started", "_values", "fails_fast", "items", "limit")
+    __slots__ = ("_fails_fast", "_not_started", "_values", "items", "limit")
 
     def __init__(
         self, around: OpenScope, index: int, prefix: str, scope: Scope, items: Any, limit: int | None
@@ -53,7 +59,7 @@ class OpenItems(OpenScope):
         each = around.program.nodes[index].for_each
         assert each is not None
         self.items = each.items
-        self.fails_fast = each.fail_fast
+        self._fails_fast = each.fail_fast
         """Whether the first item that fails ends the others."""
         self._not_started = deque(
             index for index, node in enumerate(program.nodes) if node.id not in scope.records
@@ -90,10 +96,6 @@ class OpenItems(OpenScope):
         self._not_started.remove(index)
         return True
 
-    def start_no_more(self) -> None:
-        """Drop the items that have not started."""
-        self._not_started.clear()
-
     def after(self, index: int) -> list[int]:
         self.unfinished -= 1
         self.finished = not self.unfinished
@@ -108,26 +110,56 @@ class OpenItems(OpenScope):
         del self.scope.records[self.program.nodes[index].id]
         self._not_started = deque(sorted([*self._not_started, index]))
 
+    def after_end(self, machine: Core, index: int) -> list[int]:
+        if self._fails_fast and failed(self.scope.records[self.program.nodes[index].id]):
+            self._stop_others(machine)
+        return self.after(index)
 
-def items_outcome(prefix: str, scope: Scope, program: Program) -> tuple[str | None, Fault | None]:
-    """The message about the items that failed, and the fault of the first; both None if none failed."""
-    keys = scope.each or []
-    wrong: list[tuple[str | int, Record]] = []
-    for key, node in zip(keys, program.nodes, strict=True):
-        record = scope.records[node.id]
-        if failed(record):
-            wrong.append((key, record))
-    if not wrong:
-        return None, None
-    if program.nodes[0].on_timeout == "continue":  # prefer a reason that is worse than a timeout
-        wrong.sort(key=lambda item: failure_kind(item[1]) == "timeout")
-    key, record = wrong[0]
-    reason = (record.message or "no reason was given")[:_MESSAGE_CHARS]
-    message = f"{len(wrong)} of {len(keys)} items failed: '{key}': {reason}"
-    if len(wrong) > 1:
-        message += f" (and {', '.join(repr(str(other)) for other, _ in wrong[1:_NAMED])}"
-        message += f" and {len(wrong) - _NAMED} more)" if len(wrong) > _NAMED else ")"
-    name = name_of_item(keys, keys.index(key), scope.named)
-    inner = record.fault or Fault("block_failed", "", "", prefix + name, scope.workflow, program.nodes[0].at)
-    fault = Fault(inner.code, message, inner.hint, inner.address, inner.workflow, inner.path, inner.offset)
-    return message, fault
+    def _stop_others(self, machine: Core) -> None:
+        """End the other items because one has failed, and start no more."""
+        at, frames = machine.state.changed_at, machine.state.frames
+        machine.forget_work(self)
+        for index, node in enumerate(self.program.nodes):
+            address = self.prefix + node.id
+            if address in frames:
+                inside = machine.scope_inside(address)
+                if inside is not None and inside.cleans_up:
+                    continue
+                if machine.clean_up_first(address, at, machine.fault(self, index, "ended", STOPPED)):
+                    continue
+                machine.stop(address, frames[address], at, STOPPED)
+                machine.mark_stopped(self, index, at, STOPPED)
+                self.unfinished -= 1
+            elif node.id not in self.scope.records:
+                record = self.scope.records[node.id] = Record(message=STOPPED, completed_at=at)
+                advance(record, "skipped")
+                self.unfinished -= 1
+        self._not_started.clear()
+
+    def outcome(self, machine: Core) -> ScopeResult:
+        """The fault of the first item that failed, with a message about all of them.
+
+        There are no outputs: `outputs_of` derives them from the items."""
+        address = self.prefix[:-1]
+        hand_to_caller(machine, address, machine.state.frames[address])
+        scope, program = self.scope, self.program
+        keys = scope.each or []
+        wrong: list[tuple[str | int, Record]] = []
+        for key, node in zip(keys, program.nodes, strict=True):
+            record = scope.records[node.id]
+            if failed(record):
+                wrong.append((key, record))
+        if not wrong:
+            return ScopeResult({})
+        if program.nodes[0].on_timeout == "continue":  # prefer a reason that is worse than a timeout
+            wrong.sort(key=lambda item: failure_kind(item[1]) == "timeout")
+        key, record = wrong[0]
+        reason = (record.message or "no reason was given")[:_MESSAGE_CHARS]
+        message = f"{len(wrong)} of {len(keys)} items failed: '{key}': {reason}"
+        if len(wrong) > 1:
+            message += f" (and {', '.join(repr(str(other)) for other, _ in wrong[1:_NAMED])}"
+            message += f" and {len(wrong) - _NAMED} more)" if len(wrong) > _NAMED else ")"
+        name = name_of_item(keys, keys.index(key), scope.named)
+        at = program.nodes[0].at
+        inner = record.fault or Fault("block_failed", "", "", self.prefix + name, scope.workflow, at)
+        return ScopeResult({}, replace(inner, message=message))

@@ -60,9 +60,9 @@ from workflows_mcp.machine.events import (
     StepFailed,
     TimerFired,
 )
-from workflows_mcp.machine.items import OpenItems, items_outcome
+from workflows_mcp.machine.items import OpenItems
 from workflows_mcp.machine.lifecycle import advance, begin_stopping, close_frame, finish_run
-from workflows_mcp.machine.messages import hand_to_caller, messages_delivered
+from workflows_mcp.machine.messages import messages_delivered
 from workflows_mcp.machine.names import names_in
 from workflows_mcp.machine.operations import (
     ENTER,
@@ -77,20 +77,13 @@ from workflows_mcp.machine.operations import (
 from workflows_mcp.machine.program import Program, program_of
 from workflows_mcp.machine.reactive import (
     OpenReactive,
-    cleaned_up_first,
     initial_state,
-    left_behind,
-    stop_items,
-    stop_leftovers,
 )
 from workflows_mcp.machine.reactive_state import Changes, ReactiveState
 from workflows_mcp.machine.rules import (
-    failed,
-    fails_the_workflow,
-    finished_scope,
     outputs_if_not_run,
 )
-from workflows_mcp.machine.sequence import OpenSequence, finished_sequence
+from workflows_mcp.machine.sequence import OpenSequence
 from workflows_mcp.machine.state import (
     MARKS,
     TERMINAL,
@@ -217,8 +210,6 @@ class Machine(Core):
     def does_not_fit(self, address: str, outputs: dict[str, Value]) -> WrongChange | None:
         """Why these outputs of a step cannot be written to the state, if they cannot."""
         scope, index = self.locate(address)
-        if not isinstance(scope, OpenSequence):
-            return None
         return scope.does_not_fit(index, outputs, self.limits)
 
     def source_of(self, workflow: str) -> str:
@@ -313,15 +304,7 @@ class Machine(Core):
         scope.handle_end(self, index)
         if not scope.prefix:
             self.state.done += 1
-        if isinstance(scope, OpenItems) and scope.fails_fast and failed(record):
-            stop_items(self, scope, at)
-        following = scope.after(index)
-        plan = program.plan
-        is_graph = not isinstance(scope, OpenSequence | OpenItems)
-        if is_graph and plan.fail_fast and fails_the_workflow(plan, program.nodes[index], record):
-            self.stop_the_rest(scope, name, at)
-            following = []
-        self.enqueue(scope, following)
+        self.enqueue(scope, scope.after_end(self, index))
         if scope.finished:
             self._scope_finished(scope, at)
 
@@ -366,23 +349,11 @@ class Machine(Core):
             self._scope_finished(opened, self.state.changed_at)
 
     def _scope_finished(self, scope: OpenScope, at: float) -> None:
-        if isinstance(scope, OpenReactive) and (following := scope.after_detached_failure(self)):
+        if following := scope.after_detached_failure(self):
             self.enqueue(scope, following)
             return
-        if isinstance(scope, OpenItems):
-            message, fault = items_outcome(scope.prefix, scope.scope, scope.program)
-            outputs: dict[str, Value] = {}  # `outputs_of` derives them from the items
-        elif isinstance(scope, OpenSequence):
-            fault = finished_sequence(scope.prefix, scope.scope, scope.program)
-            outputs = {"result": scope.scope.result}
-            if isinstance(scope, OpenReactive):
-                stop_leftovers(self, scope, at)
-                outputs, fault = left_behind(self, scope, fault)
-            message = fault.message if fault is not None else None
-        else:
-            result = finished_scope(scope.prefix, scope.scope, scope.program, scope.names)
-            outputs, fault = result.outputs, result.fault
-            message = fault.message if fault is not None else None
+        result = scope.outcome(self)
+        outputs, fault = result.outputs, result.fault
         del self._open[scope.prefix]
         if not scope.prefix:
             self.state.outputs = outputs
@@ -390,11 +361,10 @@ class Machine(Core):
             self.finish("completed" if fault is None else "failed", at, fault)
             return
         address = scope.prefix[:-1]
-        if isinstance(scope, OpenItems):
-            hand_to_caller(self, address, self.state.frames[address])
         self.close_frame(address, "ended")
         caller, index = self.locate(address)
         outcome: Outcome = "success" if fault is None else "failure"
+        message = fault.message if fault is not None else None
         self.end(caller, index, at, "completed", outcome, outputs, message, fault)
 
     def finish(self, status: RunStatus, at: float, fault: Fault | None) -> None:
@@ -605,7 +575,7 @@ def timer_fired(machine: Machine, event: TimerFired) -> None:
     scope, index = machine.locate(address)
     timeout: Expr | None = getattr(scope.program.nodes[index].do, "timeout", None)
     fault = machine.fault(scope, index, "timeout", message, path=timeout.at if timeout is not None else ())
-    if cleaned_up_first(machine, address, event.at, fault):
+    if machine.clean_up_first(address, event.at, fault):
         return
     machine.stop(address, frame, event.at, "its caller timed out")
     machine.fail(scope, index, event.at, fault)
@@ -721,7 +691,7 @@ def begin_new_rounds(state: RunState, event: Reopened) -> None:
 
 def slot_freed(machine: Machine, event: SlotFreed) -> None:
     scope = machine.scope_inside(event.address.rpartition("/")[0])
-    if isinstance(scope, OpenItems):
+    if scope is not None:
         machine.enqueue(scope, scope.next_ones())
 
 
@@ -735,7 +705,7 @@ def context_full(machine: Machine, event: ContextFull) -> None:
         return
     state.context_full = True
     scope = machine.scope_inside("")
-    steps = scope.on_context_full() if isinstance(scope, OpenReactive) else []
+    steps = scope.on_context_full() if scope is not None else []
     if scope is not None and steps:
         machine.enqueue(scope, steps)
     else:

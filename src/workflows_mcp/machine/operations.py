@@ -23,7 +23,7 @@ from workflows_mcp.machine.events import Forked, Interrupted, StepEnd
 from workflows_mcp.machine.items import OpenItems
 from workflows_mcp.machine.lifecycle import advance
 from workflows_mcp.machine.messages import enter_tell
-from workflows_mcp.machine.reactive import OpenReactive, task_ids, task_variables
+from workflows_mcp.machine.reactive import OpenReactive, task_variables
 from workflows_mcp.machine.sequence import (
     OpenSequence,
     enter_each,
@@ -53,7 +53,6 @@ from workflows_mcp.plan import (
     check_inputs,
     fixed_name,
     inputs_of_item,
-    keys_of,
     question_in_task,
     retry_delay,
     unbound_item,
@@ -84,8 +83,7 @@ def enter_do(machine: Core, scope: OpenScope, index: int, at: float) -> None:
     frame.event = machine.state.events
     command = step_command(scope, index, frame)
     timeout = scope.program.timeout(node.do.timeout, scope.names_for(index))
-    if isinstance(scope, OpenReactive):
-        scope.keep_for_later(index, record, command.code)
+    scope.keep_for_later(index, record, command.code)
     machine.open_frame(command.address, frame, timeout, at)
     advance(record, "asked" if by_agent else "started")
     record.inputs = command.inputs
@@ -225,9 +223,7 @@ def enter_items(machine: Core, scope: OpenScope, index: int, at: float) -> None:
         # each task has one question at a time: no more tasks than questions that may be open
         room = max(machine.limits.pending_actions - machine.questions, 1)
         limit = room if limit is None else min(limit, room)
-    keys = keys_of(items)
-    if isinstance(scope, OpenReactive) and isinstance(items, list):
-        keys = task_ids(scope, index, items, machine.plans)
+    keys = scope.keys_of_items(index, items, machine.plans)
     inside = Scope(scope.scope.workflow, started_at=at, records={}, each=keys)
     inside.by_key = isinstance(items, dict)
     inside.named = can_be_names(inside.each or ())
@@ -240,8 +236,8 @@ def enter_items(machine: Core, scope: OpenScope, index: int, at: float) -> None:
     address = scope.prefix + node.id
     machine.open_frame(address, Frame("each", at, agent=node.for_each.agent), None, at)
     machine.open_items(inside, scope, index, items, limit)
-    if not node.for_each.wait and items and isinstance(scope, OpenReactive):
-        machine.enqueue(scope, scope.continue_after(index))
+    if not node.for_each.wait and items:
+        machine.enqueue(scope, scope.continue_beside(index))
 
 
 def enter_branch(machine: Core, scope: OpenScope, index: int, at: float) -> None:

@@ -15,14 +15,13 @@ from workflows_mcp.errors import TOO_LARGE, TOO_SLOW
 from workflows_mcp.expressions import MISSING, Code
 from workflows_mcp.limits import Limits
 from workflows_mcp.machine.changes import Path, WrongChange, changed, value_at
-from workflows_mcp.machine.commands import ClearTimer, SetTimer, key_of
-from workflows_mcp.machine.core import LEFT_OPEN, Core, Purpose
+from workflows_mcp.machine.core import Core, Purpose
 from workflows_mcp.machine.items import OpenItems
 from workflows_mcp.machine.lifecycle import advance
 from workflows_mcp.machine.names import Names, iso
 from workflows_mcp.machine.program import EvaluationError, Program, given_by, program_of
 from workflows_mcp.machine.reactive_state import Changes, ReactiveState
-from workflows_mcp.machine.rules import failed, handler_of
+from workflows_mcp.machine.rules import ScopeResult, failed, handler_of
 from workflows_mcp.machine.sequence import OpenSequence, ends_with, result_of
 from workflows_mcp.machine.state import TERMINAL, Fault, Record, Scope
 from workflows_mcp.plan import (
@@ -33,8 +32,8 @@ from workflows_mcp.plan import (
     Node,
     Plan,
     Return,
-    fails_on_purpose,
     fixed_name,
+    keys_of,
     names_of_items,
 )
 from workflows_mcp.values import Value, to_text
@@ -109,6 +108,22 @@ class OpenReactive(OpenSequence):
                     left.append(result)
         return left
 
+    def outcome(self, machine: Core) -> ScopeResult:
+        """The value that it returned, or its state, for its caller."""
+        fault, result = self._failure(), self.scope.result
+        machine.stop_everything_in(self, machine.state.changed_at)
+        outputs: dict[str, Value] = {"result": result}
+        if result is not None or not self.prefix or "#" in self.scope.workflow:
+            return ScopeResult(outputs, fault)
+
+        def evaluate() -> None:
+            outputs["result"] = self.reactive.flat()
+
+        caller, index = machine.locate(self.prefix[:-1])
+        first = self.prefix + self.program.nodes[0].id
+        wrong = machine.guarded_at(caller.attempt_key(index) + Purpose.RETURN_STATE, evaluate, first)
+        return ScopeResult(outputs, fault or wrong)
+
     # Which step follows
 
     def after(self, index: int) -> list[int]:
@@ -172,12 +187,17 @@ class OpenReactive(OpenSequence):
             self._restart(self.next_state)
             return [0]
         if self.can_clean_up:
-            return self.clean_up(failure_of(self.prefix, self.scope, node, record))
+            return self.clean_up(self.failure_of(node, record))
         self.finished = True
         return []
 
     @property
-    def can_clean_up(self) -> bool:
+    def cleans_up(self) -> bool:  # type: ignore[override]
+        """Whether the steps for its failure are under way."""
+        return self.program.plan.semantics > 1 and self.scope.failure is not None
+
+    @property
+    def can_clean_up(self) -> bool:  # type: ignore[override]
         """Whether it has steps for its failure that have not started."""
         return self.program.plan.on_failure >= 0 and self.scope.failure is None
 
@@ -200,7 +220,7 @@ class OpenReactive(OpenSequence):
         next_state = initial_state(
             self.program, scope.inputs, self.time, seed, self.limits, scope.variables, self.run_id
         )
-        stop_leftovers(machine, self, self.time)
+        machine.stop_everything_in(self, self.time)
         self.next_state = next_state
 
     def _restart(self, state: dict[str, Value]) -> None:
@@ -219,6 +239,31 @@ class OpenReactive(OpenSequence):
             if errors is not MISSING:
                 with suppress(WrongChange):  # there may be no place for them in the first state
                     self.reactive.reset(self.reactive.tried([(where, "set", errors)])[0])
+
+    def keys_of_items(
+        self, index: int, items: list[Value] | dict[str, Value], plans: Mapping[str, Plan]
+    ) -> list[str | int]:
+        """The ids of tasks: from the task, or the `id` of the item, or its position."""
+        if isinstance(items, dict):
+            return keys_of(items)
+        node = self.program.nodes[index]
+        name = fixed_name(node.do)
+        title = (name.partition("#")[2] or name) if name else node.id
+        called = program_of(plans[name]) if name is not None and name in plans else None
+        template = called.plan.given.get("task_id") if called is not None else None
+        names = self.names_for(index)
+        ids: list[str | int] = []
+        for position, item in enumerate(items):
+            known = names.with_variables({"item": item, "index": position, "total": len(items)})
+            found = called.evaluate(template, known) if called is not None else None
+            if found is None and isinstance(item, dict):
+                found = item.get("id")
+            text = to_text(found) if isinstance(found, str | int) and not isinstance(found, bool) else ""
+            ids.append(text if text and text not in ids else f"{title}.item{position}")
+        return ids
+
+    def continue_beside(self, index: int) -> list[int]:
+        return self.continue_after(index)
 
     # Results
 
@@ -312,7 +357,7 @@ class OpenReactive(OpenSequence):
         return self.program.place(change.path, names) if known is None else tuple(known)
 
     def _note_failure(self, machine: Core, index: int, node: Node, record: Record) -> None:
-        fault = failure_of(self.prefix, self.scope, node, record)
+        fault = self.failure_of(node, record)
         about = _as_error(fault)
         if node.for_each is not None and node.for_each.errors_to and not _tolerates_failures(node):
             self._collect_errors(index, node, record)
@@ -383,17 +428,6 @@ def _is_detached(node: Node, record: Record) -> bool:
     return record.scope is not None and bool(record.scope.each)
 
 
-def failure_of(prefix: str, scope: Scope, node: Node, record: Record) -> Fault:
-    """Why a sequence has failed: the step that ended it."""
-    message = f"step '{node.id}' failed: {record.message or 'no reason was given'}"
-    inner = record.fault
-    if inner is not None and fails_on_purpose(node):
-        return inner
-    if inner is None:
-        return Fault("block_failed", message, "", prefix + node.id, scope.workflow, node.at)
-    return Fault(inner.code, message, inner.hint, inner.address, inner.workflow, inner.path, inner.offset)
-
-
 def _as_error(fault: Fault) -> dict[str, Value]:
     return {"message": fault.message, "type": fault.code, "step": fault.address}
 
@@ -444,30 +478,6 @@ def _error_lists(program: Program) -> list[Path]:
 # Items, and the end of a workflow
 
 
-STOPPED = "ended, because another one failed"
-
-
-def task_ids(
-    scope: OpenReactive, index: int, items: list[Value], plans: Mapping[str, Plan]
-) -> list[str | int]:
-    """The ids of tasks: from the step or the task, or the `id` of the item, or its position."""
-    node = scope.program.nodes[index]
-    name = fixed_name(node.do)
-    title = (name.partition("#")[2] or name) if name else node.id
-    called = program_of(plans[name]) if name is not None and name in plans else None
-    template = called.plan.given.get("task_id") if called is not None else None
-    names = scope.names_for(index)
-    ids: list[str | int] = []
-    for position, item in enumerate(items):
-        known = names.with_variables({"item": item, "index": position, "total": len(items)})
-        found = called.evaluate(template, known) if called is not None else None
-        if found is None and isinstance(item, dict):
-            found = item.get("id")
-        text = to_text(found) if isinstance(found, str | int) and not isinstance(found, bool) else ""
-        ids.append(text if text and text not in ids else f"{title}.item{position}")
-    return ids
-
-
 def task_variables(run_id: str, workflow: str, items: OpenItems, index: int, plan: Plan) -> dict[str, Value]:
     """What a task sees beside the state: the fields of its item, and the workflow around it."""
     variables = items.variables(index)
@@ -487,78 +497,3 @@ def task_variables(run_id: str, workflow: str, items: OpenItems, index: int, pla
     for name, expr in plan.given.items():
         known[name] = program_of(plan).evaluate(expr, names)
     return known
-
-
-def stop_items(machine: Core, scope: OpenItems, at: float) -> None:
-    """End the other items because one has failed, and start no more."""
-    frames = machine.state.frames
-    machine.forget_work(scope)
-    for index, node in enumerate(scope.program.nodes):
-        address = scope.prefix + node.id
-        if address in frames:
-            inside = machine.scope_inside(address)
-            if isinstance(inside, OpenReactive) and _cleans_up_after(inside):
-                continue
-            if cleaned_up_first(machine, address, at, machine.fault(scope, index, "ended", STOPPED)):
-                continue
-            machine.stop(address, frames[address], at, STOPPED)
-            machine.mark_stopped(scope, index, at, STOPPED)
-            scope.unfinished -= 1
-        elif node.id not in scope.scope.records:
-            record = scope.scope.records[node.id] = Record(message=STOPPED, completed_at=at)
-            advance(record, "skipped")
-            scope.unfinished -= 1
-    scope.start_no_more()
-
-
-def _cleans_up_after(scope: OpenReactive) -> bool:
-    """Whether the steps for its failure are under way."""
-    return scope.program.plan.semantics > 1 and scope.scope.failure is not None
-
-
-def cleaned_up_first(machine: Core, address: str, at: float, fault: Fault) -> bool:
-    """Start the failure steps of a workflow that is ended from outside; false if it has none.
-
-    Everything else in it ends at once. The steps get as much time as the whole workflow had.
-    """
-    scope = machine.scope_inside(address)
-    if not isinstance(scope, OpenReactive) or scope.program.plan.semantics < 2 or not scope.can_clean_up:
-        return False
-    machine.forget_work(scope)
-    stop_leftovers(machine, scope, at, fault.message)
-    frame = machine.state.frames[address]
-    if frame.timeout is not None:
-        frame.since, frame.parked, frame.deadline = at, 0.0, at + frame.timeout
-        key = key_of(address, frame.attempt)
-        machine.emit(ClearTimer(key))
-        machine.emit(SetTimer(key, frame.deadline))
-    machine.enqueue(scope, scope.clean_up(fault))
-    return True
-
-
-def stop_leftovers(machine: Core, scope: OpenReactive, at: float, reason: str = LEFT_OPEN) -> None:
-    """End what is under way in a workflow that ends or fails."""
-    for index, node in enumerate(scope.program.nodes):
-        address = scope.prefix + node.id
-        frame = machine.state.frames.get(address)
-        if frame is not None:
-            machine.stop(address, frame, at, reason)
-            machine.mark_stopped(scope, index, at, reason)
-
-
-def left_behind(
-    machine: Core, scope: OpenReactive, fault: Fault | None
-) -> tuple[dict[str, Value], Fault | None]:
-    """The outputs of a workflow for its caller: the value that it returned, or its state."""
-    result = scope.scope.result
-    if result is not None or not scope.prefix or "#" in scope.scope.workflow:
-        return {"result": result}, fault
-    outputs: dict[str, Value] = {"result": None}
-
-    def evaluate() -> None:
-        outputs["result"] = scope.reactive.flat()
-
-    caller, index = machine.locate(scope.prefix[:-1])
-    first = scope.prefix + scope.program.nodes[0].id
-    wrong = machine.guarded_at(caller.attempt_key(index) + Purpose.RETURN_STATE, evaluate, first)
-    return outputs, fault or wrong

@@ -113,8 +113,10 @@ def outputs_if_not_run(program: Program, index: int, plans: Mapping[str, Plan]) 
 
 @dataclass(frozen=True, slots=True)
 class ScopeResult:
+    """What a workflow, or the items of a block, have given at the end."""
+
     outputs: dict[str, Value]
-    fault: Fault | None
+    fault: Fault | None = None
 
 
 def finished_scope(prefix: str, scope: Scope, program: Program, names: dict[str, Any]) -> ScopeResult:
@@ -165,7 +167,7 @@ def _failure(prefix: str, scope: Scope, program: Program) -> Fault | None:
         message += f" (and {', '.join(repr(other.id) for other, _ in causes[1:4])}"
         message += f" and {len(causes) - 4} more)" if len(causes) > 4 else ")"
     if inner is not None:
-        return Fault(inner.code, message, inner.hint, inner.address, inner.workflow, inner.path, inner.offset)
+        return replace(inner, message=message)
     return Fault("block_failed", message, "", prefix + node.id, scope.workflow, node.at)
 
 

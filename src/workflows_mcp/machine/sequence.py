@@ -15,14 +15,14 @@ from collections.abc import Mapping
 from typing import Any
 
 import msgspec
+from msgspec.structs import replace
 
 from workflows_mcp.limits import Limits
 from workflows_mcp.machine.changes import TooLarge, WrongChange, too_deep
 from workflows_mcp.machine.core import Core, OpenScope
 from workflows_mcp.machine.lifecycle import advance
-from workflows_mcp.machine.program import Program
-from workflows_mcp.machine.rules import failed, handler_of
-from workflows_mcp.machine.state import TERMINAL, Fault, Loop, Record, Scope
+from workflows_mcp.machine.rules import ScopeResult, failed, handler_of
+from workflows_mcp.machine.state import TERMINAL, Fault, Loop, Record
 from workflows_mcp.plan import (
     Branch,
     Call,
@@ -101,6 +101,32 @@ class OpenSequence(OpenScope):
         elif node.output_to and record.status == "completed":
             written[node.output_to] = result_of(node, record, machine.plans)
         return written
+
+    def after_end(self, machine: Core, index: int) -> list[int]:
+        return self.after(index)
+
+    def outcome(self, machine: Core) -> ScopeResult:
+        """The value that it returned, and why it failed, if it did."""
+        return ScopeResult({"result": self.scope.result}, self._failure())
+
+    def _failure(self) -> Fault | None:
+        if self.scope.failure is not None:
+            return self.scope.failure
+        for node in self.program.nodes:
+            record = self.scope.records.get(node.id)
+            if record is not None and ends_with(self.program.plan, node, record):
+                return self.failure_of(node, record)
+        return None
+
+    def failure_of(self, node: Node, record: Record) -> Fault:
+        """Why the sequence has failed: the step that ended it."""
+        inner = record.fault
+        if inner is not None and fails_on_purpose(node):
+            return inner
+        message = f"step '{node.id}' failed: {record.message or 'no reason was given'}"
+        if inner is not None:
+            return replace(inner, message=message)
+        return Fault("block_failed", message, "", self.prefix + node.id, self.scope.workflow, node.at)
 
     def after(self, index: int) -> list[int]:
         node = self.program.nodes[index]
@@ -183,24 +209,6 @@ def state_too_large(state: dict[str, Value], limits: Limits, plan: Plan) -> str 
         f"the state would have {size} bytes, at most {limits.state_bytes} are allowed"
         f" ({limits.setting('state_bytes')}); the largest field is '{largest}'"
     )
-
-
-def finished_sequence(prefix: str, scope: Scope, program: Program) -> Fault | None:
-    """Why the sequence failed, if it did."""
-    if scope.failure is not None:
-        return scope.failure
-    for node in program.nodes:
-        record = scope.records.get(node.id)
-        if record is None or not ends_with(program.plan, node, record):
-            continue
-        message = f"step '{node.id}' failed: {record.message or 'no reason was given'}"
-        inner = record.fault
-        if fails_on_purpose(node):
-            return inner
-        if inner is None:
-            return Fault("block_failed", message, "", prefix + node.id, scope.workflow, node.at)
-        return Fault(inner.code, message, inner.hint, inner.address, inner.workflow, inner.path, inner.offset)
-    return None
 
 
 _encode = msgspec.msgpack.Encoder().encode

@@ -134,6 +134,8 @@ class Step:
     """The name in each dialect that has the type; empty: `name`, in every dialect."""
     dialect_config: ClassVar[Mapping[str, dict[str, Value]]] = {}
     """Entries of `StepContext.config` for the steps of a dialect, by dialect."""
+    dialect_performers: ClassVar[Mapping[str, Performer]] = {}
+    """Who performs the step in a dialect where that is somebody else than `performer`."""
     performer: ClassVar[Performer] = "server"
     """Who performs the step, unless the definition or `performer_for` says otherwise."""
     Inputs: ClassVar[type[StepInputs]] = StepInputs
@@ -170,7 +172,7 @@ class Step:
 
     def performer_for(self, inputs: Mapping[str, Value], dialect: str) -> Performer:
         """Return who performs a step that does not say; `inputs` are as written in the definition."""
-        return self.performer
+        return self.dialect_performers.get(dialect, self.performer)
 
     def result_output_in(self, dialect: str) -> str:
         """Return `result_output` for a dialect."""

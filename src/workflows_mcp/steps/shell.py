@@ -168,12 +168,10 @@ class Shell(Step):
         "stateful": {ANY_EXIT: True},
         "reactive": {OUTPUT_FORMAT: "text"},
     }
+    dialect_performers: ClassVar[Mapping[str, Performer]] = {"stateful": "agent"}
 
     def refusals(self, name: str, texts: tuple[str, ...], inputs: Mapping[str, Value]) -> Iterable[Refusal]:
         return command_refusals(texts, inputs)
-
-    def performer_for(self, inputs: Mapping[str, Value], dialect: str) -> Performer:
-        return "agent" if dialect == "stateful" else self.performer
 
     def result_output_in(self, dialect: str) -> str:
         """Return `result` in a dialect with output formats, and the default in others."""
