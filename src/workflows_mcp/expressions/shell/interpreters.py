@@ -198,6 +198,37 @@ CODE_VARIABLE = re.compile(
     r"|RSYNC_RSH|FZF_DEFAULT_COMMAND|PERL5OPT|PYTHONSTARTUP|RUBYOPT|NODE_OPTIONS)"
 )
 """Variables whose values a shell or another program runs as code."""
+# Words in which only some values are data. Which words they are is filled in for each command.
+NUMBERS = Use(
+    0,
+    0,
+    "the value {value} stands in shell arithmetic, where only numbers and operators are allowed",
+    "check the value in a condition first, or use it as text",
+    re.compile(r"(?:\s|[-+*/%()<>=!&|^~?:,]|[0-9][0-9A-Za-z#@_]*+|\.[0-9]++)*+"),
+)
+_HOST = Use(
+    0,
+    0,
+    "ssh would run what comes after a blank in the value {value}",
+    "put it in double quotes",
+    re.compile(r"\S*"),
+    if_bare=True,
+)
+_EXPANDED_BY_MAKE = Use(
+    0,
+    0,
+    "make would expand `$` in the value {value}",
+    "pass it in `env:`, and write $$NAME in the recipe",
+    re.compile(r"[^$]*"),
+)
+_TESTED = Use(
+    0,
+    0,
+    "the value {value} could be evaluated as an array item by `test`",
+    "put it in double quotes, or compare it with `case`",
+    re.compile(r"[^\[]*"),
+    if_bare=True,
+)
 _GIT_CODE = re.compile(
     r"(?i)alias\.|pager\.|[^=]*(command|pager|editor|helper|textconv|cmd|program|fsmonitor|hookspath|askpass|proxy|clean"
     r"|smudge|process|driver)(=|\Z)"
@@ -303,13 +334,10 @@ def _read_program(
     if name == "git":
         _read_git(words, position, reading)
     elif name == "ssh" and operands:
-        wrong = "ssh would run what comes after a blank in the value {value}"
         host = operands[0]
-        reading.uses.append(Use(host, host + 1, wrong, "put it in double quotes", _ONE_WORD, if_bare=True))
+        reading.uses.append(replace(_HOST, first=host, last=host + 1))
     elif name in ("make", "gmake"):
-        wrong = "make would expand `$` in the value {value}"
-        hint = "pass it in `env:`, and write $$NAME in the recipe"
-        reading.uses.append(Use(position + 1, len(words), wrong, hint, _NO_DOLLAR))
+        reading.uses.append(replace(_EXPANDED_BY_MAKE, first=position + 1, last=len(words)))
 
 
 def _read_git(words: Sequence[str], position: int, reading: Reading) -> None:
@@ -340,14 +368,6 @@ def _replaced(words: Sequence[str], position: int, reading: Reading) -> None:
 # Words that shells evaluate: subscripts of names, and arithmetic
 
 
-NUMBERS = Use(
-    0,
-    0,
-    "the value {value} stands in shell arithmetic, where only numbers and operators are allowed",
-    "check the value in a condition first, or use it as text",
-    re.compile(r"(?:\s|[-+*/%()<>=!&|^~?:,]|[0-9][0-9A-Za-z#@_]*+|\.[0-9]++)*+"),
-)
-_NO_ITEM, _NO_DOLLAR, _ONE_WORD = re.compile(r"[^\[]*"), re.compile(r"[^$]*"), re.compile(r"\S*")
 _COMPARES_NUMBERS = ("-eq", "-ne", "-lt", "-le", "-gt", "-ge")
 _COUNTS = ("exit", "return", "shift", "break", "continue", "repeat")
 
@@ -375,9 +395,7 @@ def _evaluated(words: Sequence[str], start: int, zsh: bool, reading: Reading) ->
             if before in ("-v", "-R") or (name != "[[" and index > start + 1 and before == HOLE):
                 reading.add(index, index + 1, f"{name} {before}".replace(HOLE, "…"), _CHECK)
         if name != "[[":
-            wrong = "the value {value} could be evaluated as an array item by `test`"
-            hint = "put it in double quotes, or compare it with `case`"
-            reading.uses.append(Use(start + 1, len(words), wrong, hint, _NO_ITEM, if_bare=True))
+            reading.uses.append(replace(_TESTED, first=start + 1, last=len(words)))
     elif zsh and name in _COUNTS:
         computed += rest
     reading.uses += [replace(NUMBERS, first=index, last=index + 1) for index in computed]
