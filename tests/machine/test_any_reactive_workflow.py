@@ -16,6 +16,7 @@ from support.reactive import CRASHES, Crash, Outcome, Play, Sluggish, World, doc
 from workflows_mcp.errors import DefinitionError
 from workflows_mcp.machine import program
 from workflows_mcp.machine.events import Event, StateUpdated
+from workflows_mcp.machine.reopening import Reopening
 from workflows_mcp.plan.references import LANGUAGES
 from workflows_mcp.values import Value
 
@@ -224,3 +225,30 @@ def test_a_run_in_which_any_expressions_were_stopped_comes_back_the_same_on_a_fa
         story = world.run()
     assert story.state.status in ("completed", "failed")
     assert story.state.frames == {}
+
+
+@settings(
+    max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large]
+)
+@given(
+    workflows(), st.integers(0, 1000), st.integers(1, 30), st.randoms(use_true_random=False),
+    st.sampled_from(CRASHES),
+)  # fmt: skip
+def test_any_step_of_a_reactive_run_can_be_reopened_in_the_run_twice_and_the_run_ends(
+    texts: tuple[str, str], seed: int, events: int, chance: random.Random, crash: Crash
+) -> None:
+    bundle = documents(*texts)
+    world = World(bundle, any_outcome(seed), crash=crash, seed=seed)
+    story = world.run(events=events)
+    for _ in range(2):
+        steps = list(dict.fromkeys(event.address for event in story.events if event.of_step))
+        reopening = Reopening(bundle, story.events, [chance.choice(steps)] if steps else [])
+        if not reopening.ran:  # it was reached again in a later round, and is not there now
+            return
+        world.send(reopening.event(same_run=True))
+        world.go_on(events=len(story.events) + events)
+    world.go_on()
+    assert story.state.status in ("completed", "failed")
+    assert story.state.frames == {}
+    keys = [command.key for command in story.performed]
+    assert len(keys) == len(set(keys)), "nothing is done twice"

@@ -133,6 +133,9 @@ class World:
         story.told.append([message.text for message in story.state.messages])
         return story
 
+    def send(self, event: Event) -> None:
+        self._waiting += self._send(event)
+
     def _is_wanted(self, command: RunStep | SetTimer) -> bool:
         address, attempt = address_of(command.key)
         frame = self.story.state.frames.get(address)

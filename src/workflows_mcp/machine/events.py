@@ -192,8 +192,6 @@ class Reopened(_OfRun, frozen=True, tag="reopened"):
     """The keys of their first attempts."""
     state: RunState
     """The run as it would be if it had not entered these steps; see `reopening.py`."""
-    new_rounds: list[str] = []
-    """The addresses of steps whose earlier executions may still report: their next one is another round."""
 
     def map_outputs(self, change: Callable[[Value], Value]) -> Self:
         whole = msgspec.to_builtins(self.state)

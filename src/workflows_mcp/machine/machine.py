@@ -97,7 +97,6 @@ from workflows_mcp.machine.state import (
     RunState,
     RunStatus,
     Scope,
-    scope_at,
 )
 from workflows_mcp.plan import CONTEXT_FULL, Bundle, Call, Expr, Plan, Steps, decoder, place_of_call
 from workflows_mcp.values import Value
@@ -656,7 +655,6 @@ def reopened(machine: Machine, event: Reopened) -> None:
             answer_tokens=before.answer_tokens,
         )
     )
-    begin_new_rounds(machine.state, event)
     frames = machine.state.frames
     for address, frame in before.frames.items():
         if address in frames and frames[address].event == frame.event:
@@ -679,14 +677,6 @@ def reopened(machine: Machine, event: Reopened) -> None:
             continue  # it ended with an earlier one, or starts when another item has ended
         machine.enqueue(scope, [scope.program.ids[name]])
         machine.enter_queued()
-
-
-def begin_new_rounds(state: RunState, event: Reopened) -> None:
-    for address in event.new_rounds:
-        around, _, name = address.rpartition("/")
-        scope = scope_at(state, around)
-        if scope is not None:
-            scope.visits[name] = scope.visits.get(name, 1) + 1
 
 
 def slot_freed(machine: Machine, event: SlotFreed) -> None:

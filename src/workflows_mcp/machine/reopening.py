@@ -21,7 +21,7 @@ from msgspec.structs import replace
 
 from workflows_mcp.machine.core import OpenScope, attempt_in
 from workflows_mcp.machine.events import Event, Forked, Reopened, SlotFreed, StateUpdated
-from workflows_mcp.machine.machine import Machine, begin_new_rounds, replayed
+from workflows_mcp.machine.machine import Machine, replayed
 from workflows_mcp.machine.rules import failed, fails_the_workflow
 from workflows_mcp.machine.sequence import ends_with
 from workflows_mcp.machine.state import TERMINAL, Record, RunState, Scope, address_of, key_of, record_at
@@ -93,15 +93,10 @@ class Reopening:
         """The keys of the steps that the run has reached."""
 
     def event(self, *, same_run: bool = False) -> Reopened:
-        """Return the event. In the `same_run`, earlier executions may still report: they get another key."""
-        stopped = [
-            address
-            for address, frame in self.final.state.frames.items()
-            if address not in self.state.frames or self.state.frames[address].event != frame.event
-        ]
-        reopened = [address_of(key)[0] for key in self.steps]
-        new_rounds = list(dict.fromkeys([*reopened, *stopped])) if same_run else []
-        return Reopened(self._events[-1].at, self.steps, self.state, new_rounds)
+        """Return the event. In the `same_run`, what runs again gets new keys: reports may be late."""
+        if same_run:
+            _number_rounds(self.final.state.root, self.state.root)
+        return Reopened(self._events[-1].at, self.steps, self.state)
 
     def _without_steps(self) -> _Skipping | None:
         """Apply the events without the steps; None if one more event must be left out."""
@@ -197,7 +192,7 @@ class _Skipping(Machine):
     def release(self, event: Reopened) -> None:
         """Enter the steps that are not to be skipped any more."""
         self.state.changed_at = event.at
-        begin_new_rounds(self.state, event)
+        _copy_rounds(event.state.root, self.state.root)
         for key in [key for key in self.skipped if key not in self.keys]:
             scope = self.skipped.pop(key)
             self.enqueue(scope, [scope.program.ids[_name_in(key)]])
@@ -216,6 +211,27 @@ class _Skipping(Machine):
             self._open.get(scope.prefix) is not scope or _name_in(key) in scope.scope.records
             for key, scope in self.skipped.items()
         )
+
+
+def _number_rounds(before: Scope, after: Scope) -> None:
+    """Let each block that is not as it was before be in another round when it is entered next."""
+    for name in {**before.visits, **before.records}:
+        visits, kept = before.visits.get(name, 1), after.records.get(name)
+        if kept is None:
+            after.visits[name] = visits + 1
+        elif after.visits.get(name, 1) != visits:
+            after.visits[name] = visits
+        elif kept.scope is not None and (inside := before.records[name].scope) is not None:
+            _number_rounds(inside, kept.scope)
+
+
+def _copy_rounds(source: Scope, target: Scope) -> None:
+    for name, visits in source.visits.items():
+        target.visits[name] = max(visits, target.visits.get(name, 1))
+    for name, record in source.records.items():
+        copy = target.records.get(name)
+        if record.scope is not None and copy is not None and copy.scope is not None:
+            _copy_rounds(record.scope, copy.scope)
 
 
 def _name_in(key: str) -> str:
