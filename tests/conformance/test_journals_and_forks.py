@@ -169,7 +169,7 @@ def test_a_step_of_a_running_run_is_reopened_and_what_followed_from_it_is_stoppe
 def test_a_fork_can_have_another_definition_and_complete_with_it_at_once(on_engine: OnEngine) -> None:
     async def scenario(world: World, engine: Engine) -> None:
         broken = plan(block("a", note("a")), outputs={"said": "${blocks.a.nothing}"})
-        fixed = msgspec.structs.replace(broken, outputs={"said": "${blocks.a.text}"})
+        fixed = plan(block("a", note("a")), outputs={"said": "${blocks.a.text}"})
         longer = plan(block("a", note("a")), block("b", note("${blocks.a.text} b"), ["a"]))
         old = await engine.start(bundle(broken), {})
         assert (await engine.wait(old, ended, 10)).state.status == "failed"

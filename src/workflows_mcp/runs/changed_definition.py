@@ -33,12 +33,12 @@ from workflows_mcp.machine import (
     replayed,
     value_at,
 )
-from workflows_mcp.plan import Bundle, Node, Plan, check_inputs
+from workflows_mcp.plan import Bundle, Expr, Node, Plan, check_inputs
 from workflows_mcp.values import Value, shown
 
 _NAMED = 5
 _POSITIONS = {
-    "at", "wave", "order", "tolerated", "tolerated_by", "loops", "goes_to", "otherwise", "target",
+    "at", "wave", "order", "needs", "tolerated", "tolerated_by", "loops", "goes_to", "otherwise", "target",
     "loop",
 }  # fmt: skip
 """Fields of a plan that follow from where other steps are."""
@@ -130,7 +130,7 @@ def _differences(old: Machine, new: Machine, kept: _Kept) -> Iterator[str]:
     if after is None:
         yield f"'{kept.address}' has run, and is not there any more"
         return
-    if _without_positions(old, workflow, before) == _without_positions(new, workflow, after):
+    if _meaning_of(old, workflow, before) == _meaning_of(new, workflow, after):
         return
     was, now = (_written(machine, workflow, it) for machine, it in ((old, before), (new, after)))
     changes = list(_changes(was, now, ()))
@@ -158,13 +158,21 @@ def _node(plan: Plan, name: str) -> Node | None:
     return next((node for node in plan.body.nodes if node.id == name), None)
 
 
-def _without_positions(machine: Machine, workflow: str, node: Node) -> Any:
+def _meaning_of(machine: Machine, workflow: str, node: Node) -> Any:
     """Return what a step means, wherever it is in its file."""
     nodes = machine.plan_named(workflow).body.nodes
-    fields: dict[str, Any] = msgspec.to_builtins(node)
-    fields["needs"] = [(nodes[need.node].id, need.required, need.watched) for need in node.needs]
-    fields["do"] = {key: value for key, value in fields["do"].items() if key not in _POSITIONS}
-    return {key: value for key, value in fields.items() if key not in _POSITIONS}
+    return _meaning(node), [(nodes[need.node].id, need.required, need.watched) for need in node.needs]
+
+
+def _meaning(part: Any) -> Any:
+    if isinstance(part, Expr):
+        return part.source, part.kind
+    if isinstance(part, msgspec.Struct):
+        names = [name for name in part.__struct_fields__ if name not in _POSITIONS]
+        return type(part).__name__, {name: _meaning(getattr(part, name)) for name in names}
+    if isinstance(part, dict):
+        return {key: _meaning(value) for key, value in part.items()}
+    return [_meaning(value) for value in part] if isinstance(part, tuple) else part
 
 
 def _written(machine: Machine, workflow: str, node: Node) -> Mapping[str, Value]:
