@@ -14,6 +14,7 @@ import gc
 import importlib
 import json
 import os
+import pkgutil
 import random
 import select
 import signal
@@ -28,28 +29,10 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-LOADED = (
-    "apsw",
-    "workflows_mcp.__main__",
-    "workflows_mcp.cli.definitions",
-    "workflows_mcp.cli.inspect",
-    "workflows_mcp.cli.run",
-    "workflows_mcp.cli.serve",
-    "workflows_mcp.cli.trust",
-    "workflows_mcp.dialects.graph",
-    "workflows_mcp.dialects.reactive",
-    "workflows_mcp.dialects.stateful",
-    "workflows_mcp.engines.sqlite.engine",
-    "workflows_mcp.mcp_server.compat.graph",
-    "workflows_mcp.mcp_server.compat.reactive",
-    "workflows_mcp.mcp_server.compat.stateful",
-    "workflows_mcp.mcp_server.http",
-    "workflows_mcp.mcp_server.server",
-    "workflows_mcp.mcp_server.tools.core",
-    "workflows_mcp.mcp_server.tools.debug",
-    "workflows_mcp.mcp_server.tools.memory",
-    "workflows_mcp.runs.service",
-)
+import workflows_mcp
+
+_LIBRARIES = ("_quickjs", "jinja2.sandbox", "regex", "tree_sitter", "tree_sitter_javascript")
+"""Those that the package loads late; it loads `temporalio` late, too, but that starts threads."""
 _CLIENT = Path(__file__).with_name("fork_client.py")
 
 
@@ -73,8 +56,10 @@ def command() -> tuple[str, ...]:
 
 def _serve(path: str) -> int | None:
     """Fork a process for each connection; the exit code is returned in the process that ran a command."""
-    for name in LOADED:
-        importlib.import_module(name)
+    modules = [it.name for it in pkgutil.walk_packages(workflows_mcp.__path__, "workflows_mcp.")]
+    for name in (*_LIBRARIES, *modules):
+        if "temporal" not in name:
+            importlib.import_module(name)
     gc.collect()
     gc.freeze()
     with socket.socket(socket.AF_UNIX) as listening:
