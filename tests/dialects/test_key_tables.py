@@ -5,7 +5,9 @@ from __future__ import annotations
 import pytest
 
 from support.key_tables import MARKED, pages, tables, updated
+from workflows_mcp.dialects import reactive, recognition, stateful
 from workflows_mcp.dialects.keys import RETRY
+from workflows_mcp.dialects.reactive_steps import REACTIVE
 from workflows_mcp.plan.retry import RETRY_KEYS
 
 
@@ -35,3 +37,11 @@ def test_every_key_says_what_it_is() -> None:
 @pytest.mark.rows("X12")
 def test_the_table_of_retries_has_the_keys_that_a_plan_reads() -> None:
     assert tuple(RETRY) == RETRY_KEYS
+
+
+@pytest.mark.rows("X12")
+def test_a_dialect_is_recognized_by_the_keys_and_control_steps_that_only_it_has() -> None:
+    assert reactive.WORKFLOW.keys() - stateful.WORKFLOW.keys() == recognition.REACTIVE_KEYS
+    assert stateful.WORKFLOW.keys() - reactive.WORKFLOW.keys() == recognition.STATEFUL_KEYS
+    assert REACTIVE.control.keys() - stateful.CONTROL.keys() <= recognition.REACTIVE_TYPES
+    assert stateful.CONTROL.keys() - REACTIVE.control.keys() <= recognition.STATEFUL_TYPES

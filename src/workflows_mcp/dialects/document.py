@@ -28,6 +28,7 @@ from workflows_mcp.dialects.keys import (
     as_written,
     flag,
     keys,
+    literal,
     mapping,
     note,
     object_schema,
@@ -140,25 +141,6 @@ def task_description(reader: Reader, given: dict[str, Value], path: Path) -> str
 #     port: {type: integer, validation: {min: 1, max: 65535}}     # or: {type: integer, min: 1, max: 65535}
 
 
-def _rule(
-    what: str,
-    schema: Schema,
-    is_valid: Callable[[Value], bool],
-    wanted: str,
-    example: str,
-    show: Callable[[Value], str] = kind_and_value,
-) -> Kind:
-    """The kind of a rule; None if it is not valid."""
-
-    def read(reader: Reader, given: Value, path: Path, uses: list[Use]) -> Value:
-        if is_valid(given):
-            return given
-        reader.problem("wrong_value", f"'{path[-1]}' must be {wanted}, not {show(given)}", example, path)
-        return None
-
-    return Kind(what, schema, read)
-
-
 def _read_pattern(reader: Reader, given: Value, path: Path, uses: list[Use]) -> Value:
     if not isinstance(given, str):
         message = f"'pattern' must be text, not {kind_and_value(given)}"
@@ -177,40 +159,24 @@ def _read_item_type(reader: Reader, given: Value, path: Path, uses: list[Use]) -
     return _read_type(given, path, reader, "type of items")
 
 
-def _is_number(given: Value) -> bool:
-    return isinstance(given, int | float) and not isinstance(given, bool)
+def _rule(
+    what: str,
+    schema: Schema,
+    wanted: str,
+    example: str,
+    show: Callable[[Value], str] = kind_and_value,
+) -> Kind:
+    return literal(what, schema, wanted, example, code="wrong_value", show=show)
 
 
-_length = _rule(
-    "number",
-    {"type": "integer", "minimum": 0},
-    lambda given: _is_number(given) and isinstance(given, int) and given >= 0,
-    "a whole number, 0 or more",
-    "e.g. 3",
-)
-_bound = _rule("number", {"type": "number"}, _is_number, "a number", "e.g. 10")
-_allowed = _rule(
-    "list",
-    {"type": "array", "minItems": 1},
-    lambda given: isinstance(given, list) and bool(given),
-    "a list of the allowed values",
-    "e.g. enum: [a, b]",
-    shown,
-)
-_names = _rule(
-    "list",
-    {"type": "array", "items": {"type": "string"}},
-    lambda given: isinstance(given, list) and all(isinstance(key, str) for key in given),
-    "a list of names",
-    "e.g. required_keys: [host, port]",
-    shown,
-)
+_length = _rule("number", {"type": "integer", "minimum": 0}, "a whole number, 0 or more", "e.g. 3")
+_bound = _rule("number", {"type": "number"}, "a number", "e.g. 10")
+_texts: Schema = {"type": "array", "items": {"type": "string"}}
+_values: Schema = {"type": "array", "minItems": 1}
+_allowed = _rule("list", _values, "a list of the allowed values", "e.g. enum: [a, b]", shown)
+_names = _rule("list", _texts, "a list of names", "e.g. required_keys: [host, port]", shown)
 _inside = _rule(
-    "mapping",
-    {"type": "object"},
-    lambda given: isinstance(given, dict),
-    "a mapping of keys",
-    "e.g. properties: {port: {type: integer}}",
+    "mapping", {"type": "object"}, "a mapping of keys", "e.g. properties: {port: {type: integer}}"
 )
 VALIDATION = keys(
     Key(
@@ -322,20 +288,14 @@ def _property(key: str, spec: Value, path: Path, reader: Reader) -> dict[str, Va
 # The declarations of inputs.
 
 
-def _read_aliases(reader: Reader, given: Value, path: Path, uses: list[Use]) -> tuple[str, ...]:
-    if isinstance(given, list) and all(isinstance(alias, str) and alias for alias in given):
-        return tuple(given)
-    reader.wrong_type("a list of names", given, "e.g. aliases: [commit_message]", path)
-    return ()
-
-
-_aliases: Schema = {"type": "array", "items": {"type": "string", "minLength": 1}}
+_alias: Schema = {"type": "array", "items": {"type": "string", "minLength": 1}}
+_aliases = literal("list", _alias, "a list of names", "e.g. aliases: [commit_message]", [])
 INPUT = keys(
     Key("type", Kind("type", {"enum": list(TYPE_NAMES)}, null=False), "The type of its values.", "any"),
     Key("description", text, "For the caller of the workflow."),
     Key("default", as_written, "The value if none is given; an input with a default is optional."),
     Key("required", flag(null=False), "Whether it must be given; otherwise it is null if it is not given."),
-    Key("aliases", Kind("list", _aliases, _read_aliases), "Other names of the input."),
+    Key("aliases", _aliases, "Other names of the input."),
     Key("validation", Kind("mapping", object_schema(VALIDATION)), "Rules for a value beyond its type."),
 )
 _DEFAULTS = {
@@ -394,7 +354,7 @@ def _input(name: str, spec: Value, path: Path, reader: Reader, required: bool) -
         given.get("description", ""),
         given.get("required", required),
         rules=rules,
-        aliases=given.get("aliases", ()),
+        aliases=tuple(given.get("aliases", ())),
     )
     if "default" not in spec:
         return found

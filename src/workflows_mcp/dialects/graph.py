@@ -480,37 +480,21 @@ def _resolve_dependencies(
         if len(problems) > MOST_PROBLEMS:
             draft.dependencies = []
         for dependency in draft.dependencies:
-            position = positions.get(dependency.block)
+            block, path = dependency.block, dependency.path
+            position = positions.get(block)
             if position is None:
-                problems.append(
-                    Problem(
-                        "unknown_dependency",
-                        f"there is no block '{dependency.block}'",
-                        did_you_mean(dependency.block, positions.keys() - {draft.id}, what="blocks"),
-                        dependency.path,
-                    )
-                )
-            elif position == index:
-                problems.append(
-                    Problem(
-                        "self_dependency",
-                        f"block '{draft.id}' depends on itself",
-                        "remove it from its own depends_on",
-                        dependency.path,
-                    )
-                )
-            else:
-                if position in needed:
-                    problems.append(
-                        Problem(
-                            "repeated_dependency",
-                            f"'{dependency.block}' appears twice in depends_on of block '{draft.id}'",
-                            "keep one of the two",
-                            dependency.path,
-                            warning=True,
-                        )
-                    )
-                needed[position] = dependency.required or needed.get(position, False)
+                hint = did_you_mean(block, positions.keys() - {draft.id}, what="blocks")
+                problems.append(Problem("unknown_dependency", f"there is no block '{block}'", hint, path))
+                continue
+            if position == index:
+                message, hint = f"block '{draft.id}' depends on itself", "remove it from its own depends_on"
+                problems.append(Problem("self_dependency", message, hint, path))
+                continue
+            if position in needed:
+                message = f"'{block}' appears twice in depends_on of block '{draft.id}'"
+                hint = "keep one of the two"
+                problems.append(Problem("repeated_dependency", message, hint, path, warning=True))
+            needed[position] = dependency.required or needed.get(position, False)
         needs.append(needed)
     return needs
 

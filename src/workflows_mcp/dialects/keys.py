@@ -13,6 +13,7 @@ Reading, errors, `workflows-mcp schema` and the reference tables in `docs/` deri
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from types import MappingProxyType
@@ -378,14 +379,59 @@ parallel = Kind("number", number_or_expression({"type": "integer", "minimum": 1}
 retry = Kind("number or mapping", {"$ref": "#/$defs/retry"}, _read_retry)
 
 
-def flag(hint: str = "write true or false", *, null: bool = True) -> Kind:
-    def read(reader: Reader, given: Value, path: Path, uses: list[Use]) -> bool:
-        if isinstance(given, bool):
-            return given
-        reader.wrong_type("true or false", given, hint, path)
+def fits(value: Value, schema: Schema) -> bool:
+    """Whether a literal fits a schema of a type, bounds, lengths, a pattern, and such items."""
+    kinds = schema.get("type", list(_TYPES))
+    if not any(_is_of(value, kind) for kind in ([kinds] if isinstance(kinds, str) else kinds)):
         return False
+    if isinstance(value, str):
+        is_long_enough = len(value) >= schema.get("minLength", 0)
+        return is_long_enough and re.search(schema.get("pattern", ""), value) is not None
+    if isinstance(value, list):
+        items = schema.get("items", {})
+        return len(value) >= schema.get("minItems", 0) and all(fits(item, items) for item in value)
+    return "minimum" not in schema or bool(value >= schema["minimum"])
 
-    return Kind("true or false", {"type": "boolean"}, read, null)
+
+_TYPES: Mapping[str, tuple[type, ...]] = {
+    "string": (str,),
+    "integer": (int,),
+    "number": (int, float),
+    "array": (list,),
+    "object": (dict,),
+    "boolean": (bool,),
+}
+
+
+def _is_of(value: Value, kind: str) -> bool:
+    return isinstance(value, _TYPES[kind]) and (kind == "boolean" or not isinstance(value, bool))
+
+
+def literal(
+    what: str,
+    schema: Schema,
+    wanted: str,
+    example: str,
+    otherwise: Value = None,
+    *,
+    code: str = "wrong_type",
+    show: Callable[[Value], str] = kind_and_value,
+    null: bool = True,
+) -> Kind:
+    """A value that fits its schema, used as written; `otherwise` takes the place of one that does not."""
+
+    def read(reader: Reader, given: Value, path: Path, uses: list[Use]) -> Value:
+        if fits(given, schema):
+            return given
+        message = f"'{path[-1]}' must be {wanted}, not {show(given)}"
+        reader.problem(code, message, example, path)
+        return otherwise
+
+    return Kind(what, schema, read, null)
+
+
+def flag(hint: str = "write true or false", *, null: bool = True) -> Kind:
+    return literal("true or false", {"type": "boolean"}, "true or false", hint, False, null=null)
 
 
 def word(*words: str, what: str = "values") -> Kind:
@@ -399,14 +445,7 @@ def word(*words: str, what: str = "values") -> Kind:
 
 def mapping(example: str, of: str = "", schema: Schema | None = None) -> Kind:
     """A mapping that is used as written; `of` says what it has."""
-
-    def read(reader: Reader, given: Value, path: Path, uses: list[Use]) -> dict[str, Value]:
-        if isinstance(given, dict):
-            return given
-        reader.wrong_type(f"a mapping{of}", given, example, path)
-        return {}
-
-    return Kind("mapping", {"type": "object", **(schema or {})}, read)
+    return literal("mapping", {"type": "object", **(schema or {})}, f"a mapping{of}", example, {})
 
 
 def table_of(table: Keys, example: str) -> Kind:
@@ -424,15 +463,8 @@ def table_of(table: Keys, example: str) -> Kind:
 
 def texts(wanted: str, example: str) -> Kind:
     """A text, or a list of texts, none of them empty."""
-
-    def read(reader: Reader, given: Value, path: Path, uses: list[Use]) -> tuple[str, ...]:
-        listed = [given] if isinstance(given, str) else given
-        if isinstance(listed, list) and all(isinstance(it, str) and it.strip() for it in listed):
-            return tuple(listed)
-        reader.wrong_type(wanted, given, example, path)
-        return ()
-
-    return Kind("list", {"type": ["array", "string"], "items": {"type": "string", "pattern": r"\S"}}, read)
+    own: Schema = {"type": "string", "pattern": r"\S"}
+    return literal("list", {**own, "type": ["array", "string"], "items": own}, wanted, example, [])
 
 
 def condition(example: str, true: str = "{{ true }}", false: str = "{{ false }}") -> Kind:

@@ -349,7 +349,7 @@ def compile_reactive(
     own = ("imports", "config", "on_resume", "orchestrator_behavior")
     given = reader.values(chosen(WORKFLOW, *own), value, (), [])
     tasks = reader.read_tasks(name, "process_batch", "it has inputs and steps")
-    imports = tuple(dict.fromkeys(given.get("imports", ())))
+    imports = tuple(dict.fromkeys(_listed(given.get("imports", []))))
     reader.has_imports = bool(imports)
     compiler = _Compiler(reader)
     whole = compiler.read(name, value, (), optional=bool(tasks))
@@ -372,11 +372,15 @@ def compile_reactive(
         imports=imports,
         on_resume=given.get("on_resume", {}),
         on_context_full=on_context_full,
-        orchestrator=tuple(it.strip() for it in given.get("orchestrator_behavior", ())),
+        orchestrator=tuple(it.strip() for it in _listed(given.get("orchestrator_behavior", []))),
     )
     for body in (plan, *plan.tasks):
         problems += check_items(body, plan if body.shares_state else None)
     return plan, problems
+
+
+def _listed(given: Value) -> list[str]:
+    return [given] if isinstance(given, str) else given
 
 
 class _Compiler:
@@ -390,12 +394,7 @@ class _Compiler:
 
     def read(self, name: str, given: dict[str, Value], path: Path, *, optional: bool = False) -> Body:
         """Reads the workflow or a task; `optional`: it may have no steps."""
-        steps: list[StepDraft] = []
-        if "steps" in given:
-            steps = self.reader.read_list(given["steps"], (*path, "steps"))
-        elif not optional:
-            hint = f"each step is an entry: {REACTIVE.step_example}"
-            self.reader.problem("missing_key", "there are no 'steps'", hint, path, on_key=True)
+        steps = self.reader.read_steps(given, path, optional=optional)
         where = (*path, "error_handling")
         errors = read_error_handling(self.reader, given.get("error_handling"), where, of_task=bool(path))
         body = Body(name, path, given, steps, self.states.read(given, path), errors)
@@ -405,7 +404,7 @@ class _Compiler:
         for draft in body.every if errors.continues else ():
             if not draft.sets_on_error:
                 draft.on_failure = "continue"
-        self._count(body)
+        self.reader.check_count(body.every, path)
         self.bodies[name] = body
         return body
 
@@ -464,15 +463,6 @@ class _Compiler:
             language="javascript",
             reactive=True,
         )
-
-    def _count(self, body: Body) -> None:
-        limits = self.reader.limits
-        count, most = len(body.every), limits.steps_per_workflow
-        if count > most:
-            setting = limits.setting("steps_per_workflow")
-            message = f"there are {count} steps, at most {most} are allowed"
-            hint = f"split it into workflows that include each other, or raise {setting}"
-            self.reader.problem("too_large", message, hint, (*body.path, "steps"), on_key=True)
 
 
 def _declares(given: Value) -> bool:

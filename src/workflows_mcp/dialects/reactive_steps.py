@@ -51,6 +51,7 @@ from workflows_mcp.dialects.steps import (
     given_inputs,
     no_steps,
     on_limit,
+    operation,
     steps,
     wait,
 )
@@ -67,6 +68,7 @@ from workflows_mcp.plan import (
     ExprKind,
     ForEach,
     Return,
+    SetState,
     Tell,
     UpdateState,
     Use,
@@ -468,11 +470,6 @@ def _read_sequential(reader: StepReader, draft: StepDraft, values: Values, step:
     draft.test, draft.then = "true", values.get("steps", [])
 
 
-def _read_nothing(reader: StepReader, draft: StepDraft, values: Values, step: Given) -> None:
-    if draft.kind == "exit":
-        draft.do = Return()
-
-
 def _read_parallel(reader: StepReader, draft: StepDraft, values: Values, step: Given) -> None:
     given, limit = values.get("items", []), values.get("max_parallel")
     check_children(given, limit, draft, reader)
@@ -534,10 +531,7 @@ def _read_state_update(reader: StepReader, draft: StepDraft, values: Values, ste
     draft.do = UpdateState(draft.updates)
 
 
-def _read_message(reader: StepReader, draft: StepDraft, values: Values, step: Given) -> None:
-    draft.do = Tell(draft.expr(values.get("message"), "message"))
-
-
+_nothing = operation(lambda draft, values: SetState({}))
 _negated = 'put steps into it, or negate the test: condition: "{{ !(…) }}"'
 _CONDITION = 'condition: "{{ has_errors }}"'
 _below = "and below it the steps"
@@ -585,8 +579,8 @@ CONTROL: dict[str, Control] = {
         ),
         _read_foreach,
     ),
-    "break": Control("Leaves the innermost loop.", ABOUT, _read_nothing),
-    "continue": Control("Starts the next iteration of the innermost loop.", ABOUT, _read_nothing),
+    "break": Control("Leaves the innermost loop.", ABOUT, _nothing),
+    "continue": Control("Starts the next iteration of the innermost loop.", ABOUT, _nothing),
     "sequential": Control(
         "Groups steps.",
         keys(*ABOUT.values(), Key("steps", _some, "The steps.", required=f"steps:, {_below}")),
@@ -661,10 +655,10 @@ CONTROL: dict[str, Control] = {
             Key("message", anything, "The text.", required='message: "{{ summary }}"'),
             _ON_ERROR,
         ),
-        _read_message,
+        operation(lambda draft, values: Tell(draft.expr(values.get("message"), "message"))),
         {"state_update": "a message has no result: use a step of type state_update"},
     ),
-    "exit": Control("Ends the workflow, or the task.", ABOUT, _read_nothing),
+    "exit": Control("Ends the workflow, or the task.", ABOUT, operation(lambda draft, values: Return())),
     "wait": replace(wait(*ABOUT.values()), elsewhere={"timeout": "write duration_seconds"}),
 }
 """The types of control steps."""
@@ -848,6 +842,7 @@ REACTIVE = Dialect(
     reads_equivalents=False,
     step_example="- type: shell_command, and below it the keys of that type",
     inner=("then", "else", "body", "steps", "on_complete"),
+    calls="include",
     begin=_begin,
     given=_given,
     finish=_finish,

@@ -67,6 +67,7 @@ from workflows_mcp.dialects.steps import (
     given_inputs,
     no_steps,
     on_limit,
+    operation,
     read_id,
     refuse_exit_codes,
     steps,
@@ -260,18 +261,10 @@ def _read_foreach(reader: StepReader, draft: StepDraft, values: Values, step: Gi
     draft.do = Call(draft.expr_at(task, "task"), timeout=timeout, of_item=True)
 
 
-def _read_return(reader: StepReader, draft: StepDraft, values: Values, step: Given) -> None:
-    draft.do = Return(draft.expr_at(values.get("value"), "value"))
-
-
 def _read_goto(reader: StepReader, draft: StepDraft, values: Values, step: Given) -> None:
     draft.target = values.get("target")
     if "max_iterations" in values:  # a missing one has been reported
         on_limit(reader, draft, values)
-
-
-def _read_workflow(reader: StepReader, draft: StepDraft, values: Values, step: Given) -> None:
-    draft.do = call_of(draft, values)
 
 
 CONTROL: dict[str, Control] = {
@@ -332,7 +325,7 @@ CONTROL: dict[str, Control] = {
     "return": Control(
         "Ends the workflow, or the task, with a value.",
         keys(*_EVERY_STEP, Key("value", anything, "The result; templates in it are resolved.")),
-        _read_return,
+        operation(lambda draft, values: Return(draft.expr_at(values.get("value"), "value"))),
         {
             "when": "put the return into the 'then' of a condition",
             "output_to": "its value is the result of the workflow; no step runs after it",
@@ -369,7 +362,7 @@ CONTROL: dict[str, Control] = {
             Key("inputs", given_inputs, "Its inputs: all that it sees of its caller."),
             *AFTER,
         ),
-        _read_workflow,
+        operation(call_of),
     ),
 }
 """The types of control steps."""
@@ -431,6 +424,7 @@ STATEFUL = Dialect(
     reads_equivalents=True,
     step_example="- id: build, and below it type and the keys of that type",
     inner=("then", "else"),
+    calls="call",
     begin=_begin,
     given=_given,
     finish=_finish,
@@ -577,7 +571,7 @@ def compile_stateful(
     tasks = reader.read_tasks(name, "analyze_file", "it has inputs, initial_state and steps")
     access = reader.values(chosen(WORKFLOW, "state_access"), value, (), [])
     warn = (access.get("state_access") or state_access) == "warn"
-    compiler = _Compiler(reader, limits, warn=warn)
+    compiler = _Compiler(reader, warn=warn)
     for task, given in tasks.items():
         problems += unknown_keys(given, TASK, ("tasks", task), f"the task '{task}'")
         compiler.read(f"{name}#{task}", given, ("tasks", task))
@@ -609,25 +603,18 @@ def compile_stateful(
 class _Compiler:
     """Compiles the workflow and its tasks: each has inputs, initial_state and steps."""
 
-    def __init__(self, reader: StepReader, limits: Limits, *, warn: bool) -> None:
+    def __init__(self, reader: StepReader, *, warn: bool) -> None:
         self.document = reader.document
         self.reader = reader
-        self.limits = limits
         self.problems = reader.problems
         self.warn = warn
         self.drafts: dict[str, list[StepDraft]] = {}
         self._given: dict[str, tuple[dict[str, Value], Path]] = {}
 
     def read(self, name: str, given: dict[str, Value], path: Path) -> None:
-        where = (*path, "steps")
-        if "steps" in given:
-            drafts = self.reader.read_list(given["steps"], where)
-        else:
-            drafts = []
-            hint = "each step is an entry: - id: build, and below it type and the keys of that type"
-            self.problems.append(Problem("missing_key", "there are no 'steps'", hint, path, on_key=True))
+        drafts = self.reader.read_steps(given, path)
         self._make_unique(drafts)
-        self._count(drafts, where)
+        self.reader.check_count(every(drafts), path)
         self.drafts[name] = drafts
         self._given[name] = given, path
 
@@ -685,14 +672,6 @@ class _Compiler:
             if before is not draft:
                 self.problems.append(duplicate_id(draft.id, draft.at, before.at, self.document, "step"))
                 draft.id = f"#{'.'.join(map(str, draft.at))}"
-
-    def _count(self, drafts: list[StepDraft], path: Path) -> None:
-        count, most = sum(1 for _ in every(drafts)), self.limits.steps_per_workflow
-        if count > most:
-            setting = self.limits.setting("steps_per_workflow")
-            message = f"there are {count} steps, at most {most} are allowed"
-            hint = f"split it into workflows that call each other, or raise {setting}"
-            self.problems.append(Problem("too_large", message, hint, path, on_key=True))
 
 
 def _with_hint(problem: Problem) -> Problem:

@@ -332,6 +332,8 @@ class Dialect:
     control: Mapping[str, Control]
     beside: Callable[[Step], Keys]
     """The keys of a step besides the inputs of its type."""
+    calls: str
+    """What one workflow does with another, as a verb."""
     equivalents: Mapping[str, str]
     """Types of other dialects, and common mistakes, with their equivalents here."""
     reads_equivalents: bool
@@ -424,11 +426,6 @@ def on_limit(reader: StepReader, draft: StepDraft, values: dict[str, Any]) -> No
         reader.problem("missing_key", "'on_limit' needs 'max_iterations'", hint, path, on_key=True)
 
 
-def _read_wait(reader: StepReader, draft: StepDraft, values: dict[str, Any], step: dict[str, Value]) -> None:
-    seconds = draft.expr(values.get("duration_seconds"), "duration_seconds")
-    draft.do = Wait(seconds, draft.expr_at(values.get("message"), "message"))
-
-
 def call_of(draft: StepDraft, values: dict[str, Any], *, on_complete: bool = False) -> Call:
     """The call of a workflow by a step."""
     return Call(
@@ -439,6 +436,22 @@ def call_of(draft: StepDraft, values: dict[str, Any], *, on_complete: bool = Fal
     )
 
 
+def operation(
+    make: Callable[[StepDraft, dict[str, Any]], Operation],
+) -> Callable[[StepReader, StepDraft, dict[str, Any], dict[str, Value]], None]:
+    """Reads a control step that is one operation, made from the values of its keys."""
+
+    def read(reader: StepReader, draft: StepDraft, values: dict[str, Any], step: dict[str, Value]) -> None:
+        draft.do = make(draft, values)
+
+    return read
+
+
+def _wait_of(draft: StepDraft, values: dict[str, Any]) -> Wait:
+    seconds = draft.expr(values.get("duration_seconds"), "duration_seconds")
+    return Wait(seconds, draft.expr_at(values.get("message"), "message"))
+
+
 def wait(*about: Key) -> Control:
     seconds = number(0, "seconds, e.g. duration_seconds: 30")
     table = keys(
@@ -446,7 +459,7 @@ def wait(*about: Key) -> Control:
         Key("duration_seconds", seconds, "The number of seconds.", required="duration_seconds: 30"),
         Key("message", anything, "The text to show while it waits."),
     )
-    return Control("Waits for a number of seconds.", table, _read_wait)
+    return Control("Waits for a number of seconds.", table, operation(_wait_of))
 
 
 def check_children(
@@ -510,6 +523,26 @@ class StepReader(Reader):
             self.problem("wrong_type", message, has, (key, name), on_key=True)
         self.tasks = tasks
         return tasks
+
+    def read_steps(
+        self, given: Mapping[str, Value], path: Path, *, optional: bool = False
+    ) -> list[StepDraft]:
+        """The `steps` of the workflow or the task at `path`; `optional`: it may have none."""
+        if "steps" in given:
+            return self.read_list(given["steps"], (*path, "steps"))
+        if not optional:
+            hint = f"each step is an entry: {self.dialect.step_example}"
+            self.problem("missing_key", "there are no 'steps'", hint, path, on_key=True)
+        return []
+
+    def check_count(self, drafts: Iterable[StepDraft], path: Path) -> None:
+        """Reports more steps than the limit; `path` is that of the workflow or the task."""
+        count, most = sum(1 for _ in drafts), self.limits.steps_per_workflow
+        if count > most:
+            setting = self.limits.setting("steps_per_workflow")
+            message = f"there are {count} steps, at most {most} are allowed"
+            hint = f"split it into workflows that {self.dialect.calls} each other, or raise {setting}"
+            self.problem("too_large", message, hint, (*path, "steps"), on_key=True)
 
     def read_list(self, given: Value, path: Path, when_empty: str = "") -> list[StepDraft]:
         example = self.dialect.step_example
